@@ -1,0 +1,1 @@
+"""What to move: plans, and the policies that make them, one a file."""

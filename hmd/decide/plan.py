@@ -1,0 +1,77 @@
+"""A plan of page moves, as columns, and what a policy is.
+
+The same policy object is called by the daemon, by the simulator and by training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.heat.table import HeatTable
+from hmd.machine.process import ProcessId
+from hmd.machine.topology import NodeMemory, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Moves in the order in which to make them; all columns have shape ``(n,)``.
+
+    ``process`` indexes ``processes``; ``address`` is the start of a page of ``pages`` 4 KiB
+    units (1, or 512 for a huge page); nodes are node ids. Demotions that make room come before
+    the promotions that need it.
+    """
+
+    processes: tuple[ProcessId, ...]
+    process: npt.NDArray[np.int32]
+    address: npt.NDArray[np.uint64]
+    pages: npt.NDArray[np.uint32]
+    from_node: npt.NDArray[np.int16]
+    to_node: npt.NDArray[np.int16]
+    heat: npt.NDArray[np.float32]
+
+    def __len__(self) -> int:
+        """Return the number of moves."""
+        return len(self.address)
+
+    @classmethod
+    def empty(cls, processes: Sequence[ProcessId] = ()) -> Plan:
+        """Return a plan of no moves."""
+        return cls(
+            tuple(processes),
+            np.empty(0, np.int32),
+            np.empty(0, np.uint64),
+            np.empty(0, np.uint32),
+            np.empty(0, np.int16),
+            np.empty(0, np.int16),
+            np.empty(0, np.float32),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MachineView:
+    """What a policy may know of the machine at this tick.
+
+    ``now_s`` is a clock of the caller's (real or virtual), ``tick_s`` the length of a tick,
+    ``budget_bytes`` what the mover may move in this tick.
+    """
+
+    topology: Topology
+    memory: tuple[NodeMemory, ...]
+    now_s: float
+    tick_s: float
+    budget_bytes: int
+
+
+class Policy(Protocol):
+    """Heat and machine in, plan out. No I/O, no clock of its own, no randomness unseeded."""
+
+    name: str
+
+    def plan(self, heat: HeatTable, machine: MachineView) -> Plan:
+        """Return the moves to make now; an empty plan where nothing pays."""
+        ...

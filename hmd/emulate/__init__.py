@@ -1,0 +1,1 @@
+"""The emulated machine: a real kernel on nodes of different speed, in QEMU."""

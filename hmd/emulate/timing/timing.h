@@ -1,0 +1,107 @@
+/*
+ * The timing model of the emulated machine: what a memory access costs, in modelled time.
+ *
+ * One library, compiled into the QEMU plugin and into hmd.emulate._timing (cffi), so that the
+ * machine, the simulator and the tests share one truth. No dependency but the C library.
+ *
+ * Each vCPU has its own modelled clock in picoseconds. It advances by `instruction_ps` for each
+ * instruction and by the stalls of its misses. Parts (struct timing_params.parts) can be
+ * switched off one by one; with all off, a miss costs its node's idle latency, always.
+ */
+#ifndef HMD_TIMING_H
+#define HMD_TIMING_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define TIMING_MAX_NODES 8
+#define TIMING_MAX_VCPUS 16
+#define TIMING_CURVE_POINTS 8
+
+enum timing_part {
+	TIMING_CACHE     = 1 << 0, /* last-level cache; off: every L1-filter miss goes to memory */
+	TIMING_MLP       = 1 << 1, /* overlap of independent misses in the reorder window */
+	TIMING_PREFETCH  = 1 << 2, /* stride prefetcher: streams pay bandwidth, not latency */
+	TIMING_BANDWIDTH = 1 << 3, /* per-node read and write bandwidth, loaded latency */
+	TIMING_KERNEL    = 1 << 4, /* accesses of the kernel (page copies, zeroing) are charged */
+	TIMING_ALL       = 0x1f,
+};
+
+struct timing_node_params {
+	uint64_t phys_start, phys_end;    /* [start, end), guest-physical */
+	uint32_t read_latency_ps, write_latency_ps;   /* idle */
+	double read_bytes_per_ns, write_bytes_per_ns; /* peak, sequential */
+	uint32_t access_granularity;      /* bytes of media moved by one random access: 64, 256 (Optane XPLine) */
+	/* loaded over idle latency against utilisation, both ascending; curve_points may be 0 */
+	uint32_t curve_points;
+	double curve_utilisation[TIMING_CURVE_POINTS];
+	double curve_factor[TIMING_CURVE_POINTS];
+};
+
+struct timing_params {
+	uint32_t nodes, vcpus;
+	uint32_t parts;                   /* enum timing_part, or-ed */
+	uint32_t instruction_ps;          /* per retired instruction, all else hidden */
+	uint32_t llc_bytes, llc_ways;     /* shared by all vCPUs; line is 64 bytes */
+	uint32_t llc_hit_ps;              /* visible cost of an LLC hit, after overlap */
+	uint32_t mshrs;                   /* line fill buffers a vCPU: outstanding misses */
+	uint32_t rob_instructions;        /* reorder window */
+	uint32_t chase_span_bytes;        /* a miss within this span after a loaded value depends on it */
+	uint32_t prefetch_streams;        /* streams tracked a vCPU */
+	struct timing_node_params node[TIMING_MAX_NODES];
+};
+
+enum timing_level { TIMING_L1, TIMING_LLC, TIMING_MEMORY, TIMING_PREFETCHED };
+
+enum timing_access_flags { TIMING_STORE = 1, TIMING_KERNEL_MODE = 2 };
+
+struct timing_outcome {
+	uint8_t level;        /* enum timing_level */
+	uint8_t node;         /* index of the node served from; 0xff on a hit */
+	uint32_t latency_ps;  /* what PEBS would give as weight: issue to data */
+	uint64_t stall_ps;    /* by how much this access advanced the vCPU's clock */
+};
+
+/* Counters since timing_new. Per vCPU and node; a line is 64 bytes. */
+struct timing_counters {
+	uint64_t load_misses, store_misses;      /* demand misses of user mode */
+	uint64_t prefetched_lines;               /* misses that the prefetcher covered */
+	uint64_t kernel_lines;                   /* lines moved by the kernel */
+	uint64_t read_bytes, write_bytes;        /* traffic, write-backs included */
+	uint64_t stall_ps;
+};
+
+struct timing_vcpu_counters {
+	uint64_t instructions, loads, stores, llc_hits;
+	uint64_t clock_ps;                       /* modelled time, idle jumps included */
+	uint64_t busy_ps;                        /* modelled time this vCPU executed */
+	struct timing_counters node[TIMING_MAX_NODES];
+};
+
+struct timing;
+
+/* NULL when out of memory or a parameter is out of range; *why then says which. */
+struct timing *timing_new(const struct timing_params *params, const char **why);
+void timing_free(struct timing *timing);
+
+/*
+ * One access. `instructions` is the vCPU's cumulative count of retired instructions; `value` the
+ * value loaded (first 8 bytes), for pointer-chase detection. Thread-safe across vCPUs: a vCPU's
+ * state is touched by its own thread only; the LLC and the nodes' utilisation are shared.
+ */
+void timing_access(struct timing *timing, unsigned vcpu, uint64_t instructions, uint64_t vaddr,
+		   uint64_t paddr, uint32_t size, uint32_t flags, uint64_t value,
+		   struct timing_outcome *outcome);
+
+/* A vCPU that halts stops its clock; on resume it jumps to the machine's clock. */
+void timing_idle(struct timing *timing, unsigned vcpu, uint64_t instructions);
+void timing_resume(struct timing *timing, unsigned vcpu, uint64_t instructions);
+
+/* Modelled time: of one vCPU at this instruction count, and of the machine (furthest vCPU). */
+uint64_t timing_vcpu_clock_ps(struct timing *timing, unsigned vcpu, uint64_t instructions);
+uint64_t timing_clock_ps(const struct timing *timing);
+
+/* The vCPU's live counters; read them from other threads as monotonic approximations. */
+const struct timing_vcpu_counters *timing_counters_of(const struct timing *timing, unsigned vcpu);
+
+#endif

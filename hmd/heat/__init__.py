@@ -1,0 +1,1 @@
+"""How hot each page is: flat arrays of cooled access counts, and where each page lies."""

@@ -1,0 +1,52 @@
+"""Memory nodes and tiers as plain records.
+
+``Topology`` is fixed at start (nodes, CPUs, distances, speeds, tiers); ``NodeMemory`` is what
+changes from tick to tick. Tier 0 is the fastest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A NUMA node. Speeds are HMAT figures, None where firmware gives none."""
+
+    id: int
+    cpus: tuple[int, ...]
+    total_bytes: int
+    distances: tuple[int, ...]
+    tier: int
+    read_latency_ns: int | None = None
+    write_latency_ns: int | None = None
+    read_bandwidth_mbps: int | None = None
+    write_bandwidth_mbps: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """All nodes with memory, by id; ``tier_source`` says who ranked them."""
+
+    nodes: tuple[Node, ...]
+    tier_source: str = "sysfs"
+
+    @property
+    def tiers(self) -> tuple[tuple[int, ...], ...]:
+        """Node ids of each tier, fastest tier first."""
+        ranks = sorted({node.tier for node in self.nodes})
+        return tuple(tuple(n.id for n in self.nodes if n.tier == rank) for rank in ranks)
+
+    @property
+    def one_tier(self) -> bool:
+        """True where there is nothing to tier."""
+        return len(self.tiers) < 2
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMemory:
+    """Memory of a node now, in bytes (/sys/devices/system/node/nodeN/meminfo)."""
+
+    node: int
+    total_bytes: int
+    free_bytes: int

@@ -1,0 +1,1 @@
+"""Moving pages: the move_pages engine and its budgets."""

@@ -1,0 +1,1 @@
+"""Telling: Prometheus metrics, the status socket, service notification."""

@@ -1,0 +1,1 @@
+"""Where accesses come from: samplers that fill columns of sampled memory accesses."""

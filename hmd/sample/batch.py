@@ -1,0 +1,56 @@
+"""A batch of sampled memory accesses, as columns.
+
+Every sampler gives this, whatever it reads: PEBS, IBS, the emulated machine, page faults, a
+recorded trace. Columns cost a few nanoseconds a sample where objects cost hundreds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Kind(IntEnum):
+    """What a sampled access was."""
+
+    LOAD = 0
+    STORE = 1
+    FAULT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class AccessBatch:
+    """Sampled accesses, one row each; all columns have shape ``(n,)``.
+
+    ``process`` indexes the processes that the sampler tracks, in the order of ``track()``.
+    ``time_ns`` and ``weight_ns`` (load latency) are 0 where the source does not know them.
+    ``period`` is how many accesses one row stands for.
+    """
+
+    process: npt.NDArray[np.int32]
+    address: npt.NDArray[np.uint64]
+    kind: npt.NDArray[np.uint8]
+    cpu: npt.NDArray[np.uint16]
+    time_ns: npt.NDArray[np.uint64]
+    weight_ns: npt.NDArray[np.uint32]
+    period: npt.NDArray[np.uint32]
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.address)
+
+    @classmethod
+    def empty(cls) -> AccessBatch:
+        """Return a batch of no samples."""
+        return cls(
+            np.empty(0, np.int32),
+            np.empty(0, np.uint64),
+            np.empty(0, np.uint8),
+            np.empty(0, np.uint16),
+            np.empty(0, np.uint64),
+            np.empty(0, np.uint32),
+            np.empty(0, np.uint32),
+        )
