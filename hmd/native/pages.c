@@ -1,0 +1,41 @@
+/*
+ * move_pages(2) over flat arrays, for hmd.machine.pages. cffi releases the interpreter's lock
+ * around both calls, so a slow migration does not stop the other threads of the daemon.
+ *
+ * A 64-bit kernel's array of page pointers and our array of uint64_t addresses are the same bytes.
+ */
+#include <errno.h>
+#include <numaif.h>
+#include <stddef.h>
+#include <stdint.h>
+
+_Static_assert(sizeof(void *) == sizeof(uint64_t), "addresses are passed to the kernel as they are");
+
+/* Entries that one query call hands to the kernel; their status fits on the stack. */
+#define HMD_QUERY_ENTRIES 1024
+
+/*
+ * Node of each page, or -errno of the page. Gives 0, or the -errno of a whole call that failed;
+ * `nodes` is then filled only up to that call.
+ */
+static int64_t hmd_query_nodes(int pid, size_t count, const uint64_t *addresses, int16_t *nodes)
+{
+    int status[HMD_QUERY_ENTRIES];
+    for (size_t start = 0; start < count; start += HMD_QUERY_ENTRIES) {
+        size_t entries = count - start < HMD_QUERY_ENTRIES ? count - start : HMD_QUERY_ENTRIES;
+        /* The declaration lacks a const: the kernel only reads the array of pages. */
+        if (move_pages(pid, entries, (void **)(uintptr_t)(addresses + start), NULL, status, 0) < 0)
+            return -errno;
+        for (size_t i = 0; i < entries; i++)
+            nodes[start + i] = (int16_t)status[i];
+    }
+    return 0;
+}
+
+/* What the kernel returned: 0, the number of pages not migrated, or -errno. */
+static int64_t hmd_move_pages(int pid, size_t count, const uint64_t *addresses,
+                              const int32_t *nodes, int32_t *status, int flags)
+{
+    long result = move_pages(pid, count, (void **)(uintptr_t)addresses, nodes, status, flags);
+    return result < 0 ? -errno : result;
+}
