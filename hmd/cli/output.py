@@ -1,0 +1,107 @@
+"""What commands print: JSON for programs, rich tables and units for people.
+
+rich is imported where a table is made, so that ``--json`` and ``--help`` do not pay for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+PIPE_COLUMNS = 240
+"""Width of tables that go to a file or pipe: nothing is cut there for want of a screen."""
+
+
+def plain(value: Any) -> Any:
+    """Return what JSON has for dataclasses, enums, paths, sets and numpy arrays and scalars."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    if hasattr(value, "tolist"):  # numpy, without importing it
+        return value.tolist()
+    raise TypeError(f"no JSON form for {type(value).__name__}")
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON document, indented, keys in the order given."""
+    sys.stdout.write(json.dumps(value, indent=2, default=plain) + "\n")
+
+
+def print_json_line(value: Any) -> None:
+    """Print one JSON document on one line and flush it: a stream of records."""
+    sys.stdout.write(json.dumps(value, separators=(",", ":"), default=plain) + "\n")
+    sys.stdout.flush()
+
+
+def console() -> Console:
+    """Return a console on stdout: as wide as the terminal, wide enough for all in a pipe."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS, highlight=False)
+
+
+def table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    title: str | None = None,
+    right: Sequence[str] = (),
+) -> Table:
+    """Return a rich table; ``right`` names the columns of numbers. Cells are not markup."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    for column in columns:
+        made.add_column(column, justify="right" if column in right else "left", no_wrap=True)
+    for row in rows:
+        made.add_row(*(c if isinstance(c, Text) else Text(str(c)) for c in row))
+    return made
+
+
+def print_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    title: str | None = None,
+    right: Sequence[str] = (),
+) -> None:
+    """Print a table to stdout."""
+    console().print(table(columns, rows, title=title, right=right))
+
+
+def format_bytes(value: float | None) -> str:
+    """Return bytes in binary units, ``1.5 GiB``; ``-`` where unknown."""
+    if value is None:
+        return "-"
+    size = float(value)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def format_share(value: float | None) -> str:
+    """Return a share of 0..1 as per cent, ``93.1 %``; ``-`` where unknown."""
+    return "-" if value is None else f"{value * 100:.1f} %"
+
+
+def format_count(value: float | None) -> str:
+    """Return a count with thousands apart, ``12 345``; ``-`` where unknown."""
+    return "-" if value is None else f"{value:,.0f}".replace(",", " ")

@@ -1,0 +1,117 @@
+"""A configuration file and its drop-ins to frozen settings, or every mistake with its line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from hmd.config.document import (
+    Mapping,
+    locate,
+    merge,
+    parse_document,
+    read_document,
+    shown,
+    values,
+    written,
+)
+from hmd.config.schema import Config
+from hmd.errors import ConfigError
+
+
+def load(path: Path) -> Config:
+    """Return the settings in ``path``, with ``hmd.d/*.yaml`` beside ``hmd.yaml`` laid over it.
+
+    Drop-ins are read in the order of their names: mappings merge, lists grow, values replace.
+    Raises ``ConfigError`` with one line ``FILE:LINE: key.path: what is wrong`` for each mistake.
+    """
+    document = read_document(path)
+    for drop_in in drop_ins(path):
+        document = merge(document, read_document(drop_in))
+    return validate(document)
+
+
+def drop_ins(path: Path) -> list[Path]:
+    """Return the drop-in files of a configuration file, in order."""
+    folder = path.with_suffix(".d")
+    return sorted(folder.glob("*.yaml")) if folder.is_dir() else []
+
+
+def loads(text: str, file: str = "<text>") -> Config:
+    """Return the settings in a string; raises as ``load`` does."""
+    return validate(parse_document(text.encode(), file))
+
+
+def validate(document: Mapping) -> Config:
+    """Return the settings of a parsed document; raises as ``load`` does."""
+    try:
+        return Config.model_validate(values(document))
+    except ValidationError as error:
+        lines = _lines(document, error.errors(include_url=False))
+        raise ConfigError("\n".join(lines)) from None
+
+
+def _lines(document: Mapping, errors: Iterable[Any]) -> list[str]:
+    found = []
+    for error in errors:
+        path = written(document, error["loc"])
+        place = locate(document, path)
+        found.append((place.file, place.line, f"{place}: {dotted(path)}{_problem(error)}"))
+    return [line for _, _, line in sorted(found)]
+
+
+def dotted(path: tuple[str | int, ...]) -> str:
+    """Return ``targets[0].pid: ``, or nothing for the document as a whole."""
+    text = ""
+    for step in path:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}"
+    return f"{text.removeprefix('.')}: " if text else ""
+
+
+def _problem(error: Any) -> str:
+    kind, given = error["type"], shown(error["input"])
+    context = error.get("ctx", {})
+    if kind == "extra_forbidden":
+        return f"unknown setting{_did_you_mean(error['loc'])}"
+    if kind == "missing":
+        return "must be set"
+    if kind == "literal_error":
+        return f"expected {context['expected']}, not {given}"
+    if kind == "value_error":
+        problem = str(context["error"])
+        return problem if isinstance(error["input"], dict) else f"{problem}, not {given}"
+    expected = {
+        "bool_type": "true or false",
+        "int_type": "a whole number",
+        "string_type": "text (quote it)",
+        "tuple_type": "a list",
+        "model_type": "settings, as in 'key: value'",
+        "model_attributes_type": "settings, as in 'key: value'",
+        "greater_than": f"more than {context.get('gt')}",
+        "greater_than_equal": f"at least {context.get('ge')}",
+        "less_than": f"less than {context.get('lt')}",
+        "less_than_equal": f"at most {context.get('le')}",
+        "string_too_short": "some text",
+        "string_pattern_mismatch": "letters, digits, '.', '_' and '-', 63 at most",
+    }.get(kind)
+    return f"expected {expected}, not {given}" if expected else str(error["msg"])
+
+
+def _did_you_mean(path: tuple[str | int, ...]) -> str:
+    model: type[BaseModel] | None = Config
+    for step in path[:-1]:
+        if isinstance(step, str) and model:
+            field = model.model_fields.get(step)
+            model = _model_in(field.annotation) if field else None
+    close = get_close_matches(str(path[-1]), model.model_fields if model else (), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_model_in, get_args(annotation))), None)

@@ -1,0 +1,200 @@
+"""Every setting of hmd: name, type, default, limits and one line of meaning.
+
+Models are frozen, refuse unknown keys and convert nothing silently; attribute names are the keys
+of the file. Sizes are bytes, durations seconds, shares parts of 1 once loaded.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    model_validator,
+)
+
+from hmd.config.units import Duration, Rate, Share, Size
+
+DEFAULT_SOCKET = "/run/hmd/hmd.sock"
+DEFAULT_METRICS = "127.0.0.1:9742"
+
+
+def _one_or_many(value: object) -> object:
+    return (value,) if isinstance(value, int | str) and not isinstance(value, bool) else value
+
+
+def _pattern(value: object) -> object:
+    if isinstance(value, str):
+        try:
+            re.compile(value)
+        except (re.error, OverflowError) as error:
+            raise ValueError(f"not a regular expression: {error}") from None
+    return value
+
+
+def _absolute(value: object) -> object:
+    if isinstance(value, str) and not value.startswith("/"):
+        raise ValueError("write an absolute path")
+    return Path(value) if isinstance(value, str) else value
+
+
+def _address(value: object) -> object:
+    if value == "off" or not isinstance(value, str):
+        return value
+    host, colon, port = value.rpartition(":")
+    if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise ValueError(f"write ADDRESS:PORT, as in {DEFAULT_METRICS}, or off")
+    return value
+
+
+Pattern = Annotated[str, BeforeValidator(_pattern), Field(min_length=1)]
+AbsolutePath = Annotated[Path, BeforeValidator(_absolute), PlainSerializer(str, return_type=str)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+
+
+class Section(BaseModel):
+    """A mapping of settings; an empty one in the file means its defaults."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_is_default(cls, data: Any) -> Any:
+        return {} if data is None else data
+
+
+class MachineSection(Section):
+    """What the machine is, where the kernel does not say it right."""
+
+    tiers: tuple[tuple[Annotated[int, Field(ge=0)], ...], ...] | None = None
+    """Node ids of each memory tier, fastest first, as in [[0], [1]]; unset: as the kernel ranks
+    them (memory tiers, HMAT, distances)."""
+
+    @model_validator(mode="after")
+    def _nodes_once(self) -> Self:
+        nodes = [node for tier in self.tiers or () for node in tier]
+        if len(nodes) != len(set(nodes)):
+            raise ValueError("tiers: a node is listed twice")
+        if self.tiers is not None and not all(self.tiers):
+            raise ValueError("tiers: an empty tier")
+        return self
+
+
+class TargetSection(Section):
+    """Which processes to serve: those that match every selector given here."""
+
+    name: Name
+    """Name of the target, in metrics and tables."""
+    pid: Annotated[tuple[Annotated[int, Field(gt=0)], ...], BeforeValidator(_one_or_many)] = ()
+    """One process id, or a list."""
+    exe: Pattern | None = None
+    """Pattern (Python re, searched) for the path of the executable."""
+    cmdline: Pattern | None = None
+    """Pattern (Python re, searched) for the command line, words joined by blanks."""
+    user: Annotated[str, Field(min_length=1)] | None = None
+    """Name or number of the user that owns the process."""
+    cgroup: Annotated[str, Field(min_length=1)] | None = None
+    """A cgroup, as in /system.slice; processes of the groups below it count."""
+    unit: Annotated[str, Field(min_length=1)] | None = None
+    """A systemd unit, as in postgresql.service."""
+    min_rss: Size = 0
+    """Leave processes alone whose resident memory is smaller."""
+    follow_children: bool = True
+    """Serve the children of matching processes too."""
+
+    @model_validator(mode="after")
+    def _selects_something(self) -> Self:
+        if not (self.pid or self.exe or self.cmdline or self.user or self.cgroup or self.unit):
+            raise ValueError("selects nothing: set pid, exe, cmdline, user, cgroup or unit")
+        return self
+
+
+class SampleSection(Section):
+    """Where sampled accesses come from, and how many."""
+
+    sampler: Literal["auto", "pmu", "emulated", "faults"] = "auto"
+    """auto takes the first that works: pmu (PEBS, IBS), emulated (the emulated machine's PMU),
+    faults (page faults: coarse, works anywhere)."""
+    period: Annotated[int, Field(ge=1, le=2**31)] | None = None
+    """Accesses a sample stands for; unset: held by cpu_quota."""
+    cpu_quota: Annotated[Share, Field(gt=0)] = 0.01
+    """Share of one CPU that hmd may use; the sampling period follows it."""
+    ldlat: Annotated[int, Field(ge=1, le=65535)] = 30
+    """Sample loads of at least this latency, where the source can tell (Intel: cycles)."""
+    stores: bool = True
+    """Sample stores too."""
+
+
+class HeatSection(Section):
+    """How page heat is kept."""
+
+    cooling: Annotated[int, Field(ge=1000)] = 2_000_000
+    """Halve all heat after this many samples."""
+
+
+class DecideSection(Section):
+    """What to move."""
+
+    policy: Literal["histogram"] = "histogram"
+    """The policy's name."""
+    headroom: Annotated[Share, Field(lt=1)] = 0.02
+    """Share of each faster tier that is kept free."""
+
+
+class MigrateSection(Section):
+    """How pages are moved."""
+
+    rate: Rate = 1024 * 2**20
+    """Bytes a second that may move, over all processes."""
+    batch: Annotated[Duration, Field(gt=0, le=1)] = 0.02
+    """Longest time one call may keep a process's pages busy; batches adapt to it."""
+    move_all: bool = False
+    """Also move pages that several processes share (needs CAP_SYS_NICE)."""
+    dry_run: bool = False
+    """Decide, count and report, but move nothing."""
+
+
+class ObserveSection(Section):
+    """Where hmd tells what it does."""
+
+    metrics: Annotated[str, BeforeValidator(_address)] = DEFAULT_METRICS
+    """ADDRESS:PORT of the Prometheus metrics, or off."""
+    socket: AbsolutePath = Path(DEFAULT_SOCKET)
+    """Path of the status socket that hmd status and hmd top ask."""
+
+
+def _empty_list(value: object) -> object:
+    return () if value is None else value
+
+
+class Config(Section):
+    """The whole configuration."""
+
+    tick: Annotated[Duration, Field(ge=0.01, le=3600)] = 1.0
+    """Time from one decision to the next."""
+    rescan: Annotated[Duration, Field(ge=0.1, le=3600)] = 5.0
+    """Time between two looks for processes that match the targets."""
+    machine: MachineSection = MachineSection()
+    targets: Annotated[tuple[TargetSection, ...], BeforeValidator(_empty_list)] = ()
+    """Which processes to serve; none: hmd idles."""
+    sample: SampleSection = SampleSection()
+    heat: HeatSection = HeatSection()
+    decide: DecideSection = DecideSection()
+    migrate: MigrateSection = MigrateSection()
+    observe: ObserveSection = ObserveSection()
+
+    @model_validator(mode="after")
+    def _names_once(self) -> Self:
+        names = [target.name for target in self.targets]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"two targets are named {twice[0]!r}")
+        return self

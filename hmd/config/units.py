@@ -1,0 +1,129 @@
+"""Sizes, durations and shares as people write them, each with its unit, and back.
+
+A bare number is refused (0 aside): ``rate: 512`` has two readings, ``rate: 512MiB`` has one.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+
+SIZE_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+SIZE_UNITS_DECIMAL = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+DURATION_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+
+_NUMBER = re.compile(r"(\d{1,15}(?:\.\d{1,9})?) ?([A-Za-z%]*)\Z", re.ASCII)
+
+
+def _split(value: object) -> tuple[float, str] | None:
+    match = _NUMBER.match(value) if isinstance(value, str) else None
+    return (float(match[1]), match[2]) if match else None
+
+
+def parse_size(value: object) -> int:
+    """Return bytes of ``512MiB``, ``10 GiB``, ``1.5GB``; raises ``ValueError`` otherwise."""
+    if value == 0 and not isinstance(value, bool):
+        return 0
+    parts = _split(value)
+    units = SIZE_UNITS | SIZE_UNITS_DECIMAL
+    if parts is None or parts[1] not in units:
+        raise ValueError("write a size with its unit, as in 512MiB or 10GiB")
+    return round(parts[0] * units[parts[1]])
+
+
+def parse_rate(value: object) -> int:
+    """Return bytes a second of ``512MiB/s``; raises ``ValueError`` otherwise."""
+    if value == 0 and not isinstance(value, bool):
+        return 0
+    try:
+        if isinstance(value, str) and value.endswith("/s"):
+            return parse_size(value.removesuffix("/s"))
+    except ValueError:
+        pass
+    raise ValueError("write a rate with its unit, as in 512MiB/s")
+
+
+def parse_duration(value: object) -> float:
+    """Return seconds of ``500ms``, ``2s``, ``1min``; raises ``ValueError`` otherwise."""
+    if value == 0 and not isinstance(value, bool):
+        return 0.0
+    parts = _split(value)
+    if parts is None or parts[1] not in DURATION_UNITS:
+        raise ValueError("write a duration with its unit, as in 500ms or 2s")
+    return parts[0] * DURATION_UNITS[parts[1]]
+
+
+def parse_share(value: object) -> float:
+    """Return a share of 1 from ``10%``; raises ``ValueError`` otherwise."""
+    parts = _split(value)
+    if parts is None or parts[1] != "%" or parts[0] > 100:
+        raise ValueError("write a share of 0% to 100%, as in 10%")
+    return parts[0] / 100
+
+
+def format_size(value: int) -> str:
+    """Return bytes in the largest binary unit that divides them."""
+    unit, scale = "B", 1
+    for name, size in SIZE_UNITS.items():
+        if value and value % size == 0:
+            unit, scale = name, size
+    return f"{value // scale}{unit}"
+
+
+def format_rate(value: int) -> str:
+    """Return bytes a second in the largest binary unit that divides them."""
+    return f"{format_size(value)}/s"
+
+
+def format_duration(value: float) -> str:
+    """Return seconds in the unit that reads best."""
+    for unit, scale in (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3)):
+        if value >= scale and round(value / scale, 6) == round(value / scale):
+            return f"{value / scale:.0f}{unit}"
+    if value >= 1:
+        return f"{value:.9g}s"
+    return f"{value * 1000:.9g}ms" if value >= 1e-3 else f"{value * 1e6:.9g}us"
+
+
+def format_share(value: float) -> str:
+    """Return a share of 1 in per cent."""
+    return f"{value * 100:.6g}%"
+
+
+def _schema(pattern: str, example: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "pattern": pattern, "examples": [example]})
+
+
+Size = Annotated[
+    int,
+    BeforeValidator(parse_size),
+    PlainSerializer(format_size, return_type=str),
+    _schema(r"^\d+(\.\d+)? ?(B|[KMGT]iB|kB|[MGT]B)$", "512MiB"),
+]
+"""Bytes."""
+
+Rate = Annotated[
+    int,
+    BeforeValidator(parse_rate),
+    PlainSerializer(format_rate, return_type=str),
+    _schema(r"^\d+(\.\d+)? ?(B|[KMGT]iB|kB|[MGT]B)/s$", "512MiB/s"),
+]
+"""Bytes a second."""
+
+Duration = Annotated[
+    float,
+    BeforeValidator(parse_duration),
+    PlainSerializer(format_duration, return_type=str),
+    _schema(r"^\d+(\.\d+)? ?(us|ms|s|min|h)$", "500ms"),
+]
+"""Seconds."""
+
+Share = Annotated[
+    float,
+    BeforeValidator(parse_share),
+    PlainSerializer(format_share, return_type=str),
+    _schema(r"^\d+(\.\d+)? ?%$", "10%"),
+]
+"""A share of 1."""
