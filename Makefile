@@ -1,0 +1,34 @@
+# hmd's front door for developers. Every target does its own set-up; all want root, because the
+# set-up installs Debian packages. `make help` lists them.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format bench clean
+PYTHON := .venv/bin/python
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Install what the other targets need (Debian 12, root); skips what is there
+	@setup/setup.sh
+
+demo: setup ## Show hmd at work on an emulated DRAM+PM machine; table, picture, build/demo.json
+	@$(PYTHON) -m hmd demo
+
+test: setup lint ## Lint, then run all tests, those in the emulated machine too
+	$(PYTHON) -m pytest
+
+lint: setup ## ruff, mypy --strict, import direction
+	ruff check hmd tests bench cffi_build.py
+	ruff format --check hmd tests bench cffi_build.py
+	mypy
+	lint-imports
+
+format: setup ## Let ruff format and mend what it can
+	ruff check --fix hmd tests bench cffi_build.py
+	ruff format hmd tests bench cffi_build.py
+
+bench: setup ## Measure hmd's own costs on this machine; build/*.json
+	@for script in bench/[a-z]*.py; do $(PYTHON) $$script || exit 1; done
+
+clean: ## Remove what was built (not the virtual environment, not the kernel)
+	rm -rf build/setup/native build/demo* build/*.json hmd/_native* hmd/emulate/_timing*

@@ -1,0 +1,146 @@
+#!/usr/bin/env bash
+# Sets up everything that hmd's Makefile needs on a Debian 12 machine, as root: Debian packages,
+# QEMU and a kernel from bookworm-backports, a virtual environment with locked versions, the
+# native modules. Each step is skipped where its result is there; each failure is one line.
+#
+#   setup/setup.sh          all steps (what `make setup` runs)
+#
+# What it leaves: packages known to dpkg; one file in /etc/apt/sources.list.d (the backports
+# suite, where no source names it yet); .venv/ and build/ in the checkout.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+STAMPS=build/setup
+KERNEL=build/machine/kernel
+KERNEL_TRIED=linux-image-6.12.95+deb12-amd64
+PACKAGES=(python3 python3-venv python3-dev gcc libc6-dev libnuma-dev numactl busybox-static
+	redis-tools util-linux xz-utils)
+DISK_NEEDED_MIB=3000
+
+say() { printf 'setup: %s\n' "$*"; }
+fail() { printf 'setup: %s\n' "$*" >&2; exit 4; }
+
+quietly() { # LOG-NAME WHAT-FAILED COMMAND...: run, show the log's end only when it fails
+	local log="build/setup/$1.log" what="$2"
+	shift 2
+	if ! "$@" >"$log" 2>&1; then
+		tail -n 5 "$log" >&2
+		fail "$what (whole output: $log)"
+	fi
+}
+
+check_machine() {
+	[ "$(id -u)" = 0 ] || fail "needs root to install Debian packages: run it again as root (sudo make ...)"
+	command -v apt-get >/dev/null || fail "needs apt-get: this sets up Debian 12 machines"
+	. /etc/os-release
+	[ "${ID:-}:${VERSION_CODENAME:-}" = debian:bookworm ] ||
+		fail "needs Debian 12 (bookworm), this is ${PRETTY_NAME:-unknown}"
+	[ "$(uname -m)" = x86_64 ] || fail "needs an x86_64 machine, this is $(uname -m)"
+}
+
+check_disk() {
+	local free
+	free=$(df --output=avail -m . | tail -n 1)
+	[ "$free" -ge "$DISK_NEEDED_MIB" ] ||
+		fail "needs $DISK_NEEDED_MIB MiB of free disk in $PWD, has $free MiB: make room and run it again"
+}
+
+refreshed=
+refresh_lists() {
+	[ -n "$refreshed" ] && return
+	say "reading the package lists (apt-get update)"
+	quietly apt-update "apt-get update failed: is there a network, and do the sources in /etc/apt answer?" \
+		apt-get update
+	refreshed=1
+}
+
+add_backports() { # from the same place that this machine has bookworm itself from
+	apt-get indextargets --format '$(RELEASE)' 2>/dev/null | grep -qx bookworm-backports && return
+	local site keyring=/usr/share/keyrings/debian-archive-keyring.gpg options=
+	site=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT) $(CREATED_BY)' |
+		awk '$2 == "bookworm" && $3 == "main" && $4 == "Packages" { print $1; exit }')
+	[ -n "$site" ] || fail "no source in /etc/apt names Debian's bookworm main: add it and run this again"
+	[ -e "$keyring" ] && options="[signed-by=$keyring] "
+	say "adding the suite bookworm-backports to /etc/apt/sources.list.d/hmd-backports.list"
+	echo "deb $options$site bookworm-backports main" >/etc/apt/sources.list.d/hmd-backports.list
+	refreshed=
+}
+
+installed() { dpkg-query -W -f '${db:Status-Status}\n' "$1" 2>/dev/null | grep -qx installed; }
+
+install_packages() {
+	local missing=() package
+	for package in "${PACKAGES[@]}"; do
+		installed "$package" || missing+=("$package")
+	done
+	[ ${#missing[@]} = 0 ] && return
+	refresh_lists
+	say "installing ${missing[*]}"
+	quietly apt-packages "could not install ${missing[*]}: is there a network?" \
+		env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"
+}
+
+install_qemu() { # bookworm's own 7.2 crashes the guest kernel under software emulation
+	local version
+	version=$(qemu-system-x86_64 --version 2>/dev/null | sed -n 's/^QEMU emulator version \([0-9]*\).*/\1/p')
+	[ "${version:-0}" -ge 10 ] && return
+	[ -n "$refreshed" ] || refresh_lists
+	add_backports
+	refresh_lists
+	say "installing QEMU from bookworm-backports"
+	quietly apt-qemu "could not install qemu-system-x86 from bookworm-backports: is there a network?" \
+		env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
+		-t bookworm-backports qemu-system-x86
+}
+
+unpack_kernel() { # unpacked, not installed: nothing of this machine's boot changes
+	ls "$KERNEL"/boot/vmlinuz-* >/dev/null 2>&1 && return
+	[ -n "$refreshed" ] || refresh_lists
+	add_backports
+	refresh_lists
+	local package=$KERNEL_TRIED
+	if ! apt-cache show "$package" >/dev/null 2>&1; then
+		package=$(apt-cache pkgnames linux-image-6.12 |
+			grep -E '^linux-image-6\.12\.[0-9]+\+deb12-amd64$' | sort -V | tail -n 1)
+		[ -n "$package" ] || fail "no linux-image-6.12.*-amd64 in the package lists: is bookworm-backports reachable?"
+	fi
+	say "unpacking $package into $KERNEL"
+	rm -rf "$KERNEL.new" && mkdir -p "$KERNEL.new/deb"
+	chmod 777 "$KERNEL.new/deb"
+	quietly kernel "could not download $package: is there a network?" \
+		sh -c "cd '$KERNEL.new/deb' && apt-get download -o APT::Sandbox::User=root '$package'"
+	dpkg -x "$KERNEL".new/deb/*.deb "$KERNEL.new"
+	rm -rf "$KERNEL.new/deb" "$KERNEL" && mv "$KERNEL.new" "$KERNEL"
+}
+
+make_environment() {
+	local wanted stamp=$STAMPS/venv
+	wanted=$(sha256sum setup/requirements.lock | cut -d ' ' -f 1)
+	[ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && [ -x .venv/bin/python ] && return
+	say "making the virtual environment .venv with the versions of setup/requirements.lock"
+	rm -f "$stamp"
+	[ -x .venv/bin/python ] || quietly venv "could not make .venv" /usr/bin/python3 -m venv .venv
+	quietly pip "could not install the locked Python packages: is there a network?" \
+		.venv/bin/pip install --disable-pip-version-check --require-hashes -r setup/requirements.lock
+	echo "$wanted" >"$stamp"
+}
+
+build_native() {
+	local wanted stamp=$STAMPS/native
+	wanted=$(cat pyproject.toml cffi_build.py hmd/native/*.[ch]* hmd/emulate/timing/*.[ch]* | sha256sum | cut -d ' ' -f 1)
+	[ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && ls hmd/_native*.so >/dev/null 2>&1 && return
+	say "building the native modules"
+	rm -f "$stamp"
+	quietly native "could not build the native modules" \
+		.venv/bin/pip install --disable-pip-version-check --no-build-isolation --no-deps -e .
+	echo "$wanted" >"$stamp"
+}
+
+check_machine
+mkdir -p "$STAMPS"
+check_disk
+install_packages
+install_qemu
+unpack_kernel
+make_environment
+build_native
