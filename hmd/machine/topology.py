@@ -11,7 +11,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A NUMA node. Speeds are HMAT figures, None where firmware gives none."""
+    """A NUMA node. Speeds are HMAT figures, None where firmware gives none.
+
+    ``distances`` are SLIT distances (10 is local) to the nodes of the topology, in its order.
+    """
 
     id: int
     cpus: tuple[int, ...]

@@ -1,0 +1,117 @@
+"""The machine's memory nodes, read from sysfs.
+
+``read_topology`` takes /sys once at start and gives a ``Topology``; ``read_node_memory`` takes
+one small file a node at each tick (about 20 µs a node) and gives what is free now.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from hmd.errors import MissingError
+from hmd.machine.pseudofile import parse_ids, read_bytes, read_int, read_text
+from hmd.machine.tiers import rank_nodes
+from hmd.machine.topology import Node, NodeMemory, Topology
+
+_SYSFS = Path("/sys")
+_NODE_NAME = re.compile(r"node(\d+)", re.ASCII)
+_TOTAL = re.compile(rb"MemTotal:\s*(\d+) kB")
+_FREE = re.compile(rb"MemFree:\s*(\d+) kB")
+
+
+def read_topology(sysfs: Path = _SYSFS, tiers: Sequence[Sequence[int]] | None = None) -> Topology:
+    """Return the nodes that have memory, with CPUs, distances, HMAT figures and tiers.
+
+    ``tiers`` is the configuration's override, lists of node ids, fastest first.
+    Raises MissingError where the kernel has no NUMA nodes, ConfigError for a wrong override.
+    """
+    online = _online(sysfs)
+    if not online:
+        raise MissingError(
+            f"no memory nodes in {_folder(sysfs)}: hmd needs a kernel with CONFIG_NUMA"
+        )
+    memory = {node: total for node in online if (total := _total_bytes(sysfs, node))}
+    nodes = [_read_node(sysfs, node, total, online, memory) for node, total in memory.items()]
+    ranks, source = rank_nodes(nodes, sysfs, tiers)
+    return Topology(
+        nodes=tuple(replace(node, tier=ranks[node.id]) for node in nodes), tier_source=source
+    )
+
+
+def read_node_memory(topology: Topology, sysfs: Path = _SYSFS) -> tuple[NodeMemory, ...]:
+    """Return total and free bytes of each node of ``topology``, in its order.
+
+    A node that has gone offline since has no bytes.
+    """
+    return tuple(_node_memory(sysfs, node.id) for node in topology.nodes)
+
+
+def _folder(sysfs: Path) -> Path:
+    return sysfs / "devices/system/node"
+
+
+def _online(sysfs: Path) -> list[int]:
+    """Return online nodes, ascending: the order in which a distance file lists its columns."""
+    names = (_NODE_NAME.fullmatch(path.name) for path in _folder(sysfs).glob("node*"))
+    return sorted(int(match.group(1)) for match in names if match)
+
+
+def _node_memory(sysfs: Path, node: int) -> NodeMemory:
+    text = read_bytes(_folder(sysfs) / f"node{node}/meminfo") or b""
+    return NodeMemory(node, _kib(_TOTAL, text), _kib(_FREE, text))
+
+
+def _total_bytes(sysfs: Path, node: int) -> int:
+    return _node_memory(sysfs, node).total_bytes
+
+
+def _kib(pattern: re.Pattern[bytes], text: bytes) -> int:
+    match = pattern.search(text)
+    return int(match.group(1)) << 10 if match else 0
+
+
+def _read_node(
+    sysfs: Path, node: int, total_bytes: int, online: Sequence[int], memory: dict[int, int]
+) -> Node:
+    folder = _folder(sysfs) / f"node{node}"
+    # access0 is the best initiator of any kind, access1 the best CPU; where only a GPU or NIC is
+    # nearer they differ, and it is the CPU that runs programs
+    # (Documentation/admin-guide/mm/numaperf.rst).
+    figures = _figures(folder / "access1/initiators") or _figures(folder / "access0/initiators")
+    return Node(
+        id=node,
+        cpus=parse_ids(read_text(folder / "cpulist")),
+        total_bytes=total_bytes,
+        distances=_distances(folder, online, memory),
+        tier=0,
+        **figures,
+    )
+
+
+def _distances(folder: Path, online: Sequence[int], memory: dict[int, int]) -> tuple[int, ...]:
+    """Return SLIT distances to the nodes with memory, empty where sysfs gives none.
+
+    The file has a column for each online node, in order of id: ids may have gaps, and nodes
+    without memory have a column too.
+    """
+    fields = (read_text(folder / "distance") or "").split()
+    if len(fields) != len(online) or not all(f.isascii() and f.isdigit() for f in fields):
+        return ()
+    return tuple(int(f) for node, f in zip(online, fields, strict=True) if node in memory)
+
+
+def _figures(folder: Path) -> dict[str, int]:
+    """Return HMAT figures by field of ``Node``: nanoseconds, and MB/s.
+
+    The kernel prints 0 where a figure is unknown.
+    """
+    files = {
+        "read_latency_ns": "read_latency",
+        "write_latency_ns": "write_latency",
+        "read_bandwidth_mbps": "read_bandwidth",
+        "write_bandwidth_mbps": "write_bandwidth",
+    }
+    return {field: value for field, name in files.items() if (value := read_int(folder / name))}

@@ -1,0 +1,165 @@
+"""Which nodes are fast: the ranking of memory nodes into tiers.
+
+Takes the nodes as sysfs gives them, gives each a tier (0 is the fastest) and says where the
+ranking comes from. In this order: the configuration, the kernel's memory tiers, HMAT figures,
+and last a guess that a node without CPUs is slower. Costs a few reads, once at start.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+
+from hmd.errors import ConfigError
+from hmd.machine.pseudofile import format_ids, parse_ids, read_text
+from hmd.machine.topology import Node, Topology
+
+
+class TierSource(StrEnum):
+    """Who ranked the nodes (``Topology.tier_source``)."""
+
+    CONFIGURATION = "configuration"
+    KERNEL = "kernel memory tiers"
+    HMAT = "HMAT figures"
+    GUESS = "guess: nodes without CPUs are slower"
+
+
+# mm/memory-tiers.c, include/linux/memory-tiers.h: DRAM has abstract distance 4.5 chunks of 128,
+# and a tier is one chunk, so that memory within about 12 % of DRAM shares its tier.
+_CHUNK = 128
+_DRAM_DISTANCE = 4 * _CHUNK + _CHUNK // 2
+_TIER_NAME = re.compile(r"memory_tier(\d+)", re.ASCII)
+
+
+def rank_nodes(
+    nodes: Sequence[Node], sysfs: Path, override: Sequence[Sequence[int]] | None = None
+) -> tuple[dict[int, int], TierSource]:
+    """Return the tier of each node id, and who says so.
+
+    ``override`` is the configuration's ``tiers:``, lists of node ids, fastest first.
+    Raises ConfigError where it leaves a node out or names one without memory.
+    """
+    if override:
+        return _from_configuration(nodes, override), TierSource.CONFIGURATION
+    kernel = kernel_tiers(sysfs)
+    if kernel:
+        return _from_kernel(nodes, kernel), TierSource.KERNEL
+    distances = abstract_distances(nodes)
+    if distances:
+        return _dense({node: d // _CHUNK for node, d in distances.items()}), TierSource.HMAT
+    return _dense({n.id: 0 if n.cpus else 1 for n in nodes}), TierSource.GUESS
+
+
+def kernel_tiers(sysfs: Path) -> list[tuple[int, ...]]:
+    """Return the kernel's memory tiers as lists of nodes, fastest first; empty before Linux 6.1.
+
+    The number in ``memory_tierN`` is the abstract distance in chunks: a smaller one is faster
+    (Documentation/ABI/testing/sysfs-kernel-mm-memory-tiers).
+    """
+    found: list[tuple[int, tuple[int, ...]]] = []
+    folder = sysfs / "devices/virtual/memory_tiering"
+    for path in folder.glob("memory_tier*"):
+        match = _TIER_NAME.fullmatch(path.name)
+        nodes = parse_ids(read_text(path / "nodelist")) if match else ()
+        if match and nodes:
+            found.append((int(match.group(1)), nodes))
+    return [nodes for _, nodes in sorted(found)]
+
+
+def abstract_distances(nodes: Sequence[Node]) -> dict[int, int]:
+    """Return the kernel's abstract distance of each node from HMAT figures, empty without them.
+
+    The formula of ``mt_perf_to_adistance()`` (mm/memory-tiers.c, since Linux 6.7): proportional
+    to latency, inversely to bandwidth, relative to the first node with CPUs. As there, every
+    node with CPUs counts as DRAM.
+    """
+    figures = {n.id: _figures(n) for n in nodes}
+    reference = next((f for n in nodes if n.cpus and (f := figures[n.id])), None)
+    if reference is None:
+        return {}
+    distances: dict[int, int] = {}
+    for node in nodes:
+        own = figures[node.id]
+        if node.cpus:
+            distances[node.id] = _DRAM_DISTANCE
+        elif own is None:
+            return {}
+        else:
+            slower = own[0] / reference[0] * reference[1] / own[1]
+            distances[node.id] = int(_DRAM_DISTANCE * slower)
+    return distances
+
+
+def one_tier_warning(topology: Topology) -> str | None:
+    """Return what to tell a person when there is nothing to tier, None where there are tiers."""
+    if not topology.one_tier:
+        return None
+    ids = [n.id for n in topology.nodes]
+    if len(ids) < 2:
+        return (
+            "this machine has one memory node: there is no slower memory to move pages to;"
+            " try `hmd emulate` for a machine with two"
+        )
+    listed = format_ids(ids)
+    if topology.tier_source == TierSource.CONFIGURATION:
+        return f"the configuration puts nodes {listed} into one tier: nothing will be moved"
+    suggestion = suggested_override(topology.nodes)
+    example = suggestion or [[ids[0]], ids[1:]]
+    told = "for instance" if suggestion is None else "as their figures and CPUs suggest"
+    return (
+        f"nodes {listed} are all one tier by {topology.tier_source}: nothing will be moved;"
+        f" if some are slower, say so in the configuration, {told}: `tiers: {example}`"
+    )
+
+
+def suggested_override(nodes: Sequence[Node]) -> list[list[int]] | None:
+    """Return the ``tiers:`` that HMAT figures, else missing CPUs, suggest; None where neither."""
+    distances = abstract_distances(nodes)
+    ranks = {n: d // _CHUNK for n, d in distances.items()} or {
+        n.id: 0 if n.cpus else 1 for n in nodes
+    }
+    tiers = sorted(set(ranks.values()))
+    if len(tiers) < 2:
+        return None
+    return [[n.id for n in nodes if ranks[n.id] == tier] for tier in tiers]
+
+
+def _figures(node: Node) -> tuple[int, int] | None:
+    """Return the sums of latencies and of bandwidths, None where one of them is missing."""
+    latency = (node.read_latency_ns or 0) + (node.write_latency_ns or 0)
+    bandwidth = (node.read_bandwidth_mbps or 0) + (node.write_bandwidth_mbps or 0)
+    return (latency, bandwidth) if latency and bandwidth else None
+
+
+def _from_configuration(nodes: Sequence[Node], override: Sequence[Sequence[int]]) -> dict[int, int]:
+    known = {n.id for n in nodes}
+    ranks: dict[int, int] = {}
+    for tier, members in enumerate(override):
+        for node in members:
+            if node not in known:
+                raise ConfigError(
+                    f"tiers: node {node} has no memory here; nodes with memory are"
+                    f" {format_ids(sorted(known))} (see `hmd topology`)"
+                )
+            if node in ranks:
+                raise ConfigError(f"tiers: node {node} is named twice; name each node once")
+            ranks[node] = tier
+    if left := sorted(known - ranks.keys()):
+        raise ConfigError(
+            f"tiers: node {format_ids(left)} is in no tier; name every node with memory"
+        )
+    return _dense(ranks)
+
+
+def _from_kernel(nodes: Sequence[Node], tiers: Sequence[Sequence[int]]) -> dict[int, int]:
+    named = {node: tier for tier, members in enumerate(tiers) for node in members}
+    # A node that is only just online may be in no tier yet: never count it as fast.
+    return _dense({n.id: named.get(n.id, len(tiers)) for n in nodes})
+
+
+def _dense(ranks: Mapping[int, int]) -> dict[int, int]:
+    """Renumber ranks 0, 1, 2 … in their order."""
+    order = {rank: i for i, rank in enumerate(sorted(set(ranks.values())))}
+    return {node: order[rank] for node, rank in ranks.items()}
