@@ -20,6 +20,7 @@ from hmd.config.document import (
     written,
 )
 from hmd.config.schema import Config
+from hmd.config.units import format_like
 from hmd.errors import ConfigError
 
 
@@ -84,6 +85,8 @@ def _problem(error: Any) -> str:
     if kind == "value_error":
         problem = str(context["error"])
         return problem if isinstance(error["input"], dict) else f"{problem}, not {given}"
+    limits = ("gt", "ge", "lt", "le")
+    limit = next((format_like(context[k], error["input"]) for k in limits if k in context), "")
     expected = {
         "bool_type": "true or false",
         "int_type": "a whole number",
@@ -91,10 +94,10 @@ def _problem(error: Any) -> str:
         "tuple_type": "a list",
         "model_type": "settings, as in 'key: value'",
         "model_attributes_type": "settings, as in 'key: value'",
-        "greater_than": f"more than {context.get('gt')}",
-        "greater_than_equal": f"at least {context.get('ge')}",
-        "less_than": f"less than {context.get('lt')}",
-        "less_than_equal": f"at most {context.get('le')}",
+        "greater_than": f"more than {limit}",
+        "greater_than_equal": f"at least {limit}",
+        "less_than": f"less than {limit}",
+        "less_than_equal": f"at most {limit}",
         "string_too_short": "some text",
         "string_pattern_mismatch": "letters, digits, '.', '_' and '-', 63 at most",
     }.get(kind)

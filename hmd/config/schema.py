@@ -29,6 +29,10 @@ def _one_or_many(value: object) -> object:
     return (value,) if isinstance(value, int | str) and not isinstance(value, bool) else value
 
 
+def _user(value: object) -> object:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 def _pattern(value: object) -> object:
     if isinstance(value, str):
         try:
@@ -53,6 +57,7 @@ def _address(value: object) -> object:
     return value
 
 
+Text = Annotated[str, Field(min_length=1)]
 Pattern = Annotated[str, BeforeValidator(_pattern), Field(min_length=1)]
 AbsolutePath = Annotated[Path, BeforeValidator(_absolute), PlainSerializer(str, return_type=str)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
@@ -95,18 +100,18 @@ class TargetSection(Section):
     """Name of the target, in metrics and tables."""
     pid: Annotated[tuple[Annotated[int, Field(gt=0)], ...], BeforeValidator(_one_or_many)] = ()
     """One process id, or a list."""
-    exe: Pattern | None = None
-    """Pattern (Python re, searched) for the path of the executable."""
+    exe: Text | None = None
+    """Shell pattern for the path of the executable, or for its last part where it has no /."""
     cmdline: Pattern | None = None
-    """Pattern (Python re, searched) for the command line, words joined by blanks."""
-    user: Annotated[str, Field(min_length=1)] | None = None
-    """Name or number of the user that owns the process."""
-    cgroup: Annotated[str, Field(min_length=1)] | None = None
+    """Regular expression (Python re) that is searched for in the command line."""
+    user: Annotated[str | None, BeforeValidator(_user)] = None
+    """Name or number of the user that runs the process."""
+    cgroup: Text | None = None
     """A cgroup, as in /system.slice; processes of the groups below it count."""
-    unit: Annotated[str, Field(min_length=1)] | None = None
+    unit: Text | None = None
     """A systemd unit, as in postgresql.service."""
     min_rss: Size = 0
-    """Leave processes alone whose resident memory is smaller."""
+    """Leave a process alone until its resident memory has this size (and again below half)."""
     follow_children: bool = True
     """Serve the children of matching processes too."""
 

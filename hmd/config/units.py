@@ -14,7 +14,7 @@ SIZE_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 SIZE_UNITS_DECIMAL = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 DURATION_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 
-_NUMBER = re.compile(r"(\d{1,15}(?:\.\d{1,9})?) ?([A-Za-z%]*)\Z", re.ASCII)
+_NUMBER = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?([A-Za-z%]*)\Z", re.ASCII)
 
 
 def _split(value: object) -> tuple[float, str] | None:
@@ -26,11 +26,12 @@ def parse_size(value: object) -> int:
     """Return bytes of ``512MiB``, ``10 GiB``, ``1.5GB``; raises ``ValueError`` otherwise."""
     if value == 0 and not isinstance(value, bool):
         return 0
-    parts = _split(value)
-    units = SIZE_UNITS | SIZE_UNITS_DECIMAL
-    if parts is None or parts[1] not in units:
+    match = _NUMBER.match(value) if isinstance(value, str) else None
+    scale = (SIZE_UNITS | SIZE_UNITS_DECIMAL).get(match[2]) if match else None
+    if match is None or scale is None:
         raise ValueError("write a size with its unit, as in 512MiB or 10GiB")
-    return round(parts[0] * units[parts[1]])
+    # Whole numbers stay exact: a float has 53 bits.
+    return int(match[1]) * scale if match[1].isdigit() else round(float(match[1]) * scale)
 
 
 def parse_rate(value: object) -> int:
@@ -90,6 +91,16 @@ def format_duration(value: float) -> str:
 def format_share(value: float) -> str:
     """Return a share of 1 in per cent."""
     return f"{value * 100:.6g}%"
+
+
+def format_like(value: float, given: object) -> str:
+    """Return a limit in the way that the value which broke it was written."""
+    parts = _split(given)
+    if parts and parts[1] in DURATION_UNITS:
+        return format_duration(value)
+    if parts and parts[1] == "%":
+        return format_share(value)
+    return f"{value:g}"
 
 
 def _schema(pattern: str, example: str) -> WithJsonSchema:

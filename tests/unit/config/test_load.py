@@ -1,0 +1,145 @@
+"""What a right file gives, and that no bytes at all give anything but settings or ConfigError."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from hmd.config import Config, load, loads, units
+from hmd.config.document import parse_document, resolve
+from hmd.config.load import validate
+from hmd.errors import ConfigError
+
+ROOT = Path(__file__).parents[3]
+EXAMPLE = ROOT / "config/hmd.yaml"
+
+
+def test_empty_file_is_all_defaults() -> None:
+    assert loads("") == loads("# nothing\n") == loads("sample:\ntargets:\n") == Config()
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        loads("").tick = 2.0  # type: ignore[misc]
+
+
+def test_values_arrive_in_base_units() -> None:
+    config = loads(
+        "tick: 500ms\ntargets: [{name: db, pid: 7, min_rss: 64MiB}]\n"
+        "migrate: {rate: 1.5GiB/s, batch: 5ms}\nsample: {cpu_quota: 2.5%}\n"
+        "machine: {tiers: [[0, 2], [1]]}\nobserve: {metrics: off}\n"
+    )
+    assert config.tick == 0.5
+    assert config.targets[0].pid == (7,)
+    assert config.targets[0].min_rss == 64 << 20
+    assert config.migrate.rate == 1536 << 20
+    assert config.migrate.batch == pytest.approx(0.005)
+    assert config.sample.cpu_quota == pytest.approx(0.025)
+    assert config.machine.tiers == ((0, 2), (1,))
+    assert config.observe.metrics == "off"
+
+
+def test_drop_ins_merge_in_the_order_of_their_names(tmp_path: Path) -> None:
+    (tmp_path / "hmd.yaml").write_text("tick: 1s\ntargets: [{name: a, pid: 1}]\n")
+    folder = tmp_path / "hmd.d"
+    folder.mkdir()
+    (folder / "20.yaml").write_text("migrate: {dry_run: true}\ntick: 3s\n")
+    (folder / "10.yaml").write_text(
+        "tick: 2s\ntargets: [{name: b, pid: 2}]\nmigrate: {rate: 1MiB/s}\n"
+    )
+    (folder / "notes.txt").write_text("not: [yaml")
+    config = load(tmp_path / "hmd.yaml")
+    assert config.tick == 3
+    assert [target.name for target in config.targets] == ["a", "b"]
+    assert (config.migrate.dry_run, config.migrate.rate) == (True, 1 << 20)
+
+
+def test_example_is_valid_and_shows_every_setting_at_its_default() -> None:
+    text = EXAMPLE.read_text()
+    example = yaml.safe_load(text)
+    load(EXAMPLE)
+    for name, section in Config().model_dump(mode="json").items():
+        assert name in example, f"config/hmd.yaml does not show {name}"
+        if isinstance(section, dict):
+            for key, value in section.items():
+                shown = f"\n  {key}: " in text or f"\n  # {key}: " in text
+                assert shown, f"config/hmd.yaml does not show {name}.{key}"
+                if key in (example[name] or ()):
+                    assert example[name][key] == value, f"{name}.{key} is not at its default"
+
+
+def test_what_show_prints_reads_back_as_the_same_settings() -> None:
+    config = load(EXAMPLE)
+    assert loads(yaml.safe_dump(config.model_dump(mode="json"))) == config
+
+
+def test_schema_is_json() -> None:
+    schema = json.loads(json.dumps(Config.model_json_schema()))
+    assert schema["additionalProperties"] is False
+    assert schema["properties"]["tick"]["type"] == "string"
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_give_settings_or_one_error(data: bytes) -> None:
+    try:
+        validate(parse_document(data, "f"))
+    except ConfigError as error:
+        assert all(line.startswith("f:") for line in str(error).splitlines())
+
+
+WORDS = st.sampled_from(
+    ["tick", "targets", "sample", "stores", "name", "pid", ": ", "- ", "\n", "  ", "{", "}", "[",
+     "]", "&a ", "*a", "!!int ", "|\n", "? ", "'", '"', "\\", "1s", "yes", "0777", "%YAML 9.9\n",
+     "---\n", "...\n", "#", ",", "<<", "\ud7ff", "\\ud800", "\\UFFFFFFFF", "\t", "9" * 5000]
+)  # fmt: skip
+
+
+@given(st.lists(WORDS, max_size=30).map("".join))
+def test_any_near_yaml_gives_settings_or_one_error(text: str) -> None:
+    try:
+        loads(text, "f")
+    except ConfigError as error:
+        assert all(line.startswith("f:") for line in str(error).splitlines())
+        assert str(error).isprintable() or "\n" in str(error)
+
+
+KEYS = st.sampled_from(["tick", "targets", "sample", "migrate", "name", "pid", "x"])
+LEAVES = st.none() | st.booleans() | st.text() | st.integers() | st.floats()
+
+
+@given(st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner)))
+def test_any_yaml_value_gives_settings_or_errors(value: object) -> None:
+    try:
+        loads(yaml.safe_dump(value), "f")
+    except ConfigError as error:
+        assert str(error).startswith("f:")
+
+
+@given(st.integers(0, 2**50))
+def test_sizes_round_trip(size: int) -> None:
+    assert units.parse_size(units.format_size(size)) == size
+    assert units.parse_rate(units.format_rate(size)) == size
+
+
+@given(st.floats(1e-5, 1e5))
+def test_durations_round_trip(seconds: float) -> None:
+    assert units.parse_duration(units.format_duration(seconds)) == pytest.approx(seconds, rel=1e-5)
+
+
+@given(st.floats(0.001, 1))
+def test_shares_round_trip(share: float) -> None:
+    assert units.parse_share(units.format_share(share)) == pytest.approx(share, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("true", True), ("no", "no"), ("0", 0), ("-7", -7), ("010", "010"), ("1e3", "1e3"),
+     ("2.50", 2.5), (".inf", ".inf"), ("~", None), ("2001-01-01", "2001-01-01")],
+)  # fmt: skip
+def test_plain_scalars_follow_the_narrow_core_schema(text: str, value: object) -> None:
+    assert resolve(text) == value
+    assert type(resolve(text)) is type(value)

@@ -1,0 +1,185 @@
+"""Each mistake in a file is one line that names the file, the line and the key."""
+
+from pathlib import Path
+
+import pytest
+
+from hmd.config import load, loads
+from hmd.errors import ConfigError
+
+TARGET = "targets:\n- name: a\n  pid: 1\n"
+
+MISTAKES = {
+    "unknown key": (
+        "tick: 1s\ntragets: []\n",
+        ["f:2: tragets: unknown setting; did you mean 'targets'?"],
+    ),
+    "unknown key far from any": ("zebra: 1\n", ["f:1: zebra: unknown setting"]),
+    "unknown key below": (
+        "migrate:\n  dryrun: true\n",
+        ["f:2: migrate.dryrun: unknown setting; did you mean 'dry_run'?"],
+    ),
+    "unknown key in a list": (
+        TARGET + "  comandline: x\n",
+        ["f:4: targets[0].comandline: unknown setting; did you mean 'cmdline'?"],
+    ),
+    "duplicate key": ("tick: 1s\ntick: 2s\n", ["f:2: 'tick' is already set in line 1"]),
+    "duplicate key below": (
+        "sample:\n  stores: true\n\n  stores: false\n",
+        ["f:4: 'stores' is already set in line 2"],
+    ),
+    "bare number for a duration": (
+        "tick: 1\n",
+        ["f:1: tick: write a duration with its unit, as in 500ms or 2s, not 1"],
+    ),
+    "sexagesimal": (
+        "tick: 1:30\n",
+        ["f:1: tick: write a duration with its unit, as in 500ms or 2s, not '1:30'"],
+    ),
+    "no for false": (
+        "sample:\n  stores: no\n",
+        ["f:2: sample.stores: expected true or false, not 'no'"],
+    ),
+    "yes for true": (
+        "migrate:\n  dry_run: yes\n",
+        ["f:2: migrate.dry_run: expected true or false, not 'yes'"],
+    ),
+    "octal": (
+        "sample:\n  period: 0777\n",
+        ["f:2: sample.period: expected a whole number, not '0777'"],
+    ),
+    "hexadecimal": (
+        "sample:\n  period: 0x10\n",
+        ["f:2: sample.period: expected a whole number, not '0x10'"],
+    ),
+    "bare number for a size": (
+        TARGET + "  min_rss: 5\n",
+        ["f:4: targets[0].min_rss: write a size with its unit, as in 512MiB or 10GiB, not 5"],
+    ),
+    "a rate without its second": (
+        "migrate:\n  rate: 5MiB\n",
+        ["f:2: migrate.rate: write a rate with its unit, as in 512MiB/s, not '5MiB'"],
+    ),
+    "a share over 100 %": (
+        "sample:\n  cpu_quota: 150%\n",
+        ["f:2: sample.cpu_quota: write a share of 0% to 100%, as in 10%, not '150%'"],
+    ),
+    "a value outside its limits": ("tick: 1ms\n", ["f:1: tick: expected at least 10ms, not '1ms'"]),
+    "a choice that is none": (
+        "sample:\n  sampler: pebs\n",
+        ["f:2: sample.sampler: expected 'auto', 'pmu', 'emulated' or 'faults', not 'pebs'"],
+    ),
+    "a value for a section": (
+        "migrate: fast\n",
+        ["f:1: migrate: expected settings, as in 'key: value', not 'fast'"],
+    ),
+    "a value for a list": ("targets: redis\n", ["f:1: targets: expected a list, not 'redis'"]),
+    "a number for text": (
+        "targets:\n- name: a\n  exe: 5\n",
+        ["f:3: targets[0].exe: expected text (quote it), not 5"],
+    ),
+    "a pid that is none": (
+        "targets:\n- name: a\n  pid: redis\n",
+        ["f:3: targets[0].pid: expected a whole number, not 'redis'"],
+    ),
+    "a target that selects nothing": (
+        "targets:\n- name: a\n",
+        ["f:2: targets[0]: selects nothing: set pid, exe, cmdline, user, cgroup or unit"],
+    ),
+    "a target without a name": ("targets:\n- pid: 1\n", ["f:2: targets[0].name: must be set"]),
+    "two targets of a name": (
+        TARGET + "- name: a\n  pid: 2\n",
+        ["f:1: two targets are named 'a'"],
+    ),
+    "a pattern that is none": (
+        "targets:\n- name: a\n  cmdline: '('\n",
+        [
+            "f:3: targets[0].cmdline: not a regular expression: missing ), unterminated subpattern "
+            "at position 0, not '('"
+        ],
+    ),
+    "a relative socket": (
+        "observe:\n  socket: hmd.sock\n",
+        ["f:2: observe.socket: write an absolute path, not 'hmd.sock'"],
+    ),
+    "a node in two tiers": (
+        "machine:\n  tiers: [[0], [0, 1]]\n",
+        ["f:1: machine: tiers: a node is listed twice"],
+    ),
+    "two mistakes, both told": (
+        "tick: soon\nsample:\n  stores: 1\n",
+        [
+            "f:1: tick: write a duration with its unit, as in 500ms or 2s, not 'soon'",
+            "f:3: sample.stores: expected true or false, not 1",
+        ],
+    ),
+    "alias": ("a: &x 1\nb: *x\n", ["f:2: alias *x: write the value out instead"]),
+    "billion laughs": (
+        "a: &a [x,x]\nb: &b [*a,*a]\nc: [*b,*b]\n",
+        ["f:2: alias *a: write the value out instead"],
+    ),
+    "python tag": (
+        "tick: !!python/object/apply:os.system ['true']\n",
+        ["f:1: tag 'tag:yaml.org,2002:python/object/apply:os.system': hmd's settings need none"],
+    ),
+    "nested deeply": ("a: " + "[" * 40 + "]" * 40 + "\n", ["f:1: nested deeper than 16 levels"]),
+    "second document": (
+        "tick: 1s\n---\ntick: 2s\n",
+        ["f:2: a second document; hmd reads one a file"],
+    ),
+    "a list at the top": ("- a\n", ["f:1: expected settings, as in 'tick: 1s'"]),
+    "not YAML": (
+        "tick: 1s\nsample: [1\n",
+        ["f:3: not YAML: expected ',' or ']', but got '<stream end>'"],
+    ),
+    "a tab": (
+        "sample:\n\tstores: true\n",
+        ["f:2: not YAML: found character '\\t' that cannot start any token"],
+    ),
+    "control character": ("tick: 1s\nsample: \x01\n", ["f:2: not YAML: a control character"]),
+    "a mapping for a key": ("? {a: 1}\n: 2\n", ["f:1: a key must be a word"]),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_mistake_is_told_with_its_line(case: str) -> None:
+    text, expected = MISTAKES[case]
+    with pytest.raises(ConfigError) as caught:
+        loads(text, "f")
+    assert str(caught.value).splitlines() == expected
+
+
+def test_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "hmd.yaml"
+    path.write_bytes(b"tick: 1s\n# \xff\n")
+    with pytest.raises(ConfigError, match=r"hmd\.yaml:2: not UTF-8 text"):
+        load(path)
+
+
+def test_huge_file(tmp_path: Path) -> None:
+    path = tmp_path / "hmd.yaml"
+    path.write_text("# x\n" * 100_000)
+    with pytest.raises(ConfigError, match="larger than 256 KiB: not a configuration of hmd"):
+        load(path)
+
+
+def test_many_values() -> None:
+    with pytest.raises(ConfigError, match="more than 20000 values"):
+        loads("a: [" + "1," * 30_000 + "]\n")
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"hmd\.yaml: cannot be read: No such file or directory"):
+        load(tmp_path / "hmd.yaml")
+
+
+def test_mistake_in_a_drop_in_names_the_drop_in(tmp_path: Path) -> None:
+    (tmp_path / "hmd.yaml").write_text("tick: 1s\nmigrate:\n  dry_run: true\n")
+    (tmp_path / "hmd.d").mkdir()
+    (tmp_path / "hmd.d/10-rate.yaml").write_text("\nmigrate:\n  rate: fast\n")
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path / "hmd.yaml")
+    assert str(caught.value) == (
+        f"{tmp_path}/hmd.d/10-rate.yaml:3: migrate.rate: "
+        "write a rate with its unit, as in 512MiB/s, not 'fast'"
+    )
