@@ -47,9 +47,14 @@ class ProcessStat:
         return ProcessId(self.pid, self.start_ticks)
 
     @property
+    def kernel_thread(self) -> bool:
+        """True for a thread of the kernel, which has no memory of its own."""
+        return bool(self.flags & _PF_KTHREAD)
+
+    @property
     def has_memory(self) -> bool:
         """False for kernel threads, and for processes that have exited but are not yet reaped."""
-        return not self.flags & _PF_KTHREAD and self.state not in (b"Z", b"X", b"x")
+        return not self.kernel_thread and self.state not in (b"Z", b"X", b"x")
 
 
 def parse_stat(data: bytes) -> ProcessStat | None:

@@ -1,0 +1,81 @@
+"""What a mover did: per row for the heat table, in sums for people and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.migrate.status import FAILURES, Status
+
+PAGE_BYTES: Final = 4096
+Flow = tuple[int, int]
+"""From which node to which; -1 where the first is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of an applied plan; columns have shape ``(n,)`` and the order of the plan's rows.
+
+    ``status`` holds Status codes, ``node`` where the page is now (-1 absent or unknown),
+    ``moved_pages`` how many 4 KiB pages of the row were moved (of a huge page that turned out to
+    be split, maybe not all). ``moved`` and ``pages`` are 4 KiB pages: moved by flow (in a dry
+    run: that would be), planned by status. ``seconds`` is the time that it all took.
+    """
+
+    status: npt.NDArray[np.int16]
+    node: npt.NDArray[np.int16]
+    moved_pages: npt.NDArray[np.uint32]
+    moved: Mapping[Flow, int]
+    pages: Mapping[Status, int]
+    calls: int
+    seconds: float
+    dry_run: bool = False
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.status)
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes that were moved, or in a dry run would be."""
+        return sum(self.moved.values()) * PAGE_BYTES
+
+    @property
+    def deferred_pages(self) -> int:
+        """Pages that the budget of bytes or time left for later."""
+        return self.pages.get(Status.DEFERRED, 0)
+
+    @property
+    def failures(self) -> dict[Status, int]:
+        """Pages that could not be moved, by reason."""
+        return {status: n for status, n in self.pages.items() if status in FAILURES}
+
+
+@dataclass(slots=True)
+class MoverStats:
+    """Counters of a mover since it was made; pages are of 4 KiB, dry runs are not counted.
+
+    ``moved_pages`` by flow, ``pages`` planned by status; ``split_huge_pages`` are rows that were
+    planned as a huge page and were none any more.
+    """
+
+    applies: int = 0
+    rows: int = 0
+    calls: int = 0
+    call_rows: int = 0
+    retried_rows: int = 0
+    queries: int = 0
+    queried_rows: int = 0
+    busy_ns: int = 0
+    slowest_call_ns: int = 0
+    split_huge_pages: int = 0
+    blacklisted_pages: int = 0
+    batch_pages: int = 0
+    moved_pages: dict[Flow, int] = field(default_factory=dict)
+    pages: dict[Status, int] = field(
+        default_factory=lambda: {s: 0 for s in Status if s is not Status.PENDING}
+    )
