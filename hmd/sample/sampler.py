@@ -14,8 +14,10 @@ from hmd.sample.batch import AccessBatch
 class SamplerStats:
     """Counters of a sampler since it was opened.
 
-    ``dropped`` are samples of kernel addresses, of address 0 or of no tracked process;
-    ``lost`` are those the kernel (or emulated PMU) could not put into a full ring.
+    ``samples`` are the rows that ``read`` gave. ``dropped`` are samples of kernel addresses, of
+    address 0 or of no tracked process; ``lost`` are those the kernel (or emulated PMU) could not
+    put into a full ring; ``throttled`` counts how often the kernel stopped an event that came
+    too fast; ``wakeups`` the reads that found something; ``corrupt`` records that made no sense.
     """
 
     samples: int = 0
@@ -23,6 +25,7 @@ class SamplerStats:
     lost: int = 0
     throttled: int = 0
     wakeups: int = 0
+    corrupt: int = 0
 
 
 class Sampler(Protocol):
@@ -31,10 +34,12 @@ class Sampler(Protocol):
     Contract (tests/contract/test_samplers.py): ``read`` never blocks and never raises for a
     target that has gone; ``track`` replaces the set of processes, and rows of the next ``read``
     index that set; ``close`` may be called twice.
+    ``ladder`` holds the periods worth asking for, shortest first.
     """
 
     name: str
     stats: SamplerStats
+    ladder: tuple[int, ...]
 
     @property
     def period(self) -> int:

@@ -1,0 +1,82 @@
+/*
+ * perf_event_open(2) and what is done to its descriptors. Every function returns 0 or a
+ * descriptor, or a negative errno; hmd.sample.perf turns that into words.
+ */
+#include <errno.h>
+#include <linux/perf_event.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* What hmd asks of struct perf_event_attr. period 0 counts without sampling (group leaders). */
+struct hmd_perf_event {
+	uint32_t type, precise_ip;
+	uint64_t config, config1, config2;
+	uint64_t sample_type, period;
+	int exclude_kernel, inherit;
+};
+
+/* Opens the event disabled and close-on-exec. Returns the descriptor. */
+static int hmd_perf_open(const struct hmd_perf_event *event, int pid, int cpu, int group_fd)
+{
+	struct perf_event_attr attr = {
+		.size = sizeof(attr),
+		.type = event->type,
+		.config = event->config,
+		.config1 = event->config1,
+		.config2 = event->config2,
+		.sample_type = event->sample_type,
+		.sample_period = event->period,
+		.precise_ip = event->precise_ip,
+		.disabled = 1,
+		.inherit = !!event->inherit,
+		.exclude_kernel = !!event->exclude_kernel,
+		/* IBS refuses every exclude bit, so hypervisor goes with kernel. */
+		.exclude_hv = !!event->exclude_kernel,
+	};
+	long fd = syscall(SYS_perf_event_open, &attr, pid, cpu, group_fd, PERF_FLAG_FD_CLOEXEC);
+
+	return fd < 0 ? -errno : (int)fd;
+}
+
+/* Maps the header page and `pages` (a power of two) of data. */
+static int hmd_perf_map(int fd, size_t pages, void **header, void **data, uint64_t *data_bytes)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	void *base = mmap(NULL, (1 + pages) * page, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+	if (base == MAP_FAILED)
+		return -errno;
+	*header = base;
+	*data = (char *)base + page;
+	*data_bytes = pages * page;
+	return 0;
+}
+
+static int hmd_perf_unmap(void *header, size_t pages)
+{
+	return munmap(header, (1 + pages) * (size_t)sysconf(_SC_PAGESIZE)) ? -errno : 0;
+}
+
+static int hmd_perf_enable(int fd)
+{
+	return ioctl(fd, PERF_EVENT_IOC_ENABLE, 0) ? -errno : 0;
+}
+
+static int hmd_perf_disable(int fd)
+{
+	return ioctl(fd, PERF_EVENT_IOC_DISABLE, 0) ? -errno : 0;
+}
+
+static int hmd_perf_set_period(int fd, uint64_t period)
+{
+	return ioctl(fd, PERF_EVENT_IOC_PERIOD, &period) ? -errno : 0;
+}
+
+static int hmd_perf_close(int fd)
+{
+	return close(fd) ? -errno : 0;
+}

@@ -1,0 +1,191 @@
+/*
+ * The one reader of perf rings: those of perf_event_open and those of the emulated machine.
+ *
+ * A ring is a header page (struct perf_event_mmap_page; only data_head and data_tail are used)
+ * and a power of two of data bytes. The writer owns data_head, the reader data_tail
+ * (perf_event_open(2), "MMAP layout"). Nothing that the writer put there is trusted: sizes are
+ * checked against what the head covers, and where they make no sense the reader gives up what
+ * is in the ring (tail = head), counts it as corrupt and starts afresh at the next call.
+ *
+ * Costs a few nanoseconds a sample. Takes no lock, allocates nothing.
+ */
+#include <linux/perf_event.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/* hmd.sample.batch.Kind */
+#define HMD_KIND_LOAD 0
+#define HMD_KIND_STORE 1
+
+/* Columns of the caller, `capacity` rows each; rows are appended at `count`. */
+struct hmd_ring_columns {
+	uint64_t *address, *physical, *time_ns;
+	uint32_t *pid, *tid, *weight, *period;
+	uint16_t *cpu;
+	uint8_t *kind;
+	size_t capacity, count;
+};
+
+struct hmd_ring_counts {
+	uint64_t samples, lost, throttled, unthrottled;
+	uint64_t skipped; /* records of types that tell the sampler nothing */
+	uint64_t corrupt; /* records that could not be read, and rings given up */
+};
+
+struct hmd_ring_source {
+	void *header;
+	const void *data;
+	uint64_t data_bytes;  /* power of two, fixed at open: the header's own word is not trusted */
+	uint64_t sample_type; /* of fixed-size fields only, see hmd_ring_sample_bytes() */
+	uint8_t kind;         /* of samples whose data source does not tell */
+};
+
+/* Fields of PERF_RECORD_SAMPLE in the order in which the kernel writes them. */
+static const uint64_t ring_fields[] = {
+	PERF_SAMPLE_IDENTIFIER, PERF_SAMPLE_IP,        PERF_SAMPLE_TID,
+	PERF_SAMPLE_TIME,       PERF_SAMPLE_ADDR,      PERF_SAMPLE_ID,
+	PERF_SAMPLE_STREAM_ID,  PERF_SAMPLE_CPU,       PERF_SAMPLE_PERIOD,
+	PERF_SAMPLE_WEIGHT,     PERF_SAMPLE_DATA_SRC,  PERF_SAMPLE_TRANSACTION,
+	PERF_SAMPLE_PHYS_ADDR,
+};
+#define RING_FIELDS (sizeof(ring_fields) / sizeof(ring_fields[0]))
+
+/* Bytes of a sample record of this type, its header included; 0 where a field's size varies. */
+static size_t hmd_ring_sample_bytes(uint64_t sample_type)
+{
+	size_t bytes = sizeof(struct perf_event_header);
+
+	for (size_t i = 0; i < RING_FIELDS; i++) {
+		if (sample_type & ring_fields[i])
+			bytes += sizeof(uint64_t);
+		sample_type &= ~ring_fields[i];
+	}
+	return sample_type ? 0 : bytes;
+}
+
+/* Copies out of the ring, in two parts where the record wraps. */
+static void ring_copy(const struct hmd_ring_source *source, uint64_t position, void *to, size_t bytes)
+{
+	uint64_t offset = position & (source->data_bytes - 1);
+	uint64_t first = source->data_bytes - offset;
+
+	if (first > bytes)
+		first = bytes;
+	memcpy(to, (const char *)source->data + offset, first);
+	memcpy((char *)to + first, source->data, bytes - first);
+}
+
+static uint32_t ring_clamp(uint64_t value)
+{
+	return value > UINT32_MAX ? UINT32_MAX : (uint32_t)value;
+}
+
+static uint8_t ring_kind(uint64_t data_src, uint8_t otherwise)
+{
+	uint64_t op = data_src & 0x1f; /* union perf_mem_data_src: mem_op is the lowest five bits */
+
+	if (op & PERF_MEM_OP_STORE)
+		return HMD_KIND_STORE;
+	return op & PERF_MEM_OP_LOAD ? HMD_KIND_LOAD : otherwise;
+}
+
+static void ring_append(const struct hmd_ring_source *source, const uint64_t *word,
+			struct hmd_ring_columns *columns)
+{
+	uint64_t value[RING_FIELDS] = {0};
+	size_t row = columns->count++;
+
+	for (size_t i = 0; i < RING_FIELDS; i++)
+		if (source->sample_type & ring_fields[i])
+			value[i] = *word++;
+	columns->pid[row] = (uint32_t)value[2];
+	columns->tid[row] = (uint32_t)(value[2] >> 32);
+	columns->time_ns[row] = value[3];
+	columns->address[row] = value[4];
+	columns->cpu[row] = (uint16_t)value[7];
+	columns->period[row] = ring_clamp(value[8]);
+	columns->weight[row] = ring_clamp(value[9]);
+	columns->kind[row] = ring_kind(value[10], source->kind);
+	columns->physical[row] = value[12];
+}
+
+/* Counts a record that is not a sample. */
+static void ring_note(const struct hmd_ring_source *source, uint64_t tail,
+		      const struct perf_event_header *header, struct hmd_ring_counts *counts)
+{
+	uint64_t body[2];
+
+	switch (header->type) {
+	case PERF_RECORD_LOST: /* u64 id, u64 lost */
+		if (header->size < sizeof(*header) + 2 * sizeof(uint64_t)) {
+			counts->corrupt++;
+			return;
+		}
+		ring_copy(source, tail + sizeof(*header), body, 2 * sizeof(uint64_t));
+		counts->lost += body[1];
+		return;
+	case PERF_RECORD_LOST_SAMPLES: /* u64 lost */
+		if (header->size < sizeof(*header) + sizeof(uint64_t)) {
+			counts->corrupt++;
+			return;
+		}
+		ring_copy(source, tail + sizeof(*header), body, sizeof(uint64_t));
+		counts->lost += body[0];
+		return;
+	case PERF_RECORD_THROTTLE:
+		counts->throttled++;
+		return;
+	case PERF_RECORD_UNTHROTTLE:
+		counts->unthrottled++;
+		return;
+	default:
+		counts->skipped++;
+	}
+}
+
+/*
+ * Moves what is in the ring into the columns. Returns 1 where records are left because the
+ * columns are full, else 0. Bounded: at most data_bytes / 8 records a call.
+ */
+static int hmd_ring_drain(const struct hmd_ring_source *source, struct hmd_ring_columns *columns,
+	       struct hmd_ring_counts *counts)
+{
+	struct perf_event_mmap_page *page = source->header;
+	size_t sample_bytes = hmd_ring_sample_bytes(source->sample_type);
+	uint64_t head = __atomic_load_n(&page->data_head, __ATOMIC_ACQUIRE);
+	uint64_t tail = __atomic_load_n(&page->data_tail, __ATOMIC_RELAXED);
+	uint64_t word[RING_FIELDS];
+	int more = 0;
+
+	if (head - tail > source->data_bytes || (head | tail) % sizeof(uint64_t)) {
+		counts->corrupt++;
+		tail = head;
+	}
+	while (tail != head) {
+		struct perf_event_header header; /* 8 aligned bytes: never split by the wrap */
+
+		ring_copy(source, tail, &header, sizeof(header));
+		if (header.size < sizeof(header) || header.size % sizeof(uint64_t) ||
+		    header.size > head - tail) {
+			counts->corrupt++;
+			tail = head;
+			break;
+		}
+		if (header.type != PERF_RECORD_SAMPLE) {
+			ring_note(source, tail, &header, counts);
+		} else if (header.size != sample_bytes) {
+			counts->corrupt++;
+		} else if (columns->count >= columns->capacity) {
+			more = 1;
+			break;
+		} else {
+			ring_copy(source, tail + sizeof(header), word, sample_bytes - sizeof(header));
+			ring_append(source, word, columns);
+			counts->samples++;
+		}
+		tail += header.size;
+	}
+	__atomic_store_n(&page->data_tail, tail, __ATOMIC_RELEASE);
+	return more;
+}
