@@ -12,7 +12,6 @@ import pwd
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from hmd.errors import ConfigError
@@ -33,9 +32,9 @@ _DELETED = " (deleted)"
 class TargetSpec:
     """Selectors of one target; those that are given must all be fulfilled.
 
-    ``exe`` is a shell pattern on the executable's path, or on its last part where the pattern
-    has no ``/``. ``cmdline`` is a regular expression searched for in the arguments joined by
-    spaces. ``user`` is a name or a number, compared with the real user. ``cgroup`` is a path
+    ``exe`` is a regular expression searched for in the executable's path, ``cmdline`` one
+    searched for in the arguments joined by spaces. ``user`` is a name or a number, compared with
+    the real user. ``cgroup`` is a path
     relative to the cgroup root and takes in all below it. ``unit`` is a systemd unit.
     ``min_rss_bytes`` admits a process at that resident size and lets it go below half of it.
     """
@@ -80,7 +79,7 @@ def _checks(spec: TargetSpec) -> list[Callable[[str], bool]]:
     """Return the questions to ask, cheapest first."""
     checks: list[Callable[[str], bool]] = []
     if spec.exe is not None:
-        checks.append(_exe_check(spec.exe))
+        checks.append(_exe_check(_pattern(spec.exe, "exe", spec.name)))
     if spec.user is not None:
         checks.append(_user_check(spec.user, spec.name))
     if spec.cgroup is not None:
@@ -90,13 +89,20 @@ def _checks(spec: TargetSpec) -> list[Callable[[str], bool]]:
         unit = unit_selector(spec.unit)
         checks.append(lambda folder: in_unit(_cgroups(folder), unit))
     if spec.cmdline is not None:
-        checks.append(_cmdline_check(spec.cmdline, spec.name))
+        checks.append(_cmdline_check(_pattern(spec.cmdline, "cmdline", spec.name)))
     return checks
 
 
-def _exe_check(pattern: str) -> Callable[[str], bool]:
-    whole_path = "/" in pattern
+def _pattern(pattern: str, selector: str, target: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except (re.error, OverflowError) as error:
+        raise ConfigError(
+            f"target {target}: {selector} {pattern!r} is no regular expression: {error}"
+        ) from None
 
+
+def _exe_check(pattern: re.Pattern[str]) -> Callable[[str], bool]:
     def check(folder: str) -> bool:
         try:
             path = os.readlink(folder + "/exe").removesuffix(_DELETED)  # noqa: PTH115
@@ -104,7 +110,7 @@ def _exe_check(pattern: str) -> Callable[[str], bool]:
             if absent(error):
                 return False
             raise
-        return fnmatchcase(path if whole_path else path.rsplit("/", 1)[-1], pattern)
+        return pattern.search(path) is not None
 
     return check
 
@@ -131,18 +137,13 @@ def _uid(user: str | int, target: str) -> int:
         ) from None
 
 
-def _cmdline_check(pattern: str, target: str) -> Callable[[str], bool]:
-    try:
-        search = re.compile(pattern).search
-    except re.error as error:
-        raise ConfigError(f"target {target}: cmdline {pattern!r} is no pattern: {error}") from None
-
+def _cmdline_check(pattern: re.Pattern[str]) -> Callable[[str], bool]:
     def check(folder: str) -> bool:
         data = read_bytes(folder + "/cmdline")
         if not data:
             return False
         text = data.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "surrogateescape")
-        return search(text) is not None
+        return pattern.search(text) is not None
 
     return check
 

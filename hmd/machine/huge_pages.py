@@ -1,0 +1,174 @@
+"""Which 2 MiB blocks of a process are real huge pages now.
+
+Asked, not assumed: what the kernel gives depends on fragmentation, khugepaged and splits. Three
+sources, the first that answers: PAGEMAP_SCAN (Linux 6.7, CAP_SYS_PTRACE; about 1 µs a block),
+pagemap with kpageflags (CAP_SYS_ADMIN; about 3 µs a block), and smaps, which only knows a
+mapping's sum and so can only vouch for mappings that are huge throughout.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.machine.mappings import HUGE_BYTES, MappingKind, Mappings, read_mapping_details
+from hmd.machine.process import PAGE_BYTES, PROC
+from hmd.machine.pseudofile import absent
+
+# include/uapi/linux/fs.h: _IOWR('f', 16, struct pm_scan_arg)
+_PAGEMAP_SCAN = 0xC0606610
+_SCAN_ARGUMENT = struct.Struct("<12Q")
+_PAGE_IS_HUGE = 1 << 6
+_REGION = np.dtype([("start", "<u8"), ("end", "<u8"), ("categories", "<u8")])
+_REGIONS = 512
+
+# Documentation/admin-guide/mm/pagemap.rst
+_PRESENT = 1 << 63
+_PFN = (1 << 55) - 1
+_COMPOUND_HEAD = 1 << 15
+_COMPOUND_TAIL = 1 << 16
+_BLOCK_PAGES = HUGE_BYTES // PAGE_BYTES
+
+
+class HugeSource(StrEnum):
+    """Where the knowledge comes from."""
+
+    SCAN = "PAGEMAP_SCAN"
+    FLAGS = "kpageflags"
+    SMAPS = "smaps"
+
+
+@dataclass(frozen=True, slots=True)
+class HugePages:
+    """Addresses of 2 MiB blocks that are one huge page each, ascending, shape ``(n,)``."""
+
+    address: npt.NDArray[np.uint64]
+    source: HugeSource
+
+
+def read_huge_pages(pid: int, mappings: Mappings, proc: Path = PROC) -> HugePages | None:
+    """Return the huge pages of ``pid`` in its ``mappings``; None where it is gone or closed."""
+    blocks = candidate_blocks(mappings)
+    if not len(blocks):
+        return HugePages(blocks, HugeSource.SCAN)
+    for ask in (_from_scan, _from_flags, _from_smaps):
+        found = ask(pid, blocks, proc)
+        if found is not None:
+            return found
+    return None
+
+
+def candidate_blocks(mappings: Mappings) -> npt.NDArray[np.uint64]:
+    """Return the aligned 2 MiB blocks that lie whole within mappings that may have huge pages."""
+    may = mappings.huge_eligible | (mappings.kind == MappingKind.HUGETLB)
+    spans = zip(mappings.start[may].tolist(), mappings.end[may].tolist(), strict=True)
+    runs = [_blocks_within(start, end) for start, end in spans]
+    return np.concatenate(runs) if runs else np.empty(0, np.uint64)
+
+
+def _from_scan(pid: int, blocks: npt.NDArray[np.uint64], proc: Path) -> HugePages | None:
+    """Ask PAGEMAP_SCAN for ranges mapped by huge entries."""
+    try:
+        fd = os.open(proc / str(pid) / "pagemap", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        if absent(error):
+            return None
+        raise
+    try:
+        found = [_scan(fd, first, last + HUGE_BYTES) for first, last in _runs(blocks)]
+    except OSError:
+        return None  # ENOTTY before Linux 6.7, ESRCH after exit
+    finally:
+        os.close(fd)
+    return HugePages(np.concatenate(found), HugeSource.SCAN)
+
+
+def _runs(blocks: npt.NDArray[np.uint64]) -> list[tuple[int, int]]:
+    """Return first and last block of each run of neighbours."""
+    breaks = np.flatnonzero(np.diff(blocks) != HUGE_BYTES)
+    firsts = blocks[np.concatenate(([0], breaks + 1))]
+    lasts = blocks[np.concatenate((breaks, [len(blocks) - 1]))]
+    return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
+
+
+def _scan(fd: int, start: int, end: int) -> npt.NDArray[np.uint64]:
+    regions = np.zeros(_REGIONS, _REGION)
+    found: list[npt.NDArray[np.uint64]] = []
+    while start < end:
+        argument = bytearray(
+            _SCAN_ARGUMENT.pack(
+                _SCAN_ARGUMENT.size, 0, start, end, 0,
+                regions.ctypes.data, _REGIONS, 0, 0, _PAGE_IS_HUGE, 0, _PAGE_IS_HUGE,
+            )
+        )  # fmt: skip
+        count = fcntl.ioctl(fd, _PAGEMAP_SCAN, argument)
+        found += [_blocks_within(int(r["start"]), int(r["end"])) for r in regions[:count]]
+        walked_to = _SCAN_ARGUMENT.unpack(argument)[4]
+        if walked_to <= start:
+            break
+        start = walked_to
+    return np.concatenate(found) if found else np.empty(0, np.uint64)
+
+
+def _blocks_within(start: int, end: int) -> npt.NDArray[np.uint64]:
+    """Return the aligned 2 MiB blocks that lie whole within ``start`` to ``end``."""
+    numbers = np.arange(-(-start // HUGE_BYTES), end // HUGE_BYTES, dtype=np.uint64)
+    return numbers * np.uint64(HUGE_BYTES)
+
+
+def _from_flags(pid: int, blocks: npt.NDArray[np.uint64], proc: Path) -> HugePages | None:
+    """Ask pagemap for frame numbers, and kpageflags whether they are one compound page."""
+    try:
+        with (
+            (proc / str(pid) / "pagemap").open("rb", buffering=0) as pagemap,
+            (proc / "kpageflags").open("rb", buffering=0) as flags,
+        ):
+            huge = [_is_huge(int(block), pagemap.fileno(), flags.fileno()) for block in blocks]
+    except OSError as error:
+        if absent(error):
+            return None
+        raise
+    if None in huge:
+        return None
+    return HugePages(blocks[np.array(huge, np.bool_)], HugeSource.FLAGS)
+
+
+def _is_huge(block: int, pagemap: int, flags: int) -> bool | None:
+    """Return whether a block is a huge page; None where frame numbers are hidden from us."""
+    entry = _word(pagemap, block // PAGE_BYTES)
+    if not entry & _PRESENT:
+        return False
+    frame = entry & _PFN
+    if not frame:
+        return None  # zeroed for those without CAP_SYS_ADMIN
+    if frame % _BLOCK_PAGES:
+        return False
+    last = _word(flags, frame + _BLOCK_PAGES - 1)
+    return bool(_word(flags, frame) & _COMPOUND_HEAD and last & _COMPOUND_TAIL)
+
+
+def _word(fd: int, index: int) -> int:
+    return int.from_bytes(os.pread(fd, 8, index * 8), "little")
+
+
+def _from_smaps(pid: int, blocks: npt.NDArray[np.uint64], proc: Path) -> HugePages | None:
+    """Take the blocks of mappings whose every aligned block is huge by smaps' sum."""
+    details = read_mapping_details(pid, proc)
+    if details is None:
+        return None
+    huge = np.zeros(len(blocks), np.bool_)
+    for start, end, kind, huge_bytes in zip(
+        details.start, details.end, details.kind, details.huge_bytes, strict=True
+    ):
+        inside = (blocks >= start) & (blocks + np.uint64(HUGE_BYTES) <= end)
+        whole = int(inside.sum()) * HUGE_BYTES
+        if whole and (kind == MappingKind.HUGETLB or huge_bytes >= whole):
+            huge |= inside
+    return HugePages(blocks[huge], HugeSource.SMAPS)

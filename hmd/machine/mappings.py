@@ -1,0 +1,218 @@
+"""A process's mappings as columns, and which of them may be moved.
+
+Takes /proc/PID/maps (proc_pid_maps(5)), gives arrays. maps is cheap: the kernel prints it
+without walking page tables, and parsing costs about 2 µs a mapping. What only smaps knows (VMA
+flags, huge pages) costs a walk of all page tables, so that is a second, slower call.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from enum import IntEnum, IntFlag
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.machine.process import PROC
+from hmd.machine.pseudofile import read_bytes
+
+HUGE_BYTES = 2 << 20
+
+
+class MappingKind(IntEnum):
+    """What backs a mapping."""
+
+    ANON = 0
+    HEAP = 1
+    STACK = 2
+    FILE = 3
+    SHM = 4
+    """Shared anonymous memory, memfd, System V and POSIX shared memory."""
+    HUGETLB = 5
+    SPECIAL = 6
+    """Kernel pages ([vdso], [vvar]), devices and other things that are no movable memory."""
+
+
+class Access(IntFlag):
+    """Permissions of a mapping."""
+
+    READ = 1
+    WRITE = 2
+    EXEC = 4
+    SHARED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Mappings:
+    """Mappings of one process in order of address; all columns have shape ``(n,)``.
+
+    ``start`` and ``end`` (exclusive) are addresses, ``kind`` holds ``MappingKind``, ``access``
+    bits of ``Access``. ``unmovable`` marks pages that only smaps can tell (I/O and PFN maps,
+    locked ones are still movable); ``huge_eligible`` where the kernel may use transparent huge
+    pages, by shape alone until ``read_mapping_details`` has asked smaps. ``huge_bytes`` is the
+    part that is in huge pages now, -1 where not asked.
+    """
+
+    start: npt.NDArray[np.uint64]
+    end: npt.NDArray[np.uint64]
+    kind: npt.NDArray[np.uint8]
+    access: npt.NDArray[np.uint8]
+    unmovable: npt.NDArray[np.bool_]
+    huge_eligible: npt.NDArray[np.bool_]
+    huge_bytes: npt.NDArray[np.int64]
+    path: tuple[str, ...]
+
+    def __len__(self) -> int:
+        """Return the number of mappings."""
+        return len(self.start)
+
+    @property
+    def movable(self) -> npt.NDArray[np.bool_]:
+        """Where pages may be moved, shape ``(n,)``.
+
+        Not: kernel and device pages, and executable file mappings, which are libraries shared
+        by many processes: moving them costs a walk of all mappers and gains little.
+        """
+        special: npt.NDArray[np.bool_] = self.kind == MappingKind.SPECIAL
+        return ~(self.unmovable | special | self.executable_file)
+
+    @property
+    def executable_file(self) -> npt.NDArray[np.bool_]:
+        """Where code of a program or library is mapped, shape ``(n,)``."""
+        file: npt.NDArray[np.bool_] = self.kind == MappingKind.FILE
+        return file & ((self.access & Access.EXEC) != 0)
+
+    def movable_at(self, addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+        """Return for each address whether it lies in a movable mapping; shape as ``addresses``."""
+        if not len(self):
+            return np.zeros(len(addresses), np.bool_)
+        row = np.searchsorted(self.start, addresses, side="right") - 1
+        inside = (row >= 0) & (addresses < self.end[row])
+        return inside & self.movable[row]
+
+
+def read_mappings(pid: int, proc: Path = PROC) -> Mappings | None:
+    """Return the mappings of ``pid``, None where it is gone or may not be read.
+
+    Reading another user's process needs CAP_SYS_PTRACE.
+    """
+    data = read_bytes(proc / str(pid) / "maps")
+    return None if data is None else parse_maps(data)
+
+
+def read_mapping_details(pid: int, proc: Path = PROC) -> Mappings | None:
+    """Return the mappings with what smaps adds; None as ``read_mappings``.
+
+    Costs a walk of the process's page tables: milliseconds a gigabyte.
+    """
+    data = read_bytes(proc / str(pid) / "smaps")
+    return None if data is None else parse_smaps(data)
+
+
+# Numbers as the kernel prints them: a 64-bit address has at most 16 digits.
+_HEADER = re.compile(
+    rb"^([0-9a-f]{1,16})-([0-9a-f]{1,16}) ([r-])([w-])([x-])([ps])"
+    rb" [0-9a-f]+ [0-9a-f]+:[0-9a-f]+ \d+(?: +(.*))?$",
+    re.MULTILINE,
+)
+
+
+def parse_maps(data: bytes) -> Mappings:
+    """Return the mappings of a maps file; lines that are none are skipped."""
+    return _columns(_HEADER.findall(data))
+
+
+def parse_smaps(data: bytes) -> Mappings:
+    """Return the mappings of a smaps file, with ``huge_bytes``, eligibility and VMA flags."""
+    headers = list(_HEADER.finditer(data))
+    mappings = _columns([m.groups() for m in headers])
+    ends = [m.start() for m in headers[1:]] + [len(data)]
+    bodies = [_parse_body(data[m.end() : end]) for m, end in zip(headers, ends, strict=True)]
+    if not bodies:
+        return mappings
+    flags = [body[0] for body in bodies]
+    hugetlb = np.array([b"ht" in f for f in flags])
+    return replace(
+        mappings,
+        kind=np.where(hugetlb, np.uint8(MappingKind.HUGETLB), mappings.kind),
+        unmovable=np.array([not _UNMOVABLE.isdisjoint(f) for f in flags]),
+        huge_bytes=np.array([body[1] for body in bodies], np.int64),
+        huge_eligible=np.array([body[2] for body in bodies]),
+    )
+
+
+# I/O memory and raw frame numbers have no movable struct page behind them
+# (Documentation/filesystems/proc.rst, VmFlags).
+_UNMOVABLE = frozenset({b"io", b"pf"})
+_HUGE_KIB = re.compile(rb"^(?:AnonHugePages|ShmemPmdMapped|FilePmdMapped): +(\d{1,15}) kB", re.M)
+_ELIGIBLE = re.compile(rb"^THPeligible: +1", re.M)
+_VM_FLAGS = re.compile(rb"^VmFlags:(.*)$", re.M)
+
+
+def _parse_body(body: bytes) -> tuple[frozenset[bytes], int, bool]:
+    """Return VMA flags, bytes in transparent huge pages, and whether more may become so."""
+    found = _VM_FLAGS.search(body)
+    flags = frozenset(found.group(1).split()) if found else frozenset()
+    huge = sum(int(kib) for kib in _HUGE_KIB.findall(body)) << 10
+    return flags, huge, _ELIGIBLE.search(body) is not None
+
+
+def _columns(headers: list[tuple[bytes, ...]]) -> Mappings:
+    n = len(headers)
+    start = np.fromiter((int(h[0], 16) for h in headers), np.uint64, n)
+    end = np.fromiter((int(h[1], 16) for h in headers), np.uint64, n)
+    access = np.fromiter((_access(h) for h in headers), np.uint8, n)
+    paths = tuple((h[6] or b"").decode("utf-8", "surrogateescape") for h in headers)
+    kinds: dict[str, MappingKind] = {}
+    for path in paths:
+        if path not in kinds:
+            kinds[path] = kind_of(path)
+    kind = np.fromiter((kinds[path] for path in paths), np.uint8, n)
+    # A huge page needs an aligned 2 MiB within the mapping.
+    huge = np.uint64(HUGE_BYTES)
+    first = (start + huge - np.uint64(1)) // huge * huge
+    # Beside the top of the address space the rounding wraps to 0; nothing fits there.
+    fits = (first >= start) & (end >= first) & (end - first >= huge)
+    private = (access & Access.SHARED) == 0
+    own = (kind == MappingKind.ANON) | (kind == MappingKind.HEAP) | (kind == MappingKind.STACK)
+    return Mappings(
+        start=start,
+        end=end,
+        kind=kind,
+        access=access,
+        unmovable=np.zeros(n, np.bool_),
+        huge_eligible=fits & ((own & private) | (kind == MappingKind.SHM)),
+        huge_bytes=np.full(n, -1, np.int64),
+        path=paths,
+    )
+
+
+def _access(header: tuple[bytes, ...]) -> int:
+    return (
+        (header[2] == b"r") * Access.READ
+        | (header[3] == b"w") * Access.WRITE
+        | (header[4] == b"x") * Access.EXEC
+        | (header[5] == b"s") * Access.SHARED
+    )
+
+
+def kind_of(path: str) -> MappingKind:
+    """Return what a path in maps stands for."""
+    if not path or path.startswith("[anon:"):
+        return MappingKind.ANON
+    if path == "[heap]":
+        return MappingKind.HEAP
+    if path.startswith("[stack"):
+        return MappingKind.STACK
+    if path.startswith(("/anon_hugepage", "/dev/hugepages/")):
+        return MappingKind.HUGETLB
+    shared = ("/dev/zero", "/dev/shm/", "/memfd:", "/SYSV", "[anon_shmem:")
+    if path.startswith(shared):
+        return MappingKind.SHM
+    # Other brackets are the kernel's own pages; a file below /dev is a device, whose pages are
+    # pinned or no memory at all; anon_inode: is perf rings, io_uring, KVM.
+    if path.startswith(("[", "/dev/", "anon_inode:", "socket:", "pipe:")):
+        return MappingKind.SPECIAL
+    return MappingKind.FILE
