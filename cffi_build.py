@@ -11,6 +11,7 @@ it, as one translation unit with the limited C API, so that one wheel serves CPy
 from __future__ import annotations
 
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 from cffi import FFI
@@ -36,8 +37,12 @@ def write_sources() -> None:
         for declarations in sorted(folder.glob("*.cdef")):
             ffi.cdef(declarations.read_text())
         sources = sorted(folder.glob("*.c"))
-        # One translation unit: the sources themselves, so that no object list goes stale.
-        preamble = "#define _GNU_SOURCE\n" + "\n".join(
+        # One translation unit: the sources themselves, so that no object list goes stale; and
+        # a mark of the headers, so that a changed header changes the unit too.
+        headers = b"".join(header.read_bytes() for header in sorted(folder.glob("*.h")))
+        preamble = f"/* headers {sha256(headers).hexdigest()} */\n"
+        preamble += "#ifndef _GNU_SOURCE\n#define _GNU_SOURCE\n#endif\n"
+        preamble += "\n".join(
             f"#line 1 \"{source.relative_to(ROOT)}\"\n{source.read_text()}"
             for source in sources
         )

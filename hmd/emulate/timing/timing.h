@@ -53,7 +53,11 @@ struct timing_params {
 
 enum timing_level { TIMING_L1, TIMING_LLC, TIMING_MEMORY, TIMING_PREFETCHED };
 
-enum timing_access_flags { TIMING_STORE = 1, TIMING_KERNEL_MODE = 2 };
+enum timing_access_flags {
+	TIMING_STORE = 1,
+	TIMING_KERNEL_MODE = 2,
+	TIMING_HALT = 4, /* recorded streams only: no access, the vCPU halts here */
+};
 
 struct timing_outcome {
 	uint8_t level;        /* enum timing_level */
@@ -100,6 +104,16 @@ void timing_resume(struct timing *timing, unsigned vcpu, uint64_t instructions);
 /* Modelled time: of one vCPU at this instruction count, and of the machine (furthest vCPU). */
 uint64_t timing_vcpu_clock_ps(struct timing *timing, unsigned vcpu, uint64_t instructions);
 uint64_t timing_clock_ps(const struct timing *timing);
+
+/*
+ * Replay `count` recorded accesses in the order given; each column has `count` elements. The
+ * outcome columns may be NULL. A vCPU that was halted resumes at its next access. Returns
+ * timing_clock_ps() after the last one.
+ */
+uint64_t timing_replay(struct timing *timing, uint64_t count, const uint8_t *vcpu,
+		       const uint64_t *instructions, const uint64_t *vaddr, const uint64_t *paddr,
+		       const uint8_t *size, const uint8_t *flags, const uint64_t *value,
+		       uint8_t *level, uint8_t *node, uint32_t *latency_ps, uint64_t *stall_ps);
 
 /* The vCPU's live counters; read them from other threads as monotonic approximations. */
 const struct timing_vcpu_counters *timing_counters_of(const struct timing *timing, unsigned vcpu);

@@ -1,0 +1,72 @@
+/*
+ * Bandwidth of the nodes: what traffic costs, and how load raises latency.
+ *
+ * vCPUs run at unequal speed on the host, so there is no shared clock to queue on. Each vCPU
+ * measures its own rate per node and direction on its own modelled clock, and publishes it. What
+ * the others publish gives a vCPU its allotment (a leaky bucket with a queue of 64 lines, beyond
+ * which it waits) and the node's utilisation (which raises idle latency by the node's curve).
+ */
+#ifndef HMD_TIMING_BANDWIDTH_H
+#define HMD_TIMING_BANDWIDTH_H
+
+#include "timing.h"
+
+#pragma GCC visibility push(hidden)
+
+/* How often a vCPU measures and publishes, and over how long it averages; modelled time. */
+#define BANDWIDTH_WINDOW_PS 1000000ull
+#define BANDWIDTH_AVERAGE_PS 4000000ull
+/* Queue of a memory controller: about 64 reads and 64 writes in Intel's (iMC RPQ, WPQ). */
+#define BANDWIDTH_QUEUE_BYTES (64 * 64)
+/* Optane's XPBuffer: 16 KiB, 64 granules of 256 bytes (Yang et al., FAST '20, section 5.1). */
+#define BANDWIDTH_GRANULES 64
+
+enum bandwidth_direction { BANDWIDTH_READ, BANDWIDTH_WRITE, BANDWIDTH_DIRECTIONS };
+
+/* What one vCPU tells the others. */
+struct bandwidth_published {
+	_Alignas(64) double bytes_per_ps[TIMING_MAX_NODES][BANDWIDTH_DIRECTIONS];
+	uint32_t running;
+};
+
+struct bandwidth_bucket {
+	double level_bytes;
+	uint64_t drained_ps;            /* the level is as of this time */
+	double bytes_per_ps;            /* allotment */
+	double measured_bytes_per_ps;   /* exponential average */
+	uint64_t window_bytes;
+	uint64_t granule[BANDWIDTH_GRANULES]; /* in the media's buffer; 0: none, else granule + 1 */
+};
+
+struct bandwidth {
+	uint64_t measured_ps;           /* when the last window ended */
+	bool in_use;                    /* traffic in this window, or a rate that has to fade */
+	double latency_factor[TIMING_MAX_NODES];
+	struct bandwidth_bucket bucket[TIMING_MAX_NODES][BANDWIDTH_DIRECTIONS];
+};
+
+void bandwidth_init(struct bandwidth *bandwidth, const struct timing_params *params);
+
+/* Bytes that the media moves for one line: the granule, unless it lies in the media's buffer. */
+uint32_t bandwidth_media_bytes(struct bandwidth *bandwidth, const struct timing_params *params,
+			       unsigned node, enum bandwidth_direction direction, uint64_t paddr);
+
+/* Send bytes at now_ps; returns by how much the queue is overfull, in time. */
+uint64_t bandwidth_send(struct bandwidth *bandwidth, unsigned node,
+			enum bandwidth_direction direction, uint64_t now_ps, uint32_t bytes);
+
+/* End the window: measure, publish, take up what the others published. */
+void bandwidth_measure(struct bandwidth *bandwidth, const struct timing_params *params,
+		       struct bandwidth_published *published, unsigned vcpu, uint64_t now_ps);
+
+/* A vCPU that halts moves nothing; one that resumes starts a new window. */
+void bandwidth_halt(struct bandwidth *bandwidth, struct bandwidth_published *published);
+void bandwidth_resume(struct bandwidth *bandwidth, struct bandwidth_published *published,
+		      uint64_t now_ps);
+
+/* Loaded over idle latency at a utilisation. */
+double bandwidth_curve(const struct timing_node_params *node, double utilisation);
+
+#pragma GCC visibility pop
+
+#endif

@@ -1,0 +1,56 @@
+/*
+ * Pointer-chase detection of one vCPU: which loaded value an address was computed from.
+ *
+ * A value on its way from memory is kept until it arrives. An access at an address up to `span`
+ * bytes after such a value is taken to depend on it (a field of the object pointed to). Values
+ * are hashed by their block of `span` bytes, so that a look-up costs two probes. Indices
+ * (a[b[i]]) are not seen: the address is not near the value.
+ */
+#ifndef HMD_TIMING_CHASE_H
+#define HMD_TIMING_CHASE_H
+
+#include <stdint.h>
+
+#define CHASE_VALUES 64
+/* No object lies below vm.mmap_min_addr (65536 by default): small numbers are no pointers. */
+#define CHASE_MIN_POINTER 65536
+
+struct chase {
+	uint32_t span, shift; /* span <= 1 << shift */
+	struct chase_value {
+		uint64_t value, ready_ps;
+	} value[CHASE_VALUES];
+};
+
+static inline void chase_init(struct chase *chase, uint32_t span)
+{
+	chase->span = span;
+	while ((1ull << chase->shift) < span)
+		chase->shift++;
+}
+
+static inline struct chase_value *chase_slot(struct chase *chase, uint64_t block)
+{
+	return &chase->value[(block * 0x9e3779b97f4a7c15ull) >> 58];
+}
+
+/* When the value that `vaddr` was computed from arrives; 0 when it depends on none. */
+static inline uint64_t chase_ready(struct chase *chase, uint64_t vaddr)
+{
+	uint64_t block = vaddr >> chase->shift;
+	const struct chase_value *found = chase_slot(chase, block);
+
+	if (vaddr - found->value < chase->span)
+		return found->ready_ps;
+	found = chase_slot(chase, block - 1);
+	return vaddr - found->value < chase->span ? found->ready_ps : 0;
+}
+
+static inline void chase_record(struct chase *chase, uint64_t value, uint64_t ready_ps)
+{
+	if (value < CHASE_MIN_POINTER)
+		return;
+	*chase_slot(chase, value >> chase->shift) = (struct chase_value){value, ready_ps};
+}
+
+#endif
