@@ -1,0 +1,226 @@
+"""Commands in the running guest: the launcher's end of the port to guest/init.c.
+
+Frames of ``{u32 type, u32 job, u32 length}`` and payload, little endian, over one stream socket.
+A thread reads them; any number of jobs may run at once. Costs one copy of the output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import socket
+import struct
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from signal import SIGKILL
+
+from hmd.errors import HmdError
+
+Sink = Callable[[bytes], object]
+
+_HEADER = struct.Struct("<III")
+_STDIN_CHUNK = 65536
+_WITH_STDIN = 1
+
+
+class GuestError(HmdError):
+    """The emulated machine did not boot, or ended while it was needed."""
+
+
+class Frame(IntEnum):
+    """Frame types, as in guest/init.c."""
+
+    START = 1
+    STDIN = 2
+    SIGNAL = 3
+    SYNC = 4
+    POWEROFF = 5
+    READY = 16
+    STDOUT = 17
+    STDERR = 18
+    STDIN_TAKEN = 19
+    EXIT = 20
+    SYNCED = 21
+    FAILED = 22
+
+
+class Job:
+    """A command in the guest, from :meth:`Agent.start`; much like subprocess.Popen."""
+
+    def __init__(self, agent: Agent, number: int, args: list[str], sinks: tuple[Sink, Sink]):
+        self.args = args
+        self.returncode: int | None = None
+        self._agent = agent
+        self._number = number
+        self._sinks = sinks
+        self._ended = threading.Event()
+        self._stdin_room = threading.Semaphore(1)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Exit code, or minus the signal that ended it.
+
+        Raises subprocess.TimeoutExpired (the job goes on), GuestError if the machine ended.
+        """
+        if not self._ended.wait(timeout):
+            assert timeout is not None
+            raise subprocess.TimeoutExpired(self.args, timeout)
+        if self.returncode is None:
+            raise GuestError(self._agent.death)
+        return self.returncode
+
+    def poll(self) -> int | None:
+        """Exit code if it has ended, else None."""
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Signal the job's process group; nothing where it has ended."""
+        if not self._ended.is_set():
+            self._agent.send(Frame.SIGNAL, self._number, struct.pack("<I", number))
+
+    def kill(self) -> None:
+        """Kill the job's process group."""
+        self.send_signal(SIGKILL)
+
+    def write(self, data: bytes) -> None:
+        """Send standard input, as fast as the job reads it; dropped once it has ended."""
+        for start in range(0, len(data), _STDIN_CHUNK):
+            self._stdin(data[start : start + _STDIN_CHUNK])
+
+    def close_stdin(self) -> None:
+        """Close the job's standard input: it reads end of file."""
+        self._stdin(b"")
+
+    def _stdin(self, data: bytes) -> None:
+        self._stdin_room.acquire()
+        if self._ended.is_set():
+            self._stdin_room.release()
+        else:
+            self._agent.send(Frame.STDIN, self._number, data)
+
+    def receive(self, kind: Frame, payload: bytes) -> None:
+        """Take one of this job's frames; called on the agent's reader thread."""
+        if kind is Frame.STDOUT:
+            self._sinks[0](payload)
+        elif kind is Frame.STDERR:
+            self._sinks[1](payload)
+        elif kind is Frame.STDIN_TAKEN:
+            self._stdin_room.release()
+        elif kind is Frame.EXIT:
+            self.returncode = os.waitstatus_to_exitcode(struct.unpack("<I", payload)[0])
+            self.abandon()
+
+    def abandon(self) -> None:
+        """No more frames will come."""
+        self._ended.set()
+        self._stdin_room.release()
+
+
+class Agent:
+    """The conversation with one guest over a connected stream socket."""
+
+    def __init__(self, connection: socket.socket):
+        self.death = ""  # why the guest went, where that is known
+        self._socket = connection
+        self._jobs: dict[int, Job] = {}
+        self._next = 1
+        self._lock = threading.Lock()
+        self._ready = threading.Event()
+        self._synced = threading.Event()
+        self._closed = threading.Event()
+        self._reader = threading.Thread(target=self._read, name="hmd-agent", daemon=True)
+        self._reader.start()
+
+    @property
+    def closed(self) -> bool:
+        """True once the guest has hung up."""
+        return self._closed.is_set()
+
+    def wait_ready(self, timeout: float) -> bool:
+        """Return True once the guest serves; False at the timeout or where it hung up."""
+        return self._ready.wait(timeout) and not self.closed
+
+    def start(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str,
+        env: Mapping[str, str],
+        stdin: bool,
+        stdout: Sink,
+        stderr: Sink,
+    ) -> Job:
+        """Start a command. The sinks are called on the reader thread with what it writes."""
+        with self._lock:
+            job = Job(self, self._next, list(argv), (stdout, stderr))
+            number, self._next = self._next, self._next + 1
+            self._jobs[number] = job
+        strings = [cwd, *argv, *(f"{name}={value}" for name, value in env.items())]
+        head = struct.pack("<III", _WITH_STDIN if stdin else 0, len(argv), len(env))
+        self.send(Frame.START, number, head + b"".join(os.fsencode(s) + b"\0" for s in strings))
+        if self.closed:
+            job.abandon()
+        return job
+
+    def sync(self, timeout: float) -> bool:
+        """Write all of the guest's dirty pages to the shares; False at the timeout."""
+        self._synced.clear()
+        self.send(Frame.SYNC, 0, b"")
+        return self._synced.wait(timeout) and not self.closed
+
+    def power_off(self) -> None:
+        """Ask the guest to end."""
+        self.send(Frame.POWEROFF, 0, b"")
+
+    def send(self, kind: Frame, job: int, payload: bytes) -> None:
+        """Send one frame; a guest that has gone is noticed by the reader."""
+        try:
+            with self._lock:
+                self._socket.sendall(_HEADER.pack(kind, job, len(payload)) + payload)
+        except OSError:
+            self._hang_up()
+
+    def close(self) -> None:
+        """Hang up; the guest powers off."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._reader.join(5)
+        self._socket.close()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError), self._socket.makefile("rb") as stream:
+            while self._take(stream):
+                pass
+        self._hang_up()
+
+    def _take(self, stream: io.BufferedReader) -> bool:
+        header = stream.read(_HEADER.size)
+        if len(header) < _HEADER.size:
+            return False
+        number, identity, length = _HEADER.unpack(header)
+        payload = stream.read(length)
+        if len(payload) < length:
+            return False
+        kind = Frame(number)
+        if kind is Frame.READY:
+            self._ready.set()
+        elif kind is Frame.SYNCED:
+            self._synced.set()
+        elif kind is Frame.FAILED:
+            self.death = "the emulated machine failed: " + payload.decode(errors="replace")
+        else:
+            job = self._jobs.get(identity)
+            if job is not None:
+                job.receive(kind, payload)
+                if kind is Frame.EXIT:
+                    del self._jobs[identity]
+        return True
+
+    def _hang_up(self) -> None:
+        self._closed.set()
+        self._ready.set()
+        self._synced.set()
+        for job in list(self._jobs.values()):
+            job.abandon()

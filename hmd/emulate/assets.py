@@ -1,0 +1,102 @@
+"""Where the parts of the emulated machine are found, and where what is built from them is kept.
+
+A kernel is a tree with ``boot/vmlinuz-VERSION`` and ``lib/modules/VERSION``, as unpacked from a
+Debian package. It is looked up in $HMD_MACHINE_DIR, then build/machine/kernel of the checkout,
+then /var/lib/hmd/machine/kernel. Programs compiled for the machine are kept in a cache folder
+under the hash of their source, and compiled again when that changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hmd.errors import MissingError
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+INSTALLED = Path("/var/lib/hmd/machine/kernel")
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel to boot: its version, image, and folder of modules."""
+
+    version: str
+    image: Path
+    modules: Path
+
+
+def kernel_folders(environment: dict[str, str] | os._Environ[str] = os.environ) -> list[Path]:
+    """Folders in which a kernel is looked for, in order."""
+    named = environment.get("HMD_MACHINE_DIR")
+    folders = [Path(named), Path(named) / "kernel"] if named else []
+    return [*folders, CHECKOUT / "build/machine/kernel", INSTALLED]
+
+
+def find_kernel(folders: Sequence[Path] | None = None) -> Kernel:
+    """Return the newest complete kernel of the first folder that has one, or MissingError."""
+    searched = kernel_folders() if folders is None else list(folders)
+    for folder in searched:
+        for image in sorted(folder.glob("boot/vmlinuz-*"), reverse=True):
+            version = image.name.removeprefix("vmlinuz-")
+            modules = folder / "lib/modules" / version
+            if modules.is_dir():
+                return Kernel(version, image, modules)
+    places = ", ".join(str(folder) for folder in searched)
+    raise MissingError(
+        f"no kernel for the emulated machine in {places}: run `make setup`, "
+        "or name its folder in HMD_MACHINE_DIR"
+    )
+
+
+def find_program(name: str, package: str) -> str:
+    """Return the path of a program of the host, or MissingError that names its Debian package."""
+    path = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/bin:/sbin:/bin")
+    if path is None:
+        raise MissingError(f"{name} is not installed: run `make setup` (Debian package {package})")
+    return path
+
+
+def cache_folder() -> Path:
+    """Return the folder for compiled parts: the checkout's, root's or the user's."""
+    if "HMD_CACHE_DIR" in os.environ:
+        folder = Path(os.environ["HMD_CACHE_DIR"])
+    elif (CHECKOUT / "pyproject.toml").exists() and os.access(CHECKOUT, os.W_OK):
+        folder = CHECKOUT / "build/machine/cache"
+    elif os.geteuid() == 0:
+        folder = Path("/var/cache/hmd")
+    else:
+        folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hmd"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def compile_static(source: Path, options: Sequence[str] = ()) -> Path:
+    """Compile one C file into a static program; the cached one where nothing changed.
+
+    Raises MissingError without a compiler, and where the compiler refuses (no static libc).
+    """
+    arguments = ["-O2", "-std=gnu11", "-static", "-s", *options]
+    key = hashlib.sha256(source.read_bytes() + "\0".join(arguments).encode()).hexdigest()[:16]
+    target = cache_folder() / f"{source.stem}-{key}"
+    if target.exists():
+        return target
+    compiler = find_program("cc", "gcc and libc6-dev")
+    partial = target.with_suffix(f".{os.getpid()}")
+    outcome = subprocess.run(
+        [compiler, *arguments, "-o", str(partial), str(source), "-lpthread"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    if outcome.returncode != 0:
+        partial.unlink(missing_ok=True)
+        first = (outcome.stderr.strip() or "no message").splitlines()[0]
+        raise MissingError(f"cannot compile {source.name} for the emulated machine: {first}")
+    partial.rename(target)
+    return target

@@ -1,0 +1,222 @@
+"""A running emulated machine, as a context manager.
+
+    with Machine(load("dram-pm")) as machine:
+        done = machine.run(["numactl", "-H"])
+
+Boots in some 6 s. The guest sees the host's file system: what it writes is lost at its end, but
+in the directories of ``share``. Nothing outlives the launcher, even when that is killed: QEMU
+dies with the thread that entered the context (PR_SET_PDEATHSIG, prctl(2)), and every file it
+needs is a memfd.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from hmd.emulate import assets, initramfs, qemu
+from hmd.emulate.agent import Agent, GuestError, Job, Sink
+from hmd.emulate.preset import Preset
+
+_INIT_SOURCE = Path(__file__).with_name("guest") / "init.c"
+
+# numba compiles for the CPU it sees; code cached by the host must serve the guest's CPU too.
+GUEST_ENVIRONMENT = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "HMD_EMULATED": "1"}
+
+
+class Machine:
+    """One boot of the emulated machine.
+
+    ``share`` are directories of the host that the guest may write; ``console`` a descriptor for
+    the kernel's log; ``append`` more kernel parameters. Raises MissingError for missing parts
+    and GuestError where the machine does not come up in ``boot_timeout_s``.
+    """
+
+    def __init__(
+        self,
+        preset: Preset,
+        *,
+        share: Sequence[Path] = (),
+        console: int | None = None,
+        append: Sequence[str] = (),
+        boot_timeout_s: float = 120,
+    ):
+        self.preset = preset
+        self._share = [path.resolve(strict=True) for path in share]
+        self._console = console
+        self._append = append
+        self._boot_timeout_s = boot_timeout_s
+        self._files: list[int] = []
+        self._log = -1
+        self._process: subprocess.Popen[bytes] | None = None
+        self._agent: Agent | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._boot()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop(flush=kind is None)
+
+    @property
+    def pid(self) -> int:
+        """The process id of QEMU on the host."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str | Path | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bool = False,
+        stdout: Sink,
+        stderr: Sink,
+    ) -> Job:
+        """Start a command; its output goes to the sinks, called on another thread.
+
+        ``cwd`` is the caller's and ``env`` the caller's environment where they are not given.
+        """
+        if self._agent is None:
+            raise GuestError("the emulated machine is not running")
+        environment = dict(os.environ if env is None else env)
+        return self._agent.start(
+            argv,
+            cwd=str(cwd or Path.cwd()),
+            env=GUEST_ENVIRONMENT | environment,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+        )
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str | Path | None = None,
+        env: Mapping[str, str] | None = None,
+        input: str | None = None,  # noqa: A002 - as in subprocess.run
+        timeout: float | None = None,
+        check: bool = False,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end, as subprocess.run would with text and captured output.
+
+        Raises subprocess.TimeoutExpired (the command and its children are killed),
+        subprocess.CalledProcessError with ``check``, GuestError if the machine ends meanwhile.
+        """
+        out, err = bytearray(), bytearray()
+        job = self.start(
+            argv, cwd=cwd, env=env, stdin=input is not None, stdout=out.extend, stderr=err.extend
+        )
+        if input is not None:
+            job.write(input.encode())
+            job.close_stdin()
+        try:
+            code = job.wait(timeout)
+        except subprocess.TimeoutExpired:
+            job.kill()
+            raise
+        done = subprocess.CompletedProcess(
+            list(argv), code, out.decode(errors="replace"), err.decode(errors="replace")
+        )
+        if check:
+            done.check_returncode()
+        return done
+
+    def stop(self, *, flush: bool = False) -> None:
+        """End the machine; with ``flush``, after what it wrote to its shares has arrived."""
+        if self._agent is not None:
+            if flush and self._share:
+                self._agent.sync(timeout=30)
+            self._agent.close()
+            self._agent = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+        while self._files:
+            os.close(self._files.pop())
+
+    def _boot(self) -> None:
+        began = time.monotonic()
+        kernel = assets.find_kernel()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._process = self._spawn(kernel, theirs.fileno())
+            except BaseException:
+                ours.close()
+                raise
+        self._agent = Agent(ours)
+        while not self._agent.wait_ready(0.2):
+            if self._agent.closed or self._process.poll() is not None:
+                raise GuestError(f"the emulated machine did not boot: {self._last_words()}")
+            if time.monotonic() - began > self._boot_timeout_s:
+                raise GuestError(
+                    f"the emulated machine did not boot in {self._boot_timeout_s:g} s "
+                    f"(--verbose shows the kernel's log): {self._last_words()}"
+                )
+        self._agent.death = "the emulated machine ended while a command ran in it"
+
+    def _spawn(self, kernel: assets.Kernel, agent_fd: int) -> subprocess.Popen[bytes]:
+        self._log = self._memory_file("hmd-log")
+        shares = [(f"hmd_rw{i}", path, True) for i, path in enumerate(self._share)]
+        init = assets.compile_static(_INIT_SOURCE).read_bytes()
+        image = initramfs.build(kernel, init, {tag: str(path) for tag, path, _ in shares})
+        files = qemu.BootFiles(
+            kernel=kernel.image,
+            initramfs_fd=self._memory_file("hmd-initramfs", image),
+            agent_fd=agent_fd,
+            console_fd=self._log if self._console is None else self._console,
+            shares=(("hmd_root", Path("/"), False), *shares),
+        )
+        program = assets.find_program("qemu-system-x86_64", "qemu-system-x86")
+        words = qemu.command_line(
+            program, self.preset, files, verbose=self._console is not None, append=self._append
+        )
+        # A session of its own, so that a terminal's Ctrl-C reaches the launcher alone.
+        return subprocess.Popen(
+            [assets.find_program("setpriv", "util-linux"), "--pdeathsig", "KILL", "--", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            pass_fds=[agent_fd, files.console_fd, *self._files],
+            start_new_session=True,
+        )
+
+    def _memory_file(self, name: str, data: bytes = b"") -> int:
+        number = os.memfd_create(name)
+        self._files.append(number)
+        with os.fdopen(os.dup(number), "wb") as stream:
+            stream.write(data)
+        return number
+
+    def _last_words(self) -> str:
+        """Return the last line that QEMU or the guest's kernel wrote."""
+        if self._agent is not None and self._agent.death:
+            return self._agent.death
+        size = os.fstat(self._log).st_size
+        lines = os.pread(self._log, size, 0).decode(errors="replace").split("\n")
+        said = [line.strip() for line in lines if line.strip()]
+        return said[-1] if said else "no message"
+
+
+def exit_code(returncode: int) -> int:
+    """Return a shell's exit code of a job's: 128 + N where signal N ended it."""
+    return returncode if returncode >= 0 else 128 - returncode

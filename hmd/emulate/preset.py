@@ -1,0 +1,181 @@
+"""Presets: the machine to emulate, as YAML that is checked field by field.
+
+A preset names the nodes (size, CPUs or none, latencies, bandwidths, loaded latency), the core
+(reorder window, line fill buffers) and the last-level cache, each with the published source of
+its figures. ``load`` takes the name of a bundled preset or a path and raises ConfigError with
+file, line and field.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from hmd.config.document import Mapping, locate, parse_document, values
+from hmd.config.units import Size
+from hmd.errors import ConfigError
+
+BUNDLED = ("dram-pm", "dram-cxl", "hbm-dram", "three-tier")
+MAX_NODES = 8
+MAX_CPUS = 16
+MIB = 1 << 20
+
+
+def parse_cpus(value: Any) -> tuple[int, ...]:
+    """Return CPU numbers of ``0-1,4``, a list of numbers, or nothing; raises ``ValueError``."""
+    if value is None or value in ("", "none"):
+        return ()
+    if isinstance(value, list | tuple):
+        return tuple(int(number) for number in value)
+    cpus: list[int] = []
+    for part in str(value).split(","):
+        match = re.fullmatch(r"\s*(\d{1,4})(?:-(\d{1,4}))?\s*", part)
+        if not match:
+            raise ValueError(f"{value!r} is not a list of CPUs such as 0-1 or 0,2")
+        cpus.extend(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return tuple(cpus)
+
+
+Cpus = Annotated[tuple[int, ...], BeforeValidator(parse_cpus)]
+Nanoseconds = Annotated[float, Field(gt=0, le=60_000)]
+GigabytesPerSecond = Annotated[float, Field(ge=0.1, le=10_000)]
+
+
+class _Checked(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LoadPoint(_Checked):
+    """Latency under load: ``factor`` times the idle latency at a share of the peak bandwidth."""
+
+    utilisation: Annotated[float, Field(gt=0, lt=1)]
+    factor: Annotated[float, Field(ge=1, le=100)]
+
+
+class NodePreset(_Checked):
+    """One node. Bandwidth in 10^9 bytes a second, sequential, all CPUs together."""
+
+    name: str
+    size: Annotated[Size, Field(ge=64 * MIB)]
+    cpus: Cpus = ()
+    read_latency_ns: Nanoseconds
+    write_latency_ns: Nanoseconds
+    read_bandwidth_gbps: GigabytesPerSecond
+    write_bandwidth_gbps: GigabytesPerSecond
+    granularity_bytes: Annotated[int, Field(ge=64, le=4096)] = 64
+    loaded: Annotated[tuple[LoadPoint, ...], Field(max_length=8)] = ()
+    source: str
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.size % (2 * MIB):
+            raise ValueError("size is not a multiple of 2MiB")
+        if self.granularity_bytes & (self.granularity_bytes - 1):
+            raise ValueError("granularity_bytes is not a power of two")
+        for before, after in zip(self.loaded, self.loaded[1:], strict=False):
+            if after.utilisation <= before.utilisation or after.factor < before.factor:
+                raise ValueError("loaded does not ascend in utilisation and factor")
+        return self
+
+
+class CorePreset(_Checked):
+    """What one CPU can overlap."""
+
+    instruction_ns: Annotated[float, Field(gt=0, le=100)]
+    reorder_window: Annotated[int, Field(ge=1, le=4096)]
+    line_fill_buffers: Annotated[int, Field(ge=1, le=256)]
+    prefetch_streams: Annotated[int, Field(ge=1, le=64)]
+    source: str
+
+
+class CachePreset(_Checked):
+    """The last-level cache, shared by all CPUs."""
+
+    size: Size
+    ways: Annotated[int, Field(ge=1, le=64)]
+    hit_ns: Annotated[float, Field(ge=0, le=1000)]
+    source: str
+
+
+class Preset(_Checked):
+    """A machine to emulate."""
+
+    name: str
+    description: str
+    core: CorePreset
+    cache: CachePreset
+    nodes: Annotated[tuple[NodePreset, ...], Field(min_length=1, max_length=MAX_NODES)]
+    distances: tuple[tuple[int, ...], ...] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        cpus = [cpu for node in self.nodes for cpu in node.cpus]
+        if not cpus or sorted(cpus) != list(range(len(cpus))):
+            raise ValueError("the nodes' cpus are not 0 to n-1, each on one node")
+        if len(cpus) > MAX_CPUS:
+            raise ValueError(f"more than {MAX_CPUS} CPUs")
+        if self.distances is not None:
+            _check_distances(self.distances, len(self.nodes))
+        return self
+
+    @property
+    def cpus(self) -> int:
+        """CPUs in all."""
+        return sum(len(node.cpus) for node in self.nodes)
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory in all."""
+        return sum(node.size for node in self.nodes)
+
+    def distance(self, source: int, target: int) -> int:
+        """Return the ACPI distance between nodes; 20 where the preset does not say."""
+        if self.distances is not None:
+            return self.distances[source][target]
+        return 10 if source == target else 20
+
+
+def load(name: str) -> Preset:
+    """Return a bundled preset by name, or one from a YAML file; raises ``ConfigError``."""
+    if name in BUNDLED:
+        data = (resources.files("hmd.emulate") / "presets" / f"{name}.yaml").read_bytes()
+        return parse(data, f"{name}.yaml")
+    path = Path(name)
+    if not path.suffix and not path.exists():
+        names = ", ".join(BUNDLED)
+        raise ConfigError(f"no preset {name!r}: take one of {names}, or a .yaml file")
+    try:
+        return parse(path.read_bytes(), name)
+    except OSError as error:
+        raise ConfigError(f"{name}: cannot be read: {error.strerror}") from None
+
+
+def parse(data: bytes, origin: str) -> Preset:
+    """Return the preset in YAML bytes; ``origin`` names them in errors."""
+    document = parse_document(data, origin)
+    try:
+        return Preset.model_validate(values(document))
+    except ValidationError as error:
+        raise ConfigError(first_problem(error, document)) from None
+
+
+def first_problem(error: ValidationError, document: Mapping | None = None) -> str:
+    """Return one line for the first problem: place in the document, field, what is wrong."""
+    problem = error.errors()[0]
+    location = problem["loc"]
+    message = problem["msg"].removeprefix("Value error, ")
+    place = [str(locate(document, location))] if document is not None else []
+    field = [".".join(str(part) for part in location)] if location else []
+    return ": ".join([*place, *field, message])
+
+
+def _check_distances(rows: tuple[tuple[int, ...], ...], count: int) -> None:
+    if len(rows) != count or any(len(row) != count for row in rows):
+        raise ValueError(f"distances is not a table of {count} rows of {count}")
+    for i, row in enumerate(rows):
+        if row[i] != 10 or any(not 10 < d < 255 for j, d in enumerate(row) if j != i):
+            raise ValueError("distances are 10 to the node itself and 11 to 254 to others")

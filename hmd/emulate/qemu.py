@@ -1,0 +1,149 @@
+"""The QEMU command line of an emulated machine. Pure: takes a preset and file numbers, gives words.
+
+Files are passed as inherited descriptors (/proc/self/fd/N), so that nothing is left in a file
+system when the launcher is killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hmd.emulate.preset import Preset
+
+# Boot quickly and quietly; no feature that mistakes a slow machine for a hung one.
+KERNEL_PARAMETERS = (
+    "panic=-1",
+    "reboot=t",
+    "mitigations=off",
+    "nokaslr",
+    "tsc=reliable",
+    "nowatchdog",
+    "rcupdate.rcu_cpu_stall_suppress=1",
+    "random.trust_cpu=on",
+    "cryptomgr.notests",
+    "8250.nr_uarts=1",
+    "i8042.noaux",
+    "i8042.nokbd",
+    "console=ttyS0",
+    # The machine is for trying tiering policies: the kernel's own is switched on by who wants it.
+    "numa_balancing=disable",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPage:
+    """The memory that plugin and guest share: its descriptor and size."""
+
+    fd: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BootFiles:
+    """What QEMU opens: image by path, the rest by inherited descriptor."""
+
+    kernel: Path
+    initramfs_fd: int
+    agent_fd: int
+    console_fd: int
+    shares: tuple[tuple[str, Path, bool], ...]  # 9p tag, directory, writable
+    shared_page: SharedPage | None = None
+    plugin: str | None = None  # the whole argument of -plugin
+
+
+def command_line(
+    qemu: str, preset: Preset, files: BootFiles, *, verbose: bool, append: Sequence[str] = ()
+) -> list[str]:
+    """Return the whole command line, program first."""
+    parameters = [*KERNEL_PARAMETERS, "loglevel=7" if verbose else "quiet loglevel=3", *append]
+    words = [
+        qemu,
+        *("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
+        *("-machine", "pc,hmat=on,i8042=off,usb=off,vmport=off"),
+        *("-accel", "tcg,thread=multi,tb-size=256"),
+        # Five-level paging costs a memory access a TLB miss and serves no machine of this size.
+        *("-cpu", "max,la57=off"),
+        *("-smp", _smp(preset), "-m", f"{preset.size_bytes}B"),
+        *("-kernel", str(files.kernel), "-initrd", f"/proc/self/fd/{files.initramfs_fd}"),
+        *("-append", " ".join(parameters)),
+        *("-chardev", f"file,id=console,path=/proc/self/fd/{files.console_fd}"),
+        *("-serial", "chardev:console"),
+        *("-device", "virtio-serial-pci", "-chardev", f"socket,id=agent,fd={files.agent_fd}"),
+        *("-device", "virtserialport,chardev=agent,name=hmd.agent"),
+        *_numa(preset),
+    ]
+    for tag, folder, writable in files.shares:
+        words += _share(tag, folder, writable)
+    if files.shared_page is not None:
+        words += _shared_page(files.shared_page)
+    if files.plugin is not None:
+        words += ["-plugin", files.plugin]
+    return words
+
+
+def _cores_per_socket(preset: Preset) -> int:
+    """Return CPUs a socket: a socket a node where nodes have equal runs of CPUs, else one."""
+    holders = [node.cpus for node in preset.nodes if node.cpus]
+    count = len(holders[0])
+    alike = all(
+        cpus == tuple(range(position * count, (position + 1) * count))
+        for position, cpus in enumerate(holders)
+    )
+    return count if alike else 1
+
+
+def _smp(preset: Preset) -> str:
+    cores = _cores_per_socket(preset)
+    return f"{preset.cpus},sockets={preset.cpus // cores},cores={cores},threads=1"
+
+
+def _numa(preset: Preset) -> Iterator[str]:
+    """Yield nodes, CPUs, distances, HMAT; of each pair latency before bandwidth, as QEMU asks."""
+    initiators = [i for i, node in enumerate(preset.nodes) if node.cpus]
+    for i, node in enumerate(preset.nodes):
+        yield from ("-object", f"memory-backend-ram,id=ram{i},size={node.size}B")
+        near = i if node.cpus else min(initiators, key=lambda k: preset.distance(k, i))
+        yield from ("-numa", f"node,nodeid={i},memdev=ram{i},initiator={near}")
+    cores = _cores_per_socket(preset)
+    for i, node in enumerate(preset.nodes):
+        for cpu in node.cpus:
+            place = f"socket-id={cpu // cores},core-id={cpu % cores}"
+            yield from ("-numa", f"cpu,node-id={i},{place}")
+    for i in range(len(preset.nodes)):
+        for j in range(len(preset.nodes)):
+            yield from ("-numa", f"dist,src={i},dst={j},val={preset.distance(i, j)}")
+    for initiator in initiators:
+        for target, node in enumerate(preset.nodes):
+            pair = f"hmat-lb,initiator={initiator},target={target},hierarchy=memory"
+            for way, latency in (("read", node.read_latency_ns), ("write", node.write_latency_ns)):
+                yield from ("-numa", f"{pair},data-type={way}-latency,latency={round(latency)}")
+            for way, speed in (
+                ("read", node.read_bandwidth_gbps),
+                ("write", node.write_bandwidth_gbps),
+            ):
+                # The kernel shows the table's MiB/s entries as MB/s: give it those.
+                megabytes = round(speed * 1000)
+                yield from ("-numa", f"{pair},data-type={way}-bandwidth,bandwidth={megabytes}M")
+
+
+def _share(tag: str, folder: Path, writable: bool) -> list[str]:
+    read_only = "" if writable else ",readonly=on"
+    path = str(folder).replace(",", ",,")
+    return [
+        "-fsdev",
+        f"local,id={tag},path={path},security_model=passthrough,multidevs=remap{read_only}",
+        "-device",
+        f"virtio-9p-pci,fsdev={tag},mount_tag={tag}",
+    ]
+
+
+def _shared_page(page: SharedPage) -> list[str]:
+    return [
+        "-object",
+        f"memory-backend-file,id=shared,share=on,mem-path=/proc/self/fd/{page.fd},"
+        f"size={page.size_bytes}B",
+        "-device",
+        "ivshmem-plain,memdev=shared",
+    ]
