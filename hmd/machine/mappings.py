@@ -82,7 +82,8 @@ class Mappings:
     def executable_file(self) -> npt.NDArray[np.bool_]:
         """Where code of a program or library is mapped, shape ``(n,)``."""
         file: npt.NDArray[np.bool_] = self.kind == MappingKind.FILE
-        return file & ((self.access & Access.EXEC) != 0)
+        code: npt.NDArray[np.bool_] = (self.access & Access.EXEC) != 0
+        return file & code
 
     def movable_at(self, addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         """Return for each address whether it lies in a movable mapping; shape as ``addresses``."""

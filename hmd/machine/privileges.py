@@ -1,0 +1,197 @@
+"""What this process may do, and which parts of hmd work with that.
+
+Takes /proc/self/status (effective capabilities), /proc/self/limits and the perf sysctls, gives
+findings that name what to grant. What each capability gives was measured on Linux 6.18 with an
+unprivileged caller and a target of another user (capabilities(7), move_pages(2),
+perf_event_open(2)).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+from hmd.machine.finding import Finding, Level
+from hmd.machine.process import PROC
+from hmd.machine.pseudofile import read_int, read_text
+
+_EFFECTIVE = re.compile(r"^CapEff:\s*([0-9a-f]{1,16})$", re.MULTILINE)
+_OPEN_FILES = re.compile(r"^Max open files\s+(\d+|unlimited)", re.MULTILINE)
+_GRANT = "AmbientCapabilities={0} in the unit, or run as root"
+# A ring for each CPU and event, and a pidfd for each process, must fit beside the files of any
+# service.
+_FEW_FILES = 4096
+
+
+class Capability(IntEnum):
+    """The capabilities that hmd has a use for (linux/capability.h)."""
+
+    DAC_READ_SEARCH = 2
+    IPC_LOCK = 14
+    SYS_PTRACE = 19
+    SYS_ADMIN = 21
+    SYS_NICE = 23
+    PERFMON = 38
+
+
+@dataclass(frozen=True, slots=True)
+class Privileges:
+    """Effective capabilities and the limits beside them; None where the file is absent.
+
+    ``open_files`` is -1 where there is no limit.
+    """
+
+    capabilities: frozenset[Capability]
+    perf_event_paranoid: int | None
+    perf_event_mlock_kib: int | None
+    perf_event_max_sample_rate: int | None
+    open_files: int | None
+
+    def has(self, capability: Capability) -> bool:
+        """Return True where ``capability`` is in effect."""
+        return capability in self.capabilities
+
+    @property
+    def may_sample(self) -> bool:
+        """True where perf events on other users' processes may be opened.
+
+        CAP_SYS_ADMIN includes what CAP_PERFMON gives (since Linux 5.8, which split it off).
+        """
+        return (
+            self.has(Capability.PERFMON)
+            or self.has(Capability.SYS_ADMIN)
+            or (self.perf_event_paranoid is not None and self.perf_event_paranoid < 0)
+        )
+
+
+def read_privileges(proc: Path = PROC) -> Privileges:
+    """Return what the calling process may do. Costs six small reads."""
+    kernel = proc / "sys/kernel"
+    return Privileges(
+        capabilities=parse_capabilities(read_text(proc / "self/status") or ""),
+        perf_event_paranoid=read_int(kernel / "perf_event_paranoid"),
+        perf_event_mlock_kib=read_int(kernel / "perf_event_mlock_kb"),
+        perf_event_max_sample_rate=read_int(kernel / "perf_event_max_sample_rate"),
+        open_files=parse_open_files(read_text(proc / "self/limits") or ""),
+    )
+
+
+def parse_capabilities(status: str) -> frozenset[Capability]:
+    """Return the effective capabilities of a /proc/PID/status; none where the line is missing."""
+    match = _EFFECTIVE.search(status)
+    mask = int(match.group(1), 16) if match else 0
+    return frozenset(c for c in Capability if mask >> c & 1)
+
+
+def parse_open_files(limits: str) -> int | None:
+    """Return the soft limit of descriptors of a /proc/PID/limits, -1 for unlimited."""
+    match = _OPEN_FILES.search(limits)
+    if match is None:
+        return None
+    return -1 if match.group(1) == "unlimited" else int(match.group(1))
+
+
+def privilege_findings(privileges: Privileges) -> tuple[Finding, ...]:
+    """Return what works and what does not with these privileges."""
+    return (
+        _moving(privileges),
+        _moving_shared(privileges),
+        _sampling(privileges),
+        _ring_memory(privileges),
+        _frames(privileges),
+        _descriptors(privileges),
+    )
+
+
+def _moving(privileges: Privileges) -> Finding:
+    name = "move pages"
+    if privileges.has(Capability.SYS_PTRACE):
+        return Finding(name, Level.OK, "CAP_SYS_PTRACE: pages of all processes")
+    return Finding(
+        name,
+        Level.FAIL,
+        "no CAP_SYS_PTRACE: only processes of this user",
+        "move_pages(2), maps and smaps of other users' processes need it",
+        _GRANT.format("CAP_SYS_PTRACE"),
+    )
+
+
+def _moving_shared(privileges: Privileges) -> Finding:
+    name = "move shared pages"
+    if privileges.has(Capability.SYS_NICE):
+        return Finding(name, Level.OK, "CAP_SYS_NICE: also pages that several processes map")
+    return Finding(
+        name,
+        Level.WARN,
+        "no CAP_SYS_NICE: pages that several processes map stay where they are",
+        "MPOL_MF_MOVE_ALL needs it (only with `migrate: move_all: true`)",
+        _GRANT.format("CAP_SYS_NICE"),
+    )
+
+
+def _sampling(privileges: Privileges) -> Finding:
+    name = "sample accesses"
+    paranoid = privileges.perf_event_paranoid
+    if paranoid is None:
+        return Finding(
+            name,
+            Level.FAIL,
+            "this kernel has no perf events",
+            "samplers read hardware and software events through perf_event_open(2)",
+            "use a kernel with CONFIG_PERF_EVENTS",
+        )
+    if privileges.may_sample:
+        return Finding(name, Level.OK, f"perf events allowed (perf_event_paranoid {paranoid})")
+    return Finding(
+        name,
+        Level.FAIL,
+        f"no CAP_PERFMON and perf_event_paranoid is {paranoid}",
+        "perf_event_open(2) refuses events on other users' processes",
+        _GRANT.format("CAP_PERFMON"),
+    )
+
+
+def _ring_memory(privileges: Privileges) -> Finding:
+    name = "memory of sample rings"
+    kib = privileges.perf_event_mlock_kib
+    if privileges.has(Capability.IPC_LOCK) or privileges.perf_event_paranoid == -1:
+        return Finding(name, Level.OK, "CAP_IPC_LOCK: rings of any size")
+    if kib is not None and kib >= 516:
+        return Finding(name, Level.OK, f"{kib} KiB a CPU (perf_event_mlock_kb)")
+    return Finding(
+        name,
+        Level.WARN,
+        f"{kib} KiB a CPU (perf_event_mlock_kb)",
+        "mmap of a ring past that fails, and small rings lose samples",
+        "sysctl -w kernel.perf_event_mlock_kb=516",
+    )
+
+
+def _frames(privileges: Privileges) -> Finding:
+    name = "physical addresses"
+    needed = (Capability.DAC_READ_SEARCH, Capability.SYS_ADMIN)
+    lacking = [f"CAP_{c.name}" for c in needed if not privileges.has(c)]
+    if not lacking:
+        return Finding(name, Level.OK, "frame numbers in pagemap, and kpageflags")
+    return Finding(
+        name,
+        Level.OK,
+        f"no {', '.join(lacking)}: frame numbers are hidden",
+        "only samplers that give physical addresses and the emulated machine need them",
+    )
+
+
+def _descriptors(privileges: Privileges) -> Finding:
+    name = "open files"
+    limit = privileges.open_files
+    if limit is None or limit < 0 or limit >= _FEW_FILES:
+        return Finding(name, Level.OK, "unlimited" if limit == -1 else f"{limit} descriptors")
+    return Finding(
+        name,
+        Level.WARN,
+        f"{limit} descriptors",
+        "a ring takes one for each CPU and event, a watched process one",
+        "LimitNOFILE=65536 in the unit, or `ulimit -n 65536`",
+    )
