@@ -1,0 +1,54 @@
+"""Asking a daemon over its status socket."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+from hmd.errors import UnreachableError
+
+MAX_ANSWER_BYTES = 64 * 2**20
+
+
+def ask(path: Path, command: str, timeout_s: float = 5.0) -> dict[str, Any]:
+    """Return the daemon's answer to a command.
+
+    Raises ``UnreachableError`` with one line that says what to do where none comes.
+    """
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
+            s.settimeout(timeout_s)
+            s.connect(str(path))
+            s.sendall(json.dumps({"command": command}).encode() + b"\n")
+            answer = _line(s)
+    except (FileNotFoundError, ConnectionRefusedError):
+        raise UnreachableError(
+            f"no daemon answers on {path}: start one (hmd run --config FILE, or systemctl start "
+            "hmd), or give its socket with --socket"
+        ) from None
+    except PermissionError:
+        raise UnreachableError(f"{path} is closed to you: ask as root or as its group") from None
+    except OSError as error:
+        raise UnreachableError(
+            f"the daemon on {path} does not answer: {error.strerror or error}"
+        ) from None
+    try:
+        document = json.loads(answer)
+    except ValueError:
+        raise UnreachableError(f"{path} answers, but not as hmd does") from None
+    if not isinstance(document, dict) or "error" in document:
+        raise UnreachableError(f"the daemon on {path} refuses {command!r}: is it another version?")
+    return document
+
+
+def _line(s: socket.socket) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    while part := s.recv(1 << 16):
+        parts.append(part)
+        size += len(part)
+        if size > MAX_ANSWER_BYTES:
+            raise OSError("the answer has no end")
+    return b"".join(parts)

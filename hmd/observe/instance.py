@@ -1,0 +1,50 @@
+"""One daemon per status socket: a lock beside it that dies with its holder.
+
+flock(2) is released by the kernel however the process ends, so that after a kill -9 the next
+start finds the lock free, and may remove the socket that was left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+
+from hmd.errors import HmdError
+
+
+class InstanceLock:
+    """The right to serve ``socket``; held until ``release`` or the end of the process."""
+
+    def __init__(self, socket: Path) -> None:
+        """Take the lock, making the run directory where it is missing.
+
+        Raises ``HmdError`` where another daemon holds it or the directory cannot be used.
+        """
+        path = socket.with_name(socket.name + ".lock")
+        try:
+            socket.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        except OSError as error:
+            raise HmdError(
+                f"cannot use {socket.parent} for the status socket: {error.strerror}; "
+                "run as root, or set observe.socket to a path of yours"
+            ) from None
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip()
+            os.close(self._fd)
+            raise HmdError(
+                f"another hmd{f' (pid {holder})' if holder else ''} already serves {socket}: "
+                "stop it, or set observe.socket to another path"
+            ) from None
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Give the lock up; the file stays, since removing it would race with the next holder."""
+        with contextlib.suppress(OSError):
+            os.close(self._fd)
+        self._fd = -1
