@@ -1,0 +1,108 @@
+"""Which CPU this is, and raw memory events for those whose kernel names none.
+
+The names in sysfs are preferred (``events``); this table serves where they are missing, and for
+events that the kernel never names, such as L3 misses. Encodings are ``event | umask << 8``, from
+the event files that Intel publishes (github.com/intel/perfmon); model numbers from the kernel's
+arch/x86/include/asm/intel-family.h.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from hmd.machine.process import PROC
+from hmd.machine.pseudofile import read_text
+
+LOAD_LATENCY = 0x01CD  # MEM_TRANS_RETIRED.LOAD_LATENCY, threshold in config1
+L3_MISS = 0x20D1  # MEM_LOAD_RETIRED.L3_MISS
+ALL_STORES = 0x82D0  # MEM_INST_RETIRED.ALL_STORES
+STORE_SAMPLE = 0x02CD  # MEM_TRANS_RETIRED.STORE_SAMPLE
+MEM_LOADS_AUX = 0x8203  # group leader of load latency where needed
+ATOM_LOAD_LATENCY = 0x05D0  # MEM_UOPS_RETIRED.LOAD_LATENCY, threshold in config1
+ATOM_DRAM_HIT = 0x80D1  # MEM_LOAD_UOPS_RETIRED.DRAM_HIT
+ATOM_ALL_STORES = 0x06D0  # MEM_UOPS_RETIRED.STORE_LATENCY
+
+_GHZ = re.compile(r"@\s*([\d.]+)\s*GHz")
+
+
+@dataclass(frozen=True, slots=True)
+class CpuModel:
+    """What /proc/cpuinfo says of the first CPU; ``mhz`` is the nominal clock, 0 if unknown."""
+
+    vendor: str
+    family: int
+    model: int
+    mhz: float
+
+    @property
+    def ns_per_cycle(self) -> float:
+        """Nanoseconds a core cycle at the nominal clock; 1 where that is unknown."""
+        return 1e3 / self.mhz if self.mhz > 0 else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RawEvents:
+    """Raw encodings of one kind of core; None where it has no such event."""
+
+    load_latency: int
+    load_miss: int
+    stores: int
+    loads_aux: int | None = None
+
+
+_HASWELL = RawEvents(LOAD_LATENCY, L3_MISS, ALL_STORES)
+_GOLDEN_COVE_AUX = RawEvents(LOAD_LATENCY, L3_MISS, STORE_SAMPLE, MEM_LOADS_AUX)
+_REDWOOD_COVE = RawEvents(LOAD_LATENCY, L3_MISS, STORE_SAMPLE)
+_GRACEMONT = RawEvents(ATOM_LOAD_LATENCY, ATOM_DRAM_HIT, ATOM_ALL_STORES)
+
+_INTEL_6: dict[RawEvents, tuple[int, ...]] = {
+    _HASWELL: (
+        *(0x3C, 0x3F, 0x45, 0x46),  # Haswell
+        *(0x3D, 0x47, 0x4F, 0x56),  # Broadwell
+        *(0x4E, 0x5E, 0x55),  # Skylake; 0x55 is Cascade Lake and Cooper Lake too
+        *(0x8E, 0x9E, 0xA5, 0xA6, 0x66),  # Kaby, Coffee, Comet, Cannon Lake
+        *(0x7D, 0x7E, 0x6A, 0x6C),  # Ice Lake
+        *(0x8C, 0x8D, 0xA7),  # Tiger Lake, Rocket Lake
+    ),
+    _GOLDEN_COVE_AUX: (
+        *(0x8F, 0xCF),  # Sapphire Rapids, Emerald Rapids
+        *(0x97, 0x9A, 0xB7, 0xBA, 0xBF),  # big cores of Alder Lake and Raptor Lake
+    ),
+    _REDWOOD_COVE: (0xAD, 0xAE, 0xAA, 0xAC),  # Granite Rapids, big cores of Meteor Lake
+    _GRACEMONT: (0xBE, 0xAF, 0xB6),  # Alder Lake-N, Sierra Forest, Grand Ridge
+}
+
+
+def read_cpu_model(proc: Path = PROC) -> CpuModel:
+    """Return the CPU of this machine; vendor empty where /proc/cpuinfo names none (ARM)."""
+    first = (read_text(proc / "cpuinfo") or "").split("\n\n", 1)[0]
+    lines = (line.partition(":") for line in first.splitlines())
+    fields = {name.strip(): value.strip() for name, _, value in lines}
+    ghz = _GHZ.search(fields.get("model name", ""))
+    return CpuModel(
+        vendor=fields.get("vendor_id", ""),
+        family=_number(fields.get("cpu family")),
+        model=_number(fields.get("model")),
+        mhz=float(ghz.group(1)) * 1e3 if ghz else _mhz(fields.get("cpu MHz")),
+    )
+
+
+def raw_events(cpu: CpuModel, pmu: str = "cpu") -> RawEvents | None:
+    """Return the raw events of that PMU's cores; None for a CPU that the table lacks."""
+    if cpu.vendor != "GenuineIntel" or cpu.family != 6:
+        return None
+    events = next((events for events, models in _INTEL_6.items() if cpu.model in models), None)
+    return _GRACEMONT if events and pmu in ("cpu_atom", "cpu_lowpower") else events
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and text.isdigit() else 0
+
+
+def _mhz(text: str | None) -> float:
+    try:
+        return float(text or 0)
+    except ValueError:
+        return 0.0

@@ -1,0 +1,105 @@
+"""The sampling period, held so that the daemon costs no more than its quota of a CPU.
+
+Takes how much CPU time the daemon used since the last look, and how many samples were lost;
+gives the period to use. Periods are primes, because a period that divides the length of a
+program's loop would sample one place of it for ever. The idea, and the range from 199, are
+those of Memtis (SOSP 2023).
+
+The cost of sampling is about proportional to 1/period. So above the quota the period goes at
+once to where that law says it should be; below it comes down one rung at a time, which probes
+what the law does not say (other work of the daemon, programs that come and go).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+PRIMES = (
+    *(199, 233, 277, 317, 373, 439, 509, 601, 701, 823),
+    *(967, 1129, 1327, 1553, 1823, 2137, 2503, 2939, 3449, 4049),
+    *(4751, 5573, 6529, 7649, 8969, 10513, 12323, 14449, 16937, 19997),
+)
+"""Periods for real machines: 30 primes from 199 to 19997, each about 1.17 times the last."""
+
+SMALL_PRIMES = (7, 11, 13, 17, 23, 29, 37, 47, 59, 73, 89, 109, 131, 163)
+"""Shorter periods, for machines so slow that few accesses happen (the emulated one)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodSettings:
+    """``quota`` is a share of one CPU; nothing changes within ``hysteresis`` (a share) of it."""
+
+    quota: float = 0.01
+    hysteresis: float = 0.2
+    smoothing: float = 0.3
+    """Weight of the newest observation in the running mean of the use."""
+
+
+class PeriodControl:
+    """Steps along a ladder of periods; no clock and no sampler of its own."""
+
+    def __init__(
+        self, settings: PeriodSettings, ladder: Sequence[int] = PRIMES, start: int | None = None
+    ) -> None:
+        """Start at the rung at or above ``start``, else at the ladder's middle.
+
+        ``ladder`` is ascending; ValueError where it is empty or is not.
+        """
+        self._ladder = tuple(ladder)
+        if not self._ladder or any(
+            a >= b for a, b in zip(self._ladder, self._ladder[1:], strict=False)
+        ):
+            raise ValueError("a ladder of periods ascends")
+        self._settings = settings
+        self._rung = len(self._ladder) // 2 if start is None else self._at_least(start)
+        self._use: float | None = None
+
+    @property
+    def period(self) -> int:
+        """The period to use."""
+        return self._ladder[self._rung]
+
+    @property
+    def use(self) -> float:
+        """Running mean of the CPU time used, as a share of one CPU."""
+        return self._use or 0.0
+
+    def update(self, cpu_s: float, elapsed_s: float, lost: int = 0) -> int:
+        """Return the period after ``cpu_s`` CPU seconds were used in ``elapsed_s`` seconds.
+
+        ``lost`` samples since the last call mean that rings run over between two reads: the
+        period then grows by a rung, and never shrinks.
+        """
+        if elapsed_s <= 0:
+            return self.period
+        seen = cpu_s / elapsed_s
+        weight = self._settings.smoothing
+        self._use = seen if self._use is None else self._use + weight * (seen - self._use)
+        quota, slack = self._settings.quota, self._settings.hysteresis
+        if self._use > quota * (1 + slack):
+            self._lengthen(self._use / quota)
+        elif lost > 0:
+            self._lengthen(1.0)
+        elif self._use < quota * (1 - slack) and self._rung > 0:
+            self._shift(self._rung - 1)
+        return self.period
+
+    def _lengthen(self, factor: float) -> None:
+        """Go to the first rung at or above ``factor`` times the period, one rung at least."""
+        self._shift(max(self._rung + 1, self._at_least(self.period * factor)))
+
+    def _at_least(self, period: float) -> int:
+        return min(bisect_left(self._ladder, period), len(self._ladder) - 1)
+
+    def _shift(self, rung: int) -> None:
+        """Take the rung; the running mean becomes what the new period should cost.
+
+        Without that, one costly moment would be answered again at every call until the mean
+        has forgotten it.
+        """
+        before = self.period
+        self._rung = min(rung, len(self._ladder) - 1)
+        if self._use is not None:
+            self._use *= before / self.period
