@@ -42,11 +42,11 @@ def run(args: argparse.Namespace) -> int:
     """Print the topology."""
     from hmd.cli.output import print_json
     from hmd.machine.nodes import read_node_memory, read_topology
-    from hmd.machine.tiers import one_tier_warning
+    from hmd.machine.tiers import tier_warning
 
     topology = read_topology(args.sysfs, _tiers(args.tiers))
     memory = read_node_memory(topology, args.sysfs)
-    warning = one_tier_warning(topology)
+    warning = tier_warning(topology)
     if args.json:
         print_json(_document(topology, memory, warning))
     else:

@@ -92,10 +92,21 @@ def abstract_distances(nodes: Sequence[Node]) -> dict[int, int]:
     return distances
 
 
-def one_tier_warning(topology: Topology) -> str | None:
-    """Return what to tell a person when there is nothing to tier, None where there are tiers."""
-    if not topology.one_tier:
+def tier_warning(topology: Topology) -> str | None:
+    """Return what a person should know of the ranking and what to do, None where it is sound."""
+    if topology.one_tier:
+        return _one_tier_warning(topology)
+    if topology.tier_source != TierSource.GUESS:
         return None
+    slow = [node for tier in topology.tiers[1:] for node in tier]
+    turned = [slow, list(topology.tiers[0])]
+    return (
+        f"neither kernel nor firmware ranks these nodes; {format_ids(slow)} are taken as slower"
+        f" because they have no CPUs; if they are faster (HBM), configure `tiers: {turned}`"
+    )
+
+
+def _one_tier_warning(topology: Topology) -> str:
     ids = [n.id for n in topology.nodes]
     if len(ids) < 2:
         return (
@@ -110,7 +121,7 @@ def one_tier_warning(topology: Topology) -> str | None:
     told = "for instance" if suggestion is None else "as their figures and CPUs suggest"
     return (
         f"nodes {listed} are all one tier by {topology.tier_source}: nothing will be moved;"
-        f" if some are slower, say so in the configuration, {told}: `tiers: {example}`"
+        f" if some are slower, configure, {told}, `tiers: {example}`"
     )
 
 
