@@ -1,7 +1,16 @@
 """Moving pages: the move_pages engine and its budgets."""
 
-from hmd.migrate.mover import Mover, MoverSettings, PageFilter
+from hmd.migrate.mover import Mover, MoverSettings
 from hmd.migrate.outcome import MoverStats, Outcome
+from hmd.migrate.page_filter import MovableMappings, PageFilter
 from hmd.migrate.status import Status
 
-__all__ = ["Mover", "MoverSettings", "MoverStats", "Outcome", "PageFilter", "Status"]
+__all__ = [
+    "MovableMappings",
+    "Mover",
+    "MoverSettings",
+    "MoverStats",
+    "Outcome",
+    "PageFilter",
+    "Status",
+]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +22,10 @@ from hmd.migrate.batches import BatchSize, Group, groups
 from hmd.migrate.blacklist import Blacklist, BlacklistSettings
 from hmd.migrate.budget import TokenBucket
 from hmd.migrate.outcome import PAGE_BYTES, MoverStats, Outcome
+from hmd.migrate.page_filter import MovableMappings, PageFilter
 from hmd.migrate.status import NODE_WIDE, PROCESS_WIDE, PUNISHED, Status
 from hmd.migrate.transfer import PageCalls, Transfer
 from hmd.migrate.work import HUGE_PAGES, SUBPAGES, Work
-
-PageFilter: TypeAlias = Callable[[ProcessId, npt.NDArray[np.uint64]], npt.NDArray[np.bool_]]
-"""Which pages of a process may be moved: a mask of the addresses' shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +55,7 @@ class Mover:
     """Applies plans; remembers pages that fail and what its budget has left.
 
     ``calls`` are the two functions of ``hmd.machine.pages``, ``stat`` reads /proc/PID/stat, and
-    ``page_filter`` says what must stay where it is (shared executable code).
+    ``page_filter`` says what may be moved: by default all but shared executable code.
     """
 
     def __init__(
@@ -73,7 +70,7 @@ class Mover:
         self.settings = settings = settings or MoverSettings()
         self.stats = MoverStats()
         self._clock = clock
-        self._page_filter = page_filter
+        self._page_filter = page_filter or MovableMappings()
         self._bucket = TokenBucket(settings.rate_bytes_per_s, settings.burst_s)
         self._blacklist = Blacklist(settings.blacklist)
         size = BatchSize(
@@ -142,8 +139,7 @@ class Mover:
             work.status[rows[self._blacklist.blocked(process, addresses, now_s)]] = (
                 Status.BLACKLISTED
             )
-            if self._page_filter is not None:
-                work.status[rows[~self._page_filter(process, addresses)]] = Status.SKIPPED
+            work.status[rows[~self._page_filter(process, addresses)]] = Status.SKIPPED
 
     def _defer(self, work: Work, now_s: float) -> None:
         """Leave what exceeds the budget, from the first row in the plan's order that does."""

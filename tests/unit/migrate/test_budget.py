@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hmd.migrate.budget import HUGE_PAGE_BYTES, UNLIMITED_BYTES, TokenBucket
+
+MIB = 1 << 20
+
+
+def test_starts_full_and_fills_at_its_rate():
+    bucket = TokenBucket(10 * MIB, burst_s=2.0)
+    assert bucket.available_bytes(0.0) == 20 * MIB
+    bucket.spend(20 * MIB)
+    assert bucket.available_bytes(0.0) == 0
+    assert bucket.available_bytes(0.5) == 5 * MIB
+    assert bucket.available_bytes(100.0) == 20 * MIB
+
+
+def test_a_debt_is_paid_first():
+    bucket = TokenBucket(10 * MIB, burst_s=1.0)
+    bucket.available_bytes(0.0)
+    bucket.spend(15 * MIB)
+    assert bucket.available_bytes(0.5) == 0
+    assert bucket.available_bytes(1.0) == 5 * MIB
+
+
+def test_a_small_rate_still_gathers_a_huge_page():
+    bucket = TokenBucket(4096, burst_s=1.0)
+    bucket.available_bytes(0.0)
+    bucket.spend(HUGE_PAGE_BYTES)
+    assert bucket.available_bytes(HUGE_PAGE_BYTES / 4096) == HUGE_PAGE_BYTES
+
+
+def test_a_clock_that_steps_back_gives_nothing():
+    bucket = TokenBucket(10 * MIB, burst_s=1.0)
+    bucket.available_bytes(10.0)
+    bucket.spend(10 * MIB)
+    assert bucket.available_bytes(5.0) == 0
+
+
+def test_none_is_no_limit():
+    bucket = TokenBucket(None, burst_s=1.0)
+    bucket.spend(10**15)
+    assert bucket.available_bytes(0.0) == UNLIMITED_BYTES
+
+
+@pytest.mark.parametrize(("rate", "burst_s"), [(-1, 1.0), (1, -1.0)])
+def test_refuses_what_makes_no_sense(rate, burst_s):
+    with pytest.raises(ValueError, match="negative"):
+        TokenBucket(rate, burst_s)
+
+
+@given(
+    rate=st.integers(1, 1 << 30),
+    steps=st.lists(st.tuples(st.floats(0, 10), st.floats(0, 1)), max_size=30),
+)
+def test_never_gives_more_than_rate_and_burst(rate, steps):
+    bucket = TokenBucket(rate, burst_s=1.0)
+    now_s, spent = 0.0, 0
+    for wait_s, share in steps:
+        now_s += wait_s
+        take = int(bucket.available_bytes(now_s) * share)
+        bucket.spend(take)
+        spent += take
+    assert spent <= max(rate, HUGE_PAGE_BYTES) + rate * now_s + 1

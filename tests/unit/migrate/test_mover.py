@@ -1,0 +1,447 @@
+"""The mover's logic, against a kernel in miniature (conftest.py)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hmd.migrate import Mover, MoverSettings, Status
+from hmd.migrate.budget import UNLIMITED_BYTES
+
+PAGE = 4096
+HUGE = 512
+BASE = 0x7F0000000000
+
+
+@pytest.fixture
+def kernel(bench):
+    made = bench.kernel({0: 10_000, 1: 10_000, 2: 10_000})
+    made.process(10)
+    return made
+
+
+@pytest.fixture
+def process(kernel):
+    return kernel.stat(10).process
+
+
+def statuses(outcome):
+    return [Status(code) for code in outcome.status.tolist()]
+
+
+def rows_of(pages, source, target, first=BASE):
+    return [(0, first + i * PAGE, 1, source, target) for i in range(pages)]
+
+
+def fill(kernel, rows, pid=10):
+    return [kernel.place(pid, a, source, pages) for _, a, pages, source, _ in rows]
+
+
+def test_moves_pages_and_says_so(bench, kernel, process):
+    rows = rows_of(1000, 1, 0)
+    fill(kernel, rows)
+    mover = bench.mover(kernel)
+    outcome = mover.apply(bench.plan([process], rows))
+    assert set(statuses(outcome)) == {Status.MOVED}
+    assert set(kernel.nodes_of(10).values()) == {0}
+    assert outcome.node.tolist() == [0] * 1000
+    assert outcome.moved == {(1, 0): 1000}
+    assert outcome.moved_bytes == 1000 * PAGE
+    assert outcome.failures == {}
+    assert mover.stats.moved_pages == {(1, 0): 1000}
+    assert mover.stats.pages[Status.MOVED] == 1000
+    assert mover.stats.calls == outcome.calls == len(kernel.calls)
+
+
+def test_pages_already_there_or_absent_cost_no_call(bench, kernel, process):
+    rows = rows_of(4, 1, 0)
+    kernel.place(10, rows[0][1], 0)
+    kernel.place(10, rows[1][1], 0)
+    outcome = bench.mover(kernel).apply(bench.plan([process], rows))
+    assert statuses(outcome) == [Status.ALREADY_THERE] * 2 + [Status.NOT_PRESENT] * 2
+    assert outcome.node.tolist() == [0, 0, -1, -1]
+    assert kernel.calls == []
+
+
+def test_zero_page_is_unmovable_and_costs_no_call(bench, kernel, process):
+    kernel.place(10, BASE, 1, zero=True)
+    outcome = bench.mover(kernel).apply(bench.plan([process], rows_of(1, 1, 0)))
+    assert statuses(outcome) == [Status.UNMOVABLE]
+    assert kernel.calls == []
+
+
+def test_a_page_found_elsewhere_than_planned_is_moved_from_there(bench, kernel, process):
+    kernel.place(10, BASE, 2)
+    outcome = bench.mover(kernel).apply(bench.plan([process], rows_of(1, 1, 0)))
+    assert outcome.moved == {(2, 0): 1}
+
+
+def test_a_pinned_page_is_busy_and_its_neighbours_move(bench, kernel, process):
+    rows = rows_of(50, 1, 0)
+    fill(kernel, rows)[7].pinned = True
+    outcome = bench.mover(kernel, tries=3).apply(bench.plan([process], rows))
+    expected = [Status.MOVED] * 50
+    expected[7] = Status.BUSY
+    assert statuses(outcome) == expected
+    assert outcome.node[7] == 1
+    assert [len(addresses) for _, addresses, _ in kernel.calls] == [50, 1, 1]
+
+
+def test_a_page_that_gets_free_meanwhile_is_moved_by_a_retry(bench, kernel, process):
+    rows = rows_of(50, 1, 0)
+    folio = fill(kernel, rows)[7]
+    folio.pinned = True
+    kernel.before_call = lambda call: setattr(folio, "pinned", call < 1)
+    mover = bench.mover(kernel)
+    outcome = mover.apply(bench.plan([process], rows))
+    assert set(statuses(outcome)) == {Status.MOVED}
+    assert mover.stats.retried_rows == 1
+
+
+def test_the_tail_behind_many_failures_is_reached(bench, kernel, process):
+    """Every third page cuts a run that holds a pinned page: each call ends there, untouched."""
+    rows = rows_of(90, 1, 0)
+    folios = fill(kernel, rows)
+    for i, folio in enumerate(folios):
+        folio.pinned = i % 3 == 0
+        folio.shared = i % 3 == 2
+    outcome = bench.mover(kernel, tries=2).apply(bench.plan([process], rows))
+    assert statuses(outcome) == [Status.BUSY, Status.MOVED, Status.SHARED] * 30
+
+
+def test_isolated_pages_are_tried_again_and_end_busy(bench, kernel, process):
+    rows = rows_of(10, 1, 0)
+    fill(kernel, rows)[3].isolated = True
+    outcome = bench.mover(kernel, tries=2).apply(bench.plan([process], rows))
+    assert statuses(outcome).count(Status.MOVED) == 9
+    assert statuses(outcome)[3] is Status.BUSY
+    assert len(kernel.calls) == 2
+
+
+def test_shared_pages_need_move_all(bench, kernel, process):
+    rows = rows_of(2, 1, 0)
+    fill(kernel, rows)[1].shared = True
+    plan = bench.plan([process], rows)
+    assert statuses(bench.mover(kernel).apply(plan)) == [Status.MOVED, Status.SHARED]
+    assert statuses(bench.mover(kernel, move_shared=True).apply(plan)) == [
+        Status.ALREADY_THERE,
+        Status.MOVED,
+    ]
+
+
+def test_pages_of_one_large_folio_all_count_as_moved(bench, kernel, process):
+    """The kernel says EBUSY to all but the first address of a folio, and moves them along."""
+    kernel.place(10, BASE, 1, pages=16)
+    outcome = bench.mover(kernel).apply(bench.plan([process], rows_of(16, 1, 0)))
+    assert statuses(outcome) == [Status.MOVED] * 16
+
+
+def test_a_huge_page_takes_one_address(bench, kernel, process):
+    kernel.place(10, BASE, 1, pages=HUGE)
+    outcome = bench.mover(kernel).apply(bench.plan([process], [(0, BASE, HUGE, 1, 0)]))
+    assert statuses(outcome) == [Status.MOVED]
+    assert outcome.moved == {(1, 0): HUGE}
+    assert [addresses for _, addresses, _ in kernel.calls] == [[BASE]]
+
+
+def test_a_huge_page_that_was_split_is_moved_page_by_page(bench, kernel, process):
+    fill(kernel, rows_of(HUGE, 1, 0))
+    del kernel.processes[10].memory[BASE + 5 * PAGE]
+    mover = bench.mover(kernel)
+    outcome = mover.apply(bench.plan([process], [(0, BASE, HUGE, 1, 0)]))
+    assert statuses(outcome) == [Status.MOVED]
+    assert outcome.moved_pages.tolist() == [HUGE - 1]
+    assert set(kernel.nodes_of(10).values()) == {0}
+    assert mover.stats.split_huge_pages == 1
+
+
+def test_a_split_huge_page_half_way_is_finished(bench, kernel, process):
+    folios = fill(kernel, rows_of(HUGE, 1, 0))
+    for folio in folios[:300]:
+        folio.node = 0
+    folios[400].pinned = True
+    outcome = bench.mover(kernel).apply(bench.plan([process], [(0, BASE, HUGE, 1, 0)]))
+    assert statuses(outcome) == [Status.BUSY]
+    assert list(kernel.nodes_of(10).values()).count(0) == HUGE - 1
+
+
+def test_duplicates_are_named_and_not_moved_twice(bench, kernel, process):
+    kernel.place(10, BASE, 1, pages=HUGE)
+    kernel.place(10, BASE + HUGE * PAGE, 1)
+    rows = [
+        (0, BASE + 3 * PAGE, 1, 1, 0),
+        (0, BASE, HUGE, 1, 0),
+        (0, BASE, HUGE, 1, 2),
+        (0, BASE + HUGE * PAGE, 1, 1, 2),
+        (0, BASE + HUGE * PAGE, 1, 1, 0),
+    ]
+    outcome = bench.mover(kernel).apply(bench.plan([process], rows))
+    assert statuses(outcome) == [
+        Status.DUPLICATE,
+        Status.MOVED,
+        Status.DUPLICATE,
+        Status.MOVED,
+        Status.DUPLICATE,
+    ]
+    assert outcome.moved == {(1, 0): HUGE, (1, 2): 1}
+
+
+def test_a_full_node_is_fed_no_more(bench, kernel, process):
+    kernel.free[0] = 300
+    other = kernel.process(11)
+    rows = rows_of(600, 1, 0) + rows_of(5, 1, 2, BASE + (1 << 30))
+    fill(kernel, rows)
+    rows += [(1, BASE + i * PAGE, 1, 1, 0) for i in range(10)]
+    fill(kernel, rows[-10:], pid=11)
+    mover = bench.mover(kernel, least_batch_pages=256)
+    outcome = mover.apply(bench.plan([process, other], rows))
+    assert outcome.moved == {(1, 0): 300, (1, 2): 5}
+    assert outcome.failures == {Status.NO_MEMORY: 310}
+    assert [pid for pid, _, node in kernel.calls if node == 0] == [10, 10]
+    assert kernel.free[0] == 0
+
+
+def test_demotions_make_room_for_promotions(bench, kernel, process):
+    kernel.free[0] = 0
+    rows = rows_of(400, 0, 1, BASE + (1 << 30)) + rows_of(400, 1, 0)
+    fill(kernel, rows)
+    outcome = bench.mover(kernel).apply(bench.plan([process], rows))
+    assert set(statuses(outcome)) == {Status.MOVED}
+    assert kernel.free[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "target", "reason"),
+    [
+        ({}, 5, Status.OFFLINE),
+        ({"allowed": {1, 2}}, 0, Status.CPUSET),
+        ({"permitted": False}, 0, Status.PERMISSION),
+        ({"kernel_thread": True}, 0, Status.INVALID),
+    ],
+)
+def test_refusals_of_whole_calls(bench, kernel, process, change, target, reason):
+    rows = rows_of(600, 1, target)
+    fill(kernel, rows)
+    for name, value in change.items():
+        setattr(kernel.processes[10], name, value)
+    outcome = bench.mover(kernel, least_batch_pages=256).apply(bench.plan([process], rows))
+    assert set(statuses(outcome)) == {reason}
+    assert len(kernel.calls) <= 1
+
+
+def test_a_cpuset_keeps_off_one_node_only(bench, kernel, process):
+    kernel.processes[10].allowed = {1, 2}
+    rows = rows_of(10, 1, 0) + rows_of(10, 1, 2, BASE + (1 << 30))
+    fill(kernel, rows)
+    outcome = bench.mover(kernel).apply(bench.plan([process], rows))
+    assert statuses(outcome) == [Status.CPUSET] * 10 + [Status.MOVED] * 10
+
+
+def test_a_process_that_exits_between_calls_is_gone(bench, kernel, process):
+    rows = rows_of(600, 1, 0)
+    fill(kernel, rows)
+    kernel.before_call = lambda call: call == 1 and kernel.processes.pop(10)
+    outcome = bench.mover(kernel, least_batch_pages=256).apply(bench.plan([process], rows))
+    assert statuses(outcome) == [Status.MOVED] * 256 + [Status.GONE] * 344
+
+
+def test_a_pid_that_is_anothers_by_now_is_left_alone(bench, kernel, process):
+    rows = rows_of(10, 1, 0)
+    fill(kernel, rows)
+    kernel.processes[10].start_ticks += 1
+    outcome = bench.mover(kernel).apply(bench.plan([process], rows))
+    assert statuses(outcome) == [Status.GONE] * 10
+    assert kernel.calls == []
+
+
+def test_an_exiting_process_is_gone_though_the_kernel_says_invalid(bench, kernel, process):
+    rows = rows_of(1, 1, 0)
+    fill(kernel, rows)
+    mover = bench.mover(kernel)
+    kernel.processes[10].kernel_thread = True  # what the calls see: no memory
+    living = dataclasses.replace(kernel.stat(10), flags=0, state=b"Z")
+    kernel.stat = lambda pid: living
+    mover = bench.mover(kernel)
+    assert statuses(mover.apply(bench.plan([process], rows))) == [Status.GONE]
+
+
+def test_the_budget_defers_the_end_of_the_plan(bench, kernel, process):
+    rows = rows_of(2000, 1, 0)
+    fill(kernel, rows)
+    mover = bench.mover(kernel, rate_bytes_per_s=1000 * PAGE, burst_s=1.0)
+    plan = bench.plan([process], rows)
+    assert mover.budget_bytes() == 1000 * PAGE
+    outcome = mover.apply(plan, now_s=0.0)
+    assert statuses(outcome) == [Status.MOVED] * 1000 + [Status.DEFERRED] * 1000
+    assert outcome.deferred_pages == 1000
+    assert mover.budget_bytes(0.0) == 0
+    assert mover.apply(plan, now_s=0.5).moved == {(1, 0): 500}
+
+
+def test_a_huge_page_takes_its_full_size_from_the_budget(bench, kernel, process):
+    rows = [(0, BASE + i * HUGE * PAGE, HUGE, 1, 0) for i in range(3)]
+    fill(kernel, rows)
+    mover = bench.mover(kernel, rate_bytes_per_s=2 * HUGE * PAGE)
+    outcome = mover.apply(bench.plan([process], rows))
+    assert statuses(outcome) == [Status.MOVED, Status.MOVED, Status.DEFERRED]
+
+
+def test_no_budget_is_no_limit(bench, kernel):
+    assert bench.mover(kernel, rate_bytes_per_s=None).budget_bytes() == UNLIMITED_BYTES
+
+
+def test_failed_pages_leave_the_budget_alone(bench, kernel, process):
+    rows = rows_of(5, 1, 0)
+    for folio in fill(kernel, rows):
+        folio.pinned = True
+    mover = bench.mover(kernel, rate_bytes_per_s=1000 * PAGE)
+    mover.apply(bench.plan([process], rows), now_s=0.0)
+    assert mover.budget_bytes(0.0) == 1000 * PAGE
+
+
+def test_pages_that_fail_wait_longer_each_time(bench, kernel, process):
+    rows = rows_of(2, 1, 0)
+    fill(kernel, rows)[1].pinned = True
+    mover = bench.mover(kernel)
+    plan = bench.plan([process], rows)
+    first = mover.settings.blacklist.first_wait_s
+    assert statuses(mover.apply(plan, now_s=0.0))[1] is Status.BUSY
+    assert mover.stats.blacklisted_pages == 1
+    assert statuses(mover.apply(plan, now_s=first * 0.9))[1] is Status.BLACKLISTED
+    assert statuses(mover.apply(plan, now_s=first))[1] is Status.BUSY
+    assert statuses(mover.apply(plan, now_s=first * 2.9))[1] is Status.BLACKLISTED
+    assert statuses(mover.apply(plan, now_s=first * 3))[1] is Status.BUSY
+
+
+def test_time_that_runs_out_defers_the_rest(bench, kernel, process):
+    rows = rows_of(1000, 1, 0)
+    fill(kernel, rows)
+    kernel.page_cost_s = 1e-3
+    outcome = bench.mover(kernel, apply_limit_s=0.3, least_batch_pages=256).apply(
+        bench.plan([process], rows)
+    )
+    assert statuses(outcome) == [Status.MOVED] * 512 + [Status.DEFERRED] * 488
+
+
+def test_a_dry_run_moves_nothing_and_counts_what_it_would(bench, kernel, process):
+    rows = rows_of(5, 1, 0)
+    fill(kernel, rows[:4])
+    before = kernel.nodes_of(10)
+    mover = bench.mover(kernel, dry_run=True)
+    outcome = mover.apply(bench.plan([process], rows))
+    assert statuses(outcome) == [Status.WOULD_MOVE] * 4 + [Status.NOT_PRESENT]
+    assert outcome.moved == {(1, 0): 4}
+    assert outcome.dry_run
+    assert kernel.calls == []
+    assert kernel.nodes_of(10) == before
+    assert mover.stats.applies == 0
+
+
+def test_what_the_filter_keeps_is_skipped(bench, kernel, process):
+    rows = rows_of(4, 1, 0)
+    fill(kernel, rows)
+    mover = Mover(
+        MoverSettings(),
+        kernel.clock,
+        kernel,
+        stat=kernel.stat,
+        page_filter=lambda _, addresses: addresses < BASE + 2 * PAGE,
+    )
+    outcome = mover.apply(bench.plan([process], rows))
+    assert statuses(outcome) == [Status.MOVED] * 2 + [Status.SKIPPED] * 2
+
+
+def test_calls_are_sorted_by_address_and_of_one_process(bench, kernel, process):
+    other = kernel.process(11)
+    rng = np.random.default_rng(1)
+    rows = rows_of(100, 1, 0) + [(1, BASE + i * PAGE, 1, 1, 0) for i in range(100)]
+    rows = [rows[i] for i in rng.permutation(len(rows))]
+    for owner, address, *_ in rows:
+        kernel.place(10 + owner, address, 1)
+    bench.mover(kernel).apply(bench.plan([process, other], rows))
+    assert [pid for pid, _, _ in kernel.calls] == [10, 11]
+    assert all(addresses == sorted(addresses) for _, addresses, _ in kernel.calls)
+
+
+def test_calls_stay_short_for_the_target(bench, kernel, process):
+    rows = rows_of(6000, 1, 0)
+    fill(kernel, rows)
+    kernel.page_cost_s = 20e-6  # 20 ms are 1000 pages
+    bench.mover(kernel).apply(bench.plan([process], rows))
+    sizes = [len(addresses) for _, addresses, _ in kernel.calls]
+    assert sizes[:2] == [256, 512]
+    assert 990 <= sizes[2] <= max(sizes) <= 1000
+
+
+def test_an_empty_plan_is_no_work(bench, kernel):
+    outcome = bench.mover(kernel).apply(bench.plan([], []))
+    assert len(outcome) == 0
+    assert outcome.moved == {}
+    assert outcome.pages == {}
+
+
+FOLIO = st.fixed_dictionaries(
+    {
+        "node": st.integers(0, 2),
+        "pinned": st.booleans(),
+        "isolated": st.booleans(),
+        "shared": st.booleans(),
+        "zero": st.booleans(),
+    }
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_any_plan_ends_with_one_status_a_row_and_memory_in_its_place(bench, data):
+    free = {n: data.draw(st.integers(0, 40)) for n in range(3)}
+    kernel = bench.kernel(free)
+    processes = []
+    for pid in (10, 11):
+        start = kernel.process(pid, permitted=data.draw(st.booleans() | st.just(True)))
+        processes.append(start)
+        for page in data.draw(st.sets(st.integers(0, 30))):
+            folio = data.draw(FOLIO)
+            kernel.place(pid, BASE + page * PAGE, folio.pop("node"), **folio)
+        if data.draw(st.booleans()):
+            kernel.place(pid, BASE + HUGE * PAGE, data.draw(st.integers(0, 2)), pages=HUGE)
+    exits_at = data.draw(st.none() | st.integers(0, 6))
+    kernel.before_call = lambda call: call == exits_at and kernel.processes.pop(11)
+    total = sum(kernel.free.values())
+    row = st.tuples(
+        st.integers(0, 1),
+        st.integers(0, 30).map(lambda page: BASE + page * PAGE) | st.just(BASE + HUGE * PAGE),
+        st.sampled_from([1, HUGE]),
+        st.integers(0, 2),
+        st.integers(0, 4),
+    )
+    plan = bench.plan(processes, data.draw(st.lists(row, max_size=60)))
+    mover = bench.mover(
+        kernel,
+        least_batch_pages=data.draw(st.sampled_from([1, 4, 256])),
+        rate_bytes_per_s=data.draw(st.none() | st.integers(0, 4 << 20)),
+        tries=data.draw(st.integers(1, 3)),
+        move_shared=data.draw(st.booleans()),
+    )
+    before = {pid: kernel.nodes_of(pid) for pid in (10, 11)}
+    outcome = mover.apply(plan)
+
+    assert len(outcome) == len(plan)
+    assert all(Status.PENDING < code <= Status.OTHER for code in outcome.status)
+    assert sum(outcome.pages.values()) == int(plan.pages.sum())
+    assert sum(outcome.moved.values()) == int(outcome.moved_pages.sum())
+    assert sum(kernel.free.values()) == total
+    at_target = np.isin(outcome.status, (Status.MOVED, Status.ALREADY_THERE))
+    for i in np.flatnonzero(at_target).tolist():
+        pid, address = 10 + int(plan.process[i]), int(plan.address[i])
+        if pid in kernel.processes:
+            assert kernel.nodes_of(pid)[address] == plan.to_node[i] == outcome.node[i]
+    moved = {(10 + int(plan.process[i]), int(plan.address[i])) for i in np.flatnonzero(at_target)}
+    for pid in kernel.processes:
+        for address, node in kernel.nodes_of(pid).items():
+            if (pid, address) not in moved and not (plan.pages == HUGE).any():
+                assert node == before[pid][address]

@@ -1,0 +1,103 @@
+"""The mover with the real kernel of this host, of which one node is enough."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+
+import numpy as np
+import psutil
+import pytest
+
+from hmd.machine.mappings import MappingKind, Mappings, read_mappings
+from hmd.machine.process import ProcessId, identify
+from hmd.migrate import MovableMappings, Mover, Status
+
+PAGE = 4096
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen]:
+    """A process with a heap and code that sits in a read and stays as it is."""
+    command = ["sh", "-c", "x=$(seq 20000); echo ready; read y"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        yield process
+        process.kill()
+
+
+def in_mappings(mappings: Mappings, chosen: np.ndarray) -> np.ndarray:
+    spans = zip(mappings.start[chosen].tolist(), mappings.end[chosen].tolist(), strict=True)
+    return np.concatenate([np.arange(start, end, PAGE, np.uint64) for start, end in spans])
+
+
+def rows(addresses: np.ndarray, target: int) -> list[tuple[int, int, int, int, int]]:
+    return [(0, address, 1, 1, target) for address in addresses.tolist()]
+
+
+def test_resident_pages_are_there_already(bench, child):
+    process = identify(child.pid)
+    mappings = read_mappings(child.pid)
+    heap = in_mappings(mappings, mappings.kind == MappingKind.HEAP)
+    outcome = Mover().apply(bench.plan([process], rows(heap, 0)))
+    assert set(outcome.pages) <= {Status.ALREADY_THERE, Status.NOT_PRESENT, Status.UNMOVABLE}
+    assert outcome.pages[Status.ALREADY_THERE] >= 10
+
+
+def test_a_node_without_memory_is_offline(bench, child):
+    process = identify(child.pid)
+    mappings = read_mappings(child.pid)
+    heap = in_mappings(mappings, mappings.kind == MappingKind.HEAP)
+    outcome = Mover().apply(bench.plan([process], rows(heap, 99)))
+    assert outcome.pages[Status.OFFLINE] >= 10
+    assert outcome.moved == {}
+    assert outcome.calls == 1
+
+
+def test_code_stays_where_it_is(bench, child):
+    process = identify(child.pid)
+    mappings = read_mappings(child.pid)
+    code = in_mappings(mappings, mappings.executable_file)
+    outcome = Mover().apply(bench.plan([process], rows(code, 99)))
+    assert outcome.pages[Status.SKIPPED] > 0
+    assert Status.OFFLINE not in outcome.pages
+    assert outcome.calls == 0
+
+
+def test_the_filter_lets_the_kernel_answer_for_a_process_that_has_gone(child):
+    process = identify(child.pid)
+    child.kill()
+    child.wait()
+    assert MovableMappings()(process, np.array([PAGE], np.uint64)).all()
+
+
+def test_a_process_that_exits_is_gone(bench, child):
+    process = identify(child.pid)
+    mappings = read_mappings(child.pid)
+    heap = in_mappings(mappings, mappings.kind == MappingKind.HEAP)
+    child.kill()
+    child.wait()
+    outcome = Mover().apply(bench.plan([process], rows(heap, 0)))
+    assert set(outcome.pages) == {Status.GONE}
+
+
+def test_a_stranger_with_the_same_pid_is_left_alone(bench, child):
+    stranger = ProcessId(child.pid, 1)
+    assert identify(child.pid) != stranger
+    outcome = Mover().apply(bench.plan([stranger], rows(np.array([PAGE], np.uint64), 0)))
+    assert set(outcome.pages) == {Status.GONE}
+
+
+def test_many_plans_leak_nothing(bench, child):
+    process = identify(child.pid)
+    mappings = read_mappings(child.pid)
+    heap = in_mappings(mappings, mappings.kind == MappingKind.HEAP)
+    plan = bench.plan([process], rows(heap, 99))
+    mover, own = Mover(), psutil.Process()
+    for _ in range(100):
+        mover.apply(plan)
+    resident, descriptors = own.memory_info().rss, own.num_fds()
+    for _ in range(400):
+        mover.apply(plan)
+    assert own.num_fds() == descriptors
+    assert own.memory_info().rss - resident < 1 << 20
