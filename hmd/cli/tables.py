@@ -1,0 +1,96 @@
+"""The daemon's status document as lines and a table, for ``hmd status`` and ``hmd top``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hmd.cli.output import format_bytes, format_count, format_share, table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Status = Mapping[str, Any]
+Rates = Mapping[str, tuple[float, float]]
+"""Promoted and demoted bytes a second, by target name and by ``pid:start``."""
+
+
+def summary(status: Status) -> list[str]:
+    """Return what to say above the table: daemon, sampler, moves, and what is wrong."""
+    sampler, moves = status["sampler"], status["moves"]
+    up_s = int(status["uptime_s"])
+    lines = [
+        f"hmd {status['version']}, pid {status['pid']}, up {_age(up_s)}, "
+        f"{format_count(status['ticks'])} ticks of {status['tick_s']:g} s, "
+        f"policy {status['policy']}, {status['config_file']}"
+        + (", dry run: nothing is moved" if status["dry_run"] else ""),
+        f"sampler {sampler['name']}, period {sampler['period']}, "
+        f"{format_count(sampler['samples'])} samples, {format_count(sampler['lost'])} lost; "
+        f"daemon: {status['cpu_s'] / max(up_s, 1) * 100:.1f} % of a CPU, "
+        f"{format_bytes(status['resident_bytes'])}",
+        f"moved {format_bytes(moves['promoted_bytes'])} up, "
+        f"{format_bytes(moves['demoted_bytes'])} down" + _failures(moves),
+    ]
+    if len(status["tiers"]) < 2:
+        lines.append("one memory tier only: there is nowhere to move pages (hmd topology)")
+    if sampler["name"] == "faults":
+        lines.append("no PMU: page faults stand for accesses, which is coarse (hmd doctor)")
+    if not status["reload"]["successful"]:
+        lines.append(f"last reload failed, the old settings hold: {status['reload']['error']}")
+    return lines
+
+
+def process_table(status: Status, rates: Rates | None = None) -> Table:
+    """Return a row for each target, and below it one for each of its processes.
+
+    With ``rates`` it tells bytes moved a second, else the sums since the start.
+    """
+    tiers = [f"tier {i} (node {_ids(nodes)})" for i, nodes in enumerate(status["tiers"])]
+    moved = ["up/s", "down/s"] if rates is not None else ["moved up", "moved down"]
+    numbers = [*tiers, "fast share", *moved, "failed"]
+    rows: list[list[str]] = []
+    for target in status["targets"]:
+        processes = [p for p in status["processes"] if p["target"] == target["name"]]
+        rows.append([target["name"], "", *_cells(target, target["name"], rates)])
+        for process in sorted(processes, key=lambda p: -sum(p["resident_bytes"])):
+            key = process_key(process)
+            name = f"  {process['name']}"
+            rows.append([name, str(process["pid"]), *_cells(process, key, rates)])
+    return table(["target", "pid", *numbers], rows, right=["pid", *numbers])
+
+
+def process_key(process: Mapping[str, Any]) -> str:
+    """Return what names a process for good: pid and start time."""
+    return f"{process['pid']}:{process['start_ticks']}"
+
+
+def _cells(row: Mapping[str, Any], key: str, rates: Rates | None) -> list[str]:
+    up, down = row["promoted_bytes"], row["demoted_bytes"]
+    if rates is not None:
+        up, down = rates.get(key, (0.0, 0.0))
+    return [
+        *map(format_bytes, row["resident_bytes"]),
+        format_share(row["fast_share"]),
+        format_bytes(up),
+        format_bytes(down),
+        format_count(row["failed_pages"]),
+    ]
+
+
+def _failures(moves: Mapping[str, Any]) -> str:
+    reasons = ", ".join(
+        f"{reason.replace('_', ' ')} {format_count(pages)}"
+        for reason, pages in sorted(moves["failures"].items(), key=lambda item: -item[1])
+    )
+    return f", {format_count(moves['failed_pages'])} pages failed ({reasons})" if reasons else ""
+
+
+def _ids(nodes: Sequence[int]) -> str:
+    return ",".join(map(str, nodes))
+
+
+def _age(seconds: int) -> str:
+    days, rest = divmod(seconds, 86400)
+    hours, rest = divmod(rest, 3600)
+    minutes, rest = divmod(rest, 60)
+    return f"{days}d {hours:02}:{minutes:02}" if days else f"{hours}:{minutes:02}:{rest:02}"

@@ -1,0 +1,126 @@
+"""What the daemon says of itself at the end of a tick: one frozen record for all who ask.
+
+Metrics and the status socket read it from their own threads; the tick replaces it whole, so
+that none of them ever sees half a tick or needs a lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hmd.machine.process import ProcessId
+from hmd.observe.tally import Durations
+from hmd.observe.tick import Stage
+from hmd.sample.sampler import SamplerStats
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Sums of one process or target; ``accesses`` by tier, last those of no known place.
+
+    ``resident_bytes`` by tier is what the kernel says (numa_maps), not what was sampled.
+    """
+
+    accesses: tuple[float, ...]
+    fast_share: float | None
+    samples: int
+    resident_bytes: tuple[int, ...]
+    promoted_bytes: int
+    demoted_bytes: int
+    failed_pages: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessNumbers:
+    """One process."""
+
+    process: ProcessId
+    name: str
+    target: str
+    numbers: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class TargetNumbers:
+    """One target, with the processes it has now."""
+
+    name: str
+    process_count: int
+    numbers: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerNumbers:
+    """The source of accesses; ``period`` is in accesses a sample."""
+
+    name: str
+    period: int
+    stats: SamplerStats
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadState:
+    """How the last reload went; ``success_s`` is Unix time of the last one that did."""
+
+    successful: bool
+    success_s: float
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that hmd tells. Sums are since the start; pages are of 4 KiB.
+
+    ``started_s`` is Unix time, ``uptime_s`` how long after the start the snapshot was taken.
+    ``tiers`` are node ids, fastest first; ``moved_bytes`` is by (from node, to node),
+    ``pages_by_status`` what became of planned pages, ``heat_pages`` the pages by log2 of heat.
+    """
+
+    version: str
+    pid: int
+    started_s: float
+    uptime_s: float
+    config_file: str
+    dry_run: bool
+    tick_s: float
+    policy: str
+    tiers: tuple[tuple[int, ...], ...]
+    sampler: SamplerNumbers
+    reload: ReloadState
+    ticks: int
+    planned_pages: int
+    calls: int
+    moved_bytes: Mapping[tuple[int, int], int]
+    pages_by_status: Mapping[str, int]
+    failure_reasons: tuple[str, ...]
+    heat_pages: tuple[int, ...]
+    tracked_bytes: int
+    tick_seconds: Durations
+    stage_seconds: Mapping[Stage, Durations]
+    stage_failures: Mapping[Stage, int]
+    cpu_s: float
+    resident_bytes: int
+    targets: tuple[TargetNumbers, ...] = ()
+    processes: tuple[ProcessNumbers, ...] = ()
+
+    def tier_of(self, node: int) -> int:
+        """Return the tier of a node, -1 where it has none."""
+        return next((i for i, nodes in enumerate(self.tiers) if node in nodes), -1)
+
+    @property
+    def promoted_bytes(self) -> int:
+        """Bytes moved to a faster tier."""
+        flows = self.moved_bytes.items()
+        return sum(size for (a, b), size in flows if self.tier_of(b) < self.tier_of(a))
+
+    @property
+    def demoted_bytes(self) -> int:
+        """Bytes moved to a slower tier."""
+        flows = self.moved_bytes.items()
+        return sum(size for (a, b), size in flows if self.tier_of(b) > self.tier_of(a))
+
+    @property
+    def failed_pages(self) -> int:
+        """Pages that could not be moved."""
+        return sum(self.pages_by_status[reason] for reason in self.failure_reasons)
