@@ -1,0 +1,235 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from hmd.errors import ConfigError
+from hmd.machine.process import identify
+from hmd.machine.processes import ProcessWatcher, TargetSpec
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def watcher(proc, *specs, clock=None, reread_s=10.0):
+    return ProcessWatcher(specs, proc.root, clock or Clock(), reread_s)
+
+
+def pids(found):
+    return {name: [p.pid for p in members] for name, members in found.items()}
+
+
+def one(proc, **selectors):
+    spec = TargetSpec("t", **{"follow_children": False, **selectors})
+    return pids(watcher(proc, spec).scan())["t"]
+
+
+def test_each_selector(proc):
+    proc.add(10, exe="/usr/bin/redis-server", args=("*:6379",), uid=112)
+    proc.add(11, exe="/usr/lib/jvm/bin/java", args=("-jar", "kafka.jar"), uid=1000)
+    proc.add(12, exe="/usr/lib/jvm/bin/java", cgroup="0::/system.slice/solr.service\n")
+    proc.add(13, exe="/opt/job", cgroup="4:memory:/jobs/7\n0::/\n", rss_pages=10)
+    assert one(proc, pids=(11, 13, 999)) == [11, 13]
+    assert one(proc, exe="/redis-server$") == [10]
+    assert one(proc, exe="^/usr/lib/") == [1, 11, 12]
+    assert one(proc, cmdline=r"-jar kafka\.jar$") == [11]
+    assert one(proc, user=112) == [10]
+    assert one(proc, user="112") == [10]
+    assert one(proc, user="root") == [1]
+    assert one(proc, cgroup="/jobs") == [13]
+    assert one(proc, unit="solr") == [12]
+    assert one(proc, exe="java", cmdline="kafka") == [11]
+    assert one(proc, user=1000, min_rss_bytes=1 << 20) == [11, 12]
+
+
+def test_kernel_threads_zombies_and_hmd_itself_are_left_out(proc):
+    proc.add(10, state="Z")
+    proc.add(os.getpid())
+    assert one(proc, exe=".") == [1]
+    assert one(proc, user=0) == [1]
+
+
+def test_wrong_selectors_are_refused(proc):
+    with pytest.raises(ConfigError, match="cmdline"):
+        watcher(proc, TargetSpec("t", cmdline="(")).scan()
+    with pytest.raises(ConfigError, match="exe"):
+        watcher(proc, TargetSpec("t", exe="[")).scan()
+    with pytest.raises(ConfigError, match="no user 'nobody-such'"):
+        watcher(proc, TargetSpec("t", user="nobody-such")).scan()
+
+
+def test_the_first_target_that_takes_a_process_has_it(proc):
+    proc.add(10, exe="/bin/a")
+    proc.add(11, parent=10, exe="/bin/b")
+    first = TargetSpec("first", exe="/a$")
+    second = TargetSpec("second", exe="/[ab]$")
+    assert pids(watcher(proc, first, second).scan()) == {"first": [10, 11], "second": []}
+    assert pids(watcher(proc, second, first).scan()) == {"second": [10, 11], "first": []}
+
+
+def test_children_are_followed_past_the_exit_of_their_parent(proc):
+    watch = watcher(proc, TargetSpec("t", exe="/launcher$"))
+    proc.add(10, exe="/bin/launcher")
+    proc.add(11, parent=10, exe="/bin/worker")
+    assert pids(watch.scan())["t"] == [10, 11]
+    proc.remove(10)
+    proc.add(11, parent=1, exe="/bin/worker")
+    proc.add(12, parent=11, exe="/bin/grandchild")
+    assert pids(watch.scan())["t"] == [11, 12]
+    proc.remove(11)
+    proc.add(12, parent=1, exe="/bin/grandchild")
+    assert pids(watch.scan())["t"] == [12]
+    proc.remove(12)
+    assert pids(watch.scan())["t"] == []
+    proc.add(12, parent=1, exe="/bin/stranger", start=999)
+    assert pids(watch.scan())["t"] == []
+
+
+def test_a_small_launcher_counts_as_parent_of_large_children(proc):
+    spec = TargetSpec("t", exe="/launcher$", min_rss_bytes=1 << 20)
+    proc.add(10, exe="/bin/launcher", rss_pages=10)
+    proc.add(11, parent=10, exe="/bin/worker", rss_pages=1000)
+    assert pids(watcher(proc, spec).scan())["t"] == [11]
+
+
+def test_size_admits_and_dismisses_at_different_marks(proc):
+    watch = watcher(proc, TargetSpec("t", exe="/w$", min_rss_bytes=1000 * 4096))
+    seen = []
+    for rss_pages in (900, 1000, 600, 499, 600):
+        proc.add(10, exe="/bin/w", rss_pages=rss_pages)
+        seen.append(bool(watch.scan()["t"]))
+    assert seen == [False, True, True, False, False]
+
+
+def test_a_reused_pid_is_not_the_process_that_was_configured(proc):
+    watch = watcher(proc, TargetSpec("t", pids=(10,)))
+    proc.add(10, start=100)
+    assert pids(watch.scan())["t"] == [10]
+    proc.add(10, start=200)
+    assert pids(watch.scan())["t"] == []
+
+
+def test_exec_is_noticed_by_name_at_once_and_else_on_the_clock(proc):
+    clock = Clock()
+    watch = watcher(proc, TargetSpec("t", exe="/server$"), clock=clock, reread_s=10)
+    proc.add(10, exe="/bin/sh")
+    assert pids(watch.scan())["t"] == []
+    proc.add(10, exe="/opt/server")
+    assert pids(watch.scan())["t"] == [10]
+    proc.add(10, exe="/opt/other", name="server")
+    assert pids(watch.scan())["t"] == [10]
+    clock.now_s = 10.5
+    assert pids(watch.scan())["t"] == []
+
+
+def test_selectors_are_not_asked_again_before_their_time(proc):
+    clock = Clock()
+    for pid in range(10, 60):
+        proc.add(pid)
+    watch = watcher(proc, TargetSpec("t", exe="thing"), clock=clock, reread_s=16)
+    watch.scan()
+    first = watch.stats.selections
+    watch.scan()
+    assert watch.stats.selections == first == 51
+    asked = []
+    for second in range(1, 17):
+        clock.now_s = second
+        before = watch.stats.selections
+        watch.scan()
+        asked.append(watch.stats.selections - before)
+    assert sum(asked) == 51
+    assert max(asked) <= 5
+
+
+def test_pids_alone_read_no_other_process(proc):
+    for pid in range(10, 30):
+        proc.add(pid)
+    watch = watcher(proc, TargetSpec("t", pids=(12, 13), follow_children=False))
+    assert pids(watch.scan())["t"] == [12, 13]
+    assert watch.stats.processes == 2
+
+
+def test_ten_thousand_processes(proc):
+    for pid in range(100, 10_100):
+        folder = proc.root / str(pid)
+        folder.mkdir()
+        parent = pid - 1 if pid % 10 else 1
+        line = f"{pid} (w) S {parent} 1 1 0 -1 0 " + "0 " * 12 + f"{pid} 0 5 0\n"
+        (folder / "stat").write_text(line)
+        if pid % 100 == 0:
+            (folder / "exe").symlink_to("/bin/w")
+    found = watcher(proc, TargetSpec("t", exe="/w$")).scan()["t"]
+    assert len(found) == 1000
+    assert all(p.start_ticks == p.pid for p in found)
+
+
+def test_scan_in_a_storm_of_forks_and_exits():
+    storm = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import os, time\n"
+            "end = time.monotonic() + 20\n"
+            "while time.monotonic() < end:\n"
+            "    for _ in range(20):\n"
+            "        if not os.fork():\n"
+            "            time.sleep(0.002)\n"
+            "            os._exit(0)\n"
+            "    for _ in range(20):\n"
+            "        os.wait()\n",
+        ]
+    )
+    try:
+        root = identify(storm.pid)
+        watch = ProcessWatcher(
+            [
+                TargetSpec("storm", pids=(storm.pid,)),
+                TargetSpec("all", exe=".", cmdline=".", user=0, cgroup="/"),
+            ],
+            reread_s=0,
+        )
+        children = set()
+        for _ in range(100):
+            found = watch.scan()
+            assert root in found["storm"]
+            children.update(found["storm"])
+        assert len(children) > 1
+    finally:
+        storm.kill()
+        storm.wait()
+
+
+def test_real_children_outlive_their_parent():
+    script = (
+        "import subprocess, sys\n"
+        "child = subprocess.Popen(['sleep', '60'])\n"
+        "print(child.pid, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdin is not None
+    assert parent.stdout is not None
+    child_pid = int(parent.stdout.readline())
+    child = identify(child_pid)
+    try:
+        watch = ProcessWatcher([TargetSpec("t", pids=(parent.pid,))])
+        assert child in watch.scan()["t"]
+        parent.stdin.close()
+        parent.wait()
+        assert watch.scan()["t"] == (child,)
+    finally:
+        os.kill(child_pid, signal.SIGKILL)
+        parent.stdout.close()
+    deadline = time.monotonic() + 30
+    while watch.scan()["t"] and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert watch.scan()["t"] == ()
