@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from hmd.heat.table import HeatTable
 from hmd.machine.process import ProcessId
 from hmd.machine.topology import NodeMemory, Topology
+
+if TYPE_CHECKING:
+    # Only named here: plans are also made without heat (hmd migrate), and heat brings numba.
+    from hmd.heat.table import HeatTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,18 @@ class Plan:
     def __len__(self) -> int:
         """Return the number of moves."""
         return len(self.address)
+
+    def take(self, rows: npt.NDArray[np.intp]) -> Plan:
+        """Return a plan of the given rows, in their order."""
+        return Plan(
+            self.processes,
+            self.process[rows],
+            self.address[rows],
+            self.pages[rows],
+            self.from_node[rows],
+            self.to_node[rows],
+            self.heat[rows],
+        )
 
     @classmethod
     def empty(cls, processes: Sequence[ProcessId] = ()) -> Plan:
