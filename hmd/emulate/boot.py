@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from hmd.emulate import assets, initramfs, qemu
+from hmd.emulate import assets, initramfs, kernel_image, qemu
 from hmd.emulate.agent import Agent, GuestError, Job, Sink
 from hmd.emulate.preset import Preset
 
@@ -180,7 +180,7 @@ class Machine:
         init = assets.compile_static(_INIT_SOURCE).read_bytes()
         image = initramfs.build(kernel, init, {tag: str(path) for tag, path, _ in shares})
         files = qemu.BootFiles(
-            kernel=kernel.image,
+            kernel=self._kernel_path(kernel),
             initramfs_fd=self._memory_file("hmd-initramfs", image),
             agent_fd=agent_fd,
             console_fd=self._log if self._console is None else self._console,
@@ -199,6 +199,12 @@ class Machine:
             pass_fds=[agent_fd, files.console_fd, *self._files],
             start_new_session=True,
         )
+
+    def _kernel_path(self, kernel: assets.Kernel) -> Path:
+        unpacked = kernel_image.unpack(kernel.image.read_bytes())
+        if unpacked is None:
+            return kernel.image
+        return Path(f"/proc/self/fd/{self._memory_file('hmd-kernel', unpacked)}")
 
     def _memory_file(self, name: str, data: bytes = b"") -> int:
         number = os.memfd_create(name)
