@@ -18,8 +18,9 @@ def main() -> int:
     os.chdir(ROOT)
     # The folder of this script is named like setuptools' own setup.py; it must not be imported.
     sys.path[0] = str(ROOT)
-    import cffi_build
     from setuptools import Distribution
+
+    import cffi_build
 
     cffi_build.write_sources()
     distribution = Distribution({"script_name": "build_native.py"})

@@ -2,11 +2,11 @@
  * The last-level cache: shared by all vCPUs, set-associative by physical line, true LRU,
  * write-allocate, write-back.
  *
- * A set is an array of lines, most recent first, so that a hit near the front costs one or two
- * compares and the whole set of up to 15 ways lies in one line of the host's cache. vCPUs use it
- * without locks: entries are single relaxed atomic words. Two vCPUs that change one set in the
- * same nanoseconds may lose or double one of its lines, which a statistic of millions of lines
- * does not feel; a lock would cost every access 20 cycles.
+ * A set is an array of lines, most recent first. Search and shift are vectors without branches,
+ * since neither the way nor hit or miss can be predicted. vCPUs use it without locks: two that
+ * change one set in the same nanoseconds may lose or double one of its lines, which a statistic
+ * of millions of lines does not feel (each 32-bit entry is whole in any case); a lock would cost
+ * every access 20 cycles.
  */
 #ifndef HMD_TIMING_CACHE_H
 #define HMD_TIMING_CACHE_H
@@ -19,14 +19,14 @@
 
 #define CACHE_LINE_SHIFT 6
 #define CACHE_LINE_BYTES (1u << CACHE_LINE_SHIFT)
-#define CACHE_MAX_WAYS 32
+#define CACHE_MAX_WAYS 64
 /* Lines are kept in 31 bits, the last of them for CACHE_EMPTY: addresses end below 128 GiB. */
 #define CACHE_PHYS_LIMIT ((1ull << (31 + CACHE_LINE_SHIFT)) - 4096)
 
 struct cache {
-	uint32_t *entry;        /* sets * stride; line << 1 | dirty, CACHE_EMPTY */
+	uint32_t *entry;        /* sets * stride; line << 1 | dirty, or CACHE_EMPTY */
 	uint32_t sets, ways;
-	uint32_t stride;        /* entries from one set to the next, a multiple of 16 bytes */
+	uint32_t stride;        /* entries from one set to the next, a multiple of a vector */
 	uint64_t reciprocal;    /* 2^64 / sets, rounded up: modulo without a division */
 };
 
@@ -34,6 +34,9 @@ enum cache_result { CACHE_HIT, CACHE_MISS, CACHE_MISS_DIRTY_VICTIM };
 
 bool cache_init(struct cache *cache, uint32_t bytes, uint32_t ways);
 void cache_free(struct cache *cache);
+
+/* Have the host bring a line's set, which takes about as long as to train the prefetcher. */
+void cache_prefetch_set(const struct cache *cache, uint64_t line);
 
 /*
  * Look up a line and make it the most recent; on a miss it replaces the least recent, which

@@ -16,16 +16,16 @@
 
 #pragma GCC visibility push(hidden)
 
-#define STREAM_MAX 64
+#define STREAM_MAX 32
 
 struct streams {
-	uint32_t count;
-	uint32_t recent;               /* the stream that was used last: looked at first */
-	uint64_t clock;                /* misses seen */
-	uint64_t last[STREAM_MAX];     /* virtual line */
-	int64_t stride[STREAM_MAX];    /* lines */
-	uint64_t used[STREAM_MAX];     /* at which miss; confident streams are ahead by a bonus */
+	_Alignas(16) uint32_t last[STREAM_MAX]; /* virtual line, its low half */
+	int8_t stride[STREAM_MAX];              /* lines */
 	uint8_t confidence[STREAM_MAX];
+	uint8_t chances[STREAM_MAX];            /* rounds of the hand that it will survive */
+	uint32_t count;
+	uint32_t recent;                        /* the stream that was used last: tried first */
+	uint32_t hand;                          /* where the next stream will start */
 };
 
 void streams_init(struct streams *streams, uint32_t count);

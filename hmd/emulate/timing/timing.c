@@ -10,7 +10,6 @@
 #include "window.h"
 
 #define likely(x) __builtin_expect(!!(x), 1)
-#define unlikely(x) __builtin_expect(!!(x), 0)
 
 /* First-level filter: 32 KiB of lines, direct-mapped. What hits here costs nothing. */
 #define L1_LINES 512
@@ -305,6 +304,7 @@ static void access_beyond_l1(struct timing *timing, struct vcpu *vcpu,
 
 	if (node == NO_NODE)
 		return; /* a device */
+	cache_prefetch_set(&timing->cache, line);
 	victim = *l1;
 	*l1 = line << 1 | access->store;
 	vcpu->l1_ready_ps[line % L1_LINES] = 0;
@@ -335,9 +335,8 @@ static void l1_first_store(struct timing *timing, struct vcpu *vcpu, uint64_t in
 		write_back(timing, vcpu, instructions, victim);
 }
 
-static __attribute__((noinline)) void access_line_slow(struct timing *timing, struct vcpu *vcpu,
-						       const struct line_access *access,
-						       struct timing_outcome *outcome)
+static void access_line(struct timing *timing, struct vcpu *vcpu,
+			const struct line_access *access, struct timing_outcome *outcome)
 {
 	uint64_t line = access->paddr >> CACHE_LINE_SHIFT, l1 = vcpu->l1[line % L1_LINES];
 	uint64_t before_ps = vcpu->offset_ps - vcpu->jumped_ps;
@@ -355,19 +354,17 @@ static __attribute__((noinline)) void access_line_slow(struct timing *timing, st
 	outcome->stall_ps = vcpu->offset_ps - vcpu->jumped_ps - before_ps;
 }
 
-/* The common case inline: a hit in L1, nothing due, nothing on its way that a load could need. */
-static inline void access_line(struct timing *timing, struct vcpu *vcpu,
-			       const struct line_access *access, struct timing_outcome *outcome)
+/*
+ * The common case inline: a hit in L1, nothing due, nothing on its way that a load could need.
+ * Scalars, so that the compiler makes a struct of them only for the slow path.
+ */
+static inline bool hits_l1(const struct vcpu *vcpu, uint64_t instructions, uint64_t now_ps,
+			   uint64_t paddr, bool store)
 {
-	uint64_t line = access->paddr >> CACHE_LINE_SHIFT, l1 = vcpu->l1[line % L1_LINES];
-	uint64_t now_ps = vcpu_now(timing, vcpu, access->instructions);
+	uint64_t line = paddr >> CACHE_LINE_SHIFT, l1 = vcpu->l1[line % L1_LINES];
 
-	if (likely((l1 | !access->store) == (line << 1 | 1)) &&
-	    likely(access->instructions < vcpu->attend_at) &&
-	    likely(access->store || now_ps >= vcpu->pending_until_ps))
-		*outcome = (struct timing_outcome){.level = TIMING_L1, .node = NO_NODE};
-	else
-		access_line_slow(timing, vcpu, access, outcome);
+	return likely((l1 | !store) == (line << 1 | 1)) && likely(instructions < vcpu->attend_at) &&
+	       likely(store || now_ps >= vcpu->pending_until_ps);
 }
 
 /* The other lines of an access that straddles; what lies on the next page is not known. */
@@ -384,12 +381,31 @@ static void access_straddling(struct timing *timing, struct vcpu *vcpu, struct l
 		access.paddr = paddr;
 		access_line(timing, vcpu, &access, &next);
 		next.stall_ps += outcome->stall_ps;
-		if (next.latency_ps < outcome->latency_ps) {
-			outcome->stall_ps = next.stall_ps;
-		} else {
+		if (next.latency_ps >= outcome->latency_ps)
 			*outcome = next;
-		}
+		else
+			outcome->stall_ps = next.stall_ps;
 	}
+}
+
+static __attribute__((noinline)) void access_slow(struct timing *timing, struct vcpu *vcpu,
+						  uint64_t instructions, uint64_t vaddr,
+						  uint64_t paddr, uint32_t size, uint32_t flags,
+						  uint64_t value, struct timing_outcome *outcome)
+{
+	struct line_access access = {
+		.instructions = instructions,
+		.vaddr = vaddr,
+		.paddr = paddr,
+		.value = size >= sizeof(value) ? value : 0,
+		.store = flags & TIMING_STORE,
+		.kernel = flags & TIMING_KERNEL_MODE,
+	};
+
+	access_line(timing, vcpu, &access, outcome);
+	if ((paddr % CACHE_LINE_BYTES) + size > CACHE_LINE_BYTES)
+		access_straddling(timing, vcpu, access, size, outcome);
+	vcpu_publish_clock(vcpu, instructions, vcpu_now(timing, vcpu, instructions));
 }
 
 void timing_access(struct timing *timing, unsigned vcpu_index, uint64_t instructions,
@@ -397,25 +413,19 @@ void timing_access(struct timing *timing, unsigned vcpu_index, uint64_t instruct
 		   struct timing_outcome *outcome)
 {
 	struct vcpu *vcpu = &timing->vcpu[vcpu_index];
-	struct line_access access = {
-		.instructions = instructions,
-		.vaddr = vaddr,
-		.paddr = paddr,
-		.value = size >= sizeof(void *) ? value : 0,
-		.store = flags & TIMING_STORE,
-		.kernel = flags & TIMING_KERNEL_MODE,
-	};
-	uint64_t *count = access.store ? &vcpu->counters.stores : &vcpu->counters.loads;
+	uint64_t now_ps = vcpu_now(timing, vcpu, instructions);
+	bool store = flags & TIMING_STORE;
+	uint64_t *count = store ? &vcpu->counters.stores : &vcpu->counters.loads;
 
-	if (access.kernel && !part_on(timing, TIMING_KERNEL)) {
-		*outcome = (struct timing_outcome){.level = TIMING_L1, .node = NO_NODE};
+	*outcome = (struct timing_outcome){.level = TIMING_L1, .node = NO_NODE};
+	if ((flags & TIMING_KERNEL_MODE) && !part_on(timing, TIMING_KERNEL))
 		return;
-	}
 	publish(count, *count + 1);
-	access_line(timing, vcpu, &access, outcome);
-	if (unlikely((paddr % CACHE_LINE_BYTES) + size > CACHE_LINE_BYTES))
-		access_straddling(timing, vcpu, access, size, outcome);
-	vcpu_publish_clock(vcpu, instructions, vcpu_now(timing, vcpu, instructions));
+	if (hits_l1(vcpu, instructions, now_ps, paddr, store) &&
+	    likely((paddr % CACHE_LINE_BYTES) + size <= CACHE_LINE_BYTES))
+		vcpu_publish_clock(vcpu, instructions, now_ps);
+	else
+		access_slow(timing, vcpu, instructions, vaddr, paddr, size, flags, value, outcome);
 }
 
 void timing_idle(struct timing *timing, unsigned vcpu_index, uint64_t instructions)

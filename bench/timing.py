@@ -1,0 +1,119 @@
+"""What an access costs in the timing model, in host time: prints a table, writes build/timing.json.
+
+The model sees every load and store of the emulated machine, so its cost is the machine's speed.
+Each row replays a stream of accesses through the library as the QEMU plugin calls it, one CPU;
+the last row runs two CPUs in two threads. Nanoseconds an access, best of several runs.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.emulate.access_stream import AccessFlag, AccessStream
+from hmd.emulate.replay import NodeParams, TimingModel, TimingParams
+
+COUNT = 2_000_000
+RUNS = 5
+MIB = 1 << 20
+OUTPUT = Path(__file__).resolve().parent.parent / "build" / "timing.json"
+
+DRAM = NodeParams(0, 2048 * MIB, 81_000, 81_000, 105.0, 105.0, 64, ((0.5, 1.1), (0.9, 2.0)))
+OPTANE = NodeParams(
+    2048 * MIB, 4096 * MIB, 305_000, 305_000, 39.4, 13.8, 256, ((0.5, 1.2), (0.9, 3.0))
+)
+PARAMS = TimingParams(
+    nodes=(DRAM, OPTANE),
+    vcpus=2,
+    instruction_ps=100,
+    llc_bytes=32 * MIB,
+    llc_ways=16,
+    llc_hit_ps=4000,
+    mshrs=12,
+    rob_instructions=352,
+    chase_span_bytes=256,
+    prefetch_streams=16,
+)
+
+
+def stream_of(
+    address: npt.NDArray[np.uint64], flags: AccessFlag = AccessFlag.LOAD, vcpu: int = 0
+) -> AccessStream:
+    """Return a stream of 8-byte accesses, 4 instructions each, at node-1 addresses."""
+    count = len(address)
+    return AccessStream(
+        vcpu=np.full(count, vcpu, np.uint8),
+        instructions=np.arange(4, 4 * count + 4, 4, dtype=np.uint64),
+        vaddr=address + np.uint64(1 << 40),
+        paddr=address + np.uint64(DRAM.phys_end),
+        size=np.full(count, 8, np.uint8),
+        flags=np.full(count, flags, np.uint8),
+        value=address,
+    )
+
+
+def addresses() -> dict[str, npt.NDArray[np.uint64]]:
+    """Return the patterns, by name."""
+    random = np.random.default_rng(1)
+    rows = np.arange(COUNT, dtype=np.uint64)
+
+    def within(size: int) -> npt.NDArray[np.uint64]:
+        return random.integers(0, size // 8, COUNT, dtype=np.uint64) * 8
+
+    return {
+        "hits in L1 (16 KiB)": within(16 << 10),
+        "hits in the LLC (8 MiB)": within(8 * MIB),
+        "stream, 8 bytes a step": rows * 8 % np.uint64(1024 * MIB),
+        "stream, a line a step": rows * 64 % np.uint64(1024 * MIB),
+        "random over 1 GiB": within(1024 * MIB),
+        "9 of 10 in L1, 1 random": np.where(rows % 10 > 0, within(16 << 10), within(1024 * MIB)),
+    }
+
+
+def later_by(stream: AccessStream, runs: int) -> AccessStream:
+    """Return the stream as its CPU goes through it again."""
+    return replace(stream, instructions=stream.instructions + np.uint64(4 * COUNT * runs))
+
+
+def measure(streams: list[AccessStream]) -> float:
+    """Return nanoseconds an access of a thread, the best of several runs on a warm model."""
+    best = float("inf")
+    with TimingModel(PARAMS) as model:
+        for run in range(RUNS):
+            later = [later_by(each, run) for each in streams]
+            threads = [threading.Thread(target=model.replay, args=(each,)) for each in later]
+            start = time.perf_counter()
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            best = min(best, time.perf_counter() - start)
+    return best / COUNT * 1e9
+
+
+def main() -> int:
+    """Print the table and write the file."""
+    results: dict[str, float] = {}
+    for name, address in addresses().items():
+        results[name] = measure([stream_of(address)])
+        results[f"{name}, stores"] = measure([stream_of(address, AccessFlag.STORE)])
+    mixed = addresses()["9 of 10 in L1, 1 random"]
+    results["two CPUs, 9 of 10 in L1"] = measure([stream_of(mixed), stream_of(mixed, vcpu=1)])
+    for name, nanoseconds in results.items():
+        print(f"{name:34} {nanoseconds:6.1f} ns")
+    OUTPUT.parent.mkdir(exist_ok=True)
+    document = {"machine": platform.machine(), "accesses": COUNT, "ns_per_access": results}
+    OUTPUT.write_text(json.dumps(document, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
