@@ -111,7 +111,7 @@ class VcpuCounters:
 class TimingModel:
     """A machine at modelled time 0, to be closed after use (a context manager).
 
-    Not for use from several threads at once. Raises ``HmdError`` where a parameter is out of
+    Several threads may use it at once only to replay, each with its own CPUs. Raises ``HmdError`` where a parameter is out of
     range, saying which and what it may be.
     """
 
@@ -215,6 +215,11 @@ class TimingModel:
         if not 0 <= vcpu < self._params.vcpus:
             raise ValueError(f"no CPU {vcpu}: the machine has {self._params.vcpus}")
         return self._timing
+
+
+def packed(params: TimingParams) -> bytes:
+    """Return ``struct timing_params`` as the host's C lays it out, which the plugin reads."""
+    return bytes(ffi.buffer(_native_params(params)))
 
 
 def _native_params(params: TimingParams) -> Any:

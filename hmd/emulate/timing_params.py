@@ -1,0 +1,64 @@
+"""A preset as the parameters of the timing model, for the plugin and for replay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hmd.emulate.memory_layout import node_ranges
+from hmd.emulate.preset import NodePreset, Preset
+from hmd.emulate.replay import NodeParams, Part, TimingParams
+from hmd.errors import ConfigError
+
+# A load this near behind a loaded value is taken to use it as a pointer: fields of one object.
+CHASE_SPAN_BYTES = 256
+
+PART_NAMES = {part.name.lower(): part for part in Part if part.name}
+"""Names of the model's parts, as ``--parts`` and ``--without`` take them."""
+
+
+def timing_params(preset: Preset, parts: Part = Part.ALL) -> TimingParams:
+    """Return the parameters of the machine that ``preset`` describes."""
+    ranges = node_ranges([node.size for node in preset.nodes])
+    return TimingParams(
+        nodes=tuple(
+            _node_params(node, *range_) for node, range_ in zip(preset.nodes, ranges, strict=True)
+        ),
+        vcpus=preset.cpus,
+        instruction_ps=_picoseconds(preset.core.instruction_ns),
+        llc_bytes=preset.cache.size,
+        llc_ways=preset.cache.ways,
+        llc_hit_ps=_picoseconds(preset.cache.hit_ns),
+        mshrs=preset.core.line_fill_buffers,
+        rob_instructions=preset.core.reorder_window,
+        chase_span_bytes=CHASE_SPAN_BYTES,
+        prefetch_streams=preset.core.prefetch_streams,
+        parts=parts,
+    )
+
+
+def parts_named(names: Sequence[str]) -> Part:
+    """Return the parts of these names; raises ``ConfigError`` for a name that is none."""
+    parts = Part(0)
+    for name in names:
+        if name not in PART_NAMES:
+            known = ", ".join(PART_NAMES)
+            raise ConfigError(f"{name!r} is no part of the timing model: {known}")
+        parts |= PART_NAMES[name]
+    return parts
+
+
+def _node_params(node: NodePreset, start: int, end: int) -> NodeParams:
+    return NodeParams(
+        phys_start=start,
+        phys_end=end,
+        read_latency_ps=_picoseconds(node.read_latency_ns),
+        write_latency_ps=_picoseconds(node.write_latency_ns),
+        read_bytes_per_ns=node.read_bandwidth_gbps,
+        write_bytes_per_ns=node.write_bandwidth_gbps,
+        granularity_bytes=node.granularity_bytes,
+        loaded=tuple((point.utilisation, point.factor) for point in node.loaded),
+    )
+
+
+def _picoseconds(nanoseconds: float) -> int:
+    return round(nanoseconds * 1000)

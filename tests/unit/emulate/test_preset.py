@@ -1,0 +1,139 @@
+from pathlib import Path
+
+import pytest
+
+from hmd.emulate.flags import with_cpus, with_nodes
+from hmd.emulate.preset import BUNDLED, MIB, load, parse, parse_cpus
+from hmd.emulate.replay import Part, TimingModel
+from hmd.emulate.timing_params import parts_named, timing_params
+from hmd.errors import ConfigError
+
+GOOD = (Path(__file__).parents[3] / "hmd/emulate/presets/dram-pm.yaml").read_text()
+
+
+def error_of(text: str) -> str:
+    with pytest.raises(ConfigError) as raised:
+        parse(text.encode(), "p.yaml")
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+def test_each_bundled_preset_is_a_machine_that_the_timing_model_takes(name: str) -> None:
+    preset = load(name)
+    assert preset.name == name
+    assert len(preset.nodes) >= 2
+    with TimingModel(timing_params(preset)) as model:
+        assert model.clock_ps == 0
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+def test_each_node_of_a_bundled_preset_names_its_source(name: str) -> None:
+    for node in load(name).nodes:
+        assert len(node.source) > 20
+        assert [point.utilisation for point in node.loaded] == [0.25, 0.5, 0.75, 0.9]
+
+
+def test_dram_pm_has_the_figures_that_were_published_for_optane() -> None:
+    optane = load("dram-pm").nodes[1]
+    assert (optane.read_latency_ns, optane.read_bandwidth_gbps) == (305, 39.4)
+    assert (optane.write_bandwidth_gbps, optane.granularity_bytes) == (13.9, 256)
+    assert optane.cpus == ()
+
+
+def test_errors_name_file_line_and_field() -> None:
+    line = GOOD[: GOOD.index("read_latency_ns: 305")].count("\n") + 1
+    text = GOOD.replace("read_latency_ns: 305", "read_latency_ns: -1")
+    assert error_of(text).startswith(f"p.yaml:{line}: nodes.1.read_latency_ns: ")
+
+
+def test_unknown_and_missing_fields_are_refused() -> None:
+    text = GOOD.replace("granularity_bytes: 256", "granularty: 256")
+    assert "nodes.1.granularty" in error_of(text)
+    assert "nodes.1.size" in error_of(GOOD.replace("Optane\n    size: 1GiB", "Optane"))
+
+
+def test_the_same_key_twice_is_refused() -> None:
+    assert "already set" in error_of(GOOD + "name: other\n")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("size: 1GiB", "size: 100MiB\n    granularity_bytes: 96", "power of two"),
+        ("size: 1GiB", "size: 65537KiB", "multiple of 2MiB"),
+        ("size: 1GiB", "size: 1", "with its unit"),
+        ("cpus: 0-1", "cpus: 1-2", "0 to n-1"),
+        ("cpus: 0-1", "cpus: ''", "0 to n-1"),
+        ("cpus: 0-1", "cpus: 0..1", "list of CPUs"),
+        ("utilisation: 0.90, factor: 1.47", "utilisation: 0.90, factor: 1.1", "ascend"),
+        ("nodes:", "distances: [[10]]\nnodes:", "2 rows of 2"),
+        ("nodes:", "distances: [[10, 9], [20, 10]]\nnodes:", "11 to 254"),
+    ],
+)
+def test_what_no_machine_can_be_is_refused(old: str, new: str, told: str) -> None:
+    assert old in GOOD
+    assert told in error_of(GOOD.replace(old, new, 1))
+
+
+def test_a_preset_that_is_not_there_names_those_that_are() -> None:
+    with pytest.raises(ConfigError, match="dram-pm, dram-cxl"):
+        load("dram-pn")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load("/nowhere/p.yaml")
+
+
+def test_a_file_is_a_preset_too(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(GOOD.replace("name: dram-pm", "name: mine"))
+    assert load(str(path)).name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [("0-1", (0, 1)), ("0,2-3", (0, 2, 3)), (3, (3,)), ("", ()), (None, ()), ([1, 0], (1, 0))],
+)
+def test_lists_of_cpus(text: object, cpus: tuple[int, ...]) -> None:
+    assert parse_cpus(text) == cpus
+
+
+def test_node_flags_replace_the_nodes_and_inherit_what_they_leave_out() -> None:
+    flags = ["size=256MiB,cpus=0,2", "size=128MiB,cpus=1", "read-latency=400,read-bandwidth=10"]
+    made = with_nodes(load("dram-pm"), flags)
+    assert [node.size // MIB for node in made.nodes] == [256, 128, 1024]
+    assert [node.cpus for node in made.nodes] == [(0, 2), (1,), ()]
+    assert made.nodes[0].read_latency_ns == load("dram-pm").nodes[0].read_latency_ns
+    assert (made.nodes[2].read_latency_ns, made.nodes[2].read_bandwidth_gbps) == (400, 10)
+    assert made.nodes[2].granularity_bytes == 256
+
+
+def test_without_cpus_in_any_flag_the_first_node_has_them() -> None:
+    made = with_nodes(load("dram-pm"), ["size=256MiB", "size=128MiB"])
+    assert [node.cpus for node in made.nodes] == [(0, 1), ()]
+
+
+@pytest.mark.parametrize(
+    ("flag", "told"),
+    [
+        ("speed=3", "'speed=3' is not FIELD=VALUE"),
+        ("size", "'size' is not FIELD=VALUE"),
+        ("size=1", "nodes.0.size: write a size with its unit"),
+        ("read-latency=slow", "nodes.0.read_latency_ns"),
+    ],
+)
+def test_wrong_node_flags_say_what_is_wrong(flag: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        with_nodes(load("dram-pm"), [flag])
+
+
+def test_cpus_are_spread_over_the_nodes_that_have_some() -> None:
+    two = with_nodes(load("dram-pm"), ["cpus=0", "cpus=1", "size=1GiB"])
+    assert [node.cpus for node in with_cpus(two, 4).nodes] == [(0, 1), (2, 3), ()]
+    with pytest.raises(ConfigError, match="2 to 16"):
+        with_cpus(two, 1)
+
+
+def test_parts_by_name() -> None:
+    assert parts_named(["cache", "mlp"]) == Part.CACHE | Part.MLP
+    assert timing_params(load("dram-pm"), Part.CACHE).parts == Part.CACHE
+    with pytest.raises(ConfigError, match="bandwith"):
+        parts_named(["bandwith"])

@@ -1,0 +1,54 @@
+from pathlib import Path
+
+from hmd.emulate.flags import with_nodes
+from hmd.emulate.preset import Preset, load
+from hmd.emulate.qemu import BootFiles, SharedPage, command_line
+
+
+def words_of(preset: Preset, **files: object) -> list[str]:
+    given = {"kernel": Path("/k"), "initramfs_fd": 5, "agent_fd": 6, "console_fd": 7, "shares": ()}
+    return command_line("qemu", preset, BootFiles(**{**given, **files}), verbose=False)  # type: ignore[arg-type]
+
+
+def after(words: list[str], flag: str) -> list[str]:
+    return [words[i + 1] for i, word in enumerate(words) if word == flag]
+
+
+def test_each_node_has_its_memory_and_an_initiator() -> None:
+    nodes = [word for word in after(words_of(load("three-tier")), "-numa") if "memdev" in word]
+    assert nodes == [f"node,nodeid={i},memdev=ram{i},initiator=0" for i in range(3)]
+
+
+def test_hmat_tells_latency_before_bandwidth_for_each_target() -> None:
+    lines = [word for word in after(words_of(load("dram-pm")), "-numa") if "hmat-lb" in word]
+    slow = [line.split("memory,")[1] for line in lines if "target=1" in line]
+    assert slow == [
+        "data-type=read-latency,latency=305",
+        "data-type=write-latency,latency=305",
+        "data-type=read-bandwidth,bandwidth=39400M",
+        "data-type=write-bandwidth,bandwidth=13900M",
+    ]
+
+
+def test_a_socket_a_node_where_nodes_have_equal_runs_of_cpus() -> None:
+    even = with_nodes(load("dram-pm"), ["cpus=0-1", "cpus=2-3"])
+    assert after(words_of(even), "-smp") == ["4,sockets=2,cores=2,threads=1"]
+    uneven = with_nodes(load("dram-pm"), ["cpus=0,2", "cpus=1"])
+    words = words_of(uneven)
+    assert after(words, "-smp") == ["3,sockets=3,cores=1,threads=1"]
+    assert "cpu,node-id=0,socket-id=2,core-id=0" in after(words, "-numa")
+
+
+def test_files_are_inherited_descriptors() -> None:
+    words = words_of(load("dram-pm"), shared_page=SharedPage(9, 1 << 20))
+    assert after(words, "-initrd") == ["/proc/self/fd/5"]
+    assert any("mem-path=/proc/self/fd/9,size=1048576B" in word for word in words)
+    assert not any("/dev/shm" in word or "/tmp" in word for word in words)
+
+
+def test_the_root_is_read_only_and_commas_in_folders_are_escaped() -> None:
+    shares = (("root", Path("/"), False), ("rw0", Path("/a,b"), True))
+    root, writable = after(words_of(load("dram-pm"), shares=shares), "-fsdev")
+    assert root.endswith("readonly=on")
+    assert "path=/a,,b," in writable
+    assert "readonly" not in writable
