@@ -1,0 +1,88 @@
+"""What ``hmd migrate`` says of its work: a table or JSON, and for each failure what to do."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from hmd.cli.output import format_bytes, format_count, print_table
+from hmd.errors import HmdError
+from hmd.migrate import Status
+from hmd.migrate.outcome import PAGE_BYTES
+from hmd.migrate.tally import Tally
+
+
+def failure(tally: Tally, args: argparse.Namespace) -> HmdError | None:
+    """Return why nothing could be moved, where something should have been."""
+    if tally.moved_pages or not tally.failures:
+        return None
+    reason = max(tally.failures, key=lambda status: tally.failures[status])
+    return HmdError(f"nothing was moved to node {args.to}: {_advice(reason, args)}")
+
+
+def _advice(reason: Status, args: argparse.Namespace) -> str:
+    node, pid = args.to, args.pid
+    return {
+        Status.NO_MEMORY: "it is full; free memory there ('hmd topology' shows it)"
+        " or move less with --limit",
+        Status.CPUSET: f"the cpuset of process {pid} keeps it off this node; "
+        f"add {node} to cpuset.mems of its cgroup",
+        Status.OFFLINE: "it has no memory now; bring it online or choose another",
+        Status.SHARED: "other processes map these pages too; --shared moves them",
+        Status.BUSY: "the pages are in use by a device or the kernel; try again later",
+        Status.UNMOVABLE: "these pages cannot be moved (the zero page, devices)",
+        Status.NOT_PRESENT: "the process gave its pages back meanwhile; try again",
+        Status.GONE: f"process {pid} has exited",
+    }.get(reason, "the kernel refused; 'dmesg' may tell why")
+
+
+def document(tally: Tally, args: argparse.Namespace) -> dict[str, Any]:
+    """Return the JSON form; pages are of 4 KiB."""
+    return {
+        "pid": args.pid,
+        "to": args.to,
+        "from": args.from_node,
+        "dry_run": args.dry_run,
+        "resident_pages": tally.resident_pages,
+        "moved_pages": tally.moved_pages,
+        "moved_bytes": tally.moved_bytes,
+        "limited": tally.limited,
+        "flows": [
+            {"from": source, "to": target, "pages": pages}
+            for (source, target), pages in sorted(tally.moved.items())
+        ],
+        "pages": {status.name.lower(): pages for status, pages in sorted(tally.pages.items())},
+        "calls": tally.calls,
+        "seconds": round(tally.seconds, 6),
+    }
+
+
+def print_tally(tally: Tally, args: argparse.Namespace) -> None:
+    """Print a table of pages by what became of them, the sum, and advice on failures."""
+    if not tally.pages:
+        where = f"node {args.from_node}" if args.from_node is not None else "another node"
+        print(f"Nothing to move: process {args.pid} has no movable pages on {where}.")
+        return
+    rows = [
+        (
+            status.name.lower().replace("_", " "),
+            format_count(pages),
+            format_bytes(pages * PAGE_BYTES),
+        )
+        for status, pages in sorted(tally.pages.items())
+    ]
+    print_table(("pages", "count", "size"), rows, right=("count", "size"))
+    done = "Would move" if args.dry_run else "Moved"
+    sources = ", ".join(f"{source}" for source, _ in sorted(tally.moved))
+    come_from = f" from node {sources}" if sources else ""
+    stopped = " (stopped at --limit)" if tally.limited else ""
+    print(
+        f"{done} {format_bytes(tally.moved_bytes)}{come_from} to node {args.to}"
+        f" in {tally.seconds:.2f} s{stopped}."
+    )
+    for reason in sorted(tally.failures):
+        print(f"{_words(reason)}: {_advice(reason, args)}")
+
+
+def _words(status: Status) -> str:
+    return status.name.lower().replace("_", " ")

@@ -1,0 +1,104 @@
+"""``hmd migrate`` on this host: what it refuses, and what it says where there is nothing to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from hmd.cli.main import main
+from hmd.errors import Exit
+
+
+@pytest.fixture
+def child() -> Iterator[int]:
+    with subprocess.Popen(
+        ["sh", "-c", "echo; read x"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        process.stdout.readline()
+        yield process.pid
+        process.kill()
+
+
+def error_line(capsys) -> str:
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()
+    assert len(lines) == 1
+    assert captured.out == ""
+    return lines[0]
+
+
+def test_nothing_to_move_is_no_failure(capsys, child):
+    assert main(["migrate", "--pid", str(child), "--to", "0"]) == Exit.OK
+    assert capsys.readouterr().out == (
+        f"Nothing to move: process {child} has no movable pages on another node.\n"
+    )
+
+
+def test_json_counts_what_is_there(capsys, child):
+    assert main(["migrate", "--pid", str(child), "--to", "0", "--json"]) == Exit.OK
+    document = json.loads(capsys.readouterr().out)
+    assert document["pid"] == child
+    assert document["resident_pages"] > 10
+    assert document["moved_bytes"] == 0
+    assert document["pages"] == {}
+
+
+@pytest.mark.parametrize("pid", ["0", "-5", "4194304"])
+def test_no_such_process(capsys, pid):
+    assert main(["migrate", f"--pid={pid}", "--to", "0"]) == Exit.TARGET
+    assert error_line(capsys).startswith(f"hmd: no process {pid}")
+
+
+def test_a_process_that_has_exited(capsys):
+    with subprocess.Popen(["true"]) as gone:
+        os.waitid(os.P_PID, gone.pid, os.WEXITED | os.WNOWAIT)
+        assert main(["migrate", "--pid", str(gone.pid), "--to", "0"]) == Exit.TARGET
+        assert "has exited" in error_line(capsys)
+
+
+@pytest.mark.parametrize("option", ["--to", "--from"])
+def test_no_such_node_names_those_there_are(capsys, child, option):
+    nodes = {"--to": "0"} | {option: "77"}
+    words = [word for pair in nodes.items() for word in pair]
+    assert main(["migrate", "--pid", str(child), *words]) == Exit.TARGET
+    assert "no memory on node 77: this machine has it on 0" in error_line(capsys)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--range", "10"),
+        ("--range", "20-10"),
+        ("--range", "x-y"),
+        ("--limit", "5"),
+        ("--rate", "0"),
+        ("--rate", "5MiB"),
+    ],
+)
+def test_wrong_values_are_named(capsys, option, value):
+    with pytest.raises(SystemExit) as left:
+        main(["migrate", "--pid", "1", "--to", "0", option, value])
+    assert left.value.code == Exit.USAGE
+    assert f"argument {option}: {value!r}" in error_line(capsys)
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives up a capability")
+def test_no_permission_says_which(child):
+    done = subprocess.run(
+        ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace", "--"]
+        + [sys.executable, "-m", "hmd", "migrate", "--pid", str(child), "--to", "0"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == Exit.MISSING, done.stderr
+    assert done.stderr == (
+        f"hmd: no permission to move the memory of process {child}: "
+        "run as root or with CAP_SYS_PTRACE\n"
+    )
