@@ -129,10 +129,10 @@ def parse_smaps(data: bytes) -> Mappings:
     """Return the mappings of a smaps file, with ``huge_bytes``, eligibility and VMA flags."""
     headers = list(_HEADER.finditer(data))
     mappings = _columns([m.groups() for m in headers])
+    if not headers:
+        return mappings
     ends = [m.start() for m in headers[1:]] + [len(data)]
     bodies = [_parse_body(data[m.end() : end]) for m, end in zip(headers, ends, strict=True)]
-    if not bodies:
-        return mappings
     flags = [body[0] for body in bodies]
     hugetlb = np.array([b"ht" in f for f in flags])
     return replace(

@@ -1,0 +1,255 @@
+import mmap
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hmd.machine import huge_pages
+from hmd.machine.huge_pages import HugeSource, candidate_blocks, read_huge_pages
+from hmd.machine.mappings import (
+    HUGE_BYTES,
+    Access,
+    MappingKind,
+    kind_of,
+    parse_maps,
+    parse_smaps,
+    read_mapping_details,
+    read_mappings,
+)
+from hmd.machine.residency import parse_numa_maps, read_resident_bytes
+
+MAPS = b"""\
+559c42e4c000-559c42e51000 r-xp 00002000 fe:00 260131                     /usr/bin/cat
+559c7f327000-559c7f348000 rw-p 00000000 00:00 0                          [heap]
+7f1200000000-7f1240000000 rw-p 00000000 00:00 0\x20
+7f1240000000-7f1240200000 rw-s 00000000 00:01 1029                       /memfd:pool (deleted)
+7f1250000000-7f1260000000 rw-s 4010000000 00:06 512                      /dev/nvidia0
+7f1270000000-7f1270400000 rw-p 00000000 00:10 77                         /anon_hugepage (deleted)
+7f1271000000-7f1271001000 r--p 00000000 fe:00 9                          /opt/a name with  blanks
+7ffd41bfe000-7ffd41c1f000 rw-p 00000000 00:00 0                          [stack]
+7ffd41d00000-7ffd41d02000 r-xp 00000000 00:00 0                          [vdso]
+ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]
+"""
+
+SMAPS = b"""\
+7f1200000000-7f1240000000 rw-p 00000000 00:00 0\x20
+Size:            1048576 kB
+KernelPageSize:        4 kB
+AnonHugePages:    524288 kB
+ShmemPmdMapped:        0 kB
+FilePmdMapped:         0 kB
+THPeligible:           1
+VmFlags: rd wr mr mw me ac sd hg\x20
+7f1250000000-7f1260000000 rw-s 4010000000 00:06 512                      /opt/mapped-io
+Size:             262144 kB
+THPeligible:           0
+VmFlags: rd wr sh mr mw me ms pf io dc de dd\x20
+7f1270000000-7f1270400000 rw-p 00000000 00:10 77                         /mnt/huge/pool
+Size:               4096 kB
+KernelPageSize:     2048 kB
+THPeligible:           0
+VmFlags: rd wr mr mw me dc de ht\x20
+"""
+
+
+def test_columns_of_maps():
+    maps = parse_maps(MAPS)
+    assert len(maps) == 10
+    assert maps.start[0] == 0x559C42E4C000
+    assert maps.end[-1] == 0xFFFFFFFFFF601000
+    assert [MappingKind(k).name for k in maps.kind] == [
+        "FILE", "HEAP", "ANON", "SHM", "SPECIAL", "HUGETLB", "FILE", "STACK", "SPECIAL", "SPECIAL",
+    ]  # fmt: skip
+    assert maps.access[0] == Access.READ | Access.EXEC
+    assert maps.access[3] == Access.READ | Access.WRITE | Access.SHARED
+    assert maps.path[6] == "/opt/a name with  blanks"
+
+
+def test_what_may_move():
+    maps = parse_maps(MAPS)
+    assert maps.movable.tolist() == [False, True, True, True, False, True, True, True, False, False]
+    addresses = np.array(
+        [0, 0x559C7F327000, 0x559C7F348000, 0x7F1200000000, 0x7F1250000000, 2**64 - 1], np.uint64
+    )
+    assert maps.movable_at(addresses).tolist() == [False, True, False, True, False, False]
+
+
+def test_huge_pages_need_an_aligned_block():
+    maps = parse_maps(MAPS)
+    assert maps.huge_eligible.tolist() == [False, False, True, True] + [False] * 6
+    odd = parse_maps(b"7f1200001000-7f1200400fff rw-p 00000000 00:00 0 \n")
+    assert odd.huge_eligible.tolist() == [True]
+    short = parse_maps(b"7f1200001000-7f1200400000 rw-p 00000000 00:00 0 \n")
+    assert candidate_blocks(short).tolist() == [0x7F1200200000]
+    assert parse_maps(b"7f1200001000-7f12003ff000 rw-p 0 0:0 0\n").huge_eligible.tolist() == [False]
+
+
+def test_candidates_are_whole_blocks():
+    blocks = candidate_blocks(parse_maps(MAPS))
+    assert len(blocks) == (1 << 30) // HUGE_BYTES + 1 + 2
+    assert not (blocks % HUGE_BYTES).any()
+
+
+def test_smaps_tells_io_hugetlb_and_huge_bytes():
+    maps = parse_smaps(SMAPS)
+    assert maps.movable.tolist() == [True, False, True]
+    assert maps.kind.tolist() == [MappingKind.ANON, MappingKind.FILE, MappingKind.HUGETLB]
+    assert maps.huge_bytes.tolist() == [512 << 20, 0, 0]
+    assert maps.huge_eligible.tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("", MappingKind.ANON),
+        ("[anon:glibc: malloc]", MappingKind.ANON),
+        ("[anon_shmem:pool]", MappingKind.SHM),
+        ("/SYSV00000000 (deleted)", MappingKind.SHM),
+        ("/dev/shm/PostgreSQL.1", MappingKind.SHM),
+        ("/dev/zero (deleted)", MappingKind.SHM),
+        ("/dev/dri/renderD128", MappingKind.SPECIAL),
+        ("anon_inode:[perf_event]", MappingKind.SPECIAL),
+        ("[stack:17]", MappingKind.STACK),
+        ("[vvar_vclock]", MappingKind.SPECIAL),
+        ("/dev/hugepages/vm", MappingKind.HUGETLB),
+        ("/usr/lib/libc.so.6 (deleted)", MappingKind.FILE),
+    ],
+)
+def test_kinds(path, kind):
+    assert kind_of(path) == kind
+
+
+@given(st.binary(max_size=400))
+def test_garbage_is_skipped(data):
+    assert len(parse_maps(data)) <= data.count(b"\n") + 1
+    parse_smaps(data)
+    parse_numa_maps(data)
+
+
+@given(st.lists(st.sampled_from(MAPS.split(b"\n") + SMAPS.split(b"\n")), max_size=30), st.data())
+def test_torn_files_are_read_as_far_as_they_go(lines, data):
+    text = b"\n".join(lines)
+    text = text[: data.draw(st.integers(0, len(text)))]
+    for parsed in (parse_maps(text), parse_smaps(text)):
+        n = len(parsed)
+        assert all(
+            len(column) == n
+            for column in (parsed.end, parsed.kind, parsed.movable, parsed.huge_bytes, parsed.path)
+        )
+        parsed.movable_at(np.array([0, 2**63], np.uint64))
+    parse_numa_maps(text)
+
+
+def test_numa_maps_counts_in_the_mapping_s_pages():
+    text = (
+        b"7f00 default anon=512 dirty=512 N0=500 N1=12 kernelpagesize_kB=4\n"
+        b"7f10 bind:1 file=/mnt/huge\\040N9=9 huge anon=3 N1=3 kernelpagesize_kB=2048\n"
+        b"7f20 default stack\n"
+        b"garbage N0= N=4 N2=x\n"
+    )
+    assert parse_numa_maps(text) == {0: 500 * 4096, 1: 12 * 4096 + (6 << 20)}
+
+
+def test_file_name_that_looks_like_a_count():
+    # The kernel escapes the blank, so that the name cannot pass for a count.
+    text = b"7f10 default file=/tmp/a\\040N3=7 mapped=1 N0=1 kernelpagesize_kB=4\n"
+    assert parse_numa_maps(text) == {0: 4096}
+
+
+def test_own_memory_is_seen():
+    block = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    before = read_resident_bytes(os.getpid())
+    block[:: mmap.PAGESIZE] = b"x" * (64 << 20 >> 12)
+    after = read_resident_bytes(os.getpid())
+    assert before is not None
+    assert after is not None
+    assert sum(after.values()) - sum(before.values()) >= 60 << 20
+    address = np.frombuffer(block, np.uint8).ctypes.data
+    maps = read_mappings(os.getpid())
+    assert maps is not None
+    assert maps.movable_at(np.array([address], np.uint64)).all()
+
+
+def test_every_live_process_is_read():
+    seen = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        pid = int(folder.name)
+        for maps in (read_mappings(pid), read_mapping_details(pid)):
+            if maps is not None:
+                assert (maps.start < maps.end).all()
+                assert (np.diff(maps.start.astype(np.float64)) >= 0).all()
+        resident = read_resident_bytes(pid)
+        seen += bool(resident and sum(resident.values()))
+        if maps is not None:
+            read_huge_pages(pid, maps)
+    assert seen
+
+
+def test_every_line_of_real_maps_is_understood():
+    text = Path("/proc/self/maps").read_bytes()
+    assert len(parse_maps(text)) == text.count(b"\n")
+
+
+def test_gone_process_is_none(tmp_path):
+    assert read_mappings(2**22 + 1) is None
+    assert read_mapping_details(1, tmp_path) is None
+    assert read_resident_bytes(1, tmp_path) is None
+
+
+@pytest.fixture
+def huge_block():
+    block = mmap.mmap(-1, 16 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    block.madvise(mmap.MADV_HUGEPAGE)
+    block[: 8 << 20 : mmap.PAGESIZE] = b"x" * (8 << 20 >> 12)
+    view = np.frombuffer(block, np.uint8)
+    details = read_mapping_details(os.getpid())
+    assert details is not None
+    row = int(np.searchsorted(details.start, view.ctypes.data, side="right")) - 1
+    if details.huge_bytes[row] < 4 << 20:
+        pytest.skip("this kernel gave no huge pages")
+    return view
+
+
+def test_real_huge_pages_are_found(huge_block):
+    first = huge_block.ctypes.data
+    maps = read_mappings(os.getpid())
+    assert maps is not None
+    found = read_huge_pages(os.getpid(), maps)
+    assert found is not None
+    mine = found.address[(found.address >= first) & (found.address < first + (16 << 20))]
+    assert len(mine) >= 2
+    assert (mine < first + (8 << 20)).all()
+
+
+@pytest.mark.root
+def test_both_exact_sources_agree(huge_block):
+    maps = read_mappings(os.getpid())
+    assert maps is not None
+    blocks = candidate_blocks(maps)
+    inside = (blocks >= huge_block.ctypes.data) & (blocks < huge_block.ctypes.data + (16 << 20))
+    proc = Path("/proc")
+    scan = huge_pages._from_scan(os.getpid(), blocks[inside], proc)
+    flags = huge_pages._from_flags(os.getpid(), blocks[inside], proc)
+    if scan is None or flags is None:
+        pytest.skip("needs Linux 6.7 and CAP_SYS_ADMIN")
+    assert scan.source == HugeSource.SCAN
+    assert flags.source == HugeSource.FLAGS
+    assert scan.address.tolist() == flags.address.tolist()
+
+
+def test_without_pagemap_smaps_vouches_for_whole_mappings(tmp_path):
+    (tmp_path / "7").mkdir()
+    whole = SMAPS.replace(b"AnonHugePages:    524288", b"AnonHugePages:   1048576")
+    (tmp_path / "7/smaps").write_bytes(whole)
+    (tmp_path / "7/maps").write_bytes(MAPS)
+    found = read_huge_pages(7, parse_maps(MAPS), tmp_path)
+    assert found is not None
+    assert found.source == HugeSource.SMAPS
+    assert len(found.address) == 512 + 2
+    (tmp_path / "7/smaps").write_bytes(SMAPS)
+    half = read_huge_pages(7, parse_maps(MAPS), tmp_path)
+    assert half is not None
+    assert len(half.address) == 2
