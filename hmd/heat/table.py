@@ -1,7 +1,288 @@
-"""Page heat in flat arrays (see the class)."""
+"""The heat table: for every page of the tracked processes how hot it is and where it lies.
+
+Takes batches of samples and answers about residency, gives rates per page. Flat arrays in
+chunks of 2 MiB of address space, made on demand, 11 bytes a page. Counting a sample costs about
+10 ns; cooling and rates cost what hmd.heat.cooling and hmd.heat.estimate say.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.heat.census import count_nodes
+from hmd.heat.chunks import Chunks
+from hmd.heat.clock import Clocks
+from hmd.heat.cooling import fold
+from hmd.heat.estimate import estimate
+from hmd.heat.layout import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED, PAGE_BYTES
+from hmd.heat.scatter import KINDS, scatter
+from hmd.heat.settings import HeatSettings, HeatStats
+from hmd.machine.process import ProcessId
+from hmd.sample.batch import AccessBatch, Kind
+
+#: A move adds this to a page's wear; wear halves in about ten ticks.
+MOVE_WEAR = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """How hot pages are now, shape ``(chunks, 512)``; 0 where no page is.
+
+    ``rate`` is in accesses a tick, ``support`` the number of samples behind it.
+    """
+
+    rate: npt.NDArray[np.float32]
+    support: npt.NDArray[np.float32]
+
+
+class Moves(Protocol):
+    """The columns of a plan that the table needs (:class:`hmd.decide.plan.Plan`)."""
+
+    @property
+    def processes(self) -> tuple[ProcessId, ...]:
+        """The processes that ``process`` indexes."""
+        ...
+
+    @property
+    def process(self) -> npt.NDArray[np.int32]:
+        """Index of each page's process."""
+        ...
+
+    @property
+    def address(self) -> npt.NDArray[np.uint64]:
+        """Start of each page."""
+        ...
+
+    @property
+    def pages(self) -> npt.NDArray[np.uint32]:
+        """Size of each page in 4 KiB."""
+        ...
+
+    @property
+    def from_node(self) -> npt.NDArray[np.int16]:
+        """Where each page was."""
+        ...
+
 
 class HeatTable:
-    """Cooled access counts per page, in 2 MiB chunks."""
+    """Cooled access counts, and the node, of every page of the tracked processes.
+
+    ``chunks`` holds the columns. A tick is one call of :meth:`update`.
+    """
+
+    def __init__(self, settings: HeatSettings | None = None) -> None:
+        self.settings = settings or HeatSettings()
+        self.stats = HeatStats()
+        self.chunks = Chunks()
+        self.clocks = Clocks(self.settings)
+        self._kind_weight = np.ones(KINDS, np.float32)
+        self._kind_weight[Kind.STORE] = self.settings.store_weight
+        self._worn = False
+
+    @property
+    def processes(self) -> tuple[ProcessId, ...]:
+        """The tracked processes; ``process`` columns index them."""
+        return self.clocks.processes
+
+    def track(self, processes: Sequence[ProcessId]) -> None:
+        """Follow these processes: the heat of those that stay is kept, of others dropped.
+
+        Rows of later batches index ``processes``.
+        """
+        if tuple(processes) == self.processes:
+            return
+        slots = self.clocks.track(processes)
+        self.chunks.renumber(slots)
+        self._measure()
+
+    def update(self, batch: AccessBatch) -> None:
+        """Count a tick's samples; call it once a tick, also with an empty batch."""
+        sums = np.zeros((len(self.processes), 3), np.float64)
+        row, ignored = 0, 0
+        while True:
+            chunks = self.chunks
+            used = np.array([chunks.used, 0], np.int64)
+            row = scatter(
+                row,
+                batch.process,
+                batch.address,
+                batch.kind,
+                batch.period,
+                self._kind_weight,
+                chunks.keys,
+                chunks.places,
+                used,
+                chunks.columns.process,
+                chunks.columns.address,
+                chunks.columns.recent,
+                chunks.columns.recent_sum,
+                sums,
+            )
+            chunks.used = int(used[0])
+            ignored += int(used[1])
+            if row == len(batch):
+                break
+            chunks.grow()
+        self.stats.samples += len(batch) - ignored
+        self.stats.ignored += ignored
+        self.clocks.count(sums)
+        self._close_windows()
+        self._heal()
+        self._measure()
+
+    def rates(self) -> Rates:
+        """Return how hot every page is now."""
+        chunks, clocks = self.chunks, self.clocks
+        columns = chunks.columns
+        rate = np.empty((chunks.used, CHUNK_PAGES), np.float32)
+        support = np.empty((chunks.used, CHUNK_PAGES), np.float32)
+        estimate(
+            chunks.used,
+            columns.process,
+            columns.huge,
+            columns.node,
+            columns.heat,
+            columns.recent,
+            columns.exposure,
+            clocks.clock,
+            clocks.window,
+            clocks.unit,
+            clocks.intensity,
+            rate,
+            support,
+        )
+        return Rates(rate, support)
+
+    def place(
+        self, process: int, addresses: npt.NDArray[np.uint64], node: npt.NDArray[np.int8]
+    ) -> None:
+        """Take note of where the pages of some chunks of a process are.
+
+        ``addresses`` are starts of chunks, shape ``(k,)``; ``node`` has shape ``(k, 512)``: a
+        node, ``ABSENT``, or ``FIXED - node`` for a page that must stay. Chunks without any page
+        are dropped or not even made.
+        """
+        present = (node != ABSENT).any(axis=1)
+        found = self.chunks.find(process, addresses)
+        new = present & (found < 0)
+        if new.any():
+            self.chunks.add(process, addresses[new])
+            found = self.chunks.find(process, addresses)
+        columns, rows = self.chunks.columns, found[present]
+        columns.node[rows] = node[present]
+        columns.resident[rows] = (node[present] != ABSENT).sum(axis=1)
+        columns.swept[rows] = self.clocks.tick
+        gone = found[~present & (found >= 0)]
+        if len(gone):
+            self.chunks.remove(gone)
+        self._measure()
+
+    def set_huge(self, process: int, addresses: npt.NDArray[np.uint64]) -> None:
+        """Take note of which chunks of a process are huge pages: these and no others."""
+        columns, used = self.chunks.columns, self.chunks.used
+        columns.huge[:used][columns.process[:used] == process] = False
+        found = self.chunks.find(process, addresses)
+        columns.huge[found[found >= 0]] = True
+
+    def settle(
+        self, moves: Moves, node: npt.NDArray[np.int16], stuck: npt.NDArray[np.bool_]
+    ) -> None:
+        """Take note of what became of a plan; all columns have shape ``(n,)``.
+
+        ``node`` is where each page is now, below 0 where that is not known; ``stuck`` marks
+        pages that could not be moved for a reason of their own: they are left alone until they
+        are next swept. A page that has moved gets wear, which makes the next move dearer.
+        """
+        if not len(moves.address):
+            return
+        slots = {process: slot for slot, process in enumerate(self.processes)}
+        slot_of = np.array([slots.get(p, -1) for p in moves.processes], np.int32)
+        rows = slot_of[moves.process]
+        for slot in np.unique(rows[rows >= 0]):
+            mine = np.flatnonzero(rows == slot)
+            found = self.chunks.find(int(slot), moves.address[mine])
+            mine, found = mine[found >= 0], found[found >= 0]
+            self._settle_pages(moves, node, stuck, mine, found)
+
+    def _settle_pages(
+        self,
+        moves: Moves,
+        node: npt.NDArray[np.int16],
+        stuck: npt.NDArray[np.bool_],
+        rows: npt.NDArray[np.intp],
+        found: npt.NDArray[np.int32],
+    ) -> None:
+        """Settle rows of one process, whose chunks are ``found``."""
+        columns = self.chunks.columns
+        # Unknown: the chunk is swept first of all.
+        columns.swept[found[node[rows] < 0]] = 0
+        here = node[rows] >= 0
+        rows, found = rows[here], found[here]
+        page = (moves.address[rows] % CHUNK_BYTES // PAGE_BYTES).astype(np.int64)
+        where = node[rows].astype(np.int8)
+        coded = np.where(stuck[rows], FIXED - where, where).astype(np.int8)
+        moved = where != moves.from_node[rows]
+        huge = moves.pages[rows] == CHUNK_PAGES
+        present = columns.node[found[huge]] != ABSENT
+        columns.node[found[huge]] = np.where(present, coded[huge, None], ABSENT)
+        columns.node[found[~huge], page[~huge]] = coded[~huge]
+        worn = columns.wear[found, page]
+        worn[moved] = np.minimum(worn[moved], 255 - MOVE_WEAR) + MOVE_WEAR
+        columns.wear[found, page] = worn
+        self._worn |= bool(moved.any())
+
+    def resident_pages(self, nodes: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return pages by process and node, shape ``(processes, nodes)``.
+
+        First those that may be moved, then those that must stay.
+        """
+        movable = np.zeros((len(self.processes), nodes), np.int64)
+        fixed = np.zeros_like(movable)
+        columns = self.chunks.columns
+        count_nodes(self.chunks.used, columns.process, columns.node, movable, fixed)
+        return movable, fixed
+
+    def _close_windows(self) -> None:
+        """Fold the windows that have enough samples into the history."""
+        chunks, clocks = self.chunks, self.clocks
+        columns = chunks.columns
+        resident = np.bincount(
+            columns.process[: chunks.used],
+            weights=columns.resident[: chunks.used],
+            minlength=len(self.processes),
+        )
+        window, keep = clocks.due(resident)
+        if not window.any():
+            return
+        fold(
+            chunks.used,
+            columns.process,
+            clocks.clock,
+            window,
+            keep,
+            clocks.unit,
+            self.settings.surprise,
+            columns.heat,
+            columns.recent,
+            columns.exposure,
+            columns.heat_sum,
+            columns.recent_sum,
+        )
+        clocks.close(window, keep)
+        self.stats.windows += int(np.count_nonzero(window))
+
+    def _heal(self) -> None:
+        """Let the wear of moved pages fade."""
+        if self._worn:
+            wear = self.chunks.columns.wear[: self.chunks.used]
+            wear -= (wear >> 4) + (wear > 0)
+            self._worn = bool(wear.any())
+
+    def _measure(self) -> None:
+        self.stats.chunks = self.chunks.used
+        self.stats.bytes = self.chunks.nbytes

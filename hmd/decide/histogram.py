@@ -1,0 +1,190 @@
+"""The default policy: fill the fast tiers, less headroom, with the hottest pages that fit.
+
+Takes rates per page and the machine, gives a plan; about 30 ns a tracked page and 0.3 µs a move.
+The threshold between hot and cold comes from the histogram of heat and the room there is, never
+from a setting (as in Lee et al., "MEMTIS", SOSP 2023), so that it holds for any program and any
+machine. Any number of tiers: what does not fit a tier competes for the next one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.decide.choice import choose, collect
+from hmd.decide.order import arrange
+from hmd.decide.plan import MachineView, Plan
+from hmd.heat.layout import CHUNK_PAGES, PAGE_BYTES
+from hmd.heat.table import HeatTable, Rates
+
+NAME = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How the histogram policy decides.
+
+    ``headroom_fraction`` of a node's memory, but at least ``headroom_bytes``, stays free on every
+    tier but the last, where only ``headroom_bytes`` do: for new pages of the programs, and to
+    keep the kernel from reclaiming. Pages are demoted for it once less than half is left.
+    ``hysteresis``: how many times hotter a page must be than the one that it displaces.
+    ``confidence``: how sure of that, in standard deviations of each page's heat.
+    ``samples_min``: samples that a page must rest on before it is promoted.
+    """
+
+    headroom_fraction: float = 0.02
+    headroom_bytes: int = 4 << 20
+    hysteresis: float = 1.5
+    confidence: float = 2.0
+    samples_min: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Nodes:
+    """The machine as arrays by node id; ids without memory have tier -1."""
+
+    tier: npt.NDArray[np.int64]
+    room: npt.NDArray[np.int64]
+    headroom: npt.NDArray[np.int64]
+    near: npt.NDArray[np.int64]
+    tiers: int
+
+
+class Histogram:
+    """The hottest set that fits, by histogram."""
+
+    name = NAME
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings()
+
+    def plan(self, heat: HeatTable, machine: MachineView) -> Plan:
+        """Return the moves to make now; an empty plan where nothing pays."""
+        nodes = self._nodes(machine)
+        if nodes.tiers < 2 or not heat.chunks.used or machine.budget_bytes < PAGE_BYTES:
+            return Plan.empty(heat.processes)
+        movable, _ = heat.resident_pages(len(nodes.tier))
+        holds = movable.sum(axis=0) + nodes.room
+        capacity = _by_tier(nodes, holds)
+        relieve = _by_tier(nodes, nodes.room) < -_by_tier(nodes, nodes.headroom) / 2
+        rates = heat.rates()
+        wanted = np.empty((heat.chunks.used, CHUNK_PAGES), np.int8)
+        key = np.empty((heat.chunks.used, CHUNK_PAGES), np.float32)
+        columns = heat.chunks.columns
+        risers = choose(
+            heat.chunks.used,
+            columns.huge,
+            columns.node,
+            columns.wear,
+            rates.rate,
+            rates.support,
+            nodes.tier,
+            capacity,
+            self.settings.confidence,
+            self.settings.hysteresis,
+            self.settings.samples_min,
+            wanted,
+            key,
+        )
+        if not risers and not relieve[:-1].any():
+            return Plan.empty(heat.processes)
+        return _arranged(heat, machine, nodes, relieve, rates, wanted, key)
+
+    def _nodes(self, machine: MachineView) -> _Nodes:
+        """Return the machine's nodes as arrays."""
+        topology, settings = machine.topology, self.settings
+        ranks = sorted({node.tier for node in topology.nodes})
+        size = max((node.id for node in topology.nodes), default=-1) + 1
+        tier = np.full(size, -1, np.int64)
+        room, headroom = np.zeros(size, np.int64), np.zeros(size, np.int64)
+        distance = np.full((size, size), np.iinfo(np.int64).max)
+        for node in topology.nodes:
+            tier[node.id] = ranks.index(node.tier)
+            for other, hops in zip(topology.nodes, node.distances, strict=False):
+                distance[node.id, other.id] = hops
+        for memory in machine.memory:
+            if memory.node >= size or tier[memory.node] < 0:
+                continue
+            keep = settings.headroom_bytes
+            if tier[memory.node] < len(ranks) - 1:
+                keep = max(keep, int(settings.headroom_fraction * memory.total_bytes))
+            headroom[memory.node] = keep // PAGE_BYTES
+            room[memory.node] = (memory.free_bytes - keep) // PAGE_BYTES
+        near = np.argsort(distance, axis=1, kind="stable").astype(np.int64)
+        return _Nodes(tier, room, headroom, near, len(ranks))
+
+
+def _by_tier(nodes: _Nodes, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the sums of a column of nodes over each tier."""
+    return np.array([values[nodes.tier == tier].sum() for tier in range(nodes.tiers)], np.int64)
+
+
+def _arranged(
+    heat: HeatTable,
+    machine: MachineView,
+    nodes: _Nodes,
+    relieve: npt.NDArray[np.bool_],
+    rates: Rates,
+    wanted: npt.NDArray[np.int8],
+    key: npt.NDArray[np.float32],
+) -> Plan:
+    """Return the plan that brings pages to the tiers where they are wanted."""
+    columns = heat.chunks.columns
+    chunk, page = _movers(heat, nodes, wanted)
+    source = columns.node[chunk, page].astype(np.int64)
+    here, goal = nodes.tier[source], wanted[chunk, page].astype(np.int64)
+    falls = goal > here
+    # Promotions by heat, hottest first; then what may go down, by tier, coldest first.
+    heats = key[chunk, page]
+    ordered = np.lexsort((np.where(falls, heats, -heats), np.where(falls, here, -1), falls))
+    chunk, page, source, here, goal, falls = (
+        column[ordered] for column in (chunk, page, source, here, goal, falls)
+    )
+    promotions = len(falls) - int(np.count_nonzero(falls))
+    begin = promotions + np.searchsorted(here[promotions:], np.arange(nodes.tiers), side="left")
+    end = promotions + np.searchsorted(here[promotions:], np.arange(nodes.tiers), side="right")
+    size = np.where(columns.huge[chunk], CHUNK_PAGES, 1).astype(np.int64)
+    moved, target = np.empty(len(chunk), np.int64), np.empty(len(chunk), np.int64)
+    moves = arrange(
+        promotions,
+        size,
+        source,
+        goal,
+        begin.astype(np.int64),
+        end.astype(np.int64),
+        relieve,
+        nodes.room.copy(),
+        nodes.near,
+        nodes.tier,
+        machine.budget_bytes // PAGE_BYTES,
+        moved,
+        target,
+    )
+    rows = moved[:moves]
+    chunk, page = chunk[rows], page[rows]
+    return Plan(
+        heat.processes,
+        columns.process[chunk],
+        columns.address[chunk] + page.astype(np.uint64) * np.uint64(PAGE_BYTES),
+        size[rows].astype(np.uint32),
+        source[rows].astype(np.int16),
+        target[:moves].astype(np.int16),
+        rates.rate[chunk, page],
+    )
+
+
+def _movers(
+    heat: HeatTable, nodes: _Nodes, wanted: npt.NDArray[np.int8]
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int16]]:
+    """Return chunk and page of all pages that are not on the tier where they are wanted."""
+    columns, room = heat.chunks.columns, 1 << 14
+    while True:
+        chunk, page = np.empty(room, np.int32), np.empty(room, np.int16)
+        movers = collect(
+            heat.chunks.used, columns.huge, columns.node, wanted, nodes.tier, chunk, page
+        )
+        if movers <= room:
+            return chunk[:movers], page[:movers]
+        room = movers

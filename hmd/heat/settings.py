@@ -1,0 +1,40 @@
+"""What can be set of the heat table, and what it counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class HeatSettings:
+    """How samples become heat. The defaults adapt to the memory of each process.
+
+    ``cooling_samples``: history is halved after this many samples of its process; None is
+    ``cooling_samples_per_page`` times its resident pages.
+    ``window_pages_per_sample``: a window closes, and may contradict the history, when there is
+    a sample for this many resident pages; smaller is slower to react and surer.
+    ``window_samples_min``: no window closes on fewer samples.
+    ``surprise``: deviation, in standard deviations, from which history loses weight.
+    ``store_weight``: what a store counts for against a load.
+    """
+
+    cooling_samples: int | None = None
+    cooling_samples_per_page: float = 16.0
+    window_pages_per_sample: float = 8.0
+    window_samples_min: int = 256
+    surprise: float = 1.5
+    store_weight: float = 1.0
+
+
+@dataclass(slots=True)
+class HeatStats:
+    """Counters since the table was made; ``chunks`` and ``bytes`` are of now.
+
+    ``ignored`` are samples of no tracked process or no user address, ``windows`` those closed.
+    """
+
+    samples: int = 0
+    ignored: int = 0
+    windows: int = 0
+    chunks: int = 0
+    bytes: int = 0
