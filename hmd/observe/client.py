@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ def ask(path: Path, command: str, timeout_s: float = 5.0) -> dict[str, Any]:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
             s.settimeout(timeout_s)
-            s.connect(str(path))
+            _connect(s, path, timeout_s)
             s.sendall(json.dumps({"command": command}).encode() + b"\n")
             answer = _line(s)
     except (FileNotFoundError, ConnectionRefusedError):
@@ -41,6 +42,18 @@ def ask(path: Path, command: str, timeout_s: float = 5.0) -> dict[str, Any]:
     if not isinstance(document, dict) or "error" in document:
         raise UnreachableError(f"the daemon on {path} refuses {command!r}: is it another version?")
     return document
+
+
+def _connect(s: socket.socket, path: Path, timeout_s: float) -> None:
+    """Connect, waiting while the queue is full: a Unix socket does not wait itself (unix(7))."""
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            return s.connect(str(path))
+        except BlockingIOError:
+            if time.monotonic() >= deadline_s:
+                raise
+            time.sleep(0.01)
 
 
 def _line(s: socket.socket) -> bytes:

@@ -20,7 +20,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from hmd.errors import HmdError
-from hmd.observe.snapshot import Snapshot
+from hmd.observe.snapshot import HEAT_LOG2, Snapshot
 from hmd.observe.tally import DURATION_BOUNDS_S, Durations
 
 Labels = tuple[str, ...]
@@ -109,11 +109,15 @@ def _sampling(now: Snapshot) -> Iterator[Metric]:
 def _heat(now: Snapshot) -> Iterator[Metric]:
     yield _gauge(
         "hmd_heat_pages",
-        "Pages of 4 KiB by log2 of their heat; bin 0 is heat below 1.",
-        ("bin",),
-        {(str(i),): pages for i, pages in enumerate(now.heat_pages)},
+        "Pages of 4 KiB by tier, and by log2 of their accesses a tick.",
+        ("tier", "heat_log2"),
+        {
+            (str(tier), str(log2)): pages
+            for tier, row in enumerate(now.heat_pages)
+            for log2, pages in zip(HEAT_LOG2, row or [0] * len(HEAT_LOG2), strict=True)
+        },
     )
-    yield _one("hmd_heat_table_bytes", "Memory of the heat table.", now.tracked_bytes)
+    yield _one("hmd_heat_table_bytes", "Memory of the heat table.", now.heat_table_bytes)
 
 
 def _moves(now: Snapshot) -> Iterator[Metric]:

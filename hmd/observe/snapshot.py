@@ -14,12 +14,15 @@ from hmd.observe.tally import Durations
 from hmd.observe.tick import Stage
 from hmd.sample.sampler import SamplerStats
 
+HEAT_LOG2 = tuple(range(-8, 16))
+"""Bins of heat: bin b is from 2**b accesses a tick, below twice that; the ends take the rest."""
+
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
     """Sums of one process or target; ``accesses`` by tier, last those of no known place.
 
-    ``resident_bytes`` by tier is what the kernel says (numa_maps), not what was sampled.
+    ``resident_bytes`` by tier is what sweeps of all pages found, also of those never sampled.
     """
 
     accesses: tuple[float, ...]
@@ -74,7 +77,8 @@ class Snapshot:
 
     ``started_s`` is Unix time, ``uptime_s`` how long after the start the snapshot was taken.
     ``tiers`` are node ids, fastest first; ``moved_bytes`` is by (from node, to node),
-    ``pages_by_status`` what became of planned pages, ``heat_pages`` the pages by log2 of heat.
+    ``pages_by_status`` what became of planned pages, ``heat_pages`` pages by tier and by the
+    bins of ``HEAT_LOG2``.
     """
 
     version: str
@@ -94,8 +98,8 @@ class Snapshot:
     moved_bytes: Mapping[tuple[int, int], int]
     pages_by_status: Mapping[str, int]
     failure_reasons: tuple[str, ...]
-    heat_pages: tuple[int, ...]
-    tracked_bytes: int
+    heat_pages: tuple[tuple[int, ...], ...]
+    heat_table_bytes: int
     tick_seconds: Durations
     stage_seconds: Mapping[Stage, Durations]
     stage_failures: Mapping[Stage, int]

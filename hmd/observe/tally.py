@@ -119,6 +119,7 @@ class Tally:
             self.stage_failures[stage] += 1
 
     def _follow(self, processes: Sequence[ProcessId], targets: Sequence[str]) -> None:
+        self.know_targets(targets)
         self.process_target = dict(zip(processes, targets, strict=True))
         for process in self.processes.keys() - self.process_target.keys():
             del self.processes[process]

@@ -1,0 +1,195 @@
+"""The last stage of a tick: sums it up, and publishes the snapshot that all readers share."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd import __version__
+from hmd.machine.process import PAGE_BYTES, PROC, ProcessId, read_stat
+from hmd.machine.topology import Topology
+from hmd.observe.document import status_document
+from hmd.observe.snapshot import (
+    Numbers,
+    ProcessNumbers,
+    ReloadState,
+    SamplerNumbers,
+    Snapshot,
+    TargetNumbers,
+)
+from hmd.observe.tally import FAILURE_REASONS, OTHER, Counts, Tally
+from hmd.observe.tick import Tick
+from hmd.sample.sampler import Sampler
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What of the configuration is told; ``targets`` are their names."""
+
+    config_file: str
+    dry_run: bool
+    tick_s: float
+    policy: str
+    targets: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where memory lies and how hot it is, after a tick.
+
+    ``resident_pages`` has a row for each process of the tick and a column for each node id;
+    ``heat_pages`` a row for each tier and a column for each bin of ``HEAT_LOG2``.
+    """
+
+    resident_pages: npt.NDArray[np.int64]
+    heat_pages: npt.NDArray[np.int64]
+    table_bytes: int
+
+
+class Observer:
+    """Sums ticks up; ``latest`` is the snapshot after the last one, for any thread."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        topology: Topology,
+        sampler: Sampler,
+        *,
+        proc: Path = PROC,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """Publish a first snapshot in which everything known from the start is zero."""
+        self._proc, self._clock, self._now = proc, clock, now
+        self._started_s, self._begun_s = now(), clock()
+        self._names: dict[ProcessId, str] = {}
+        self._reload = ReloadState(True, self._started_s)
+        self._tally = Tally(topology)
+        self.use(setting, topology, sampler)
+
+    def use(self, setting: Setting, topology: Topology, sampler: Sampler) -> None:
+        """Tell of another configuration from now on; sums go on unless the tiers changed."""
+        self._setting, self._sampler = setting, sampler
+        if topology != self._tally.topology:
+            self._tally = Tally(topology)
+        self._tally.know_targets(setting.targets)
+        self.latest = self._snapshot(None)
+
+    def reloaded(self, error: str | None = None) -> None:
+        """Take note of how a reload went."""
+        if error is None:
+            self._reload = ReloadState(True, self._now())
+        else:
+            self._reload = ReloadState(False, self._reload.success_s, error)
+        self.latest = replace(self.latest, reload=self._reload)
+
+    def observe(self, tick: Tick, places: Places | None) -> Snapshot:
+        """Take a tick into the sums and publish what is known then."""
+        self._tally.add(tick)
+        self.latest = self._snapshot(places)
+        return self.latest
+
+    def status(self) -> bytes:
+        """Return the status document as JSON, for the status socket."""
+        return json.dumps(status_document(self.latest)).encode()
+
+    def _snapshot(self, places: Places | None) -> Snapshot:
+        tally, setting = self._tally, self._setting
+        resident = self._resident(places)
+        own = read_stat(os.getpid())
+        return Snapshot(
+            version=__version__,
+            pid=os.getpid(),
+            started_s=self._started_s,
+            uptime_s=self._clock() - self._begun_s,
+            config_file=setting.config_file,
+            dry_run=setting.dry_run,
+            tick_s=setting.tick_s,
+            policy=setting.policy,
+            tiers=tally.topology.tiers,
+            sampler=SamplerNumbers(
+                self._sampler.name, self._sampler.period, replace(self._sampler.stats)
+            ),
+            reload=self._reload,
+            ticks=tally.ticks,
+            planned_pages=tally.planned_pages,
+            calls=tally.calls,
+            moved_bytes=dict(tally.moved_bytes),
+            pages_by_status={s.name.lower(): n for s, n in tally.pages_by_status.items()},
+            failure_reasons=FAILURE_REASONS,
+            heat_pages=_rows(places.heat_pages) if places else ((),) * tally.tier_count,
+            heat_table_bytes=places.table_bytes if places else 0,
+            tick_seconds=deepcopy(tally.tick_seconds),
+            stage_seconds=deepcopy(tally.stage_seconds),
+            stage_failures=dict(tally.stage_failures),
+            cpu_s=time.process_time(),
+            resident_bytes=own.resident_bytes if own else 0,
+            targets=self._targets(resident),
+            processes=self._processes(resident),
+        )
+
+    def _resident(self, places: Places | None) -> dict[ProcessId, tuple[int, ...]]:
+        """Return bytes by tier of each process."""
+        nothing = (0,) * self._tally.tier_count
+        resident = dict.fromkeys(self._tally.process_target, nothing)
+        if places is None:
+            return resident
+        for process, row in zip(resident, places.resident_pages.tolist(), strict=True):
+            by_node = {node: pages * PAGE_BYTES for node, pages in enumerate(row)}
+            resident[process] = self._tally.tier_bytes(by_node)
+        return resident
+
+    def _targets(self, resident: dict[ProcessId, tuple[int, ...]]) -> tuple[TargetNumbers, ...]:
+        tally = self._tally
+        sums = {name: [0] * tally.tier_count for name in tally.targets}
+        counts = dict.fromkeys(tally.targets, 0)
+        for process, by_tier in resident.items():
+            name = tally.process_target[process]
+            name = name if name in sums else OTHER
+            counts[name] += 1
+            sums[name] = [a + b for a, b in zip(sums[name], by_tier, strict=True)]
+        return tuple(
+            TargetNumbers(name, counts[name], _numbers(numbers, tuple(sums[name])))
+            for name, numbers in tally.targets.items()
+        )
+
+    def _processes(self, resident: dict[ProcessId, tuple[int, ...]]) -> tuple[ProcessNumbers, ...]:
+        tally = self._tally
+        self._names = {p: self._names.get(p) or self._name(p) for p in tally.processes}
+        return tuple(
+            ProcessNumbers(
+                process,
+                self._names[process],
+                tally.process_target[process],
+                _numbers(counts, resident[process]),
+            )
+            for process, counts in tally.processes.items()
+        )
+
+    def _name(self, process: ProcessId) -> str:
+        stat = read_stat(process.pid, self._proc)
+        return stat.name.decode("utf-8", "replace") if stat else "?"
+
+
+def _numbers(counts: Counts, resident_bytes: tuple[int, ...]) -> Numbers:
+    return Numbers(
+        accesses=tuple(counts.accesses.tolist()),
+        fast_share=counts.fast_share,
+        samples=counts.samples,
+        resident_bytes=resident_bytes,
+        promoted_bytes=counts.promoted_bytes,
+        demoted_bytes=counts.demoted_bytes,
+        failed_pages=counts.failed_pages,
+    )
+
+
+def _rows(table: npt.NDArray[np.int64]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(row) for row in table.tolist())

@@ -1,0 +1,155 @@
+"""Metrics as Prometheus reads them: parsed, named by the conventions, bounded, zero at start."""
+
+import re
+import shutil
+import socket
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from hmd.errors import HmdError
+from hmd.observe.metrics import MetricsServer, families
+from hmd.observe.observer import Observer, Places
+from hmd.observe.snapshot import HEAT_LOG2
+from hmd.observe.tick import Tick
+
+UNITS = ("seconds", "bytes", "pages", "ratio", "total", "info")
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+@pytest.fixture
+def server(observer: Observer) -> Iterator[MetricsServer]:
+    server = MetricsServer(f"127.0.0.1:{free_port()}", lambda: observer.latest)
+    yield server
+    server.close()
+
+
+def scrape(server: MetricsServer) -> str:
+    with urllib.request.urlopen(f"http://{server.address}/metrics", timeout=10) as answer:
+        return answer.read().decode()
+
+
+def value(text: str, name: str, **labels: str) -> float:
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == name and sample.labels == labels:
+                return sample.value
+    raise AssertionError(f"no {name}{labels}")
+
+
+def test_all_is_zero_at_the_start(server: MetricsServer) -> None:
+    text = scrape(server)
+    labels = {"from_numa_node": "0", "to_numa_node": "3", "from_tier": "0", "to_tier": "1"}
+    assert value(text, "hmd_moved_bytes_total", **labels) == 0
+    assert value(text, "hmd_move_failures_total", reason="no_memory") == 0
+    assert value(text, "hmd_target_accesses_total", target="redis", tier="unknown") == 0
+    assert value(text, "hmd_target_resident_bytes", target="batch", tier="1") == 0
+    assert value(text, "hmd_stage_failures_total", stage="decide") == 0
+    assert value(text, "hmd_heat_pages", tier="1", heat_log2="-8") == 0
+    assert value(text, "hmd_tick_duration_seconds_count") == 0
+    assert value(text, "hmd_config_last_reload_successful") == 1
+
+
+def test_a_tick_shows(server: MetricsServer, observer: Observer, tick: Tick) -> None:
+    heat = np.arange(2 * len(HEAT_LOG2)).reshape(2, -1)
+    observer.observe(tick, Places(np.array([[4, 0, 2, 0], [0, 0, 0, 1]]), heat, 77))
+    text = scrape(server)
+    labels = {"from_numa_node": "2", "to_numa_node": "0", "from_tier": "1", "to_tier": "0"}
+    assert value(text, "hmd_moved_bytes_total", **labels) == 512 * 4096
+    assert value(text, "hmd_target_promoted_bytes_total", target="redis") == 512 * 4096
+    assert value(text, "hmd_target_accesses_total", target="redis", tier="0") == 30
+    assert value(text, "hmd_target_fast_access_ratio", target="redis") == 0.75
+    assert value(text, "hmd_move_failures_total", reason="busy") == 1
+    assert value(text, "hmd_stage_failures_total", stage="decide") == 1
+    assert value(text, "hmd_stage_duration_seconds_bucket", stage="migrate", le="0.025") == 1
+    assert value(text, "hmd_stage_duration_seconds_bucket", stage="migrate", le="0.01") == 0
+    assert value(text, "hmd_heat_pages", tier="1", heat_log2="15") == 47
+    assert value(text, "hmd_target_resident_bytes", target="redis", tier="0") == 4 * 4096
+    assert value(text, "hmd_node_tier", numa_node="3") == 1
+    assert value(text, "hmd_sampler_info", sampler="pmu") == 1
+    assert value(text, "hmd_samples_lost_total") == 1
+    assert value(text, "hmd_resident_memory_bytes") > 1 << 20
+    assert value(text, "hmd_cpu_seconds_total") > 0
+
+
+def test_a_failed_reload_shows(server: MetricsServer, observer: Observer) -> None:
+    observer.reloaded("broken")
+    assert value(scrape(server), "hmd_config_last_reload_successful") == 0
+
+
+@pytest.fixture
+def every_family(observer: Observer, tick: Tick) -> list[Metric]:
+    return list(families(observer.observe(tick, None)))
+
+
+def test_names_follow_the_conventions(every_family: list[Metric]) -> None:
+    for family in every_family:
+        assert re.fullmatch(r"hmd_[a-z0-9_]+", family.name), family.name
+        assert family.documentation.endswith("."), family.name
+        assert not re.search(r"(milli|micro|kilo|mega|_ms|_kb|_count$|percent)", family.name)
+        if family.type == "counter":
+            assert all(sample.name.endswith("_total") for sample in family.samples)
+        else:
+            assert not family.name.endswith("_total")
+        if family.type == "histogram":
+            assert family.name.endswith("_seconds")
+
+
+def test_no_series_is_named_by_a_process(every_family: list[Metric]) -> None:
+    labels = {name for f in every_family for sample in f.samples for name in sample.labels}
+    assert labels <= {
+        *("version", "stage", "sampler", "target", "tier", "reason", "heat_log2", "le"),
+        *("numa_node", "from_numa_node", "to_numa_node", "from_tier", "to_tier"),
+    }
+
+
+def test_no_created_series(server: MetricsServer) -> None:
+    assert "_created" not in scrape(server)
+
+
+def test_families_are_described_without_collecting(observer: Observer) -> None:
+    from prometheus_client import CollectorRegistry
+
+    from hmd.observe.metrics import SnapshotCollector
+
+    collector = SnapshotCollector(lambda: observer.latest)
+    registry = CollectorRegistry()
+    registry.register(collector)
+    names = {family.name for family in collector.describe()}
+    assert names == {family.name for family in collector.collect()}
+    with pytest.raises(ValueError, match="Duplicated timeseries"):
+        registry.register(SnapshotCollector(lambda: observer.latest))
+
+
+def test_a_busy_port_is_told(server: MetricsServer, observer: Observer) -> None:
+    expected = rf"cannot serve metrics on {server.address}: Address already in use; set observe"
+    with pytest.raises(HmdError, match=expected):
+        MetricsServer(server.address, lambda: observer.latest)
+
+
+def test_close_frees_the_port(observer: Observer) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    for _ in range(2):
+        MetricsServer(address, lambda: observer.latest).close()
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is in Debian's prometheus")
+def test_promtool_finds_nothing(server: MetricsServer) -> None:
+    done = subprocess.run(
+        ["promtool", "check", "metrics"],
+        input=scrape(server),
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")

@@ -1,0 +1,179 @@
+"""Sums of ticks, and the document that the status socket gives."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hmd.machine.process import ProcessId
+from hmd.machine.topology import Topology
+from hmd.observe.observer import Observer, Places
+from hmd.observe.snapshot import HEAT_LOG2
+from hmd.observe.tally import MAX_TARGETS, OTHER, Durations, Tally
+from hmd.observe.tick import Tick
+
+from .conftest import BATCH, REDIS, QuietSampler, batch
+
+PAGE = 4096
+
+
+def places() -> Places:
+    resident = np.array([[100, 0, 50, 0], [0, 0, 1, 2]], np.int64)
+    return Places(resident, np.zeros((2, len(HEAT_LOG2)), np.int64), 7)
+
+
+def test_accesses_are_counted_by_tier_and_times_the_period(observer: Observer, tick: Tick) -> None:
+    observer.observe(tick, places())
+    redis, batch_job = observer.latest.targets
+    assert redis.numbers.accesses == (30, 10, 0)
+    assert batch_job.numbers.accesses == (0, 10, 10)
+    assert redis.numbers.fast_share == 0.75
+    assert batch_job.numbers.fast_share == 0
+    assert (redis.numbers.samples, batch_job.numbers.samples) == (4, 2)
+
+
+def test_moves_are_counted_by_process_target_and_flow(observer: Observer, tick: Tick) -> None:
+    now = observer.observe(tick, places())
+    redis, batch_job = now.processes
+    assert (redis.numbers.promoted_bytes, redis.numbers.demoted_bytes) == (512 * PAGE, 0)
+    assert (batch_job.numbers.promoted_bytes, batch_job.numbers.demoted_bytes) == (0, PAGE)
+    assert (redis.numbers.failed_pages, batch_job.numbers.failed_pages) == (1, 0)
+    assert now.moved_bytes[0, 2] == PAGE
+    assert now.moved_bytes[2, 0] == 512 * PAGE
+    assert now.moved_bytes[3, 2] == 0
+    assert (now.promoted_bytes, now.demoted_bytes) == (512 * PAGE, PAGE)
+    assert now.failed_pages == now.pages_by_status["busy"] == 1
+
+
+def test_a_dry_run_moves_no_bytes(observer: Observer, tick: Tick) -> None:
+    assert tick.outcome is not None
+    now = observer.observe(replace(tick, outcome=replace(tick.outcome, dry_run=True)), None)
+    assert now.promoted_bytes == now.targets[0].numbers.promoted_bytes == 0
+    assert now.planned_pages == 514
+
+
+def test_resident_bytes_by_tier(observer: Observer, tick: Tick) -> None:
+    now = observer.observe(tick, places())
+    assert [p.numbers.resident_bytes for p in now.processes] == [
+        (100 * PAGE, 50 * PAGE),
+        (0, 3 * PAGE),
+    ]
+    assert [t.numbers.resident_bytes[0] for t in now.targets] == [100 * PAGE, 0]
+
+
+def test_recent_share_forgets(observer: Observer, tick: Tick) -> None:
+    observer.observe(tick, places())
+    for _ in range(20):
+        moved = replace(tick, node=np.full(6, 0, np.int16), batch=batch([0] * 6))
+        observer.observe(moved, places())
+    share = observer.latest.targets[0].numbers.fast_share
+    assert share is not None
+    assert share > 0.99
+    for _ in range(200):
+        observer.observe(replace(tick, batch=batch([]), node=np.empty(0, np.int16)), places())
+    assert observer.latest.targets[0].numbers.fast_share is None
+
+
+def test_a_process_that_went_leaves_its_targets_sums(observer: Observer, tick: Tick) -> None:
+    observer.observe(tick, places())
+    one = Places(places().resident_pages[1:], places().heat_pages, 0)
+    gone = replace(
+        tick, processes=(BATCH,), targets=("batch",), batch=batch([0]), node=np.array([3], np.int16)
+    )
+    now = observer.observe(gone, one)
+    assert [p.process for p in now.processes] == [BATCH]
+    redis = now.targets[0]
+    assert (redis.name, redis.process_count) == ("redis", 0)
+    assert redis.numbers.accesses == (30, 10, 0)
+    assert redis.numbers.promoted_bytes == 512 * PAGE
+
+
+def test_nodes_that_the_topology_lacks_are_no_tier(topology: Topology, tick: Tick) -> None:
+    tally = Tally(topology)
+    tally.add(replace(tick, node=np.array([1, 7, 300, -3, 0, 3], np.int16)))
+    assert tally.targets["redis"].accesses.tolist() == [0, 0, 40]
+    assert [tally.tier(node) for node in (-1, 0, 1, 2, 3, 4)] == [None, 0, None, 1, 1, None]
+
+
+def test_targets_are_capped(topology: Topology, tick: Tick) -> None:
+    tally = Tally(topology)
+    tally.know_targets(f"t{i}" for i in range(MAX_TARGETS))
+    tally.add(tick)
+    assert "redis" not in tally.targets
+    assert tally.targets[OTHER].samples == 6
+    assert len(tally.targets) == MAX_TARGETS + 1
+
+
+def test_a_capped_target_shows_under_other(observer: Observer, tick: Tick) -> None:
+    processes = tuple(ProcessId(1000 + i, i) for i in range(MAX_TARGETS + 5))
+    targets = tuple(f"t{i}" for i in range(len(processes)))
+    many = replace(
+        tick, processes=processes, targets=targets, batch=batch([]), node=np.empty(0, np.int16)
+    )
+    resident = np.ones((len(processes), 4), np.int64)
+    now = observer.observe(many, Places(resident, places().heat_pages, 0))
+    other = next(t for t in now.targets if t.name == OTHER)
+    assert other.process_count == 7  # redis and batch came first
+    assert other.numbers.resident_bytes == (7 * PAGE, 14 * PAGE)
+
+
+def test_reload_state(observer: Observer) -> None:
+    first = observer.latest.reload
+    observer.reloaded("f:1: tick: wrong")
+    assert not observer.latest.reload.successful
+    assert observer.latest.reload.success_s == first.success_s
+    assert observer.latest.reload.error == "f:1: tick: wrong"
+    observer.reloaded()
+    assert observer.latest.reload.successful
+    assert observer.latest.reload.success_s >= first.success_s
+
+
+def test_other_tiers_begin_again_at_zero(
+    observer: Observer, topology: Topology, tick: Tick
+) -> None:
+    observer.observe(tick, places())
+    setting = replace(observer._setting, targets=("redis",))
+    observer.use(setting, topology, QuietSampler())
+    assert observer.latest.ticks == 1
+    one_tier = Topology(tuple(replace(node, tier=0) for node in topology.nodes))
+    observer.use(setting, one_tier, QuietSampler())
+    assert observer.latest.ticks == 0
+    assert observer.latest.tiers == ((0, 2, 3),)
+
+
+def test_status_document(observer: Observer, tick: Tick) -> None:
+    observer.observe(tick, places())
+    status = json.loads(observer.status())
+    assert status["tiers"] == [[0], [2, 3]]
+    assert status["moves"]["failures"] == {"busy": 1}
+    assert status["moves"]["flows"] == [
+        {"from_node": 0, "to_node": 2, "bytes": PAGE},
+        {"from_node": 2, "to_node": 0, "bytes": 512 * PAGE},
+    ]
+    assert status["processes"][0]["pid"] == REDIS.pid
+    assert status["sampler"]["lost"] == 1
+    assert status["resident_bytes"] > 0
+
+
+def test_names_come_from_proc(topology: Topology, tick: Tick, tmp_path: Path) -> None:
+    (tmp_path / "101").mkdir()
+    fields = " ".join(["0"] * 18)
+    (tmp_path / "101/stat").write_text(f"101 (redis-server) S {fields} 1 0 0 {fields}")
+    setting = Observer(_setting(), topology, QuietSampler(), proc=tmp_path)
+    now = setting.observe(tick, places())
+    assert [p.name for p in now.processes] == ["redis-server", "?"]
+
+
+def _setting() -> object:
+    from hmd.observe.observer import Setting
+
+    return Setting("f", False, 1.0, "histogram", ())
+
+
+@pytest.mark.parametrize(("seconds", "place"), [(0.0, 0), (0.001, 0), (0.0011, 1), (99.0, 11)])
+def test_durations_fall_into_their_bins(seconds: float, place: int) -> None:
+    durations = Durations()
+    durations.add(seconds)
+    assert durations.counts[place] == sum(durations.counts) == 1
