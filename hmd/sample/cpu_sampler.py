@@ -89,6 +89,8 @@ class CpuSampler:
         columns.clear()
         self._drain(columns)
         count = columns.count
+        period = columns.period[:count]
+        period[period == 0] = self._period  # of a ring whose samples do not say
         process = self._tracked.index(columns.pid[:count])
         process[~user_rows(columns.address[:count])] = -1
         self._tracked.drop_gone(process)

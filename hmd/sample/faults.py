@@ -24,8 +24,9 @@ RING_PAGES = 64
 LADDER = (1, 2, 3, 5, 7, 11, 17, 31, 61, 127, 251, 509, 1021)
 _PERF_TYPE_SOFTWARE = 1
 _PERF_COUNT_SW_PAGE_FAULTS = 2
+# Not PERIOD: with it, the kernel ignores the period of a software event and writes a sample each
+# time (perf_swevent_event() in kernel/events/core.c).
 _SAMPLE_TYPE = SampleType.TID | SampleType.TIME | SampleType.ADDR | SampleType.CPU
-_SAMPLE_TYPE |= SampleType.PERIOD
 
 
 def open_faults(
