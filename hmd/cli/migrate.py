@@ -213,6 +213,8 @@ def _apply(survey: Survey, mover: Mover, args: argparse.Namespace) -> Tally:
             left = None if args.limit is None else args.limit - tally.moved_bytes
             plan, tally.limited = _within(found.plan, left)
             _apply_plan(plan, mover, tally)
+            if found.refusal is not None:
+                tally.pages[found.refusal] += 1
             progress.advance(task, found.span[1] - found.span[0])
             if tally.limited or any(tally.pages[status] for status in PROCESS_WIDE):
                 break
@@ -256,5 +258,5 @@ def _check_permission(tally: Tally, args: argparse.Namespace) -> None:
 
     if tally.pages[Status.PERMISSION]:
         raise _not_permitted(args)
-    if tally.pages[Status.GONE] and not tally.moved_pages:
+    if (tally.pages[Status.GONE] or tally.pages[Status.INVALID]) and not tally.moved_pages:
         raise _gone(args)

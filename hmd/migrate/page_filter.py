@@ -32,7 +32,7 @@ class MovableMappings:
         """Return which of the pages lie in movable mappings."""
         mappings = read_mappings(process.pid, self._proc)
         if mappings is None:
-            # maps asks for the same rights as move_pages (PTRACE_MODE_READ): whoever is refused
-            # here, or finds nobody, gets the better answer from the call.
+            # maps asks for no more rights than move_pages (PTRACE_MODE_READ; newer kernels also
+            # take CAP_PERFMON here): who is refused, or finds nobody, hears why from the call.
             return np.ones(len(addresses), np.bool_)
         return mappings.movable_at(addresses)

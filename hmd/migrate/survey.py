@@ -24,6 +24,7 @@ from hmd.machine.process import PROC, ProcessId
 from hmd.machine.pseudofile import read_bytes
 from hmd.migrate.budget import HUGE_PAGE_BYTES
 from hmd.migrate.outcome import PAGE_BYTES
+from hmd.migrate.status import PROCESS_WIDE, Status, of_pages
 from hmd.migrate.work import HUGE_PAGES
 
 SLICE_BYTES: Final = 256 << 20
@@ -36,11 +37,15 @@ Span: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The next part of a survey: ``resident_pages`` were found in ``span``, ``plan`` moves some."""
+    """The next part of a survey: ``resident_pages`` were found in ``span``, ``plan`` moves some.
+
+    ``refusal`` is why nothing could be found: GONE, PERMISSION or INVALID.
+    """
 
     span: Span
     resident_pages: int
     plan: Plan
+    refusal: Status | None = None
 
 
 class Survey:
@@ -87,6 +92,8 @@ class Survey:
     def _slice(self, span: Span) -> Slice:
         address = np.arange(*span, PAGE_BYTES, dtype=np.uint64)
         node = self._query(self._process.pid, address)
+        answers = {Status(code) for code in np.unique(of_pages(node, self._to_node)).tolist()}
+        refusal = next(iter(answers & PROCESS_WIDE), None)
         moves = (node >= 0) & (node != self._to_node)
         if self._from_node is not None:
             moves &= node == self._from_node
@@ -107,6 +114,7 @@ class Survey:
                 to_node=np.full(count, self._to_node, np.int16),
                 heat=np.zeros(count, np.float32),
             ),
+            refusal,
         )
 
     def _pages(self, address: npt.NDArray[np.uint64], span: Span) -> npt.NDArray[np.uint32]:

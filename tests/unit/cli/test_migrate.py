@@ -90,9 +90,9 @@ def test_wrong_values_are_named(capsys, option, value):
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives up a capability")
 def test_no_permission_says_which(child):
+    command = [sys.executable, "-m", "hmd", "migrate", "--pid", str(child), "--to", "0"]
     done = subprocess.run(
-        ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace", "--"]
-        + [sys.executable, "-m", "hmd", "migrate", "--pid", str(child), "--to", "0"],
+        ["setpriv", "--bounding-set=-sys_ptrace", "--", *command],
         capture_output=True,
         text=True,
         check=False,

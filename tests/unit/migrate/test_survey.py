@@ -9,6 +9,7 @@ import pytest
 
 from hmd.machine.mappings import parse_maps, read_mappings
 from hmd.machine.process import ProcessId, identify
+from hmd.migrate import Status
 from hmd.migrate.survey import SLICE_BYTES, Survey
 
 PAGE, BLOCK = 4096, 2 << 20
@@ -120,6 +121,19 @@ def test_huge_pages_take_one_row_and_stay_whole(proc):
     assert whole.pages.tolist() == [512] * 4
     cut = survey(proc, query=all_on_one, ranges=[(BASE + PAGE, BASE + 2 * BLOCK)])
     assert [s.plan.address.tolist() for s in cut.slices()] == [[BASE + BLOCK]]
+
+
+@pytest.mark.parametrize(
+    ("number", "refusal"), [(errno.EPERM, Status.PERMISSION), (errno.ESRCH, Status.GONE)]
+)
+def test_a_refusal_is_told_from_nothing_to_move(proc, number, refusal):
+    def refuse(pid, addresses):
+        return np.full(len(addresses), -number, np.int16)
+
+    found = next(iter(survey(proc, query=refuse).slices()))
+    assert found.refusal is refusal
+    assert len(found.plan) == found.resident_pages == 0
+    assert next(iter(survey(proc).slices())).refusal is None
 
 
 def test_a_real_process_is_found_on_this_node():
