@@ -90,6 +90,7 @@ def _problem(error: Any) -> str:
     expected = {
         "bool_type": "true or false",
         "int_type": "a whole number",
+        "float_type": "a number",
         "string_type": "text (quote it)",
         "tuple_type": "a list",
         "model_type": "settings, as in 'key: value'",

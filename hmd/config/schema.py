@@ -139,10 +139,12 @@ class SampleSection(Section):
 
 
 class HeatSection(Section):
-    """How page heat is kept."""
+    """How samples become heat."""
 
-    cooling: Annotated[int, Field(ge=1000)] = 2_000_000
-    """Halve all heat after this many samples."""
+    cooling: Annotated[int, Field(ge=1000)] | None = None
+    """Halve a process's heat after this many of its samples; unset: 16 for each of its pages."""
+    store_weight: Annotated[float, Field(gt=0, le=100)] = 1.0
+    """What a store counts for against a load; above 1 where slow memory writes badly."""
 
 
 class DecideSection(Section):
@@ -151,7 +153,15 @@ class DecideSection(Section):
     policy: Literal["histogram"] = "histogram"
     """The policy's name."""
     headroom: Annotated[Share, Field(lt=1)] = 0.02
-    """Share of each faster tier that is kept free."""
+    """Share of each node that is kept free, on all tiers but the slowest."""
+    headroom_min: Size = 4 * 2**20
+    """Kept free on every node at least."""
+    hysteresis: Annotated[float, Field(ge=1, le=100)] = 1.5
+    """How many times hotter a page must be than the one that it displaces."""
+    confidence: Annotated[float, Field(ge=0, le=10)] = 2.0
+    """How sure of that, in standard deviations of each page's heat."""
+    samples_min: Annotated[float, Field(ge=0, le=1000)] = 2.0
+    """Samples that a page must rest on before it is promoted."""
 
 
 class MigrateSection(Section):
