@@ -16,9 +16,10 @@ from pathlib import Path
 from hmd.machine.process import PROC
 from hmd.machine.pseudofile import parse_ids, read_text
 from hmd.sample.batch import Kind
-from hmd.sample.cpu_sampler import CpuSampler
-from hmd.sample.perf import PerfError, PerfEvent, PerfRing, open_rings
+from hmd.sample.perf import PerfControl, PerfError, PerfEvent, PerfRing, open_rings
 from hmd.sample.ring import SampleType
+from hmd.sample.ring_sampler import RingSampler
+from hmd.sample.tracked import TrackedPids
 
 RING_PAGES = 64
 LADDER = (1, 2, 3, 5, 7, 11, 17, 31, 61, 127, 251, 509, 1021)
@@ -31,7 +32,7 @@ _SAMPLE_TYPE = SampleType.TID | SampleType.TIME | SampleType.ADDR | SampleType.C
 
 def open_faults(
     period: int = 1, proc: Path = PROC, sysfs: Path = Path("/sys"), ring_pages: int = RING_PAGES
-) -> CpuSampler:
+) -> RingSampler:
     """Return a sampler of page faults on all online CPUs; ``period`` is in faults.
 
     Raises ``PerfError`` where perf events are not permitted.
@@ -46,7 +47,15 @@ def open_faults(
         if error.errno not in (errno.EACCES, errno.EPERM):
             raise
         rings = _open(period, cpus, ring_pages, exclude_kernel=True)
-    return CpuSampler("faults", rings, period=period, ladder=LADDER, proc=proc)
+    return RingSampler(
+        "faults",
+        f"page faults on {len(rings)} CPUs",
+        rings,
+        PerfControl(rings),
+        TrackedPids(proc),
+        period=period,
+        ladder=LADDER,
+    )
 
 
 def _open(period: int, cpus: Sequence[int], pages: int, exclude_kernel: bool) -> list[PerfRing]:

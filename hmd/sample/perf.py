@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -237,3 +237,40 @@ class PerfRing:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class PerfControl:
+    """Starts, stops and sets the period of perf events; owns their rings.
+
+    One event per CPU for all processes, and a filter on pid when it is read. The other layout,
+    an inherited event per thread and CPU, needs threads x CPUs descriptors and misses threads
+    that start between two looks at /proc/PID/task; an inherited event on all CPUs at once cannot
+    have a ring at all (mmap gives EINVAL). This layout needs CPUs x events descriptors whatever
+    runs, and follows new threads at once. Its price: samples of other programs are taken and
+    thrown away, so that nothing is enabled while nothing is tracked.
+    """
+
+    def __init__(self, rings: Sequence[PerfRing], scales: Sequence[int] | None = None) -> None:
+        """``scales`` are, per ring, what a period is multiplied by."""
+        self._rings = tuple(rings)
+        self._scales = tuple(scales) if scales is not None else (1,) * len(self._rings)
+
+    def start(self) -> None:
+        """Enable all events. Raises ``PerfError``."""
+        for ring in self._rings:
+            ring.enable()
+
+    def stop(self) -> None:
+        """Disable all events. Raises ``PerfError``."""
+        for ring in self._rings:
+            ring.disable()
+
+    def set_period(self, period: int) -> None:
+        """Set every event's period. Raises ``PerfError``."""
+        for ring, scale in zip(self._rings, self._scales, strict=True):
+            ring.set_period(period * scale)
+
+    def close(self) -> None:
+        """Close all events and rings."""
+        for ring in self._rings:
+            ring.close()

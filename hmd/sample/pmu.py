@@ -1,6 +1,6 @@
 """Sampling with the CPU's own PMU: PEBS on Intel, IBS on AMD.
 
-One event per CPU for all processes (``cpu_sampler`` says why). Sampling is with fixed periods
+One event per CPU for all processes (``PerfControl`` says why). Sampling is with fixed periods
 and without timestamps, because a PEBS buffer is then emptied once for many samples; TIME would
 cost an interrupt a sample (LARGE_PEBS_FLAGS in arch/x86/events/perf_event.h).
 
@@ -18,11 +18,12 @@ from hmd.errors import MissingError
 from hmd.machine.process import PROC
 from hmd.machine.pseudofile import parse_ids, read_text
 from hmd.sample.cpu_model import read_cpu_model
-from hmd.sample.cpu_sampler import CpuSampler
 from hmd.sample.events import EventChoice, EventSpec, choose_events
-from hmd.sample.perf import PerfError, PerfEvent, PerfRing, open_rings
+from hmd.sample.perf import PerfControl, PerfError, PerfEvent, PerfRing, open_rings
 from hmd.sample.period import PRIMES
 from hmd.sample.ring import SampleType
+from hmd.sample.ring_sampler import RingSampler
+from hmd.sample.tracked import TrackedPids
 
 RING_PAGES = 64
 """Data pages of a ring: 256 KiB hold about 4600 samples between two reads."""
@@ -45,11 +46,11 @@ def open_pmu(
     proc: Path = PROC,
     sysfs: Path = Path("/sys"),
     ring_pages: int = RING_PAGES,
-) -> CpuSampler:
+) -> RingSampler:
     """Return a sampler of loads and stores; ``period`` is in loads (IBS: in 16 ops).
 
-    Where stores cannot be sampled beside loads, loads alone are: what is sampled stands in the
-    sampler's name. Raises MissingError where there is no PMU for it, or no permission.
+    Where stores cannot be sampled beside loads, loads alone are; the sampler's ``detail`` says
+    what is. Raises MissingError where there is no PMU for it, or no permission.
     """
     specs = choose_events(choice, sysfs, proc)
     online = parse_ids(read_text(sysfs / "devices/system/cpu/online"))
@@ -71,14 +72,15 @@ def open_pmu(
         for ring in rings:
             ring.close()
         raise
-    return CpuSampler(
-        f"pmu {' '.join(opened)}",
+    return RingSampler(
+        "pmu",
+        f"{' and '.join(opened)} on {len(online)} CPUs",
         rings,
+        PerfControl(rings, scales),
+        TrackedPids(proc),
         period=period,
         ladder=PRIMES,
-        scales=scales,
         ns_per_weight=read_cpu_model(proc).ns_per_cycle,
-        proc=proc,
     )
 
 

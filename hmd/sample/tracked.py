@@ -1,8 +1,8 @@
-"""The processes that a sampler follows, and turning drained columns into a batch of their rows.
+"""Samples whose ``pid`` is a pid: finding the tracked process of each row.
 
-Takes columns whose ``pid`` (or, by the emulated sampler, whose address space) was resolved to a
-tracked process; gives an ``AccessBatch``. Costs about 50 ns a row, and one read of
-/proc/PID/stat a read for each process that has rows.
+The kernel puts the process's id (tgid) beside the thread's into a sample, so that threads need
+no map. Costs a binary search a row, and one read of /proc/PID/stat a call for each process that
+has rows.
 """
 
 from __future__ import annotations
@@ -14,63 +14,34 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.machine.process import PROC, ProcessId, alive
-from hmd.sample.batch import AccessBatch
 from hmd.sample.ring import Columns
 
-USER_END = np.uint64(1 << 56)
-"""No user address lies above (x86-64 with five levels; Documentation/arch/x86/x86_64/mm.rst)."""
 
+class TrackedPids:
+    """The ``Attribution`` of perf samples."""
 
-class Tracked:
-    """A set of processes, in the caller's order, that columns of pids are looked up in."""
-
-    __slots__ = ("_order", "_pids", "_proc", "processes")
-
-    def __init__(self, processes: Sequence[ProcessId] = (), proc: Path = PROC) -> None:
-        self.processes = tuple(processes)
+    def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
-        pids = np.array([process.pid for process in self.processes], np.uint32)
+        self.track(())
+
+    def track(self, processes: Sequence[ProcessId]) -> None:
+        """Find these processes and no others."""
+        self._processes = tuple(processes)
+        pids = np.array([process.pid for process in processes], np.uint32)
         self._order = np.argsort(pids, kind="stable").astype(np.int32)
         self._pids = pids[self._order]
 
-    def __len__(self) -> int:
-        return len(self.processes)
-
-    def index(self, pids: npt.NDArray[np.uint32]) -> npt.NDArray[np.int32]:
-        """Return the index of each pid's process, -1 where it is not tracked; shape ``(n,)``."""
-        if not len(self._pids):
-            return np.full(len(pids), -1, np.int32)
-        place = np.minimum(np.searchsorted(self._pids, pids), len(self._pids) - 1)
-        return np.where(self._pids[place] == pids, self._order[place], np.int32(-1))
-
-    def drop_gone(self, process: npt.NDArray[np.int32]) -> None:
-        """Set to -1, in place, the rows of processes that run no more.
+    def index(self, columns: Columns) -> npt.NDArray[np.int32]:
+        """Return each row's process; -1 where it is not tracked, or ended since the sample.
 
         A sample can outlive its process, and its pid can have been given to another since.
         """
+        pids = columns.pid[: columns.count]
+        if not self._processes:
+            return np.full(len(pids), -1, np.int32)
+        place = np.minimum(np.searchsorted(self._pids, pids), len(self._pids) - 1)
+        process = np.where(self._pids[place] == pids, self._order[place], np.int32(-1))
         for index in np.unique(process[process >= 0]):
-            if not alive(self.processes[index], self._proc):
+            if not alive(self._processes[index], self._proc):
                 process[process == index] = -1
-
-
-def user_rows(address: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-    """Return which addresses can be a user's: not 0, not the kernel's."""
-    rows: npt.NDArray[np.bool_] = (address != 0) & (address < USER_END)
-    return rows
-
-
-def to_batch(columns: Columns, process: npt.NDArray[np.int32], ns_per_weight: float) -> AccessBatch:
-    """Return copies of the rows whose ``process`` is not -1; the columns can be reused."""
-    rows = np.flatnonzero(process >= 0)
-    weight = columns.weight[rows]
-    if ns_per_weight != 1.0:
-        weight = np.minimum(weight * ns_per_weight, np.iinfo(np.uint32).max).astype(np.uint32)
-    return AccessBatch(
-        process=process[rows],
-        address=columns.address[rows],
-        kind=columns.kind[rows],
-        cpu=columns.cpu[rows],
-        time_ns=columns.time_ns[rows],
-        weight_ns=weight,
-        period=columns.period[rows],
-    )
+        return process

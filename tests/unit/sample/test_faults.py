@@ -10,14 +10,14 @@ import pytest
 
 from hmd.machine.process import ProcessId
 from hmd.sample.batch import AccessBatch, Kind
-from hmd.sample.cpu_sampler import CpuSampler
 from hmd.sample.faults import LADDER, open_faults
+from hmd.sample.ring_sampler import RingSampler
 
 pytestmark = pytest.mark.root
 
 
 @pytest.fixture
-def sampler() -> Iterator[CpuSampler]:
+def sampler() -> Iterator[RingSampler]:
     sampler = open_faults()
     yield sampler
     sampler.close()
@@ -30,7 +30,7 @@ def within(batch: AccessBatch, pages: range) -> list[int]:
 
 
 @pytest.mark.parametrize("verb", ["touch", "thread"])
-def test_every_first_touch_is_a_sample(sampler: CpuSampler, toucher: Any, verb: str) -> None:
+def test_every_first_touch_is_a_sample(sampler: RingSampler, toucher: Any, verb: str) -> None:
     sampler.track([toucher.process])
     pages = toucher.touch(64, verb)
     batch = sampler.read()
@@ -44,7 +44,7 @@ def test_every_first_touch_is_a_sample(sampler: CpuSampler, toucher: Any, verb: 
 
 
 def test_a_process_that_is_not_tracked_is_dropped_and_counted(
-    sampler: CpuSampler, toucher: Any
+    sampler: RingSampler, toucher: Any
 ) -> None:
     sampler.track([ProcessId(1, 0)])
     pages = toucher.touch(64)
@@ -52,7 +52,7 @@ def test_a_process_that_is_not_tracked_is_dropped_and_counted(
     assert sampler.stats.dropped >= 64
 
 
-def test_nothing_is_sampled_while_nothing_is_tracked(sampler: CpuSampler, toucher: Any) -> None:
+def test_nothing_is_sampled_while_nothing_is_tracked(sampler: RingSampler, toucher: Any) -> None:
     toucher.touch(64)
     assert len(sampler.read()) == 0
     sampler.track([toucher.process])
@@ -65,14 +65,16 @@ def test_nothing_is_sampled_while_nothing_is_tracked(sampler: CpuSampler, touche
     assert sampler.stats.dropped == before
 
 
-def test_rows_index_the_tracked_processes_in_their_order(sampler: CpuSampler, toucher: Any) -> None:
+def test_rows_index_the_tracked_processes_in_their_order(
+    sampler: RingSampler, toucher: Any
+) -> None:
     sampler.track([ProcessId(2**22, 1), toucher.process, ProcessId(1, 0)])
     pages = toucher.touch(16)
     batch = sampler.read()
     assert set(batch.process[np.isin(batch.address, list(pages))].tolist()) == {1}
 
 
-def test_samples_of_a_process_that_has_gone_are_dropped(sampler: CpuSampler, toucher: Any) -> None:
+def test_samples_of_a_process_that_has_gone_are_dropped(sampler: RingSampler, toucher: Any) -> None:
     sampler.track([toucher.process])
     toucher.touch(64)
     toucher.end()
@@ -81,7 +83,7 @@ def test_samples_of_a_process_that_has_gone_are_dropped(sampler: CpuSampler, tou
 
 
 def test_a_pid_that_was_given_to_another_process_is_not_its_old_one(
-    sampler: CpuSampler, toucher: Any
+    sampler: RingSampler, toucher: Any
 ) -> None:
     earlier = ProcessId(toucher.process.pid, toucher.process.start_ticks - 1)
     sampler.track([earlier])
@@ -89,7 +91,7 @@ def test_a_pid_that_was_given_to_another_process_is_not_its_old_one(
     assert len(sampler.read()) == 0
 
 
-def test_a_period_samples_one_fault_in_so_many(sampler: CpuSampler, toucher: Any) -> None:
+def test_a_period_samples_one_fault_in_so_many(sampler: RingSampler, toucher: Any) -> None:
     sampler.track([toucher.process])
     assert sampler.set_period(7) == 7
     sampler.read()
@@ -101,7 +103,7 @@ def test_a_period_samples_one_fault_in_so_many(sampler: CpuSampler, toucher: Any
 
 
 @pytest.mark.parametrize(("asked", "given"), [(0, LADDER[0]), (13, 13), (10**9, LADDER[-1])])
-def test_periods_stay_on_the_ladder(sampler: CpuSampler, asked: int, given: int) -> None:
+def test_periods_stay_on_the_ladder(sampler: RingSampler, asked: int, given: int) -> None:
     assert sampler.set_period(asked) == given
     assert sampler.period == given
 
@@ -121,7 +123,7 @@ def test_what_a_small_ring_cannot_take_is_counted_as_lost(toucher: Any) -> None:
         sampler.close()
 
 
-def test_a_closed_sampler_is_quiet(sampler: CpuSampler, toucher: Any) -> None:
+def test_a_closed_sampler_is_quiet(sampler: RingSampler, toucher: Any) -> None:
     sampler.track([toucher.process])
     sampler.close()
     sampler.close()

@@ -1,0 +1,174 @@
+"""Samples whose ``pid`` is an address space: finding the tracked process of each row.
+
+The emulated machine's PMU knows no processes, only page-table roots (cr3), as a hypervisor does.
+Which process has a root is found once, by looking up samples' virtual pages in the tracked
+processes' /proc/PID/pagemap: where the page frame is the sample's physical page, it is that
+process. The answer is kept, and looked up again on a clock, because a root is freed at exit and
+exec and may become another process's.
+
+Costs a few page lookups (about 2 µs each) a root and ``RECHECK_S``; a root that belongs to no
+tracked process costs some for each tracked process, at growing intervals. Page frames need
+CAP_SYS_ADMIN (Documentation/admin-guide/mm/pagemap.rst).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.machine.process import PROC, ProcessId, alive
+from hmd.machine.pseudofile import absent
+from hmd.sample.ring import Columns
+
+RECHECK_S = 1.0
+"""An answer is looked up again after so long."""
+FIRST_RETRY_S = 0.25
+LAST_RETRY_S = 8.0
+LOOKUPS = 16
+"""Most pages that are looked up in a process to tell whether a root is its."""
+MAX_UNKNOWN = 4096
+"""Roots remembered as nobody's; short-lived programs leave many behind."""
+
+_PRESENT = 1 << 63
+_FRAME = (1 << 55) - 1
+_PAGE_SHIFT = 12
+
+Pages = list[tuple[int, int]]
+"""Virtual page numbers and the page frames that samples had there."""
+
+
+@dataclass(slots=True)
+class _Owned:
+    process: ProcessId
+    checked_s: float
+
+
+@dataclass(slots=True)
+class _Unknown:
+    retry_s: float
+    wait_s: float
+
+
+class AddressSpaces:
+    """The ``Attribution`` of samples by page-table root."""
+
+    def __init__(self, proc: Path = PROC, clock: Callable[[], float] = time.monotonic) -> None:
+        """``clock`` gives seconds."""
+        self._proc = proc
+        self._clock = clock
+        self._processes: tuple[ProcessId, ...] = ()
+        self._index: dict[ProcessId, int] = {}
+        self._roots: dict[int, _Owned | _Unknown] = {}
+
+    def track(self, processes: Sequence[ProcessId]) -> None:
+        """Find these processes and no others; what is known of others is forgotten."""
+        new = set(processes) - set(self._processes)
+        self._processes = tuple(processes)
+        self._index = {process: index for index, process in enumerate(self._processes)}
+        self._roots = {
+            root: state
+            for root, state in self._roots.items()
+            # An unknown root may be a new process's.
+            if (state.process in self._index if isinstance(state, _Owned) else not new)
+        }
+
+    def index(self, columns: Columns) -> npt.NDArray[np.int32]:
+        """Return each row's process; -1 where its root is no tracked process's, or not yet."""
+        count = columns.count
+        roots, which = np.unique(columns.pid[:count], return_inverse=True)
+        found = np.full(len(roots), -1, np.int32)
+        now = self._clock()
+        if len(self._roots) > MAX_UNKNOWN + len(self._processes):
+            self._roots = {r: s for r, s in self._roots.items() if isinstance(s, _Owned)}
+        for i, root in enumerate(roots.tolist()):
+            process = self._owner(root, partial(_pages, columns, which == i), now)
+            if process is not None:
+                found[i] = self._index[process]
+        return found[which].astype(np.int32)
+
+    def _owner(self, root: int, pages: Callable[[], Pages], now: float) -> ProcessId | None:
+        state = self._roots.get(root)
+        if isinstance(state, _Owned):
+            if not alive(state.process, self._proc):
+                state = None
+            elif now - state.checked_s < RECHECK_S:
+                return state.process
+            elif self._matches(state.process, pages()):
+                state.checked_s = now
+                return state.process
+            else:
+                state = None
+        if isinstance(state, _Unknown) and now < state.retry_s:
+            return None
+        owner = self._find(root, pages())
+        if owner is not None:
+            self._roots[root] = _Owned(owner, now)
+            return owner
+        wait = min(state.wait_s * 2, LAST_RETRY_S) if state else FIRST_RETRY_S
+        self._roots[root] = _Unknown(now + wait, wait)
+        return None
+
+    def _find(self, root: int, pages: Pages) -> ProcessId | None:
+        """Return the one process that has most of these pages, None where two have as many.
+
+        A parent and its child share pages after fork, and programs share libraries. So of two
+        the one whose root is not known yet is taken; else later samples must tell.
+        """
+        scores = {process: self._matches(process, pages) for process in self._processes}
+        most = max(scores.values(), default=0)
+        if not most:
+            return None
+        best = [process for process, score in scores.items() if score == most]
+        if len(best) > 1:
+            owned = {
+                state.process
+                for other, state in self._roots.items()
+                if isinstance(state, _Owned) and other != root
+            }
+            best = [process for process in best if process not in owned]
+        return best[0] if len(best) == 1 else None
+
+    def _matches(self, process: ProcessId, pages: Pages) -> int:
+        """Return how many of the pages this process has where the samples had them."""
+        try:
+            fd = os.open(self._proc / str(process.pid) / "pagemap", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            if absent(error):
+                return 0
+            raise
+        try:
+            return sum(_frame(fd, page) == frame for page, frame in pages)
+        finally:
+            os.close(fd)
+
+
+def _frame(fd: int, page: int) -> int | None:
+    """Return the page frame of a virtual page, None where it has none or it is not shown."""
+    try:
+        entry = os.pread(fd, 8, page * 8)
+    except OSError as error:
+        # Past the end of user space, or of a process that has just gone.
+        if absent(error):
+            return None
+        raise
+    value = int.from_bytes(entry, "little")
+    return value & _FRAME or None if value & _PRESENT else None
+
+
+def _pages(columns: Columns, rows: npt.NDArray[np.bool_]) -> Pages:
+    """Return the newest distinct pages of these rows, ``LOOKUPS`` at most."""
+    last = np.flatnonzero(rows)[::-1][: 8 * LOOKUPS]
+    pages = (columns.address[last] >> np.uint64(_PAGE_SHIFT)).tolist()
+    frames = (columns.physical[last] >> np.uint64(_PAGE_SHIFT)).tolist()
+    newest: dict[int, int] = {}
+    for page, frame in zip(pages, frames, strict=True):
+        if frame and page < 1 << 52:
+            newest.setdefault(page, frame)
+    return list(newest.items())[:LOOKUPS]
