@@ -188,6 +188,17 @@ static void wait_for_port(void)
 	}
 }
 
+/* A share may lie below what is empty in the guest: /tmp, /run. */
+static void make_folders(char *path)
+{
+	for (char *slash = path + 1; (slash = strchr(slash, '/')); slash++) {
+		*slash = 0;
+		mkdir(path, 0755);
+		*slash = '/';
+	}
+	mkdir(path, 0755);
+}
+
 /* Each line of /shares: a 9p tag, a space, the directory that it is on the host. */
 static void mount_shares(void)
 {
@@ -201,6 +212,7 @@ static void mount_shares(void)
 			continue;
 		*path++ = 0;
 		snprintf(target, sizeof target, "/new%s", path);
+		make_folders(target);
 		/* cache=mmap: mappings may be written, yet nothing written lingers unseen. */
 		if (mount(line, target, "9p", 0,
 			  "trans=virtio,version=9p2000.L,msize=512000,cache=mmap"))

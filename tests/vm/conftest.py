@@ -1,0 +1,68 @@
+"""One boot of the emulated machine, shared by all tests of a session.
+
+Two nodes of 640 MiB, two CPUs on node 0, none on node 1. The guest sees this checkout and its
+virtual environment; it may write in ``machine_share`` (the same path inside and outside).
+numba's code is compiled on the host for a CPU that the guest has too, and found by the guest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hmd.emulate.boot import GUEST_ENVIRONMENT, Machine
+from hmd.emulate.flags import with_nodes
+from hmd.emulate.preset import load
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is here, and let a guest that emulates another machine have the time it needs."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker("vm")
+
+
+@pytest.fixture(scope="session")
+def machine_share(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of the host that the guest may write."""
+    return tmp_path_factory.mktemp("machine")
+
+
+@pytest.fixture(scope="session")
+def machine(machine_share: Path) -> Iterator[Machine]:
+    """The running machine; commands run with this checkout's Python first on PATH."""
+    preset = with_nodes(load("dram-pm"), ["size=640MiB,cpus=0-1", "size=640MiB"])
+    os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    with Machine(preset, share=[machine_share]) as machine:
+        yield machine
+
+
+class Python:
+    """Runs Python in the guest: the program's last line of output is JSON, and is returned."""
+
+    def __init__(self, machine: Machine):
+        self.machine = machine
+
+    def __call__(self, program: str, *arguments: str, timeout: float = 120) -> object:
+        argv = [sys.executable, "-c", program, *arguments]
+        done = self.machine.run(argv, cwd=CHECKOUT, env=environment(), timeout=timeout)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="session")
+def guest_python(machine: Machine) -> Python:
+    """Run a Python program in the guest and get what it prints, parsed."""
+    return Python(machine)
+
+
+def environment() -> dict[str, str]:
+    """The environment of commands in the guest: ours, with numba's cache of the host."""
+    return {**os.environ, **GUEST_ENVIRONMENT, "PYTHONDONTWRITEBYTECODE": "1"}
