@@ -72,8 +72,9 @@ class AccessStream:
     def read(cls, path: Path) -> Self:
         """Read what ``write`` wrote; raises ``HmdError`` when the file is something else."""
         try:
-            with np.load(path, allow_pickle=False) as file:
-                return cls(**{field.name: file[field.name] for field in fields(cls)})
+            # Opened here: numpy would leave the file open where it is no whole archive.
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as columns:
+                return cls(**{field.name: columns[field.name] for field in fields(cls)})
         except (OSError, ValueError, KeyError, BadZipFile, EOFError) as error:
             raise HmdError(f"{path}: no access stream can be read from it: {error}") from error
 

@@ -111,8 +111,8 @@ class VcpuCounters:
 class TimingModel:
     """A machine at modelled time 0, to be closed after use (a context manager).
 
-    Several threads may use it at once only to replay, each with its own CPUs. Raises ``HmdError`` where a parameter is out of
-    range, saying which and what it may be.
+    Threads may share it only to replay, each the accesses of its own CPUs. Raises ``HmdError``
+    where a parameter is out of range, saying which and what it may be.
     """
 
     def __init__(self, params: TimingParams) -> None:

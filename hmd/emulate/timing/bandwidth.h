@@ -16,9 +16,12 @@
 /* How often a vCPU measures and publishes, and over how long it averages; modelled time. */
 #define BANDWIDTH_WINDOW_PS 1000000ull
 #define BANDWIDTH_AVERAGE_PS 4000000ull
-/* Queue of a memory controller: about 64 reads and 64 writes in Intel's (iMC RPQ, WPQ). */
+/*
+ * What a memory controller queues before those who ask wait. Intel's holds 22 reads and 32 writes
+ * a channel (Xeon E5-2600 Uncore Performance Monitoring, RPQ_OCCUPANCY and WPQ_OCCUPANCY).
+ */
 #define BANDWIDTH_QUEUE_BYTES (64 * 64)
-/* Optane's XPBuffer: 16 KiB, 64 granules of 256 bytes (Yang et al., FAST '20, section 5.1). */
+/* Optane's XPBuffer: 16 KiB, 64 granules of 256 bytes (Yang et al., FAST '20). */
 #define BANDWIDTH_GRANULES 64
 
 enum bandwidth_direction { BANDWIDTH_READ, BANDWIDTH_WRITE, BANDWIDTH_DIRECTIONS };

@@ -6,7 +6,7 @@
 #define CACHE_EMPTY UINT32_MAX
 #define LANES 4
 
-typedef uint32_t lanes __attribute__((vector_size(LANES * sizeof(uint32_t))));
+typedef uint32_t lanes __attribute__((vector_size(LANES * sizeof(uint32_t)), may_alias));
 typedef lanes lanes_unaligned __attribute__((aligned(sizeof(uint32_t))));
 
 static const lanes cache_lane = {0, 1, 2, 3};

@@ -1,17 +1,19 @@
 /*
  * Pointer-chase detection of one vCPU: which loaded value an address was computed from.
  *
- * A value on its way from memory is kept until it arrives. An access at an address up to `span`
- * bytes after such a value is taken to depend on it (a field of the object pointed to). Values
- * are hashed by their block of `span` bytes, so that a look-up costs two probes. Indices
- * (a[b[i]]) are not seen: the address is not near the value.
+ * A value on its way from memory is kept until newer ones take its place. An access at an address
+ * up to `span` bytes after such a value is taken to depend on it (a field of the object pointed
+ * to). Values are hashed by their block of `span` bytes, so that a look-up costs two probes; four
+ * a slot, since a value that is lost breaks its chain. Indices (a[b[i]]) are not seen: the
+ * address is not near the value.
  */
 #ifndef HMD_TIMING_CHASE_H
 #define HMD_TIMING_CHASE_H
 
 #include <stdint.h>
 
-#define CHASE_VALUES 64
+#define CHASE_SLOTS 64
+#define CHASE_WAYS 4
 /* No object lies below vm.mmap_min_addr (65536 by default): small numbers are no pointers. */
 #define CHASE_MIN_POINTER 65536
 
@@ -19,7 +21,7 @@ struct chase {
 	uint32_t span, shift; /* span <= 1 << shift */
 	struct chase_value {
 		uint64_t value, ready_ps;
-	} value[CHASE_VALUES];
+	} value[CHASE_SLOTS][CHASE_WAYS]; /* newest first */
 };
 
 static inline void chase_init(struct chase *chase, uint32_t span)
@@ -31,26 +33,34 @@ static inline void chase_init(struct chase *chase, uint32_t span)
 
 static inline struct chase_value *chase_slot(struct chase *chase, uint64_t block)
 {
-	return &chase->value[(block * 0x9e3779b97f4a7c15ull) >> 58];
+	return chase->value[(block * 0x9e3779b97f4a7c15ull) >> 58];
 }
 
 /* When the value that `vaddr` was computed from arrives; 0 when it depends on none. */
 static inline uint64_t chase_ready(struct chase *chase, uint64_t vaddr)
 {
 	uint64_t block = vaddr >> chase->shift;
-	const struct chase_value *found = chase_slot(chase, block);
 
-	if (vaddr - found->value < chase->span)
-		return found->ready_ps;
-	found = chase_slot(chase, block - 1);
-	return vaddr - found->value < chase->span ? found->ready_ps : 0;
+	for (uint64_t before = 0; before < 2; before++) {
+		const struct chase_value *slot = chase_slot(chase, block - before);
+
+		for (int way = 0; way < CHASE_WAYS; way++)
+			if (vaddr - slot[way].value < chase->span)
+				return slot[way].ready_ps;
+	}
+	return 0;
 }
 
 static inline void chase_record(struct chase *chase, uint64_t value, uint64_t ready_ps)
 {
+	struct chase_value *slot = chase_slot(chase, value >> chase->shift);
+
 	if (value < CHASE_MIN_POINTER)
 		return;
-	*chase_slot(chase, value >> chase->shift) = (struct chase_value){value, ready_ps};
+	if (slot[0].value != value)
+		for (int way = CHASE_WAYS - 1; way; way--)
+			slot[way] = slot[way - 1];
+	slot[0] = (struct chase_value){value, ready_ps};
 }
 
 #endif

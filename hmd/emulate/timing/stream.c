@@ -10,7 +10,7 @@
 /* A confident stream outlives so many rounds of misses elsewhere before its place is taken. */
 #define STREAM_CHANCES 255
 
-typedef uint32_t stream_lanes __attribute__((vector_size(16)));
+typedef uint32_t stream_lanes __attribute__((vector_size(16), may_alias));
 
 void streams_init(struct streams *streams, uint32_t count)
 {

@@ -1,0 +1,139 @@
+"""The L1 filter and the last-level cache, against a plain model of both."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hmd.emulate.access_stream import AccessFlag, Level, Outcomes
+from hmd.emulate.replay import Part, TimingModel
+
+L1_BYTES = 32 << 10  # lines this far apart share their place in L1
+
+
+class PlainCache:
+    """Direct-mapped L1 over a set-associative LRU cache, as dictionaries."""
+
+    def __init__(self, sets, ways):
+        self.sets = [OrderedDict() for _ in range(sets)]
+        self.ways = ways
+        self.l1 = {}
+        self.written = []
+
+    def touch(self, line, store):
+        cache = self.sets[line % len(self.sets)]
+        hit = line in cache
+        cache[line] = cache.pop(line, False) or store
+        if len(cache) > self.ways:
+            victim, dirty = cache.popitem(last=False)
+            self.written += [victim] * dirty
+        return Level.LLC if hit else Level.MEMORY
+
+    def access(self, line, store):
+        held, dirty = self.l1.get(line % 512, (None, False))
+        if held == line:
+            if store and not dirty:
+                self.touch(line, True)
+                self.l1[line % 512] = (line, True)
+            return Level.L1
+        self.l1[line % 512] = (line, store)
+        return self.touch(line, store)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    accesses=st.lists(
+        st.tuples(st.integers(0, 40), st.integers(0, 2), st.booleans()), max_size=400
+    ),
+    sets=st.sampled_from([1, 2, 3, 8, 13]),
+    ways=st.sampled_from([1, 2, 3, 4, 5, 11, 16, 20]),
+)
+def test_levels_and_write_backs_are_those_of_a_plain_lru_cache(params, accesses, sets, ways):
+    plain = PlainCache(sets, ways)
+    small = replace(params, llc_bytes=sets * ways * 64, llc_ways=ways, parts=Part.CACHE)
+    with TimingModel(small) as model:
+        for count, (row, column, store) in enumerate(accesses):
+            line = row * 512 + column
+            expected = plain.access(line, store)
+            outcome = model.access(0, count + 1, line * 64, line * 64, flags=AccessFlag(store))
+            assert outcome.level == expected
+        assert model.counters(0).nodes[0].write_bytes == 64 * len(plain.written)
+
+
+def levels(model, stream):
+    outcomes = Outcomes.empty(len(stream))
+    model.replay(stream, into=outcomes)
+    return outcomes.level.tolist()
+
+
+def test_a_working_set_of_the_cache_s_size_stays_and_one_line_more_thrashes(machine, columns):
+    model = machine(llc_bytes=16 * 64, llc_ways=16, parts=Part.CACHE)
+    fits = L1_BYTES * np.arange(16)
+    levels(model, columns(fits))
+    assert set(levels(model, columns(np.tile(fits, 3), start=100))) == {Level.LLC}
+    over = L1_BYTES * np.arange(17)
+    levels(model, columns(over, start=1000))
+    assert set(levels(model, columns(np.tile(over, 3), start=2000))) == {Level.MEMORY}
+
+
+def test_the_cache_is_shared_by_the_cpus_and_the_l1_filter_is_not(machine, columns):
+    model = machine(parts=Part.CACHE)
+    assert levels(model, columns([0])) == [Level.MEMORY]
+    assert levels(model, columns([0], vcpu=1)) == [Level.LLC]
+    assert levels(model, columns([0], vcpu=1, start=100)) == [Level.L1]
+
+
+def test_a_hit_costs_its_time_and_nothing_in_l1(machine, columns):
+    model = machine(parts=Part.CACHE)
+    model.replay(columns([0, L1_BYTES]))
+    before = model.clock_ps
+    model.replay(columns([0, 0, 0, 0], start=8))
+    assert model.clock_ps - before == 4 * 4 * 100 + 5000
+    assert model.counters(0).llc_hits == 1
+
+
+def test_a_hit_on_a_streams_way_is_hidden(machine, columns):
+    model = machine(parts=Part.CACHE | Part.PREFETCH)
+    address = 64 * np.arange(2048)  # more than L1, less than the LLC
+    model.replay(columns(address))
+    before = model.clock_ps
+    model.replay(columns(address, start=4 * 2048))
+    assert model.clock_ps - before <= 4 * 2048 * 100 + 3 * 5000
+
+
+def test_without_the_cache_dirty_lines_leave_l1_for_memory(machine, columns):
+    model = machine(parts=Part(0))
+    model.replay(columns([0, L1_BYTES, 0], flags=[AccessFlag.STORE, 0, 0]))
+    counters = model.counters(0).nodes[0]
+    assert (counters.load_misses, counters.store_misses) == (2, 1)
+    assert counters.write_bytes == 64
+
+
+@pytest.mark.parametrize(
+    ("offset", "size", "lines"), [(0, 64, 1), (60, 8, 2), (63, 2, 2), (1, 128, 3), (4092, 8, 1)]
+)
+def test_an_access_counts_for_each_line_it_touches_on_its_page(
+    machine, columns, offset, size, lines
+):
+    model = machine(parts=Part(0))
+    model.replay(columns([offset], size=size))
+    assert model.counters(0).nodes[0].load_misses == lines
+    assert model.counters(0).loads == 1
+    assert model.clock_ps == 4 * 100 + lines * 100_000
+
+
+def test_a_straddling_access_misses_again_where_only_one_line_left(machine, columns):
+    model = machine(parts=Part(0))
+    model.replay(columns([60, L1_BYTES + 64, 60], size=8))
+    assert model.counters(0).nodes[0].load_misses == 2 + 1 + 1
+
+
+def test_a_device_costs_nothing(machine, columns):
+    model = machine(parts=Part.ALL)
+    assert levels(model, columns([0xFEE00000, 0xFEE00000])) == [Level.L1] * 2
+    assert model.clock_ps == 8 * 100
