@@ -66,6 +66,13 @@ static inline void publish(uint64_t *counter, uint64_t value)
 	__atomic_store_n(counter, value, __ATOMIC_RELAXED);
 }
 
+/* An exception in the middle of a block may take a count back a little: time never goes back. */
+static inline uint64_t vcpu_forward(const struct vcpu *vcpu, uint64_t instructions)
+{
+	return instructions > vcpu->counters.instructions ? instructions
+							  : vcpu->counters.instructions;
+}
+
 static inline void vcpu_publish_clock(struct vcpu *vcpu, uint64_t instructions, uint64_t now_ps)
 {
 	publish(&vcpu->counters.instructions, instructions);
@@ -413,10 +420,12 @@ void timing_access(struct timing *timing, unsigned vcpu_index, uint64_t instruct
 		   struct timing_outcome *outcome)
 {
 	struct vcpu *vcpu = &timing->vcpu[vcpu_index];
-	uint64_t now_ps = vcpu_now(timing, vcpu, instructions);
 	bool store = flags & TIMING_STORE;
 	uint64_t *count = store ? &vcpu->counters.stores : &vcpu->counters.loads;
+	uint64_t now_ps;
 
+	instructions = vcpu_forward(vcpu, instructions);
+	now_ps = vcpu_now(timing, vcpu, instructions);
 	*outcome = (struct timing_outcome){.level = TIMING_L1, .node = NO_NODE};
 	if ((flags & TIMING_KERNEL_MODE) && !part_on(timing, TIMING_KERNEL))
 		return;
@@ -434,6 +443,7 @@ void timing_idle(struct timing *timing, unsigned vcpu_index, uint64_t instructio
 
 	if (vcpu->halted)
 		return;
+	instructions = vcpu_forward(vcpu, instructions);
 	vcpu_attend(timing, vcpu, instructions);
 	while (vcpu->window.count) /* a halt waits for what is on its way */
 		vcpu_retire(timing, vcpu, instructions);
@@ -447,11 +457,13 @@ void timing_resume(struct timing *timing, unsigned vcpu_index, uint64_t instruct
 {
 	struct vcpu *vcpu = &timing->vcpu[vcpu_index];
 	uint64_t machine_ps = timing_clock_ps(timing);
-	uint64_t now_ps = vcpu_now(timing, vcpu, instructions);
+	uint64_t now_ps;
 
 	if (!vcpu->halted)
 		return;
 	vcpu->halted = false;
+	instructions = vcpu_forward(vcpu, instructions);
+	now_ps = vcpu_now(timing, vcpu, instructions);
 	if (now_ps < machine_ps) {
 		vcpu->offset_ps += machine_ps - now_ps;
 		vcpu->jumped_ps += machine_ps - now_ps;
@@ -467,6 +479,7 @@ uint64_t timing_vcpu_clock_ps(struct timing *timing, unsigned vcpu_index, uint64
 	struct vcpu *vcpu = &timing->vcpu[vcpu_index];
 
 	if (!vcpu->halted) {
+		instructions = vcpu_forward(vcpu, instructions);
 		vcpu_attend(timing, vcpu, instructions);
 		vcpu_publish_clock(vcpu, instructions, vcpu_now(timing, vcpu, instructions));
 	}

@@ -168,6 +168,19 @@ def stream_of(accesses):
     )
 
 
+def test_a_count_that_goes_back_a_little_does_not_turn_time_back(machine, columns):
+    stream = columns(GIB + 64 * np.arange(20_000, dtype=np.uint64), step=1)
+    shaken = replace(
+        stream,
+        instructions=np.maximum(stream.instructions, 3)
+        - np.arange(20_000, dtype=np.uint64) % 2 * 2,
+    )
+    steady, model = machine(), machine()
+    steady.replay(stream)
+    model.replay(shaken)
+    assert model.clock_ps == pytest.approx(steady.clock_ps, rel=1e-3)
+
+
 @settings(max_examples=150, deadline=None)
 @given(accesses=st.lists(ACCESS, max_size=300), parts=st.integers(0, 31))
 def test_invariants(params, accesses, parts):
