@@ -52,9 +52,14 @@ class ProcessStat:
         return bool(self.flags & _PF_KTHREAD)
 
     @property
+    def exited(self) -> bool:
+        """True for a process that has exited and is only not yet reaped by its parent."""
+        return self.state in (b"Z", b"X", b"x")
+
+    @property
     def has_memory(self) -> bool:
-        """False for kernel threads, and for processes that have exited but are not yet reaped."""
-        return not self.kernel_thread and self.state not in (b"Z", b"X", b"x")
+        """True for a process with pages of its own."""
+        return not self.kernel_thread and not self.exited
 
 
 def parse_stat(data: bytes) -> ProcessStat | None:
@@ -101,4 +106,4 @@ def alive(process: ProcessId, proc: Path = PROC) -> bool:
     A process that has exited but is not yet reaped by its parent does not run.
     """
     stat = read_stat(process.pid, proc)
-    return stat is not None and stat.process == process and stat.has_memory
+    return stat is not None and stat.process == process and not stat.exited

@@ -1,16 +1,17 @@
 """Which processes belong to which target, now.
 
-Takes the targets' selectors, gives at each ``scan`` the processes of each target. One pass over
-/proc reads one small file (stat) of each process; executable, arguments, user and cgroup are
-read only for new processes, for those that changed their name (exec), and again on a clock.
-Costs about 20 µs a process and scan (bench/scan.py).
+Takes the targets' selectors, gives at each ``scan`` the processes of each target. A scan lists
+/proc; it reads stat of new processes, of those that fit a target, and of each other one once in
+a while. Executable, arguments, user and cgroup are read of new processes, of those that changed
+their name (exec), and again on a clock. Costs about 3 µs a process and scan with 10,000
+processes (bench/scan.py).
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,21 +26,30 @@ _STAT_BYTES = 1024  # 52 numbers of at most 20 digits, and a name of at most 64 
 
 @dataclass(slots=True)
 class ScanStats:
-    """Counters of a watcher: scans made, processes read, and selectors asked anew."""
+    """Counters of a watcher: scans made, processes seen and read, selectors asked anew."""
 
     scans: int = 0
     processes: int = 0
+    reads: int = 0
     selections: int = 0
 
 
 @dataclass(slots=True)
 class _Known:
-    """A process seen at the last scan, with what the selectors said of it."""
+    """A process seen at the last scan, with what the selectors said of it.
+
+    ``fits`` is empty where no selector fits. ``settled`` processes (kernel threads, and those
+    that have been known for a while) are not read at each scan unless they are ``wanted``: part
+    of a target.
+    """
 
     process: ProcessId
     stat: ProcessStat
+    inode: int
+    asked_s: float
     fits: tuple[bool, ...] = ()
-    asked_s: float = 0.0
+    settled: bool = False
+    wanted: bool = False
 
 
 @dataclass(slots=True)
@@ -60,7 +70,8 @@ class ProcessWatcher:
 
     A process belongs to the first target that takes it. Kernel threads and the calling process
     belong to none. A child whose parent was never seen alive (it forked and exited between two
-    scans) is not followed: select such services by cgroup or unit.
+    scans) is not followed: select such services by cgroup or unit. An old process that becomes
+    another program, user or cgroup is noticed within ``reread_s``, a young one at once.
     """
 
     def __init__(
@@ -68,7 +79,7 @@ class ProcessWatcher:
         targets: Sequence[TargetSpec],
         proc: Path = PROC,
         clock: Callable[[], float] = time.monotonic,
-        reread_s: float = 10.0,
+        reread_s: float = 30.0,
     ) -> None:
         """Prepare ``targets``; ``reread_s`` is how long what was read of a process holds.
 
@@ -85,89 +96,117 @@ class ProcessWatcher:
     def scan(self) -> Mapping[str, tuple[ProcessId, ...]]:
         """Return the processes of each target by its name, ascending; a target may have none."""
         now_s = self._clock()
-        self._known = {
-            stat.pid: self._recall(stat, now_s) for stat in self._read_stats(self._pids())
-        }
+        before, self._known = self._known, {}
+        for pid, inode in self._listing():
+            known = self._recall(before.get(pid), pid, inode, now_s)
+            if known is not None:
+                self._known[pid] = known
         self.stats.scans += 1
         self.stats.processes += len(self._known)
-        follow = any(t.selector.spec.follow_children for t in self._targets)
-        children = self._children() if follow else {}
+        fitting = [known for known in self._known.values() if known.fits]
+        children = self._children() if self._follows(fitting) else {}
         taken: set[ProcessId] = set()
         found: dict[str, tuple[ProcessId, ...]] = {}
         for i, target in enumerate(self._targets):
-            members = self._members(i, target, children) - taken
+            roots = {known.process for known in fitting if known.fits[i]}
+            members = self._members(roots, target, children) - taken
             taken |= members
             found[target.selector.spec.name] = tuple(sorted(members))
         return found
 
-    def _pids(self) -> Iterable[int]:
+    def _listing(self) -> list[tuple[int, int]]:
+        """Return pid and inode of every process that may belong to a target.
+
+        The inode of a /proc/PID stays the same while the process lives and /proc remembers it,
+        and is another one for the next process of that pid (fs/proc/base.c, proc_fill_cache()).
+        """
         specs = [t.selector.spec for t in self._targets]
         if all(spec.selects_by_pid_only for spec in specs):
-            return sorted({pid for spec in specs for pid in spec.pids})
-        # listdir gives strings: a Path for each of 10,000 entries would cost more than the scan.
-        return [int(name) for name in os.listdir(self._proc) if name.isdigit()]  # noqa: PTH208
+            return [(pid, 0) for pid in sorted({pid for spec in specs for pid in spec.pids})]
+        with os.scandir(self._proc) as entries:
+            return [(int(e.name), e.inode()) for e in entries if e.name.isdigit()]
 
-    def _read_stats(self, pids: Iterable[int]) -> Iterable[ProcessStat]:
-        """Yield the status of every process with memory but this one."""
-        for pid in pids:
-            data = _read_stat(f"{self._proc}/{pid}/stat")
-            stat = parse_stat(data) if data else None
-            if stat and stat.has_memory and stat.pid != self._own_pid:
-                yield stat
+    def _recall(self, known: _Known | None, pid: int, inode: int, now_s: float) -> _Known | None:
+        """Return what is known of a process now, None where it is gone.
 
-    def _recall(self, stat: ProcessStat, now_s: float) -> _Known:
-        """Return what is known of a process, asking the selectors where that is due."""
-        known = self._known.get(stat.pid)
+        Reads it and asks the selectors where that is due.
+        """
+        same = known is not None and known.inode == inode
+        due = known is None or now_s - known.asked_s >= self._reread_s
+        if known is not None and same and known.settled and not known.wanted and not due:
+            return known
+        data = _read_stat(f"{self._proc}/{pid}/stat")
+        stat = parse_stat(data) if data else None
+        self.stats.reads += 1
+        if stat is None or stat.exited or pid == self._own_pid:
+            return None
         if known is None or known.process.start_ticks != stat.start_ticks:
-            known = _Known(stat.process, stat)
             # Spread the next reading over the period: a fleet started at once is not read at once.
-            self._ask(known, now_s - self._reread_s * (stat.pid % 16) / 16)
-        elif known.stat.name != stat.name or now_s - known.asked_s >= self._reread_s:
-            # exec(2) keeps pid and start time, and changes the name.
-            self._ask(known, now_s)
-        known.stat = stat
-        return known
+            asked_s = now_s - self._reread_s * (pid % 16) / 16
+            return self._ask(_Known(stat.process, stat, inode, asked_s, settled=stat.kernel_thread))
+        renamed = known.stat.name != stat.name  # exec(2) keeps pid and start time
+        known.stat, known.inode, known.wanted = stat, inode, False
+        if due:
+            known.asked_s = now_s
+            known.settled = True
+        return self._ask(known) if due or renamed else known
 
-    def _ask(self, known: _Known, now_s: float) -> None:
+    def _ask(self, known: _Known) -> _Known:
+        if known.stat.kernel_thread:
+            return known
         pid = known.process.pid
         folder = folder_of(self._proc, pid)
-        known.fits = tuple(t.selector.fits(pid, folder) for t in self._targets)
-        known.asked_s = now_s
+        fits = tuple(t.selector.fits(pid, folder) for t in self._targets)
+        known.fits = fits if any(fits) else ()
         self.stats.selections += 1
+        return known
 
-    def _children(self) -> dict[int, list[int]]:
-        children: dict[int, list[int]] = {}
-        for pid, known in self._known.items():
-            children.setdefault(known.stat.parent_pid, []).append(pid)
+    def _follows(self, fitting: Sequence[_Known]) -> bool:
+        """Return True where some process may have children to follow."""
+        return any(
+            target.followed or (target.selector.spec.follow_children and fitting)
+            for target in self._targets
+        )
+
+    def _children(self) -> dict[int, list[ProcessId]]:
+        children: dict[int, list[ProcessId]] = {}
+        for known in self._known.values():
+            children.setdefault(known.stat.parent_pid, []).append(known.process)
         return children
 
     def _members(
-        self, index: int, target: _Target, children: Mapping[int, list[int]]
+        self,
+        roots: set[ProcessId],
+        target: _Target,
+        children: Mapping[int, Sequence[ProcessId]],
     ) -> set[ProcessId]:
         spec = target.selector.spec
-        roots = {known.process for known in self._known.values() if known.fits[index]}
-        if spec.pids:
-            roots = _pin(target.pinned, roots)
-        members = roots
+        members = _pin(target.pinned, roots) if spec.pids else roots
         if spec.follow_children:
-            members = self._follow(roots, target, children)
+            members = self._follow(members, target, children)
+        for process in members:
+            self._known[process.pid].wanted = True
         if spec.min_rss_bytes:
             members = self._admit(members, target)
         return members
 
     def _follow(
-        self, roots: set[ProcessId], target: _Target, children: Mapping[int, list[int]]
+        self,
+        roots: set[ProcessId],
+        target: _Target,
+        children: Mapping[int, Sequence[ProcessId]],
     ) -> set[ProcessId]:
         """Return roots and all below them, and those followed before that still live."""
-        members = set(roots)
-        members.update(p for p in target.followed if self._lives(p))
-        queue = [process.pid for process in members]
+        members = roots | {p for p in target.followed if self._lives(p)}
+        queue = list(members)
         while queue:
-            for pid in children.get(queue.pop(), ()):
-                process = self._known[pid].process
-                if process not in members:
-                    members.add(process)
-                    queue.append(pid)
+            parent = queue.pop()
+            for child in children.get(parent.pid, ()):
+                # What was read of a settled process may name a parent that has exited since and
+                # whose pid is another's now; no child is older than its parent.
+                if child not in members and child.start_ticks >= parent.start_ticks:
+                    members.add(child)
+                    queue.append(child)
         target.followed = members - roots
         return members
 

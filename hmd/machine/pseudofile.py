@@ -38,13 +38,13 @@ def absent(error: OSError) -> bool:
     return error.errno in _ABSENT
 
 
-def read_bytes(path: Path | str, dir_fd: int | None = None) -> bytes | None:
+def read_bytes(path: Path | str) -> bytes | None:
     """Return all of a pseudo file, None where it is absent, has vanished or is closed to us.
 
     Other errors (EMFILE, ENOMEM) are not answers about the file and are raised.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=dir_fd)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         if absent(error):
             return None

@@ -22,7 +22,8 @@ def test_stat_fields():
     assert stat.process == ProcessId(42, 900)
     assert (stat.parent_pid, stat.name, stat.cpu_ticks) == (7, b"cat", 8)
     assert stat.resident_bytes == 300 * os.sysconf("SC_PAGE_SIZE")
-    assert stat.has_memory
+    assert not stat.exited
+    assert not stat.kernel_thread
 
 
 @given(st.binary(max_size=64))

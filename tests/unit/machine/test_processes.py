@@ -148,12 +148,56 @@ def test_selectors_are_not_asked_again_before_their_time(proc):
     assert max(asked) <= 5
 
 
+def test_settled_processes_of_no_target_are_read_on_the_clock_only(proc):
+    clock = Clock()
+    for pid in range(10, 42):
+        proc.add(pid, exe="/bin/wanted" if pid == 10 else "/bin/other")
+    watch = watcher(proc, TargetSpec("t", exe="/wanted$"), clock=clock, reread_s=16)
+    watch.scan()
+    clock.now_s = 16
+    watch.scan()
+    before = watch.stats.reads
+    clock.now_s = 17
+    assert pids(watch.scan())["t"] == [10]
+    assert watch.stats.reads == before + 1
+    proc.add(40, exe="/bin/wanted")
+    assert pids(watch.scan())["t"] == [10]
+    clock.now_s = 32
+    assert pids(watch.scan())["t"] == [10, 40]
+
+
+def test_a_settled_pid_given_to_another_process_is_read(proc, tmp_path):
+    clock = Clock()
+    proc.add(10, exe="/bin/other")
+    watch = watcher(proc, TargetSpec("t", exe="/wanted$"), clock=clock, reread_s=10)
+    watch.scan()
+    clock.now_s = 10
+    watch.scan()
+    (proc.root / "10").rename(tmp_path / "former")  # keeps its inode, so that 10 gets another
+    proc.add(10, exe="/bin/wanted", start=500)
+    assert pids(watch.scan())["t"] == [10]
+
+
+def test_a_stale_parent_is_no_parent(proc):
+    clock = Clock()
+    proc.add(10, exe="/bin/old", start=100)
+    proc.add(11, parent=10, exe="/bin/child", start=110)
+    watch = watcher(proc, TargetSpec("t", exe="/wanted$"), clock=clock, reread_s=100)
+    watch.scan()
+    clock.now_s = 100
+    watch.scan()
+    proc.remove(10)
+    watch.scan()
+    proc.add(10, exe="/bin/wanted", start=900)
+    assert pids(watch.scan())["t"] == [10]
+
+
 def test_pids_alone_read_no_other_process(proc):
     for pid in range(10, 30):
         proc.add(pid)
     watch = watcher(proc, TargetSpec("t", pids=(12, 13), follow_children=False))
     assert pids(watch.scan())["t"] == [12, 13]
-    assert watch.stats.processes == 2
+    assert watch.stats.reads == 2
 
 
 def test_ten_thousand_processes(proc):

@@ -1,0 +1,112 @@
+"""What finding the targets' processes costs: prints a table, writes build/scan.json.
+
+Starts real processes (10,000 ``sleep``, fewer where memory is short) and scans them with
+selectors of each kind. The first scan asks every selector of every process; later ones only read
+stat, until the reading of executables and so on comes round again. Milliseconds a scan, best of
+several runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from hmd.machine.processes import ProcessWatcher, TargetSpec
+
+OUTPUT = Path(__file__).resolve().parent.parent / "build" / "scan.json"
+SLEEP = "/usr/bin/sleep"
+BYTES_A_PROCESS = 256 << 10
+RUNS = 5
+RESCAN_S = 5.0
+
+TARGETS = {
+    "pid": TargetSpec("t", pids=(1,)),
+    "exe": TargetSpec("t", exe="/redis-server$"),
+    "cmdline": TargetSpec("t", cmdline="--config .*prod"),
+    "user": TargetSpec("t", user=12345),
+    "cgroup": TargetSpec("t", cgroup="/system.slice"),
+    "all match": TargetSpec("t", exe="sleep$"),
+}
+
+
+@contextmanager
+def processes(count: int) -> Iterator[int]:
+    """Keep ``count`` sleeping processes; yields how many the machine let us start."""
+    pids: list[int] = []
+    try:
+        for _ in range(count):
+            try:
+                pids.append(os.posix_spawn(SLEEP, [SLEEP, "600"], {}))
+            except BlockingIOError:  # EAGAIN: the limit of processes
+                break
+        yield len(pids)
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        for pid in pids:
+            os.waitpid(pid, 0)
+
+
+def seconds(action: Callable[[], object]) -> float:
+    """Return the CPU time of one call, which other programs do not lengthen."""
+    start = time.process_time()
+    action()
+    return time.process_time() - start
+
+
+def measure(spec: TargetSpec) -> dict[str, float]:
+    """Return milliseconds of a first scan and of a later one, and how many were selected."""
+    firsts: list[float] = []
+    laters: list[float] = []
+    selected = 0
+    for _ in range(RUNS):
+        watcher = ProcessWatcher([spec], reread_s=3600)
+        firsts.append(seconds(watcher.scan))
+        laters.append(seconds(watcher.scan))
+        selected = len(watcher.scan()["t"])
+    return {
+        "first_ms": min(firsts) * 1e3,
+        "later_ms": min(laters) * 1e3,
+        "selected": float(selected),
+    }
+
+
+def main() -> int:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--processes", type=int, default=10_000, help="default: 10000")
+    wanted = parser.parse_args().processes
+    room = psutil.virtual_memory().available // 2 // BYTES_A_PROCESS
+    with processes(min(wanted, room)):
+        total = len(psutil.pids())
+        rows = {name: measure(spec) for name, spec in TARGETS.items()}
+    print(f"{total} processes, scanned every {RESCAN_S:g} s")
+    print(f"{'selector':<10} {'first ms':>9} {'later ms':>9} {'us each':>8} {'CPU':>7}")
+    for name, row in rows.items():
+        each = row["later_ms"] * 1e3 / total
+        share = row["later_ms"] / 1e3 / RESCAN_S
+        print(f"{name:<10} {row['first_ms']:9.1f} {row['later_ms']:9.1f} {each:8.2f} {share:7.2%}")
+    OUTPUT.parent.mkdir(exist_ok=True)
+    document = {
+        "machine": f"{platform.machine()} {platform.release()}",
+        "python": platform.python_version(),
+        "processes": total,
+        "rescan_s": RESCAN_S,
+        "selectors": rows,
+    }
+    OUTPUT.write_text(json.dumps(document, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

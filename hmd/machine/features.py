@@ -1,0 +1,132 @@
+"""What this kernel can do that hmd uses, found out by trying.
+
+Never by kernel version: distributions carry features back and leave features out. Takes the
+native module and the calling process itself as test object. Costs a few milliseconds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+from pathlib import Path
+
+from hmd.machine.finding import Finding, Level
+from hmd.machine.huge_pages import HugeSource, read_huge_pages
+from hmd.machine.mappings import read_mappings
+from hmd.machine.nodes import read_topology
+from hmd.machine.process import PROC
+from hmd.machine.pseudofile import format_ids
+from hmd.machine.tiers import kernel_tiers, tier_warning
+from hmd.machine.topology import Topology
+
+_SYSFS = Path("/sys")
+
+
+def feature_findings(proc: Path = PROC, sysfs: Path = _SYSFS) -> tuple[Finding, ...]:
+    """Return what the kernel and the native module can do."""
+    return (
+        _move_pages(),
+        _memory_tiers(sysfs),
+        _pidfd(),
+        _huge_page_knowledge(proc),
+        _damon(sysfs),
+    )
+
+
+def topology_finding(sysfs: Path = _SYSFS) -> Finding:
+    """Return whether there is fast and slow memory. Raises MissingError without NUMA nodes."""
+    topology = read_topology(sysfs)
+    warning = tier_warning(topology)
+    order = " then ".join(f"nodes {format_ids(tier)}" for tier in topology.tiers)
+    state = f"{order} (by {topology.tier_source})"
+    if warning is None:
+        return Finding("memory tiers", Level.OK, state)
+    what, _, action = warning.rpartition("; ")
+    return Finding("memory tiers", _tier_level(topology), state, what, action)
+
+
+def _tier_level(topology: Topology) -> Level:
+    """One node can never be tiered; a wrong or missing ranking can be configured."""
+    return Level.FAIL if len(topology.nodes) < 2 else Level.WARN
+
+
+def _move_pages() -> Finding:
+    """Ask where a page of our own lies."""
+    name = "move_pages"
+    try:
+        import numpy as np
+
+        from hmd.machine.pages import query_nodes
+    except ImportError as error:
+        return Finding(
+            name,
+            Level.FAIL,
+            f"the native module does not load: {error}",
+            "hmd moves and samples through it; it needs libnuma.so.1",
+            "apt install libnuma1, then install hmd again",
+        )
+    page = mmap.mmap(-1, mmap.PAGESIZE)
+    page[0] = 1
+    held = ctypes.c_char.from_buffer(page)
+    node = int(query_nodes(os.getpid(), np.array([ctypes.addressof(held)], np.uint64))[0])
+    del held
+    page.close()
+    if node >= 0:
+        return Finding(name, Level.OK, f"works (a page of this process is on node {node})")
+    return Finding(
+        name,
+        Level.FAIL,
+        f"refused: {errno.errorcode.get(-node, str(-node))}",
+        "hmd moves pages with it; a seccomp profile or a kernel without CONFIG_NUMA refuses it",
+        "in a container allow move_pages in the seccomp profile; else use a kernel with NUMA",
+    )
+
+
+def _memory_tiers(sysfs: Path) -> Finding:
+    name = "kernel memory tiers"
+    tiers = kernel_tiers(sysfs)
+    if tiers:
+        return Finding(name, Level.OK, f"{len(tiers)} in /sys/devices/virtual/memory_tiering")
+    return Finding(
+        name,
+        Level.WARN,
+        "not in this kernel",
+        "it ranks nodes (from Linux 6.1); without it HMAT figures and CPUs have to do",
+        "check `hmd topology`, and configure `tiers:` where it is wrong",
+    )
+
+
+def _pidfd() -> Finding:
+    name = "pidfd"
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError as error:
+        return Finding(
+            name,
+            Level.OK,
+            f"not usable: {error.strerror}",
+            "exits of processes are noticed at the next scan instead",
+        )
+    return Finding(name, Level.OK, "exits of processes are noticed at once")
+
+
+def _huge_page_knowledge(proc: Path) -> Finding:
+    name = "huge page knowledge"
+    mappings = read_mappings(os.getpid(), proc)
+    found = read_huge_pages(os.getpid(), mappings, proc) if mappings else None
+    if found is not None and found.source != HugeSource.SMAPS:
+        return Finding(name, Level.OK, f"exact, from {found.source}")
+    return Finding(
+        name,
+        Level.WARN,
+        "only whole mappings, from smaps" if found else "none",
+        "a huge page that is not known as one is weighed and moved page by page",
+        "use Linux 6.7 or newer (PAGEMAP_SCAN), or grant CAP_SYS_ADMIN (kpageflags)",
+    )
+
+
+def _damon(sysfs: Path) -> Finding:
+    present = (sysfs / "kernel/mm/damon/admin").is_dir()
+    return Finding("DAMON", Level.OK, "in this kernel (not used)" if present else "not built in")

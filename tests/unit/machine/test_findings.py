@@ -1,0 +1,160 @@
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hmd.machine.competing import competing_findings
+from hmd.machine.features import feature_findings, topology_finding
+from hmd.machine.finding import Level
+from hmd.machine.privileges import (
+    Capability,
+    parse_capabilities,
+    parse_open_files,
+    privilege_findings,
+    read_privileges,
+)
+
+
+def by_name(findings):
+    assert len({f.name for f in findings}) == len(findings)
+    return {f.name: f for f in findings}
+
+
+def competing(root: Path):
+    return by_name(competing_findings(root / "proc", root / "sys"))
+
+
+def test_a_server_full_of_competitors(machine):
+    found = competing(machine("optane-2s"))
+    warned = {name for name, f in found.items() if f.level == Level.WARN}
+    assert warned == {
+        "NUMA balancing",
+        "demotion by reclaim",
+        "numad",
+        "damon_lru_sort",
+        "NMI watchdog",
+    }
+    assert "promotes from slow tiers" in found["NUMA balancing"].state
+    assert "812" in found["numad"].state
+    assert found["transparent huge pages"].state == "always (defrag madvise)"
+    assert all(f.action and f.why for f in found.values() if f.level != Level.OK)
+
+
+def test_a_machine_without_competitors(machine):
+    found = competing(machine("three-tier"))
+    assert {f.level for f in found.values()} == {Level.OK}
+    assert not any(f.action for f in found.values())
+
+
+def test_a_kernel_without_the_features_has_no_findings_of_them(tmp_path):
+    (tmp_path / "proc").mkdir()
+    assert set(competing(tmp_path)) == {"numad"}
+
+
+def test_damon_schemes_that_move_pages(machine_copy):
+    root = machine_copy("three-tier")
+    admin = root / "sys/kernel/mm/damon/admin/kdamonds"
+    for thread, state, action in (
+        ("0", "on", "stat"),
+        ("1", "on", "migrate_cold"),
+        ("2", "off", "pageout"),
+    ):
+        scheme = admin / thread / "contexts/0/schemes/0"
+        scheme.mkdir(parents=True)
+        (scheme / "action").write_text(action + "\n")
+        (admin / thread / "state").write_text(state + "\n")
+    finding = competing(root)["DAMON schemes"]
+    assert finding.level == Level.WARN
+    assert finding.action == "echo off > /sys/kernel/mm/damon/admin/kdamonds/1/state"
+    (admin / "1/state").write_text("off\n")
+    assert competing(root)["DAMON schemes"].level == Level.OK
+
+
+def test_zone_reclaim(machine_copy):
+    root = machine_copy("laptop")
+    (root / "proc/sys/vm/zone_reclaim_mode").write_text("1\n")
+    assert competing(root)["zone reclaim"].action == "sysctl -w vm.zone_reclaim_mode=0"
+
+
+def privileges(root: Path):
+    return by_name(privilege_findings(read_privileges(root / "proc")))
+
+
+def test_the_unit_s_capabilities_suffice(machine):
+    held = read_privileges(machine("optane-2s") / "proc")
+    assert held.capabilities == {Capability.PERFMON, Capability.SYS_PTRACE, Capability.SYS_NICE}
+    assert {f.level for f in privileges(machine("optane-2s")).values()} == {Level.OK}
+
+
+def test_an_ordinary_user_can_do_little(machine):
+    found = privileges(machine("laptop"))
+    assert found["move pages"].level == Level.FAIL
+    assert "CAP_SYS_PTRACE" in found["move pages"].action
+    assert found["sample accesses"].level == Level.FAIL
+    assert "perf_event_paranoid is 3" in found["sample accesses"].state
+    assert found["move shared pages"].level == Level.WARN
+    assert found["open files"].level == Level.WARN
+    assert all(f.action for f in found.values() if f.level != Level.OK)
+
+
+def test_root_can_do_all(machine):
+    assert {f.level for f in privileges(machine("three-tier")).values()} == {Level.OK}
+    assert privileges(machine("three-tier"))["open files"].state == "unlimited"
+
+
+def test_paranoid_below_zero_opens_sampling_to_all(machine_copy):
+    root = machine_copy("laptop")
+    (root / "proc/sys/kernel/perf_event_paranoid").write_text("-1\n")
+    assert privileges(root)["sample accesses"].level == Level.OK
+
+
+def test_no_perf_events_at_all(machine_copy):
+    root = machine_copy("three-tier")
+    (root / "proc/sys/kernel/perf_event_paranoid").unlink()
+    assert "CONFIG_PERF_EVENTS" in privileges(root)["sample accesses"].action
+
+
+def test_small_rings_are_told(machine_copy):
+    root = machine_copy("laptop")
+    (root / "proc/sys/kernel/perf_event_mlock_kb").write_text("64\n")
+    assert privileges(root)["memory of sample rings"].level == Level.WARN
+
+
+@given(st.text(max_size=200))
+def test_garbage_is_no_privilege(text):
+    parse_capabilities(text)
+    parse_open_files(text)
+    assert parse_capabilities("CapEff: zz\n" + text.replace("CapEff", "")) == frozenset()
+
+
+def test_own_capabilities_are_those_of_the_kernel():
+    held = read_privileges()
+    if os.geteuid() == 0:
+        assert held.has(Capability.SYS_PTRACE)
+    assert held.open_files is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "level", "action"),
+    [
+        ("optane-2s", Level.OK, ""),
+        ("xeon6-cxl", Level.OK, ""),
+        ("xeon-max-flat", Level.WARN, "tiers: [[2, 3], [0, 1]]"),
+        ("laptop", Level.FAIL, "hmd emulate"),
+        ("opteron-memoryless", Level.FAIL, "hmd emulate"),
+    ],
+)
+def test_tiers_of_machines(machine, name, level, action):
+    finding = topology_finding(machine(name) / "sys")
+    assert finding.level == level
+    assert action in finding.action
+
+
+def test_this_kernel_is_tried_out():
+    found = by_name(feature_findings())
+    assert found["move_pages"].level == Level.OK
+    assert set(found) == {
+        "move_pages", "kernel memory tiers", "pidfd", "huge page knowledge", "DAMON",
+    }  # fmt: skip
