@@ -39,8 +39,8 @@ def topology_finding(sysfs: Path = _SYSFS) -> Finding:
     """Return whether there is fast and slow memory. Raises MissingError without NUMA nodes."""
     topology = read_topology(sysfs)
     warning = tier_warning(topology)
-    order = " then ".join(f"nodes {format_ids(tier)}" for tier in topology.tiers)
-    state = f"{order} (by {topology.tier_source})"
+    order = " then ".join(format_ids(tier) for tier in topology.tiers)
+    state = f"nodes {order}, by {topology.tier_source}"
     if warning is None:
         return Finding("memory tiers", Level.OK, state)
     what, _, action = warning.rpartition("; ")

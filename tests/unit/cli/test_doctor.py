@@ -1,0 +1,67 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from hmd.cli.main import main
+
+MACHINES = Path(__file__).parents[2] / "fixtures/machines"
+
+
+def doctor(name: str, *options: str) -> int:
+    root = MACHINES / name
+    return main(["doctor", "--proc", str(root / "proc"), "--sysfs", str(root / "sys"), *options])
+
+
+def findings(capsys) -> dict[str, dict[str, str]]:
+    document = json.loads(capsys.readouterr().out)
+    found = {f["name"]: f for f in document["findings"]}
+    assert len(found) == len(document["findings"])
+    assert document["works"] == all(f["level"] != "fail" for f in found.values())
+    return found
+
+
+def test_an_ordinary_user_s_laptop_lacks_what_is_needed(capsys):
+    assert doctor("laptop", "--json") == 4
+    found = findings(capsys)
+    failed = {name for name, f in found.items() if f["level"] == "fail"}
+    assert {"memory tiers", "move pages", "sample accesses"} <= failed
+    assert found["memory tiers"]["action"].startswith("try `hmd emulate`")
+
+
+def test_a_server_s_tiers_and_competitors(capsys):
+    doctor("optane-2s", "--json")
+    found = findings(capsys)
+    assert found["memory tiers"]["state"] == "nodes 0-1 then 2-3, by kernel memory tiers"
+    assert found["NUMA balancing"]["action"] == "sysctl -w kernel.numa_balancing=0"
+    assert found["move pages"]["level"] == "ok"
+
+
+def test_every_warning_says_why(capsys):
+    for machine in MACHINES.iterdir():
+        if machine.is_dir():
+            doctor(machine.name, "--json")
+            for finding in findings(capsys).values():
+                assert finding["state"]
+                assert finding["level"] == "ok" or finding["why"] or finding["action"]
+
+
+def test_people_read_the_same(capsys):
+    assert doctor("optane-2s") in (0, 4)
+    out = capsys.readouterr().out
+    assert "sysctl -w kernel.numa_balancing=0" in out
+    assert "demotion by reclaim" in out
+    assert out.rstrip().splitlines()[-1] in (
+        "hmd can work here.",
+        "hmd cannot work here as things are.",
+    )
+
+
+@pytest.mark.root
+def test_this_machine(capsys):
+    code = main(["doctor", "--json"])
+    found = findings(capsys)
+    assert code == (4 if any(f["level"] == "fail" for f in found.values()) else 0)
+    assert found["move_pages"]["level"] == "ok"
+    assert found["sampler"]["level"] in ("ok", "warn")
+    assert found["move pages"]["level"] == "ok"
