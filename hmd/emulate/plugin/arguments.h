@@ -1,0 +1,28 @@
+/*
+ * The plugin's arguments, as QEMU passes them: -plugin FILE.so,shared=PATH,params=PATH,dilation=20
+ *
+ *   shared    file or memfd (/proc/self/fd/N) of shared.h, of its final size
+ *   params    file that holds one struct timing_params, as the host's C lays it out
+ *   dilation  host time over modelled time; 0 switches pacing off (the guest runs as it can)
+ */
+#ifndef HMD_PLUGIN_ARGUMENTS_H
+#define HMD_PLUGIN_ARGUMENTS_H
+
+#include "timing.h"
+
+struct arguments {
+	const char *shared;
+	const char *params;
+	double dilation;
+};
+
+/* 0, or -1 with the reason on standard error in one line. */
+int arguments_parse(struct arguments *arguments, int argc, char **argv);
+
+/* Read a parameter file; 0, or -1 with one line in *why. timing_new judges the values. */
+int arguments_read_params(const char *path, struct timing_params *params, const char **why);
+
+/* The one line on standard error with which the plugin refuses to start; returns -1. */
+int arguments_refuse(const char *what, const char *why);
+
+#endif

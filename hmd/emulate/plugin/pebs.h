@@ -1,0 +1,58 @@
+/*
+ * Emulated PEBS: one vCPU's load and store counters, and its ring of perf records.
+ *
+ * Records and ring are those of perf_event_open(2): PERF_RECORD_SAMPLE with IP, TID, TIME, ADDR,
+ * CPU, PERIOD, WEIGHT, DATA_SRC and PHYS_ADDR, so that the reader of a real PMU's rings reads
+ * these. Differences, since the PMU does not know what the kernel knows:
+ *   pid       the address space (cr3 >> 12); tid is 0
+ *   time      CLOCK_MONOTONIC of the host, nanoseconds
+ *   weight    latency in modelled nanoseconds, where a real PMU gives cycles
+ */
+#ifndef HMD_PLUGIN_PEBS_H
+#define HMD_PLUGIN_PEBS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The fields of struct perf_event_mmap_page that a ring's reader uses, at the kernel's offsets. */
+struct perf_ring_page {
+	uint32_t version, compat_version;
+	uint8_t unused[1016];
+	uint64_t data_head;   /* grows for ever; ours */
+	uint64_t data_tail;   /* the reader's */
+	uint64_t data_offset; /* from this page */
+	uint64_t data_size;
+};
+
+enum pebs_event { PEBS_LOAD, PEBS_STORE };
+
+struct pebs_sample {
+	uint64_t ip, time_ns, address, period, weight_ns, physical;
+	uint32_t address_space, cpu;
+	enum pebs_event event;
+	bool prefetched; /* a prefetch in flight served it, from the line fill buffers */
+};
+
+/* A writer. What the guest can overwrite in the page is not what we index memory with. */
+struct pebs_ring {
+	struct perf_ring_page *page;
+	uint64_t head, data_bytes;
+	uint64_t lost;        /* since the last record that fitted */
+};
+
+/* Make a page an empty ring of data_bytes (a power of two) that follow it, and its writer. */
+void pebs_ring_init(struct pebs_ring *ring, struct perf_ring_page *page, uint64_t data_bytes);
+
+/* Write a sample, after a PERF_RECORD_LOST where some did not fit; false when this does not. */
+bool pebs_write(struct pebs_ring *ring, const struct pebs_sample *sample);
+
+/* Count an event; true when it is the period-th. A shorter period takes effect at once. */
+static inline bool pebs_overflow(uint64_t *count, uint64_t period)
+{
+	if (!period || ++*count < period)
+		return false;
+	*count = 0;
+	return true;
+}
+
+#endif

@@ -1,0 +1,108 @@
+/*
+ * Memory that the plugin shares with the guest and with the launcher.
+ *
+ * One file or memfd of the host. QEMU maps it as the BAR of an ivshmem device, which a guest finds
+ * as /sys/bus/pci/devices/.../resource2 of vendor 0x1af4, device 0x1110. Little endian throughout.
+ *
+ *     0                 struct shared_header, then the control words that guest or launcher write
+ *     counters_offset   struct shared_vcpu, one a vCPU, counters_stride apart
+ *     ring_offset       perf rings, one a vCPU, ring_stride apart: a perf_event_mmap_page of 4096
+ *                       bytes, then ring_data_bytes of records (perf_event_open(2))
+ *
+ * hmd/machine/emulated.py reads this; the offsets below are fixed by assertions.
+ *
+ * The modelled clock at any moment, for any program of the guest: header.clock_ps, one aligned
+ * 64-bit load. It is behind the vCPUs by 2 us of host time at most while they run.
+ */
+#ifndef HMD_PLUGIN_SHARED_H
+#define HMD_PLUGIN_SHARED_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "timing.h"
+
+#define SHARED_MAGIC 0x3130554d45444d48ull /* "HMDEMU01" */
+#define SHARED_VERSION 1
+#define SHARED_PAGE 4096
+
+struct shared_header {
+	uint64_t magic;          /* written last */
+	uint32_t version;
+	uint32_t vcpus;
+	uint32_t nodes;
+	uint32_t pad;
+	uint64_t counters_offset;
+	uint64_t ring_offset;
+	uint64_t ring_stride;
+	uint64_t ring_data_bytes; /* a power of two */
+
+	/* Control, written by the guest or the launcher at any time */
+	uint64_t load_period;    /* one load miss in so many is sampled; 0: none */
+	uint64_t store_period;
+	uint32_t ldlat_ns;       /* loads quicker than this are not counted for sampling */
+	uint32_t enabled;        /* 1: sampling is on */
+	uint32_t running;        /* 1: the timing model is on; off while a guest boots */
+
+	/* Written by the plugin */
+	uint32_t armed;          /* 1: code is instrumented; some milliseconds after running is set */
+	uint64_t counters_stride;
+	double dilation;         /* host time over modelled time */
+	uint64_t reserved[3];    /* clock_ps changes all the time: off the control words' line */
+	uint64_t clock_ps;       /* modelled time of the machine: its furthest vCPU */
+};
+
+/*
+ * What one vCPU has done. The words before `sequence` are valid by themselves at any time. The
+ * rest is one consistent snapshot, at most a millisecond of running old: read it, and read again
+ * if `sequence` was odd or has changed.
+ */
+struct shared_vcpu {
+	uint64_t clock_ps;       /* modelled time of this vCPU, live */
+	uint64_t load_samples, store_samples;
+	uint64_t lost_samples;   /* did not fit into the ring */
+	uint64_t sequence;
+	uint64_t host_ns;        /* CLOCK_MONOTONIC of the host at the snapshot, as records' TIME */
+	uint64_t paced_ns;       /* host time waited, so that the guest feels the model */
+	uint64_t behind_ns;      /* host time by which emulation was slower than the model asks */
+	struct timing_vcpu_counters counters;
+};
+
+_Static_assert(offsetof(struct shared_header, counters_offset) == 24, "layout");
+_Static_assert(offsetof(struct shared_header, load_period) == 56, "layout");
+_Static_assert(offsetof(struct shared_header, running) == 80, "layout");
+_Static_assert(offsetof(struct shared_header, clock_ps) == 128, "layout");
+_Static_assert(offsetof(struct shared_vcpu, sequence) == 32, "layout");
+_Static_assert(offsetof(struct shared_vcpu, counters) == 64, "layout");
+_Static_assert(sizeof(struct timing_vcpu_counters) == 8 * (6 + 7 * TIMING_MAX_NODES), "layout");
+
+struct perf_ring_page;
+
+struct shared {
+	struct shared_header *header;
+	uint64_t size;
+};
+
+/* Map the file and lay it out for so many vCPUs; 0, or -1 with one line in *why. */
+int shared_open(struct shared *shared, const char *path, const struct timing_params *params,
+		double dilation, const char **why);
+
+struct shared_vcpu *shared_vcpu(const struct shared *shared, unsigned vcpu);
+struct perf_ring_page *shared_ring_page(const struct shared *shared, unsigned vcpu);
+
+/* Raise the machine's clock to this vCPU's. */
+static inline void shared_advance_clock(struct shared_header *header, uint64_t clock_ps)
+{
+	uint64_t seen = __atomic_load_n(&header->clock_ps, __ATOMIC_RELAXED);
+
+	while (seen < clock_ps &&
+	       !__atomic_compare_exchange_n(&header->clock_ps, &seen, clock_ps, 1,
+					    __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+		;
+}
+
+/* Copy counters into a vCPU's snapshot; one writer a vCPU. */
+void shared_publish(struct shared_vcpu *vcpu, const struct timing_vcpu_counters *counters,
+		    uint64_t host_ns, uint64_t paced_ns, uint64_t behind_ns);
+
+#endif
