@@ -62,6 +62,7 @@ def _bin(key: np.float32) -> int:
     "float64",
     "int8[:, ::1]",
     "float32[:, ::1]",
+    "float64[::1]",
     returns="int64",
 )
 def choose(
@@ -78,12 +79,14 @@ def choose(
     samples_min: float,
     wanted: npt.NDArray[np.int8],
     key: npt.NDArray[np.float32],
+    served: npt.NDArray[np.float64],
 ) -> int:
     """Fill ``wanted`` with the tier of each page; returns how many pages want a faster one.
 
     ``capacity`` is what each tier can hold of these pages, in pages; the last takes the rest.
     ``wanted`` is -1 for pages that stay (absent, fixed, on a node of no tier). ``key`` is the
-    heat that decided. Of a huge page only the first row is filled.
+    heat that decided, ``served`` what each tier serves now, in accesses a tick. Of a huge page only
+    the first row is filled.
     """
     tiers = len(capacity)
     risers = 0
@@ -101,6 +104,8 @@ def choose(
                 here = node_tier[where]
                 if here < 0:
                     continue
+                if tier == 0:
+                    served[here] += rate[chunk, i] * size
                 if last:
                     wanted[chunk, i] = tier
                     continue

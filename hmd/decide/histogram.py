@@ -19,8 +19,6 @@ from hmd.decide.plan import MachineView, Plan
 from hmd.heat.layout import CHUNK_PAGES, PAGE_BYTES
 from hmd.heat.table import HeatTable, Rates
 
-NAME = "histogram"
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -32,13 +30,16 @@ class Settings:
     ``hysteresis``: how many times hotter a page must be than the one that it displaces.
     ``confidence``: how sure of that, in standard deviations of each page's heat.
     ``samples_min``: samples that a page must rest on before it is promoted.
+    ``worth_fraction``: a page colder than this fraction of the mean of the faster tier's pages may
+    fill free room there, but displaces none: it would cost a swap and bring next to nothing.
     """
 
     headroom_fraction: float = 0.02
     headroom_bytes: int = 4 << 20
     hysteresis: float = 1.5
-    confidence: float = 2.0
+    confidence: float = 1.0
     samples_min: float = 2.0
+    worth_fraction: float = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class _Nodes:
 class Histogram:
     """The hottest set that fits, by histogram."""
 
-    name = NAME
+    name = "histogram"
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
@@ -72,6 +73,7 @@ class Histogram:
         rates = heat.rates()
         wanted = np.empty((heat.chunks.used, CHUNK_PAGES), np.int8)
         key = np.empty((heat.chunks.used, CHUNK_PAGES), np.float32)
+        served = np.zeros(nodes.tiers, np.float64)
         columns = heat.chunks.columns
         risers = choose(
             heat.chunks.used,
@@ -87,10 +89,13 @@ class Histogram:
             self.settings.samples_min,
             wanted,
             key,
+            served,
         )
         if not risers and not relieve[:-1].any():
             return Plan.empty(heat.processes)
-        return _arranged(heat, machine, nodes, relieve, rates, wanted, key)
+        held = np.maximum(_by_tier(nodes, movable.sum(axis=0)), 1)
+        worth = self.settings.worth_fraction * served / held
+        return _arranged(heat, machine, nodes, relieve, rates, wanted, key, worth)
 
     def _nodes(self, machine: MachineView) -> _Nodes:
         """Return the machine's nodes as arrays."""
@@ -129,6 +134,7 @@ def _arranged(
     rates: Rates,
     wanted: npt.NDArray[np.int8],
     key: npt.NDArray[np.float32],
+    worth: npt.NDArray[np.float64],
 ) -> Plan:
     """Return the plan that brings pages to the tiers where they are wanted."""
     columns = heat.chunks.columns
@@ -139,9 +145,8 @@ def _arranged(
     # Promotions by heat, hottest first; then what may go down, by tier, coldest first.
     heats = key[chunk, page]
     ordered = np.lexsort((np.where(falls, heats, -heats), np.where(falls, here, -1), falls))
-    chunk, page, source, here, goal, falls = (
-        column[ordered] for column in (chunk, page, source, here, goal, falls)
-    )
+    chunk, page, falls = chunk[ordered], page[ordered], falls[ordered]
+    source, here, goal = source[ordered], here[ordered], goal[ordered]
     promotions = len(falls) - int(np.count_nonzero(falls))
     begin = promotions + np.searchsorted(here[promotions:], np.arange(nodes.tiers), side="left")
     end = promotions + np.searchsorted(here[promotions:], np.arange(nodes.tiers), side="right")
@@ -152,6 +157,7 @@ def _arranged(
         size,
         source,
         goal,
+        heats[ordered] >= worth[goal],
         begin.astype(np.int64),
         end.astype(np.int64),
         relieve,

@@ -85,6 +85,7 @@ def _advance(
     "int64[::1]",
     "int64[::1]",
     "int64[::1]",
+    "boolean[::1]",
     "int64[::1]",
     "int64[::1]",
     "boolean[::1]",
@@ -101,6 +102,7 @@ def arrange(
     size: npt.NDArray[np.int64],
     source: npt.NDArray[np.int64],
     tier: npt.NDArray[np.int64],
+    displaces: npt.NDArray[np.bool_],
     begin: npt.NDArray[np.int64],
     end: npt.NDArray[np.int64],
     relieve: npt.NDArray[np.bool_],
@@ -114,11 +116,12 @@ def arrange(
     """Fill ``moved`` with rows in the order in which to move them; returns how many.
 
     Rows are pages of ``size`` 4 KiB on node ``source`` that go to ``tier``: first the
-    ``promotions``, the most valuable first; then pages that may go down, rows
-    ``begin[t]..end[t]`` of tier ``t``, the coldest first. ``room`` is what each node can take, in
-    pages, and is left as it is after the moves; ``near`` lists for each node all nodes by
-    distance; ``budget`` is in pages; ``target`` is the node that each moved row goes to. Tiers to
-    ``relieve`` are brought back to their headroom first.
+    ``promotions``, the most valuable first, of which those without ``displaces`` only take room
+    that is free; then pages that may go down, rows ``begin[t]..end[t]`` of tier ``t``, the
+    coldest first. ``room`` is what each node can take, in pages, and is left as it is after the
+    moves; ``near`` lists for each node all nodes by distance; ``budget`` is in pages;
+    ``target`` is the node that each moved row goes to. Tiers to ``relieve`` are brought back to
+    their headroom first.
     """
     tiers = len(begin)
     following = begin.copy()
@@ -136,19 +139,48 @@ def arrange(
                 break
             row = following[high]
             following[high] += 1
-            if _advance(
-                row, size, source, tier, following, end, room, near, node_tier,
-                tally, moved, target, waiting,
-            ) != _DONE:
+            if (
+                _advance(
+                    row,
+                    size,
+                    source,
+                    tier,
+                    following,
+                    end,
+                    room,
+                    near,
+                    node_tier,
+                    tally,
+                    moved,
+                    target,
+                    waiting,
+                )
+                != _DONE
+            ):
                 break
     for row in range(promotions):
         if size[row] >= refused[tier[row]]:
             continue
+        if not displaces[row]:
+            free = _node_with_room(tier[row], size[row], source[row], room, near, node_tier)
+            if free < 0:
+                continue
         room_before, following_before = room.copy(), following.copy()
         moves, left = tally[0], tally[1]
         result = _advance(
-            row, size, source, tier, following, end, room, near, node_tier,
-            tally, moved, target, waiting,
+            row,
+            size,
+            source,
+            tier,
+            following,
+            end,
+            room,
+            near,
+            node_tier,
+            tally,
+            moved,
+            target,
+            waiting,
         )
         if result == _DONE:
             continue

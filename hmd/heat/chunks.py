@@ -135,6 +135,4 @@ class Chunks:
         size = 2 * (1 << (len(self.columns.process) - 1).bit_length())
         self.keys = np.empty(size, np.int64)
         self.places = np.empty(size, np.int32)
-        rebuild_index(
-            self.used, self.columns.process, self.columns.address, self.keys, self.places
-        )
+        rebuild_index(self.used, self.columns.process, self.columns.address, self.keys, self.places)

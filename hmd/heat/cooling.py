@@ -6,15 +6,17 @@ none, once a window.
 
 History is worth less as it ages: by half every ``cooling_samples`` samples of its process, so
 that an idle process keeps its own. And it is worth less where the window contradicts it: by a
-factor that falls with the square of the squared deviation, in standard deviations, between what
-was counted and what the history foretold. That test is made twice, for a block of 64 KiB and for
-each page, so that a hot set that moves is believed at once where its pages have hot neighbours,
-and within a few samples a page where they have none. This is the discounted Gamma-Poisson filter
-(Harvey and Fernandes, "Time series models for count or qualitative observations", 1989) whose
-discount is set by surprise.
+factor that falls, like a normal likelihood, with the squared deviation of what was counted from
+what the history foretold. That test is made twice, for a block of 64 KiB and for each page, so
+that a hot set that moves is believed at once where its pages have hot neighbours, and within a
+few samples a page where they have none. This is the discounted Gamma-Poisson filter (Harvey and
+Fernandes, "Time series models for count or qualitative observations", 1989) whose discount is
+set by surprise.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import numpy.typing as npt
@@ -34,8 +36,7 @@ def _believed(counted: float, foretold: float, ratio: float, surprise2: float) -
     deviation2 = 2.0 * gap * gap / ((counted + foretold + 0.75) * (1.0 + ratio))
     if deviation2 <= surprise2:
         return 1.0
-    kept = surprise2 / deviation2
-    return kept * kept
+    return math.exp(surprise2 - deviation2)
 
 
 @inline

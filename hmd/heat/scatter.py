@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.heat.kernels import column, inline, kernel
-from hmd.heat.layout import CHUNK_PAGES
+from hmd.heat.layout import ABSENT, CHUNK_PAGES
 
 #: log2 of the bytes in a chunk and in a page.
 CHUNK_SHIFT: Final = 21
@@ -29,7 +29,7 @@ _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 @inline
-def _find(keys: npt.NDArray[np.int64], key: int) -> int:
+def _find(keys: npt.NDArray[np.int64], key: np.int64) -> np.int64:
     """Return the row of ``key``, or of the empty place where it belongs."""
     mask = len(keys) - 1
     row = np.int64((np.uint64(key) * _GOLDEN) >> np.uint64(32)) & mask
@@ -67,7 +67,7 @@ def find_chunks(
     """Put the chunk of each address into ``found``, -1 where there is none."""
     for i in range(len(addresses)):
         number = np.int64(addresses[i] >> np.uint64(CHUNK_SHIFT))
-        row = _find(keys, (process << NUMBER_BITS) | number)
+        row = _find(keys, (np.int64(process) << NUMBER_BITS) | number)
         found[i] = -1 if keys[row] == _EMPTY else places[row]
 
 
@@ -85,6 +85,8 @@ def find_chunks(
     "uint64[::1]",
     "float32[:, ::1]",
     "float32[::1]",
+    "int8[:, ::1]",
+    "int64[::1]",
     "float64[:, ::1]",
     returns="int64",
 )
@@ -102,13 +104,16 @@ def scatter(
     chunk_address: npt.NDArray[np.uint64],
     recent: npt.NDArray[np.float32],
     chunk_recent: npt.NDArray[np.float32],
+    node: npt.NDArray[np.int8],
+    swept: npt.NDArray[np.int64],
     sums: npt.NDArray[np.float64],
 ) -> int:
     """Count samples from row ``begin`` on; returns the row that found no room, or the end.
 
     A chunk that is not there yet is made, with no history, while ``chunk_process`` has room;
     ``used[0]`` is how many chunks there are, ``used[1]`` counts rows of no tracked process or
-    user address. ``sums`` has a row a process: samples, their weights, the weights squared.
+    user address. A chunk with samples of a page that was not there is marked as never swept.
+    ``sums`` has a row a process: samples, their weights, the weights squared.
     """
     chunk, last = -1, np.int64(-1)
     for i in range(begin, len(address)):
@@ -132,6 +137,8 @@ def scatter(
         weight = np.float32(period[i]) * kind_weight[kind[i]]
         recent[chunk, page] += weight
         chunk_recent[chunk] += weight
+        if node[chunk, page] == ABSENT:
+            swept[chunk] = 0
         sums[slot, 0] += 1.0
         sums[slot, 1] += weight
         sums[slot, 2] += np.float64(weight) * weight

@@ -22,7 +22,7 @@ class HeatSettings:
     cooling_samples_per_page: float = 16.0
     window_pages_per_sample: float = 8.0
     window_samples_min: int = 256
-    surprise: float = 1.5
+    surprise: float = 2.0
     store_weight: float = 1.0
 
 

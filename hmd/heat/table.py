@@ -121,6 +121,8 @@ class HeatTable:
                 chunks.columns.address,
                 chunks.columns.recent,
                 chunks.columns.recent_sum,
+                chunks.columns.node,
+                chunks.columns.swept,
                 sums,
             )
             chunks.used = int(used[0])
@@ -149,6 +151,8 @@ class HeatTable:
             columns.heat,
             columns.recent,
             columns.exposure,
+            columns.heat_sum,
+            columns.recent_sum,
             clocks.clock,
             clocks.window,
             clocks.unit,
@@ -255,7 +259,7 @@ class HeatTable:
             columns.process[: chunks.used],
             weights=columns.resident[: chunks.used],
             minlength=len(self.processes),
-        )
+        ).astype(np.float64)
         window, keep = clocks.due(resident)
         if not window.any():
             return
