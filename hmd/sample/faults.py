@@ -31,13 +31,16 @@ _SAMPLE_TYPE = SampleType.TID | SampleType.TIME | SampleType.ADDR | SampleType.C
 
 
 def open_faults(
-    period: int = 1, proc: Path = PROC, sysfs: Path = Path("/sys"), ring_pages: int = RING_PAGES
+    period: int | None = None,
+    proc: Path = PROC,
+    sysfs: Path = Path("/sys"),
+    ring_pages: int = RING_PAGES,
 ) -> RingSampler:
-    """Return a sampler of page faults on all online CPUs; ``period`` is in faults.
+    """Return a sampler of page faults on all online CPUs; ``period`` (1) is in faults.
 
     Raises ``PerfError`` where perf events are not permitted.
     """
-    period = min(max(period, LADDER[0]), LADDER[-1])
+    period = min(max(period or LADDER[0], LADDER[0]), LADDER[-1])
     cpus = parse_ids(read_text(sysfs / "devices/system/cpu/online"))
     try:
         # Faults that the kernel takes on a program's behalf (read(2) into a new buffer) count

@@ -42,17 +42,18 @@ _SAMPLE_TYPE = (
 
 def open_pmu(
     choice: EventChoice,
-    period: int = START_PERIOD,
+    period: int | None = None,
     proc: Path = PROC,
     sysfs: Path = Path("/sys"),
     ring_pages: int = RING_PAGES,
 ) -> RingSampler:
-    """Return a sampler of loads and stores; ``period`` is in loads (IBS: in 16 ops).
+    """Return a sampler of loads and stores; ``period`` (1009) is in loads, by IBS in 16 ops.
 
     Where stores cannot be sampled beside loads, loads alone are; the sampler's ``detail`` says
     what is. Raises MissingError where there is no PMU for it, or no permission.
     """
     specs = choose_events(choice, sysfs, proc)
+    period = min(max(period or START_PERIOD, PRIMES[0]), PRIMES[-1])
     online = parse_ids(read_text(sysfs / "devices/system/cpu/online"))
     rings: list[PerfRing] = []
     scales: list[int] = []

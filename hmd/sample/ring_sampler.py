@@ -87,6 +87,7 @@ class RingSampler:
         period: int,
         ladder: tuple[int, ...],
         ns_per_weight: float = 1.0,
+        read_rows: int = READ_ROWS,
     ) -> None:
         """Own ``control`` from now on. ``ns_per_weight`` is what a unit of latency is."""
         self.name = name
@@ -98,7 +99,7 @@ class RingSampler:
         self._attribution = attribution
         self._period = period
         self._ns_per_weight = ns_per_weight
-        self._columns = Columns(READ_ROWS)
+        self._columns = Columns(read_rows)
         self._started = False
         self._first = 0
         self._closed = False
@@ -130,7 +131,7 @@ class RingSampler:
         self._started = bool(processes)
 
     def read(self) -> AccessBatch:
-        """Drain all rings; what does not fit into ``READ_ROWS`` rows comes next time."""
+        """Drain all rings; what does not fit into the most rows of a read comes next time."""
         if self._closed:
             return AccessBatch.empty()
         columns = self._columns
@@ -164,11 +165,11 @@ class RingSampler:
         return ns
 
     def _drain(self, columns: Columns) -> None:
-        # Starts where the last read stopped, so that a busy CPU cannot starve those after it.
+        # Starts after the ring at which the last read was full, so that no busy CPU starves others.
         rings = self._rings[self._first :] + self._rings[: self._first]
         for passed, ring in enumerate(rings):
             if ring.drain(columns):
-                self._first = (self._first + passed) % len(rings)
+                self._first = (self._first + passed + 1) % len(rings)
                 break
         counts = [ring.counts for ring in self._rings]
         self.stats.lost = sum(c.lost for c in counts)
@@ -179,4 +180,5 @@ class RingSampler:
         """Stop sampling and free what it needed."""
         if not self._closed:
             self._closed = True
+            self._rings = ()  # before their memory is unmapped
             self._control.close()

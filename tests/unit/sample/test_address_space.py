@@ -6,7 +6,7 @@ import mmap
 import os
 import signal
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,20 +46,23 @@ def columns_of(samples: list[tuple[int, int, int]]) -> Columns:
 # --- on real processes ---------------------------------------------------------------------
 
 
-def physical(pid: int, address: int) -> int:
-    """Where the kernel says that page is; 0 where it does not say."""
-    with Path(f"/proc/{pid}/pagemap").open("rb") as pagemap:
-        pagemap.seek(address // PAGE * 8)
-        (entry,) = struct.unpack("<Q", pagemap.read(8))
-    return (entry & ((1 << 55) - 1)) * PAGE if entry >> 63 else 0
+SamplesOf = Callable[[int, int, range], list[tuple[int, int, int]]]
 
 
-def samples_of(root: int, pid: int, pages: range) -> list[tuple[int, int, int]]:
-    return [(root, page + 8, physical(pid, page) + 8) for page in pages]
+@pytest.fixture
+def samples_of(physical: Callable[[int, int], int]) -> SamplesOf:
+    """Samples of a root at these pages of a process, where they really are."""
+
+    def samples(root: int, pid: int, pages: range) -> list[tuple[int, int, int]]:
+        return [(root, page + 8, physical(pid, page + 8)) for page in pages]
+
+    return samples
 
 
 @pytest.mark.root
-def test_a_root_is_the_process_whose_page_tables_say_so(toucher: Any) -> None:
+def test_a_root_is_the_process_whose_page_tables_say_so(
+    toucher: Any, samples_of: SamplesOf
+) -> None:
     pages = toucher.touch(32)
     me = identify(os.getpid())
     assert me is not None
@@ -68,7 +71,8 @@ def test_a_root_is_the_process_whose_page_tables_say_so(toucher: Any) -> None:
     mine = mmap.mmap(-1, PAGE)
     mine[0] = 1
     here = np.frombuffer(mine, np.uint8).ctypes.data
-    samples = [(77, here, physical(os.getpid(), here)), *samples_of(99, toucher.process.pid, pages)]
+    of_me = samples_of(77, os.getpid(), range(here, here + PAGE, PAGE))
+    samples = [*of_me, *samples_of(99, toucher.process.pid, pages)]
     assert spaces.index(columns_of(samples)).tolist() == [0, *[1] * 32]
 
 
@@ -89,7 +93,7 @@ def forked() -> Iterator[ProcessId]:
 
 
 @pytest.mark.root
-def test_a_child_after_fork_is_told_apart_once_its_parent_is_known() -> None:
+def test_a_child_after_fork_is_told_apart_once_its_parent_is_known(samples_of: SamplesOf) -> None:
     area = mmap.mmap(-1, 8 * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     for page in range(8):
         area[page * PAGE] = 1
@@ -113,7 +117,7 @@ def test_a_child_after_fork_is_told_apart_once_its_parent_is_known() -> None:
 
 
 @pytest.mark.root
-def test_a_process_that_has_gone_has_no_root(toucher: Any) -> None:
+def test_a_process_that_has_gone_has_no_root(toucher: Any, samples_of: SamplesOf) -> None:
     samples = samples_of(9, toucher.process.pid, toucher.touch(4))
     spaces = AddressSpaces(clock=Clock())
     spaces.track([toucher.process])

@@ -1,0 +1,76 @@
+"""Which sampler is taken, and why, on the machine at hand and on an emulated one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hmd.errors import MissingError
+from hmd.sample.choose import SampleSettings, available, open_sampler
+
+pytestmark = pytest.mark.root
+
+MACHINES = Path(__file__).parents[2] / "fixtures/sysfs"
+
+
+def without_pmu(tmp_path: Path) -> Path:
+    """A sysfs of a machine without PMU, whose CPUs are ours."""
+    (tmp_path / "devices/system/cpu").mkdir(parents=True)
+    online = Path("/sys/devices/system/cpu/online").read_text()
+    (tmp_path / "devices/system/cpu/online").write_text(online)
+    return tmp_path
+
+
+def test_without_a_pmu_page_faults_are_taken_and_the_reason_told(tmp_path: Path) -> None:
+    chosen = open_sampler(SampleSettings(), sysfs=without_pmu(tmp_path))
+    chosen.sampler.close()
+    assert chosen.sampler.name == "faults"
+    assert chosen.reason.startswith("sampling page faults on ")
+    assert "no PMU that samples memory accesses" in chosen.reason
+    assert "emulated" not in chosen.reason
+    assert "\n" not in chosen.reason
+
+
+def test_the_emulated_machine_comes_before_page_faults(emulated_memory: Any) -> None:
+    chosen = open_sampler(SampleSettings(), sysfs=without_pmu(emulated_memory.sysfs))
+    chosen.sampler.close()
+    assert chosen.sampler.name == "emulated"
+
+
+def test_one_can_be_asked_for(emulated_memory: Any) -> None:
+    sysfs = without_pmu(emulated_memory.sysfs)
+    chosen = open_sampler(SampleSettings(sampler="faults", period=7), sysfs=sysfs)
+    chosen.sampler.close()
+    assert (chosen.sampler.name, chosen.sampler.period) == ("faults", 7)
+    assert chosen.reason.endswith("(as configured)")
+
+
+@pytest.mark.parametrize("name", ["pmu", "emulated"])
+def test_one_asked_for_is_not_replaced_by_another(name: Any, tmp_path: Path) -> None:
+    with pytest.raises(MissingError):
+        open_sampler(SampleSettings(sampler=name), sysfs=without_pmu(tmp_path))
+
+
+def test_hardware_that_the_kernel_lacks_falls_back_too(tmp_path: Path) -> None:
+    """Sysfs tells of a PMU; opening its events fails on this machine, or they work."""
+    machine = tmp_path / "machine"
+    shutil.copytree(MACHINES / "sapphire-rapids", machine)
+    online = Path("/sys/devices/system/cpu/online").read_text()
+    (machine / "sys/devices/system/cpu/online").write_text(online)
+    chosen = open_sampler(SampleSettings(), machine / "proc", machine / "sys")
+    chosen.sampler.close()
+    assert chosen.sampler.name in ("faults", "pmu")
+
+
+def test_what_is_available_is_what_opens(emulated_memory: Any) -> None:
+    found = available(SampleSettings(), sysfs=without_pmu(emulated_memory.sysfs))
+    assert [one.name for one in found] == ["pmu", "emulated", "faults"]
+    assert [one.works for one in found] == [False, True, True]
+    assert all(one.detail and "\n" not in one.detail for one in found)
+    for one in found:
+        if one.works:
+            settings = SampleSettings(sampler=one.name)
+            open_sampler(settings, sysfs=emulated_memory.sysfs).sampler.close()

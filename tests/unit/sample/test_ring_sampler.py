@@ -1,0 +1,178 @@
+"""What a read keeps, drops and leaves, over rings written by hand."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.machine.process import ProcessId, identify
+from hmd.sample.ring import Columns, Ring, SampleType
+from hmd.sample.ring_sampler import RingSampler
+from hmd.sample.tracked import TrackedPids
+
+TYPE = SampleType.TID | SampleType.ADDR | SampleType.CPU | SampleType.WEIGHT
+
+
+class Memory:
+    """A ring's memory, and its writer."""
+
+    def __init__(self, cpu: int) -> None:
+        self.cpu = cpu
+        self.bytes: npt.NDArray[np.uint8] = np.zeros(4096 + 4096, np.uint8)
+        self.ring = Ring.over(self.bytes, TYPE)
+
+    def sample(self, pid: int, address: int, weight: int = 0) -> None:
+        record = struct.pack("<IHHIIQIIQ", 9, 0, 40, pid, pid, address, self.cpu, 0, weight)
+        (head,) = words = self.bytes[1024:1032].view(np.uint64)
+        for i, byte in enumerate(record):
+            self.bytes[4096 + (int(head) + i) % 4096] = byte
+        words[0] = int(head) + len(record)
+
+
+@dataclass
+class Switch:
+    """Records what it is told, as a control that has nothing to switch."""
+
+    told: list[str] = field(default_factory=list)
+
+    def start(self) -> None:
+        self.told.append("start")
+
+    def stop(self) -> None:
+        self.told.append("stop")
+
+    def set_period(self, period: int) -> None:
+        self.told.append(f"period {period}")
+
+    def close(self) -> None:
+        self.told.append("close")
+
+
+def us() -> ProcessId:
+    process = identify(os.getpid())
+    assert process is not None
+    return process
+
+
+def sampler_over(
+    memories: Sequence[Memory], rows: int = 64, ns_per_weight: float = 1.0
+) -> tuple[RingSampler, Switch]:
+    switch = Switch()
+    sampler = RingSampler(
+        "test",
+        "",
+        [memory.ring for memory in memories],
+        switch,
+        TrackedPids(),
+        period=11,
+        ladder=(7, 11, 13),
+        ns_per_weight=ns_per_weight,
+        read_rows=rows,
+    )
+    return sampler, switch
+
+
+def test_only_user_addresses_of_tracked_processes_are_kept() -> None:
+    memory = Memory(0)
+    sampler, _ = sampler_over([memory])
+    me = us()
+    sampler.track([me])
+    kept = (0x1000, 0x7FFF_FFFF_F000, (1 << 56) - 1)
+    for address in (*kept, 0, 1 << 56, 1 << 63, 0xFFFF_8880_0000_0000, 2**64 - 1):
+        memory.sample(me.pid, address)
+    memory.sample(0, 0x1000)
+    memory.sample(2**32 - 1, 0x1000)
+    batch = sampler.read()
+    assert batch.address.tolist() == list(kept)
+    assert (sampler.stats.samples, sampler.stats.dropped) == (3, 7)
+
+
+def test_samples_without_period_stand_for_the_samplers() -> None:
+    memory = Memory(0)
+    sampler, _ = sampler_over([memory])
+    sampler.track([us()])
+    memory.sample(os.getpid(), 0x1000)
+    assert sampler.read().period.tolist() == [11]
+
+
+def test_latencies_become_nanoseconds_and_never_wrap() -> None:
+    memory = Memory(0)
+    sampler, _ = sampler_over([memory], ns_per_weight=0.4)
+    sampler.track([us()])
+    for weight in (0, 100, 2**32 - 1, 2**40):
+        memory.sample(os.getpid(), 0x1000, weight)
+    assert sampler.read().weight_ns.tolist() == [0, 40, 1717986918, 1717986918]
+    faster, _ = sampler_over([memory], ns_per_weight=2.0)
+    faster.track([us()])
+    memory.sample(os.getpid(), 0x1000, 2**32 - 1)
+    assert faster.read().weight_ns.tolist() == [2**32 - 1]
+
+
+def test_a_read_is_bounded_and_no_ring_starves_another() -> None:
+    memories = [Memory(0), Memory(1), Memory(2)]
+    sampler, _ = sampler_over(memories, rows=8)
+    sampler.track([us()])
+    seen: list[int] = []
+    for _ in range(30):
+        for memory in memories:
+            for _ in range(8):
+                memory.sample(os.getpid(), 0x1000)
+        batch = sampler.read()
+        assert len(batch) == 8
+        seen += batch.cpu.tolist()
+    shares = [seen.count(cpu) / len(seen) for cpu in range(3)]
+    assert min(shares) > 0.2
+
+
+def test_what_is_left_comes_with_the_next_read() -> None:
+    memory = Memory(0)
+    sampler, _ = sampler_over([memory], rows=4)
+    sampler.track([us()])
+    for address in range(1, 11):
+        memory.sample(os.getpid(), address)
+    batches = [sampler.read().address.tolist() for _ in range(4)]
+    assert batches == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10], []]
+    assert sampler.stats.wakeups == 3
+
+
+def test_the_source_is_on_while_something_is_tracked() -> None:
+    sampler, switch = sampler_over([Memory(0)])
+    me = us()
+    for processes in ([], [me], [me], [], [], [me]):
+        sampler.track(processes)
+    assert switch.told == ["start", "stop", "start"]
+
+
+def test_the_period_is_set_only_when_it_changes_and_within_the_ladder() -> None:
+    sampler, switch = sampler_over([Memory(0)])
+    assert [sampler.set_period(p) for p in (11, 9, 100, 1, 1)] == [11, 9, 13, 7, 7]
+    assert switch.told == ["period 9", "period 13", "period 7"]
+
+
+def test_closing_closes_once() -> None:
+    memory = Memory(0)
+    sampler, switch = sampler_over([memory])
+    sampler.close()
+    sampler.close()
+    sampler.track([us()])
+    sampler.set_period(7)
+    assert switch.told == ["close"]
+
+
+def test_pids_are_found_in_any_order() -> None:
+    """Against a dictionary: indices follow the order of track(), pids may lie anywhere."""
+    me, parent = us(), identify(os.getppid())
+    assert parent is not None
+    attribution = TrackedPids()
+    attribution.track([ProcessId(4_000_000, 1), me, parent, ProcessId(2, 0)])
+    columns = Columns(6)
+    memory = Memory(0)
+    for pid in (parent.pid, 4_000_000, me.pid, 5_000_000, 0, me.pid):
+        memory.sample(pid, 1)
+    memory.ring.drain(columns)
+    assert attribution.index(columns).tolist() == [2, -1, 1, -1, -1, 1]
