@@ -47,6 +47,7 @@ _HEADER = np.dtype(
         ("armed", "<u4"),
         ("counters_stride", "<u8"),
         ("dilation", "<f8"),
+        ("reserved", "<u8", (3,)),
         ("clock_ps", "<u8"),
     ]
 )
