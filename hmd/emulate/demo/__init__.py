@@ -1,0 +1,1 @@
+"""The demonstration: two programs on an emulated DRAM+PM machine, with and without hmd."""

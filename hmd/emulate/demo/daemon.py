@@ -1,0 +1,110 @@
+"""The daemon in the guest: started beside a program, asked how it does, and stopped."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hmd.emulate.boot import Machine
+from hmd.emulate.demo.meter import Meter
+from hmd.emulate.demo.placement import service
+from hmd.errors import HmdError
+
+SOCKET = "/run/hmd/hmd.sock"
+TICK_S = 2.0
+
+# Settings of the demonstration that differ from the defaults, and why:
+# tick      the machine is slow: a tick of its seconds is as much work as a twentieth of ours
+# headroom  the fast node is cut to the hot set and a tenth; a share of the whole node is more
+# quota     pages are few and the demonstration short, so it samples more than a daemon should
+_CONFIG = """\
+tick: {tick_s}s
+rescan: 2s
+targets:
+  - name: demo
+    cmdline: '{pattern}'
+sample:
+  sampler: emulated
+  cpu_quota: 10%
+decide:
+  policy: histogram
+  headroom: 4MiB
+migrate:
+  rate: 10GiB/s
+observe:
+  metrics: 127.0.0.1:9742
+  socket: {socket}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Pages of 4 KiB that the daemon moved, and the share of accesses that it failed to move."""
+
+    promoted_pages: int
+    demoted_pages: int
+
+
+class GuestDaemon:
+    """A running daemon; ``status`` and ``heatmap`` are what its socket answers."""
+
+    def __init__(self, machine: Machine):
+        self._machine = machine
+
+    def ask(self, family: str, *words: str) -> dict[str, Any]:
+        """Return the JSON of ``hmd FAMILY --json`` in the guest."""
+        done = self._machine.run(
+            service([sys.executable, "-m", "hmd", family, "--socket", SOCKET, "--json", *words]),
+            timeout=120,
+        )
+        if done.returncode != 0:
+            raise HmdError(f"hmd {family} in the guest: {done.stderr.strip()}")
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return answer
+
+    def moved(self) -> Moved:
+        """Return what has moved so far."""
+        moves = self.ask("status")["moves"]
+        return Moved(moves["promoted_bytes"] // 4096, moves["demoted_bytes"] // 4096)
+
+
+@contextmanager
+def running_daemon(
+    machine: Machine, program: str, folder: Path, meter: Meter
+) -> Iterator[GuestDaemon]:
+    """Run ``hmd run`` for processes whose command is a program of this name; stopped at the end.
+
+    ``folder`` is shared with the guest: configuration and log are kept there.
+    """
+    config, log = folder / f"hmd-{program}.yaml", folder / f"hmd-{program}.log"
+    pattern = rf"^(\S*/)?{program}\S*( |$)"
+    config.write_text(_CONFIG.format(tick_s=TICK_S, pattern=pattern, socket=SOCKET))
+    machine.run(["mkdir", "-p", str(Path(SOCKET).parent)], check=True)
+    with log.open("wb") as stream, meter.paused():
+        job = machine.start(
+            service([sys.executable, "-m", "hmd", "run", "--config", str(config)]),
+            stdout=stream.write,
+            stderr=stream.write,
+        )
+        give_up = time.monotonic() + 180
+        while machine.run(["test", "-S", SOCKET]).returncode != 0:
+            if job.poll() is not None or time.monotonic() > give_up:
+                stream.flush()
+                raise HmdError(f"the daemon did not start in the guest: {_last_line(log)}")
+            time.sleep(0.5)
+    try:
+        yield GuestDaemon(machine)
+    finally:
+        job.send_signal(15)
+        job.wait(60)
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "no message"

@@ -1,0 +1,59 @@
+"""Leaving a program so much memory of the fast node and no more.
+
+The rest is set aside as 2 MiB huge pages (hugetlbpage.rst, the per-node nr_hugepages): memory
+that nobody maps, that the kernel neither swaps nor hands out, and that no process has to hold.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hmd.emulate.boot import Machine
+from hmd.errors import HmdError
+
+HUGE_PAGE_BYTES = 2 << 20
+_COUNT = "/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages"
+
+
+def free_bytes(machine: Machine, node: int) -> int:
+    """Return MemFree of a node of the guest."""
+    text = machine.run(["cat", f"/sys/devices/system/node/node{node}/meminfo"], check=True).stdout
+    found = re.search(r"MemFree:\s+(\d+) kB", text)
+    if found is None:
+        raise HmdError(f"the guest's node {node} has no MemFree line in its meminfo")
+    return int(found[1]) << 10
+
+
+def low_watermark_bytes(machine: Machine, node: int) -> int:
+    """Return what the kernel keeps free on a node before it hands out another node's memory."""
+    text = machine.run(["cat", "/proc/zoneinfo"], check=True).stdout
+    pages, current = 0, -1
+    for line in text.splitlines():
+        if heading := re.match(r"Node (\d+), zone", line):
+            current = int(heading[1])
+        elif current == node and (low := re.match(r"\s+low\s+(\d+)", line)):
+            pages += int(low[1])
+    return pages * 4096
+
+
+def release(machine: Machine, node: int) -> None:
+    """Give back what ``leave`` has set aside."""
+    _set_aside(machine, node, 0)
+
+
+def leave(machine: Machine, node: int, wanted_bytes: int) -> int:
+    """Set aside all of a node but ``wanted_bytes`` for a program; returns what is left for it.
+
+    What the kernel keeps below its low watermark is left on top: a program does not get it.
+    """
+    release(machine, node)
+    machine.run(["sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_caches"], check=True)
+    kept = low_watermark_bytes(machine, node)
+    spare = free_bytes(machine, node) - kept - wanted_bytes
+    _set_aside(machine, node, max(0, spare // HUGE_PAGE_BYTES))
+    return free_bytes(machine, node) - kept
+
+
+def _set_aside(machine: Machine, node: int, pages: int) -> None:
+    place = _COUNT.format(node=node)
+    machine.run(["sh", "-c", f"echo {pages} > {place}"], check=True)

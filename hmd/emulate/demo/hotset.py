@@ -1,0 +1,154 @@
+"""The program with a moving hot set: how it is started, and what its lines say."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hmd.emulate.assets import compile_static
+from hmd.emulate.boot import Machine
+from hmd.emulate.demo.meter import Meter, Reading
+from hmd.emulate.demo.placement import PROGRAM_CPU, Way, bound_to
+from hmd.errors import HmdError
+
+SOURCE = Path(__file__).parents[1] / "workloads/hotset.c"
+INCLUDES = tuple(f"-I{SOURCE.parents[1] / folder}" for folder in ("plugin", "timing"))
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class HotSet:
+    """Settings of the program; it moves its hot set after half of ``seconds``."""
+
+    footprint_bytes: int = 128 * MIB
+    hot_bytes: int = 48 * MIB
+    seconds: float = 24.0
+    interval_ms: int = 250
+
+    def command(self) -> list[str]:
+        """Return the program's command line, compiled where it is not yet."""
+        return [
+            str(compile_static(SOURCE, INCLUDES)),
+            f"--footprint={self.footprint_bytes}",
+            f"--hot={self.hot_bytes}",
+            f"--seconds={self.seconds}",
+            f"--interval={self.interval_ms}",
+            "--wait",
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One line of the program: the guest's time and the modelled time since its start."""
+
+    time_s: float
+    phase: int
+    updates: int
+    modelled_s: float
+    reading: Reading
+
+
+@dataclass(slots=True)
+class HotSetRun:
+    """What a run said, in order."""
+
+    progress: list[Progress] = field(default_factory=list)
+    integrity_ok: bool = False
+    wrong_words: int = -1
+
+    def rate(self, begin_s: float, end_s: float) -> tuple[float, float]:
+        """Return updates a second of the guest's clock and of modelled time in a window."""
+        inside = [p for p in self.progress if begin_s <= p.time_s <= end_s]
+        if len(inside) < 2:
+            raise HmdError(f"hotset told too little between {begin_s} s and {end_s} s")
+        first, last = inside[0], inside[-1]
+        updates = last.updates - first.updates
+        return (
+            updates / (last.time_s - first.time_s),
+            updates / (last.modelled_s - first.modelled_s),
+        )
+
+    def fast_share(self, begin_s: float, end_s: float) -> float:
+        """Return the share of LLC misses that the fast node served in a window."""
+        inside = [p for p in self.progress if begin_s <= p.time_s <= end_s]
+        return inside[-1].reading.since(inside[0].reading).fast_share
+
+    def seconds_to_recover(self, moved_s: float, settled_rate: float, share: float) -> float | None:
+        """Return guest seconds from the hot set's move until a share of its settled rate.
+
+        The rate is by modelled time, interval by interval; recovered is the start of the first
+        interval from which two in a row reach the share. None if it never does.
+        """
+        after = [p for p in self.progress if p.time_s >= moved_s]
+        good = [
+            (b.updates - a.updates) / (b.modelled_s - a.modelled_s) >= share * settled_rate
+            for a, b in itertools.pairwise(after)
+            if b.modelled_s > a.modelled_s
+        ]
+        for i in range(len(good) - 1):
+            if good[i] and good[i + 1]:
+                return after[i].time_s - moved_s
+        return None
+
+
+class _Listener:
+    """Takes the program's output on the agent's thread, line by line."""
+
+    def __init__(self, meter: Meter):
+        self._meter = meter
+        self._pending = b""
+        self.run = HotSetRun()
+        self.ready = threading.Event()
+        self._modelled_start_ps: int | None = None
+
+    def __call__(self, data: bytes) -> None:
+        *lines, self._pending = (self._pending + data).split(b"\n")
+        for line in lines:
+            self._take(json.loads(line))
+
+    def _take(self, said: dict[str, float]) -> None:
+        if "ready" in said:
+            self.ready.set()
+        elif "integrity_ok" in said:
+            self.run.integrity_ok = bool(said["integrity_ok"])
+            self.run.wrong_words = int(said["wrong_words"])
+        elif "t_s" in said:
+            clock_ps = int(said["modelled_ps"])
+            if self._modelled_start_ps is None:
+                self._modelled_start_ps = clock_ps
+            self.run.progress.append(
+                Progress(
+                    said["t_s"],
+                    int(said["phase"]),
+                    int(said["updates"]),
+                    (clock_ps - self._modelled_start_ps) * 1e-12,
+                    self._meter.read(),
+                )
+            )
+
+
+def run_hot_set(machine: Machine, settings: HotSet, way: Way, meter: Meter) -> HotSetRun:
+    """Run the program once in a way; it fills its memory untimed, then the model is switched on.
+
+    Raises HmdError where the program fails; a wrong word is told in the result.
+    """
+    listener = _Listener(meter)
+    complaints = bytearray()
+    with meter.paused():
+        job = machine.start(
+            [*bound_to(way, PROGRAM_CPU), *settings.command()],
+            stdin=True,
+            stdout=listener,
+            stderr=complaints.extend,
+        )
+        if not listener.ready.wait(120):
+            job.kill()
+            raise HmdError(f"hotset did not get ready: {complaints.decode(errors='replace')}")
+    job.write(b"go\n")
+    code = job.wait(settings.seconds * 4 + 120)
+    if code not in (0, 1):
+        raise HmdError(f"hotset failed with {code}: {complaints.decode(errors='replace')}")
+    return listener.run

@@ -1,0 +1,64 @@
+"""Reading the plugin's counters from the host while programs run in the guest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from hmd.emulate.boot import Machine
+from hmd.emulate.demo.placement import FAST_NODE
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Modelled time and demand misses of user mode by node, since the boot."""
+
+    modelled_s: float
+    misses: tuple[int, ...]
+
+    def since(self, earlier: Reading) -> Reading:
+        """Return what was added since an earlier reading."""
+        return Reading(
+            self.modelled_s - earlier.modelled_s,
+            tuple(a - b for a, b in zip(self.misses, earlier.misses, strict=True)),
+        )
+
+    @property
+    def fast_share(self) -> float:
+        """Share of the misses that the fast node served; 0 of none."""
+        return self.misses[FAST_NODE] / max(1, sum(self.misses))
+
+
+class Meter:
+    """The counters of a machine, and the switch of its timing model."""
+
+    def __init__(self, machine: Machine):
+        self._shared = machine.shared
+
+    @property
+    def dilation(self) -> float:
+        """Guest time over modelled time."""
+        return self._shared.dilation
+
+    def read(self) -> Reading:
+        """Return modelled time and misses now."""
+        shared = self._shared
+        counters = [shared.counters(vcpu) for vcpu in range(shared.vcpus)]
+        return Reading(
+            shared.clock_ps * 1e-12,
+            tuple(
+                sum(c.nodes[node].load_misses + c.nodes[node].store_misses for c in counters)
+                for node in range(shared.nodes)
+            ),
+        )
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Switch the timing model off for work that is not measured: it runs as fast as it can."""
+        was_running = self._shared.running
+        self._shared.running = False
+        try:
+            yield
+        finally:
+            self._shared.running = was_running
