@@ -3,7 +3,7 @@
 Takes the targets' selectors, gives at each ``scan`` the processes of each target. A scan lists
 /proc; it reads stat of new processes, of those that fit a target, and of each other one once in
 a while. Executable, arguments, user and cgroup are read of new processes, of those that changed
-their name (exec), and again on a clock. Costs about 3 µs a process and scan with 10,000
+their name (exec), and again on a clock. Costs about 6 µs a process and scan with 10,000
 processes (bench/scan.py).
 """
 
