@@ -90,24 +90,51 @@ static uint8_t ring_kind(uint64_t data_src, uint8_t otherwise)
 	return op & PERF_MEM_OP_LOAD ? HMD_KIND_LOAD : otherwise;
 }
 
-static void ring_append(const struct hmd_ring_source *source, const uint64_t *word,
+/* Which word of a record a field is, its header being word 0; 0 where the type lacks it. */
+struct ring_places {
+	uint8_t tid, time, address, cpu, period, weight, data_src, physical;
+};
+
+static uint8_t ring_place(uint64_t sample_type, uint64_t field)
+{
+	uint8_t place = 1;
+
+	if (!(sample_type & field))
+		return 0;
+	for (size_t i = 0; ring_fields[i] != field; i++)
+		place += !!(sample_type & ring_fields[i]);
+	return place;
+}
+
+static struct ring_places ring_places(uint64_t sample_type)
+{
+	return (struct ring_places){
+		.tid = ring_place(sample_type, PERF_SAMPLE_TID),
+		.time = ring_place(sample_type, PERF_SAMPLE_TIME),
+		.address = ring_place(sample_type, PERF_SAMPLE_ADDR),
+		.cpu = ring_place(sample_type, PERF_SAMPLE_CPU),
+		.period = ring_place(sample_type, PERF_SAMPLE_PERIOD),
+		.weight = ring_place(sample_type, PERF_SAMPLE_WEIGHT),
+		.data_src = ring_place(sample_type, PERF_SAMPLE_DATA_SRC),
+		.physical = ring_place(sample_type, PERF_SAMPLE_PHYS_ADDR),
+	};
+}
+
+static void ring_append(const uint64_t *record, struct ring_places at, uint8_t kind,
 			struct hmd_ring_columns *columns)
 {
-	uint64_t value[RING_FIELDS] = {0};
 	size_t row = columns->count++;
+	uint64_t tid = at.tid ? record[at.tid] : 0;
 
-	for (size_t i = 0; i < RING_FIELDS; i++)
-		if (source->sample_type & ring_fields[i])
-			value[i] = *word++;
-	columns->pid[row] = (uint32_t)value[2];
-	columns->tid[row] = (uint32_t)(value[2] >> 32);
-	columns->time_ns[row] = value[3];
-	columns->address[row] = value[4];
-	columns->cpu[row] = (uint16_t)value[7];
-	columns->period[row] = ring_clamp(value[8]);
-	columns->weight[row] = ring_clamp(value[9]);
-	columns->kind[row] = ring_kind(value[10], source->kind);
-	columns->physical[row] = value[12];
+	columns->pid[row] = (uint32_t)tid;
+	columns->tid[row] = (uint32_t)(tid >> 32);
+	columns->time_ns[row] = at.time ? record[at.time] : 0;
+	columns->address[row] = at.address ? record[at.address] : 0;
+	columns->cpu[row] = (uint16_t)(at.cpu ? record[at.cpu] : 0);
+	columns->period[row] = ring_clamp(at.period ? record[at.period] : 0);
+	columns->weight[row] = ring_clamp(at.weight ? record[at.weight] : 0);
+	columns->kind[row] = ring_kind(at.data_src ? record[at.data_src] : 0, kind);
+	columns->physical[row] = at.physical ? record[at.physical] : 0;
 }
 
 /* Counts a record that is not a sample. */
@@ -155,7 +182,8 @@ static int hmd_ring_drain(const struct hmd_ring_source *source, struct hmd_ring_
 	size_t sample_bytes = hmd_ring_sample_bytes(source->sample_type);
 	uint64_t head = __atomic_load_n(&page->data_head, __ATOMIC_ACQUIRE);
 	uint64_t tail = __atomic_load_n(&page->data_tail, __ATOMIC_RELAXED);
-	uint64_t word[RING_FIELDS];
+	struct ring_places places = ring_places(source->sample_type);
+	uint64_t copy[1 + RING_FIELDS];
 	int more = 0;
 
 	if (head - tail > source->data_bytes || (head | tail) % sizeof(uint64_t)) {
@@ -163,9 +191,13 @@ static int hmd_ring_drain(const struct hmd_ring_source *source, struct hmd_ring_
 		tail = head;
 	}
 	while (tail != head) {
-		struct perf_event_header header; /* 8 aligned bytes: never split by the wrap */
+		uint64_t offset = tail & (source->data_bytes - 1);
+		const uint64_t *record = (const uint64_t *)((const char *)source->data + offset);
+		/* 8 aligned bytes, never split by the wrap; loaded once, as the writer may lie. */
+		uint64_t first = __atomic_load_n(record, __ATOMIC_RELAXED);
+		struct perf_event_header header;
 
-		ring_copy(source, tail, &header, sizeof(header));
+		memcpy(&header, &first, sizeof(header));
 		if (header.size < sizeof(header) || header.size % sizeof(uint64_t) ||
 		    header.size > head - tail) {
 			counts->corrupt++;
@@ -180,8 +212,11 @@ static int hmd_ring_drain(const struct hmd_ring_source *source, struct hmd_ring_
 			more = 1;
 			break;
 		} else {
-			ring_copy(source, tail + sizeof(header), word, sample_bytes - sizeof(header));
-			ring_append(source, word, columns);
+			if (sample_bytes > source->data_bytes - offset) {
+				ring_copy(source, tail, copy, sample_bytes);
+				record = copy;
+			}
+			ring_append(record, places, source->kind, columns);
 			counts->samples++;
 		}
 		tail += header.size;

@@ -140,9 +140,11 @@ class Ring:
     ) -> None:
         """Read a ring at these addresses; ``kind`` is that of samples that do not tell theirs.
 
-        ValueError where the data is no power of two of bytes or the sample type has a field of
-        varying size.
+        ValueError where the data is no power of two of bytes, an address is not aligned to 8, or
+        the sample type has a field of varying size.
         """
+        if header % 8 or data % 8:
+            raise ValueError("a ring starts at a multiple of 8 bytes")
         if data_bytes < 8 or data_bytes & (data_bytes - 1):
             raise ValueError(f"a ring of {data_bytes} bytes is not a power of two")
         if not sample_bytes(sample_type):
@@ -165,8 +167,8 @@ class Ring:
         cls, memory: npt.NDArray[np.uint8], sample_type: SampleType, kind: Kind = Kind.LOAD
     ) -> Ring:
         """Return a ring over an array of a header page and its data, which it keeps alive."""
-        if len(memory) <= HEADER_BYTES or memory.ctypes.data % 8:
-            raise ValueError("a ring needs a header page, data, and an aligned start")
+        if len(memory) <= HEADER_BYTES:
+            raise ValueError("a ring needs a header page and data")
         start = memory.ctypes.data
         ring = cls(start, start + HEADER_BYTES, len(memory) - HEADER_BYTES, sample_type, kind)
         ring._memory = memory

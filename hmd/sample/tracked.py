@@ -41,7 +41,7 @@ class TrackedPids:
             return np.full(len(pids), -1, np.int32)
         place = np.minimum(np.searchsorted(self._pids, pids), len(self._pids) - 1)
         process = np.where(self._pids[place] == pids, self._order[place], np.int32(-1))
-        for index in np.unique(process[process >= 0]):
+        for index in np.flatnonzero(np.bincount(process + 1)[1:]):
             if not alive(self._processes[index], self._proc):
                 process[process == index] = -1
         return process

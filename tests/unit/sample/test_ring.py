@@ -355,6 +355,11 @@ def test_a_ring_is_a_power_of_two(size: int) -> None:
         Ring(0, 0, size, PMU_TYPE, Kind.LOAD)
 
 
+def test_a_ring_is_aligned() -> None:
+    with pytest.raises(ValueError, match="multiple of 8"):
+        Ring(4, 4096, 64, PMU_TYPE, Kind.LOAD)
+
+
 def test_a_ring_over_an_array_keeps_it_alive() -> None:
     array: npt.NDArray[np.uint8] = np.zeros(HEADER_BYTES + 4096, np.uint8)
     array[HEADER_BYTES : HEADER_BYTES + 80] = np.frombuffer(record(SAMPLE, [5] * 9), np.uint8)
