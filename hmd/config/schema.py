@@ -132,8 +132,10 @@ class SampleSection(Section):
     """Accesses a sample stands for; unset: held by cpu_quota."""
     cpu_quota: Annotated[Share, Field(gt=0)] = 0.01
     """Share of one CPU that hmd may use; the sampling period follows it."""
+    loads: Literal["latency", "miss"] = "latency"
+    """Which loads a PMU samples: those slower than ldlat, or those that miss the last cache."""
     ldlat: Annotated[int, Field(ge=1, le=65535)] = 30
-    """Sample loads of at least this latency, where the source can tell (Intel: cycles)."""
+    """Core cycles that a load must take to be sampled with loads: latency (Intel)."""
     stores: bool = True
     """Sample stores too."""
 
@@ -147,21 +149,27 @@ class HeatSection(Section):
     """What a store counts for against a load; above 1 where slow memory writes badly."""
 
 
-class DecideSection(Section):
-    """What to move."""
+class HistogramSection(Section):
+    """The policy histogram: the hottest pages that fit the fast tiers, less their headroom."""
 
-    policy: Literal["histogram"] = "histogram"
-    """The policy's name."""
     headroom: Annotated[Share, Field(lt=1)] = 0.02
     """Share of each node that is kept free, on all tiers but the slowest."""
     headroom_min: Size = 4 * 2**20
     """Kept free on every node at least."""
     hysteresis: Annotated[float, Field(ge=1, le=100)] = 1.5
     """How many times hotter a page must be than the one that it displaces."""
-    confidence: Annotated[float, Field(ge=0, le=10)] = 2.0
+    confidence: Annotated[float, Field(ge=0, le=10)] = 1.0
     """How sure of that, in standard deviations of each page's heat."""
     samples_min: Annotated[float, Field(ge=0, le=1000)] = 2.0
     """Samples that a page must rest on before it is promoted."""
+
+
+class DecideSection(Section):
+    """What to move: a policy, and below its name its settings."""
+
+    policy: Literal["histogram", "none"] = "histogram"
+    """histogram, or none, which only watches."""
+    histogram: HistogramSection = HistogramSection()
 
 
 class MigrateSection(Section):

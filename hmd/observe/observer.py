@@ -6,7 +6,6 @@ import json
 import os
 import time
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd import __version__
-from hmd.machine.process import PAGE_BYTES, PROC, ProcessId, read_stat
+from hmd.machine.process import PROC, ProcessId, read_stat
 from hmd.machine.topology import Topology
 from hmd.observe.document import status_document
 from hmd.observe.snapshot import (
@@ -25,9 +24,13 @@ from hmd.observe.snapshot import (
     Snapshot,
     TargetNumbers,
 )
-from hmd.observe.tally import FAILURE_REASONS, OTHER, Counts, Tally
+from hmd.observe.sums import Sums
+from hmd.observe.tally import FAILURE_REASONS, Tally
 from hmd.observe.tick import Tick
 from hmd.sample.sampler import Sampler
+
+MAX_LISTED = 256
+"""Processes that are told of one by one: the largest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +130,8 @@ class Observer:
             failure_reasons=FAILURE_REASONS,
             heat_pages=_rows(places.heat_pages) if places else ((),) * tally.tier_count,
             heat_table_bytes=places.table_bytes if places else 0,
-            tick_seconds=deepcopy(tally.tick_seconds),
-            stage_seconds=deepcopy(tally.stage_seconds),
+            tick_seconds=tally.tick_seconds.copy(),
+            stage_seconds={s: d.copy() for s, d in tally.stage_seconds.items()},
             stage_failures=dict(tally.stage_failures),
             cpu_s=time.process_time(),
             resident_bytes=own.resident_bytes if own else 0,
@@ -136,42 +139,37 @@ class Observer:
             processes=self._processes(resident),
         )
 
-    def _resident(self, places: Places | None) -> dict[ProcessId, tuple[int, ...]]:
-        """Return bytes by tier of each process."""
-        nothing = (0,) * self._tally.tier_count
-        resident = dict.fromkeys(self._tally.process_target, nothing)
-        if places is None:
-            return resident
-        for process, row in zip(resident, places.resident_pages.tolist(), strict=True):
-            by_node = {node: pages * PAGE_BYTES for node, pages in enumerate(row)}
-            resident[process] = self._tally.tier_bytes(by_node)
-        return resident
-
-    def _targets(self, resident: dict[ProcessId, tuple[int, ...]]) -> tuple[TargetNumbers, ...]:
+    def _resident(self, places: Places | None) -> npt.NDArray[np.int64]:
+        """Return bytes of each followed process by tier."""
         tally = self._tally
-        sums = {name: [0] * tally.tier_count for name in tally.targets}
-        counts = dict.fromkeys(tally.targets, 0)
-        for process, by_tier in resident.items():
-            name = tally.process_target[process]
-            name = name if name in sums else OTHER
-            counts[name] += 1
-            sums[name] = [a + b for a, b in zip(sums[name], by_tier, strict=True)]
+        if places is None:
+            return np.zeros((len(tally.followed), tally.tier_count), np.int64)
+        return tally.tier_bytes(places.resident_pages)
+
+    def _targets(self, resident: npt.NDArray[np.int64]) -> tuple[TargetNumbers, ...]:
+        tally = self._tally
+        by_target = np.zeros((len(tally.names), tally.tier_count), np.int64)
+        np.add.at(by_target, tally.target_row, resident)
+        counts = np.bincount(tally.target_row, minlength=len(tally.names)).tolist()
         return tuple(
-            TargetNumbers(name, counts[name], _numbers(numbers, tuple(sums[name])))
-            for name, numbers in tally.targets.items()
+            TargetNumbers(name, counts[row], _numbers(tally.targets, row, by_target))
+            for row, name in enumerate(tally.names)
         )
 
-    def _processes(self, resident: dict[ProcessId, tuple[int, ...]]) -> tuple[ProcessNumbers, ...]:
+    def _processes(self, resident: npt.NDArray[np.int64]) -> tuple[ProcessNumbers, ...]:
+        """Return the largest processes."""
         tally = self._tally
-        self._names = {p: self._names.get(p) or self._name(p) for p in tally.processes}
+        largest = np.argsort(-resident.sum(axis=1), kind="stable")[:MAX_LISTED].tolist()
+        listed = [tally.followed[row] for row in largest]
+        self._names = {p: self._names.get(p) or self._name(p) for p in listed}
         return tuple(
             ProcessNumbers(
                 process,
                 self._names[process],
-                tally.process_target[process],
-                _numbers(counts, resident[process]),
+                tally.names[tally.target_row[row]],
+                _numbers(tally.processes, row, resident),
             )
-            for process, counts in tally.processes.items()
+            for row, process in zip(largest, listed, strict=True)
         )
 
     def _name(self, process: ProcessId) -> str:
@@ -179,15 +177,15 @@ class Observer:
         return stat.name.decode("utf-8", "replace") if stat else "?"
 
 
-def _numbers(counts: Counts, resident_bytes: tuple[int, ...]) -> Numbers:
+def _numbers(sums: Sums, row: int, resident: npt.NDArray[np.int64]) -> Numbers:
     return Numbers(
-        accesses=tuple(counts.accesses.tolist()),
-        fast_share=counts.fast_share,
-        samples=counts.samples,
-        resident_bytes=resident_bytes,
-        promoted_bytes=counts.promoted_bytes,
-        demoted_bytes=counts.demoted_bytes,
-        failed_pages=counts.failed_pages,
+        accesses=tuple(sums.accesses[row].tolist()),
+        fast_share=sums.fast_share(row),
+        samples=int(sums.samples[row]),
+        resident_bytes=tuple(resident[row].tolist()),
+        promoted_bytes=int(sums.promoted_bytes[row]),
+        demoted_bytes=int(sums.demoted_bytes[row]),
+        failed_pages=int(sums.failed_pages[row]),
     )
 
 

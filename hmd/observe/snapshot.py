@@ -73,7 +73,7 @@ class ReloadState:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that hmd tells. Sums are since the start; pages are of 4 KiB.
+    """All that hmd tells. Sums are since the start; pages are of 4 KiB; of processes the largest.
 
     ``started_s`` is Unix time, ``uptime_s`` how long after the start the snapshot was taken.
     ``tiers`` are node ids, fastest first; ``moved_bytes`` is by (from node, to node),

@@ -1,6 +1,8 @@
 """What a right file gives, and that no bytes at all give anything but settings or ConfigError."""
 
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -60,16 +62,29 @@ def test_drop_ins_merge_in_the_order_of_their_names(tmp_path: Path) -> None:
 
 def test_example_is_valid_and_shows_every_setting_at_its_default() -> None:
     text = EXAMPLE.read_text()
-    example = yaml.safe_load(text)
     load(EXAMPLE)
-    for name, section in Config().model_dump(mode="json").items():
-        assert name in example, f"config/hmd.yaml does not show {name}"
-        if isinstance(section, dict):
-            for key, value in section.items():
-                shown = f"\n  {key}: " in text or f"\n  # {key}: " in text
-                assert shown, f"config/hmd.yaml does not show {name}.{key}"
-                if key in (example[name] or ()):
-                    assert example[name][key] == value, f"{name}.{key} is not at its default"
+    for path, default in leaves(Config().model_dump(mode="json")):
+        key = path[-1]
+        assert re.search(rf"^ *(# )?{key}:", text, re.MULTILINE), f"{path} is not shown"
+        if (shown := at(yaml.safe_load(text), path)) is not None:
+            assert shown == default, f"{path} is not at its default"
+
+
+def leaves(
+    tree: dict[str, object], path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], object]]:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from leaves(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
+def at(tree: dict[str, object], path: tuple[str, ...]) -> object:
+    node: object = tree
+    for key in path:
+        node = node.get(key) if isinstance(node, dict) else None
+    return node
 
 
 def test_what_show_prints_reads_back_as_the_same_settings() -> None:

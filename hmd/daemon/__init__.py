@@ -1,0 +1,1 @@
+"""The daemon: stages built from a configuration, a tick that runs them, a service around it."""

@@ -1,0 +1,70 @@
+"""Where the daemon can be asked: status socket and metrics, opened anew where they change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from hmd.config import Config
+from hmd.observe.instance import InstanceLock
+from hmd.observe.metrics import MetricsServer
+from hmd.observe.snapshot import Snapshot
+from hmd.observe.status_socket import Answers, StatusSocket
+
+
+class _Status:
+    """A status socket with the lock that makes it ours."""
+
+    def __init__(self, path: Path, answers: Answers) -> None:
+        self._lock = InstanceLock(path)
+        try:
+            self._socket = StatusSocket(path, answers)
+        except BaseException:
+            self._lock.release()
+            raise
+        self.path = path
+
+    def close(self) -> None:
+        self._socket.close()
+        self._lock.release()
+
+
+class Endpoints:
+    """The open endpoints; none before the first ``open``."""
+
+    def __init__(self, answers: Answers, snapshot: Callable[[], Snapshot]) -> None:
+        """Answer with ``answers`` on the socket and ``snapshot`` as metrics."""
+        self._answers, self._snapshot = answers, snapshot
+        self._status: _Status | None = None
+        self._metrics: MetricsServer | None = None
+
+    def open(self, config: Config) -> None:
+        """Be reachable as the configuration says, and no longer where it does not.
+
+        Raises ``HmdError``, and then all is as before.
+        """
+        observe = config.observe
+        status, metrics = self._status, self._metrics
+        with ExitStack() as undo:
+            if status is None or status.path != observe.socket:
+                status = _Status(observe.socket, self._answers)
+                undo.callback(status.close)
+            if observe.metrics == "off":
+                metrics = None
+            elif metrics is None or metrics.address != observe.metrics:
+                metrics = MetricsServer(observe.metrics, self._snapshot)
+            undo.pop_all()
+        if self._status is not status and self._status is not None:
+            self._status.close()
+        if self._metrics is not metrics and self._metrics is not None:
+            self._metrics.close()
+        self._status, self._metrics = status, metrics
+
+    def close(self) -> None:
+        """Close all."""
+        if self._metrics is not None:
+            self._metrics.close()
+        if self._status is not None:
+            self._status.close()
+        self._metrics = self._status = None

@@ -1,0 +1,227 @@
+"""The service: ticks on a clock, and between them signals, reloads and signs of life."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+from hmd.config import Config
+from hmd.daemon import settings
+from hmd.daemon.endpoints import Endpoints
+from hmd.daemon.guard import Guard
+from hmd.daemon.stages import SYSFS, build
+from hmd.daemon.tick import run_tick
+from hmd.errors import HmdError
+from hmd.machine.competing import competing_findings
+from hmd.machine.finding import Level
+from hmd.machine.process import PROC, ProcessId
+from hmd.machine.tiers import tier_warning
+from hmd.observe.heatmap import HeatMap
+from hmd.observe.log import Once
+from hmd.observe.notify import Notifier
+from hmd.observe.observer import Observer, Places
+from hmd.observe.places import heat_pages, resident_pages
+from hmd.observe.tick import Stage, Tick
+
+CENSUS_S = 10.0
+"""Time between two counts of all pages by heat, which cost as much as a decision."""
+
+MAX_TOLD = 8
+"""Processes that come or go in one tick and are logged one by one."""
+
+
+class Service:
+    """The daemon from its first tick to its last.
+
+    ``load`` reads the configuration anew (raises ``ConfigError``), ``file`` is its name for
+    people.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], Config],
+        file: str,
+        notifier: Notifier,
+        proc: Path = PROC,
+        sysfs: Path = SYSFS,
+    ) -> None:
+        """Build everything. Raises ``HmdError`` where that cannot be."""
+        self._load, self._file, self._notifier = load, file, notifier
+        self._log = logging.getLogger("hmd")
+        self._once = Once(self._log)
+        config = load()
+        with contextlib.ExitStack() as undo:
+            self.stages = build(config, None, proc, sysfs)
+            undo.callback(self.stages.close)
+            setting = settings.observer_setting(config, file)
+            stages = self.stages
+            self.observer = Observer(setting, stages.topology, stages.sampler, proc=proc)
+            self._heat_map = HeatMap(stages.topology)
+            answers = {"status": self.observer.status, "heatmap": self._heat_map.answer}
+            self._endpoints = Endpoints(answers, lambda: self.observer.latest)
+            self._endpoints.open(config)
+            undo.pop_all()
+        self._guard = Guard(self._log)
+        self._census_s = float("-inf")
+        self._places: Places | None = None
+        self._stop = self._reload = False
+        self._warn()
+
+    def run(self, ticks: int | None = None) -> None:
+        """Tick until told to stop, or ``ticks`` times."""
+        with self._signals() as woken:
+            self._notifier.ready(self._status_line())
+            self._log.info("ready: %s", self._status_line())
+            due_s, done = time.monotonic(), 0
+            while not self._stop and (ticks is None or done < ticks):
+                self.tick(time.monotonic())
+                done += 1
+                if done != ticks:
+                    # A tick that took too long delays the next; it is not made up for by a burst.
+                    due_s = max(due_s + self.stages.config.tick, time.monotonic())
+                    self._wait(woken, due_s)
+            self._notifier.stopping()
+
+    def close(self) -> None:
+        """Free everything."""
+        self._endpoints.close()
+        self.stages.close()
+
+    def tick(self, now_s: float) -> Tick:
+        """Do one tick, and whatever was asked for at its boundary."""
+        if self._reload:
+            self._reload = False
+            self.reload()
+        stages = self.stages
+        before = dict(zip(stages.processes, stages.targets, strict=True))
+        self._guard.begin()
+        if self._guard.run(Stage.SAMPLE, lambda: stages.follow(now_s), False):
+            self._tell_processes(before)
+        tick = run_tick(stages, self._guard, now_s)
+        self._guard.run(Stage.OBSERVE, lambda: self._observe(tick), None)
+        stages.hold_quota(now_s)
+        self._notifier.alive()
+        self._notifier.status(self._status_line())
+        return tick
+
+    def reload(self) -> bool:
+        """Take over the configuration anew; on any error all stays as it was."""
+        self._notifier.reloading()
+        old = self.stages
+        try:
+            config = self._load()
+            new = build(config, old, old.proc, old.sysfs)
+            try:
+                self._endpoints.open(config)
+            except BaseException:
+                new.close(heir=old)
+                raise
+        except Exception as error:
+            expected = isinstance(error, HmdError)
+            for line in str(error).splitlines():
+                self._log.error("reload: %s", line, exc_info=None if expected else error)
+            self._log.error("reload failed: the old configuration stays in force")
+            self.observer.reloaded(str(error))
+            self._notifier.ready(self._status_line())
+            return False
+        old.close(heir=new)
+        self.stages = new
+        setting = settings.observer_setting(config, self._file)
+        self.observer.use(setting, new.topology, new.sampler)
+        self.observer.reloaded()
+        self._heat_map.use(new.topology)
+        self._log.info("reloaded %s", self._file)
+        self._warn()
+        self._notifier.ready(self._status_line())
+        return True
+
+    def _observe(self, tick: Tick) -> None:
+        stages = self.stages
+        heat, topology = stages.heat, stages.topology
+        by_heat = self._places.heat_pages if self._places else None
+        if by_heat is None or tick.now_s - self._census_s >= CENSUS_S:
+            self._census_s = tick.now_s
+            by_heat = heat_pages(heat, topology)
+        self._places = Places(resident_pages(heat, topology), by_heat, heat.stats.bytes)
+        self.observer.observe(tick, self._places)
+        self._heat_map.record(tick, heat)
+
+    def _warn(self) -> None:
+        """Say, once each, what keeps hmd from doing what it is for."""
+        stages = self.stages
+        sampler = stages.sampler
+        if sampler.name == "faults":
+            self._once.warn(
+                f"{stages.source.reason}; page faults are a coarse stand-in: hmd doctor"
+            )
+        else:
+            self._log.info("%s", stages.source.reason)
+        warning = tier_warning(stages.topology)
+        if warning:
+            self._once.warn(warning)
+        findings = competing_findings(stages.proc, stages.sysfs)
+        rivals = [f"{f.name} ({f.action})" for f in findings if f.level is not Level.OK]
+        if rivals:
+            self._once.warn(f"also at work on this machine: {'; '.join(rivals)}; see hmd doctor")
+        if not stages.config.targets:
+            self._once.warn(f"{self._file} names no targets: nothing to do until it does")
+
+    def _tell_processes(self, before: dict[ProcessId, str]) -> None:
+        after = dict(zip(self.stages.processes, self.stages.targets, strict=True))
+        for verb, some, others in (("following", after, before), ("left", before, after)):
+            new = [(process, name) for process, name in some.items() if process not in others]
+            for process, name in new[:MAX_TOLD]:
+                self._log.info("target %s: %s pid %d", name, verb, process.pid)
+            if len(new) > MAX_TOLD:
+                self._log.info("%s %d processes more", verb, len(new) - MAX_TOLD)
+
+    def _status_line(self) -> str:
+        now, stages = self.observer.latest, self.stages
+        dry = ", dry run" if now.dry_run else ""
+        return (
+            f"{len(stages.processes)} processes of {len(stages.config.targets)} targets, "
+            f"sampler {stages.sampler.name}, {now.promoted_bytes >> 20} MiB promoted, "
+            f"{now.demoted_bytes >> 20} MiB demoted{dry}"
+        )
+
+    def _wait(self, woken: int, due_s: float) -> None:
+        """Sleep until a time, or until a signal asks for something."""
+        patience_s = (self._notifier.watchdog_s or 0.0) / 2
+        while not (self._stop or self._reload):
+            left_s = due_s - time.monotonic()
+            if left_s <= 0:
+                return
+            ready, _, _ = select.select([woken], [], [], min(left_s, patience_s or left_s))
+            if ready:
+                os.read(woken, 64)
+            self._notifier.alive()
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[int]:
+        """Turn signals into flags for the loop; yields what becomes readable with each."""
+        woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+        def on_signal(number: int, _: FrameType | None) -> None:
+            if number == signal.SIGHUP:
+                self._reload = True
+            else:
+                self._stop = True
+
+        numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        old = {number: signal.signal(number, on_signal) for number in numbers}
+        old_fd = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        try:
+            yield woken
+        finally:
+            signal.set_wakeup_fd(old_fd)
+            for number, handler in old.items():
+                signal.signal(number, handler)
+            os.close(woken)
+            os.close(wake)

@@ -1,0 +1,170 @@
+"""The stages of the tick, built from one configuration.
+
+A reload builds a second ``Stages`` beside the first, taking over what did not change: above all
+the heat, so that what was learned of targets that stay is not lost.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from hmd.config import Config
+from hmd.daemon import settings
+from hmd.decide.plan import Policy
+from hmd.heat.residency import KernelAddressSpaces, Sweep
+from hmd.heat.table import HeatTable
+from hmd.machine.exits import ExitWatch
+from hmd.machine.nodes import read_topology
+from hmd.machine.process import PROC, ProcessId
+from hmd.machine.processes import ProcessWatcher
+from hmd.machine.topology import Topology
+from hmd.migrate import MovableMappings, Mover
+from hmd.sample.choose import Chosen, open_sampler
+from hmd.sample.period import PeriodControl
+from hmd.sample.ring_sampler import RingSampler
+
+SYSFS = Path("/sys")
+
+
+@dataclass(slots=True)
+class Stages:
+    """What one tick needs. ``processes`` are followed now, ``targets`` names each one's target."""
+
+    config: Config
+    topology: Topology
+    watcher: ProcessWatcher
+    exits: ExitWatch
+    source: Chosen
+    period: PeriodControl | None
+    heat: HeatTable
+    sweep: Sweep
+    policy: Policy
+    mover: Mover
+    proc: Path = PROC
+    sysfs: Path = SYSFS
+    processes: tuple[ProcessId, ...] = ()
+    targets: tuple[str, ...] = ()
+    _scanned_s: float = float("-inf")
+    _tracking: bool = False
+    _looked_s: float = 0.0
+    _cpu_s: float = 0.0
+    _lost: int = 0
+
+    @property
+    def sampler(self) -> RingSampler:
+        """The open sampler."""
+        return self.source.sampler
+
+    def follow(self, now_s: float) -> bool:
+        """Bring the set of processes up to date; returns whether it changed.
+
+        Exits are seen at once, new processes when a scan is due.
+        """
+        gone = self.exits.exited()
+        scan = now_s - self._scanned_s >= self.config.rescan
+        if not (gone or scan):
+            return False
+        found = {p: t for p, t in zip(self.processes, self.targets, strict=True) if p not in gone}
+        if scan:
+            self._scanned_s = now_s
+            found = {p: name for name, group in self.watcher.scan().items() for p in group}
+        before = (self.processes, self.targets) if self._tracking else None
+        if before == (tuple(found), tuple(found.values())):
+            return False
+        self._tracking = True
+        self.processes, self.targets = tuple(found), tuple(found.values())
+        self.exits.watch(self.processes)
+        self.heat.track(self.processes)
+        self.sampler.track(self.processes)
+        return True
+
+    def hold_quota(self, now_s: float) -> None:
+        """Step the sampling period by the CPU time that the daemon used since the last call."""
+        cpu_s, lost = time.process_time(), self.sampler.stats.lost
+        if self.period is not None and self._looked_s:
+            wanted = self.period.update(
+                cpu_s - self._cpu_s, now_s - self._looked_s, lost - self._lost
+            )
+            if wanted != self.sampler.period:
+                self.sampler.set_period(wanted)
+        self._looked_s, self._cpu_s, self._lost = now_s, cpu_s, lost
+
+    def close(self, heir: Stages | None = None) -> None:
+        """Free what ``heir`` did not take over."""
+        if heir is None or heir.sampler is not self.sampler:
+            self.sampler.close()
+        self.exits.close()
+
+
+def build(
+    config: Config, before: Stages | None = None, proc: Path = PROC, sysfs: Path = SYSFS
+) -> Stages:
+    """Return the stages of a configuration, taking over from ``before`` what did not change.
+
+    Raises ``HmdError``; ``before`` is then as it was.
+    """
+    topology = read_topology(sysfs, config.machine.tiers)
+    with ExitStack() as undo:
+        source = _source(config, before, undo, proc, sysfs)
+        stages = Stages(
+            config=config,
+            topology=topology,
+            watcher=_watcher(config, before, proc),
+            exits=ExitWatch(proc),
+            source=source,
+            period=_period(config, source.sampler),
+            heat=_heat(config, before),
+            sweep=_sweep(config, before, proc),
+            policy=settings.policy(config),
+            mover=_mover(config, before, proc),
+            proc=proc,
+            sysfs=sysfs,
+        )
+        undo.pop_all()
+    return stages
+
+
+def _source(
+    config: Config, before: Stages | None, undo: ExitStack, proc: Path, sysfs: Path
+) -> Chosen:
+    if before and before.config.sample == config.sample:
+        return before.source
+    source = open_sampler(settings.sample_settings(config), proc, sysfs)
+    undo.callback(source.sampler.close)
+    return source
+
+
+def _period(config: Config, sampler: RingSampler) -> PeriodControl | None:
+    if config.sample.period is not None:
+        return None
+    return PeriodControl(settings.period_settings(config), sampler.ladder, sampler.period)
+
+
+def _watcher(config: Config, before: Stages | None, proc: Path) -> ProcessWatcher:
+    # The old one knows children whose parents have gone, and what pids once meant.
+    if before and before.config.targets == config.targets:
+        return before.watcher
+    return ProcessWatcher(settings.target_specs(config), proc)
+
+
+def _heat(config: Config, before: Stages | None) -> HeatTable:
+    if before and before.config.heat == config.heat:
+        return before.heat
+    return HeatTable(settings.heat_settings(config))
+
+
+def _sweep(config: Config, before: Stages | None, proc: Path) -> Sweep:
+    made = settings.sweep_settings(config)
+    if before and before.sweep.settings == made:
+        return before.sweep
+    return Sweep(made, KernelAddressSpaces(proc))
+
+
+def _mover(config: Config, before: Stages | None, proc: Path) -> Mover:
+    made = settings.mover_settings(config)
+    if before and before.mover.settings == made:
+        return before.mover
+    return Mover(made, page_filter=MovableMappings(proc))

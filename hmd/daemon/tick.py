@@ -1,0 +1,70 @@
+"""The tick: sample, heat, decide, migrate; what comes of it goes to the observer."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.daemon.guard import Guard
+from hmd.daemon.stages import Stages
+from hmd.decide.plan import MachineView, Plan
+from hmd.machine.nodes import read_node_memory
+from hmd.migrate import Outcome, Status
+from hmd.observe.places import sample_nodes
+from hmd.observe.tick import Stage, Tick
+from hmd.sample.batch import AccessBatch
+
+STUCK = (
+    Status.BUSY,
+    Status.SHARED,
+    Status.UNMOVABLE,
+    Status.SKIPPED,
+    Status.BLACKLISTED,
+)
+"""What says that a page is to be left alone for a while, for a reason of its own."""
+
+
+def run_tick(stages: Stages, guard: Guard, now_s: float) -> Tick:
+    """Run one tick after ``guard.begin``; a stage that fails leaves a neutral result."""
+    batch = guard.run(Stage.SAMPLE, stages.sampler.read, AccessBatch.empty())
+    unknown = np.full(len(batch), -1, np.int16)
+    node = guard.run(Stage.HEAT, lambda: _heat(stages, batch), unknown)
+    plan = guard.run(Stage.DECIDE, lambda: _decide(stages, now_s), Plan.empty(stages.processes))
+    outcome = guard.run(Stage.MIGRATE, lambda: _migrate(stages, plan, now_s), None)
+    return Tick(
+        now_s=now_s,
+        processes=stages.processes,
+        targets=stages.targets,
+        batch=batch,
+        node=node,
+        plan=plan,
+        outcome=outcome,
+        stage_s=dict(guard.seconds),
+        failed=frozenset(guard.failed),
+    )
+
+
+def _heat(stages: Stages, batch: AccessBatch) -> npt.NDArray[np.int16]:
+    """Count the samples and sweep residency; returns where the samples' pages are."""
+    stages.heat.update(batch)
+    stages.sweep.step(stages.heat)
+    return sample_nodes(stages.heat, batch)
+
+
+def _decide(stages: Stages, now_s: float) -> Plan:
+    machine = MachineView(
+        topology=stages.topology,
+        memory=read_node_memory(stages.topology, stages.sysfs),
+        now_s=now_s,
+        tick_s=stages.config.tick,
+        budget_bytes=stages.mover.budget_bytes(now_s),
+    )
+    return stages.policy.plan(stages.heat, machine)
+
+
+def _migrate(stages: Stages, plan: Plan, now_s: float) -> Outcome | None:
+    if not len(plan):
+        return None
+    outcome = stages.mover.apply(plan, now_s)
+    stages.heat.settle(plan, outcome.node, np.isin(outcome.status, STUCK))
+    return outcome

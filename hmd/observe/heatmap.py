@@ -1,0 +1,133 @@
+"""The recent past of each process's memory: how hot each part was, and on which tier.
+
+Takes the heat table after a tick, keeps a few hundred of its processes' outlines. Address space
+is cut into at most ``MAX_BINS`` bins of whole chunks (2 MiB), so that an outline is small however
+large the process. Costs a pass over the ``node`` column (1 byte a page); large tables are
+outlined on fewer ticks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.heat.layout import CHUNK_BYTES, CHUNK_PAGES
+from hmd.heat.table import HeatTable
+from hmd.machine.process import ProcessId
+from hmd.machine.topology import Topology
+from hmd.observe.places import plain_node
+from hmd.observe.tick import Tick
+
+MAX_BINS = 512
+MAX_TICKS = 300
+MAX_PROCESSES = 8
+CHUNKS_PER_TICK = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """One process after one tick; columns have one row a bin.
+
+    ``address`` is where a bin begins, ``heat`` the cooled accesses a page, ``pages`` the
+    resident pages by tier, shape ``(bins, tiers)``.
+    """
+
+    process: ProcessId
+    target: str
+    address: npt.NDArray[np.uint64]
+    heat: npt.NDArray[np.float32]
+    pages: npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """All outlines of one tick."""
+
+    now_s: float
+    outlines: tuple[Outline, ...]
+
+
+class HeatMap:
+    """The outlines of the last ``MAX_TICKS`` ticks; ``answer`` may be called by any thread."""
+
+    def __init__(self, topology: Topology) -> None:
+        """Remember nothing yet."""
+        self._moments: deque[Moment] = deque(maxlen=MAX_TICKS)
+        self._ticks = 0
+        self.use(topology)
+
+    def use(self, topology: Topology) -> None:
+        """Rank nodes by this topology from now on; what was ranked otherwise is forgotten."""
+        of_node = {node: tier for tier, nodes in enumerate(topology.tiers) for node in nodes}
+        codes = np.arange(256, dtype=np.uint8).view(np.int8)
+        self._tier = np.array([of_node.get(n, -1) for n in plain_node(codes).tolist()], np.int8)
+        self._tiers = len(topology.tiers)
+        self._moments.clear()
+
+    def record(self, tick: Tick, heat: HeatTable) -> None:
+        """Outline the largest processes; every second, third, … tick where the table is large."""
+        self._ticks += 1
+        used = heat.chunks.used
+        if self._ticks % (1 + used // CHUNKS_PER_TICK):
+            return
+        owner = heat.chunks.columns.process[:used]
+        sizes = np.bincount(owner, minlength=len(heat.processes))
+        largest = np.argsort(-sizes, kind="stable")[:MAX_PROCESSES]
+        names = dict(zip(tick.processes, tick.targets, strict=True))
+        self._moments.append(
+            Moment(
+                tick.now_s,
+                tuple(
+                    self._outline(heat, slot, names.get(heat.processes[slot], ""))
+                    for slot in largest.tolist()
+                    if sizes[slot]
+                ),
+            )
+        )
+
+    def answer(self) -> bytes:
+        """Return the moments as JSON, oldest first."""
+        moments = tuple(self._moments)
+        return json.dumps(
+            {"tiers": self._tiers, "moments": [_moment(m) for m in moments]},
+            separators=(",", ":"),
+        ).encode()
+
+    def _outline(self, heat: HeatTable, slot: int, target: str) -> Outline:
+        columns, used = heat.chunks.columns, heat.chunks.used
+        rows = np.flatnonzero(columns.process[:used] == slot)
+        rows = rows[np.argsort(columns.address[rows])]
+        starts = np.arange(0, len(rows), -(-len(rows) // MAX_BINS))
+        warmth = (columns.heat_sum[rows] + columns.recent_sum[rows]) / CHUNK_PAGES
+        tier = self._tier[columns.node[rows].view(np.uint8)]
+        pages = np.stack([np.count_nonzero(tier == t, axis=1) for t in range(self._tiers)], axis=1)
+        chunks = np.diff(np.append(starts, len(rows)))
+        return Outline(
+            process=heat.processes[slot],
+            target=target,
+            address=columns.address[rows[starts]],
+            heat=(np.add.reduceat(warmth, starts) / chunks).astype(np.float32),
+            pages=np.add.reduceat(pages, starts, axis=0).astype(np.int32),
+        )
+
+
+def _moment(moment: Moment) -> dict[str, Any]:
+    return {
+        "now_s": round(moment.now_s, 3),
+        "processes": [
+            {
+                "pid": outline.process.pid,
+                "start_ticks": outline.process.start_ticks,
+                "target": outline.target,
+                "chunk": (outline.address // np.uint64(CHUNK_BYTES)).tolist(),
+                "heat": [float(f"{value:.3g}") for value in outline.heat.tolist()],
+                "pages": outline.pages.tolist(),
+            }
+            for outline in moment.outlines
+        ],
+    }

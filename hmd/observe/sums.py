@@ -1,0 +1,85 @@
+"""Sums by row, in columns: of each process, or of each target.
+
+Ten thousand processes cost one pass over each column a tick, not ten thousand objects.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+RECENT_DECAY = 0.8
+"""What a tick leaves of the accesses before it in the recent share: half is gone in 3 ticks."""
+
+
+@dataclass(slots=True)
+class Sums:
+    """Columns of ``n`` rows.
+
+    ``accesses`` and ``recent`` are sampled accesses by tier, shape ``(n, tiers + 1)``, the last
+    column for those whose page lay nowhere known; ``recent`` fades. The others have shape
+    ``(n,)``.
+    """
+
+    accesses: npt.NDArray[np.float64]
+    recent: npt.NDArray[np.float64]
+    samples: npt.NDArray[np.int64]
+    promoted_bytes: npt.NDArray[np.int64]
+    demoted_bytes: npt.NDArray[np.int64]
+    failed_pages: npt.NDArray[np.int64]
+
+    @classmethod
+    def zeros(cls, rows: int, tiers: int) -> Self:
+        """Return sums of nothing."""
+        whole = [np.zeros(rows, np.int64) for _ in range(4)]
+        return cls(np.zeros((rows, tiers + 1)), np.zeros((rows, tiers + 1)), *whole)
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.samples)
+
+    def taken_over(self, rows: npt.NDArray[np.intp]) -> Self:
+        """Return sums whose row i is ``rows[i]`` of these, or zero where that is -1."""
+        made = type(self).zeros(len(rows), self.accesses.shape[1] - 1)
+        known = np.flatnonzero(rows >= 0)
+        for field in fields(self):
+            getattr(made, field.name)[known] = getattr(self, field.name)[rows[known]]
+        return made
+
+    def fade(self) -> None:
+        """Let the recent accesses of one tick more fade."""
+        self.recent *= RECENT_DECAY
+
+    def add_accesses(
+        self,
+        row: npt.NDArray[np.integer],
+        tier: npt.NDArray[np.integer],
+        period: npt.NDArray[np.integer],
+    ) -> None:
+        """Count samples, each for ``period`` accesses; columns have shape ``(samples,)``."""
+        rows, width = self.accesses.shape
+        place = row.astype(np.int64) * width + tier
+        counted = np.bincount(place, period, rows * width).reshape(rows, width)
+        self.accesses += counted
+        self.recent += counted
+        self.samples += np.bincount(row, minlength=rows)
+
+    def add_moves(
+        self,
+        row: npt.NDArray[np.integer],
+        promoted_bytes: npt.NDArray[np.int64],
+        demoted_bytes: npt.NDArray[np.int64],
+        failed_pages: npt.NDArray[np.int64],
+    ) -> None:
+        """Count moves; columns have shape ``(moves,)``."""
+        np.add.at(self.promoted_bytes, row, promoted_bytes)
+        np.add.at(self.demoted_bytes, row, demoted_bytes)
+        np.add.at(self.failed_pages, row, failed_pages)
+
+    def fast_share(self, row: int) -> float | None:
+        """Return which share of a row's recent accesses to known places tier 0 served, if any."""
+        known = float(self.recent[row, :-1].sum())
+        return float(self.recent[row, 0]) / known if known > 1e-6 else None
