@@ -34,7 +34,8 @@ sample:
   cpu_quota: 10%
 decide:
   policy: histogram
-  headroom: 4MiB
+  headroom: 0%
+  headroom_min: 4MiB
 migrate:
   rate: 10GiB/s
 observe:

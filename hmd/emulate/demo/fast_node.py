@@ -12,6 +12,9 @@ from hmd.emulate.boot import Machine
 from hmd.errors import HmdError
 
 HUGE_PAGE_BYTES = 2 << 20
+# khugepaged raises this to keep whole 2 MiB blocks free (set_recommended_min_free_kbytes): 40 MiB
+# of a node of 1 GiB, as much as the hot set itself.
+MIN_FREE_KBYTES = 8192
 _COUNT = "/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages"
 
 
@@ -47,7 +50,8 @@ def leave(machine: Machine, node: int, wanted_bytes: int) -> int:
     What the kernel keeps below its low watermark is left on top: a program does not get it.
     """
     release(machine, node)
-    machine.run(["sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_caches"], check=True)
+    script = f"sysctl -qw vm.min_free_kbytes={MIN_FREE_KBYTES}; echo 3 > /proc/sys/vm/drop_caches"
+    machine.run(["sh", "-c", script], check=True)
     kept = low_watermark_bytes(machine, node)
     spare = free_bytes(machine, node) - kept - wanted_bytes
     _set_aside(machine, node, max(0, spare // HUGE_PAGE_BYTES))
