@@ -81,9 +81,7 @@ class Rehearsal:
         starts = BASE + np.arange(chunks, dtype=np.uint64) * np.uint64(CHUNK_PAGES * PAGE_BYTES)
         nodes = np.full(chunks * CHUNK_PAGES, -1, np.int8)
         nodes[: len(node)] = node
-        self.heat.place(0, starts, nodes.reshape(chunks, CHUNK_PAGES))
-        if huge is not None:
-            self.heat.set_huge(0, starts[huge])
+        self.heat.place(0, starts, nodes.reshape(chunks, CHUNK_PAGES), huge)
 
     @property
     def machine(self) -> MachineView:

@@ -22,7 +22,8 @@ class Columns:
     """The columns of all chunks; the first axis has shape ``(capacity,)``.
 
     By chunk: ``process`` slot, ``address`` of its start, whether it is one ``huge`` page, sums of
-    ``heat`` and ``recent``, ``resident`` pages, and the tick when it was last ``swept`` (0 never).
+    ``heat`` and ``recent``, ``resident`` pages, and the tick after which it was last
+    ``swept``, from 1 (0: not yet, or out of date).
     By page: ``heat`` is the weight of cooled samples, ``recent`` of those in the open window,
     ``exposure`` how much of the process's clock ``heat`` was counted over, in 1/255, ``node``
     where it is (see hmd.heat.layout), ``wear`` what recent moves have left.

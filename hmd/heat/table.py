@@ -163,13 +163,18 @@ class HeatTable:
         return Rates(rate, support)
 
     def place(
-        self, process: int, addresses: npt.NDArray[np.uint64], node: npt.NDArray[np.int8]
-    ) -> None:
-        """Take note of where the pages of some chunks of a process are.
+        self,
+        process: int,
+        addresses: npt.NDArray[np.uint64],
+        node: npt.NDArray[np.int8],
+        huge: npt.NDArray[np.bool_] | None = None,
+    ) -> int:
+        """Take note of where the pages of some chunks are; returns how many that is news of.
 
-        ``addresses`` are starts of chunks, shape ``(k,)``; ``node`` has shape ``(k, 512)``: a
-        node, ``ABSENT``, or ``FIXED - node`` for a page that must stay. Chunks without any page
-        are dropped or not even made.
+        ``process`` is a slot, ``addresses`` are starts of chunks, shape ``(k,)``; ``node`` has
+        shape ``(k, 512)``: a node, ``ABSENT``, or ``FIXED - node`` for a page that must stay.
+        ``huge`` says which chunks are huge pages, none if not given. Chunks without any page are
+        dropped, or not even made.
         """
         present = (node != ABSENT).any(axis=1)
         found = self.chunks.find(process, addresses)
@@ -178,13 +183,17 @@ class HeatTable:
             self.chunks.add(process, addresses[new])
             found = self.chunks.find(process, addresses)
         columns, rows = self.chunks.columns, found[present]
+        changed = int(np.count_nonzero(columns.node[rows] != node[present]))
         columns.node[rows] = node[present]
+        columns.huge[rows] = False if huge is None else huge[present]
         columns.resident[rows] = (node[present] != ABSENT).sum(axis=1)
-        columns.swept[rows] = self.clocks.tick
+        columns.swept[rows] = self.clocks.tick + 1
         gone = found[~present & (found >= 0)]
         if len(gone):
+            changed += int(columns.resident[gone].sum())
             self.chunks.remove(gone)
         self._measure()
+        return changed
 
     def set_huge(self, process: int, addresses: npt.NDArray[np.uint64]) -> None:
         """Take note of which chunks of a process are huge pages: these and no others."""
