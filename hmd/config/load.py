@@ -111,8 +111,18 @@ def _did_you_mean(path: tuple[str | int, ...]) -> str:
         if isinstance(step, str) and model:
             field = model.model_fields.get(step)
             model = _model_in(field.annotation) if field else None
-    close = get_close_matches(str(path[-1]), model.model_fields if model else (), n=1)
+    close = get_close_matches(str(path[-1]), _keys(model) if model else (), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _keys(model: type[BaseModel]) -> list[str]:
+    """Return the keys of a section, and those of the sections in it by their path."""
+    keys = list(model.model_fields)
+    for name, field in model.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            keys += [f"{name}.{key}" for key in inner.model_fields]
+    return keys
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
