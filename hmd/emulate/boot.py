@@ -22,7 +22,16 @@ from typing import Self
 
 from hmd.emulate import assets, initramfs, kernel_image, qemu
 from hmd.emulate.agent import Agent, GuestError, Job, Sink
+from hmd.emulate.plugin_build import plugin_library
 from hmd.emulate.preset import Preset
+from hmd.emulate.replay import Part, packed
+from hmd.emulate.timing_params import timing_params
+from hmd.machine.emulated import SharedMemory
+
+DEFAULT_DILATION = 20.0
+"""Host and guest time over modelled time: about what emulation costs a program that misses."""
+
+SHARED_BYTES = 16 << 20  # counters and rings; a power of two, as a PCI BAR has to be
 
 _INIT_SOURCE = Path(__file__).with_name("guest") / "init.c"
 
@@ -34,8 +43,11 @@ class Machine:
     """One boot of the emulated machine.
 
     ``share`` are directories of the host that the guest may write; ``console`` a descriptor for
-    the kernel's log; ``append`` more kernel parameters. Raises MissingError for missing parts
-    and GuestError where the machine does not come up in ``boot_timeout_s``.
+    the kernel's log; ``append`` more kernel parameters. ``parts`` of the timing model are in
+    use (None: no model, memory has one speed), with the guest's clock ``dilation`` times slower
+    than modelled time. The model is stopped until :meth:`start_model`: a boot need not wait for
+    it. Raises MissingError for missing parts and GuestError where the machine does not come up
+    in ``boot_timeout_s``.
     """
 
     def __init__(
@@ -45,17 +57,22 @@ class Machine:
         share: Sequence[Path] = (),
         console: int | None = None,
         append: Sequence[str] = (),
+        parts: Part | None = Part.ALL,
+        dilation: float = DEFAULT_DILATION,
         boot_timeout_s: float = 120,
     ):
         self.preset = preset
         self._share = [path.resolve(strict=True) for path in share]
         self._console = console
         self._append = append
+        self._parts = parts
+        self._dilation = dilation
         self._boot_timeout_s = boot_timeout_s
         self._files: list[int] = []
         self._log = -1
         self._process: subprocess.Popen[bytes] | None = None
         self._agent: Agent | None = None
+        self._shared: SharedMemory | None = None
 
     def __enter__(self) -> Self:
         try:
@@ -78,6 +95,26 @@ class Machine:
         """The process id of QEMU on the host."""
         assert self._process is not None
         return self._process.pid
+
+    @property
+    def shared(self) -> SharedMemory:
+        """The memory shared with the plugin: control words, counters, modelled clock, rings."""
+        if self._shared is None:
+            raise GuestError("the emulated machine runs without its timing model")
+        return self._shared
+
+    def start_model(self, timeout: float = 30) -> None:
+        """Let modelled time run, and return once the guest's code is instrumented."""
+        self.shared.running = True
+        deadline = time.monotonic() + timeout
+        while not self.shared.armed:
+            if time.monotonic() > deadline:
+                raise GuestError("the emulated machine's timing model did not start")
+            time.sleep(0.002)
+
+    def stop_model(self) -> None:
+        """Let the guest run as fast as it can, with modelled time standing still."""
+        self.shared.running = False
 
     def start(
         self,
@@ -150,6 +187,9 @@ class Machine:
             self._process.kill()
             self._process.wait()
             self._process = None
+        if self._shared is not None:
+            self._shared.close()
+            self._shared = None
         while self._files:
             os.close(self._files.pop())
 
@@ -173,6 +213,8 @@ class Machine:
                     f"(--verbose shows the kernel's log): {self._last_words()}"
                 )
         self._agent.death = "the emulated machine ended while a command ran in it"
+        if self._shared is not None:
+            self._shared.check()
 
     def _spawn(self, kernel: assets.Kernel, agent_fd: int) -> subprocess.Popen[bytes]:
         self._log = self._memory_file("hmd-log")
@@ -185,6 +227,7 @@ class Machine:
             agent_fd=agent_fd,
             console_fd=self._log if self._console is None else self._console,
             shares=(("hmd_root", Path("/"), False), *shares),
+            model=self._model(),
         )
         program = assets.find_program("qemu-system-x86_64", "qemu-system-x86")
         words = qemu.command_line(
@@ -198,6 +241,21 @@ class Machine:
             stderr=self._log,
             pass_fds=[agent_fd, files.console_fd, *self._files],
             start_new_session=True,
+        )
+
+    def _model(self) -> qemu.Model | None:
+        if self._parts is None:
+            return None
+        shared_fd = self._memory_file("hmd-shared")
+        os.ftruncate(shared_fd, SHARED_BYTES)
+        self._shared = SharedMemory(shared_fd)
+        params = packed(timing_params(self.preset, self._parts))
+        return qemu.Model(
+            plugin=plugin_library(),
+            shared_fd=shared_fd,
+            shared_bytes=SHARED_BYTES,
+            params_fd=self._memory_file("hmd-params", params),
+            dilation=self._dilation,
         )
 
     def _kernel_path(self, kernel: assets.Kernel) -> Path:

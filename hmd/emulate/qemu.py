@@ -33,11 +33,14 @@ KERNEL_PARAMETERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class SharedPage:
-    """The memory that plugin and guest share: its descriptor and size."""
+class Model:
+    """The timing model: its plugin, its parameters, and the memory that it shares."""
 
-    fd: int
-    size_bytes: int
+    plugin: Path
+    shared_fd: int
+    shared_bytes: int
+    params_fd: int
+    dilation: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +52,7 @@ class BootFiles:
     agent_fd: int
     console_fd: int
     shares: tuple[tuple[str, Path, bool], ...]  # 9p tag, directory, writable
-    shared_page: SharedPage | None = None
-    plugin: str | None = None  # the whole argument of -plugin
+    model: Model | None = None
 
 
 def command_line(
@@ -76,10 +78,8 @@ def command_line(
     ]
     for tag, folder, writable in files.shares:
         words += _share(tag, folder, writable)
-    if files.shared_page is not None:
-        words += _shared_page(files.shared_page)
-    if files.plugin is not None:
-        words += ["-plugin", files.plugin]
+    if files.model is not None:
+        words += _model(files.model)
     return words
 
 
@@ -139,11 +139,14 @@ def _share(tag: str, folder: Path, writable: bool) -> list[str]:
     ]
 
 
-def _shared_page(page: SharedPage) -> list[str]:
+def _model(model: Model) -> list[str]:
+    shared, params = f"/proc/self/fd/{model.shared_fd}", f"/proc/self/fd/{model.params_fd}"
+    plugin = str(model.plugin).replace(",", ",,")
     return [
         "-object",
-        f"memory-backend-file,id=shared,share=on,mem-path=/proc/self/fd/{page.fd},"
-        f"size={page.size_bytes}B",
+        f"memory-backend-file,id=shared,share=on,mem-path={shared},size={model.shared_bytes}B",
         "-device",
         "ivshmem-plain,memdev=shared",
+        "-plugin",
+        f"{plugin},shared={shared},params={params},dilation={model.dilation:g}",
     ]

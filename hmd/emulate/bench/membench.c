@@ -1,0 +1,334 @@
+/*
+ * Memory microbenchmarks for hmd emulate --calibrate: runs in the guest, on one node's memory.
+ *
+ *   membench BAR chase  NODE ACCESSES              dependent loads on CPU 0
+ *   membench BAR read   NODE LINES                 sequential loads, one a line, on all CPUs
+ *   membench BAR write  NODE LINES                 sequential stores, one a line, on all CPUs
+ *   membench BAR random NODE LINES                 independent loads of random lines, on all CPUs
+ *   membench BAR loaded NODE ACCESSES FILLER       chase on CPU 0 while the other CPUs stream,
+ *                                                  FILLER turns of an empty loop every 64 lines
+ *
+ * Prints one JSON line: for each CPU the modelled and the guest time that a line took, as medians
+ * over windows of some microseconds of modelled time. Each CPU is measured on its own clock while
+ * all run, so that it does not matter when each ends; and a window in which the guest's kernel
+ * had its tick (which comes by the guest's clock, so too often for modelled time) is no median.
+ * BAR is the ivshmem resource file (hmd/emulate/plugin/shared.h). What is not measured, first of
+ * all the filling of the buffers, runs with the model stopped: it neither costs modelled time nor
+ * leaves anything in the modelled caches.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <linux/mempolicy.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "shared.h"
+
+#define LINE 64
+#define WORDS (LINE / 8)
+#define BLOCK 64
+#define BUFFER_LINES (1u << 19) /* 32 MiB: many times the modelled cache */
+#define WINDOW_PS 8000000
+#define MAX_WINDOWS 65536
+#define MAX_CPUS TIMING_MAX_VCPUS
+
+struct worker;
+typedef void turn_fn(struct worker *worker);
+
+struct worker {
+	pthread_t thread;
+	unsigned cpu;
+	turn_fn *turn;       /* moves some lines, adds them to `lines` */
+	uint64_t *buffer;
+	uint64_t position;   /* in lines, or a pointer for the chase */
+	uint64_t lines;
+	uint64_t wanted;     /* the leader (CPU 0) runs until it has these */
+	unsigned windows;
+	double *modelled_ps, *guest_ns; /* of a line, window by window */
+};
+
+static struct shared_header *header;
+static uint64_t filler;
+static atomic_int waiting, stop;
+static unsigned workers;
+
+static void die(const char *what)
+{
+	perror(what);
+	exit(1);
+}
+
+static void open_shared(const char *path)
+{
+	struct stat status;
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+
+	if (fd < 0 || fstat(fd, &status))
+		die(path);
+	header = mmap(NULL, status.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (header == MAP_FAILED || header->magic != SHARED_MAGIC)
+		die("shared memory of the plugin");
+	close(fd);
+}
+
+static void run_model(uint32_t running)
+{
+	__atomic_store_n(&header->running, running, __ATOMIC_SEQ_CST);
+	while (running && !__atomic_load_n(&header->armed, __ATOMIC_ACQUIRE))
+		usleep(1000);
+}
+
+static uint64_t modelled_ps(unsigned cpu)
+{
+	const char *vcpu = (const char *)header + header->counters_offset +
+			   cpu * header->counters_stride;
+
+	return __atomic_load_n((const uint64_t *)vcpu, __ATOMIC_ACQUIRE);
+}
+
+static uint64_t guest_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000000000ull + now.tv_nsec;
+}
+
+static void *allocate(size_t count, size_t size)
+{
+	void *memory = calloc(count, size);
+
+	if (!memory)
+		die("calloc");
+	memset(memory, 0, count * size); /* no page faults while measuring */
+	return memory;
+}
+
+static uint64_t *buffer_on(unsigned node)
+{
+	size_t bytes = (size_t)BUFFER_LINES * LINE;
+	unsigned long nodes = 1ul << node;
+	uint64_t *buffer = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+				-1, 0);
+
+	if (buffer == MAP_FAILED)
+		die("mmap");
+	madvise(buffer, bytes, MADV_HUGEPAGE);
+	if (syscall(SYS_mbind, buffer, bytes, MPOL_BIND, &nodes, 8 * sizeof nodes, 0))
+		die("mbind");
+	memset(buffer, 0, bytes);
+	return buffer;
+}
+
+/* One cycle through all lines in random order (Sattolo's algorithm), as pointers. */
+static void link_lines(uint64_t *buffer)
+{
+	uint32_t *order = allocate(BUFFER_LINES, sizeof *order);
+	uint64_t random = 88172645463325252ull;
+
+	for (uint32_t i = 0; i < BUFFER_LINES; i++)
+		order[i] = i;
+	for (uint32_t i = BUFFER_LINES - 1; i > 0; i--) {
+		random ^= random << 13;
+		random ^= random >> 7;
+		random ^= random << 17;
+		uint32_t j = random % i, swapped = order[i];
+		order[i] = order[j];
+		order[j] = swapped;
+	}
+	for (uint32_t i = 0; i < BUFFER_LINES; i++)
+		buffer[(uint64_t)order[i] * WORDS] =
+			(uint64_t)(buffer + (uint64_t)order[(i + 1) % BUFFER_LINES] * WORDS);
+	free(order);
+}
+
+static void chase(struct worker *worker)
+{
+	uint64_t at = worker->position;
+
+#pragma GCC unroll 64
+	for (int i = 0; i < BLOCK; i++)
+		at = *(volatile uint64_t *)at;
+	worker->position = at;
+	worker->lines += BLOCK;
+}
+
+static uint64_t *next_block(struct worker *worker)
+{
+	uint64_t *block = worker->buffer + worker->position * WORDS;
+
+	worker->position = (worker->position + BLOCK) % BUFFER_LINES;
+	worker->lines += BLOCK;
+	return block;
+}
+
+static void read_block(struct worker *worker)
+{
+	volatile uint64_t *block = next_block(worker);
+
+#pragma GCC unroll 64
+	for (int i = 0; i < BLOCK; i++)
+		(void)block[i * WORDS];
+}
+
+static void write_block(struct worker *worker)
+{
+	volatile uint64_t *block = next_block(worker);
+
+#pragma GCC unroll 64
+	for (int i = 0; i < BLOCK; i++)
+		block[i * WORDS] = 1;
+}
+
+static void read_block_and_pause(struct worker *worker)
+{
+	uint64_t turns = filler;
+
+	read_block(worker);
+	if (turns) /* two instructions a turn */
+		__asm__ volatile("1: dec %0\n\tjnz 1b" : "+r"(turns) : : "cc");
+}
+
+/* A congruential generator of full period: no line twice before all the others. */
+static void read_random(struct worker *worker)
+{
+	volatile uint64_t *buffer = worker->buffer;
+	uint64_t line = worker->position;
+
+#pragma GCC unroll 64
+	for (int i = 0; i < BLOCK; i++) {
+		line = (line * 1664525 + 1013904223) % BUFFER_LINES;
+		(void)buffer[line * WORDS];
+	}
+	worker->position = line;
+	worker->lines += BLOCK;
+}
+
+/*
+ * Windows are seamless, from clock reading to clock reading: a load that is on its way as one
+ * ends, and that the model charges later, is in the next.
+ */
+static void measure(struct worker *worker)
+{
+	bool leader = worker->cpu == 0;
+	uint64_t modelled = modelled_ps(worker->cpu), guest = guest_ns(), done = 0;
+
+	worker->lines = 0;
+	while (leader ? worker->lines < worker->wanted : !atomic_load(&stop)) {
+		worker->turn(worker);
+		uint64_t modelled_now = modelled_ps(worker->cpu);
+		if (modelled_now < modelled + WINDOW_PS || worker->windows == MAX_WINDOWS)
+			continue;
+		uint64_t guest_now = guest_ns(), lines = worker->lines - done;
+		worker->modelled_ps[worker->windows] = (double)(modelled_now - modelled) / lines;
+		worker->guest_ns[worker->windows++] = (double)(guest_now - guest) / lines;
+		modelled = modelled_now;
+		guest = guest_now;
+		done = worker->lines;
+	}
+}
+
+static void *work(void *argument)
+{
+	struct worker *worker = argument;
+	cpu_set_t cpus;
+
+	CPU_ZERO(&cpus);
+	CPU_SET(worker->cpu, &cpus);
+	if (sched_setaffinity(0, sizeof cpus, &cpus))
+		die("sched_setaffinity");
+	atomic_fetch_add(&waiting, 1);
+	while (atomic_load(&waiting) < (int)workers)
+		__builtin_ia32_pause();
+	for (int i = 0; i < 256; i++) /* until rates and queues have settled */
+		worker->turn(worker);
+	measure(worker);
+	atomic_store(&stop, 1);
+	return NULL;
+}
+
+static int ascending(const void *left, const void *right)
+{
+	double a = *(const double *)left, b = *(const double *)right;
+
+	return (a > b) - (a < b);
+}
+
+static double median(double *values, unsigned count)
+{
+	qsort(values, count, sizeof *values, ascending);
+	return count ? values[count / 2] : 0;
+}
+
+static void report(struct worker *worker)
+{
+	printf("{\"cpus\": [");
+	for (unsigned i = 0; i < workers; i++)
+		printf("%s{\"windows\": %u, \"modelled_ns\": %.4f, \"guest_ns\": %.4f}",
+		       i ? ", " : "", worker[i].windows,
+		       median(worker[i].modelled_ps, worker[i].windows) / 1000,
+		       median(worker[i].guest_ns, worker[i].windows));
+	printf("]}\n");
+}
+
+static turn_fn *turn_of(const char *mode, unsigned cpu)
+{
+	if (!strcmp(mode, "read"))
+		return read_block;
+	if (!strcmp(mode, "write"))
+		return write_block;
+	if (!strcmp(mode, "random"))
+		return read_random;
+	return cpu == 0 ? chase : read_block_and_pause;
+}
+
+int main(int argc, char **argv)
+{
+	static struct worker worker[MAX_CPUS];
+
+	if (argc < 5)
+		return 2;
+	open_shared(argv[1]);
+	run_model(0);
+	const char *mode = argv[2];
+	unsigned node = strtoul(argv[3], NULL, 0);
+	uint64_t wanted = strtoull(argv[4], NULL, 0);
+	filler = argc > 5 ? strtoull(argv[5], NULL, 0) : 0;
+	workers = strcmp(mode, "chase") ? header->vcpus : 1;
+	for (unsigned cpu = 0; cpu < workers; cpu++) {
+		uint64_t *buffer = buffer_on(node);
+		turn_fn *turn = turn_of(mode, cpu);
+
+		worker[cpu] = (struct worker){
+			.cpu = cpu,
+			.turn = turn,
+			.buffer = buffer,
+			.wanted = wanted,
+			.modelled_ps = allocate(MAX_WINDOWS, sizeof(double)),
+			.guest_ns = allocate(MAX_WINDOWS, sizeof(double)),
+		};
+		if (turn == chase) {
+			link_lines(buffer);
+			worker[cpu].position = (uint64_t)buffer;
+		}
+	}
+	run_model(1);
+	for (unsigned cpu = 0; cpu < workers; cpu++)
+		if (pthread_create(&worker[cpu].thread, NULL, work, &worker[cpu]))
+			die("pthread_create");
+	for (unsigned cpu = 0; cpu < workers; cpu++)
+		pthread_join(worker[cpu].thread, NULL);
+	run_model(0);
+	report(worker);
+	return 0;
+}
