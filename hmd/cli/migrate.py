@@ -215,7 +215,7 @@ def _apply(survey: Survey, mover: Mover, args: argparse.Namespace) -> Tally:
             _apply_plan(plan, mover, tally)
             if found.refusal is not None:
                 tally.pages[found.refusal] += 1
-            progress.advance(task, found.span[1] - found.span[0])
+            progress.advance(task, found.span_bytes)
             if tally.limited or any(tally.pages[status] for status in PROCESS_WIDE):
                 break
     return tally

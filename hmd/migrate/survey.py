@@ -37,12 +37,12 @@ Span: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The next part of a survey: ``resident_pages`` were found in ``span``, ``plan`` moves some.
+    """The next ``span_bytes`` of a survey: where ``resident_pages`` lie, ``plan`` moves some.
 
     ``refusal`` is why nothing could be found: GONE, PERMISSION or INVALID.
     """
 
-    span: Span
+    span_bytes: int
     resident_pages: int
     plan: Plan
     refusal: Status | None = None
@@ -79,18 +79,32 @@ class Survey:
     @property
     def span_bytes(self) -> int:
         """Address space that will be looked at."""
-        return sum(end - start for start, end in self.spans)
+        return _length(self.spans)
 
     def slices(self) -> Iterator[Slice]:
-        """Look at one slice after the other, each when it is asked for."""
+        """Look at one slice after the other, each when it is asked for.
+
+        A process has many small mappings and a call to move pages has a price: a slice takes as
+        many of them as fit.
+        """
+        spans: list[Span] = []
+        for span in self._pieces():
+            if spans and _length(spans) + span[1] - span[0] > SLICE_BYTES:
+                yield self._slice(spans)
+                spans = []
+            spans.append(span)
+        if spans:
+            yield self._slice(spans)
+
+    def _pieces(self) -> Iterator[Span]:
+        """Give the spans, large ones in pieces that do not cut a huge page."""
         for start, end in self.spans:
-            # Slices end at huge page boundaries, so that none cuts a huge page.
             first = start // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
             for at in range(first, end, SLICE_BYTES):
-                yield self._slice((max(start, at), min(end, at + SLICE_BYTES)))
+                yield max(start, at), min(end, at + SLICE_BYTES)
 
-    def _slice(self, span: Span) -> Slice:
-        address = np.arange(*span, PAGE_BYTES, dtype=np.uint64)
+    def _slice(self, spans: Sequence[Span]) -> Slice:
+        address = np.concatenate([np.arange(*span, PAGE_BYTES, dtype=np.uint64) for span in spans])
         node = self._query(self._process.pid, address)
         answers = {Status(code) for code in np.unique(of_pages(node, self._to_node)).tolist()}
         refusal = next(iter(answers & PROCESS_WIDE), None)
@@ -99,11 +113,11 @@ class Survey:
             moves &= node == self._from_node
         resident = int((node >= 0).sum())
         address, node = address[moves], node[moves]
-        pages = self._pages(address, span)
+        pages = self._pages(address, spans)
         rows = pages > 0
         count = int(rows.sum())
         return Slice(
-            span,
+            _length(spans),
             resident,
             Plan(
                 processes=(self._process,),
@@ -117,15 +131,23 @@ class Survey:
             refusal,
         )
 
-    def _pages(self, address: npt.NDArray[np.uint64], span: Span) -> npt.NDArray[np.uint32]:
+    def _pages(
+        self, address: npt.NDArray[np.uint64], spans: Sequence[Span]
+    ) -> npt.NDArray[np.uint32]:
         """Return the size of each row: 512 where a huge page begins, 0 for its other pages."""
-        pages = np.ones(len(address), np.uint32)
+        start, end = np.array(spans, np.uint64).T
+        of = np.searchsorted(start, address, "right") - 1
         block = address & np.uint64(~(HUGE_PAGE_BYTES - 1) & (2**64 - 1))
+        whole = (block >= start[of]) & (block + np.uint64(HUGE_PAGE_BYTES) <= end[of])
         huge = np.isin(block, self._huge)
+        pages = np.ones(len(address), np.uint32)
         pages[huge] = 0
-        whole = (block >= span[0]) & (block + np.uint64(HUGE_PAGE_BYTES) <= span[1])
         pages[huge & whole & (address == block)] = HUGE_PAGES
         return pages
+
+
+def _length(spans: Sequence[Span]) -> int:
+    return sum(end - start for start, end in spans)
 
 
 def _spans(mappings: Mappings, ranges: Sequence[Span], numa_maps: bytes | None) -> list[Span]:
