@@ -34,8 +34,9 @@ sample:
   cpu_quota: 10%
 decide:
   policy: histogram
-  headroom: 0%
-  headroom_min: 4MiB
+  histogram:
+    headroom: 0%
+    headroom_min: 4MiB
 migrate:
   rate: 10GiB/s
 observe:

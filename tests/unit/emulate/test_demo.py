@@ -1,0 +1,131 @@
+"""What the demonstration concludes from what its programs say."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hmd.emulate.assets import compile_static
+from hmd.emulate.demo.hotset import INCLUDES, SOURCE, HotSetRun, Progress
+from hmd.emulate.demo.meter import Reading
+from hmd.emulate.demo.placement import Way, bound_to
+from hmd.emulate.demo.redis import _rate
+from hmd.emulate.demo.result import ProgramResult, Rates, goals
+from hmd.errors import HmdError
+
+
+def progress(time_s: float, updates: int, modelled_s: float, fast: int = 0) -> Progress:
+    phase = 1 if time_s < 5 else 2
+    return Progress(time_s, phase, updates, modelled_s, Reading(modelled_s, (fast, 100 - fast)))
+
+
+def result(**changed: object) -> ProgramResult:
+    rates = {way: Rates(10.0, speed) for way, speed in zip(Way, (100, 40, 60, 95), strict=True)}
+    values: dict[str, object] = {
+        "rates": rates,
+        "fast_share_before": 0.4,
+        "fast_share_after": 0.95,
+        "pages_promoted": 3,
+        "pages_demoted": 2,
+        "integrity_ok": True,
+        "hot_bytes": 48,
+        "fast_bytes": 52,
+    }
+    return ProgramResult(**(values | changed))  # type: ignore[arg-type]
+
+
+def test_rates_by_both_clocks_over_a_window() -> None:
+    run = HotSetRun([progress(t, t * 100, t / 20) for t in range(11)])
+    assert run.rate(2, 8) == pytest.approx((100, 2000))
+
+
+def test_a_window_without_lines_is_an_error() -> None:
+    with pytest.raises(HmdError, match="too little"):
+        HotSetRun([progress(1, 1, 1)]).rate(0, 10)
+
+
+def test_recovery_is_the_first_of_two_good_intervals() -> None:
+    rates = {5: 10, 6: 90, 7: 20, 8: 96, 9: 100}  # by the second that begins there
+    updates, lines = 0, []
+    for t in range(5, 11):
+        lines.append(progress(t, updates, float(t)))
+        updates += rates.get(t, 100)
+    assert HotSetRun(lines).seconds_to_recover(5, 100, 0.95) == 3
+    assert HotSetRun(lines[:4]).seconds_to_recover(5, 100, 0.95) is None
+
+
+def test_goals_tell_what_was_missed() -> None:
+    fine = result(seconds_to_recover=4.0, recover_limit_s=4.5)
+    assert all(goal.reached for goal in goals({"hotset": fine}))
+    late = result(seconds_to_recover=5.0, recover_limit_s=4.5)
+    never = result(seconds_to_recover=None, recover_limit_s=4.5)
+    wrong = result(integrity_ok=False)
+    for bad in (late, never, wrong):
+        assert sum(not goal.reached for goal in goals({"x": bad})) == 1
+
+
+def test_json_names_the_four_ways() -> None:
+    document = json.loads(json.dumps(result().as_json()))
+    assert {"all_fast", "all_slow", "first_touch", "hmd"} <= set(document)
+    assert document["hmd"] == {"ops_per_s": 10.0, "modelled_ops_per_s": 95}
+    assert "rates" not in document
+
+
+def test_only_bound_ways_have_a_memory_policy() -> None:
+    assert "--membind=0" in bound_to(Way.ALL_FAST, 1)
+    assert "--membind=1" in bound_to(Way.ALL_SLOW, 1)
+    for way in (Way.FIRST_TOUCH, Way.HMD):
+        assert not any("mem" in word for word in bound_to(way, 1))
+
+
+def test_rate_of_redis_benchmark() -> None:
+    csv = '"test","rps","avg_latency_ms"\n"GET key:__rand_int__","1234.50","0.1"\n'
+    assert _rate(csv) == 1234.5
+    with pytest.raises(HmdError, match="rate"):
+        _rate("Could not connect\n")
+
+
+@pytest.fixture(scope="module")
+def program() -> str:
+    return str(compile_static(SOURCE, INCLUDES))
+
+
+def test_the_program_accounts_for_every_word(program: str) -> None:
+    words = [program, "--footprint=4M", "--hot=1M", "--seconds=0.3", "--interval=50"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert lines[-1]["integrity_ok"] is True
+    assert lines[-1]["updates"] == [line for line in lines if "t_s" in line][-1]["updates"] > 0
+    assert {line["phase"] for line in lines if "phase" in line} == {1, 2}
+
+
+def test_the_program_sees_a_wrong_word(program: str) -> None:
+    """One bit flipped from outside, through /proc/PID/mem, must fail the run."""
+    words = [program, "--footprint=64M", "--hot=1M", "--share=100", "--seconds=0.5", "--wait"]
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert "ready" in process.stdout.readline()
+        with Path(f"/proc/{process.pid}/maps").open() as maps:
+            sized = [line.split()[0].split("-") for line in maps]
+        start = next(int(a, 16) for a, b in sized if int(b, 16) - int(a, 16) >= 64 << 20)
+        with Path(f"/proc/{process.pid}/mem").open("r+b", buffering=0) as memory:
+            memory.seek(start + (32 << 20))
+            word = bytearray(memory.read(8))
+            word[7] ^= 1
+            memory.seek(start + (32 << 20))
+            memory.write(word)
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        output = process.stdout.read()
+        assert process.wait() == 1
+    assert json.loads(output.splitlines()[-1])["integrity_ok"] is False
+
+
+def test_the_program_refuses_senseless_sizes(program: str) -> None:
+    done = subprocess.run([program, "--hot=1G"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
