@@ -15,7 +15,10 @@ from hmd.emulate.assets import cache_folder, find_program
 from hmd.errors import MissingError
 
 FOLDERS = tuple(Path(__file__).parent / name for name in ("plugin", "timing"))
-OPTIONS = ("-O3", "-std=gnu11", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
+OPTIONS = (
+    *("-O3", "-flto", "-std=gnu11", "-shared", "-fPIC", "-fno-plt", "-fvisibility=hidden"),
+    *("-Wall", "-Wextra"),
+)
 
 
 def plugin_library() -> Path:

@@ -16,8 +16,13 @@
 #include "qemu_plugin_api.h"
 #include "shared.h"
 #include "timing.h"
+#include "translation.h"
 
 #define PUBLISH_NS 1000000
+
+#define unlikely(x) __builtin_expect(!!(x), 0)
+/* With the model inlined into it, across files. */
+#define CALLBACK __attribute__((flatten))
 
 /* A page's physical number is the address space: what cr3 holds but PCID and control bits. */
 #define CR3_PAGE(cr3) ((uint32_t)(((cr3) & 0x000ffffffffff000ull) >> 12))
@@ -25,8 +30,8 @@
 QEMU_PLUGIN_EXPORT int qemu_plugin_version = 4;
 
 struct vcpu {
-	const uint64_t *executed;     /* instructions, as counted inline by translated code */
-	uint64_t skipped;             /* of them, executed while the model did not run */
+	struct score *score;
+	uint64_t skipped;             /* instructions executed while the model did not run */
 	uint64_t stopped_at;
 	bool running;
 	uint64_t published_ns;
@@ -35,25 +40,29 @@ struct vcpu {
 	struct pebs_ring ring;
 	struct shared_vcpu *shared;
 	GByteArray *cr3;
+	struct translations user_pages, kernel_pages;
 } __attribute__((aligned(128)));
 
-/* Translated code adds to these; a line of the host's cache each. */
-struct executed {
-	uint64_t instructions;
-	uint64_t pad[15];
+/* What translated code writes inline; a line of the host's cache, and its neighbour, each. */
+struct score {
+	uint64_t executed;            /* instructions, added as their block begins */
+	uint64_t kernel;              /* 1: kernel code has run since this was cleared */
+	uint64_t pad[14];
 };
 
 /* Callbacks carry no context of ours, so there is one machine. */
 static struct machine {
 	struct timing *timing;
 	struct shared_header *header;
-	struct qemu_plugin_scoreboard *executed;
+	struct qemu_plugin_scoreboard *scores;
 	struct qemu_plugin_register *cr3;
 	bool kernel;                  /* accesses of the kernel are charged */
 	bool armed;
 	unsigned vcpus;
 	struct vcpu vcpu[TIMING_MAX_VCPUS];
 } machine;
+
+#define SCORE_WORD(member) ((qemu_plugin_u64){ machine.scores, offsetof(struct score, member) })
 
 /*
  * What translated code tells a memory callback of its instruction, packed into the pointer that
@@ -79,14 +88,15 @@ static uint64_t site_remaining(const void *site)
 	return (uint64_t)site >> SITE_VADDR_BITS;
 }
 
-static bool site_kernel(const void *site)
+/* The kernel's half of the address space. */
+static bool is_kernel(uint64_t vaddr)
 {
-	return (uint64_t)site >> (SITE_VADDR_BITS - 1) & 1;
+	return vaddr >> 63;
 }
 
 static uint64_t instructions_of(const struct vcpu *vcpu)
 {
-	return *vcpu->executed - vcpu->skipped;
+	return vcpu->score->executed - vcpu->skipped;
 }
 
 static void publish(struct vcpu *vcpu, unsigned index, uint64_t host_ns)
@@ -102,7 +112,7 @@ static void publish(struct vcpu *vcpu, unsigned index, uint64_t host_ns)
 /* The model goes on, at an instruction before which `executed` is this many too many. */
 static void vcpu_start(struct vcpu *vcpu, unsigned index, uint64_t remaining)
 {
-	vcpu->skipped += *vcpu->executed - remaining - vcpu->stopped_at;
+	vcpu->skipped += vcpu->score->executed - remaining - vcpu->stopped_at;
 	vcpu->running = true;
 	timing_resume(machine.timing, index, instructions_of(vcpu) - remaining);
 	pacing_start(&vcpu->pacing, timing_counters_of(machine.timing, index)->clock_ps);
@@ -111,7 +121,7 @@ static void vcpu_start(struct vcpu *vcpu, unsigned index, uint64_t remaining)
 static void vcpu_stop(struct vcpu *vcpu, unsigned index)
 {
 	timing_idle(machine.timing, index, instructions_of(vcpu));
-	vcpu->stopped_at = *vcpu->executed;
+	vcpu->stopped_at = vcpu->score->executed;
 	vcpu->running = false;
 	publish(vcpu, index, pacing_host_ns());
 }
@@ -122,8 +132,10 @@ static __attribute__((noinline)) void vcpu_look(struct vcpu *vcpu, unsigned inde
 	__atomic_store_n(&vcpu->shared->clock_ps, clock_ps, __ATOMIC_RELAXED);
 	shared_advance_clock(machine.header, clock_ps);
 	pacing_look(&vcpu->pacing, clock_ps);
-	if (vcpu->pacing.now_ns - vcpu->published_ns >= PUBLISH_NS)
+	if (vcpu->pacing.now_ns - vcpu->published_ns >= PUBLISH_NS) {
 		publish(vcpu, index, vcpu->pacing.now_ns);
+		translations_forget(&vcpu->kernel_pages);
+	}
 	if (!__atomic_load_n(&machine.header->running, __ATOMIC_RELAXED))
 		vcpu_stop(vcpu, index);
 }
@@ -193,7 +205,51 @@ static uint64_t pointer_value(qemu_plugin_meminfo_t info, bool store, unsigned s
 	return size_shift == 3 ? value.data.u64 : value.data.u128.low;
 }
 
-static void on_access(unsigned index, qemu_plugin_meminfo_t info, uint64_t vaddr, void *site)
+static void access_model(struct vcpu *vcpu, unsigned index, qemu_plugin_meminfo_t info,
+			 uint64_t vaddr, uint64_t paddr, const void *site, uint32_t flags)
+{
+	struct timing_outcome outcome;
+	unsigned size_shift = qemu_plugin_mem_size_shift(info);
+
+	timing_access(machine.timing, index, instructions_of(vcpu) - site_remaining(site), vaddr,
+		      paddr, 1u << size_shift, flags,
+		      pointer_value(info, flags & TIMING_STORE, size_shift), &outcome);
+	if (outcome.level >= TIMING_MEMORY && !(flags & TIMING_KERNEL_MODE))
+		count_miss(vcpu, index, &outcome, flags & TIMING_STORE, vaddr, paddr, site);
+}
+
+/* Which translations may serve this access; NULL where the kernel accesses a user's page. */
+static inline struct translations *translations_for(struct vcpu *vcpu, uint64_t vaddr,
+						    uint32_t flags)
+{
+	if (flags & TIMING_KERNEL_MODE)
+		return is_kernel(vaddr) ? &vcpu->kernel_pages : NULL;
+	return vcpu->score->kernel ? NULL : &vcpu->user_pages;
+}
+
+/* The guest-physical address, or TRANSLATION_EMPTY of a device's. */
+static uint64_t look_up(struct vcpu *vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr,
+			uint32_t flags)
+{
+	const struct qemu_plugin_hwaddr *place = qemu_plugin_get_hwaddr(info, vaddr);
+	struct translations *known;
+
+	if (!place || qemu_plugin_hwaddr_is_io(place))
+		return TRANSLATION_EMPTY;
+	if (!(flags & TIMING_KERNEL_MODE) && vcpu->score->kernel) {
+		translations_forget(&vcpu->user_pages);
+		vcpu->score->kernel = 0;
+	}
+	known = translations_for(vcpu, vaddr, flags);
+	if (known)
+		translations_add(known, vaddr, qemu_plugin_hwaddr_phys_addr(place));
+	return qemu_plugin_hwaddr_phys_addr(place);
+}
+
+/* Any access. */
+static __attribute__((noinline)) void access_slowly(unsigned index, qemu_plugin_meminfo_t info,
+						    uint64_t vaddr, const void *site,
+						    uint32_t flags)
 {
 	struct vcpu *vcpu = &machine.vcpu[index];
 
@@ -203,26 +259,78 @@ static void on_access(unsigned index, qemu_plugin_meminfo_t info, uint64_t vaddr
 		vcpu_start(vcpu, index, site_remaining(site));
 	}
 
-	const struct qemu_plugin_hwaddr *place = qemu_plugin_get_hwaddr(info, vaddr);
-	if (!place || qemu_plugin_hwaddr_is_io(place))
+	uint64_t paddr = look_up(vcpu, info, vaddr, flags);
+	if (paddr == TRANSLATION_EMPTY)
 		return;
-
-	struct timing_outcome outcome;
-	uint64_t paddr = qemu_plugin_hwaddr_phys_addr(place);
-	unsigned size_shift = qemu_plugin_mem_size_shift(info);
-	bool store = qemu_plugin_mem_is_store(info);
-	bool kernel = site_kernel(site);
-
-	timing_access(machine.timing, index, instructions_of(vcpu) - site_remaining(site), vaddr,
-		      paddr, 1u << size_shift,
-		      (store ? TIMING_STORE : 0) | (kernel ? TIMING_KERNEL_MODE : 0),
-		      pointer_value(info, store, size_shift), &outcome);
-	if (outcome.level >= TIMING_MEMORY && !kernel)
-		count_miss(vcpu, index, &outcome, store, vaddr, paddr, site);
+	access_model(vcpu, index, info, vaddr, paddr, site, flags);
 
 	uint64_t clock_ps = timing_counters_of(machine.timing, index)->clock_ps;
 	if (pacing_due(&vcpu->pacing, clock_ps))
 		vcpu_look(vcpu, index, clock_ps);
+}
+
+/* No access is longer than 16 bytes: those that begin here lie in one line. */
+static inline bool in_one_line(uint64_t vaddr)
+{
+	return vaddr % 64 <= 48;
+}
+
+/*
+ * Every access of the guest comes here. The commonest, a settled hit in the first-level filter
+ * on a page that was used lately, is done without a call to QEMU; calls are in tail position,
+ * so that it saves no registers either.
+ */
+static inline void on_access(unsigned index, qemu_plugin_meminfo_t info, uint64_t vaddr,
+			     const void *site, uint32_t flags)
+{
+	struct vcpu *vcpu = &machine.vcpu[index];
+	const struct translations *known = translations_for(vcpu, vaddr, flags);
+	uint64_t paddr, clock_ps;
+
+	if (unlikely(!vcpu->running || !known || !in_one_line(vaddr)))
+		return access_slowly(index, info, vaddr, site, flags);
+	paddr = translations_find(known, vaddr);
+	if (unlikely(paddr == TRANSLATION_EMPTY) ||
+	    !timing_hit(machine.timing, index, instructions_of(vcpu) - site_remaining(site), paddr,
+			flags))
+		return access_slowly(index, info, vaddr, site, flags);
+	clock_ps = timing_counters_of(machine.timing, index)->clock_ps;
+	if (unlikely(pacing_due(&vcpu->pacing, clock_ps)))
+		vcpu_look(vcpu, index, clock_ps);
+}
+
+static CALLBACK void on_user_load(unsigned index, qemu_plugin_meminfo_t info, uint64_t vaddr, void *site)
+{
+	on_access(index, info, vaddr, site, 0);
+}
+
+static CALLBACK void on_user_store(unsigned index, qemu_plugin_meminfo_t info, uint64_t vaddr, void *site)
+{
+	on_access(index, info, vaddr, site, TIMING_STORE);
+}
+
+static CALLBACK void on_kernel_load(unsigned index, qemu_plugin_meminfo_t info, uint64_t vaddr, void *site)
+{
+	on_access(index, info, vaddr, site, TIMING_KERNEL_MODE);
+}
+
+static CALLBACK void on_kernel_store(unsigned index, qemu_plugin_meminfo_t info, uint64_t vaddr, void *site)
+{
+	on_access(index, info, vaddr, site, TIMING_KERNEL_MODE | TIMING_STORE);
+}
+
+static void instrument(struct qemu_plugin_insn *insn, size_t remaining)
+{
+	uint64_t vaddr = qemu_plugin_insn_vaddr(insn);
+	bool kernel = is_kernel(vaddr);
+	void *site = site_pack(vaddr, remaining);
+
+	if (kernel && !machine.kernel)
+		return;
+	qemu_plugin_register_vcpu_mem_cb(insn, kernel ? on_kernel_load : on_user_load,
+					 QEMU_PLUGIN_CB_R_REGS, QEMU_PLUGIN_MEM_R, site);
+	qemu_plugin_register_vcpu_mem_cb(insn, kernel ? on_kernel_store : on_user_store,
+					 QEMU_PLUGIN_CB_R_REGS, QEMU_PLUGIN_MEM_W, site);
 }
 
 static void on_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
@@ -233,16 +341,12 @@ static void on_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 	if (!machine.armed)
 		return;
 	qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(
-		tb, QEMU_PLUGIN_INLINE_ADD_U64, (qemu_plugin_u64){ machine.executed, 0 }, count);
-	for (size_t i = 0; i < count; i++) {
-		struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, i);
-		uint64_t vaddr = qemu_plugin_insn_vaddr(insn);
-
-		if (!(vaddr >> 63) || machine.kernel)
-			qemu_plugin_register_vcpu_mem_cb(insn, on_access, QEMU_PLUGIN_CB_R_REGS,
-							 QEMU_PLUGIN_MEM_RW,
-							 site_pack(vaddr, count - i));
-	}
+		tb, QEMU_PLUGIN_INLINE_ADD_U64, SCORE_WORD(executed), count);
+	if (is_kernel(qemu_plugin_tb_vaddr(tb)))
+		qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(
+			tb, QEMU_PLUGIN_INLINE_STORE_U64, SCORE_WORD(kernel), 1);
+	for (size_t i = 0; i < count; i++)
+		instrument(qemu_plugin_tb_get_insn(tb, i), count - i);
 }
 
 static void register_callbacks(qemu_plugin_id_t id);
@@ -299,7 +403,7 @@ static void on_vcpu_init(qemu_plugin_id_t id, unsigned index)
 	const qemu_plugin_reg_descriptor *found = (const void *)registers->data;
 
 	(void)id;
-	machine.vcpu[index].executed = qemu_plugin_scoreboard_find(machine.executed, index);
+	machine.vcpu[index].score = qemu_plugin_scoreboard_find(machine.scores, index);
 	for (unsigned i = 0; i < registers->len; i++)
 		if (!strcmp(found[i].name, "cr3"))
 			machine.cr3 = found[i].handle;
@@ -321,6 +425,8 @@ static void vcpu_setup(unsigned index, const struct shared *shared, double dilat
 
 	vcpu->shared = shared_vcpu(shared, index);
 	vcpu->cr3 = g_byte_array_new();
+	translations_forget(&vcpu->user_pages);
+	translations_forget(&vcpu->kernel_pages);
 	pacing_init(&vcpu->pacing, dilation);
 	pebs_ring_init(&vcpu->ring, shared_ring_page(shared, index),
 		       shared->header->ring_data_bytes);
@@ -351,7 +457,7 @@ QEMU_PLUGIN_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_
 	machine.header = shared.header;
 	machine.vcpus = params.vcpus;
 	machine.kernel = params.parts & TIMING_KERNEL;
-	machine.executed = qemu_plugin_scoreboard_new(sizeof(struct executed));
+	machine.scores = qemu_plugin_scoreboard_new(sizeof(struct score));
 	for (unsigned index = 0; index < machine.vcpus; index++)
 		vcpu_setup(index, &shared, arguments.dilation);
 	register_callbacks(id);

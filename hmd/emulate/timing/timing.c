@@ -437,6 +437,25 @@ void timing_access(struct timing *timing, unsigned vcpu_index, uint64_t instruct
 		access_slow(timing, vcpu, instructions, vaddr, paddr, size, flags, value, outcome);
 }
 
+bool timing_hit(struct timing *timing, unsigned vcpu_index, uint64_t instructions, uint64_t paddr,
+		uint32_t flags)
+{
+	struct vcpu *vcpu = &timing->vcpu[vcpu_index];
+	bool store = flags & TIMING_STORE;
+	uint64_t *count = store ? &vcpu->counters.stores : &vcpu->counters.loads;
+	uint64_t now_ps;
+
+	instructions = vcpu_forward(vcpu, instructions);
+	now_ps = vcpu_now(timing, vcpu, instructions);
+	if ((flags & TIMING_KERNEL_MODE) && !part_on(timing, TIMING_KERNEL))
+		return false;
+	if (!hits_l1(vcpu, instructions, now_ps, paddr, store))
+		return false;
+	publish(count, *count + 1);
+	vcpu_publish_clock(vcpu, instructions, now_ps);
+	return true;
+}
+
 void timing_idle(struct timing *timing, unsigned vcpu_index, uint64_t instructions)
 {
 	struct vcpu *vcpu = &timing->vcpu[vcpu_index];

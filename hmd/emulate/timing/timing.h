@@ -97,6 +97,14 @@ void timing_access(struct timing *timing, unsigned vcpu, uint64_t instructions, 
 		   uint64_t paddr, uint32_t size, uint32_t flags, uint64_t value,
 		   struct timing_outcome *outcome);
 
+/*
+ * timing_access() at its commonest, for callers to whom size and value have a price. True: the
+ * access, which must lie in one line, hit the first-level filter while nothing was due, and has
+ * been counted; its outcome is TIMING_L1 without a stall. False: nothing has happened.
+ */
+bool timing_hit(struct timing *timing, unsigned vcpu, uint64_t instructions, uint64_t paddr,
+		uint32_t flags);
+
 /* A vCPU that halts stops its clock; on resume it jumps to the machine's clock. */
 void timing_idle(struct timing *timing, unsigned vcpu, uint64_t instructions);
 void timing_resume(struct timing *timing, unsigned vcpu, uint64_t instructions);
