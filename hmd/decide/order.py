@@ -63,12 +63,18 @@ def _advance(
         goal = _node_with_room(tier[row], size[row], source[row], room, near, node_tier)
         if goal < 0:
             full = tier[row]
-            if following[full] == end[full]:
+            if following[full] < end[full]:
+                waiting[depth] = following[full]
+                following[full] += 1
+                depth += 1
+                continue
+            # None goes down from there, but some may go up once this page has made room: it
+            # takes one that is lower still, and a later plan brings it back.
+            while goal < 0 and node_tier[source[row]] < full < len(end) - 1:
+                full += 1
+                goal = _node_with_room(full, size[row], source[row], room, near, node_tier)
+            if goal < 0:
                 return _NO_ROOM
-            waiting[depth] = following[full]
-            following[full] += 1
-            depth += 1
-            continue
         if size[row] > tally[1]:
             return _NO_BUDGET
         room[goal] -= size[row]

@@ -195,13 +195,6 @@ class HeatTable:
         self._measure()
         return changed
 
-    def set_huge(self, process: int, addresses: npt.NDArray[np.uint64]) -> None:
-        """Take note of which chunks of a process are huge pages: these and no others."""
-        columns, used = self.chunks.columns, self.chunks.used
-        columns.huge[:used][columns.process[:used] == process] = False
-        found = self.chunks.find(process, addresses)
-        columns.huge[found[found >= 0]] = True
-
     def settle(
         self, moves: Moves, node: npt.NDArray[np.int16], stuck: npt.NDArray[np.bool_]
     ) -> None:

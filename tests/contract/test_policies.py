@@ -1,0 +1,210 @@
+"""What every policy keeps to, whatever the machine and the heat."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hmd.decide import registry
+from hmd.decide.plan import MachineView, Plan, Policy
+from hmd.heat.layout import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED, PAGE_BYTES
+from hmd.heat.settings import HeatSettings
+from hmd.heat.table import HeatTable
+from hmd.machine.process import ProcessId
+from hmd.machine.topology import Node, NodeMemory, Topology
+from hmd.sample.batch import AccessBatch
+
+HEADROOM = 40
+SETTINGS: dict[str, dict[str, object]] = {
+    "histogram": {"headroom_fraction": 0.0, "headroom_bytes": HEADROOM * PAGE_BYTES},
+    "none": {},
+}
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A machine, and programs on it. ``nodes`` are (id, tier, free pages)."""
+
+    nodes: tuple[tuple[int, int, int], ...]
+    chunks: tuple[tuple[int, bool, tuple[int, ...]], ...]
+    seed: int
+    samples: int
+    ticks: int
+    budget_pages: int
+
+    def table(self) -> HeatTable:
+        """Pages on nodes (of each chunk: process, huge, nodes to choose from), and samples."""
+        random = np.random.default_rng(self.seed)
+        table = HeatTable(HeatSettings(window_samples_min=16))
+        table.track([ProcessId(10, 1), ProcessId(11, 1)])
+        for number, (process, huge, codes) in enumerate(self.chunks):
+            size = (1, 1) if huge else (1, CHUNK_PAGES)
+            node = np.broadcast_to(random.choice(np.array(codes, np.int8), size), (1, CHUNK_PAGES))
+            start = np.array([number * CHUNK_BYTES], np.uint64)
+            table.place(process, start, node.copy(), np.array([huge]))
+        for _ in range(self.ticks):
+            table.update(self.batch(random))
+        return table
+
+    def batch(self, random: np.random.Generator) -> AccessBatch:
+        """Samples that fall mostly to the first pages of each chunk."""
+        n = self.samples
+        chunk = random.integers(0, len(self.chunks), n)
+        page = (random.random(n) ** 4 * CHUNK_PAGES).astype(np.uint64)
+        owner = np.array([process for process, _, _ in self.chunks], np.int32)
+        return AccessBatch(
+            owner[chunk],
+            chunk.astype(np.uint64) * np.uint64(CHUNK_BYTES) + page * np.uint64(PAGE_BYTES),
+            np.zeros(n, np.uint8),
+            np.zeros(n, np.uint16),
+            np.zeros(n, np.uint64),
+            np.zeros(n, np.uint32),
+            np.full(n, 7, np.uint32),
+        )
+
+    def machine(self) -> MachineView:
+        """Nodes one step apart for each step between their places in the list."""
+        nodes = tuple(
+            Node(
+                i, (), 4096 * PAGE_BYTES, tuple(10 + abs(a - b) for b in range(len(self.nodes))), t
+            )
+            for a, (i, t, _) in enumerate(self.nodes)
+        )
+        memory = tuple(
+            NodeMemory(i, 4096 * PAGE_BYTES, free * PAGE_BYTES) for i, _, free in self.nodes
+        )
+        return MachineView(Topology(nodes), memory, 5.0, 1.0, self.budget_pages * PAGE_BYTES)
+
+
+@st.composite
+def scenes(draw: st.DrawFn) -> Scene:
+    ids = draw(st.lists(st.integers(0, 5), min_size=1, max_size=4, unique=True).map(sorted))
+    nodes = tuple(
+        (i, draw(st.integers(0, 2)), draw(st.sampled_from([0, 10, 41, 100, 700, 3000])))
+        for i in ids
+    )
+    codes = [*ids, *ids, ABSENT, FIXED - ids[0]]
+    chunks = tuple(
+        (
+            draw(st.integers(0, 1)),
+            draw(st.booleans()),
+            tuple(draw(st.lists(st.sampled_from(codes), min_size=1, max_size=3))),
+        )
+        for _ in range(draw(st.integers(1, 6)))
+    )
+    return Scene(
+        nodes,
+        chunks,
+        seed=draw(st.integers(0, 1000)),
+        samples=draw(st.sampled_from([0, 20, 500, 5000])),
+        ticks=draw(st.integers(1, 3)),
+        budget_pages=draw(st.sampled_from([0, 1, 100, 600, 1 << 20])),
+    )
+
+
+@pytest.fixture(params=registry.names())
+def policy(request: pytest.FixtureRequest) -> Policy:
+    name: str = request.param
+    return registry.make(name, SETTINGS[name])
+
+
+contract = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def page_nodes(table: HeatTable) -> dict[tuple[int, int], int]:
+    """The node of every page, as the table codes it, by slot and address."""
+    columns, used = table.chunks.columns, table.chunks.used
+    return {
+        (int(columns.process[c]), int(columns.address[c]) + i * PAGE_BYTES): int(columns.node[c, i])
+        for c in range(used)
+        for i in range(CHUNK_PAGES)
+    }
+
+
+@contract
+@given(scene=scenes())
+def test_every_move_is_possible_when_its_turn_comes(policy: Policy, scene: Scene) -> None:
+    table = scene.table()
+    plan = policy.plan(table, scene.machine())
+    node = page_nodes(table)
+    tier = {i: t for i, t, _ in scene.nodes}
+    free = {i: pages for i, _, pages in scene.nodes}
+    assert plan.processes == table.processes
+    for row in range(len(plan)):
+        source, target = int(plan.from_node[row]), int(plan.to_node[row])
+        first, size = int(plan.address[row]), int(plan.pages[row])
+        assert size in (1, CHUNK_PAGES)
+        assert first % (size * PAGE_BYTES) == 0
+        assert tier[source] != tier[target]
+        for i in range(size):
+            # Each page is where the plan says, may move (a fixed one has another code), and
+            # moves once.
+            key = (int(plan.process[row]), first + i * PAGE_BYTES)
+            assert node.pop(key) == source
+        free[target] -= size
+        free[source] += size
+        assert free[target] >= HEADROOM, f"row {row} of {len(plan)} overfills node {target}"
+
+
+@contract
+@given(scene=scenes())
+def test_the_budget_is_kept(policy: Policy, scene: Scene) -> None:
+    plan = policy.plan(scene.table(), scene.machine())
+    assert plan.pages.sum() <= scene.budget_pages
+
+
+@contract
+@given(scene=scenes())
+def test_huge_pages_move_as_one(policy: Policy, scene: Scene) -> None:
+    plan = policy.plan(scene.table(), scene.machine())
+    for address, pages in zip(plan.address.tolist(), plan.pages.tolist(), strict=True):
+        assert (pages == CHUNK_PAGES) == scene.chunks[address // CHUNK_BYTES][1]
+
+
+@contract
+@given(scene=scenes())
+def test_the_same_heat_gives_the_same_plan(policy: Policy, scene: Scene) -> None:
+    table = scene.table()
+    plans = [policy.plan(table, scene.machine()) for _ in range(2)]
+    plans.append(
+        registry.make(policy.name, SETTINGS[policy.name]).plan(scene.table(), scene.machine())
+    )
+    for other in plans[1:]:
+        for column in Plan.__slots__:
+            assert np.array_equal(getattr(plans[0], column), getattr(other, column))
+
+
+@contract
+@given(scene=scenes())
+def test_a_plan_leaves_the_table_as_it_was(policy: Policy, scene: Scene) -> None:
+    table = scene.table()
+    before = page_nodes(table)
+    heat = table.chunks.columns.heat.copy()
+    policy.plan(table, scene.machine())
+    assert page_nodes(table) == before
+    assert np.array_equal(table.chunks.columns.heat, heat)
+
+
+@contract
+@given(scene=scenes())
+def test_pages_go_up_only_for_heat(policy: Policy, scene: Scene) -> None:
+    table = scene.table()
+    plan = policy.plan(table, scene.machine())
+    tier = {i: t for i, t, _ in scene.nodes}
+    moved: defaultdict[bool, list[float]] = defaultdict(list)
+    for row in range(len(plan)):
+        up = tier[int(plan.to_node[row])] < tier[int(plan.from_node[row])]
+        moved[up].append(float(plan.heat[row]))
+    assert all(heat > 0 for heat in moved[True])
+
+
+def test_nothing_to_do_without_processes(policy: Policy) -> None:
+    machine = Scene(((0, 0, 1000), (1, 1, 1000)), (), 0, 0, 0, 1 << 20).machine()
+    assert len(policy.plan(HeatTable(), machine)) == 0

@@ -1,0 +1,237 @@
+"""The default policy on machines of numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from hmd.decide.histogram import Histogram, Settings
+from hmd.decide.rehearsal import BASE, Rehearsal, Tier, hot_blocks
+from hmd.heat.layout import CHUNK_PAGES, PAGE_BYTES
+
+HEADROOM = 64
+SETTINGS = Settings(headroom_fraction=0.0, headroom_bytes=HEADROOM * PAGE_BYTES)
+
+
+def rehearsal(
+    weights: npt.NDArray[np.float64],
+    node: npt.NDArray[np.int8],
+    *tiers: int,
+    samples: int = 20_000,
+    budget_pages: int = 1 << 30,
+    huge: npt.NDArray[np.bool_] | None = None,
+    settings: Settings = SETTINGS,
+) -> Rehearsal:
+    return Rehearsal(
+        Histogram(settings),
+        tuple(Tier(pages) for pages in tiers),
+        weights,
+        node,
+        samples_per_tick=samples,
+        budget_bytes=budget_pages * PAGE_BYTES,
+        huge=huge,
+    )
+
+
+def steps(pages: int, *parts: tuple[int, float]) -> npt.NDArray[np.float64]:
+    """Weights: runs of pages, each with its weight a page; then nothing."""
+    weights = np.zeros(pages)
+    at = 0
+    for length, weight in parts:
+        weights[at : at + length] = weight
+        at += length
+    return weights
+
+
+def test_hot_pages_are_swapped_with_as_many_cold_ones() -> None:
+    # The fast node is full: 512 cold pages there, 512 hot ones on the slow node.
+    weights = steps(2048, (512, 0.0), (512, 1.0))
+    node = np.repeat(np.array([0, 1], np.int8), [512, 1536])
+    run = rehearsal(weights, node, 512 + HEADROOM, 4096)
+    done = run.tick()
+    assert done.fast_share == 1.0
+    assert (done.promoted_pages, done.demoted_pages) == (512, 512)
+    assert run.free_pages(0) == HEADROOM
+
+
+def test_only_the_demotions_that_are_needed_are_made() -> None:
+    weights = steps(2048, (512, 0.0), (512, 1.0))
+    node = np.repeat(np.array([0, 1], np.int8), [512, 1536])
+    run = rehearsal(weights, node, 512 + HEADROOM + 300, 4096)
+    done = run.tick()
+    assert (done.promoted_pages, done.demoted_pages) == (512, 212)
+
+
+def test_demotions_come_just_before_the_promotions_that_need_them() -> None:
+    weights = steps(2048, (512, 0.0), (512, 1.0))
+    node = np.repeat(np.array([0, 1], np.int8), [512, 1536])
+    run = rehearsal(weights, node, 512 + HEADROOM, 4096)
+    run.tick()
+    up = run.plan.to_node == 0
+    assert up.tolist() == [False, True] * 512
+
+
+def test_a_converged_machine_is_left_alone() -> None:
+    weights = hot_blocks(8192, 2048, 16, seed=1)
+    run = rehearsal(weights, np.ones(8192, np.int8), 2300 + HEADROOM, 16384)
+    for _ in range(20):
+        run.tick()
+    assert run.fast_share > 0.92
+    for _ in range(10):
+        assert run.tick().moved_pages <= 32
+    quiet = rehearsal(steps(1024, (256, 1.0)), np.ones(1024, np.int8), 512, 4096)
+    quiet.tick()
+    assert quiet.fast_share == 1.0
+    assert [quiet.tick().moved_pages for _ in range(20)] == [0] * 20
+
+
+def test_the_hottest_come_first_where_the_budget_ends() -> None:
+    weights = steps(4096, (512, 1.0), (512, 8.0), (512, 2.0))
+    run = rehearsal(weights, np.ones(4096, np.int8), 2048, 8192, budget_pages=512)
+    shares = [run.tick().fast_share for _ in range(3)]
+    assert shares == pytest.approx([8 / 11, 10 / 11, 1.0], abs=0.01)
+
+
+def test_a_hot_set_that_is_too_large_fills_the_tier_with_its_hottest() -> None:
+    weights = steps(4096, (1024, 1.0), (1024, 4.0), (1024, 2.0))
+    run = rehearsal(weights, np.ones(4096, np.int8), 1024 + HEADROOM, 8192)
+    for _ in range(5):
+        done = run.tick()
+    assert done.fast_share == pytest.approx(4 / 7, abs=0.01)
+    assert run.free_pages(0) == HEADROOM
+
+
+def test_three_tiers_fill_from_the_top() -> None:
+    weights = steps(6144, (1024, 1.0), (1024, 16.0), (1024, 4.0))
+    node = np.full(6144, 2, np.int8)
+    run = rehearsal(weights, node, 1024 + HEADROOM, 1024 + HEADROOM, 16384)
+    for _ in range(6):
+        run.tick()
+    assert (run.node[1024:2048] == 0).mean() > 0.99
+    assert (run.node[2048:3072] == 1).mean() > 0.99
+    assert (run.node[3072:] == 2).all()
+    # The two hotter sets swap: what leaves the top lands in the middle, through no free room.
+    run.weights = steps(6144, (1024, 1.0), (1024, 4.0), (1024, 16.0))
+    for _ in range(4):
+        run.tick()
+    assert (run.node[2048:3072] == 0).mean() > 0.95
+    assert (run.node[1024:2048] == 1).mean() > 0.95
+
+
+def test_a_full_last_tier_is_not_overfilled() -> None:
+    weights = steps(2048, (512, 0.0), (512, 1.0))
+    node = np.repeat(np.array([0, 1], np.int8), [512, 1536])
+    # One page of room below: it is enough, as every promotion frees a page there.
+    run = rehearsal(weights, node, 512 + HEADROOM, 1536 + HEADROOM + 1)
+    assert run.tick().fast_share == 1.0
+    full = rehearsal(weights, node, 512 + HEADROOM, 1536 + HEADROOM)
+    assert full.tick().moved_pages == 0
+
+
+def test_lost_headroom_is_restored_once_half_of_it_is_gone() -> None:
+    node = np.repeat(np.array([0, 1], np.int8), [1024, 1024])
+    weights = steps(2048, (900, 1.0), (124, 0.0))
+    run = rehearsal(weights, node, 1024 + HEADROOM // 2, 4096)
+    assert run.tick().moved_pages == 0
+    run = rehearsal(weights, node, 1024 + HEADROOM // 2 - 1, 4096)
+    assert run.tick().demoted_pages == HEADROOM // 2 + 1
+    assert run.free_pages(0) == HEADROOM
+    assert run.fast_share == 1.0
+
+
+def test_headroom_is_a_share_of_large_nodes() -> None:
+    settings = replace(SETTINGS, headroom_fraction=0.25)
+    weights = steps(2048, (2048, 1.0))
+    run = rehearsal(weights, np.ones(2048, np.int8), 1024, 4096, settings=settings)
+    for _ in range(3):
+        run.tick()
+    assert run.free_pages(0) == 256
+
+
+def test_huge_pages_are_swapped_whole() -> None:
+    weights = steps(4 * CHUNK_PAGES, (CHUNK_PAGES, 0.0), (1, 50.0))
+    node = np.repeat(np.array([0, 1], np.int8), [CHUNK_PAGES, 3 * CHUNK_PAGES])
+    run = rehearsal(weights, node, CHUNK_PAGES + HEADROOM, 8192, huge=np.ones(4, np.bool_))
+    run.tick()
+    assert run.plan.pages.tolist() == [512, 512]
+    assert run.plan.address.tolist() == [BASE, BASE + CHUNK_PAGES * PAGE_BYTES]
+    assert run.fast_share == 1.0
+
+
+def test_a_huge_page_displaces_small_ones_that_are_colder_together() -> None:
+    weights = steps(3 * CHUNK_PAGES, (CHUNK_PAGES, 1.0), (CHUNK_PAGES, 8.0))
+    node = np.repeat(np.array([0, 1], np.int8), [CHUNK_PAGES, 2 * CHUNK_PAGES])
+    huge = np.array([False, True, False])
+    run = rehearsal(weights, node, CHUNK_PAGES + HEADROOM, 8192, huge=huge)
+    run.tick()
+    assert run.plan.pages.tolist() == [1] * CHUNK_PAGES + [CHUNK_PAGES]
+    assert (run.node[CHUNK_PAGES : 2 * CHUNK_PAGES] == 0).all()
+
+
+def test_room_for_a_huge_page_is_made_over_several_ticks_of_a_small_budget() -> None:
+    weights = steps(3 * CHUNK_PAGES, (CHUNK_PAGES, 1.0), (CHUNK_PAGES, 8.0))
+    node = np.repeat(np.array([0, 1], np.int8), [CHUNK_PAGES, 2 * CHUNK_PAGES])
+    huge = np.array([False, True, False])
+    run = rehearsal(weights, node, CHUNK_PAGES + HEADROOM, 8192, huge=huge, budget_pages=600)
+    for _ in range(3):
+        run.tick()
+    assert (run.node[CHUNK_PAGES : 2 * CHUNK_PAGES] == 0).all()
+
+
+def test_a_page_seen_once_is_not_promoted() -> None:
+    weights = steps(1024, (1, 1.0))
+    run = rehearsal(weights, np.ones(1024, np.int8), 512, 4096, samples=1)
+    assert run.tick().moved_pages == 0
+    run.samples_per_tick = 20
+    assert run.tick().promoted_pages == 1
+
+
+def test_what_is_little_worth_displaces_nothing_but_may_take_free_room() -> None:
+    # 512 hot pages fast, beside 256 that are idle; 256 on the slow node are used a little.
+    weights = steps(4096, (512, 100.0), (256, 0.0), (256, 2.0))
+    node = np.repeat(np.array([0, 1], np.int8), [768, 3328])
+    run = rehearsal(weights, node, 768 + HEADROOM, 8192)
+    assert [run.tick().moved_pages for _ in range(20)] == [0] * 20
+    roomy = rehearsal(weights, node, 1024 + HEADROOM, 8192)
+    for _ in range(10):
+        done = roomy.tick()
+    assert done.fast_share == 1.0
+
+
+def test_pages_that_were_just_moved_need_more_to_move_back() -> None:
+    # The two halves take turns, a tick each: faster than moving pays.
+    one, other = steps(2048, (512, 3.0), (512, 1.0)), steps(2048, (512, 1.0), (512, 3.0))
+    node = np.repeat(np.array([0, 1], np.int8), [512, 1536])
+    run = rehearsal(one, node, 512 + HEADROOM, 8192, samples=5000)
+    moved = []
+    for tick in range(60):
+        run.weights = one if tick % 2 else other
+        moved.append(run.tick().moved_pages)
+    assert np.mean(moved[20:]) < 0.1 * 1024
+
+
+def test_nodes_of_a_tier_are_filled_by_distance_and_then_by_room() -> None:
+    run = rehearsal(steps(2048, (512, 1.0)), np.full(2048, 2, np.int8), 400, 400, 8192)
+    machine = run.machine
+    nodes = tuple(
+        replace(node, tier=min(node.id, 1) if node.id == 2 else 0, distances=row)
+        for node, row in zip(
+            machine.topology.nodes, [(10, 20, 30), (20, 10, 15), (30, 15, 10)], strict=True
+        )
+    )
+    machine = replace(machine, topology=replace(machine.topology, nodes=nodes))
+    run.heat.update(run.sample())
+    plan = Histogram(SETTINGS).plan(run.heat, machine)
+    where, count = np.unique(plan.to_node, return_counts=True)
+    assert dict(zip(where.tolist(), count.tolist(), strict=True)) == {
+        1: 400 - HEADROOM,
+        0: 512 - (400 - HEADROOM),
+    }
+
+
+def test_one_tier_has_nothing_to_decide() -> None:
+    run = rehearsal(steps(1024, (256, 1.0)), np.zeros(1024, np.int8), 4096)
+    assert run.tick().moved_pages == 0

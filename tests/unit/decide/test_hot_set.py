@@ -1,0 +1,77 @@
+"""How fast the default policy follows a hot set, and how quiet it is when there is none to follow.
+
+The program: 32768 pages, of which 12288 get 90 % of the accesses; the fast tier holds a tenth
+more than those. Bounds leave room for other seeds; bench/policy.py prints the figures.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from hmd.decide.histogram import Histogram, Settings
+from hmd.decide.rehearsal import Rehearsal, Tier, hot_blocks
+from hmd.heat.layout import PAGE_BYTES
+
+PAGES, HOT, FAST = 32768, 12288, 13516
+HEADROOM = 256
+
+
+def rehearsal(weights: npt.NDArray[np.float64], samples: int, fast: int = FAST) -> Rehearsal:
+    policy = Histogram(Settings(headroom_fraction=0.0, headroom_bytes=HEADROOM * PAGE_BYTES))
+    node = np.ones(PAGES, np.int8)
+    node[:fast] = 0
+    tiers = (Tier(fast + HEADROOM), Tier(2 * PAGES))
+    return Rehearsal(policy, tiers, weights, node, samples_per_tick=samples, seed=7)
+
+
+def hot_fast(run: Rehearsal) -> float:
+    """Share of the hot pages that are on the fast node."""
+    hot = run.weights > 2 * run.weights.min()
+    return float((run.node[hot] == 0).mean())
+
+
+# Samples a tick, pages of a hot block, share of the hot set that is fast after 1, 2, 3 ticks,
+# pages moved a tick when all is still. 65000 is 5 samples a hot page, 5000 is 0.4.
+CASES = [
+    (65_000, 16, (0.99, 0.99, 0.99), 16),
+    (65_000, 64, (0.99, 0.99, 0.99), 16),
+    (65_000, 1, (0.5, 0.7, 0.8), 100),
+    (20_000, 16, (0.97, 0.99, 0.99), 16),
+    (5_000, 16, (0.55, 0.8, 0.9), 32),
+    (5_000, 64, (0.55, 0.8, 0.9), 32),
+]
+
+
+@pytest.mark.parametrize(("samples", "block", "reached", "still"), CASES)
+def test_a_hot_set_that_moves_is_followed(
+    samples: int, block: int, reached: tuple[float, ...], still: int
+) -> None:
+    run = rehearsal(hot_blocks(PAGES, HOT, block, seed=1), samples)
+    for _ in range(20):
+        run.tick()
+    assert hot_fast(run) > 0.99
+    assert np.mean([run.tick().moved_pages for _ in range(10)]) <= still
+    run.weights = hot_blocks(PAGES, HOT, block, seed=2)
+    assert hot_fast(run) < 0.5
+    for share in reached:
+        run.tick()
+        assert hot_fast(run) >= share
+
+
+@pytest.mark.parametrize("samples", [65_000, 5_000])
+def test_pages_that_are_all_alike_are_left_where_they_are(samples: int) -> None:
+    run = rehearsal(np.ones(PAGES), samples)
+    for _ in range(20):
+        run.tick()
+    assert np.mean([run.tick().moved_pages for _ in range(10)]) <= 0.01 * FAST
+
+
+@pytest.mark.parametrize(("samples", "block"), [(65_000, 16), (65_000, 1), (5_000, 16)])
+def test_a_hot_set_twice_the_fast_tier_is_not_swapped_round(samples: int, block: int) -> None:
+    run = rehearsal(hot_blocks(PAGES, HOT, block, seed=1), samples, fast=HOT // 2)
+    for _ in range(20):
+        run.tick()
+    assert run.fast_share > 0.45
+    assert np.mean([run.tick().moved_pages for _ in range(10)]) <= 0.02 * HOT
