@@ -162,6 +162,8 @@ class HistogramSection(Section):
     """How sure of that, in standard deviations of each page's heat."""
     samples_min: Annotated[float, Field(ge=0, le=1000)] = 2.0
     """Samples that a page must rest on before it is promoted."""
+    worth: Share = 0.1
+    """A page colder than this share of the faster tier's mean displaces none there."""
 
 
 class DecideSection(Section):

@@ -91,6 +91,7 @@ def policy(config: Config) -> Policy:
             "hysteresis": histogram.hysteresis,
             "confidence": histogram.confidence,
             "samples_min": histogram.samples_min,
+            "worth_fraction": histogram.worth,
         },
         "none": {},
     }

@@ -76,6 +76,7 @@ class Observer:
         self._names: dict[ProcessId, str] = {}
         self._reload = ReloadState(True, self._started_s)
         self._tally = Tally(topology)
+        self._places: Places | None = None
         self.use(setting, topology, sampler)
 
     def use(self, setting: Setting, topology: Topology, sampler: Sampler) -> None:
@@ -83,8 +84,9 @@ class Observer:
         self._setting, self._sampler = setting, sampler
         if topology != self._tally.topology:
             self._tally = Tally(topology)
+            self._places = None
         self._tally.know_targets(setting.targets)
-        self.latest = self._snapshot(None)
+        self.latest = self._snapshot(self._places)
 
     def reloaded(self, error: str | None = None) -> None:
         """Take note of how a reload went."""
@@ -97,6 +99,7 @@ class Observer:
     def observe(self, tick: Tick, places: Places | None) -> Snapshot:
         """Take a tick into the sums and publish what is known then."""
         self._tally.add(tick)
+        self._places = places
         self.latest = self._snapshot(places)
         return self.latest
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -98,6 +98,7 @@ def test_schema_is_json() -> None:
     assert schema["properties"]["tick"]["type"] == "string"
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=400))
 def test_any_bytes_give_settings_or_one_error(data: bytes) -> None:
     try:
@@ -113,6 +114,7 @@ WORDS = st.sampled_from(
 )  # fmt: skip
 
 
+@settings(deadline=None)
 @given(st.lists(WORDS, max_size=30).map("".join))
 def test_any_near_yaml_gives_settings_or_one_error(text: str) -> None:
     try:
@@ -126,6 +128,7 @@ KEYS = st.sampled_from(["tick", "targets", "sample", "migrate", "name", "pid", "
 LEAVES = st.none() | st.booleans() | st.text() | st.integers() | st.floats()
 
 
+@settings(deadline=None)
 @given(st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner)))
 def test_any_yaml_value_gives_settings_or_errors(value: object) -> None:
     try:
@@ -134,17 +137,20 @@ def test_any_yaml_value_gives_settings_or_errors(value: object) -> None:
         assert str(error).startswith("f:")
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**50))
 def test_sizes_round_trip(size: int) -> None:
     assert units.parse_size(units.format_size(size)) == size
     assert units.parse_rate(units.format_rate(size)) == size
 
 
+@settings(deadline=None)
 @given(st.floats(1e-5, 1e5))
 def test_durations_round_trip(seconds: float) -> None:
     assert units.parse_duration(units.format_duration(seconds)) == pytest.approx(seconds, rel=1e-5)
 
 
+@settings(deadline=None)
 @given(st.floats(0.001, 1))
 def test_shares_round_trip(share: float) -> None:
     assert units.parse_share(units.format_share(share)) == pytest.approx(share, rel=1e-5)

@@ -1,0 +1,221 @@
+"""``hmd status``, ``hmd top`` and ``hmd heatmap`` against a real socket with known answers."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hmd.cli.main import main
+from hmd.cli.output import format_bytes, format_count, format_share
+from hmd.cli.tables import summary
+from hmd.cli.top import rates_between
+from hmd.errors import Exit
+from hmd.observe.picture import grid
+from hmd.observe.status_socket import StatusSocket
+
+ROW = {
+    "resident_bytes": [3 << 30, 1 << 30],
+    "fast_share": 0.931,
+    "samples": 10,
+    "accesses": [9.0, 1.0, 0.0],
+    "promoted_bytes": 2 << 20,
+    "demoted_bytes": 1 << 20,
+    "failed_pages": 12345,
+}
+STATUS: dict[str, Any] = {
+    "version": "0.1.0",
+    "pid": 77,
+    "started_s": 1.7e9,
+    "uptime_s": 3725.0,
+    "config_file": "/etc/hmd/hmd.yaml",
+    "dry_run": False,
+    "policy": "histogram",
+    "tick_s": 1.0,
+    "ticks": 3725,
+    "stage_failures": {},
+    "cpu_s": 37.25,
+    "resident_bytes": 170 << 20,
+    "reload": {"successful": True, "success_s": 1.7e9, "error": ""},
+    "sampler": {
+        "name": "pmu",
+        "period": 1009,
+        "samples": 1234567,
+        "lost": 3,
+        "dropped": 0,
+        "throttled": 0,
+    },
+    "tiers": [[0], [1, 2]],
+    "moves": {
+        "planned_pages": 1,
+        "promoted_bytes": 5 << 30,
+        "demoted_bytes": 4 << 30,
+        "failed_pages": 30,
+        "deferred_pages": 0,
+        "would_move_pages": 0,
+        "calls": 9,
+        "failures": {"busy": 10, "no_memory": 20},
+        "flows": [],
+    },
+    "targets": [{"name": "redis", "process_count": 1, **ROW}],
+    "processes": [{"pid": 101, "start_ticks": 5, "name": "[bold]redis", "target": "redis", **ROW}],
+}
+HEATMAP = {
+    "tiers": 2,
+    "moments": [
+        {
+            "now_s": 10.0 + i,
+            "processes": [
+                {
+                    "pid": 101,
+                    "start_ticks": 5,
+                    "target": "redis",
+                    "chunk": [100, 101, 500],
+                    "heat": [float(i), 5.0, 0.0],
+                    "pages": [[512, 0], [0, 512], [0, 0]],
+                }
+            ],
+        }
+        for i in range(4)
+    ],
+}
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Path]:
+    server = StatusSocket(
+        tmp_path / "s",
+        {
+            "status": lambda: json.dumps(STATUS).encode(),
+            "heatmap": lambda: json.dumps(HEATMAP).encode(),
+        },
+    )
+    yield server.path
+    server.close()
+
+
+def test_status_for_people(daemon: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--socket", str(daemon)]) == 0
+    text = capsys.readouterr().out
+    assert "up 1:02:05, 3 725 ticks of 1 s, policy histogram, /etc/hmd/hmd.yaml" in text
+    assert "1 234 567 samples, 3 lost; daemon: 1.0 % of a CPU, 170.0 MiB" in text
+    assert "moved 5.0 GiB up, 4.0 GiB down, 30 pages failed (no memory 20, busy 10)" in text
+    assert "tier 1 (node 1,2)" in text
+    process = next(line for line in text.splitlines() if "[bold]redis" in line)
+    assert process.split() == [
+        *("[bold]redis", "101", "3.0", "GiB", "1.0", "GiB", "93.1", "%"),
+        *("2.0", "MiB", "1.0", "MiB", "12", "345"),
+    ]
+
+
+def test_status_for_programs(daemon: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--json", "--socket", str(daemon)]) == 0
+    assert json.loads(capsys.readouterr().out) == STATUS
+
+
+def test_what_is_wrong_is_said() -> None:
+    status = deepcopy(STATUS)
+    status["tiers"], status["sampler"]["name"], status["dry_run"] = [[0]], "faults", True
+    status["reload"] = {"successful": False, "success_s": 0, "error": "f:1: wrong"}
+    text = "\n".join(summary(status))
+    for part in ("dry run", "one memory tier", "no PMU", "last reload failed", "f:1: wrong"):
+        assert part in text
+
+
+def test_top_once(daemon: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["top", "--once", "--socket", str(daemon)]) == 0
+    assert "[bold]redis" in capsys.readouterr().out
+    assert main(["top", "--once", "--json", "--socket", str(daemon)]) == 0
+    assert json.loads(capsys.readouterr().out)["rates"] == {}
+
+
+def test_rates() -> None:
+    after = deepcopy(STATUS)
+    after["uptime_s"] += 2
+    after["processes"][0]["promoted_bytes"] += 100
+    after["targets"][0]["demoted_bytes"] += 50
+    assert rates_between(STATUS, after) == {"redis": (0, 25), "101:5": (50, 0)}
+    assert rates_between(STATUS, STATUS) == {}
+    restarted = {**after, "pid": 78}
+    assert rates_between(STATUS, restarted) == {}
+
+
+def test_a_process_that_is_new_counts_from_zero() -> None:
+    before = {**STATUS, "processes": []}
+    after = {**STATUS, "uptime_s": STATUS["uptime_s"] + 1}
+    assert rates_between(before, after)["101:5"] == (2 << 20, 1 << 20)
+
+
+def test_top_on_a_terminal_leaves_with_q(daemon: Path) -> None:
+    keys, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hmd", "top", "--interval", "0.1", "--socket", str(daemon)],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "30"},
+    )
+    os.close(terminal)
+    seen = b""
+    while b"redis" not in seen:
+        seen += os.read(keys, 65536)
+    os.write(keys, b"q")
+    while True:  # a terminal that nobody reads holds up who writes to it
+        try:
+            if not os.read(keys, 65536):
+                break
+        except OSError:
+            break
+    _, told = process.communicate(timeout=30)
+    assert (process.returncode, told) == (0, b"")
+    os.close(keys)
+
+
+def test_heatmap_picture(daemon: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "map.png"
+    assert main(["heatmap", "--socket", str(daemon), "-o", str(file)]) == 0
+    assert file.read_bytes().startswith(b"\x89PNG")
+    assert capsys.readouterr().out == f"wrote {file}\n"
+
+
+def test_heatmap_of_nobody(daemon: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["heatmap", "--pid", "5", "--socket", str(daemon), "-o", "/tmp/never.png"])
+    assert code == Exit.TARGET
+    assert "it has of: 101" in capsys.readouterr().err
+
+
+def test_heatmap_where_it_cannot_be_written(
+    daemon: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "no/map.png"
+    assert main(["heatmap", "--socket", str(daemon), "-o", str(file)]) == Exit.MISSING
+    assert "cannot write the picture" in capsys.readouterr().err
+
+
+def test_heatmap_grid() -> None:
+    seen = grid(HEATMAP, 101)
+    assert seen.address.tolist() == [100 << 21, 101 << 21, 500 << 21]
+    assert seen.seconds.tolist() == [0, 1, 2, 3]
+    assert seen.heat[:, 3].tolist() == [3, 5, 0]
+    assert seen.fast[:2, 0].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(None, "-"), (0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1536 << 20, "1.5 GiB"),
+     (5 << 40, "5.0 TiB"), (5 << 50, "5120.0 TiB")],
+)  # fmt: skip
+def test_bytes_for_people(size: int | None, text: str) -> None:
+    assert format_bytes(size) == text
+
+
+def test_numbers_for_people() -> None:
+    assert format_count(1234567) == "1 234 567"
+    assert format_share(0.5) == "50.0 %"
+    assert format_count(None) == format_share(None) == "-"
