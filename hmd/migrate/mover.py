@@ -103,6 +103,7 @@ class Mover:
         else:
             self._move(work, begun_s + self.settings.apply_limit_s)
             self._learn(work, now_s)
+        self._locate_duplicates(work)
         outcome = work.outcome(
             calls=self._transfer.stats.calls - calls_before,
             seconds=self._clock() - begun_s,
@@ -214,6 +215,13 @@ class Mover:
             failed = status[left][status[left] != Status.MOVED]
             if len(failed):
                 work.status[row] = failed[0]
+
+    def _locate_duplicates(self, work: Work) -> None:
+        """Find where pages are now that another row has moved, or a huge page took along."""
+        for process, rows in work.by_process(np.flatnonzero(work.status == Status.DUPLICATE)):
+            _, work.node[rows] = self._transfer.look(
+                process, work.plan.address[rows], work.plan.to_node[rows]
+            )
 
     def _learn(self, work: Work, now_s: float) -> None:
         """Blacklist pages that a call failed on; forget processes that have gone."""

@@ -60,14 +60,17 @@ class Work:
         The kernel would answer a second address of one folio with EBUSY and cut the batch there.
         """
         plan = self.plan
-        page = np.empty(len(plan), [("process", np.int32), ("address", np.uint64)])
-        page["process"], page["address"] = plan.process, plan.address
+        # One number a page, since numpy sorts records slowly: 45 bits hold every page number of
+        # five-level page tables, which leaves 19 for half a million processes in a plan.
+        owner = plan.process.astype(np.uint64) << np.uint64(45)
+        page = owner | plan.address >> np.uint64(12)
         _, first = np.unique(page, return_index=True)
         twice = np.ones(len(plan), np.bool_)
         twice[first] = False
         huge = (plan.pages == HUGE_PAGES) & ~twice
-        page["address"] &= np.uint64(~(HUGE_PAGE_BYTES - 1) & (2**64 - 1))
-        twice |= ~huge & np.isin(page, page[huge])
+        if huge.any():
+            block = page // np.uint64(HUGE_PAGES)
+            twice |= ~huge & np.isin(block, block[huge])
         self.status[twice] = Status.DUPLICATE
 
     def outcome(self, *, calls: int, seconds: float, dry_run: bool) -> Outcome:

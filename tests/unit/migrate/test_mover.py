@@ -188,6 +188,7 @@ def test_duplicates_are_named_and_not_moved_twice(bench, kernel, process):
         Status.DUPLICATE,
     ]
     assert outcome.moved == {(1, 0): HUGE, (1, 2): 1}
+    assert outcome.node.tolist() == [0, 0, 0, 2, 2]
 
 
 def test_a_full_node_is_fed_no_more(bench, kernel, process):
