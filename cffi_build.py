@@ -43,8 +43,7 @@ def write_sources() -> None:
         preamble = f"/* headers {sha256(headers).hexdigest()} */\n"
         preamble += "#ifndef _GNU_SOURCE\n#define _GNU_SOURCE\n#endif\n"
         preamble += "\n".join(
-            f"#line 1 \"{source.relative_to(ROOT)}\"\n{source.read_text()}"
-            for source in sources
+            f'#line 1 "{source.relative_to(ROOT)}"\n{source.read_text()}' for source in sources
         )
         ffi.set_source(name, preamble, py_limited_api=True)
         ffi.emit_c_code(str(target))
@@ -70,4 +69,6 @@ def build_sdist(sdist_directory, config_settings=None):  # type: ignore[no-untyp
 
 if __name__ == "__main__":
     write_sources()
-    sys.stdout.write("wrote " + ", ".join(str(t.relative_to(ROOT)) for _, t in MODULES.values()) + "\n")
+    sys.stdout.write(
+        "wrote " + ", ".join(str(t.relative_to(ROOT)) for _, t in MODULES.values()) + "\n"
+    )

@@ -73,10 +73,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _draw(shown: Demonstration, path: Path) -> list[str]:
-    from hmd.observe.heatmap import HeatMap
-    from hmd.observe.picture import draw
+    """Draw the hot set's heat map as hmd saw it; returns the files written."""
+    from hmd.observe.picture import draw, pids
 
-    draw(HeatMap.from_document(shown.heat), path, title="hotset: its hot set moves half-way")
+    seen = pids(shown.heat)
+    if not seen:
+        return []
+    draw(shown.heat, seen[0], path, title="hotset: its hot set moves half-way")
     return [str(path)]
 
 
