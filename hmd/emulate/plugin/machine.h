@@ -1,0 +1,80 @@
+/*
+ * The machine as the plugin sees it: its vCPUs, and what its files share.
+ *
+ * QEMU's callbacks carry no context of ours, so there is one machine, and it is global.
+ */
+#ifndef HMD_PLUGIN_MACHINE_H
+#define HMD_PLUGIN_MACHINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "pacing.h"
+#include "pebs.h"
+#include "qemu_plugin_api.h"
+#include "shared.h"
+#include "timing.h"
+#include "translation.h"
+
+/* What translated code writes inline; a line of the host's cache, and its neighbour, each. */
+struct score {
+	uint64_t executed;            /* instructions, added as their block begins */
+	uint64_t kernel;              /* 1: kernel code has run since this was cleared */
+	uint64_t pad[14];
+};
+
+struct vcpu {
+	struct score *score;
+	uint64_t skipped;             /* instructions executed while the model did not run */
+	uint64_t stopped_at;
+	bool running;
+	uint64_t published_ns;
+	struct pacing pacing;
+	uint64_t loads, stores;       /* counted for sampling since the last sample */
+	struct pebs_ring ring;
+	struct shared_vcpu *shared;
+	GByteArray *cr3;
+	struct translations user_pages, kernel_pages;
+} __attribute__((aligned(128)));
+
+struct machine {
+	struct timing *timing;
+	struct shared_header *header;
+	struct qemu_plugin_scoreboard *scores;
+	struct qemu_plugin_register *cr3;
+	bool kernel;                  /* accesses of the kernel are charged */
+	bool arming, armed;
+	unsigned vcpus;
+	struct vcpu vcpu[TIMING_MAX_VCPUS];
+};
+
+extern struct machine machine;
+
+static inline uint64_t instructions_of(const struct vcpu *vcpu)
+{
+	return vcpu->score->executed - vcpu->skipped;
+}
+
+static inline bool model_wanted(void)
+{
+	return __atomic_load_n(&machine.header->running, __ATOMIC_ACQUIRE);
+}
+
+/* vcpu.c: a vCPU on the model's clock */
+
+/* The model goes on, at an instruction before which `executed` is this many too many. */
+void vcpu_start(struct vcpu *vcpu, unsigned index, uint64_t remaining);
+void vcpu_halt(struct vcpu *vcpu, unsigned index);
+void vcpu_resume(struct vcpu *vcpu, unsigned index);
+/* Publish the clock, wait if the vCPU is ahead of it, and see whether the model still runs. */
+void vcpu_look(struct vcpu *vcpu, unsigned index, uint64_t clock_ps);
+void vcpu_publish(struct vcpu *vcpu, unsigned index, uint64_t host_ns);
+
+/* sampling.c: a user-mode access that memory served, for the emulated PMU */
+void sampling_count(struct vcpu *vcpu, unsigned index, const struct timing_outcome *outcome,
+		    bool store, uint64_t vaddr, uint64_t paddr, uint64_t ip);
+
+/* instrument.c: the code that a translation block gets */
+void instrument_block(struct qemu_plugin_tb *tb);
+
+#endif

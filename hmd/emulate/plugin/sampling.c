@@ -1,0 +1,59 @@
+#include <string.h>
+
+#include "machine.h"
+
+/* A page's physical number is the address space: what cr3 holds but PCID and control bits. */
+#define CR3_PAGE(cr3) ((uint32_t)(((cr3) & 0x000ffffffffff000ull) >> 12))
+
+static uint32_t address_space(struct vcpu *vcpu)
+{
+	uint64_t cr3 = 0;
+
+	g_byte_array_set_size(vcpu->cr3, 0);
+	if (qemu_plugin_read_register(machine.cr3, vcpu->cr3) <= 0)
+		return 0;
+	memcpy(&cr3, vcpu->cr3->data, vcpu->cr3->len < 8 ? vcpu->cr3->len : 8);
+	return CR3_PAGE(cr3);
+}
+
+static void sample(struct vcpu *vcpu, unsigned index, const struct pebs_sample *partial)
+{
+	struct pebs_sample sample = *partial;
+	uint64_t *written = sample.event == PEBS_STORE ? &vcpu->shared->store_samples
+						       : &vcpu->shared->load_samples;
+
+	sample.time_ns = pacing_host_ns();
+	sample.address_space = address_space(vcpu);
+	sample.cpu = index;
+	if (!pebs_write(&vcpu->ring, &sample))
+		written = &vcpu->shared->lost_samples;
+	__atomic_store_n(written, *written + 1, __ATOMIC_RELAXED);
+}
+
+void sampling_count(struct vcpu *vcpu, unsigned index, const struct timing_outcome *outcome,
+		    bool store, uint64_t vaddr, uint64_t paddr, uint64_t ip)
+{
+	const struct shared_header *header = machine.header;
+	uint64_t period = __atomic_load_n(store ? &header->store_period : &header->load_period,
+					  __ATOMIC_RELAXED);
+	uint64_t ldlat_ps = header->ldlat_ns * 1000ull;
+	bool prefetched = outcome->level == TIMING_PREFETCHED;
+
+	if (!__atomic_load_n(&header->enabled, __ATOMIC_RELAXED))
+		return;
+	/* Latency is a filter of loads; of stores, only for those that a prefetch has served. */
+	if ((!store || prefetched) && outcome->latency_ps < ldlat_ps)
+		return;
+	if (!pebs_overflow(store ? &vcpu->stores : &vcpu->loads, period))
+		return;
+	sample(vcpu, index,
+	       &(struct pebs_sample){
+		       .ip = ip,
+		       .address = vaddr,
+		       .physical = paddr,
+		       .period = period,
+		       .weight_ns = outcome->latency_ps / 1000,
+		       .event = store ? PEBS_STORE : PEBS_LOAD,
+		       .prefetched = prefetched,
+	       });
+}

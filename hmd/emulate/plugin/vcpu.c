@@ -1,0 +1,61 @@
+#include "machine.h"
+
+/* Longest time between two snapshots of a running vCPU's counters. */
+#define PUBLISH_NS 1000000
+
+void vcpu_publish(struct vcpu *vcpu, unsigned index, uint64_t host_ns)
+{
+	const struct timing_vcpu_counters *counters = timing_counters_of(machine.timing, index);
+
+	shared_publish(vcpu->shared, counters, host_ns, vcpu->pacing.paced_ns,
+		       vcpu->pacing.behind_ns);
+	shared_advance_clock(machine.header, counters->clock_ps);
+	vcpu->published_ns = host_ns;
+}
+
+static void go_on(struct vcpu *vcpu, unsigned index, uint64_t instructions)
+{
+	timing_resume(machine.timing, index, instructions);
+	pacing_start(&vcpu->pacing, timing_counters_of(machine.timing, index)->clock_ps);
+}
+
+void vcpu_start(struct vcpu *vcpu, unsigned index, uint64_t remaining)
+{
+	vcpu->skipped += vcpu->score->executed - remaining - vcpu->stopped_at;
+	vcpu->running = true;
+	go_on(vcpu, index, instructions_of(vcpu) - remaining);
+}
+
+static void vcpu_stop(struct vcpu *vcpu, unsigned index)
+{
+	vcpu_halt(vcpu, index);
+	vcpu->stopped_at = vcpu->score->executed;
+	vcpu->running = false;
+}
+
+void vcpu_halt(struct vcpu *vcpu, unsigned index)
+{
+	if (!vcpu->running)
+		return;
+	timing_idle(machine.timing, index, instructions_of(vcpu));
+	vcpu_publish(vcpu, index, pacing_host_ns());
+}
+
+void vcpu_resume(struct vcpu *vcpu, unsigned index)
+{
+	if (vcpu->running)
+		go_on(vcpu, index, instructions_of(vcpu));
+}
+
+void vcpu_look(struct vcpu *vcpu, unsigned index, uint64_t clock_ps)
+{
+	__atomic_store_n(&vcpu->shared->clock_ps, clock_ps, __ATOMIC_RELAXED);
+	shared_advance_clock(machine.header, clock_ps);
+	pacing_look(&vcpu->pacing, clock_ps);
+	if (vcpu->pacing.now_ns - vcpu->published_ns >= PUBLISH_NS) {
+		vcpu_publish(vcpu, index, vcpu->pacing.now_ns);
+		translations_forget(&vcpu->kernel_pages);
+	}
+	if (!model_wanted())
+		vcpu_stop(vcpu, index);
+}
