@@ -29,12 +29,11 @@ _ANSCOMBE = 0.375
 
 @inline
 def _key(
-    rate: float, support: float, wear: int, resident: bool, confidence: float, hysteresis: float
+    rate: float, support: float, apart: float, resident: bool, confidence: float
 ) -> np.float32:
     """Return the heat that a page counts with; 0 for one that was never seen."""
     if support <= 0.0:
         return np.float32(0.0)
-    apart = np.sqrt(hysteresis * 2.0 ** (wear / _WEAR_OCTAVE))
     root = np.sqrt(support + _ANSCOMBE)
     if resident:
         bound = root + confidence / 2.0
@@ -92,6 +91,8 @@ def choose(
     risers = 0
     wanted[:, :] = -1
     bins = np.zeros((_BINS, 2), np.int64)
+    # Half of what parts two pages is on either side.
+    apart = np.sqrt(hysteresis * 2.0 ** (np.arange(256) / _WEAR_OCTAVE))
     for tier in range(tiers):
         last = tier == tiers - 1
         bins[:, :] = 0
@@ -116,10 +117,9 @@ def choose(
                 key[chunk, i] = _key(
                     rate[chunk, i],
                     support[chunk, i],
-                    wear[chunk, i],
+                    apart[wear[chunk, i]],
                     resident,
                     confidence,
-                    hysteresis,
                 )
                 bins[_bin(key[chunk, i]), 0 if resident else 1] += size
         if last:
@@ -163,8 +163,7 @@ def choose(
     "int8[:, ::1]",
     "int8[:, ::1]",
     "int64[::1]",
-    "int32[::1]",
-    "int16[::1]",
+    "int64[::1]",
     returns="int64",
 )
 def collect(
@@ -173,21 +172,20 @@ def collect(
     node: npt.NDArray[np.int8],
     wanted: npt.NDArray[np.int8],
     node_tier: npt.NDArray[np.int64],
-    mover_chunk: npt.NDArray[np.int32],
-    mover_page: npt.NDArray[np.int16],
+    movers: npt.NDArray[np.int64],
 ) -> int:
-    """Put the pages that are not on the tier where they are wanted into the movers' columns.
+    """Put the pages that are not on the tier where they are wanted into ``movers``.
 
-    Returns how many there are, which may be more than the columns hold.
+    A page is numbered by its chunk's row times 512, plus its place in the chunk. Returns how
+    many there are, which may be more than ``movers`` holds.
     """
-    movers = 0
+    found = 0
     for chunk in range(chunks):
         size = CHUNK_PAGES if huge[chunk] else 1
         for i in range(0, CHUNK_PAGES, size):
             if wanted[chunk, i] < 0 or wanted[chunk, i] == node_tier[node[chunk, i]]:
                 continue
-            if movers < len(mover_chunk):
-                mover_chunk[movers] = chunk
-                mover_page[movers] = i
-            movers += 1
-    return movers
+            if found < len(movers):
+                movers[found] = chunk * CHUNK_PAGES + i
+            found += 1
+    return found

@@ -138,28 +138,29 @@ def _arranged(
 ) -> Plan:
     """Return the plan that brings pages to the tiers where they are wanted."""
     columns = heat.chunks.columns
-    chunk, page = _movers(heat, nodes, wanted)
-    source = columns.node[chunk, page].astype(np.int64)
-    here, goal = nodes.tier[source], wanted[chunk, page].astype(np.int64)
-    falls = goal > here
+    page = _movers(heat, nodes, wanted)
+    source = columns.node.reshape(-1)[page].astype(np.int64)
+    here, goal = nodes.tier[source], wanted.reshape(-1)[page].astype(np.int64)
+    heats = key.reshape(-1)[page]
     # Promotions by heat, hottest first; then what may go down, by tier, coldest first.
-    heats = key[chunk, page]
-    ordered = np.lexsort((np.where(falls, heats, -heats), np.where(falls, here, -1), falls))
-    chunk, page, falls = chunk[ordered], page[ordered], falls[ordered]
-    source, here, goal = source[ordered], here[ordered], goal[ordered]
-    promotions = len(falls) - int(np.count_nonzero(falls))
-    begin = promotions + np.searchsorted(here[promotions:], np.arange(nodes.tiers), side="left")
-    end = promotions + np.searchsorted(here[promotions:], np.arange(nodes.tiers), side="right")
-    size = np.where(columns.huge[chunk], CHUNK_PAGES, 1).astype(np.int64)
-    moved, target = np.empty(len(chunk), np.int64), np.empty(len(chunk), np.int64)
+    rising = np.flatnonzero(goal < here)
+    parts = [rising[_order(heats[rising], -1)]]
+    for tier in range(nodes.tiers):
+        falling = np.flatnonzero((goal > here) & (here == tier))
+        parts.append(falling[_order(heats[falling], 1)])
+    ordered = np.concatenate(parts)
+    end = np.cumsum([len(part) for part in parts], dtype=np.int64)
+    page, heats, source, goal = page[ordered], heats[ordered], source[ordered], goal[ordered]
+    size = np.where(columns.huge[page // CHUNK_PAGES], CHUNK_PAGES, 1).astype(np.int64)
+    moved, target = np.empty(len(page), np.int64), np.empty(len(page), np.int64)
     moves = arrange(
-        promotions,
+        len(rising),
         size,
         source,
         goal,
-        heats[ordered] >= worth[goal],
-        begin.astype(np.int64),
-        end.astype(np.int64),
+        heats >= worth[goal],
+        end[:-1],
+        end[1:],
         relieve,
         nodes.room.copy(),
         nodes.near,
@@ -169,28 +170,37 @@ def _arranged(
         target,
     )
     rows = moved[:moves]
-    chunk, page = chunk[rows], page[rows]
+    page = page[rows]
+    chunk, offset = page // CHUNK_PAGES, page % CHUNK_PAGES * PAGE_BYTES
     return Plan(
         heat.processes,
         columns.process[chunk],
-        columns.address[chunk] + page.astype(np.uint64) * np.uint64(PAGE_BYTES),
+        columns.address[chunk] + offset.astype(np.uint64),
         size[rows].astype(np.uint32),
         source[rows].astype(np.int16),
         target[:moves].astype(np.int16),
-        rates.rate[chunk, page],
+        rates.rate.reshape(-1)[page],
     )
 
 
-def _movers(
-    heat: HeatTable, nodes: _Nodes, wanted: npt.NDArray[np.int8]
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int16]]:
-    """Return chunk and page of all pages that are not on the tier where they are wanted."""
+def _order(heats: npt.NDArray[np.float32], sign: int) -> npt.NDArray[np.int64]:
+    """Return the rows in order of heat, up or down (``sign``), equals as they come.
+
+    Heats are not negative, so that their bits sort as they do. Bits and row in one integer sort
+    several times faster than a stable argsort.
+    """
+    bits = heats.view(np.int32).astype(np.int64) * sign
+    rows = np.arange(len(heats), dtype=np.int64)
+    both: npt.NDArray[np.int64] = np.sort(bits << 32 | rows)
+    return both & 0xFFFFFFFF
+
+
+def _movers(heat: HeatTable, nodes: _Nodes, wanted: npt.NDArray[np.int8]) -> npt.NDArray[np.int64]:
+    """Return the pages that are not where they are wanted, numbered as by ``collect``."""
     columns, room = heat.chunks.columns, 1 << 14
     while True:
-        chunk, page = np.empty(room, np.int32), np.empty(room, np.int16)
-        movers = collect(
-            heat.chunks.used, columns.huge, columns.node, wanted, nodes.tier, chunk, page
-        )
-        if movers <= room:
-            return chunk[:movers], page[:movers]
-        room = movers
+        movers = np.empty(room, np.int64)
+        found = collect(heat.chunks.used, columns.huge, columns.node, wanted, nodes.tier, movers)
+        if found <= room:
+            return movers[:found]
+        room = found

@@ -131,6 +131,7 @@ def arrange(
     """
     tiers = len(begin)
     following = begin.copy()
+    room_before, following_before = room.copy(), following.copy()
     waiting = np.empty(tiers + 1, np.int64)
     tally = np.array([0, budget], np.int64)
     # Pages of this size found no room on the tier: larger ones need not try.
@@ -171,7 +172,7 @@ def arrange(
             free = _node_with_room(tier[row], size[row], source[row], room, near, node_tier)
             if free < 0:
                 continue
-        room_before, following_before = room.copy(), following.copy()
+        room_before[:], following_before[:] = room, following
         moves, left = tally[0], tally[1]
         result = _advance(
             row,

@@ -174,11 +174,11 @@ def estimate(
         spread = max((own + common * _COMMON_WEIGHT) / (weight + _COMMON_WEIGHT), _LEAST_SPREAD)
         alike = 1.0 / spread
         for block in range(CHUNK_BLOCKS):
+            unlike = alike / mean[block] if mean[block] > 0.0 else 1.0
             for i in range(block * BLOCK_PAGES, (block + 1) * BLOCK_PAGES):
-                rate[chunk, i], support[chunk, i] = 0.0, 0.0
-                if exposed[i] > 0.0:
-                    share = (count[i] + alike) / (exposed[i] + alike / mean[block])
-                    rate[chunk, i] = intensity[p] * share
-                    # What its neighbours' samples say of this page.
-                    others = max(sampled[block] - count[i], _UNSEEN)
-                    support[chunk, i] = count[i] + 1.0 / (spread + 1.0 / others)
+                there = 1.0 if exposed[i] > 0.0 else 0.0
+                share = (count[i] + alike) / (exposed[i] + unlike)
+                rate[chunk, i] = there * intensity[p] * share
+                # What its neighbours' samples say of this page.
+                others = max(sampled[block] - count[i], _UNSEEN)
+                support[chunk, i] = there * (count[i] + others / (spread * others + 1.0))

@@ -135,10 +135,11 @@ def scatter(
             chunk, last = places[row], key
         page = np.int64(where >> np.uint64(PAGE_SHIFT)) & (CHUNK_PAGES - 1)
         weight = np.float32(period[i]) * kind_weight[kind[i]]
+        # The first sample of a page in a window shows whether it was known to be there.
+        if recent[chunk, page] == 0.0 and node[chunk, page] == ABSENT:
+            swept[chunk] = 0
         recent[chunk, page] += weight
         chunk_recent[chunk] += weight
-        if node[chunk, page] == ABSENT:
-            swept[chunk] = 0
         sums[slot, 0] += 1.0
         sums[slot, 1] += weight
         sums[slot, 2] += np.float64(weight) * weight

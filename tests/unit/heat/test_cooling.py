@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmd.heat.layout import BLOCK_PAGES, CHUNK_PAGES, PAGE_BYTES
@@ -77,6 +77,7 @@ class Oracle:
         self.clock = full
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.lists(st.one_of(st.integers(0, 40), st.integers(0, 511)), min_size=1, max_size=80),
@@ -105,8 +106,8 @@ def test_windows_fold_as_by_hand(windows: list[list[int]], period: int, surprise
 
 
 def test_heat_halves_on_the_clock_of_samples_of_its_own_process() -> None:
-    settings = HeatSettings(cooling_samples=1000, window_samples_min=100, surprise=100.0)
-    table = HeatTable(settings)
+    slow = HeatSettings(cooling_samples=1000, window_samples_min=100, surprise=100.0)
+    table = HeatTable(slow)
     table.track([PROCESS, ProcessId(11, 1)])
     table.update(batch([3] * 500))
     for _ in range(10):

@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 import numpy.typing as npt
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmd.heat.layout import CHUNK_BYTES, PAGE_BYTES
@@ -72,6 +72,7 @@ def oracle(rows: list[Sample]) -> Counter[tuple[int, int]]:
     return pages
 
 
+@settings(deadline=None)
 @given(st.lists(samples, max_size=4))
 def test_counts_are_those_of_a_dictionary(ticks: list[list[Sample]]) -> None:
     table = HeatTable(OPEN)
