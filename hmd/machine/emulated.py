@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +26,10 @@ MAGIC = 0x3130554D45444D48
 VERSION = 1
 MAX_NODES = 8
 RING_PAGE_BYTES = 4096
+
+# A snapshot is written in less than a microsecond, unless its writer loses its CPU meanwhile.
+_SNAPSHOT_ATTEMPTS = 1000
+_SNAPSHOT_WAIT_S = 0.0002
 
 _IVSHMEM = ("0x1af4", "0x1110")
 
@@ -134,7 +139,9 @@ class SharedMemory:
     """
 
     def __init__(self, fd: int) -> None:
-        """Map the file of this descriptor, which the caller keeps."""
+        """Map the file of this descriptor, which the caller keeps; MissingError if it is short."""
+        if os.fstat(fd).st_size < _HEADER.itemsize:
+            raise MissingError("the emulated machine's memory has no header: boot it again")
         self._map = mmap.mmap(fd, os.fstat(fd).st_size, mmap.MAP_SHARED)
         self._bytes: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
         self._header: Any = self._bytes[: _HEADER.itemsize].view(_HEADER)[0:1]
@@ -233,16 +240,20 @@ class SharedMemory:
         return self._bytes[start : start + RING_PAGE_BYTES + self._word("ring_data_bytes")]
 
     def counters(self, vcpu: int) -> VcpuCounters:
-        """Return a consistent snapshot of a vCPU's counters, at most a millisecond old."""
+        """Return a consistent snapshot of a vCPU's counters, at most a millisecond old.
+
+        Of a machine that was killed while it wrote, the words as they are.
+        """
         start = self._word("counters_offset") + vcpu * self._word("counters_stride")
         middle = start + _VCPU_HEAD.itemsize
         head = self._bytes[start:middle].view(_VCPU_HEAD)
         live = self._bytes[middle : middle + _COUNTERS.itemsize].view(_COUNTERS)
-        while True:
+        for _ in range(_SNAPSHOT_ATTEMPTS):
             sequence = int(head["sequence"][0])
             first, words = head.copy(), live.copy()
             if sequence % 2 == 0 and sequence == int(head["sequence"][0]):
                 break
+            time.sleep(_SNAPSHOT_WAIT_S)
         return VcpuCounters(
             **{name: int(words[name][0]) for name in _VCPU_WORDS},
             **{name: int(first[name][0]) for name in ("host_ns", "paced_ns", "behind_ns")},
