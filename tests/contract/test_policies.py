@@ -55,7 +55,7 @@ class Scene:
         """Samples that fall mostly to the first pages of each chunk."""
         n = self.samples
         chunk = random.integers(0, len(self.chunks), n)
-        page = (random.random(n) ** 4 * CHUNK_PAGES).astype(np.uint64)
+        page = (random.random(n) ** 8 * CHUNK_PAGES).astype(np.uint64)
         owner = np.array([process for process, _, _ in self.chunks], np.int32)
         return AccessBatch(
             owner[chunk],
@@ -83,27 +83,23 @@ class Scene:
 
 @st.composite
 def scenes(draw: st.DrawFn) -> Scene:
-    ids = draw(st.lists(st.integers(0, 5), min_size=1, max_size=4, unique=True).map(sorted))
-    nodes = tuple(
-        (i, draw(st.integers(0, 2)), draw(st.sampled_from([0, 10, 41, 100, 700, 3000])))
-        for i in ids
+    ids = draw(st.lists(st.integers(0, 5), min_size=2, max_size=4, unique=True).map(sorted))
+    tiers = [0, *(draw(st.integers(0, 2)) for _ in ids[2:]), draw(st.integers(0, 2))]
+    # Full, all but full, with room for a huge page, with room for all.
+    free = [draw(st.sampled_from([0, HEADROOM, HEADROOM + 1, 90, 600, 4000])) for _ in ids]
+    kinds = st.tuples(
+        st.integers(0, 1),
+        st.sampled_from([False, False, True]),
+        st.lists(st.sampled_from([*ids, *ids, ABSENT, FIXED - ids[0]]), min_size=1, max_size=3),
     )
-    codes = [*ids, *ids, ABSENT, FIXED - ids[0]]
-    chunks = tuple(
-        (
-            draw(st.integers(0, 1)),
-            draw(st.booleans()),
-            tuple(draw(st.lists(st.sampled_from(codes), min_size=1, max_size=3))),
-        )
-        for _ in range(draw(st.integers(1, 6)))
-    )
+    chunks = draw(st.lists(kinds, min_size=2, max_size=6))
     return Scene(
-        nodes,
-        chunks,
+        tuple(zip(ids, tiers, free, strict=True)),
+        tuple((process, huge, tuple(codes)) for process, huge, codes in chunks),
         seed=draw(st.integers(0, 1000)),
-        samples=draw(st.sampled_from([0, 20, 500, 5000])),
+        samples=draw(st.sampled_from([0, 50, 5000, 20_000, 20_000])),
         ticks=draw(st.integers(1, 3)),
-        budget_pages=draw(st.sampled_from([0, 1, 100, 600, 1 << 20])),
+        budget_pages=draw(st.sampled_from([0, 1, 100, 1500, 1 << 20, 1 << 20])),
     )
 
 
@@ -114,7 +110,7 @@ def policy(request: pytest.FixtureRequest) -> Policy:
 
 
 contract = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 
@@ -128,7 +124,7 @@ def page_nodes(table: HeatTable) -> dict[tuple[int, int], int]:
     }
 
 
-@contract
+@settings(contract, max_examples=250)
 @given(scene=scenes())
 def test_every_move_is_possible_when_its_turn_comes(policy: Policy, scene: Scene) -> None:
     table = scene.table()
