@@ -43,8 +43,12 @@ void vcpu_halt(struct vcpu *vcpu, unsigned index)
 
 void vcpu_resume(struct vcpu *vcpu, unsigned index)
 {
-	if (vcpu->running)
+	if (!vcpu->running)
+		return;
+	if (model_wanted())
 		go_on(vcpu, index, instructions_of(vcpu));
+	else
+		vcpu_stop(vcpu, index);
 }
 
 void vcpu_look(struct vcpu *vcpu, unsigned index, uint64_t clock_ps)

@@ -14,6 +14,7 @@ from hmd.errors import MissingError
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HMD_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(plugin_build, "OPTIONS", ("-O0", "-shared", "-fPIC"))
     return tmp_path / "cache"
 
 
