@@ -34,7 +34,7 @@ void bandwidth_init(struct bandwidth *bandwidth, const struct timing_params *par
 	}
 }
 
-uint32_t bandwidth_media_bytes(struct bandwidth *bandwidth, const struct timing_params *params,
+uint32_t bandwidth_media_bytes(struct bandwidth_media *media, const struct timing_params *params,
 			       unsigned node, enum bandwidth_direction direction, uint64_t paddr)
 {
 	uint32_t bytes = params->node[node].access_granularity;
@@ -43,11 +43,11 @@ uint32_t bandwidth_media_bytes(struct bandwidth *bandwidth, const struct timing_
 	if (bytes <= 64)
 		return 64;
 	granule = paddr / bytes + 1;
-	slot = &bandwidth->bucket[node][direction]
-			.granule[(granule * 0x9e3779b97f4a7c15ull) >> 58];
-	if (*slot == granule)
+	slot = &media->granule[node][direction][(granule * 0x9e3779b97f4a7c15ull) >> 58];
+	/* Two vCPUs may both find it missing and both fetch it, as on the real bus. */
+	if (__atomic_load_n(slot, __ATOMIC_RELAXED) == granule)
 		return 0;
-	*slot = granule;
+	__atomic_store_n(slot, granule, __ATOMIC_RELAXED);
 	return bytes;
 }
 

@@ -38,7 +38,11 @@ struct bandwidth_bucket {
 	double bytes_per_ps;            /* allotment */
 	double measured_bytes_per_ps;   /* exponential average */
 	uint64_t window_bytes;
-	uint64_t granule[BANDWIDTH_GRANULES]; /* in the media's buffer; 0: none, else granule + 1 */
+};
+
+/* The buffers of the nodes' media, which all vCPUs share: granule + 1, 0 for none. */
+struct bandwidth_media {
+	uint64_t granule[TIMING_MAX_NODES][BANDWIDTH_DIRECTIONS][BANDWIDTH_GRANULES];
 };
 
 struct bandwidth {
@@ -51,7 +55,7 @@ struct bandwidth {
 void bandwidth_init(struct bandwidth *bandwidth, const struct timing_params *params);
 
 /* Bytes that the media moves for one line: the granule, unless it lies in the media's buffer. */
-uint32_t bandwidth_media_bytes(struct bandwidth *bandwidth, const struct timing_params *params,
+uint32_t bandwidth_media_bytes(struct bandwidth_media *media, const struct timing_params *params,
 			       unsigned node, enum bandwidth_direction direction, uint64_t paddr);
 
 /* Send bytes at now_ps; returns by how much the queue is overfull, in time. */

@@ -40,6 +40,7 @@ struct timing {
 	struct timing_params params;
 	struct cache cache;
 	struct bandwidth_published published[TIMING_MAX_VCPUS];
+	struct bandwidth_media media;
 	struct vcpu vcpu[];
 };
 
@@ -152,7 +153,7 @@ static uint64_t transfer(struct timing *timing, struct vcpu *vcpu, uint64_t inst
 			 unsigned node, enum bandwidth_direction direction, uint64_t paddr)
 {
 	struct timing_counters *counters = &vcpu->counters.node[node];
-	uint32_t bytes = bandwidth_media_bytes(&vcpu->bandwidth, &timing->params, node, direction,
+	uint32_t bytes = bandwidth_media_bytes(&timing->media, &timing->params, node, direction,
 					       paddr);
 
 	if (direction == BANDWIDTH_READ)
