@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from hmd.emulate.agent import Job
 from hmd.emulate.boot import Machine
 from hmd.emulate.demo.meter import Meter
 from hmd.emulate.demo.placement import service
@@ -18,6 +19,7 @@ from hmd.errors import HmdError
 
 SOCKET = "/run/hmd/hmd.sock"
 TICK_S = 2.0
+START_TIMEOUT_S = 300
 
 # Settings of the demonstration that differ from the defaults, and why:
 # tick      the machine is slow: a tick of its seconds is as much work as a twentieth of ours
@@ -88,23 +90,29 @@ def running_daemon(
     pattern = rf"^(\S*/)?{program}\S*( |$)"
     config.write_text(_CONFIG.format(tick_s=TICK_S, pattern=pattern, socket=SOCKET))
     machine.run(["mkdir", "-p", str(Path(SOCKET).parent)], check=True)
-    with log.open("wb") as stream, meter.paused():
-        job = machine.start(
-            service([sys.executable, "-m", "hmd", "run", "--config", str(config)]),
-            stdout=stream.write,
-            stderr=stream.write,
-        )
-        give_up = time.monotonic() + 180
-        while machine.run(["test", "-S", SOCKET]).returncode != 0:
-            if job.poll() is not None or time.monotonic() > give_up:
-                stream.flush()
-                raise HmdError(f"the daemon did not start in the guest: {_last_line(log)}")
-            time.sleep(0.5)
-    try:
-        yield GuestDaemon(machine)
-    finally:
-        job.send_signal(15)
-        job.wait(60)
+    with log.open("wb") as stream:
+        with meter.paused():
+            job = machine.start(
+                service([sys.executable, "-m", "hmd", "run", "--config", str(config)]),
+                stdout=stream.write,
+                stderr=stream.write,
+            )
+            _wait_for_socket(machine, job, stream)
+        try:
+            yield GuestDaemon(machine)
+        finally:
+            job.send_signal(15)
+            job.wait(60)
+
+
+def _wait_for_socket(machine: Machine, job: Job, log: BinaryIO) -> None:
+    give_up = time.monotonic() + START_TIMEOUT_S
+    while machine.run(["test", "-S", SOCKET]).returncode != 0:
+        if job.poll() is not None or time.monotonic() > give_up:
+            log.flush()
+            last = _last_line(Path(log.name))
+            raise HmdError(f"the daemon did not start in the guest: {last}")
+        time.sleep(0.5)
 
 
 def _last_line(log: Path) -> str:
