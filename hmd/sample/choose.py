@@ -76,7 +76,8 @@ def open_sampler(settings: SampleSettings, proc: Path = PROC, sysfs: Path = SYSF
         except MissingError as error:
             refusals.append(str(error))
             continue
-        why = f", because: {'; '.join(refusals)}" if refusals else ""
+        # On the emulated machine nobody looks for another PMU.
+        why = f", because: {'; '.join(refusals)}" if refusals and name == "faults" else ""
         return Chosen(sampler, f"sampling {sampler.detail}{why}")
     raise MissingError(f"nothing to sample accesses with: {'; '.join(refusals)}")
 

@@ -34,6 +34,16 @@ def test_control_words_follow_tracking_and_period(emulated_memory: Any, toucher:
     assert emulated_memory.control[3] == 0
 
 
+def test_a_look_at_what_is_available_does_not_stop_the_daemons_sampling(
+    emulated_memory: Any, toucher: Any
+) -> None:
+    sampler = open_emulated(sysfs=emulated_memory.sysfs)
+    sampler.track([toucher.process])
+    open_emulated(sysfs=emulated_memory.sysfs).close()
+    assert emulated_memory.control[3] == 1
+    sampler.close()
+
+
 def test_a_sample_says_kind_latency_period_cpu_and_time(
     emulated_memory: Any, toucher: Any, physical: Physical
 ) -> None:

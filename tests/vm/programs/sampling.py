@@ -1,0 +1,203 @@
+"""Sample programs in the guest, and print one JSON line of what was seen.
+
+    sampling.py GATHER
+
+Runs GATHER on each node, one that is not tracked, and one that forks. What is right is in
+tests/vm/test_sampling.py.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hmd.machine.emulated import SharedMemory, find_device
+from hmd.machine.pages import query_nodes
+from hmd.machine.process import ProcessId, identify
+from hmd.sample.batch import AccessBatch, Kind
+from hmd.sample.choose import SampleSettings, open_sampler
+from hmd.sample.ring_sampler import RingSampler
+
+ENOUGH = 400
+PATIENCE_S = 120
+MIB = 32
+
+
+@dataclass
+class Program:
+    popen: subprocess.Popen[str]
+    process: ProcessId
+    loads: int
+    stores: int
+    size: int
+
+
+def start(gather: str, *prefix: str, fork: bool = False) -> list[Program]:
+    argv = [*prefix, gather, str(MIB), *(["fork"] if fork else [])]
+    popen = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    assert popen.stdout is not None
+    programs = []
+    for _ in range(1 + fork):
+        pid, loads, stores, size = map(int, popen.stdout.readline().split())
+        process = identify(pid)
+        assert process is not None
+        programs.append(Program(popen, process, loads, stores, size))
+    return sorted(programs, key=lambda program: program.process.pid)
+
+
+def stop(programs: list[Program]) -> None:
+    programs[0].popen.kill()
+    programs[0].popen.wait()
+    assert programs[0].popen.stdout is not None
+    programs[0].popen.stdout.close()
+
+
+def gather_rows(sampler: RingSampler, processes: int, dropped: int = 0) -> list[AccessBatch]:
+    """Read until each process has enough rows and so many were dropped, or patience ends."""
+    counts = np.zeros(processes, np.int64)
+    batches = []
+    deadline = time.monotonic() + PATIENCE_S
+    dropped += sampler.stats.dropped
+    while time.monotonic() < deadline:
+        if counts.min() >= ENOUGH and sampler.stats.dropped >= dropped:
+            break
+        time.sleep(0.2)
+        batch = sampler.read()
+        counts += np.bincount(batch.process, minlength=processes)
+        batches.append(batch)
+    return batches
+
+
+def column(batches: list[AccessBatch], name: str, index: int) -> Any:
+    return np.concatenate([getattr(b, name)[b.process == index] for b in batches])
+
+
+def share_within(addresses: Any, start: int, size: int) -> float:
+    return float(((addresses >= start) & (addresses < start + size)).mean())
+
+
+def seen(batches: list[AccessBatch], index: int, program: Program) -> dict[str, Any]:
+    address, kind = column(batches, "address", index), column(batches, "kind", index)
+    loads, stores = address[kind == Kind.LOAD], address[kind == Kind.STORE]
+    nodes = query_nodes(program.process.pid, np.unique(address & ~np.uint64(4095)))
+    latency = column(batches, "weight_ns", index)[kind == Kind.LOAD]
+    return {
+        "rows": len(address),
+        "loads_in_place": share_within(loads, program.loads, program.size),
+        "stores_in_place": share_within(stores, program.stores, program.size),
+        "node_share": [float((nodes == node).mean()) for node in (0, 1)],
+        "load_latency_ns": float(np.median(latency)),
+        "cpus": sorted(set(column(batches, "cpu", index).tolist())),
+        "distinct": len(np.unique(address)),
+    }
+
+
+def on_each_node(sampler: RingSampler, gather: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for node in (0, 1):
+        programs = start(gather, "numactl", f"--membind={node}")
+        sampler.track([programs[0].process])
+        found[f"node{node}"] = seen(gather_rows(sampler, 1), 0, programs[0])
+        stop(programs)
+        found[f"after_exit{node}"] = len(sampler.read())
+    return found
+
+
+def beside_another(sampler: RingSampler, gather: str) -> dict[str, Any]:
+    other, ours = start(gather, "numactl", "--membind=0"), start(gather, "numactl", "--membind=1")
+    sampler.track([ours[0].process])
+    dropped = sampler.stats.dropped
+    batches = gather_rows(sampler, 1, dropped=ENOUGH)
+    found = seen(batches, 0, ours[0])
+    address = column(batches, "address", 0)
+    found["of_other"] = share_within(address, other[0].loads, 2 * other[0].size)
+    found["dropped"] = sampler.stats.dropped - dropped
+    stop(other)
+    stop(ours)
+    return found
+
+
+def after_fork(sampler: RingSampler, gather: str) -> dict[str, Any]:
+    """Parent and child share the pages they load from; which one stored tells them apart."""
+    programs = start(gather, fork=True)
+    sampler.track([program.process for program in programs])
+    batches = gather_rows(sampler, 2)
+    found = {name: seen(batches, i, programs[i]) for i, name in enumerate(("parent", "child"))}
+    stop(programs)
+    return found
+
+
+def counted(sampler: RingSampler, gather: str) -> dict[str, Any]:
+    """What was read, against the samples that the machine wrote and the misses it counted."""
+    device = find_device()
+    assert device is not None
+    programs = start(gather)
+    found: dict[str, Any] = {}
+    with SharedMemory.open(device) as memory:
+        for period in (97, 997):
+            given = sampler.set_period(period)
+            before, read_before = totals(memory), sampled(sampler)
+            sampler.track([programs[0].process])
+            first = totals(memory)
+            deadline = time.monotonic() + PATIENCE_S
+            while sampled(sampler) - read_before < 5000 and time.monotonic() < deadline:
+                time.sleep(0.1)
+                sampler.read()
+            last = totals(memory)
+            sampler.track([])
+            # An access that was under way when sampling was switched off may still be written.
+            time.sleep(0.1)
+            sampler.read()
+            after = totals(memory)
+            written, misses = (last[name] - first[name] for name in ("written", "misses"))
+            found[str(period)] = {
+                "read": sampled(sampler) - read_before,
+                "written": after["written"] - before["written"] + after["lost"] - before["lost"],
+                "share_of_misses": written * given / max(1, misses),
+            }
+    stop(programs)
+    return found
+
+
+def totals(memory: SharedMemory) -> dict[str, int]:
+    counters = [memory.counters(vcpu) for vcpu in range(memory.vcpus)]
+    return {
+        "written": sum(c.load_samples + c.store_samples for c in counters),
+        "lost": sum(c.lost_samples for c in counters),
+        "misses": sum(n.load_misses + n.store_misses for c in counters for n in c.nodes),
+    }
+
+
+def sampled(sampler: RingSampler) -> int:
+    return sampler.stats.samples + sampler.stats.dropped + sampler.stats.lost
+
+
+SCENARIOS: tuple[Callable[[RingSampler, str], dict[str, Any]], ...] = (
+    on_each_node,
+    beside_another,
+    after_fork,
+    counted,
+)
+
+
+def main(gather: str) -> None:
+    chosen = open_sampler(SampleSettings(period=97))
+    found: dict[str, Any] = {"sampler": chosen.sampler.name, "reason": chosen.reason}
+    for scenario in SCENARIOS:
+        found[scenario.__name__] = scenario(chosen.sampler, gather)
+        chosen.sampler.track([])
+        chosen.sampler.set_period(97)
+    found["corrupt"] = chosen.sampler.stats.corrupt
+    chosen.sampler.close()
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
