@@ -101,7 +101,10 @@ static __attribute__((noinline)) void access_slowly(unsigned index, qemu_plugin_
 		vcpu_start(vcpu, index, site_remaining(site));
 	}
 
-	uint64_t paddr = look_up(vcpu, info, vaddr, flags);
+	const struct translations *known = translations_for(vcpu, vaddr, flags);
+	uint64_t paddr = known ? translations_find(known, vaddr) : TRANSLATION_EMPTY;
+	if (paddr == TRANSLATION_EMPTY)
+		paddr = look_up(vcpu, info, vaddr, flags);
 	if (paddr == TRANSLATION_EMPTY)
 		return;
 	access_model(vcpu, index, info, vaddr, paddr, site, flags);
