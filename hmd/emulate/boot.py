@@ -88,7 +88,7 @@ class Machine:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.stop(flush=kind is None)
+        self.stop(flush_s=30 if kind is None else 0)
 
     @property
     def pid(self) -> int:
@@ -176,11 +176,11 @@ class Machine:
             done.check_returncode()
         return done
 
-    def stop(self, *, flush: bool = False) -> None:
-        """End the machine; with ``flush``, after what it wrote to its shares has arrived."""
+    def stop(self, *, flush_s: float = 0) -> None:
+        """End the machine, after waiting so long for what it wrote to its shares to arrive."""
         if self._agent is not None:
-            if flush and self._share:
-                self._agent.sync(timeout=30)
+            if flush_s and self._share:
+                self._agent.sync(flush_s)
             self._agent.close()
             self._agent = None
         if self._process is not None:

@@ -9,7 +9,7 @@
  *                                                  FILLER turns of an empty loop every 64 lines
  *
  * Prints one JSON line: for each CPU the modelled and the guest time that a line took, as medians
- * over windows of some microseconds of modelled time. Each CPU is measured on its own clock while
+ * over short windows of modelled time. Each CPU is measured on its own clock while
  * all run, so that it does not matter when each ends; and a window in which the guest's kernel
  * had its tick (which comes by the guest's clock, so too often for modelled time) is no median.
  * BAR is the ivshmem resource file (hmd/emulate/plugin/shared.h). What is not measured, first of
@@ -36,9 +36,12 @@
 
 #define LINE 64
 #define WORDS (LINE / 8)
-#define BLOCK 64
+#define BLOCK 64          /* lines a turn, of the chase and of random reads */
+#define STREAM_BLOCK 256
 #define BUFFER_LINES (1u << 19) /* 32 MiB: many times the modelled cache */
-#define WINDOW_PS 8000000
+/* The clock runs on in steps of what the reorder window held, some 20 us of a chase. */
+#define CHASE_WINDOW_PS 100000000
+#define WINDOW_PS 10000000
 #define MAX_WINDOWS 65536
 #define MAX_CPUS TIMING_MAX_VCPUS
 
@@ -167,8 +170,9 @@ static uint64_t *next_block(struct worker *worker)
 {
 	uint64_t *block = worker->buffer + worker->position * WORDS;
 
-	worker->position = (worker->position + BLOCK) % BUFFER_LINES;
-	worker->lines += BLOCK;
+	worker->position = (worker->position + STREAM_BLOCK) % BUFFER_LINES;
+	worker->lines += STREAM_BLOCK;
+	__asm__("" : "+r"(block)); /* so that each access is one instruction, of constant offset */
 	return block;
 }
 
@@ -176,8 +180,8 @@ static void read_block(struct worker *worker)
 {
 	volatile uint64_t *block = next_block(worker);
 
-#pragma GCC unroll 64
-	for (int i = 0; i < BLOCK; i++)
+#pragma GCC unroll 256
+	for (int i = 0; i < STREAM_BLOCK; i++)
 		(void)block[i * WORDS];
 }
 
@@ -185,18 +189,24 @@ static void write_block(struct worker *worker)
 {
 	volatile uint64_t *block = next_block(worker);
 
-#pragma GCC unroll 64
-	for (int i = 0; i < BLOCK; i++)
+#pragma GCC unroll 256
+	for (int i = 0; i < STREAM_BLOCK; i++)
 		block[i * WORDS] = 1;
 }
 
-static void read_block_and_pause(struct worker *worker)
+/* Even load: no more lines at once than a memory controller queues, then a pause. */
+static void read_paced(struct worker *worker)
 {
-	uint64_t turns = filler;
+	volatile uint64_t *block = next_block(worker);
 
-	read_block(worker);
-	if (turns) /* two instructions a turn */
-		__asm__ volatile("1: dec %0\n\tjnz 1b" : "+r"(turns) : : "cc");
+	for (int part = 0; part < STREAM_BLOCK / BLOCK; part++, block += BLOCK * WORDS) {
+		uint64_t turns = filler;
+#pragma GCC unroll 64
+		for (int i = 0; i < BLOCK; i++)
+			(void)block[i * WORDS];
+		if (turns) /* two instructions a turn */
+			__asm__ volatile("1: dec %0\n\tjnz 1b" : "+r"(turns) : : "cc");
+	}
 }
 
 /* A congruential generator of full period: no line twice before all the others. */
@@ -221,13 +231,14 @@ static void read_random(struct worker *worker)
 static void measure(struct worker *worker)
 {
 	bool leader = worker->cpu == 0;
+	uint64_t window = worker->turn == chase ? CHASE_WINDOW_PS : WINDOW_PS;
 	uint64_t modelled = modelled_ps(worker->cpu), guest = guest_ns(), done = 0;
 
 	worker->lines = 0;
 	while (leader ? worker->lines < worker->wanted : !atomic_load(&stop)) {
 		worker->turn(worker);
 		uint64_t modelled_now = modelled_ps(worker->cpu);
-		if (modelled_now < modelled + WINDOW_PS || worker->windows == MAX_WINDOWS)
+		if (modelled_now < modelled + window || worker->windows == MAX_WINDOWS)
 			continue;
 		uint64_t guest_now = guest_ns(), lines = worker->lines - done;
 		worker->modelled_ps[worker->windows] = (double)(modelled_now - modelled) / lines;
@@ -289,7 +300,7 @@ static turn_fn *turn_of(const char *mode, unsigned cpu)
 		return write_block;
 	if (!strcmp(mode, "random"))
 		return read_random;
-	return cpu == 0 ? chase : read_block_and_pause;
+	return cpu == 0 ? chase : read_paced;
 }
 
 int main(int argc, char **argv)

@@ -1,0 +1,98 @@
+"""What a preset asks of each microbenchmark of the calibration, and what limits it.
+
+Pure arithmetic on the preset. Where traffic loads a node, its latency grows and slows the traffic
+in turn; such figures are the fixed point of the two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hmd.emulate.preset import NodePreset, Preset
+
+LINE_BYTES = 64
+LOADS = (0.25, 0.50, 0.75, 0.90)
+"""Shares of a node's read bandwidth at which its loaded latency is measured."""
+
+# Of bench/membench.c, read_paced: lines between two pauses, instructions beside their loads.
+_STREAM_LINES = 64
+_TURN_INSTRUCTIONS = 10
+_FILLER_INSTRUCTIONS = 2
+
+_TAIL_SLOPE, _TAIL_LIMIT = 8.0, 2.0  # as in timing/bandwidth.c
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A figure that the preset asks for (ns, or GB/s), and what sets it."""
+
+    value: float
+    limit: str
+
+
+def loaded_factor(node: NodePreset, utilisation: float) -> float:
+    """Return loaded over idle latency, as the timing model has it (bandwidth_curve)."""
+    start, factor = 0.0, 1.0
+    for point in node.loaded:
+        if utilisation < point.utilisation:
+            share = (utilisation - start) / (point.utilisation - start)
+            return factor + (point.factor - factor) * share
+        start, factor = point.utilisation, point.factor
+    if not node.loaded:
+        return 1.0
+    return factor * min(1 + _TAIL_SLOPE * (utilisation - start), _TAIL_LIMIT)
+
+
+def idle_latency(node: NodePreset) -> Asked:
+    """Return nanoseconds of a dependent load of one CPU on an idle node."""
+    return Asked(node.read_latency_ns, "latency")
+
+
+def loaded_latency(node: NodePreset, utilisation: float) -> Asked:
+    """Return nanoseconds of a dependent load while others use this share of the bandwidth."""
+    value = node.read_latency_ns * loaded_factor(node, utilisation)
+    return Asked(value, f"{utilisation * 100:.0f} % load")
+
+
+def read_bandwidth(node: NodePreset) -> Asked:
+    """Return GB/s of sequential loads by all CPUs."""
+    return Asked(node.read_bandwidth_gbps, "read bandwidth")
+
+
+def write_bandwidth(node: NodePreset) -> Asked:
+    """Return GB/s of sequential stores by all CPUs; each line is read before it is written."""
+    if node.read_bandwidth_gbps < node.write_bandwidth_gbps:
+        return Asked(node.read_bandwidth_gbps, "read bandwidth")
+    return Asked(node.write_bandwidth_gbps, "write bandwidth")
+
+
+def random_bandwidth(preset: Preset, node: NodePreset) -> Asked:
+    """Return GB/s of lines of independent loads by all CPUs: by the media, or by the cores.
+
+    The media moves ``granularity_bytes`` for each line; the cores have their line fill buffers'
+    lines on the way at once, at the latency that this traffic itself causes.
+    """
+    amplification = node.granularity_bytes / LINE_BYTES
+    media = node.read_bandwidth_gbps / amplification
+    in_flight = preset.cpus * preset.core.line_fill_buffers * LINE_BYTES
+    low, high = 0.0, media
+    for _ in range(60):  # more traffic, more latency, less traffic: bisect
+        middle = (low + high) / 2
+        latency = node.read_latency_ns * loaded_factor(node, middle / media)
+        if in_flight / latency > middle:
+            low = middle
+        else:
+            high = middle
+    if low > 0.999 * media:
+        return Asked(media, f"{node.granularity_bytes}-byte media")
+    return Asked(low, "line fill buffers")
+
+
+def filler_turns(preset: Preset, node: NodePreset, utilisation: float) -> int:
+    """Return how long the streams have to pause, so that with the chase they make this load."""
+    chase_gbps = node.granularity_bytes / loaded_latency(node, utilisation).value
+    streams = max(1, preset.cpus - 1)
+    stream_gbps = (utilisation * node.read_bandwidth_gbps - chase_gbps) / streams
+    turn_ns = _STREAM_LINES * LINE_BYTES / stream_gbps
+    busy_ns = (_STREAM_LINES + _TURN_INSTRUCTIONS) * preset.core.instruction_ns
+    return max(0, round((turn_ns - busy_ns) / (_FILLER_INSTRUCTIONS * preset.core.instruction_ns)))

@@ -1,0 +1,61 @@
+import json
+
+import pytest
+
+from hmd.cli.main import main
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "no command"),
+        (["--dilation", "-1", "--", "true"], "--dilation"),
+        (["--env", "NAME", "--", "true"], "not NAME=VALUE"),
+        (["--calibrate", "--without", "mlp"], "whole timing model"),
+    ],
+)
+def test_wrong_usage_is_told_in_one_line(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["emulate", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert told in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--preset", "dram-pn", "--", "true"], "no preset 'dram-pn'"),
+        (["--node", "size=lots", "--", "true"], "nodes.0.size"),
+        (["--without", "magic", "--", "true"], "'magic' is no part"),
+        (["--cpus", "99", "--", "true"], "--cpus"),
+    ],
+)
+def test_a_wrong_machine_is_a_wrong_configuration(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["emulate", *arguments]) == 3
+    assert told in capsys.readouterr().err
+
+
+def test_a_machine_without_kernel_names_make_setup(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: object
+) -> None:
+    monkeypatch.setattr("hmd.emulate.assets.kernel_folders", lambda: [tmp_path])
+    assert main(["emulate", "--no-model", "--", "true"]) == 4
+    assert "run `make setup`" in capsys.readouterr().err
+
+
+def test_the_presets_are_listed_with_their_sources(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["emulate", "--list"]) == 0
+    out = capsys.readouterr().out
+    assert "hbm-dram" in out
+    assert "Izraelevitz" in out
+    assert main(["emulate", "--list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["nodes"][1]["read_latency_ns"] == 305
+
+
+def test_counters_of_a_machine_that_is_not_emulated(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["emulate", "--counters"]) == 4
+    assert "not in an emulated machine" in capsys.readouterr().err
