@@ -81,9 +81,29 @@ def test_a_slower_node_takes_longer_by_the_modelled_clock(
         assert stalled_ns(run, node) == pytest.approx(asked, rel=0.1)
 
 
-def test_no_vcpu_runs_ahead_of_its_pace(chases: list[Run], machine: Machine) -> None:
+@pytest.fixture(scope="module")
+def spin(machine: Machine) -> Run:
+    """Counters around 80 million instructions that access no memory."""
+    program = compile_static(Path(__file__).with_name("programs") / "spin.c")
+    machine.start_model()
+    try:
+        before = counters(machine)
+        machine.run([str(program), "10000000"], check=True)
+        return Run(before, counters(machine))
+    finally:
+        machine.stop_model()
+
+
+def test_instructions_are_counted_where_no_memory_is_accessed(spin: Run) -> None:
+    counted = sum(
+        a.instructions - b.instructions for b, a in zip(spin.before, spin.after, strict=True)
+    )
+    assert 70_000_000 < counted < 200_000_000
+
+
+def test_no_vcpu_runs_ahead_of_its_pace(chases: list[Run], spin: Run, machine: Machine) -> None:
     """However busy the host: dilated busy time never exceeds the host's, but for the credit."""
-    for run in chases:
+    for run in (*chases, spin):
         for before, after in zip(run.before, run.after, strict=True):
             host_ns = after.host_ns - before.host_ns
             busy_ns = (after.busy_ps - before.busy_ps) / 1000

@@ -178,12 +178,21 @@ static void instrument(struct qemu_plugin_insn *insn, size_t remaining)
 					 QEMU_PLUGIN_CB_R_REGS, QEMU_PLUGIN_MEM_W, site);
 }
 
+/* Code that does not access memory must be paced, too, and must see that the model was stopped. */
+static void on_tick(unsigned index, void *block)
+{
+	vcpu_tick(&machine.vcpu[index], index, (uintptr_t)block);
+}
+
 void instrument_block(struct qemu_plugin_tb *tb)
 {
 	size_t count = qemu_plugin_tb_n_insns(tb);
 
 	qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(
 		tb, QEMU_PLUGIN_INLINE_ADD_U64, SCORE_WORD(executed), count);
+	qemu_plugin_register_vcpu_tb_exec_cond_cb(tb, on_tick, QEMU_PLUGIN_CB_NO_REGS,
+						  QEMU_PLUGIN_COND_GE, SCORE_WORD(executed),
+						  machine.tick, (void *)count);
 	if (is_kernel(qemu_plugin_tb_vaddr(tb)))
 		qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(
 			tb, QEMU_PLUGIN_INLINE_STORE_U64, SCORE_WORD(kernel), 1);

@@ -18,15 +18,16 @@
 
 /* What translated code writes inline; a line of the host's cache, and its neighbour, each. */
 struct score {
-	uint64_t executed;            /* instructions, added as their block begins */
+	uint64_t executed;            /* instructions, added as their block begins; see vcpu_tick */
 	uint64_t kernel;              /* 1: kernel code has run since this was cleared */
 	uint64_t pad[14];
 };
 
 struct vcpu {
 	struct score *score;
-	uint64_t skipped;             /* instructions executed while the model did not run */
-	uint64_t stopped_at;
+	/* Both on the scale of score->executed, modulo 2^64. */
+	uint64_t skipped;             /* executed while the model did not run */
+	uint64_t stopped_at;          /* when it stopped last */
 	bool running;
 	uint64_t published_ns;
 	struct pacing pacing;
@@ -43,6 +44,7 @@ struct machine {
 	struct qemu_plugin_scoreboard *scores;
 	struct qemu_plugin_register *cr3;
 	bool kernel;                  /* accesses of the kernel are charged */
+	uint64_t tick;                /* instructions between two calls of vcpu_tick */
 	bool arming, armed;
 	unsigned vcpus;
 	struct vcpu vcpu[TIMING_MAX_VCPUS];
@@ -68,6 +70,8 @@ void vcpu_halt(struct vcpu *vcpu, unsigned index);
 void vcpu_resume(struct vcpu *vcpu, unsigned index);
 /* Publish the clock, wait if the vCPU is ahead of it, and see whether the model still runs. */
 void vcpu_look(struct vcpu *vcpu, unsigned index, uint64_t clock_ps);
+/* Every so many instructions, at a block of this many: start over counting `executed`, and look. */
+void vcpu_tick(struct vcpu *vcpu, unsigned index, uint64_t block);
 void vcpu_publish(struct vcpu *vcpu, unsigned index, uint64_t host_ns);
 
 /* sampling.c: a user-mode access that memory served, for the emulated PMU */

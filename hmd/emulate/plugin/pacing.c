@@ -44,8 +44,10 @@ void pacing_look(struct pacing *pacing, uint64_t clock_ps)
 	pacing->due_ns += (double)(clock_ps - pacing->at_ps) * pacing->dilation * 1e-3;
 	pacing->at_ps = clock_ps;
 	if (pacing->due_ns > (double)before) {
-		pacing->now_ns = wait_until(before, (uint64_t)pacing->due_ns);
+		pacing->now_ns = wait_until(before, (uint64_t)pacing->due_ns + 1);
 		pacing->paced_ns += pacing->now_ns - before;
+		if (pacing->due_ns > (double)pacing->now_ns)
+			pacing->next_ps = clock_ps; /* the rest at the next occasion */
 	} else if (pacing->due_ns + PACING_CREDIT_NS < (double)before) {
 		double forgiven = (double)before - PACING_CREDIT_NS;
 

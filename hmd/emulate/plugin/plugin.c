@@ -11,6 +11,9 @@
 #include "arguments.h"
 #include "machine.h"
 
+/* Modelled time after which code is looked at even if it accesses no memory. */
+#define TICK_PS 1000000
+
 QEMU_PLUGIN_EXPORT int qemu_plugin_version = 4;
 
 struct machine machine;
@@ -129,6 +132,7 @@ QEMU_PLUGIN_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_
 	machine.header = shared.header;
 	machine.vcpus = params.vcpus;
 	machine.kernel = params.parts & TIMING_KERNEL;
+	machine.tick = 1 + TICK_PS / params.instruction_ps;
 	machine.scores = qemu_plugin_scoreboard_new(sizeof(struct score));
 	for (unsigned index = 0; index < machine.vcpus; index++)
 		vcpu_setup(index, &shared, arguments.dilation);

@@ -63,3 +63,19 @@ void vcpu_look(struct vcpu *vcpu, unsigned index, uint64_t clock_ps)
 	if (!model_wanted())
 		vcpu_stop(vcpu, index);
 }
+
+void vcpu_tick(struct vcpu *vcpu, unsigned index, uint64_t block)
+{
+	uint64_t clock_ps;
+
+	vcpu->skipped -= vcpu->score->executed;
+	vcpu->stopped_at -= vcpu->score->executed;
+	vcpu->score->executed = 0;
+	if (!vcpu->running && model_wanted())
+		vcpu_start(vcpu, index, block);
+	if (!vcpu->running)
+		return;
+	clock_ps = timing_vcpu_clock_ps(machine.timing, index, instructions_of(vcpu) - block);
+	if (pacing_due(&vcpu->pacing, clock_ps))
+		vcpu_look(vcpu, index, clock_ps);
+}
