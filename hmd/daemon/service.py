@@ -108,7 +108,8 @@ class Service:
         self._guard.run(Stage.OBSERVE, lambda: self._observe(tick), None)
         stages.hold_quota(now_s)
         self._notifier.alive()
-        self._notifier.status(self._status_line())
+        if self._notifier.present:
+            self._notifier.status(self._status_line())
         return tick
 
     def reload(self) -> bool:

@@ -28,6 +28,11 @@ class Notifier:
         if usec.isdigit() and int(usec) and pid in ("", str(os.getpid())):
             self.watchdog_s = int(usec) / 1e6
 
+    @property
+    def present(self) -> bool:
+        """True where somebody wants to be told."""
+        return self._address.startswith(("/", "@"))
+
     def ready(self, status: str) -> None:
         """Tell that start-up, or a reload, is finished."""
         self._send("READY=1", f"STATUS={status}")
@@ -54,7 +59,7 @@ class Notifier:
         self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
 
     def _send(self, *lines: str) -> None:
-        if not self._address.startswith(("/", "@")):
+        if not self.present:
             return
         # An abstract socket's name starts with a zero byte, written as @.
         address = self._address.replace("@", "\0", 1) if self._address[0] == "@" else self._address

@@ -84,10 +84,8 @@ class Tally:
 
     def tier_bytes(self, pages: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return bytes by tier of pages by node id; shapes ``(n, tiers)`` and ``(n, nodes)``."""
-        sums = np.zeros((len(pages), self.tier_count), np.int64)
-        for tier, nodes in enumerate(self.topology.tiers):
-            here = [node for node in nodes if node < pages.shape[1]]
-            sums[:, tier] = pages[:, here].sum(axis=1) * PAGE_BYTES
+        of_tier = self._tier_of_node[: pages.shape[1], None] == np.arange(self.tier_count)
+        sums: npt.NDArray[np.int64] = pages @ of_tier.astype(np.int64) * PAGE_BYTES
         return sums
 
     def tier(self, node: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
