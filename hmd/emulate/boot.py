@@ -22,6 +22,7 @@ from typing import Self
 
 from hmd.emulate import assets, initramfs, kernel_image, qemu
 from hmd.emulate.agent import Agent, GuestError, Job, Sink
+from hmd.emulate.kernel_cache import guest_environment
 from hmd.emulate.plugin_build import plugin_library
 from hmd.emulate.preset import Preset
 from hmd.emulate.replay import Part, packed
@@ -34,9 +35,6 @@ DEFAULT_DILATION = 20.0
 SHARED_BYTES = 16 << 20  # counters and rings; a power of two, as a PCI BAR has to be
 
 _INIT_SOURCE = Path(__file__).with_name("guest") / "init.c"
-
-# numba compiles for the CPU it sees; code cached by the host must serve the guest's CPU too.
-GUEST_ENVIRONMENT = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "HMD_EMULATED": "1"}
 
 
 class Machine:
@@ -136,7 +134,7 @@ class Machine:
         return self._agent.start(
             argv,
             cwd=str(cwd or Path.cwd()),
-            env=GUEST_ENVIRONMENT | environment,
+            env=guest_environment() | environment,
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,

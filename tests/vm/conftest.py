@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from hmd.emulate.boot import GUEST_ENVIRONMENT, Machine
+from hmd.emulate.boot import Machine
 from hmd.emulate.flags import with_nodes
+from hmd.emulate.kernel_cache import guest_environment, warm_kernels
 from hmd.emulate.preset import load
 
 CHECKOUT = Path(__file__).parents[2]
@@ -40,6 +41,7 @@ def machine(machine_share: Path) -> Iterator[Machine]:
     """The running machine; commands run with this checkout's Python first on PATH."""
     preset = with_nodes(load("dram-pm"), ["size=640MiB,cpus=0-1", "size=640MiB"])
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    warm_kernels()
     with Machine(preset, share=[machine_share]) as machine:
         yield machine
 
@@ -65,4 +67,4 @@ def guest_python(machine: Machine) -> Python:
 
 def environment() -> dict[str, str]:
     """The environment of commands in the guest: ours, with numba's cache of the host."""
-    return {**os.environ, **GUEST_ENVIRONMENT, "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**os.environ, **guest_environment(), "PYTHONDONTWRITEBYTECODE": "1"}

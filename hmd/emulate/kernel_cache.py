@@ -1,0 +1,49 @@
+"""hmd's numba kernels, compiled on the host for the guest's CPU.
+
+Compiling in emulation takes minutes. numba keys its cache by CPU name and features, and runs what
+is cached for the name that NUMBA_CPU_NAME gives: ``generic`` code runs on the guest's CPU too.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from hmd.emulate.assets import cache_folder
+from hmd.errors import MissingError
+
+_PROGRAM = "from hmd.decide.registry import warm; warm()"
+
+
+def guest_environment() -> dict[str, str]:
+    """Return what a program in the guest needs to find the kernels; HMD_EMULATED tells it where."""
+    return {
+        "NUMBA_CPU_NAME": "generic",
+        "NUMBA_CPU_FEATURES": "",
+        "NUMBA_CACHE_DIR": str(_folder()),
+        "HMD_EMULATED": "1",
+    }
+
+
+def warm_kernels() -> None:
+    """Compile the kernels for the guest, where the cache does not have them; some 10 s at first.
+
+    Raises MissingError where that fails.
+    """
+    _folder().mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM],
+        env={**os.environ, **guest_environment()},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode != 0:
+        last = (done.stderr.strip() or "no message").splitlines()[-1]
+        raise MissingError(f"cannot compile hmd's kernels for the guest: {last}")
+
+
+def _folder() -> Path:
+    return cache_folder() / "numba"
