@@ -79,11 +79,15 @@ def cache_folder() -> Path:
 def compile_static(source: Path, options: Sequence[str] = ()) -> Path:
     """Compile one C file into a static program; the cached one where nothing changed.
 
-    Raises MissingError without a compiler, and where the compiler refuses (no static libc).
+    Headers beside the file and in the folders of ``-I`` options count as parts of it. Raises MissingError without a compiler, and where the compiler refuses (no static libc).
     """
     arguments = ["-O2", "-std=gnu11", "-static", "-s", *options]
-    key = hashlib.sha256(source.read_bytes() + "\0".join(arguments).encode()).hexdigest()[:16]
-    target = cache_folder() / f"{source.stem}-{key}"
+    folders = [source.parent, *(Path(word[2:]) for word in options if word.startswith("-I"))]
+    headers = sorted(path for folder in folders for path in folder.glob("*.h"))
+    digest = hashlib.sha256("\0".join(arguments).encode())
+    for path in (source, *headers):
+        digest.update(path.read_bytes())
+    target = cache_folder() / f"{source.stem}-{digest.hexdigest()[:16]}"
     if target.exists():
         return target
     compiler = find_program("cc", "gcc and libc6-dev")

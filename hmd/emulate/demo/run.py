@@ -19,6 +19,7 @@ from hmd.emulate.demo.meter import Meter
 from hmd.emulate.demo.placement import FAST_NODE, SLOW_NODE, Way
 from hmd.emulate.demo.redis import RedisLoad, Round, running_redis
 from hmd.emulate.demo.result import ProgramResult, Rates
+from hmd.emulate.kernel_cache import warm_kernels
 from hmd.emulate.preset import Preset, load
 
 PRESET = "dram-pm"
@@ -97,6 +98,8 @@ def demonstrate(folder: Path, settings: Settings, say: Say) -> Demonstration:
     """Boot the machine and run everything; ``folder`` takes logs, ``say`` gets progress lines."""
     began = time.monotonic()
     preset = load(PRESET)
+    say("compiling hmd's kernels for the guest's CPU, where they are not yet")
+    warm_kernels()
     say(f"booting {preset.description}")
     with Machine(preset, share=[folder], dilation=DILATION) as machine:
         machine.start_model()
