@@ -79,7 +79,8 @@ def cache_folder() -> Path:
 def compile_static(source: Path, options: Sequence[str] = ()) -> Path:
     """Compile one C file into a static program; the cached one where nothing changed.
 
-    Headers beside the file and in the folders of ``-I`` options count as parts of it. Raises MissingError without a compiler, and where the compiler refuses (no static libc).
+    Headers beside the file and in the folders of ``-I`` options count as parts of it. Raises
+    MissingError without a compiler, and where the compiler refuses (no static libc).
     """
     arguments = ["-O2", "-std=gnu11", "-static", "-s", *options]
     folders = [source.parent, *(Path(word[2:]) for word in options if word.startswith("-I"))]
