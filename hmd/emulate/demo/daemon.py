@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,13 +25,15 @@ START_TIMEOUT_S = 300
 # tick      the machine is slow: a tick of its seconds is as much work as a twentieth of ours
 # headroom  the fast node is cut to the hot set and a tenth; a share of the whole node is more
 # period    fixed: the emulated CPU is so slow that the daemon's own work would use up any quota
+_TARGET = """\
+  - name: {name}
+    cmdline: '^(\\S*/)?{name}\\S*( |$)'
+"""
 _CONFIG = """\
 tick: {tick_s}s
 rescan: 2s
 targets:
-  - name: demo
-    cmdline: '{pattern}'
-sample:
+{targets}sample:
   sampler: emulated
   period: 31
 decide:
@@ -49,7 +51,7 @@ observe:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Pages of 4 KiB that the daemon moved, and the share of accesses that it failed to move."""
+    """Pages of 4 KiB that the daemon moved."""
 
     promoted_pages: int
     demoted_pages: int
@@ -72,23 +74,25 @@ class GuestDaemon:
         answer: dict[str, Any] = json.loads(done.stdout)
         return answer
 
-    def moved(self) -> Moved:
-        """Return what has moved so far."""
-        moves = self.ask("status")["moves"]
-        return Moved(moves["promoted_bytes"] // 4096, moves["demoted_bytes"] // 4096)
+    def moved(self, program: str) -> Moved:
+        """Return what has moved of a program so far."""
+        for target in self.ask("status")["targets"]:
+            if target["name"] == program:
+                return Moved(target["promoted_bytes"] // 4096, target["demoted_bytes"] // 4096)
+        raise HmdError(f"the daemon in the guest knows no target {program}")
 
 
 @contextmanager
 def running_daemon(
-    machine: Machine, program: str, folder: Path, meter: Meter
+    machine: Machine, programs: Sequence[str], folder: Path, meter: Meter
 ) -> Iterator[GuestDaemon]:
-    """Run ``hmd run`` for processes whose command is a program of this name; stopped at the end.
+    """Run ``hmd run`` for processes whose command is one of these; stopped at the end.
 
     ``folder`` is shared with the guest: configuration and log are kept there.
     """
-    config, log = folder / f"hmd-{program}.yaml", folder / f"hmd-{program}.log"
-    pattern = rf"^(\S*/)?{program}\S*( |$)"
-    config.write_text(_CONFIG.format(tick_s=TICK_S, pattern=pattern, socket=SOCKET))
+    config, log = folder / "demo-hmd.yaml", folder / "demo-hmd.log"
+    targets = "".join(_TARGET.format(name=name) for name in programs)
+    config.write_text(_CONFIG.format(tick_s=TICK_S, targets=targets, socket=SOCKET))
     machine.run(["mkdir", "-p", str(Path(SOCKET).parent)], check=True)
     with log.open("wb") as stream:
         with meter.paused():

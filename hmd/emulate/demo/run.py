@@ -33,6 +33,9 @@ SPARE = 1.10
 RECOVERED = 0.95
 """Share of the settled rate at which a program counts as recovered."""
 
+HOTSET, REDIS = "hotset", "redis-server"
+"""Names of the two programs' commands, by which the daemon finds them."""
+
 Say = Callable[[str], None]
 
 
@@ -68,30 +71,18 @@ class _Stage:
         self.folder, self.say = folder, say
 
     @contextmanager
-    def prepared(
-        self, program: str, way: Way, hot_bytes: int
-    ) -> Iterator[tuple[GuestDaemon | None, int]]:
-        """Cut the fast node down and start the daemon, as the way asks; undone at the end.
-
-        Yields the daemon, None without, and how much of the fast node is left for the program.
-        """
+    def prepared(self, program: str, way: Way, hot_bytes: int) -> Iterator[int]:
+        """Cut the fast node down, as the way asks; yields how much of it a program can have."""
         self.say(f"{program}, {way.value.replace('_', ' ')}")
-        fast_bytes = self.preset.nodes[FAST_NODE].size
         if not way.fast_node_is_scarce:
-            yield None, fast_bytes
+            yield self.preset.nodes[FAST_NODE].size
             return
+        with self.meter.paused():
+            left = fast_node.leave(self.machine, FAST_NODE, int(hot_bytes * SPARE))
         try:
-            if way is Way.HMD:
-                with running_daemon(self.machine, program, self.folder, self.meter) as daemon:
-                    yield daemon, self._cut(hot_bytes)
-            else:
-                yield None, self._cut(hot_bytes)
+            yield left
         finally:
             fast_node.release(self.machine, FAST_NODE)
-
-    def _cut(self, hot_bytes: int) -> int:
-        with self.meter.paused():
-            return fast_node.leave(self.machine, FAST_NODE, int(hot_bytes * SPARE))
 
 
 def demonstrate(folder: Path, settings: Settings, say: Say) -> Demonstration:
@@ -104,75 +95,102 @@ def demonstrate(folder: Path, settings: Settings, say: Say) -> Demonstration:
     with Machine(preset, share=[folder], dilation=DILATION) as machine:
         machine.start_model()
         stage = _Stage(machine, preset, Meter(machine), folder, say)
-        hot_set, heat = _hot_set(stage, settings)
-        programs = {"hotset": hot_set, "redis": _redis(stage, settings)}
+        hot_set, redis = _HotSetTrials(stage, settings), _RedisTrials(stage, settings)
+        for way in (Way.ALL_FAST, Way.ALL_SLOW, Way.FIRST_TOUCH):
+            hot_set.run(way)
+            redis.run(way)
+        say("starting the daemon in the guest")
+        with running_daemon(machine, (HOTSET, REDIS), folder, stage.meter) as daemon:
+            hot_set.run(Way.HMD, daemon)
+            redis.run(Way.HMD, daemon)
+        programs = {"hotset": hot_set.result(), "redis": redis.result()}
         about = _describe(machine, preset, time.monotonic() - began)
-    return Demonstration(about, programs, heat)
+    return Demonstration(about, programs, hot_set.heat)
 
 
-def _hot_set(stage: _Stage, settings: Settings) -> tuple[ProgramResult, dict[str, Any]]:
-    program = settings.hot_set
-    runs: dict[Way, HotSetRun] = {}
-    moved: Moved = Moved(0, 0)
-    heat: dict[str, Any] = {}
-    for way in Way:
-        with stage.prepared("hotset", way, program.hot_bytes) as (daemon, fast_bytes):
-            runs[way] = run_hot_set(stage.machine, program, way, stage.meter)
-            if daemon is not None:
-                moved, heat = daemon.moved(), daemon.ask("heatmap")
-    half, end = program.seconds / 2, program.seconds
-    settled = (end - half * 0.4, end)
-    rates = {way: Rates(*run.rate(*settled)) for way, run in runs.items()}
-    ours = runs[Way.HMD]
-    slow = stage.preset.nodes[SLOW_NODE]
-    at_a_quarter_s = program.hot_bytes / (slow.read_bandwidth_gbps * 1e9 / 4)
-    result = ProgramResult(
-        rates=rates,
-        fast_share_before=ours.fast_share(0, 1.0),
-        fast_share_after=ours.fast_share(*settled),
-        pages_promoted=moved.promoted_pages,
-        pages_demoted=moved.demoted_pages,
-        integrity_ok=all(run.integrity_ok for run in runs.values()),
-        hot_bytes=program.hot_bytes,
-        fast_bytes=fast_bytes,
-        seconds_to_recover=ours.seconds_to_recover(
-            half, rates[Way.HMD].modelled_ops_per_s, RECOVERED
-        ),
-        recover_limit_s=at_a_quarter_s * stage.meter.dilation + 2 * TICK_S,
-    )
-    return result, heat
+class _HotSetTrials:
+    """The program with a moving hot set, once in each way."""
+
+    def __init__(self, stage: _Stage, settings: Settings):
+        self._stage, self._program = stage, settings.hot_set
+        self._runs: dict[Way, HotSetRun] = {}
+        self._moved, self._fast_bytes = Moved(0, 0), 0
+        self.heat: dict[str, Any] = {}
+
+    def run(self, way: Way, daemon: GuestDaemon | None = None) -> None:
+        """Run it in a way; of hmd's, keep what the daemon says."""
+        stage, program = self._stage, self._program
+        with stage.prepared(HOTSET, way, program.hot_bytes) as self._fast_bytes:
+            self._runs[way] = run_hot_set(stage.machine, program, way, stage.meter)
+        if daemon is not None:
+            with stage.meter.paused():
+                self._moved, self.heat = daemon.moved(HOTSET), daemon.ask("heatmap")
+
+    def result(self) -> ProgramResult:
+        """Sum the four runs up, by their last two fifths of a phase."""
+        program, ours, meter = self._program, self._runs[Way.HMD], self._stage.meter
+        half, end = program.seconds / 2, program.seconds
+        settled = (end - half * 0.4, end)
+        rates = {way: Rates(*run.rate(*settled)) for way, run in self._runs.items()}
+        slow = self._stage.preset.nodes[SLOW_NODE]
+        at_a_quarter_s = program.hot_bytes / (slow.read_bandwidth_gbps * 1e9 / 4)
+        return ProgramResult(
+            rates=rates,
+            fast_share_before=ours.fast_share(0, 1.0),
+            fast_share_after=ours.fast_share(*settled),
+            pages_promoted=self._moved.promoted_pages,
+            pages_demoted=self._moved.demoted_pages,
+            integrity_ok=all(run.integrity_ok for run in self._runs.values()),
+            hot_bytes=program.hot_bytes,
+            fast_bytes=self._fast_bytes,
+            seconds_to_recover=ours.seconds_to_recover(
+                half, rates[Way.HMD].modelled_ops_per_s, RECOVERED
+            ),
+            recover_limit_s=at_a_quarter_s * meter.dilation + 2 * TICK_S,
+        )
 
 
-def _redis(stage: _Stage, settings: Settings) -> ProgramResult:
-    load = settings.redis
-    rates: dict[Way, Rates] = {}
-    moved, wrong, before, after = Moved(0, 0), 0, 0.0, 0.0
-    for way in Way:
+class _RedisTrials:
+    """redis-server under redis-benchmark, once in each way."""
+
+    def __init__(self, stage: _Stage, settings: Settings):
+        self._stage, self._settings = stage, settings
+        self._rates: dict[Way, Rates] = {}
+        self._moved, self._wrong, self._fast_bytes = Moved(0, 0), 0, 0
+        self._before = self._after = 0.0
+
+    def run(self, way: Way, daemon: GuestDaemon | None = None) -> None:
+        """Run it in a way; under hmd, first until it has settled."""
+        stage, settings = self._stage, self._settings
+        load = settings.redis
         with (
-            stage.prepared("redis-server", way, load.hot_bytes) as (daemon, fast_bytes),
+            stage.prepared(REDIS, way, load.hot_bytes) as self._fast_bytes,
             running_redis(stage.machine, load, way, stage.meter) as redis,
         ):
             if daemon is not None:
-                before = redis.round().fast_share
+                self._before = redis.round().fast_share
                 for _ in range(settings.redis_rounds_to_settle):
                     redis.round()
             rounds = [redis.round() for _ in range(settings.redis_rounds)]
-            rates[way] = _mean(rounds)
-            if daemon is not None:
-                after = rounds[-1].fast_share
-                moved = daemon.moved()
-                with stage.meter.paused():
-                    wrong = redis.wrong_values()
-    return ProgramResult(
-        rates=rates,
-        fast_share_before=before,
-        fast_share_after=after,
-        pages_promoted=moved.promoted_pages,
-        pages_demoted=moved.demoted_pages,
-        integrity_ok=wrong == 0,
-        hot_bytes=load.hot_bytes,
-        fast_bytes=fast_bytes,
-    )
+            self._rates[way] = _mean(rounds)
+            with stage.meter.paused():
+                self._wrong += redis.wrong_values()
+                if daemon is not None:
+                    self._after = rounds[-1].fast_share
+                    self._moved = daemon.moved(REDIS)
+
+    def result(self) -> ProgramResult:
+        """Sum the four runs up."""
+        return ProgramResult(
+            rates=self._rates,
+            fast_share_before=self._before,
+            fast_share_after=self._after,
+            pages_promoted=self._moved.promoted_pages,
+            pages_demoted=self._moved.demoted_pages,
+            integrity_ok=self._wrong == 0,
+            hot_bytes=self._settings.redis.hot_bytes,
+            fast_bytes=self._fast_bytes,
+        )
 
 
 def _mean(rounds: list[Round]) -> Rates:
