@@ -16,10 +16,11 @@
  *
  * Output: one JSON line each interval {"t_s","phase","updates","modelled_ps"}, each phase and at
  * the end {"updates","wrong_words","integrity_ok"}. t_s is CLOCK_MONOTONIC of the machine it runs
- * on; modelled_ps is the emulated machine's modelled clock, 0 elsewhere. With --wait it prints
+ * on; modelled_ps is the modelled clock of its vCPU in the emulated machine, 0 elsewhere. With --wait it prints
  * {"ready": true} once its memory is filled, and starts at a line on standard input. Exit status 1
  * when a word is wrong.
  */
+#define _GNU_SOURCE /* sched_getcpu */
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdbool.h>

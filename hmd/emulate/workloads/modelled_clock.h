@@ -1,16 +1,22 @@
 /*
- * The emulated machine's modelled clock, for a program in its guest: one aligned 64-bit load from
- * the header that the plugin shares (../plugin/shared.h). On any other machine it stays 0.
+ * The emulated machine's modelled clock, for a program in its guest: that of the vCPU it runs on,
+ * one aligned 64-bit load from the memory that the plugin shares (../plugin/shared.h). On any
+ * other machine it stays 0.
+ *
+ * A vCPU's clock and not the machine's: where emulation cannot keep up with the pace, a busy vCPU
+ * lags behind the others, and its program must not be charged for their time.
  */
 #ifndef HMD_MODELLED_CLOCK_H
 #define HMD_MODELLED_CLOCK_H
 
 #include <fcntl.h>
 #include <glob.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "../plugin/shared.h"
@@ -49,8 +55,10 @@ static void modelled_clock_open(void)
 		int file = open(path, O_RDONLY | O_CLOEXEC);
 		if (file < 0)
 			continue;
+		struct stat status;
 		const volatile struct shared_header *header =
-			mmap(NULL, SHARED_PAGE, PROT_READ, MAP_SHARED, file, 0);
+			fstat(file, &status) == 0 && status.st_size >= SHARED_PAGE ?
+			mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_SHARED, file, 0) : MAP_FAILED;
 		close(file);
 		if (header != MAP_FAILED && header->magic == SHARED_MAGIC)
 			modelled_clock_header = header;
@@ -60,7 +68,14 @@ static void modelled_clock_open(void)
 
 static uint64_t modelled_clock_ps(void)
 {
-	return modelled_clock_header == NULL ? 0 : modelled_clock_header->clock_ps;
+	const volatile struct shared_header *header = modelled_clock_header;
+	const int cpu = sched_getcpu();
+
+	if (header == NULL || cpu < 0 || (uint32_t)cpu >= header->vcpus)
+		return 0;
+	const volatile char *counters = (const volatile char *)header + header->counters_offset +
+					(uint64_t)cpu * header->counters_stride;
+	return ((const volatile struct shared_vcpu *)counters)->clock_ps;
 }
 
 #endif
