@@ -18,11 +18,11 @@ from hmd.emulate.demo.placement import service
 from hmd.errors import HmdError
 
 SOCKET = "/run/hmd/hmd.sock"
-TICK_S = 2.0
+TICK_S = 4.0
 START_TIMEOUT_S = 300
 
 # Settings of the demonstration that differ from the defaults, and why:
-# tick      the machine is slow: a tick of its seconds is as much work as a twentieth of ours
+# tick      the machine runs DILATION times slower than the one it models, and so does the daemon
 # headroom  the fast node is cut to the hot set and a tenth; a share of the whole node is more
 # period    fixed: the emulated CPU is so slow that the daemon's own work would use up any quota
 _TARGET = """\

@@ -23,10 +23,10 @@ MIB = 1 << 20
 class HotSet:
     """Settings of the program; it moves its hot set after half of ``seconds``."""
 
-    footprint_bytes: int = 128 * MIB
-    hot_bytes: int = 48 * MIB
-    seconds: float = 24.0
-    interval_ms: int = 250
+    footprint_bytes: int = 64 * MIB
+    hot_bytes: int = 24 * MIB
+    seconds: float = 48.0
+    interval_ms: int = 500
 
     def command(self) -> list[str]:
         """Return the program's command line, compiled where it is not yet."""

@@ -23,7 +23,7 @@ from hmd.emulate.kernel_cache import warm_kernels
 from hmd.emulate.preset import Preset, load
 
 PRESET = "dram-pm"
-DILATION = 100.0
+DILATION = 50.0
 """Guest time over modelled time: what emulation of these programs takes, and more, so that the
 guest's clock follows the model in all four ways."""
 
