@@ -84,5 +84,6 @@ def test_every_sample_is_read_once_and_stands_for_its_period(
 ) -> None:
     found = seen["counted"][period]
     assert found["read"] == found["written"] >= 5000
-    # Lines that the prefetcher brought are sampled too, but are no demand misses.
-    assert 0.9 < found["share_of_misses"] < 1.15
+    # Of the lines that the prefetcher brought, those are sampled too that had to be waited for.
+    assert found["share_of_misses"] > 0.9
+    assert found["share_of_lines"] < 1.1
