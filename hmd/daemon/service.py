@@ -106,6 +106,8 @@ class Service:
             self._tell_processes(before)
         tick = run_tick(stages, self._guard, now_s)
         self._guard.run(Stage.OBSERVE, lambda: self._observe(tick), None)
+        failed = Stage.OBSERVE in self._guard.failed
+        self.observer.observed(self._guard.seconds[Stage.OBSERVE], failed)
         stages.hold_quota(now_s)
         self._notifier.alive()
         if self._notifier.present:

@@ -20,6 +20,7 @@ from hmd.machine.exits import ExitWatch
 from hmd.machine.nodes import read_topology
 from hmd.machine.process import PROC, ProcessId
 from hmd.machine.processes import ProcessWatcher
+from hmd.machine.reserves import Reserves
 from hmd.machine.topology import Topology
 from hmd.migrate import MovableMappings, Mover
 from hmd.sample.choose import Chosen, open_sampler
@@ -37,6 +38,7 @@ class Stages:
     topology: Topology
     watcher: ProcessWatcher
     exits: ExitWatch
+    reserves: Reserves
     source: Chosen
     period: PeriodControl | None
     heat: HeatTable
@@ -114,6 +116,7 @@ def build(
             topology=topology,
             watcher=_watcher(config, before, proc),
             exits=ExitWatch(proc),
+            reserves=Reserves(proc),
             source=source,
             period=_period(config, source.sampler),
             heat=_heat(config, before),

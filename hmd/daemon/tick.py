@@ -54,7 +54,7 @@ def _heat(stages: Stages, batch: AccessBatch) -> npt.NDArray[np.int16]:
 def _decide(stages: Stages, now_s: float) -> Plan:
     machine = MachineView(
         topology=stages.topology,
-        memory=read_node_memory(stages.topology, stages.sysfs),
+        memory=read_node_memory(stages.topology, stages.sysfs, stages.reserves.at(now_s)),
         now_s=now_s,
         tick_s=stages.config.tick,
         budget_bytes=stages.mover.budget_bytes(now_s),

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from hmd.decide.choice import choose, collect
 from hmd.decide.order import arrange
 from hmd.decide.plan import MachineView, Plan
+from hmd.decide.rounds import in_rounds
 from hmd.heat.layout import CHUNK_PAGES, PAGE_BYTES
 from hmd.heat.table import HeatTable, Rates
 
@@ -25,8 +26,8 @@ class Settings:
     """How the histogram policy decides.
 
     ``headroom_fraction`` of a node's memory, but at least ``headroom_bytes``, stays free on every
-    tier but the last, where only ``headroom_bytes`` do: for new pages of the programs, and to
-    keep the kernel from reclaiming. Pages are demoted for it once less than half is left.
+    tier but the last, where only ``headroom_bytes`` do, beside what the kernel keeps for itself:
+    for new pages of the programs. Pages are demoted for it once less than half is left.
     ``hysteresis``: how many times hotter a page must be than the one that it displaces.
     ``confidence``: how sure of that, in standard deviations of each page's heat.
     ``samples_min``: samples that a page must rest on before it is promoted.
@@ -116,7 +117,8 @@ class Histogram:
             if tier[memory.node] < len(ranks) - 1:
                 keep = max(keep, int(settings.headroom_fraction * memory.total_bytes))
             headroom[memory.node] = keep // PAGE_BYTES
-            room[memory.node] = (memory.free_bytes - keep) // PAGE_BYTES
+            free_bytes = memory.free_bytes - memory.reserve_bytes
+            room[memory.node] = (free_bytes - keep) // PAGE_BYTES
         near = np.argsort(distance, axis=1, kind="stable").astype(np.int64)
         return _Nodes(tier, room, headroom, near, len(ranks))
 
@@ -169,7 +171,10 @@ def _arranged(
         moved,
         target,
     )
-    rows = moved[:moves]
+    moved, target = moved[:moves], target[:moves]
+    turns = np.empty(moves, np.int64)
+    in_rounds(size[moved], source[moved], target, nodes.tier, nodes.tiers, nodes.room.copy(), turns)
+    rows, target = moved[turns], target[turns]
     page = page[rows]
     chunk, offset = page // CHUNK_PAGES, page % CHUNK_PAGES * PAGE_BYTES
     return Plan(
@@ -178,7 +183,7 @@ def _arranged(
         columns.address[chunk] + offset.astype(np.uint64),
         size[rows].astype(np.uint32),
         source[rows].astype(np.int16),
-        target[:moves].astype(np.int16),
+        target.astype(np.int16),
         rates.rate.reshape(-1)[page],
     )
 

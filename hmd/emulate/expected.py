@@ -15,7 +15,7 @@ LOADS = (0.25, 0.50, 0.75, 0.90)
 """Shares of a node's read bandwidth at which its loaded latency is measured."""
 
 # Of bench/membench.c, read_paced: lines between two pauses, instructions beside their loads.
-_STREAM_LINES = 64
+TURN_LINES = 64
 _TURN_INSTRUCTIONS = 10
 _FILLER_INSTRUCTIONS = 2
 
@@ -88,11 +88,14 @@ def random_bandwidth(preset: Preset, node: NodePreset) -> Asked:
     return Asked(low, "line fill buffers")
 
 
-def filler_turns(preset: Preset, node: NodePreset, utilisation: float) -> int:
-    """Return how long the streams have to pause, so that with the chase they make this load."""
+def stream_turn_ns(preset: Preset, node: NodePreset, utilisation: float) -> float:
+    """Return what 64 lines of each stream may take, for streams and chase to make this load."""
     chase_gbps = node.granularity_bytes / loaded_latency(node, utilisation).value
-    streams = max(1, preset.cpus - 1)
-    stream_gbps = (utilisation * node.read_bandwidth_gbps - chase_gbps) / streams
-    turn_ns = _STREAM_LINES * LINE_BYTES / stream_gbps
-    busy_ns = (_STREAM_LINES + _TURN_INSTRUCTIONS) * preset.core.instruction_ns
+    stream_gbps = (utilisation * node.read_bandwidth_gbps - chase_gbps) / max(1, preset.cpus - 1)
+    return TURN_LINES * LINE_BYTES / stream_gbps
+
+
+def filler_turns(preset: Preset, turn_ns: float) -> int:
+    """Return the turns of the empty loop for 64 lines of a stream to take so long."""
+    busy_ns = (TURN_LINES + _TURN_INSTRUCTIONS) * preset.core.instruction_ns
     return max(0, round((turn_ns - busy_ns) / (_FILLER_INSTRUCTIONS * preset.core.instruction_ns)))

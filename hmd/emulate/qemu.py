@@ -116,6 +116,7 @@ def _numa(preset: Preset) -> Iterator[str]:
     for i in range(len(preset.nodes)):
         for j in range(len(preset.nodes)):
             yield from ("-numa", f"dist,src={i},dst={j},val={preset.distance(i, j)}")
+    step = _bandwidth_step(preset)
     for initiator in initiators:
         for target, node in enumerate(preset.nodes):
             pair = f"hmat-lb,initiator={initiator},target={target},hierarchy=memory"
@@ -126,8 +127,17 @@ def _numa(preset: Preset) -> Iterator[str]:
                 ("write", node.write_bandwidth_gbps),
             ):
                 # The kernel shows the table's MiB/s entries as MB/s: give it those.
-                megabytes = round(speed * 1000)
+                megabytes = round(speed * 1000 / step) * step
                 yield from ("-numa", f"{pair},data-type={way}-bandwidth,bandwidth={megabytes}M")
+
+
+def _bandwidth_step(preset: Preset) -> int:
+    """Return the MB/s that HMAT's bandwidths are multiples of: its entries have 16 bits."""
+    peak = max(max(n.read_bandwidth_gbps, n.write_bandwidth_gbps) for n in preset.nodes) * 1000
+    step = 1
+    while peak / step > 65000:
+        step *= 2
+    return step
 
 
 def _share(tag: str, folder: Path, writable: bool) -> list[str]:

@@ -7,7 +7,7 @@ one small file a node at each tick (about 20 µs a node) and gives what is free 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,12 +41,15 @@ def read_topology(sysfs: Path = _SYSFS, tiers: Sequence[Sequence[int]] | None = 
     )
 
 
-def read_node_memory(topology: Topology, sysfs: Path = _SYSFS) -> tuple[NodeMemory, ...]:
+def read_node_memory(
+    topology: Topology, sysfs: Path = _SYSFS, reserves: Mapping[int, int] | None = None
+) -> tuple[NodeMemory, ...]:
     """Return total and free bytes of each node of ``topology``, in its order.
 
-    A node that has gone offline since has no bytes.
+    ``reserves`` are the kernel's own, by node id, as ``hmd.machine.reserves`` reads them. A node
+    that has gone offline since has no bytes.
     """
-    return tuple(_node_memory(sysfs, node.id) for node in topology.nodes)
+    return tuple(_node_memory(sysfs, node.id, reserves or {}) for node in topology.nodes)
 
 
 def _folder(sysfs: Path) -> Path:
@@ -59,13 +62,13 @@ def _online(sysfs: Path) -> list[int]:
     return sorted(int(match.group(1)) for match in names if match)
 
 
-def _node_memory(sysfs: Path, node: int) -> NodeMemory:
+def _node_memory(sysfs: Path, node: int, reserves: Mapping[int, int]) -> NodeMemory:
     text = read_bytes(_folder(sysfs) / f"node{node}/meminfo") or b""
-    return NodeMemory(node, _kib(_TOTAL, text), _kib(_FREE, text))
+    return NodeMemory(node, _kib(_TOTAL, text), _kib(_FREE, text), reserves.get(node, 0))
 
 
 def _total_bytes(sysfs: Path, node: int) -> int:
-    return _node_memory(sysfs, node).total_bytes
+    return _node_memory(sysfs, node, {}).total_bytes
 
 
 def _kib(pattern: re.Pattern[bytes], text: bytes) -> int:

@@ -48,8 +48,12 @@ class Topology:
 
 @dataclass(frozen=True, slots=True)
 class NodeMemory:
-    """Memory of a node now, in bytes (/sys/devices/system/node/nodeN/meminfo)."""
+    """Memory of a node now, in bytes (/sys/devices/system/node/nodeN/meminfo).
+
+    Of what is free, ``reserve_bytes`` are the kernel's own (:mod:`hmd.machine.reserves`).
+    """
 
     node: int
     total_bytes: int
     free_bytes: int
+    reserve_bytes: int = 0

@@ -26,7 +26,7 @@ from hmd.observe.snapshot import (
 )
 from hmd.observe.sums import Sums
 from hmd.observe.tally import FAILURE_REASONS, Tally
-from hmd.observe.tick import Tick
+from hmd.observe.tick import Stage, Tick
 from hmd.sample.sampler import Sampler
 
 MAX_LISTED = 256
@@ -102,6 +102,11 @@ class Observer:
         self._places = places
         self.latest = self._snapshot(places)
         return self.latest
+
+    def observed(self, seconds: float, failed: bool) -> None:
+        """Count what telling of a tick took itself; shows from the next tick on."""
+        self._tally.stage_seconds[Stage.OBSERVE].add(seconds)
+        self._tally.stage_failures[Stage.OBSERVE] += failed
 
     def status(self) -> bytes:
         """Return the status document as JSON, for the status socket."""

@@ -95,25 +95,32 @@ class AddressSpaces:
 
     def _owner(self, root: int, pages: Callable[[], Pages], now: float) -> ProcessId | None:
         state = self._roots.get(root)
-        if isinstance(state, _Owned):
-            if not alive(state.process, self._proc):
-                state = None
-            elif now - state.checked_s < RECHECK_S:
-                return state.process
-            elif self._matches(state.process, pages()):
-                state.checked_s = now
-                return state.process
-            else:
-                state = None
+        if isinstance(state, _Owned) and not alive(state.process, self._proc):
+            state = None
+        if isinstance(state, _Owned) and now - state.checked_s < RECHECK_S:
+            return state.process
         if isinstance(state, _Unknown) and now < state.retry_s:
             return None
-        owner = self._find(root, pages())
+        owner = self._look_up(root, state.process if isinstance(state, _Owned) else None, pages())
         if owner is not None:
             self._roots[root] = _Owned(owner, now)
             return owner
-        wait = min(state.wait_s * 2, LAST_RETRY_S) if state else FIRST_RETRY_S
+        wait = min(state.wait_s * 2, LAST_RETRY_S) if isinstance(state, _Unknown) else FIRST_RETRY_S
         self._roots[root] = _Unknown(now + wait, wait)
         return None
+
+    def _look_up(self, root: int, before: ProcessId | None, pages: Pages) -> ProcessId | None:
+        """Return the process that has these pages where the samples had them.
+
+        The process ``before`` keeps its root as long as it has the pages anywhere and no other
+        has them there: they may all have moved since, most of all by our own doing.
+        """
+        if before is not None and self._matches(before, pages):
+            return before
+        owner = self._find(root, pages)
+        if owner is None and before is not None and any(self._frames(before, pages)):
+            return before
+        return owner
 
     def _find(self, root: int, pages: Pages) -> ProcessId | None:
         """Return the one process that has most of these pages, None where two have as many.
@@ -137,14 +144,19 @@ class AddressSpaces:
 
     def _matches(self, process: ProcessId, pages: Pages) -> int:
         """Return how many of the pages this process has where the samples had them."""
+        frames = self._frames(process, pages)
+        return sum(frame == there for frame, (_, there) in zip(frames, pages, strict=True))
+
+    def _frames(self, process: ProcessId, pages: Pages) -> list[int | None]:
+        """Return where this process has the pages now, None for those that it has not."""
         try:
             fd = os.open(self._proc / str(process.pid) / "pagemap", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             if absent(error):
-                return 0
+                return [None] * len(pages)
             raise
         try:
-            return sum(_frame(fd, page) == frame for page, frame in pages)
+            return [_frame(fd, page) for page, _ in pages]
         finally:
             os.close(fd)
 

@@ -56,7 +56,7 @@ def test_memory_bound_to_a_node_is_counted_there(modelled: Machine, node: int) -
 @pytest.mark.parametrize("node", [0, 1])
 def test_dependent_loads_take_the_latency_of_their_node(modelled: Machine, node: int) -> None:
     asked = modelled.preset.nodes[node].read_latency_ns
-    measured = Bench(modelled).run("chase", node, asked).modelled_ns[0]
+    measured = Bench(modelled, modelled.preset, "0-1").run("chase", node, asked).modelled_ns[0]
     assert measured == pytest.approx(asked, rel=MODELLED_BOUND)
 
 

@@ -1,13 +1,14 @@
 /*
  * Memory microbenchmarks for hmd emulate --calibrate: runs in the guest, on one node's memory.
  *
- *   membench BAR chase  NODE ACCESSES              dependent loads on CPU 0
- *   membench BAR read   NODE LINES                 sequential loads, one a line, on all CPUs
- *   membench BAR write  NODE LINES                 sequential stores, one a line, on all CPUs
- *   membench BAR random NODE LINES                 independent loads of random lines, on all CPUs
- *   membench BAR loaded NODE ACCESSES FILLER       chase on CPU 0 while the other CPUs stream,
- *                                                  FILLER turns of an empty loop every 64 lines
+ *   membench BAR CPUS chase  NODE LINES          dependent loads on the first CPU
+ *   membench BAR CPUS read   NODE LINES          sequential loads, one a line
+ *   membench BAR CPUS write  NODE LINES          sequential stores, one a line
+ *   membench BAR CPUS random NODE LINES          independent loads of random lines
+ *   membench BAR CPUS loaded NODE LINES FILLER   chase on the first CPU while the others stream,
+ *                                                FILLER turns of an empty loop every 64 lines
  *
+ * CPUS is FIRST-LAST. The first CPU runs until it has moved LINES, and the others as long.
  * Prints one JSON line: for each CPU the modelled and the guest time that a line took, as medians
  * over short windows of modelled time. Each CPU is measured on its own clock while
  * all run, so that it does not matter when each ends; and a window in which the guest's kernel
@@ -51,11 +52,12 @@ typedef void turn_fn(struct worker *worker);
 struct worker {
 	pthread_t thread;
 	unsigned cpu;
+	bool leader;
 	turn_fn *turn;       /* moves some lines, adds them to `lines` */
 	uint64_t *buffer;
 	uint64_t position;   /* in lines, or a pointer for the chase */
 	uint64_t lines;
-	uint64_t wanted;     /* the leader (CPU 0) runs until it has these */
+	uint64_t wanted;     /* the leader runs until it has these */
 	unsigned windows;
 	double *modelled_ps, *guest_ns; /* of a line, window by window */
 };
@@ -230,12 +232,11 @@ static void read_random(struct worker *worker)
  */
 static void measure(struct worker *worker)
 {
-	bool leader = worker->cpu == 0;
 	uint64_t window = worker->turn == chase ? CHASE_WINDOW_PS : WINDOW_PS;
 	uint64_t modelled = modelled_ps(worker->cpu), guest = guest_ns(), done = 0;
 
 	worker->lines = 0;
-	while (leader ? worker->lines < worker->wanted : !atomic_load(&stop)) {
+	while (worker->leader ? worker->lines < worker->wanted : !atomic_load(&stop)) {
 		worker->turn(worker);
 		uint64_t modelled_now = modelled_ps(worker->cpu);
 		if (modelled_now < modelled + window || worker->windows == MAX_WINDOWS)
@@ -292,7 +293,7 @@ static void report(struct worker *worker)
 	printf("]}\n");
 }
 
-static turn_fn *turn_of(const char *mode, unsigned cpu)
+static turn_fn *turn_of(const char *mode, bool leader)
 {
 	if (!strcmp(mode, "read"))
 		return read_block;
@@ -300,28 +301,32 @@ static turn_fn *turn_of(const char *mode, unsigned cpu)
 		return write_block;
 	if (!strcmp(mode, "random"))
 		return read_random;
-	return cpu == 0 ? chase : read_paced;
+	return leader ? chase : read_paced;
 }
 
 int main(int argc, char **argv)
 {
 	static struct worker worker[MAX_CPUS];
+	unsigned first, last;
 
-	if (argc < 5)
+	if (argc < 6 || sscanf(argv[2], "%u-%u", &first, &last) != 2 || last < first)
 		return 2;
 	open_shared(argv[1]);
+	if (last >= header->vcpus)
+		return 2;
 	run_model(0);
-	const char *mode = argv[2];
-	unsigned node = strtoul(argv[3], NULL, 0);
-	uint64_t wanted = strtoull(argv[4], NULL, 0);
-	filler = argc > 5 ? strtoull(argv[5], NULL, 0) : 0;
-	workers = strcmp(mode, "chase") ? header->vcpus : 1;
-	for (unsigned cpu = 0; cpu < workers; cpu++) {
+	const char *mode = argv[3];
+	unsigned node = strtoul(argv[4], NULL, 0);
+	uint64_t wanted = strtoull(argv[5], NULL, 0);
+	filler = argc > 6 ? strtoull(argv[6], NULL, 0) : 0;
+	workers = strcmp(mode, "chase") ? last - first + 1 : 1;
+	for (unsigned i = 0; i < workers; i++) {
 		uint64_t *buffer = buffer_on(node);
-		turn_fn *turn = turn_of(mode, cpu);
+		turn_fn *turn = turn_of(mode, i == 0);
 
-		worker[cpu] = (struct worker){
-			.cpu = cpu,
+		worker[i] = (struct worker){
+			.cpu = first + i,
+			.leader = i == 0,
 			.turn = turn,
 			.buffer = buffer,
 			.wanted = wanted,
@@ -330,15 +335,15 @@ int main(int argc, char **argv)
 		};
 		if (turn == chase) {
 			link_lines(buffer);
-			worker[cpu].position = (uint64_t)buffer;
+			worker[i].position = (uint64_t)buffer;
 		}
 	}
 	run_model(1);
-	for (unsigned cpu = 0; cpu < workers; cpu++)
-		if (pthread_create(&worker[cpu].thread, NULL, work, &worker[cpu]))
+	for (unsigned i = 0; i < workers; i++)
+		if (pthread_create(&worker[i].thread, NULL, work, &worker[i]))
 			die("pthread_create");
-	for (unsigned cpu = 0; cpu < workers; cpu++)
-		pthread_join(worker[cpu].thread, NULL);
+	for (unsigned i = 0; i < workers; i++)
+		pthread_join(worker[i].thread, NULL);
 	run_model(0);
 	report(worker);
 	return 0;

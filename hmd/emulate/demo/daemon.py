@@ -18,7 +18,7 @@ from hmd.emulate.demo.placement import service
 from hmd.errors import HmdError
 
 SOCKET = "/run/hmd/hmd.sock"
-TICK_S = 4.0
+TICK_S = 6.0
 START_TIMEOUT_S = 300
 
 # Settings of the demonstration that differ from the defaults, and why:
@@ -35,12 +35,12 @@ rescan: 2s
 targets:
 {targets}sample:
   sampler: emulated
-  period: 31
+  period: 97
 decide:
   policy: histogram
   histogram:
     headroom: 0%
-    headroom_min: 4MiB
+    headroom_min: 1MiB
 migrate:
   rate: 10GiB/s
 observe:

@@ -10,6 +10,7 @@ import re
 
 from hmd.emulate.boot import Machine
 from hmd.errors import HmdError
+from hmd.machine.reserves import reserve_bytes
 
 HUGE_PAGE_BYTES = 2 << 20
 # khugepaged raises this to keep whole 2 MiB blocks free (set_recommended_min_free_kbytes): 40 MiB
@@ -27,18 +28,6 @@ def free_bytes(machine: Machine, node: int) -> int:
     return int(found[1]) << 10
 
 
-def low_watermark_bytes(machine: Machine, node: int) -> int:
-    """Return what the kernel keeps free on a node before it hands out another node's memory."""
-    text = machine.run(["cat", "/proc/zoneinfo"], check=True).stdout
-    pages, current = 0, -1
-    for line in text.splitlines():
-        if heading := re.match(r"Node (\d+), zone", line):
-            current = int(heading[1])
-        elif current == node and (low := re.match(r"\s+low\s+(\d+)", line)):
-            pages += int(low[1])
-    return pages * 4096
-
-
 def release(machine: Machine, node: int) -> None:
     """Give back what ``leave`` has set aside."""
     _set_aside(machine, node, 0)
@@ -47,12 +36,13 @@ def release(machine: Machine, node: int) -> None:
 def leave(machine: Machine, node: int, wanted_bytes: int) -> int:
     """Set aside all of a node but ``wanted_bytes`` for a program; returns what is left for it.
 
-    What the kernel keeps below its low watermark is left on top: a program does not get it.
+    What the kernel keeps back is left on top: a program does not get it.
     """
     release(machine, node)
     script = f"sysctl -qw vm.min_free_kbytes={MIN_FREE_KBYTES}; echo 3 > /proc/sys/vm/drop_caches"
     machine.run(["sh", "-c", script], check=True)
-    kept = low_watermark_bytes(machine, node)
+    text = machine.run(["cat", "/proc/zoneinfo"], check=True).stdout
+    kept = reserve_bytes(text.encode())[node]
     spare = free_bytes(machine, node) - kept - wanted_bytes
     _set_aside(machine, node, max(0, spare // HUGE_PAGE_BYTES))
     return free_bytes(machine, node) - kept

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hmd.emulate.assets import compile_static
@@ -21,12 +21,25 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class HotSet:
-    """Settings of the program; it moves its hot set after half of ``seconds``."""
+    """Settings of the program; it moves its hot set after half of ``seconds``.
+
+    Without hmd nothing changes with time, and ``still_seconds`` are enough.
+    """
 
     footprint_bytes: int = 64 * MIB
     hot_bytes: int = 24 * MIB
-    seconds: float = 48.0
+    seconds: float = 72.0
+    still_seconds: float = 18.0
     interval_ms: int = 500
+
+    def in_way(self, way: Way) -> HotSet:
+        """Return the settings with the time that a way takes."""
+        return self if way is Way.HMD else replace(self, seconds=self.still_seconds)
+
+    @property
+    def settled(self) -> tuple[float, float]:
+        """The time in which rates are measured: the last two fifths of the second phase."""
+        return self.seconds * 0.8, self.seconds
 
     def command(self) -> list[str]:
         """Return the program's command line, compiled where it is not yet."""

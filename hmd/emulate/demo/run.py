@@ -121,30 +121,30 @@ class _HotSetTrials:
         """Run it in a way; of hmd's, keep what the daemon says."""
         stage, program = self._stage, self._program
         with stage.prepared(HOTSET, way, program.hot_bytes) as self._fast_bytes:
-            self._runs[way] = run_hot_set(stage.machine, program, way, stage.meter)
+            self._runs[way] = run_hot_set(stage.machine, program.in_way(way), way, stage.meter)
         if daemon is not None:
             with stage.meter.paused():
                 self._moved, self.heat = daemon.moved(HOTSET), daemon.ask("heatmap")
 
     def result(self) -> ProgramResult:
-        """Sum the four runs up, by their last two fifths of a phase."""
+        """Sum the four runs up."""
         program, ours, meter = self._program, self._runs[Way.HMD], self._stage.meter
-        half, end = program.seconds / 2, program.seconds
-        settled = (end - half * 0.4, end)
-        rates = {way: Rates(*run.rate(*settled)) for way, run in self._runs.items()}
+        rates = {
+            way: Rates(*run.rate(*program.in_way(way).settled)) for way, run in self._runs.items()
+        }
         slow = self._stage.preset.nodes[SLOW_NODE]
         at_a_quarter_s = program.hot_bytes / (slow.read_bandwidth_gbps * 1e9 / 4)
         return ProgramResult(
             rates=rates,
             fast_share_before=ours.fast_share(0, 1.0),
-            fast_share_after=ours.fast_share(*settled),
+            fast_share_after=ours.fast_share(*program.settled),
             pages_promoted=self._moved.promoted_pages,
             pages_demoted=self._moved.demoted_pages,
             integrity_ok=all(run.integrity_ok for run in self._runs.values()),
             hot_bytes=program.hot_bytes,
             fast_bytes=self._fast_bytes,
             seconds_to_recover=ours.seconds_to_recover(
-                half, rates[Way.HMD].modelled_ops_per_s, RECOVERED
+                program.seconds / 2, rates[Way.HMD].modelled_ops_per_s, RECOVERED
             ),
             recover_limit_s=at_a_quarter_s * meter.dilation + 2 * TICK_S,
         )

@@ -65,13 +65,13 @@ def test_only_the_demotions_that_are_needed_are_made() -> None:
     assert (done.promoted_pages, done.demoted_pages) == (512, 212)
 
 
-def test_demotions_come_just_before_the_promotions_that_need_them() -> None:
+def test_demotions_come_together_before_the_promotions_that_need_them() -> None:
     weights = steps(2048, (512, 0.0), (512, 1.0))
     node = np.repeat(np.array([0, 1], np.int8), [512, 1536])
     run = rehearsal(weights, node, 512 + HEADROOM, 4096)
     run.tick()
     up = run.plan.to_node == 0
-    assert up.tolist() == [False, True] * 512
+    assert up.tolist() == [False] * 512 + [True] * 512
 
 
 def test_a_converged_machine_is_left_alone() -> None:
@@ -140,6 +140,16 @@ def test_lost_headroom_is_restored_once_half_of_it_is_gone() -> None:
     assert run.tick().demoted_pages == HEADROOM // 2 + 1
     assert run.free_pages(0) == HEADROOM
     assert run.fast_share == 1.0
+
+
+def test_what_the_kernel_keeps_back_is_no_room() -> None:
+    weights = steps(2048, (512, 1.0))
+    run = rehearsal(weights, np.ones(2048, np.int8), 512 + HEADROOM, 4096)
+    run.heat.update(run.sample())
+    fast, slow = run.machine.memory
+    memory = (replace(fast, reserve_bytes=200 * PAGE_BYTES), slow)
+    plan = Histogram(SETTINGS).plan(run.heat, replace(run.machine, memory=memory))
+    assert len(plan) == 512 - 200
 
 
 def test_headroom_is_a_share_of_large_nodes() -> None:

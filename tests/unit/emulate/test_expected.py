@@ -5,6 +5,7 @@ from hmd.emulate.expected import (
     loaded_factor,
     loaded_latency,
     random_bandwidth,
+    stream_turn_ns,
     write_bandwidth,
 )
 from hmd.emulate.flags import with_cpus, with_nodes
@@ -46,6 +47,7 @@ def test_a_store_reads_its_line_first() -> None:
 def test_more_load_needs_shorter_pauses_and_all_loads_can_be_made(name: str) -> None:
     preset = load(name)
     for node in preset.nodes:
-        turns = [filler_turns(preset, node, share) for share in (0.25, 0.5, 0.75, 0.9)]
+        times = [stream_turn_ns(preset, node, share) for share in (0.25, 0.5, 0.75, 0.9)]
+        turns = [filler_turns(preset, time) for time in times]
         assert turns == sorted(turns, reverse=True)
         assert turns[-1] > 0

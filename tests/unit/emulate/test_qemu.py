@@ -1,7 +1,9 @@
 from pathlib import Path
 
+import pytest
+
 from hmd.emulate.flags import with_nodes
-from hmd.emulate.preset import Preset, load
+from hmd.emulate.preset import BUNDLED, Preset, load
 from hmd.emulate.qemu import BootFiles, Model, command_line
 
 
@@ -54,3 +56,17 @@ def test_the_root_is_read_only_and_commas_in_folders_are_escaped() -> None:
     assert root.endswith("readonly=on")
     assert "path=/a,,b," in writable
     assert "readonly" not in writable
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+def test_hmat_bandwidths_fit_its_sixteen_bits_and_are_near_those_asked(name: str) -> None:
+    preset = load(name)
+    told = [
+        int(word.split("bandwidth=")[1].removesuffix("M"))
+        for word in after(words_of(preset), "-numa")
+        if "read-bandwidth,bandwidth=" in word
+    ]
+    unit = min(value & -value for value in told)
+    assert max(told) / unit < 65535
+    for value, node in zip(told, preset.nodes, strict=True):
+        assert value == pytest.approx(node.read_bandwidth_gbps * 1000, rel=0.001)

@@ -12,7 +12,7 @@ from hmd.machine.topology import Topology
 from hmd.observe.observer import Observer, Places
 from hmd.observe.snapshot import HEAT_LOG2
 from hmd.observe.tally import MAX_TARGETS, OTHER, Durations, Tally
-from hmd.observe.tick import Tick
+from hmd.observe.tick import Stage, Tick
 
 from .conftest import BATCH, REDIS, QuietSampler, batch
 
@@ -45,6 +45,16 @@ def test_moves_are_counted_by_process_target_and_flow(observer: Observer, tick: 
     assert now.moved_bytes[3, 2] == 0
     assert (now.promoted_bytes, now.demoted_bytes) == (512 * PAGE, PAGE)
     assert now.failed_pages == now.pages_by_status["busy"] == 1
+
+
+def test_telling_is_timed_too(observer: Observer, tick: Tick) -> None:
+    observer.observe(tick, places())
+    observer.observed(0.003, failed=True)
+    now = observer.observe(tick, places())
+    assert now.stage_seconds[Stage.OBSERVE].sum_s == pytest.approx(0.003)
+    assert now.stage_failures == {stage: 2 * (stage is Stage.DECIDE) for stage in Stage} | {
+        Stage.OBSERVE: 1
+    }
 
 
 def test_a_dry_run_moves_no_bytes(observer: Observer, tick: Tick) -> None:

@@ -183,6 +183,19 @@ def test_an_answer_is_kept_until_it_is_looked_up_again(machine: Machine) -> None
     assert spaces.index(at(7, {2: 22})).tolist() == [1]
 
 
+def test_a_process_keeps_its_root_when_all_its_pages_have_moved(machine: Machine) -> None:
+    clock = Clock()
+    spaces = AddressSpaces(machine.proc, clock)
+    spaces.track([machine.run(10, 1, {1: 11})])
+    assert spaces.index(at(7, {1: 11})).tolist() == [0]
+    machine.run(10, 1, {1: 77})
+    clock.now += RECHECK_S
+    assert spaces.index(at(7, {1: 11})).tolist() == [0]
+    # Pages that it does not have at all are those of whoever has the root now.
+    clock.now += RECHECK_S
+    assert spaces.index(at(7, {5: 55})).tolist() == [-1]
+
+
 def test_a_root_that_is_nobodys_is_looked_up_less_and_less(machine: Machine) -> None:
     clock = Clock()
     spaces = AddressSpaces(machine.proc, clock)

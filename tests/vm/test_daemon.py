@@ -1,0 +1,105 @@
+"""The daemon at its work in the guest: a program on the slow node becomes fast.
+
+tests/vm/programs/daemon.py runs it, kills it, reloads it, and lets its target exit, all in one
+run; here is what is right.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hmd.emulate.boot import Machine
+
+PROGRAMS = Path(__file__).with_name("programs")
+CHECKOUT = Path(__file__).parents[2]
+MIB = 1 << 20
+HOT_BYTES = 12 * MIB
+"""Three quarters of the program's memory, all of which is hot."""
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module")
+def found(machine: Machine, machine_share: Path) -> dict[str, Any]:
+    gather = machine_share / "gather"
+    subprocess.run(
+        ["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", gather, PROGRAMS / "gather.c"],
+        check=True,
+    )
+    folder = machine_share / "daemon"
+    folder.mkdir()
+    argv = [sys.executable, str(PROGRAMS / "daemon.py"), str(gather), str(folder)]
+    try:
+        done = machine.run(argv, cwd=CHECKOUT, timeout=800)
+    finally:
+        machine.stop_model()
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def test_it_sees_the_machine_and_the_program(found: dict[str, Any]) -> None:
+    first = found["first"]
+    assert first["tiers"] == [[0], [1]]
+    assert first["sampler"]["name"] == "emulated"
+    assert [p["name"] for p in first["processes"]] == ["gather"]
+
+
+def test_it_promotes_what_is_hot(found: dict[str, Any]) -> None:
+    process = found["promoted"]["processes"][0]
+    fast, slow = process["resident_bytes"]
+    assert fast > HOT_BYTES > slow
+    assert process["promoted_bytes"] >= HOT_BYTES
+    assert process["fast_share"] > 0.75
+    assert found["promoted"]["moves"]["promoted_bytes"] >= process["promoted_bytes"]
+
+
+def test_metrics_tell_the_same(found: dict[str, Any]) -> None:
+    metrics = found["metrics"]
+    flow = "hmd_moved_bytes_total from_numa_node=1 from_tier=1 to_numa_node=0 to_tier=0"
+    assert metrics[flow] >= HOT_BYTES
+    assert metrics["hmd_target_promoted_bytes_total target=gather"] >= HOT_BYTES
+    assert metrics["hmd_target_fast_access_ratio target=gather"] > 0.75
+    assert metrics["hmd_target_resident_bytes target=gather tier=0"] > HOT_BYTES
+    assert metrics["hmd_samples_total"] > 100
+    assert metrics["hmd_sampler_info sampler=emulated"] == 1
+    assert metrics["hmd_node_tier numa_node=1"] == 1
+    assert sum(v for k, v in metrics.items() if k.startswith("hmd_heat_pages ")) >= 16 * MIB / 4096
+
+
+def test_it_takes_up_its_work_after_a_kill(found: dict[str, Any]) -> None:
+    restarted = found["restarted"]
+    assert restarted["pid"] != found["promoted"]["pid"]
+    assert restarted["processes"][0]["pid"] == found["promoted"]["processes"][0]["pid"]
+
+
+def test_a_broken_file_changes_nothing(found: dict[str, Any]) -> None:
+    broken, after = found["broken"], found["after_broken"]
+    assert broken["pid"] == after["pid"] == found["restarted"]["pid"]
+    assert "'tick' is already set in line 1" in broken["reload"]["error"]
+    assert found["broken_metrics"]["hmd_config_last_reload_successful"] == 0
+    assert [t["name"] for t in after["targets"]] == ["gather"]
+    assert after["processes"][0]["pid"] == broken["processes"][0]["pid"]
+
+
+def test_a_mended_file_keeps_what_was_learned(found: dict[str, Any]) -> None:
+    assert found["mended"]["ticks"] > found["after_broken"]["ticks"]
+    assert found["mended"]["processes"][0]["resident_bytes"][0] > HOT_BYTES
+
+
+def test_it_survives_its_target(found: dict[str, Any]) -> None:
+    assert found["exited"]["processes"] == []
+    for when in ("promoted", "after_broken", "exited"):
+        assert not any(found[when]["stage_failures"].values()), found["log"]
+
+
+def test_it_stops_cleanly(found: dict[str, Any]) -> None:
+    assert found["code"] == 0
+    assert not found["socket_left"]
+    assert "Traceback" not in found["log"]
