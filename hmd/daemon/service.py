@@ -216,6 +216,7 @@ class Service:
                 self._reload = True
             else:
                 self._stop = True
+                self.stages.mover.stop()
 
         numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         old = {number: signal.signal(number, on_signal) for number in numbers}

@@ -13,9 +13,6 @@ from hmd.observe.observer import Setting
 from hmd.sample.choose import SampleSettings
 from hmd.sample.period import PeriodSettings
 
-MAX_APPLY_S = 1.0
-"""The longest that one plan may take, so that a stop is heard within two seconds."""
-
 QUERY_S = 0.25e-6
 """What it costs to ask where a page is."""
 
@@ -64,13 +61,13 @@ def sweep_settings(config: Config) -> SweepSettings:
 
 
 def mover_settings(config: Config) -> MoverSettings:
-    """Return how pages move; a tick may spend a tick's worth of the rate."""
+    """Return how pages move; a tick may spend a tick's worth of the rate, and of time."""
     migrate = config.migrate
     return MoverSettings(
         rate_bytes_per_s=migrate.rate,
         burst_s=config.tick,
         call_target_s=migrate.batch,
-        apply_limit_s=min(config.tick, MAX_APPLY_S),
+        apply_limit_s=config.tick,
         move_shared=migrate.move_all,
         dry_run=migrate.dry_run,
     )

@@ -32,7 +32,7 @@ from hmd.machine.emulated import SharedMemory
 DEFAULT_DILATION = 20.0
 """Host and guest time over modelled time: about what emulation costs a program that misses."""
 
-SHARED_BYTES = 16 << 20  # counters and rings; a power of two, as a PCI BAR has to be
+SHARED_BYTES = 64 << 20  # counters and rings; a power of two, as a PCI BAR has to be
 
 _INIT_SOURCE = Path(__file__).with_name("guest") / "init.c"
 

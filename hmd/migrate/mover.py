@@ -79,6 +79,10 @@ class Mover:
         flags = MoveFlags.MOVE_ALL if settings.move_shared else MoveFlags.MOVE
         self._transfer = Transfer(calls, stat, clock, size, flags, settings.tries)
 
+    def stop(self) -> None:
+        """Defer what is left, of this plan and of all to come; a signal handler may call it."""
+        self._transfer.stopping = True
+
     def budget_bytes(self, now_s: float | None = None) -> int:
         """Return how many bytes a plan may move now."""
         return self._bucket.available_bytes(self._clock() if now_s is None else now_s)

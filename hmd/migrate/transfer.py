@@ -86,6 +86,7 @@ class Transfer:
         self._tries = tries
         self.size = size
         self.stats = TransferStats()
+        self.stopping = False
 
     def is_gone(self, process: ProcessId) -> bool:
         """Return True where the process has exited, though its pid may be another's by now."""
@@ -115,7 +116,8 @@ class Transfer:
     ) -> npt.NDArray[np.int16]:
         """Move pages (of ``weights`` 4 KiB units) to the node; returns a Status a page.
 
-        Ends early, with the rest DEFERRED, when the clock reaches the deadline.
+        Ends early, with the rest DEFERRED, when the clock reaches the deadline, or once
+        ``stopping`` is set.
         """
         status = np.full(len(addresses), Status.PENDING, np.int16)
         tries = np.zeros(len(addresses), np.int32)
@@ -151,7 +153,7 @@ class Transfer:
         process may exit and its pid go to another. That takes all pids in between to be used up
         within microseconds, and costs the stranger the place of some pages, never their content.
         """
-        if self._clock() >= deadline_s:
+        if self.stopping or self._clock() >= deadline_s:
             return Status.DEFERRED
         return Status.GONE if self.is_gone(process) else None
 

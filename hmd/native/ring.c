@@ -172,8 +172,8 @@ static void ring_note(const struct hmd_ring_source *source, uint64_t tail,
 }
 
 /*
- * Moves what is in the ring into the columns. Returns 1 where records are left because the
- * columns are full, else 0. Bounded: at most data_bytes / 8 records a call.
+ * Moves what is in the ring into the columns. Samples that find the columns full are lost, so that
+ * the next call gets new ones; returns 1 where there were any, else 0. Bounded: at most data_bytes / 8 records a call.
  */
 static int hmd_ring_drain(const struct hmd_ring_source *source, struct hmd_ring_columns *columns,
 	       struct hmd_ring_counts *counts)
@@ -184,7 +184,7 @@ static int hmd_ring_drain(const struct hmd_ring_source *source, struct hmd_ring_
 	uint64_t tail = __atomic_load_n(&page->data_tail, __ATOMIC_RELAXED);
 	struct ring_places places = ring_places(source->sample_type);
 	uint64_t copy[1 + RING_FIELDS];
-	int more = 0;
+	int over = 0;
 
 	if (head - tail > source->data_bytes || (head | tail) % sizeof(uint64_t)) {
 		counts->corrupt++;
@@ -209,8 +209,8 @@ static int hmd_ring_drain(const struct hmd_ring_source *source, struct hmd_ring_
 		} else if (header.size != sample_bytes) {
 			counts->corrupt++;
 		} else if (columns->count >= columns->capacity) {
-			more = 1;
-			break;
+			counts->lost++;
+			over = 1;
 		} else {
 			if (sample_bytes > source->data_bytes - offset) {
 				ring_copy(source, tail, copy, sample_bytes);
@@ -222,5 +222,5 @@ static int hmd_ring_drain(const struct hmd_ring_source *source, struct hmd_ring_
 		tail += header.size;
 	}
 	__atomic_store_n(&page->data_tail, tail, __ATOMIC_RELEASE);
-	return more;
+	return over;
 }

@@ -188,5 +188,5 @@ class Ring:
         )
 
     def drain(self, columns: Columns) -> bool:
-        """Append what is in the ring; True where records are left because columns are full."""
+        """Append what is in the ring; True where samples are lost because columns are full."""
         return bool(lib.hmd_ring_drain(self._source, columns._c, self._counts))

@@ -22,7 +22,10 @@ from hmd.sample.ring import Columns, RingCounts
 from hmd.sample.sampler import SamplerStats
 
 READ_ROWS = 1 << 16
-"""Most rows of one read, which bounds its time; the rest waits in the rings."""
+"""Most rows of one read, which bounds its time; what is more is lost, and counted so.
+
+If it waited in the rings, each read would begin with what the last one left, and heat would be
+that of long ago."""
 
 USER_END = np.uint64(1 << 56)
 """No user address lies above (x86-64 with five levels; Documentation/arch/x86/x86_64/mm.rst)."""
@@ -131,7 +134,7 @@ class RingSampler:
         self._started = bool(processes)
 
     def read(self) -> AccessBatch:
-        """Drain all rings; what does not fit into the most rows of a read comes next time."""
+        """Drain all rings; what does not fit into the most rows of a read is lost."""
         if self._closed:
             return AccessBatch.empty()
         columns = self._columns
@@ -167,10 +170,9 @@ class RingSampler:
     def _drain(self, columns: Columns) -> None:
         # Starts after the ring at which the last read was full, so that no busy CPU starves others.
         rings = self._rings[self._first :] + self._rings[: self._first]
-        for passed, ring in enumerate(rings):
-            if ring.drain(columns):
-                self._first = (self._first + passed + 1) % len(rings)
-                break
+        over = [ring.drain(columns) for ring in rings]
+        if any(over):
+            self._first = (self._first + over.index(True) + 1) % len(rings)
         counts = [ring.counts for ring in self._rings]
         self.stats.lost = sum(c.lost for c in counts)
         self.stats.throttled = sum(c.throttled for c in counts)

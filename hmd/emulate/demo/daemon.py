@@ -18,7 +18,7 @@ from hmd.emulate.demo.placement import service
 from hmd.errors import HmdError
 
 SOCKET = "/run/hmd/hmd.sock"
-TICK_S = 6.0
+TICK_S = 8.0
 START_TIMEOUT_S = 300
 
 # Settings of the demonstration that differ from the defaults, and why:

@@ -27,7 +27,7 @@ class HotSet:
     """
 
     footprint_bytes: int = 64 * MIB
-    hot_bytes: int = 24 * MIB
+    hot_bytes: int = 16 * MIB
     seconds: float = 72.0
     still_seconds: float = 18.0
     interval_ms: int = 500

@@ -46,7 +46,7 @@ class Settings:
     hot_set: HotSet = field(default_factory=HotSet)
     redis: RedisLoad = field(default_factory=RedisLoad)
     redis_rounds: int = 2
-    redis_rounds_to_settle: int = 3
+    redis_rounds_to_settle: int = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,7 @@ def demonstrate(folder: Path, settings: Settings, say: Say) -> Demonstration:
     warm_kernels()
     say(f"booting {preset.description}")
     with Machine(preset, share=[folder], dilation=DILATION) as machine:
+        fast_node.prepare(machine)
         machine.start_model()
         stage = _Stage(machine, preset, Meter(machine), folder, say)
         hot_set, redis = _HotSetTrials(stage, settings), _RedisTrials(stage, settings)
