@@ -56,17 +56,21 @@ class Job:
         self._agent = agent
         self._number = number
         self._sinks = sinks
+        self._refused: Exception | None = None  # what a sink raised
         self._ended = threading.Event()
         self._stdin_room = threading.Semaphore(1)
 
     def wait(self, timeout: float | None = None) -> int:
         """Exit code, or minus the signal that ended it.
 
-        Raises subprocess.TimeoutExpired (the job goes on), GuestError if the machine ended.
+        Raises subprocess.TimeoutExpired (the job goes on), GuestError if the machine ended, and
+        what its output's sink raised, for which the job was killed.
         """
         if not self._ended.wait(timeout):
             assert timeout is not None
             raise subprocess.TimeoutExpired(self.args, timeout)
+        if self._refused is not None:
+            raise self._refused
         if self.returncode is None:
             raise GuestError(self._agent.death)
         return self.returncode
@@ -102,15 +106,23 @@ class Job:
 
     def receive(self, kind: Frame, payload: bytes) -> None:
         """Take one of this job's frames; called on the agent's reader thread."""
-        if kind is Frame.STDOUT:
-            self._sinks[0](payload)
-        elif kind is Frame.STDERR:
-            self._sinks[1](payload)
+        if kind in (Frame.STDOUT, Frame.STDERR):
+            self._put(self._sinks[kind is Frame.STDERR], payload)
         elif kind is Frame.STDIN_TAKEN:
             self._stdin_room.release()
         elif kind is Frame.EXIT:
             self.returncode = os.waitstatus_to_exitcode(struct.unpack("<I", payload)[0])
             self.abandon()
+
+    def _put(self, sink: Sink, payload: bytes) -> None:
+        """Give output away; where that fails, the job is of no more use, but others may be."""
+        if self._refused is not None:
+            return
+        try:
+            sink(payload)
+        except Exception as error:
+            self._refused = error
+            self.kill()
 
     def abandon(self) -> None:
         """No more frames will come."""

@@ -86,9 +86,9 @@ class CorePreset(_Checked):
     """What one CPU can overlap."""
 
     instruction_ns: Annotated[float, Field(gt=0, le=100)]
-    reorder_window: Annotated[int, Field(ge=1, le=4096)]
-    line_fill_buffers: Annotated[int, Field(ge=1, le=256)]
-    prefetch_streams: Annotated[int, Field(ge=1, le=64)]
+    reorder_window: Annotated[int, Field(ge=1, le=1024)]
+    line_fill_buffers: Annotated[int, Field(ge=1, le=64)]
+    prefetch_streams: Annotated[int, Field(ge=1, le=32)]
     source: str
 
 

@@ -201,8 +201,12 @@ class SharedMemory:
 
     @property
     def dilation(self) -> float:
-        """Host (and guest) time over modelled time."""
+        """Host (and guest) time over modelled time; a change holds from the next start on."""
         return float(self._header["dilation"][0])
+
+    @dilation.setter
+    def dilation(self, factor: float) -> None:
+        self._header["dilation"][0] = factor
 
     @property
     def clock_ps(self) -> int:

@@ -202,3 +202,14 @@ def test_a_killed_launcher_leaves_no_process_and_no_file(number: signal.Signals)
     until(lambda: not any(alive(pid) for pid in family))
     assert not any("hmd" in path.name for path in listing() - before)
     assert not any(path.startswith(("/dev/shm/", "/tmp/hmd")) for path in held)
+
+
+def test_a_sink_that_fails_ends_its_job_and_no_other(machine: Machine) -> None:
+    def full(_: bytes) -> None:
+        raise OSError("no space left")
+
+    other = machine.start(["sleep", "1"], stdout=full, stderr=full)
+    job = machine.start(["sh", "-c", "echo out; sleep 600"], stdout=full, stderr=full)
+    with pytest.raises(OSError, match="no space left"):
+        job.wait(60)
+    assert other.wait(60) == 0

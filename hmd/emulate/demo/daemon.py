@@ -18,11 +18,11 @@ from hmd.emulate.demo.placement import service
 from hmd.errors import HmdError
 
 SOCKET = "/run/hmd/hmd.sock"
-TICK_S = 8.0
+TICK_S = 10.0
 START_TIMEOUT_S = 300
 
 # Settings of the demonstration that differ from the defaults, and why:
-# tick      the machine runs DILATION times slower than the one it models, and so does the daemon
+# tick      the machine runs many times slower than the one it models, and so does the daemon
 # headroom  the fast node is cut to the hot set and a tenth; a share of the whole node is more
 # period    fixed: the emulated CPU is so slow that the daemon's own work would use up any quota
 _TARGET = """\
@@ -35,7 +35,7 @@ rescan: 2s
 targets:
 {targets}sample:
   sampler: emulated
-  period: 97
+  period: 47
 decide:
   policy: histogram
   histogram:

@@ -1,12 +1,14 @@
 """Leaving a program so much memory of the fast node and no more.
 
 The rest is set aside as 2 MiB huge pages (hugetlbpage.rst, the per-node nr_hugepages): memory
-that nobody maps, that the kernel neither swaps nor hands out, and that no process has to hold.
+that nobody maps, that the kernel neither swaps nor hands out, and that no process has to hold;
+and what is less than such a page as a file in a tmpfs bound to the node.
 """
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from hmd.emulate.boot import Machine
 from hmd.errors import HmdError
@@ -16,6 +18,7 @@ HUGE_PAGE_BYTES = 2 << 20
 # khugepaged raises this to keep whole 2 MiB blocks free (set_recommended_min_free_kbytes): 40 MiB
 # of a node of 1 GiB, as much as the hot set itself.
 MIN_FREE_KBYTES = 8192
+_REST = Path("/run/hmd-aside/rest")
 _COUNT = "/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages"
 
 
@@ -28,15 +31,18 @@ def free_bytes(machine: Machine, node: int) -> int:
     return int(found[1]) << 10
 
 
-def prepare(machine: Machine) -> None:
+def prepare(machine: Machine, node: int) -> None:
     """Make the kernel keep little back, and hide little in lists of free pages by CPU."""
     settings = [f"vm.min_free_kbytes={MIN_FREE_KBYTES}", "vm.percpu_pagelist_high_fraction=1000"]
     machine.run(["sysctl", "-qw", *settings], check=True)
+    mount = f"mount -t tmpfs -o mpol=bind:{node} tmpfs {_REST.parent}"
+    machine.run(["sh", "-c", f"mkdir -p {_REST.parent} && {mount}"], check=True)
 
 
 def release(machine: Machine, node: int) -> None:
     """Give back what ``leave`` has set aside."""
-    _set_aside(machine, node, 0)
+    machine.run(["rm", "-f", str(_REST)], check=True)
+    _set_huge_pages(machine, node, 0)
 
 
 def leave(machine: Machine, node: int, wanted_bytes: int) -> int:
@@ -49,10 +55,13 @@ def leave(machine: Machine, node: int, wanted_bytes: int) -> int:
     text = machine.run(["cat", "/proc/zoneinfo"], check=True).stdout
     kept = reserve_bytes(text.encode())[node]
     spare = free_bytes(machine, node) - kept - wanted_bytes
-    _set_aside(machine, node, max(0, spare // HUGE_PAGE_BYTES))
+    _set_huge_pages(machine, node, max(0, spare // HUGE_PAGE_BYTES - 1))
+    rest = free_bytes(machine, node) - kept - wanted_bytes
+    if rest > 0:
+        machine.run(["fallocate", "-l", str(rest), str(_REST)], check=True)
     return free_bytes(machine, node) - kept
 
 
-def _set_aside(machine: Machine, node: int, pages: int) -> None:
+def _set_huge_pages(machine: Machine, node: int, pages: int) -> None:
     place = _COUNT.format(node=node)
     machine.run(["sh", "-c", f"echo {pages} > {place}"], check=True)

@@ -26,10 +26,10 @@ class HotSet:
     Without hmd nothing changes with time, and ``still_seconds`` are enough.
     """
 
-    footprint_bytes: int = 64 * MIB
-    hot_bytes: int = 16 * MIB
-    seconds: float = 72.0
-    still_seconds: float = 18.0
+    footprint_bytes: int = 32 * MIB
+    hot_bytes: int = 12 * MIB
+    seconds: float = 80.0
+    still_seconds: float = 16.0
     interval_ms: int = 500
 
     def in_way(self, way: Way) -> HotSet:

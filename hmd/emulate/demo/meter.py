@@ -36,10 +36,19 @@ class Meter:
     def __init__(self, machine: Machine):
         self._shared = machine.shared
 
-    @property
-    def dilation(self) -> float:
-        """Guest time over modelled time."""
-        return self._shared.dilation
+    @contextmanager
+    def dilated(self, factor: float) -> Iterator[None]:
+        """Make the guest's clock run so many times slower than modelled time."""
+        was = self._shared.dilation
+        self._set_dilation(factor)
+        try:
+            yield
+        finally:
+            self._set_dilation(was)
+
+    def _set_dilation(self, factor: float) -> None:
+        with self.paused():
+            self._shared.dilation = factor
 
     def read(self) -> Reading:
         """Return modelled time and misses now."""

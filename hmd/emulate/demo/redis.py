@@ -51,7 +51,7 @@ class RedisLoad:
     keys: int = 72_000
     hot_keys: int = 18_000
     pipeline: int = 32
-    round_requests: int = 40_000
+    round_requests: int = 24_000
 
     @property
     def hot_bytes(self) -> int:

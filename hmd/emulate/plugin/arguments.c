@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "arguments.h"
+#include "pacing.h"
 
-#define MAX_DILATION 10000
 
 int arguments_refuse(const char *what, const char *why)
 {
@@ -27,7 +27,7 @@ static int parse_dilation(const char *text, double *dilation)
 	char *end;
 
 	*dilation = strtod(text, &end);
-	return end == text || *end || !(*dilation >= 0 && *dilation <= MAX_DILATION) ? -1 : 0;
+	return end == text || *end || !(*dilation >= 0 && *dilation <= PACING_MAX_DILATION) ? -1 : 0;
 }
 
 int arguments_parse(struct arguments *arguments, int argc, char **argv)

@@ -5,10 +5,16 @@
 
 void pacing_init(struct pacing *pacing, double dilation)
 {
-	*pacing = (struct pacing){
-		.dilation = dilation,
-		.batch_ps = UNPACED_BATCH_PS,
-	};
+	*pacing = (struct pacing){ 0 };
+	pacing_set(pacing, dilation);
+}
+
+void pacing_set(struct pacing *pacing, double dilation)
+{
+	if (!(dilation >= 0 && dilation <= PACING_MAX_DILATION))
+		return;
+	pacing->dilation = dilation;
+	pacing->batch_ps = UNPACED_BATCH_PS;
 	if (dilation > 0)
 		pacing->batch_ps = (uint64_t)(PACING_BATCH_NS * 1000.0 / dilation) + 1;
 }

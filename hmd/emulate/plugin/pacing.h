@@ -16,6 +16,7 @@
 #include <time.h>
 
 #define PACING_BATCH_NS 2000
+#define PACING_MAX_DILATION 10000
 #define PACING_CREDIT_NS 20000
 /* Longest wait at once: interrupts and other vCPUs' exclusive sections wait for us. */
 #define PACING_MAX_WAIT_NS 1000000
@@ -39,6 +40,9 @@ static inline uint64_t pacing_host_ns(void)
 }
 
 void pacing_init(struct pacing *pacing, double dilation);
+
+/* Go on with another dilation; one out of bounds, which a guest may have written, is passed over. */
+void pacing_set(struct pacing *pacing, double dilation);
 
 /* A vCPU starts or wakes at this modelled time: nothing is owed from before. */
 void pacing_start(struct pacing *pacing, uint64_t clock_ps);

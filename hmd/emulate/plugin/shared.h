@@ -47,7 +47,7 @@ struct shared_header {
 	/* Written by the plugin */
 	uint32_t armed;          /* 1: code is instrumented; some milliseconds after running is set */
 	uint64_t counters_stride;
-	double dilation;         /* host time over modelled time */
+	double dilation;         /* host time over modelled time; may be changed while not running */
 	uint64_t reserved[3];    /* clock_ps changes all the time: off the control words' line */
 	uint64_t clock_ps;       /* modelled time of the machine: its furthest vCPU */
 };

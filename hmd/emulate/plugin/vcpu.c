@@ -16,6 +16,7 @@ void vcpu_publish(struct vcpu *vcpu, unsigned index, uint64_t host_ns)
 static void go_on(struct vcpu *vcpu, unsigned index, uint64_t instructions)
 {
 	timing_resume(machine.timing, index, instructions);
+	pacing_set(&vcpu->pacing, machine.header->dilation);
 	pacing_start(&vcpu->pacing, timing_counters_of(machine.timing, index)->clock_ps);
 }
 

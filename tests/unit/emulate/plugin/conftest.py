@@ -68,6 +68,7 @@ struct pacing {
 };
 uint64_t pacing_host_ns(void);
 void pacing_init(struct pacing *pacing, double dilation);
+void pacing_set(struct pacing *pacing, double dilation);
 void pacing_start(struct pacing *pacing, uint64_t clock_ps);
 void pacing_look(struct pacing *pacing, uint64_t clock_ps);
 int pacing_due(const struct pacing *pacing, uint64_t clock_ps);

@@ -64,3 +64,12 @@ def test_without_dilation_nothing_waits(parts: Any) -> None:
         parts.lib.pacing_look(free, clock_ps)
     assert (free.paced_ns, free.behind_ns) == (0, 0)
     assert not parts.lib.pacing_due(free, free.next_ps - 1)
+
+
+def test_dilation_can_be_changed_within_bounds(parts: Any, pacing: Any) -> None:
+    parts.lib.pacing_set(pacing, 40.0)
+    assert pacing.dilation == 40.0
+    assert pacing.batch_ps == pytest.approx(parts.lib.PACING_BATCH_NS * 1000 / 40, abs=1)
+    for wrong in (-1.0, float("nan"), float("inf")):
+        parts.lib.pacing_set(pacing, wrong)
+        assert pacing.dilation == 40.0
