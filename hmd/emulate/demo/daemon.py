@@ -35,12 +35,12 @@ rescan: 2s
 targets:
 {targets}sample:
   sampler: emulated
-  period: 47
+  period: 61
 decide:
   policy: histogram
   histogram:
     headroom: 0%
-    headroom_min: 1MiB
+    headroom_min: 256KiB
 migrate:
   rate: 10GiB/s
 observe:

@@ -26,8 +26,8 @@ class HotSet:
     Without hmd nothing changes with time, and ``still_seconds`` are enough.
     """
 
-    footprint_bytes: int = 32 * MIB
-    hot_bytes: int = 12 * MIB
+    footprint_bytes: int = 40 * MIB
+    hot_bytes: int = 16 * MIB
     seconds: float = 80.0
     still_seconds: float = 16.0
     interval_ms: int = 500

@@ -23,7 +23,7 @@ from hmd.emulate.kernel_cache import warm_kernels
 from hmd.emulate.preset import Preset, load
 
 PRESET = "dram-pm"
-DILATION = {"hotset": 100.0, "redis": 200.0}
+DILATION = {"hotset": 75.0, "redis": 200.0}
 """Guest time over modelled time while a program is measured: what emulating it takes, and more,
 so that the guest's clock follows the model in all four ways."""
 
