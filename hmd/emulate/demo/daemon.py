@@ -18,7 +18,7 @@ from hmd.emulate.demo.placement import service
 from hmd.errors import HmdError
 
 SOCKET = "/run/hmd/hmd.sock"
-TICK_S = 10.0
+TICK_S = 12.0
 START_TIMEOUT_S = 300
 
 # Settings of the demonstration that differ from the defaults, and why:
@@ -35,7 +35,7 @@ rescan: 2s
 targets:
 {targets}sample:
   sampler: emulated
-  period: 61
+  period: 79
 decide:
   policy: histogram
   histogram:

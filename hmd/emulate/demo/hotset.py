@@ -28,7 +28,7 @@ class HotSet:
 
     footprint_bytes: int = 40 * MIB
     hot_bytes: int = 16 * MIB
-    seconds: float = 80.0
+    seconds: float = 88.0
     still_seconds: float = 16.0
     interval_ms: int = 500
 
