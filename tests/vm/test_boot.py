@@ -53,11 +53,14 @@ def test_each_node_lies_where_the_timing_model_believes(machine: Machine) -> Non
     assert {match[1] for match in told} == {"0", "1"}
 
 
-def test_the_host_files_are_there_and_writes_stay_inside(machine: Machine) -> None:
-    here = Path(__file__).resolve()
-    assert lines(machine, f"head -1 {here}")[0] == here.read_text().splitlines()[0]
-    probe = here.with_name("written-in-the-guest")
-    assert lines(machine, f"echo in > {probe}; cat {probe}") == ["in"]
+def test_the_host_files_are_there_and_writes_stay_inside(machine: Machine, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    copy.write_text(Path(__file__).read_text())
+    for here in (Path(__file__).resolve(), copy):
+        assert lines(machine, f"head -1 {here}")[0] == copy.read_text().splitlines()[0]
+        probe = here.with_name("written-in-the-guest")
+        assert lines(machine, f"echo in > {probe}; cat {probe}") == ["in"]
+        assert not probe.exists()
     assert not probe.exists()
 
 

@@ -188,7 +188,7 @@ static void wait_for_port(void)
 	}
 }
 
-/* A share may lie below what is empty in the guest: /tmp, /run. */
+/* A share may lie below what is empty in the guest: /run. */
 static void make_folders(char *path)
 {
 	for (char *slash = path + 1; (slash = strchr(slash, '/')); slash++) {
@@ -242,7 +242,6 @@ static void mount_kernel_file_systems(void)
 	mount_at("devtmpfs", "/new/dev", "devtmpfs", MS_NOSUID, "mode=755");
 	mount_at("devpts", "/new/dev/pts", "devpts", 0, "mode=620,gid=5,ptmxmode=666");
 	mount_at("tmpfs", "/new/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777");
-	mount_at("tmpfs", "/new/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777");
 	mount_at("tmpfs", "/new/run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=755");
 	mount_at("cgroup2", "/new/sys/fs/cgroup", "cgroup2", hidden, NULL);
 	mount_at("debugfs", "/new/sys/kernel/debug", "debugfs", hidden, NULL);
