@@ -7,20 +7,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from hmd.emulate.boot import Machine
-from hmd.emulate.demo.placement import FAST_NODE
+from hmd.emulate.demo.placement import FAST_NODE, PROGRAM_CPU
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Modelled time and demand misses of user mode by node, since the boot."""
+    """Modelled time that the program's CPU was busy, and demand misses by node, since the boot."""
 
-    modelled_s: float
+    busy_s: float
     misses: tuple[int, ...]
 
     def since(self, earlier: Reading) -> Reading:
         """Return what was added since an earlier reading."""
         return Reading(
-            self.modelled_s - earlier.modelled_s,
+            self.busy_s - earlier.busy_s,
             tuple(a - b for a, b in zip(self.misses, earlier.misses, strict=True)),
         )
 
@@ -51,11 +51,11 @@ class Meter:
             self._shared.dilation = factor
 
     def read(self) -> Reading:
-        """Return modelled time and misses now."""
+        """Return busy time and misses now."""
         shared = self._shared
         counters = [shared.counters(vcpu) for vcpu in range(shared.vcpus)]
         return Reading(
-            shared.clock_ps * 1e-12,
+            counters[PROGRAM_CPU].busy_ps * 1e-12,
             tuple(
                 sum(c.nodes[node].load_misses + c.nodes[node].store_misses for c in counters)
                 for node in range(shared.nodes)
