@@ -328,6 +328,15 @@ def test_time_that_runs_out_defers_the_rest(bench, kernel, process):
     assert statuses(outcome) == [Status.MOVED] * 512 + [Status.DEFERRED] * 488
 
 
+def test_a_stop_defers_the_rest(bench, kernel, process):
+    rows = rows_of(10, 1, 0)
+    fill(kernel, rows)
+    mover = bench.mover(kernel)
+    mover.stop()
+    assert statuses(mover.apply(bench.plan([process], rows))) == [Status.DEFERRED] * 10
+    assert kernel.calls == []
+
+
 def test_a_dry_run_moves_nothing_and_counts_what_it_would(bench, kernel, process):
     rows = rows_of(5, 1, 0)
     fill(kernel, rows[:4])

@@ -129,15 +129,17 @@ def test_a_read_is_bounded_and_no_ring_starves_another() -> None:
     assert min(shares) > 0.2
 
 
-def test_what_is_left_comes_with_the_next_read() -> None:
+def test_what_does_not_fit_into_a_read_is_lost() -> None:
     memory = Memory(0)
     sampler, _ = sampler_over([memory], rows=4)
     sampler.track([us()])
     for address in range(1, 11):
         memory.sample(os.getpid(), address)
-    batches = [sampler.read().address.tolist() for _ in range(4)]
-    assert batches == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10], []]
-    assert sampler.stats.wakeups == 3
+    assert sampler.read().address.tolist() == [1, 2, 3, 4]
+    assert sampler.stats.lost == 6
+    memory.sample(os.getpid(), 11)
+    assert sampler.read().address.tolist() == [11]
+    assert sampler.stats.wakeups == 2
 
 
 def test_the_source_is_on_while_something_is_tracked() -> None:
