@@ -52,7 +52,8 @@ def chases(machine: Machine, device: str) -> Iterator[list[Run]]:
     try:
         for node in (0, 1):
             before = counters(machine)
-            machine.run([str(program), device, "chase", str(node), str(ACCESSES)], check=True)
+            chase = ["chase", str(node), str(ACCESSES)]
+            machine.run([str(program), device, "0-0", *chase], check=True)
             runs.append(Run(before, counters(machine)))
     finally:
         machine.stop_model()

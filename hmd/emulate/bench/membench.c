@@ -309,11 +309,15 @@ int main(int argc, char **argv)
 	static struct worker worker[MAX_CPUS];
 	unsigned first, last;
 
-	if (argc < 6 || sscanf(argv[2], "%u-%u", &first, &last) != 2 || last < first)
+	if (argc < 6 || sscanf(argv[2], "%u-%u", &first, &last) != 2 || last < first) {
+		fprintf(stderr, "usage: membench BAR CPUS MODE NODE LINES [FILLER]\n");
 		return 2;
+	}
 	open_shared(argv[1]);
-	if (last >= header->vcpus)
+	if (last >= header->vcpus) {
+		fprintf(stderr, "CPU %u: the machine has %u\n", last, header->vcpus);
 		return 2;
+	}
 	run_model(0);
 	const char *mode = argv[3];
 	unsigned node = strtoul(argv[4], NULL, 0);
