@@ -21,7 +21,7 @@ from hmd.sample.batch import AccessBatch
 from hmd.sample.ring import Columns, RingCounts
 from hmd.sample.sampler import SamplerStats
 
-READ_ROWS = 1 << 16
+READ_ROWS = 1 << 18
 """Most rows of one read, which bounds its time; what is more is lost, and counted so.
 
 If it waited in the rings, each read would begin with what the last one left, and heat would be

@@ -16,7 +16,7 @@ from hmd.machine.reserves import reserve_bytes
 
 HUGE_PAGE_BYTES = 2 << 20
 # khugepaged raises this to keep whole 2 MiB blocks free (set_recommended_min_free_kbytes): 40 MiB
-# of a node of 1 GiB, as much as the hot set itself.
+# of the fast node, more than the hot set itself.
 MIN_FREE_KBYTES = 8192
 _REST = Path("/run/hmd-aside/rest")
 _COUNT = "/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages"

@@ -17,6 +17,9 @@ from hmd.errors import HmdError
 SOURCE = Path(__file__).parents[1] / "workloads/hotset.c"
 INCLUDES = tuple(f"-I{SOURCE.parents[1] / folder}" for folder in ("plugin", "timing"))
 MIB = 1 << 20
+# Its choice of hot blocks lies in the memory touched first as much as chance has it: 3 of 8 in the
+# first phase, 4 of 8 in the second, where 3.6 are to be expected.
+SEED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,7 @@ class HotSet:
             f"--hot={self.hot_bytes}",
             f"--seconds={self.seconds}",
             f"--interval={self.interval_ms}",
+            f"--seed={SEED}",
             "--wait",
         ]
 

@@ -12,7 +12,7 @@ from hmd.emulate.demo.placement import FAST_NODE, PROGRAM_CPU
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Modelled time that the program's CPU was busy, and demand misses by node, since the boot."""
+    """Of the program's CPU since the boot: modelled time it was busy, demand misses by node."""
 
     busy_s: float
     misses: tuple[int, ...]
@@ -52,14 +52,10 @@ class Meter:
 
     def read(self) -> Reading:
         """Return busy time and misses now."""
-        shared = self._shared
-        counters = [shared.counters(vcpu) for vcpu in range(shared.vcpus)]
+        counters = self._shared.counters(PROGRAM_CPU)
         return Reading(
-            counters[PROGRAM_CPU].busy_ps * 1e-12,
-            tuple(
-                sum(c.nodes[node].load_misses + c.nodes[node].store_misses for c in counters)
-                for node in range(shared.nodes)
-            ),
+            counters.busy_ps * 1e-12,
+            tuple(node.load_misses + node.store_misses for node in counters.nodes),
         )
 
     @contextmanager

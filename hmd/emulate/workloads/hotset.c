@@ -8,6 +8,7 @@
  * The hot set is a random choice of blocks, so that first touch gives it neither all nor none of
  * the fast memory; after half of --seconds another random choice, free of the first where the
  * footprint allows. `share` percent of the updates go to the hot set, the rest to all memory.
+ * Memory begins at a multiple of 2 MiB, as do blocks of that size.
  *
  * Each 64-bit word holds a 40-bit tag that only its own index gives and a 24-bit count of its
  * updates. The tag is checked after each update, and at the end every word: tags must be right
@@ -34,6 +35,7 @@
 #include "modelled_clock.h"
 
 #define BATCH 256 /* updates between two checks: their words still lie in the first-level cache */
+#define ALIGNMENT (2 << 20)
 #define COUNT_BITS 24
 #define COUNT_MASK ((UINT64_C(1) << COUNT_BITS) - 1)
 
@@ -157,7 +159,7 @@ static struct settings parse(int argc, char **argv)
 		{ "seed", required_argument, NULL, 'r' }, { "wait", no_argument, NULL, 'w' },
 		{ NULL, 0, NULL, 0 },
 	};
-	struct settings s = { .footprint = 128 << 20, .hot = 48 << 20, .block = 64 << 10, .seed = 1,
+	struct settings s = { .footprint = 128 << 20, .hot = 48 << 20, .block = 2 << 20, .seed = 1,
 			      .share_percent = 90, .interval_ms = 500, .seconds = 20 };
 	int option;
 
@@ -181,6 +183,19 @@ static struct settings parse(int argc, char **argv)
 	return s;
 }
 
+/* Anonymous memory of 4 KiB pages from a multiple of 2 MiB on; NULL where there is none. */
+static void *memory_of(uint64_t bytes)
+{
+	char *start = mmap(NULL, bytes + ALIGNMENT, PROT_READ | PROT_WRITE,
+			   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (start == MAP_FAILED)
+		return NULL;
+	start += -(uintptr_t)start % ALIGNMENT;
+	madvise(start, bytes, MADV_NOHUGEPAGE);
+	return start;
+}
+
 static void report(double start, int phase, uint64_t updates)
 {
 	printf("{\"t_s\": %.6f, \"phase\": %d, \"updates\": %" PRIu64 ", \"modelled_ps\": %" PRIu64 "}\n",
@@ -201,13 +216,11 @@ int main(int argc, char **argv)
 
 	modelled_clock_open();
 	set.order = malloc(all_blocks * sizeof(*set.order));
-	uint64_t *words = mmap(NULL, s.footprint, PROT_READ | PROT_WRITE,
-			       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (set.order == NULL || words == MAP_FAILED) {
+	uint64_t *words = memory_of(s.footprint);
+	if (set.order == NULL || words == NULL) {
 		fprintf(stderr, "hotset: no memory for %" PRIu64 " bytes\n", s.footprint);
 		return 2;
 	}
-	madvise(words, s.footprint, MADV_NOHUGEPAGE);
 	shuffle(&set, &r);
 	for (uint64_t i = 0; i < count; i++)
 		words[i] = tag_of(i);
