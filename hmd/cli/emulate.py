@@ -111,7 +111,8 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
         "--dilation",
         type=float,
         metavar="FACTOR",
-        help="guest time over modelled time (default: 20; 0: unpaced, modelled time only)",
+        help="guest time over modelled time (default: 20, to calibrate what the preset's streams "
+        "need; 0: unpaced, modelled time only)",
     )
     group.add_argument(
         "--append", action="append", default=[], metavar="TEXT", help="kernel parameters to add"

@@ -28,16 +28,16 @@ from hmd.errors import HmdError
 MODELLED_BOUND = 0.10
 RATIO_BOUND = 0.15
 
-DILATION = 100.0
-"""The streams of fast memory are emulated at some 60 to 100 ns a line, which takes a nanosecond
-of modelled time: at less dilation the guest's clock shows emulation's speed, not the model's."""
+EMULATED_LINE_NS = 300.0
+"""What emulating a line of a stream takes at most, on a host with fewer CPUs than the guest."""
 
-ATTEMPTS = 3
+ATTEMPTS = 5
 SLIP = 1.1
-"""A run in which the guest's clock slipped by more is repeated; the one that slipped least
-counts. It slips where the host is too busy to emulate in time."""
+"""A run in which the guest's clock slipped by more against the model's, or the model's against
+it, is repeated; the one that slipped least counts. The guest's slips where the host is too busy
+to emulate in time, and one CPU's model where another CPU has to catch up."""
 
-_MODELLED_NS = 4_000_000  # of each run
+_MODELLED_NS = 5_000_000  # of each run
 _LATENCY, _BANDWIDTH = "ns", "GB/s"
 _SOURCE = Path(__file__).with_name("bench") / "membench.c"
 _INCLUDES = tuple(f"-I{Path(__file__).with_name(name)}" for name in ("plugin", "timing"))
@@ -129,21 +129,36 @@ class Timing:
 
     @property
     def slip(self) -> float:
-        """How much longer a CPU took by the guest's clock than it should have, at worst.
+        """How many times longer a CPU took by one clock than by the other, at worst.
 
         Infinite where a CPU got nothing done while the first did all of its work.
         """
         pairs = zip(self.guest_ns, self.modelled_ns, strict=True)
-        return max(guest / modelled if modelled else math.inf for guest, modelled in pairs)
+        return max(max(a / b, b / a) if a and b else math.inf for a, b in pairs)
+
+
+def dilation_for(preset: Preset) -> float:
+    """Return the least dilation at which this host can emulate the preset's streams in time.
+
+    At less the guest's clock shows emulation's speed, not the model's.
+    """
+    fastest = max(node.read_bandwidth_gbps for node in preset.nodes)
+    return EMULATED_LINE_NS * fastest / (preset.cpus * LINE_BYTES)
 
 
 def calibrate(
-    preset: Preset, *, dilation: float = DILATION, say: Callable[[str], None] = lambda _: None
+    preset: Preset,
+    *,
+    dilation: float | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Calibration:
     """Boot the preset and measure it; ``say`` hears of each figure as it is there.
 
-    Raises GuestError or MissingError as a boot does, HmdError where a benchmark fails.
+    ``dilation`` is that of ``dilation_for`` unless given. Raises GuestError or MissingError as a
+    boot does, HmdError where a benchmark fails.
     """
+    if dilation is None:
+        dilation = dilation_for(preset)
     # The guest's tick comes by the guest's clock, so in modelled time `dilation` times too often.
     # One more CPU keeps house, and the others run without a tick (kernel: NO_HZ_FULL).
     others = f"1-{preset.cpus}"

@@ -9,10 +9,11 @@
  *                                                FILLER turns of an empty loop every 64 lines
  *
  * CPUS is FIRST-LAST. The first CPU runs until it has moved LINES, and the others as long.
- * Prints one JSON line: for each CPU the modelled and the guest time that a line took, as medians
- * over short windows of modelled time. Each CPU is measured on its own clock while
- * all run, so that it does not matter when each ends; and a window in which the guest's kernel
- * had its tick (which comes by the guest's clock, so too often for modelled time) is no median.
+ * Prints one JSON line: for each CPU the modelled and the guest time that a line took, as the
+ * mean over the middle half of short windows of modelled time. Each CPU is measured on its own
+ * clock while all run, so that it does not matter when each ends; and a window in which the
+ * guest's kernel had its tick (which comes by the guest's clock, so too often for modelled time)
+ * is not in the middle.
  * BAR is the ivshmem resource file (hmd/emulate/plugin/shared.h). What is not measured, first of
  * all the filling of the buffers, runs with the model stopped: it neither costs modelled time nor
  * leaves anything in the modelled caches.
@@ -40,8 +41,8 @@
 #define BLOCK 64          /* lines a turn, of the chase and of random reads */
 #define STREAM_BLOCK 256
 #define BUFFER_LINES (1u << 19) /* 32 MiB: many times the modelled cache */
-/* The clock runs on in steps of what the reorder window held, some 20 us of a chase. */
-#define CHASE_WINDOW_PS 100000000
+/* The clock runs on in steps of what the reorder window held, some 40 us of a chase. */
+#define CHASE_WINDOW_PS 400000000
 #define WINDOW_PS 10000000
 #define MAX_WINDOWS 65536
 #define MAX_CPUS TIMING_MAX_VCPUS
@@ -276,10 +277,16 @@ static int ascending(const void *left, const void *right)
 	return (a > b) - (a < b);
 }
 
-static double median(double *values, unsigned count)
+/* Mean of the middle half: of windows that end in the midst of a step, a median is one or other. */
+static double middle(double *values, unsigned count)
 {
+	unsigned first = count / 4, last = count - count / 4;
+	double sum = 0;
+
 	qsort(values, count, sizeof *values, ascending);
-	return count ? values[count / 2] : 0;
+	for (unsigned i = first; i < last; i++)
+		sum += values[i];
+	return count ? sum / (last - first) : 0;
 }
 
 static void report(struct worker *worker)
@@ -288,8 +295,8 @@ static void report(struct worker *worker)
 	for (unsigned i = 0; i < workers; i++)
 		printf("%s{\"windows\": %u, \"modelled_ns\": %.4f, \"guest_ns\": %.4f}",
 		       i ? ", " : "", worker[i].windows,
-		       median(worker[i].modelled_ps, worker[i].windows) / 1000,
-		       median(worker[i].guest_ns, worker[i].windows));
+		       middle(worker[i].modelled_ps, worker[i].windows) / 1000,
+		       middle(worker[i].guest_ns, worker[i].windows));
 	printf("]}\n");
 }
 

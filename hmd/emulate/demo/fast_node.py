@@ -18,7 +18,10 @@ HUGE_PAGE_BYTES = 2 << 20
 # khugepaged raises this to keep whole 2 MiB blocks free (set_recommended_min_free_kbytes): 40 MiB
 # of the fast node, more than the hot set itself.
 MIN_FREE_KBYTES = 8192
+NEAR_BYTES = 128 << 10
+MAX_TRIES = 20
 _REST = Path("/run/hmd-aside/rest")
+_RESIZE = "truncate -s 0 {file} && {{ [ {bytes} = 0 ] || fallocate -l {bytes} {file}; }}; sleep 0.3"
 _COUNT = "/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages"
 
 
@@ -56,10 +59,17 @@ def leave(machine: Machine, node: int, wanted_bytes: int) -> int:
     kept = reserve_bytes(text.encode())[node]
     spare = free_bytes(machine, node) - kept - wanted_bytes
     _set_huge_pages(machine, node, max(0, spare // HUGE_PAGE_BYTES - 1))
-    rest = free_bytes(machine, node) - kept - wanted_bytes
-    if rest > 0:
-        machine.run(["fallocate", "-l", str(rest), str(_REST)], check=True)
-    return free_bytes(machine, node) - kept
+    # Setting memory aside makes the kernel give other memory back, some of it later.
+    aside = 0
+    for _ in range(MAX_TRIES):
+        left = free_bytes(machine, node) - kept
+        if abs(left - wanted_bytes) <= NEAR_BYTES:
+            return left
+        aside = max(0, aside + left - wanted_bytes)
+        machine.run(["sh", "-c", _RESIZE.format(bytes=aside, file=_REST)], check=True)
+    raise HmdError(
+        f"node {node} of the guest has {left >> 10} KiB free where {wanted_bytes >> 10} are wanted"
+    )
 
 
 def _set_huge_pages(machine: Machine, node: int, pages: int) -> None:
