@@ -35,7 +35,7 @@ rescan: 2s
 targets:
 {targets}sample:
   sampler: emulated
-  period: 79
+  period: 113
 decide:
   policy: histogram
   histogram:
