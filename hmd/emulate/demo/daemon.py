@@ -35,7 +35,7 @@ rescan: 2s
 targets:
 {targets}sample:
   sampler: emulated
-  period: 113
+  period: 83
 decide:
   policy: histogram
   histogram:

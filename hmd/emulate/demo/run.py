@@ -185,10 +185,10 @@ class _RedisTrials:
             with stage.meter.dilated(DILATION["redis"]):
                 rounds = [redis.round() for _ in range(settings.redis_rounds)]
             self._rates[way] = _mean(rounds)
-            with stage.meter.paused():
-                self._wrong += redis.wrong_values()
-                if daemon is not None:
-                    self._after = rounds[-1].fast_share
+            if daemon is not None:  # else nothing has moved, and nothing can have gone wrong
+                self._after = rounds[-1].fast_share
+                with stage.meter.paused():
+                    self._wrong = redis.wrong_values()
                     self._moved = daemon.moved(REDIS)
 
     def result(self) -> ProgramResult:
