@@ -65,6 +65,7 @@ def batch_of(samples: int, pages: int, seed: int = 1) -> AccessBatch:
         page.astype(np.uint64) * np.uint64(PAGE_BYTES),
         np.zeros(samples, np.uint8),
         np.zeros(samples, np.uint16),
+        np.zeros(samples, np.uint32),
         np.zeros(samples, np.uint64),
         np.zeros(samples, np.uint32),
         np.full(samples, 199, np.uint32),

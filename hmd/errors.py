@@ -28,6 +28,12 @@ class HmdError(Exception):
     exit_code: ClassVar[Exit] = Exit.FAILURE
 
 
+class UsageError(HmdError):
+    """The options of a command do not go together."""
+
+    exit_code = Exit.USAGE
+
+
 class ConfigError(HmdError):
     """The configuration or a preset is wrong; the line names file and line."""
 

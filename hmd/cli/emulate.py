@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from hmd.errors import ConfigError, Exit, MissingError
+from hmd.errors import Exit, MissingError, UsageError
 
 if TYPE_CHECKING:
     from hmd.cli.main import Subparsers
@@ -160,12 +160,6 @@ def run(args: argparse.Namespace) -> int:
     if not args.command:
         raise UsageError("no command: hmd emulate [options] -- COMMAND")
     return _run(args)
-
-
-class UsageError(ConfigError):
-    """The options do not go together."""
-
-    exit_code = Exit.USAGE
 
 
 def _run(args: argparse.Namespace) -> int:

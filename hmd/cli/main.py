@@ -20,6 +20,7 @@ from hmd.errors import Exit, HmdError
 
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("The daemon", ("run", "status", "top", "heatmap", "config")),
+    ("Traces", ("record", "trace", "estimate")),
     ("The machine", ("topology", "doctor", "migrate")),
     ("The emulated machine", ("emulate", "demo")),
 )

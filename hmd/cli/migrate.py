@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import re
 from typing import TYPE_CHECKING
 
+from hmd.cli.arguments import address_range, rate, size
 from hmd.errors import Exit, MissingError, TargetError
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ examples:
 exit codes: 0 moved, or nothing to move; 1 nothing could be moved; 4 no permission;
 5 no such process or node
 """
-_RANGE = re.compile(r"(?:0x)?([0-9a-f]{1,16})-(?:0x)?([0-9a-f]{1,16})\Z", re.IGNORECASE)
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -78,39 +77,6 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--dry-run", action="store_true", help="move nothing, tell what would be")
     parser.add_argument("--json", action="store_true", help="print JSON: bytes, pages of 4 KiB, s")
     parser.set_defaults(func=run)
-
-
-def address_range(text: str) -> tuple[int, int]:
-    """Parse START-END."""
-    match = _RANGE.match(text)
-    start, end = (int(match[1], 16), int(match[2], 16)) if match else (0, 0)
-    if start >= end:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no range of addresses, such as 7f0000000000-7f0040000000"
-        )
-    return start, end
-
-
-def size(text: str) -> int:
-    """Parse a size with its unit."""
-    from hmd.config.units import parse_size
-
-    try:
-        return parse_size(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
-
-
-def rate(text: str) -> int:
-    """Parse a rate with its unit; 0 would never end."""
-    from hmd.config.units import parse_rate
-
-    try:
-        if value := parse_rate(text):
-            return value
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"{text!r}: write a rate with its unit, as in 200MiB/s")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -123,6 +123,7 @@ class Rehearsal:
             address,
             np.zeros(n, np.uint8),
             np.zeros(n, np.uint16),
+            np.zeros(n, np.uint32),
             np.zeros(n, np.uint64),
             np.zeros(n, np.uint32),
             np.full(n, 101, np.uint32),

@@ -8,9 +8,7 @@ mapping's sum and so can only vouch for mappings that are huge throughout.
 
 from __future__ import annotations
 
-import fcntl
 import os
-import struct
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -19,15 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.machine.mappings import HUGE_BYTES, MappingKind, Mappings, read_mapping_details
+from hmd.machine.pagemap_scan import PageIs, scan
 from hmd.machine.process import PAGE_BYTES, PROC
 from hmd.machine.pseudofile import absent
-
-# include/uapi/linux/fs.h: _IOWR('f', 16, struct pm_scan_arg)
-_PAGEMAP_SCAN = 0xC0606610
-_SCAN_ARGUMENT = struct.Struct("<12Q")
-_PAGE_IS_HUGE = 1 << 6
-_REGION = np.dtype([("start", "<u8"), ("end", "<u8"), ("categories", "<u8")])
-_REGIONS = 512
 
 # Documentation/admin-guide/mm/pagemap.rst
 _PRESENT = 1 << 63
@@ -99,21 +91,8 @@ def _runs(blocks: npt.NDArray[np.uint64]) -> list[tuple[int, int]]:
 
 
 def _scan(fd: int, start: int, end: int) -> npt.NDArray[np.uint64]:
-    regions = np.zeros(_REGIONS, _REGION)
-    found: list[npt.NDArray[np.uint64]] = []
-    while start < end:
-        argument = bytearray(
-            _SCAN_ARGUMENT.pack(
-                _SCAN_ARGUMENT.size, 0, start, end, 0,
-                regions.ctypes.data, _REGIONS, 0, 0, _PAGE_IS_HUGE, 0, _PAGE_IS_HUGE,
-            )
-        )  # fmt: skip
-        count = fcntl.ioctl(fd, _PAGEMAP_SCAN, argument)
-        found += [_blocks_within(int(r["start"]), int(r["end"])) for r in regions[:count]]
-        walked_to = _SCAN_ARGUMENT.unpack(argument)[4]
-        if walked_to <= start:
-            break
-        start = walked_to
+    ranges = scan(fd, start, end, PageIs.HUGE).tolist()
+    found = [_blocks_within(first, last) for first, last in ranges]
     return np.concatenate(found) if found else np.empty(0, np.uint64)
 
 

@@ -107,3 +107,9 @@ def alive(process: ProcessId, proc: Path = PROC) -> bool:
     """
     stat = read_stat(process.pid, proc)
     return stat is not None and stat.process == process and not stat.exited
+
+
+def replaced(process: ProcessId, proc: Path = PROC) -> bool:
+    """Return True where the pid of ``process`` has been given to another."""
+    stat = read_stat(process.pid, proc)
+    return stat is not None and stat.process != process

@@ -1,6 +1,7 @@
 /*
- * move_pages(2) over flat arrays, for hmd.machine.pages. cffi releases the interpreter's lock
- * around both calls, so a slow migration does not stop the other threads of the daemon.
+ * move_pages(2) over flat arrays, for hmd.machine.pages, and set_mempolicy(2) of the caller, for
+ * hmd.machine.memory_policy. cffi releases the interpreter's lock around the calls, so a slow
+ * migration does not stop the other threads of the daemon.
  *
  * A 64-bit kernel's array of page pointers and our array of uint64_t addresses are the same bytes.
  */
@@ -13,6 +14,9 @@ _Static_assert(sizeof(void *) == sizeof(uint64_t), "addresses are passed to the 
 
 /* Entries that one query call hands to the kernel; their status fits on the stack. */
 #define HMD_QUERY_ENTRIES 1024
+
+/* Node ids are below this (NODES_SHIFT is at most 10). */
+#define HMD_MAX_NODES 1024
 
 /*
  * Node of each page, or -errno of the page. Gives 0, or the -errno of a whole call that failed;
@@ -38,4 +42,19 @@ static int64_t hmd_move_pages(int pid, size_t count, const uint64_t *addresses,
 {
     long result = move_pages(pid, count, (void **)(uintptr_t)addresses, nodes, status, flags);
     return result < 0 ? -errno : result;
+}
+
+/* Bind what the calling thread, and what it forks, will allocate to these nodes. 0, or -errno. */
+static int hmd_bind_memory(size_t count, const int32_t *nodes)
+{
+    unsigned long mask[HMD_MAX_NODES / (8 * sizeof(unsigned long))] = { 0 };
+    const size_t bits = 8 * sizeof(unsigned long);
+
+    for (size_t i = 0; i < count; i++) {
+        if (nodes[i] < 0 || nodes[i] >= HMD_MAX_NODES)
+            return -EINVAL;
+        mask[nodes[i] / bits] |= 1UL << (nodes[i] % bits);
+    }
+    /* The kernel looks at one bit less than it is told of (mm/mempolicy.c, get_nodes()). */
+    return set_mempolicy(MPOL_BIND, mask, HMD_MAX_NODES + 1) < 0 ? -errno : 0;
 }

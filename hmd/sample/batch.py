@@ -6,7 +6,7 @@ recorded trace. Columns cost a few nanoseconds a sample where objects cost hundr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum
 
 import numpy as np
@@ -26,7 +26,8 @@ class AccessBatch:
     """Sampled accesses, one row each; all columns have shape ``(n,)``.
 
     ``process`` indexes the processes that the sampler tracks, in the order of ``track()``.
-    ``time_ns`` and ``weight_ns`` (load latency) are 0 where the source does not know them.
+    ``thread`` (its id), ``time_ns`` (CLOCK_MONOTONIC) and ``weight_ns`` (load latency) are 0
+    where the source does not know them.
     ``period`` is how many accesses one row stands for.
     """
 
@@ -34,6 +35,7 @@ class AccessBatch:
     address: npt.NDArray[np.uint64]
     kind: npt.NDArray[np.uint8]
     cpu: npt.NDArray[np.uint16]
+    thread: npt.NDArray[np.uint32]
     time_ns: npt.NDArray[np.uint64]
     weight_ns: npt.NDArray[np.uint32]
     period: npt.NDArray[np.uint32]
@@ -41,6 +43,10 @@ class AccessBatch:
     def __len__(self) -> int:
         """Return the number of samples."""
         return len(self.address)
+
+    def take(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> AccessBatch:
+        """Return some rows, by mask or by number."""
+        return AccessBatch(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     @classmethod
     def empty(cls) -> AccessBatch:
@@ -50,6 +56,7 @@ class AccessBatch:
             np.empty(0, np.uint64),
             np.empty(0, np.uint8),
             np.empty(0, np.uint16),
+            np.empty(0, np.uint32),
             np.empty(0, np.uint64),
             np.empty(0, np.uint32),
             np.empty(0, np.uint32),

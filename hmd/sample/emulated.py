@@ -83,7 +83,29 @@ def sample_memory(
         AddressSpaces(proc, clock),
         period=period,
         ladder=LADDER,
+        ahead_ns=_HostClock(memory).ahead_ns,
     )
+
+
+class _HostClock:
+    """How far the host's clock, by which records are stamped, is ahead of ours.
+
+    The plugin tells its time at least each millisecond while the model runs. What it told last
+    is at most its time now, so that the most we ever saw it ahead is the best estimate.
+    """
+
+    def __init__(self, memory: SharedMemory) -> None:
+        self._memory = memory
+        self._ahead_ns: int | None = None
+
+    def ahead_ns(self) -> int:
+        """Return the estimate; 0 before the plugin has told its time."""
+        for vcpu in range(self._memory.vcpus):
+            told_ns = self._memory.counters(vcpu).host_ns
+            ahead_ns = told_ns - time.monotonic_ns()
+            if told_ns and (self._ahead_ns is None or ahead_ns > self._ahead_ns):
+                self._ahead_ns = ahead_ns
+        return self._ahead_ns or 0
 
 
 class EmulatedControl:

@@ -32,8 +32,8 @@ class Sampler(Protocol):
     """A source of sampled accesses.
 
     Contract (tests/contract/test_samplers.py): ``read`` never blocks and never raises for a
-    target that has gone; ``track`` replaces the set of processes, and rows of the next ``read``
-    index that set; ``close`` may be called twice.
+    target that has gone, and gives what it did before; ``track`` replaces the set of processes,
+    and rows of the next ``read`` index that set; ``close`` may be called twice.
     ``ladder`` holds the periods worth asking for, shortest first.
     """
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hmd.machine.process import PROC, ProcessId, alive
+from hmd.machine.process import PROC, ProcessId, replaced
 from hmd.sample.ring import Columns
 
 
@@ -32,9 +32,9 @@ class TrackedPids:
         self._pids = pids[self._order]
 
     def index(self, columns: Columns) -> npt.NDArray[np.int32]:
-        """Return each row's process; -1 where it is not tracked, or ended since the sample.
+        """Return each row's process; -1 where it is not tracked, or its pid is another's by now.
 
-        A sample can outlive its process, and its pid can have been given to another since.
+        What a process did before it ended is its own.
         """
         pids = columns.pid[: columns.count]
         if not self._processes:
@@ -42,6 +42,6 @@ class TrackedPids:
         place = np.minimum(np.searchsorted(self._pids, pids), len(self._pids) - 1)
         process = np.where(self._pids[place] == pids, self._order[place], np.int32(-1))
         for index in np.flatnonzero(np.bincount(process + 1)[1:]):
-            if not alive(self._processes[index], self._proc):
+            if replaced(self._processes[index], self._proc):
                 process[process == index] = -1
         return process

@@ -62,6 +62,7 @@ class Scene:
             chunk.astype(np.uint64) * np.uint64(CHUNK_BYTES) + page * np.uint64(PAGE_BYTES),
             np.zeros(n, np.uint8),
             np.zeros(n, np.uint16),
+            np.zeros(n, np.uint32),
             np.zeros(n, np.uint64),
             np.zeros(n, np.uint32),
             np.full(n, 7, np.uint32),

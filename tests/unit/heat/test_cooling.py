@@ -25,6 +25,7 @@ def batch(pages: list[int], period: int = 1) -> AccessBatch:
         np.array(pages, np.uint64) * np.uint64(PAGE_BYTES),
         np.zeros(n, np.uint8),
         np.zeros(n, np.uint16),
+        np.zeros(n, np.uint32),
         np.zeros(n, np.uint64),
         np.zeros(n, np.uint32),
         np.full(n, period, np.uint32),

@@ -77,6 +77,7 @@ def tick(table: HeatTable, sweep: Sweep, address: int | None = None) -> int:
             np.array([address], np.uint64),
             zero.astype(np.uint8),
             zero.astype(np.uint16),
+            zero.astype(np.uint32),
             zero.astype(np.uint64),
             zero.astype(np.uint32),
             one,

@@ -44,6 +44,7 @@ def batch(rows: list[Sample]) -> AccessBatch:
         np.array(columns[1], np.uint64),
         np.array(columns[2], np.uint8),
         np.zeros(n, np.uint16),
+        np.zeros(n, np.uint32),
         np.zeros(n, np.uint64),
         np.zeros(n, np.uint32),
         np.array(columns[3], np.uint32),

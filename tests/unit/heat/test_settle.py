@@ -132,6 +132,7 @@ def test_a_sample_of_an_absent_page_asks_for_a_look() -> None:
             row,
             np.zeros(1, np.uint8),
             np.zeros(1, np.uint16),
+            np.zeros(1, np.uint32),
             np.zeros(1, np.uint64),
             np.zeros(1, np.uint32),
             np.ones(1, np.uint32),

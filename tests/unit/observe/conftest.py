@@ -60,6 +60,7 @@ def batch(process: list[int], period: int = 10) -> AccessBatch:
         np.arange(n, dtype=np.uint64) * np.uint64(4096),
         np.zeros(n, np.uint8),
         np.zeros(n, np.uint16),
+        np.zeros(n, np.uint32),
         np.zeros(n, np.uint64),
         np.zeros(n, np.uint32),
         np.full(n, period, np.uint32),

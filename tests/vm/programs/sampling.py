@@ -106,6 +106,7 @@ def on_each_node(sampler: RingSampler, gather: str) -> dict[str, Any]:
         sampler.track([programs[0].process])
         found[f"node{node}"] = seen(gather_rows(sampler, 1), 0, programs[0])
         stop(programs)
+        sampler.read()  # what it did before it ended
         found[f"after_exit{node}"] = len(sampler.read())
     return found
 

@@ -1,0 +1,53 @@
+"""Arguments that several commands take: sizes, rates, shares, ranges of addresses."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+_RANGE = re.compile(r"(?:0x)?([0-9a-f]{1,16})-(?:0x)?([0-9a-f]{1,16})\Z", re.IGNORECASE)
+
+
+def address_range(text: str) -> tuple[int, int]:
+    """Parse START-END."""
+    match = _RANGE.match(text)
+    start, end = (int(match[1], 16), int(match[2], 16)) if match else (0, 0)
+    if start >= end:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no range of addresses, such as 7f0000000000-7f0040000000"
+        )
+    return start, end
+
+
+def size(text: str) -> int:
+    """Parse a size with its unit."""
+    from hmd.config.units import parse_size
+
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+
+
+def rate(text: str) -> int:
+    """Parse a rate with its unit; 0 would never end."""
+    from hmd.config.units import parse_rate
+
+    try:
+        if value := parse_rate(text):
+            return value
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r}: write a rate with its unit, as in 200MiB/s")
+
+
+def share(text: str) -> float:
+    """Parse a share, as in 25% or 0.25."""
+    number = text.removesuffix("%")
+    try:
+        value = float(number) / (100 if number != text else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: take a share, as in 25%")
+    return value

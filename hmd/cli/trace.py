@@ -1,0 +1,131 @@
+"""``hmd trace``: look at recorded traces, turn them into other formats, take in others'."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hmd.errors import Exit
+
+if TYPE_CHECKING:
+    from hmd.cli.main import Subparsers
+    from hmd.trace.trace import Trace
+
+DESCRIPTION = """\
+Look at traces that 'hmd record' wrote. docs/trace-format.md describes the file.
+"""
+
+EXAMPLES = """\
+examples:
+  hmd trace info run.hmdt                      program, machine, samples, losses, memory by node
+  hmd trace heatmap run.hmdt -o run.png        time across, address up, coloured by samples
+  hmd trace export run.hmdt -o run.npz         samples as arrays (numpy); .parquet for the rest
+  hmd trace import knl.npz -o knl.hmdt         a trace as published with the ISC 2022 paper
+
+A file that broke off (its recorder was killed) or is damaged is refused; --salvage reads what
+comes before the damage.
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Register ``hmd trace``."""
+    parser = subparsers.add_parser(
+        "trace",
+        help="look at recorded traces, export them",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+    )
+    commands = parser.add_subparsers(metavar="ACTION", required=True)
+    info = commands.add_parser("info", help="what a trace holds")
+    _add_file(info)
+    info.add_argument("--json", action="store_true", help="print JSON")
+    info.set_defaults(func=_info)
+    heatmap = commands.add_parser("heatmap", help="a picture of samples over time and address")
+    _add_file(heatmap)
+    _add_output(heatmap, "a .png, .svg or .pdf")
+    heatmap.set_defaults(func=_heatmap)
+    export = commands.add_parser("export", help="samples as arrays: .npz or .parquet")
+    _add_file(export)
+    _add_output(export, "a .npz, or a .parquet (needs hmd[parquet])")
+    export.set_defaults(func=_export)
+    taken = commands.add_parser("import", help="take in a published KNL trace (.npz)")
+    taken.add_argument("file", type=Path, metavar="FILE", help="arrays time_tsc and vaddr")
+    _add_output(taken, "the trace to write")
+    taken.set_defaults(func=_import)
+
+
+def _add_file(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="a trace")
+    parser.add_argument(
+        "--salvage", action="store_true", help="of a damaged file, take what comes before"
+    )
+
+
+def _add_output(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=what)
+
+
+def _read(args: argparse.Namespace) -> Trace:
+    import sys
+
+    from hmd.trace.reader import read_trace
+
+    trace = read_trace(args.file, salvage=args.salvage)
+    if trace.damage is not None:
+        print(f"hmd: {args.file} is damaged: {trace.damage}; read up to there", file=sys.stderr)
+    return trace
+
+
+def _info(args: argparse.Namespace) -> int:
+    from hmd.cli.output import console, print_json, table
+    from hmd.trace.summary import summarise
+
+    summary = summarise(_read(args))
+    if args.json:
+        print_json(summary)
+        return Exit.OK
+    screen = console()
+    rows: list[tuple[str, Any]] = [
+        ("program", " ".join(summary.command) or ", ".join(summary.processes)),
+        ("recorded", f"{summary.date}, hmd {summary.hmd}, Linux {summary.kernel}"),
+        ("placed", f"whole on the {summary.tier} tier" if summary.tier else "by the kernel"),
+        ("runtime", f"{summary.runtime_s:.3f} s" + ("" if summary.ended else " (broke off)")),
+        ("processes", str(len(summary.processes))),
+        ("sampled", f"{summary.detail}, one in {summary.period}"),
+        ("samples", f"{summary.samples:,} ({summary.stores:,} stores), {summary.pages:,} pages"),
+        ("lost", f"{summary.lost:,} samples, {summary.throttled:,} times throttled"),
+        ("latency", f"{summary.mean_weight_ns:.0f} ns in the mean"),
+    ]
+    rows += [
+        (f"node {node}", f"{count * 4096 / 2**20:,.1f} MiB at the end")
+        for node, count in summary.resident_pages.items()
+    ]
+    screen.print(table(["", str(args.file)], rows))
+    return Exit.OK
+
+
+def _heatmap(args: argparse.Namespace) -> int:
+    from hmd.trace.heatmap import draw
+
+    draw(_read(args), args.output)
+    print(f"wrote {args.output}")
+    return Exit.OK
+
+
+def _export(args: argparse.Namespace) -> int:
+    from hmd.trace.export import export
+
+    export(_read(args), args.output)
+    print(f"wrote {args.output}")
+    return Exit.OK
+
+
+def _import(args: argparse.Namespace) -> int:
+    from hmd.trace.knl import read_knl
+    from hmd.trace.writer import write_trace
+
+    trace = read_knl(args.file)
+    write_trace(args.output, trace)
+    print(f"wrote {args.output}: {len(trace.samples):,} samples, {trace.runtime_ns / 1e9:.2f} s")
+    return Exit.OK

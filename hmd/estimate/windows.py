@@ -1,0 +1,67 @@
+"""Cutting two runs of one program into windows that match.
+
+Window i of one run is matched with window i of the other: equal parts of each run's own span,
+of its time or of its accesses (Denoyelle et al., ISC 2022, section 3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.trace.trace import Trace
+
+
+class CutBy(StrEnum):
+    """What the windows are equal parts of."""
+
+    TIME = "time"
+    ACCESSES = "accesses"
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """A run in windows: ``of_sample``, shape ``(samples,)``; ``ns``, shape ``(windows,)``."""
+
+    of_sample: npt.NDArray[np.int32]
+    ns: npt.NDArray[np.float64]
+
+    def __len__(self) -> int:
+        """Return the number of windows."""
+        return len(self.ns)
+
+
+def window_count(slow: Trace, window_ns: float) -> int:
+    """Return how many windows of about this length the slow run has, at least one."""
+    return max(1, round(slow.runtime_ns / window_ns))
+
+
+def cut(trace: Trace, count: int, by: CutBy = CutBy.TIME) -> Windows:
+    """Return a run in ``count`` windows; their lengths add up to its runtime."""
+    time_ns = (trace.samples.time_ns - np.uint64(min(trace.begin_ns, _first(trace)))).astype(
+        np.float64
+    )
+    runtime = float(trace.runtime_ns)
+    if by is CutBy.TIME or not len(time_ns):
+        place = np.floor(time_ns * (count / max(runtime, 1.0)))
+        return Windows(_within(place, count), np.full(count, runtime / count))
+    passed = np.cumsum(trace.samples.period, dtype=np.float64)
+    place = np.floor((passed - trace.samples.period) * (count / passed[-1]))
+    of_sample = _within(place, count)
+    # A window ends where the next begins; the first begins with the run, the last ends with it.
+    begins = np.searchsorted(of_sample, np.arange(1, count), side="left")
+    edges = np.concatenate(
+        [[0.0], time_ns[np.minimum(begins, len(time_ns) - 1)], [max(runtime, time_ns[-1])]]
+    )
+    return Windows(of_sample, np.diff(edges))
+
+
+def _first(trace: Trace) -> int:
+    return int(trace.samples.time_ns[0]) if len(trace.samples) else trace.begin_ns
+
+
+def _within(place: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.int32]:
+    return np.clip(place, 0, count - 1).astype(np.int32)

@@ -1,0 +1,1 @@
+"""Recorded traces: what a program accessed, where its pages lay, and how long it took."""

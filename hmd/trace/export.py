@@ -1,0 +1,48 @@
+"""A trace's samples as arrays for other tools: NumPy's .npz, or Parquet."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hmd.errors import HmdError, MissingError
+from hmd.trace.trace import SAMPLE_COLUMNS, Trace
+
+
+def export(trace: Trace, file: Path) -> None:
+    """Write the samples, and what held for the whole run as JSON text beside them.
+
+    The suffix names the format. Raises MissingError for .parquet without pyarrow, HmdError for
+    another suffix or where the file cannot be written.
+    """
+    columns = {name: getattr(trace.samples, name) for name in SAMPLE_COLUMNS}
+    about = json.dumps(
+        {
+            **trace.about,
+            "runtime_ns": trace.runtime_ns,
+            "lost": trace.losses.lost,
+            "processes": [[process.pid, process.name] for process in trace.processes],
+        }
+    )
+    try:
+        if file.suffix == ".npz":
+            np.savez_compressed(file, about=np.array(about), **columns)
+        elif file.suffix == ".parquet":
+            _parquet(file, columns, about)
+        else:
+            raise HmdError(f"export to {file}: the name ends in neither .npz nor .parquet")
+    except OSError as error:
+        raise HmdError(f"cannot write {file}: {error.strerror or error}") from None
+
+
+def _parquet(file: Path, columns: dict[str, Any], about: str) -> None:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise MissingError("Parquet needs pyarrow: pip install 'hmd[parquet]'") from None
+    table = pyarrow.table(columns).replace_schema_metadata({"hmd": about})
+    parquet.write_table(table, file)

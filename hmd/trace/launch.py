@@ -1,0 +1,125 @@
+"""Starting a program that waits at the gate until its recorder is ready.
+
+The child is forked and stands still before its exec, so that its first access is sampled and its
+memory policy is set before it has any memory. Its exit is seen through a pidfd.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable, Sequence
+
+from hmd.errors import MissingError, TargetError
+
+
+class Launched:
+    """A child held before its exec; ``release`` lets it go.
+
+    ``prepare`` runs in the child before it is held: a memory policy, say. It must not raise.
+    """
+
+    def __init__(self, command: Sequence[str], prepare: Callable[[], None] | None = None) -> None:
+        self.command = tuple(command)
+        self._status: int | None = None
+        sys.stdout.flush()
+        sys.stderr.flush()
+        gate_read, self._gate = os.pipe()
+        self._failed, failed_write = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._child(gate_read, failed_write, prepare)
+        os.close(gate_read)
+        os.close(failed_write)
+        self._pidfd = os.pidfd_open(self.pid)
+
+    def _child(self, gate_read: int, failed_write: int, prepare: Callable[[], None] | None) -> None:
+        """Wait for the recorder, then become the program; tells errno where that fails."""
+        try:
+            os.close(self._gate)
+            if prepare is not None:
+                prepare()
+            # The gate closes without a word where the recorder dies.
+            if os.read(gate_read, 1):
+                # As Popen does: Python ignores these, and an ignored signal survives exec.
+                for number in (signal.SIGPIPE, signal.SIGXFSZ):
+                    signal.signal(number, signal.SIG_DFL)
+                os.execvp(self.command[0], self.command)
+        except OSError as error:
+            os.write(failed_write, str(error.errno).encode())
+        finally:
+            os._exit(127)
+
+    def release(self) -> None:
+        """Let the program start; raises TargetError where there is no such program."""
+        os.write(self._gate, b"g")
+        os.close(self._gate)
+        self._gate = -1
+        said = os.read(self._failed, 16)  # ends when exec closes it
+        if said:
+            self._reap()
+            code = int(said)
+            raise TargetError(f"cannot run {self.command[0]}: {os.strerror(code)}")
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Return the exit code (128 + N after signal N) once it has ended, else None."""
+        if self._status is None:
+            poll = select.poll()
+            poll.register(self._pidfd, select.POLLIN)
+            if poll.poll(max(0.0, timeout_s) * 1000):
+                self._reap()
+        return self._status
+
+    def kill(self) -> None:
+        """End it now, if it still runs."""
+        if self._status is None:
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            self._reap()
+
+    def close(self) -> None:
+        """Kill it where it still waits at the gate, and free descriptors."""
+        if self._gate >= 0:
+            os.close(self._gate)
+            self._gate = -1
+            self._reap()
+        for fd in (self._pidfd, self._failed):
+            if fd >= 0:
+                os.close(fd)
+        self._pidfd = self._failed = -1
+
+    def _reap(self) -> None:
+        if self._status is None:
+            _, status = os.waitpid(self.pid, 0)
+            code = os.waitstatus_to_exitcode(status)
+            self._status = code if code >= 0 else 128 - code
+
+
+class Attached:
+    """A process that runs already; its exit is seen, its exit code is its parent's."""
+
+    def __init__(self, pid: int) -> None:
+        """Watch a process; raises TargetError where there is none."""
+        try:
+            self._pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            raise TargetError(f"no process {pid}: 'ps -e' lists those that run") from None
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                raise TargetError(f"{pid} is a thread, not a process: name its process") from None
+            raise MissingError(f"cannot watch process {pid}: {error.strerror}") from None
+        self.pid = pid
+
+    def exited(self, timeout_s: float) -> bool:
+        """Return whether it has ended, after waiting so long for that."""
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return bool(poll.poll(max(0.0, timeout_s) * 1000))
+
+    def close(self) -> None:
+        """Free the descriptor; may be called twice."""
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1

@@ -1,0 +1,218 @@
+"""Recording: a program's sampled accesses, mappings and placement, streamed into a trace file.
+
+Takes an open sampler, a writer and a process; returns when the process and its children have
+ended, when the time is up, or when it is stopped. Memory is bounded by what one look gives.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hmd.machine.mappings import Mappings, read_mappings
+from hmd.machine.process import PROC, ProcessId, alive, read_stat
+from hmd.machine.processes import ProcessWatcher
+from hmd.machine.pseudofile import read_bytes
+from hmd.machine.targets import TargetSpec
+from hmd.sample.sampler import Sampler
+from hmd.trace.placement import PlacementLog, resident
+from hmd.trace.trace import Losses, TracedProcess
+from hmd.trace.writer import TraceWriter
+
+MAX_PROCESSES = 1 << 16
+FLUSH_S = 1.0
+"""What was gathered is written at least so often: a recorder that is killed loses no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSettings:
+    """How often to look, in seconds.
+
+    ``interval_s``: rings are drained, mappings and progress read. ``placement_s``: pages are
+    asked where they are, but for no more than ``placement_share`` of the time, beside the first
+    ``placement_credit_s``.
+    """
+
+    interval_s: float = 0.2
+    placement_s: float = 1.0
+    placement_share: float = 0.02
+    placement_credit_s: float = 0.5
+
+
+class _Followed:
+    """One process of the recording, and what was last told of it."""
+
+    def __init__(self, process: ProcessId, index: int) -> None:
+        self.process = process
+        self.index = index
+        self.placement = PlacementLog(index)
+        self._mappings: Mappings | None = None
+        self._since_s = time.monotonic()
+        self._due_s = 0.0
+        self._asked_s = 0.0
+
+    def tell_mappings(self, writer: TraceWriter, now_ns: int, proc: Path) -> None:
+        """Write the mappings where they have changed."""
+        mappings = read_mappings(self.process.pid, proc)
+        if mappings is None or not len(mappings):
+            return
+        before = self._mappings
+        if (
+            before is not None
+            and np.array_equal(before.start, mappings.start)
+            and np.array_equal(before.end, mappings.end)
+            and before.path == mappings.path
+        ):
+            return
+        self._mappings = mappings
+        writer.mappings(now_ns, self.index, mappings)
+
+    def tell_placement(self, writer: TraceWriter, settings: RecordSettings) -> None:
+        """Write where pages lie, where that has changed and it is time to ask."""
+        began_s = time.monotonic()
+        allowed_s = settings.placement_credit_s + settings.placement_share * (
+            began_s - self._since_s
+        )
+        if self._mappings is None or began_s < self._due_s or self._asked_s > allowed_s:
+            return
+        change = self.placement.look(self.process.pid, self._mappings, time.monotonic_ns())
+        if change is not None:
+            writer.placement(change)
+        self._due_s = began_s + settings.placement_s
+        self._asked_s += time.monotonic() - began_s
+
+    def tell_progress(self, writer: TraceWriter, now_ns: int, proc: Path) -> None:
+        """Write how long the process has run."""
+        cpu_ns = read_cpu_ns(self.process.pid, proc)
+        if cpu_ns is not None:
+            writer.progress(now_ns, self.index, cpu_ns, 0)
+
+
+class Recorder:
+    """Records a process and its children."""
+
+    def __init__(
+        self,
+        root: ProcessId,
+        sampler: Sampler,
+        writer: TraceWriter,
+        settings: RecordSettings | None = None,
+        proc: Path = PROC,
+    ) -> None:
+        self._root = root
+        self._sampler, self._writer = sampler, writer
+        self._settings = settings or RecordSettings()
+        self._proc = proc
+        self._watcher = ProcessWatcher([TargetSpec("recorded", pids=(root.pid,))], proc)
+        self._followed: dict[ProcessId, _Followed] = {}
+        self._tracked: tuple[ProcessId, ...] = ()
+        self._losses = Losses()
+        self._flushed_s = time.monotonic()
+        self.since_ns = 0
+        """Samples from before are left out."""
+        self.ended_ns: int | None = None
+        """When the last process was seen to have ended."""
+
+    @property
+    def processes(self) -> int:
+        """How many processes there were in all."""
+        return len(self._followed)
+
+    def begin(self) -> None:
+        """Follow the first process; what it does is sampled from here on.
+
+        Of what it does before ``since_ns`` nothing is written: until its exec it is a copy of us.
+        """
+        self._follow((self._root,))
+        # What is done for the first time takes long: it is done before the program is let go.
+        self._watcher.scan()
+        self._sampler.read()
+        mappings = read_mappings(self._root.pid, self._proc)
+        if mappings is not None:
+            resident(self._root.pid, mappings, self._proc)
+        read_cpu_ns(self._root.pid, self._proc)
+
+    def look(self) -> None:
+        """Drain the rings and write what has changed."""
+        self._read()
+        members = self._watcher.scan()["recorded"]
+        if members:
+            self._follow(members)
+        now_ns = time.monotonic_ns()
+        for process in self._tracked:
+            one = self._followed[process]
+            one.tell_mappings(self._writer, now_ns, self._proc)
+            one.tell_placement(self._writer, self._settings)
+            one.tell_progress(self._writer, now_ns, self._proc)
+        stats = self._sampler.stats
+        losses = Losses(stats.lost, stats.throttled)
+        if losses != self._losses:
+            self._losses = losses
+            self._writer.losses(now_ns, losses)
+        if time.monotonic() - self._flushed_s >= FLUSH_S:
+            self._flushed_s = time.monotonic()
+            self._writer.flush()
+
+    def run(self, ended: Callable[[float], bool], until_s: float = float("inf")) -> None:
+        """Look at every interval until ``ended`` (which waits so long) says so, or the time is up.
+
+        Children that outlive the first process are recorded until the last has ended.
+        """
+        first_ended = False
+        self.ended_ns = None
+        while time.monotonic() < until_s:
+            left_s = min(self._settings.interval_s, max(0.0, until_s - time.monotonic()))
+            if first_ended:
+                time.sleep(left_s)
+            else:
+                first_ended = ended(left_s)
+            now_ns = time.monotonic_ns()
+            self.look()
+            if first_ended and not any(alive(p, self._proc) for p in self._tracked):
+                self.ended_ns = now_ns
+                break
+        self._read()
+
+    def _read(self) -> None:
+        batch = self._sampler.read()
+        batch = batch.take(batch.time_ns >= np.uint64(self.since_ns))
+        index = np.array([self._followed[p].index for p in self._tracked], np.uint16)
+        self._writer.samples_of(batch, index)
+
+    def _follow(self, members: tuple[ProcessId, ...]) -> None:
+        if members == self._tracked or len(self._followed) >= MAX_PROCESSES:
+            return
+        for process in members:
+            if process not in self._followed:
+                index = len(self._followed)
+                self._followed[process] = _Followed(process, index)
+                self._writer.process(index, TracedProcess(process.pid, self._name(process)))
+        self._tracked = members
+        self._sampler.track(members)
+
+    def _name(self, process: ProcessId) -> str:
+        stat = read_stat(process.pid, self._proc)
+        return stat.name.decode(errors="replace") if stat is not None else "?"
+
+
+def read_cpu_ns(pid: int, proc: Path = PROC) -> int | None:
+    """Return how long the threads of a process have run; None where it is gone.
+
+    Of schedstat of every thread (Documentation/scheduler/sched-stats.rst), which counts
+    nanoseconds where stat counts ticks.
+    """
+    total = 0
+    try:
+        threads = [entry.name for entry in (proc / str(pid) / "task").iterdir()]
+    except OSError:
+        return None
+    for thread in threads:
+        data = read_bytes(proc / str(pid) / "task" / thread / "schedstat")
+        words = data.split() if data else []
+        if words and words[0].isdigit():
+            total += int(words[0])
+    return total

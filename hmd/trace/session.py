@@ -1,0 +1,140 @@
+"""A recording from start to end: a program started for it, or one that runs already."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from hmd.errors import MissingError, TargetError
+from hmd.machine.memory_policy import bind_memory
+from hmd.machine.nodes import read_topology
+from hmd.machine.process import identify
+from hmd.machine.topology import Topology
+from hmd.sample.choose import Chosen, SampleSettings, open_sampler
+from hmd.trace.about import describe
+from hmd.trace.launch import Attached, Launched
+from hmd.trace.recorder import Recorder, RecordSettings
+from hmd.trace.trace import Ending
+from hmd.trace.writer import TraceWriter
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to record and into which file; ``seconds`` None is until the program ends."""
+
+    path: Path
+    tier: Literal["fast", "slow"] | None = None
+    seconds: float | None = None
+    settings: RecordSettings = field(default_factory=RecordSettings)
+    sample: SampleSettings = field(default_factory=SampleSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What came of it; ``exit_code`` is None where the program was not ours, or still runs."""
+
+    runtime_ns: int
+    exit_code: int | None
+    processes: int
+    samples: int
+    lost: int
+    throttled: int
+    period: int
+    detail: str
+
+
+def record_command(request: Request, command: Sequence[str]) -> Recorded:
+    """Start a command, record it to its end; a command that outlives ``seconds`` runs on.
+
+    Ctrl-C ends the recording, and the command as the terminal does. Raises TargetError where
+    there is no such command, MissingError without a sampler or a second tier, HmdError where the
+    file cannot be written.
+    """
+    topology = read_topology()
+    prepare = _placement(request.tier, topology)
+    with (
+        _open(request) as source,
+        contextlib.closing(Launched(command, prepare)) as child,
+        TraceWriter(request.path, describe(command, topology, source, request.tier)) as writer,
+    ):
+        process = identify(child.pid)
+        if process is None:
+            raise TargetError(f"{command[0]} was killed before it began: start it again")
+        recorder = Recorder(process, source.sampler, writer, request.settings)
+        recorder.begin()
+        begin_ns = recorder.since_ns = time.monotonic_ns()
+        child.release()
+        end_ns = _run(recorder, lambda wait_s: child.wait(wait_s) is not None, request.seconds)
+        return _finish(recorder, writer, source, (begin_ns, end_ns), child.wait(0))
+
+
+def record_running(request: Request, pid: int) -> Recorded:
+    """Record a process that runs; raises as ``record_command``."""
+    topology = read_topology()
+    with (
+        _open(request) as source,
+        contextlib.closing(Attached(pid)) as watched,
+        TraceWriter(request.path, describe([], topology, source, None)) as writer,
+    ):
+        process = identify(pid)
+        if process is None:
+            raise TargetError(f"process {pid} has just exited: name another")
+        recorder = Recorder(process, source.sampler, writer, request.settings)
+        recorder.begin()
+        begin_ns = time.monotonic_ns()
+        end_ns = _run(recorder, watched.exited, request.seconds)
+        return _finish(recorder, writer, source, (begin_ns, end_ns), None)
+
+
+@contextlib.contextmanager
+def _open(request: Request) -> Iterator[Chosen]:
+    source = open_sampler(request.sample)
+    with contextlib.closing(source.sampler):
+        yield source
+
+
+def _placement(tier: str | None, topology: Topology) -> Callable[[], None] | None:
+    """Return what a child does so that all of its memory is on a tier."""
+    if tier is None:
+        return None
+    if topology.one_tier:
+        raise MissingError(
+            "all memory of this machine is one tier, so that --tier has nothing to choose from "
+            "('hmd topology'; 'hmd emulate -- hmd record ...' has two)"
+        )
+    return partial(bind_memory, topology.tiers[0 if tier == "fast" else -1])
+
+
+def _run(recorder: Recorder, ended: Callable[[float], bool], seconds: float | None) -> int:
+    """Record until the end, or Ctrl-C; returns the time of it."""
+    until_s = float("inf") if seconds is None else time.monotonic() + seconds
+    with contextlib.suppress(KeyboardInterrupt):
+        recorder.run(ended, until_s)
+    return recorder.ended_ns or time.monotonic_ns()
+
+
+def _finish(
+    recorder: Recorder,
+    writer: TraceWriter,
+    source: Chosen,
+    span_ns: tuple[int, int],
+    code: int | None,
+) -> Recorded:
+    begin_ns, end_ns = span_ns
+    writer.end(Ending(begin_ns, end_ns - begin_ns, code))
+    stats = source.sampler.stats
+    return Recorded(
+        end_ns - begin_ns,
+        code,
+        recorder.processes,
+        writer.samples,
+        stats.lost,
+        stats.throttled,
+        source.sampler.period,
+        source.sampler.detail,
+    )

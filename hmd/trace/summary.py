@@ -1,0 +1,82 @@
+"""What a trace holds, in a few figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hmd.machine.process import PAGE_BYTES
+from hmd.sample.batch import Kind
+from hmd.trace.placement import pages_of
+from hmd.trace.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Figures of a trace; ``resident_pages`` by node as last seen, ``pages`` those sampled."""
+
+    command: list[str]
+    processes: list[str]
+    date: str
+    hmd: str
+    kernel: str
+    tier: str | None
+    detail: str
+    period: int
+    runtime_s: float
+    ended: bool
+    samples: int
+    stores: int
+    pages: int
+    threads: int
+    mean_weight_ns: float
+    lost: int
+    throttled: int
+    resident_pages: dict[int, int]
+
+
+def summarise(trace: Trace) -> Summary:
+    """Return the figures."""
+    samples, about = trace.samples, trace.about
+    page = samples.address // np.uint64(PAGE_BYTES)
+    both = np.unique(page ^ (samples.process.astype(np.uint64) << np.uint64(52)))
+    weighed = samples.weight_ns[samples.weight_ns > 0]
+    return Summary(
+        command=[str(word) for word in about.get("command", [])],
+        processes=[f"{process.name} ({process.pid})" for process in trace.processes],
+        date=str(about.get("date", "?")),
+        hmd=str(about.get("hmd", "?")),
+        kernel=str(about.get("kernel", "?")),
+        tier=about.get("tier"),
+        detail=str(about.get("detail", "?")),
+        period=int(about.get("period", 0)),
+        runtime_s=trace.runtime_ns / 1e9,
+        ended=trace.ending is not None,
+        samples=len(samples),
+        stores=int((samples.kind == Kind.STORE).sum()),
+        pages=len(both),
+        threads=len(np.unique(samples.thread)),
+        mean_weight_ns=float(weighed.mean()) if len(weighed) else 0.0,
+        lost=trace.losses.lost,
+        throttled=trace.losses.throttled,
+        resident_pages=_resident(trace),
+    )
+
+
+def _resident(trace: Trace) -> dict[int, int]:
+    """Return how many pages lay on each node when they were last seen."""
+    nodes: dict[int, int] = {}
+    for index in range(len(trace.processes)):
+        changes = [pages_of(c) for c in trace.placement if c.process == index]
+        if not changes:
+            continue
+        page = np.concatenate([p for p, _ in changes])
+        node = np.concatenate([n for _, n in changes])
+        # The last word on each page: of equal pages, unique gives the first of the reversed.
+        _, last = np.unique(page[::-1], return_index=True)
+        here, count = np.unique(node[::-1][last], return_counts=True)
+        for n, pages in zip(here.tolist(), count.tolist(), strict=True):
+            if n >= 0:
+                nodes[n] = nodes.get(n, 0) + pages
+    return dict(sorted(nodes.items()))

@@ -1,0 +1,182 @@
+"""A trace in memory: samples as columns, and what was known beside them.
+
+This is what readers and importers give and what the estimator takes. Addresses are virtual, of
+the process of the row; times are nanoseconds of CLOCK_MONOTONIC of the machine that ran it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Sampled accesses in order of time; all columns have shape ``(n,)``.
+
+    ``process`` indexes the trace's processes. ``kind`` holds ``hmd.sample.batch.Kind``.
+    ``thread`` is 0 and ``weight_ns`` (latency) 0 where the source does not know them; ``period``
+    is how many accesses a row stands for.
+    """
+
+    time_ns: npt.NDArray[np.uint64]
+    address: npt.NDArray[np.uint64]
+    process: npt.NDArray[np.uint16]
+    thread: npt.NDArray[np.uint32]
+    cpu: npt.NDArray[np.uint16]
+    kind: npt.NDArray[np.uint8]
+    weight_ns: npt.NDArray[np.uint32]
+    period: npt.NDArray[np.uint32]
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.time_ns)
+
+    @classmethod
+    def empty(cls) -> Samples:
+        """Return no samples."""
+        return cls(*(np.empty(0, dtype) for dtype in SAMPLE_COLUMNS.values()))
+
+    @classmethod
+    def joined(cls, parts: list[Samples]) -> Samples:
+        """Return all samples of parts, in order of time; those of equal time as they came."""
+        if not parts:
+            return cls.empty()
+        columns = {
+            name: np.concatenate([getattr(part, name) for part in parts]) for name in SAMPLE_COLUMNS
+        }
+        time_ns = columns["time_ns"]
+        if np.any(time_ns[1:] < time_ns[:-1]):
+            order = np.argsort(time_ns, kind="stable")
+            columns = {name: column[order] for name, column in columns.items()}
+        return cls(**columns)
+
+
+SAMPLE_COLUMNS: Mapping[str, np.dtype[Any]] = {
+    "time_ns": np.dtype("<u8"),
+    "address": np.dtype("<u8"),
+    "process": np.dtype("<u2"),
+    "thread": np.dtype("<u4"),
+    "cpu": np.dtype("<u2"),
+    "kind": np.dtype("u1"),
+    "weight_ns": np.dtype("<u4"),
+    "period": np.dtype("<u4"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TracedProcess:
+    """A process of a trace, by its place in ``Trace.processes``."""
+
+    pid: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class MappingSnapshot:
+    """The mappings of a process at a moment; columns have shape ``(n,)``, in order of address."""
+
+    time_ns: int
+    process: int
+    start: npt.NDArray[np.uint64]
+    end: npt.NDArray[np.uint64]
+    kind: npt.NDArray[np.uint8]
+    access: npt.NDArray[np.uint8]
+    path: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementChange:
+    """Runs of pages and the node that they were found on at a moment; columns of shape ``(n,)``.
+
+    ``start`` is the address of the first page of a run, ``pages`` how many (4 KiB each),
+    ``node`` -1 for pages that have gone. Pages that are not told are where they were before.
+    """
+
+    time_ns: int
+    process: int
+    start: npt.NDArray[np.uint64]
+    pages: npt.NDArray[np.uint32]
+    node: npt.NDArray[np.int16]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far each process had come at moments; columns have shape ``(n,)``.
+
+    ``cpu_ns`` is the time that its threads have run (schedstat), ``instructions`` what its CPUs
+    have retired, 0 where nobody counts. Both since the process began.
+    """
+
+    time_ns: npt.NDArray[np.uint64]
+    process: npt.NDArray[np.uint16]
+    cpu_ns: npt.NDArray[np.uint64]
+    instructions: npt.NDArray[np.uint64]
+
+
+PROGRESS_COLUMNS: Mapping[str, np.dtype[Any]] = {
+    "time_ns": np.dtype("<u8"),
+    "process": np.dtype("<u2"),
+    "cpu_ns": np.dtype("<u8"),
+    "instructions": np.dtype("<u8"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Samples that were lost and events that were throttled, summed up from the start."""
+
+    lost: int = 0
+    throttled: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a recording ended; ``exit_code`` None for a program that was not ours to wait for.
+
+    ``begin_ns`` is when the program was let go, ``runtime_ns`` how long it took from there.
+    """
+
+    begin_ns: int
+    runtime_ns: int
+    exit_code: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A recorded run.
+
+    ``about`` is what held for all of it: program, machine, sampler, period, tier. ``ending`` is
+    None where the recorder was killed; ``damage`` says from where on a damaged file was left out.
+    """
+
+    about: Mapping[str, Any]
+    processes: tuple[TracedProcess, ...]
+    samples: Samples
+    mappings: tuple[MappingSnapshot, ...] = ()
+    placement: tuple[PlacementChange, ...] = ()
+    progress: Progress | None = None
+    losses: Losses = field(default_factory=Losses)
+    ending: Ending | None = None
+    damage: str | None = None
+
+    @property
+    def begin_ns(self) -> int:
+        """When the program began; of a recording that broke off, when that began."""
+        if self.ending is not None:
+            return self.ending.begin_ns
+        told = self.about.get("begin_ns")
+        if isinstance(told, int):
+            return told
+        return int(self.samples.time_ns[0]) if len(self.samples) else 0
+
+    @property
+    def runtime_ns(self) -> int:
+        """How long the program took, end to end; up to the last sample where nobody saw its end."""
+        if self.ending is not None:
+            return self.ending.runtime_ns
+        return int(self.samples.time_ns[-1]) - self.begin_ns if len(self.samples) else 0

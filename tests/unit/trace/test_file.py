@@ -1,0 +1,194 @@
+"""The trace file: what is written is read, and damage is told or left out, never believed."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hmd.trace.blocks import DamageError, read_block, read_header, write_block, write_header
+from hmd.trace.reader import TraceError, read_trace
+from hmd.trace.trace import (
+    SAMPLE_COLUMNS,
+    Ending,
+    Losses,
+    MappingSnapshot,
+    PlacementChange,
+    Progress,
+    Samples,
+    Trace,
+    TracedProcess,
+)
+from hmd.trace.writer import BLOCK_ROWS, write_trace
+
+
+def samples_of(count: int, seed: int = 0) -> Samples:
+    random = np.random.default_rng(seed)
+    columns = {
+        name: random.integers(0, np.iinfo(dtype).max, count, dtype, endpoint=True)
+        for name, dtype in SAMPLE_COLUMNS.items()
+    }
+    columns["time_ns"] = np.sort(columns["time_ns"] >> np.uint64(20))
+    columns["process"] = columns["process"] % 2
+    return Samples(**columns)
+
+
+def trace_of(count: int) -> Trace:
+    start = np.array([0x1000, 0x7FFF0000], np.uint64)
+    return Trace(
+        about={"command": ["prog", "--x"], "begin_ns": 5, "period": 32, "tier": "slow"},
+        processes=(TracedProcess(10, "prog"), TracedProcess(11, "child")),
+        samples=samples_of(count),
+        mappings=(
+            MappingSnapshot(
+                6,
+                1,
+                start,
+                start + np.uint64(0x1000),
+                np.array([1, 3], np.uint8),
+                np.array([3, 5], np.uint8),
+                ("[heap]", "/usr/lib/ünï.so"),
+            ),
+        ),
+        placement=(
+            PlacementChange(7, 0, start, np.array([1, 9], np.uint32), np.array([0, -1], np.int16)),
+        ),
+        progress=Progress(
+            np.array([1, 2], np.uint64),
+            np.array([0, 1], np.uint16),
+            np.array([1000, 2000], np.uint64),
+            np.array([0, 7], np.uint64),
+        ),
+        losses=Losses(3, 1),
+        ending=Ending(5, 123456789, 0),
+    )
+
+
+def same(left: Trace, right: Trace) -> None:
+    for name in SAMPLE_COLUMNS:
+        np.testing.assert_array_equal(getattr(left.samples, name), getattr(right.samples, name))
+    assert left.about == right.about
+    assert left.processes == right.processes
+    assert (left.losses, left.ending) == (right.losses, right.ending)
+    for a, b in zip(left.mappings, right.mappings, strict=True):
+        assert (a.time_ns, a.process, a.path) == (b.time_ns, b.process, b.path)
+        np.testing.assert_array_equal(a.end, b.end)
+    for c, d in zip(left.placement, right.placement, strict=True):
+        assert (c.time_ns, c.process) == (d.time_ns, d.process)
+        np.testing.assert_array_equal(c.pages, d.pages)
+        np.testing.assert_array_equal(c.node, d.node)
+
+
+@pytest.mark.parametrize("count", [0, 1, BLOCK_ROWS, 3 * BLOCK_ROWS + 17])
+def test_what_is_written_is_read(tmp_path: Path, count: int) -> None:
+    trace = trace_of(count)
+    write_trace(tmp_path / "t", trace)
+    same(read_trace(tmp_path / "t"), trace)
+
+
+def test_a_trace_that_broke_off_is_refused_or_read_up_to_there(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    write_trace(path, trace_of(3 * BLOCK_ROWS))
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(TraceError, match="damaged"):
+        read_trace(path)
+    rest = read_trace(path, salvage=True)
+    assert rest.damage is not None
+    assert len(rest.samples) in (BLOCK_ROWS, 2 * BLOCK_ROWS)
+    assert rest.ending is None
+
+
+def test_a_trace_without_an_end_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    trace = trace_of(10)
+    write_trace(path, Trace(trace.about, trace.processes, trace.samples))
+    read = read_trace(path)
+    assert read.ending is None
+    assert read.runtime_ns == int(trace.samples.time_ns[-1]) - 5
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_a_changed_byte_is_never_believed(data: st.DataObject) -> None:
+    file = io.BytesIO()
+    write_header(file)
+    samples = samples_of(100)
+    columns = {name: getattr(samples, name) for name in SAMPLE_COLUMNS}
+    write_block(file, "SAMP", {"a": 1}, columns)
+    damaged = bytearray(file.getvalue())
+    place = data.draw(st.integers(0, len(damaged) - 1))
+    damaged[place] ^= data.draw(st.integers(1, 255))
+    again = io.BytesIO(bytes(damaged))
+    with pytest.raises(DamageError):
+        read_header(again)
+        read_block(again)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=400))
+def test_garbage_is_no_trace(garbage: bytes) -> None:
+    with pytest.raises(DamageError):
+        read_header(io.BytesIO(garbage))
+    file = io.BytesIO(garbage)
+    if garbage:
+        with pytest.raises(DamageError):
+            read_block(file)
+
+
+@pytest.mark.parametrize("content", [b"", b"HMDTRACE", b"PK\x03\x04 and so on, long enough"])
+def test_other_files_are_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(TraceError, match="is no trace") as caught:
+        read_trace(tmp_path / "x", salvage=True)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="cannot read the trace"):
+        read_trace(tmp_path / "nothing")
+
+
+def test_a_later_version_asks_for_an_update(tmp_path: Path) -> None:
+    import struct
+    import zlib
+
+    start = struct.pack("<8sI", b"HMDTRACE", 99)
+    (tmp_path / "x").write_bytes(start + struct.pack("<I", zlib.crc32(start)))
+    with pytest.raises(TraceError, match="version 99"):
+        read_trace(tmp_path / "x")
+
+
+def test_blocks_of_later_kinds_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    write_trace(path, trace_of(5))
+    with path.open("ab") as file:
+        write_block(file, "NEWS", {"what": "ever"}, {"x": np.arange(3)})
+    same(read_trace(path), trace_of(5))
+
+
+def test_samples_of_an_unknown_process_are_damage(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    trace = trace_of(5)
+    write_trace(path, Trace(trace.about, (), trace.samples))
+    with pytest.raises(TraceError, match="damaged"):
+        read_trace(path)
+
+
+def test_samples_take_few_bytes(tmp_path: Path) -> None:
+    count = 100_000
+    random = np.random.default_rng(1)
+    samples = Samples(
+        time_ns=np.cumsum(random.integers(500, 1500, count)).astype(np.uint64),
+        address=(np.uint64(0x7F0000000000) + random.integers(0, 1 << 26, count).astype(np.uint64)),
+        process=np.zeros(count, np.uint16),
+        thread=np.full(count, 77, np.uint32),
+        cpu=np.ones(count, np.uint16),
+        kind=np.zeros(count, np.uint8),
+        weight_ns=random.integers(80, 120, count).astype(np.uint32),
+        period=np.full(count, 199, np.uint32),
+    )
+    write_trace(tmp_path / "t", Trace({}, (TracedProcess(1, "x"),), samples))
+    assert (tmp_path / "t").stat().st_size < 8 * count

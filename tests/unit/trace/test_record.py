@@ -1,0 +1,153 @@
+"""Recording real programs with the kernel's page faults, which every machine has."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hmd.errors import MissingError, TargetError
+from hmd.machine.process import PAGE_BYTES
+from hmd.sample.batch import Kind
+from hmd.sample.choose import SampleSettings
+from hmd.trace.placement import pages_of
+from hmd.trace.reader import read_trace
+from hmd.trace.recorder import RecordSettings
+from hmd.trace.session import Request, record_command, record_running
+from hmd.trace.summary import summarise
+from hmd.trace.trace import Trace
+
+TOUCH = """
+import mmap, os, sys, time
+m = mmap.mmap(-1, {pages} * 4096)
+for i in range({pages}):
+    m[i * 4096] = 1
+print(flush=True)
+time.sleep({seconds})
+"""
+
+
+def request(path: Path, **more: object) -> Request:
+    sample = SampleSettings(sampler="faults", period=1)
+    return Request(path, sample=sample, settings=RecordSettings(interval_s=0.05), **more)  # type: ignore[arg-type]
+
+
+def touch(pages: int, seconds: float = 0.3) -> list[str]:
+    return [sys.executable, "-S", "-c", TOUCH.format(pages=pages, seconds=seconds)]
+
+
+def touched_run(trace: Trace) -> int:
+    """Return the length of the longest run of neighbouring sampled pages."""
+    page = np.unique(trace.samples.address // np.uint64(PAGE_BYTES))
+    breaks = np.flatnonzero(np.diff(page) != 1)
+    return int(np.diff(np.concatenate([[-1], breaks, [len(page) - 1]])).max())
+
+
+def test_a_commands_accesses_mappings_and_placement(tmp_path: Path) -> None:
+    recorded = record_command(request(tmp_path / "t"), touch(500))
+    trace = read_trace(tmp_path / "t")
+    assert recorded.exit_code == 0
+    assert recorded.samples == len(trace.samples) > 500
+    assert touched_run(trace) >= 500
+    assert (trace.samples.kind == Kind.FAULT).all()
+    assert (trace.samples.thread != 0).all()
+    assert np.all(np.diff(trace.samples.time_ns.astype(np.int64)) >= 0)
+    assert trace.ending is not None
+    assert 0.3e9 < trace.runtime_ns < 60e9
+    end_ns = trace.begin_ns + trace.runtime_ns
+    assert trace.begin_ns <= trace.samples.time_ns[0] <= trace.samples.time_ns[-1]
+    assert trace.samples.time_ns[-1] < end_ns + 1e9
+    assert trace.mappings
+    page = np.concatenate([pages_of(change)[0] for change in trace.placement])
+    assert len(page) >= 500
+    # What lay there when it ended is not told to have gone.
+    assert sum(summarise(trace).resident_pages.values()) >= 500
+    assert trace.progress is not None
+    assert trace.progress.cpu_ns.max() > 1e6
+
+
+def test_children_are_recorded_too(tmp_path: Path) -> None:
+    script = f'{" ".join(map(repr, touch(300)[:3]))} "$1" & wait; exit 3'
+    recorded = record_command(
+        request(tmp_path / "t"), ["sh", "-c", script, "sh", touch(300, 0.5)[3]]
+    )
+    trace = read_trace(tmp_path / "t")
+    assert recorded.exit_code == 3
+    assert len(trace.processes) == 2
+    assert touched_run(trace) >= 300 or len(trace.placement) > 1
+
+
+def test_a_running_process_for_a_while(tmp_path: Path) -> None:
+    with subprocess.Popen(touch(100, 30), stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        began = time.monotonic()
+        recorded = record_running(request(tmp_path / "t", seconds=0.3), process.pid)
+        assert time.monotonic() - began < 20
+        assert process.poll() is None
+        process.kill()
+    assert recorded.exit_code is None
+    trace = read_trace(tmp_path / "t")
+    assert trace.processes[0].pid == process.pid
+    assert len(np.concatenate([pages_of(change)[0] for change in trace.placement])) >= 100
+
+
+def test_what_cannot_be_recorded_is_told(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="cannot run"):
+        record_command(request(tmp_path / "t"), ["/no/such"])
+    with pytest.raises(TargetError, match="no process"):
+        record_running(request(tmp_path / "t"), 2**22 - 1)
+
+
+def test_one_tier_has_nothing_to_choose_from(tmp_path: Path) -> None:
+    with pytest.raises(MissingError, match="one tier"):
+        record_command(request(tmp_path / "t", tier="slow"), ["true"])
+
+
+def test_a_killed_recorder_leaves_a_trace_that_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    words = ["record", "--sampler", "faults", "--interval", "0.05", "-o", str(path), "--"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "hmd", *words, *touch(200, 30)], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(0.5)
+        process.send_signal(signal.SIGKILL)
+    trace = read_trace(path, salvage=True)
+    assert trace.ending is None
+    assert trace.mappings
+
+
+def hmd(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hmd", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    program = ["sh", "-c", "exit 5"]
+    done = hmd("record", "--sampler=faults", "--period=1", "--json", "-o", path, "--", *program)
+    assert done.returncode == 5, done.stderr
+    assert json.loads(done.stderr)["samples"] > 0
+    assert json.loads(hmd("trace", "info", "--json", path).stdout)["command"] == program
+    assert "exit 5" in hmd("trace", "info", path).stdout
+    for verb, name in (("export", "t.npz"), ("heatmap", "t.png")):
+        assert hmd("trace", verb, path, "-o", str(tmp_path / name)).returncode == 0
+        assert (tmp_path / name).stat().st_size > 500
+    with np.load(tmp_path / "t.npz") as arrays:
+        assert len(arrays["address"]) > 0
+    for wrong, code in (
+        (["trace", "info", __file__], 1),
+        (["trace", "export", path, "-o", "x.csv"], 1),
+        (["record", "-o", path], 2),
+        (["record", "-o", path, "--pid", "1", "--tier", "slow"], 2),
+        (["record", "-o", "/no/such/folder/t", "--", "true"], 1),
+    ):
+        refused = hmd(*wrong)
+        assert refused.returncode == code, refused.stderr
+        assert refused.stderr.count("\n") == 1, refused.stderr
