@@ -92,7 +92,7 @@ def program() -> str:
 
 
 def test_the_program_accounts_for_every_word(program: str) -> None:
-    words = [program, "--footprint=4M", "--hot=1M", "--seconds=0.3", "--interval=50"]
+    words = [program, "--footprint=4M", "--hot=1M", "--block=64K", "--seconds=0.3", "--interval=50"]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert lines[-1]["integrity_ok"] is True
@@ -102,7 +102,15 @@ def test_the_program_accounts_for_every_word(program: str) -> None:
 
 def test_the_program_sees_a_wrong_word(program: str) -> None:
     """One bit flipped from outside, through /proc/PID/mem, must fail the run."""
-    words = [program, "--footprint=64M", "--hot=1M", "--share=100", "--seconds=0.5", "--wait"]
+    words = [
+        program,
+        "--footprint=64M",
+        "--hot=1M",
+        "--block=64K",
+        "--share=100",
+        "--seconds=0.5",
+        "--wait",
+    ]
     with subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -126,6 +134,8 @@ def test_the_program_sees_a_wrong_word(program: str) -> None:
 
 
 def test_the_program_refuses_senseless_sizes(program: str) -> None:
-    done = subprocess.run([program, "--hot=1G"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [program, "--hot=1G", "--block=64K"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
