@@ -32,7 +32,7 @@ EMULATED_LINE_NS = 300.0
 """What emulating a line of a stream takes at most, on a host with fewer CPUs than the guest."""
 
 ATTEMPTS = 5
-SLIP = 1.1
+SLIP = 1.05
 """A run in which the guest's clock slipped by more against the model's, or the model's against
 it, is repeated; the one that slipped least counts. The guest's slips where the host is too busy
 to emulate in time, and one CPU's model where another CPU has to catch up."""

@@ -39,7 +39,7 @@
 #define LINE 64
 #define WORDS (LINE / 8)
 #define BLOCK 64          /* lines a turn, of the chase and of random reads */
-#define STREAM_BLOCK 256
+#define STREAM_BLOCK 2048  /* of streams: a look at the clocks costs less than a line in a hundred */
 #define BUFFER_LINES (1u << 19) /* 32 MiB: many times the modelled cache */
 /* The clock runs on in steps of what the reorder window held, some 40 us of a chase. */
 #define CHASE_WINDOW_PS 400000000
