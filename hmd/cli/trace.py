@@ -95,8 +95,9 @@ def _info(args: argparse.Namespace) -> int:
         ("sampled", f"{summary.detail}, one in {summary.period}"),
         ("samples", f"{summary.samples:,} ({summary.stores:,} stores), {summary.pages:,} pages"),
         ("lost", f"{summary.lost:,} samples, {summary.throttled:,} times throttled"),
-        ("latency", f"{summary.mean_weight_ns:.0f} ns in the mean"),
     ]
+    if summary.mean_weight_ns:
+        rows.append(("latency", f"{summary.mean_weight_ns:.0f} ns in the mean"))
     rows += [
         (f"node {node}", f"{count * 4096 / 2**20:,.1f} MiB at the end")
         for node, count in summary.resident_pages.items()

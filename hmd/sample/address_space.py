@@ -96,9 +96,11 @@ class AddressSpaces:
     def _owner(self, root: int, pages: Callable[[], Pages], now: float) -> ProcessId | None:
         state = self._roots.get(root)
         if isinstance(state, _Owned) and not alive(state.process, self._proc):
-            # What it did before it ended is its own, unless its root is another's already.
+            # This read has what it did before it ended, unless its root is another's already;
+            # what comes later is not its own.
+            del self._roots[root]
             owner = self._find(root, pages())
-            if owner is None and now - state.checked_s < RECHECK_S:
+            if owner is None:
                 return state.process
             state = None
         if isinstance(state, _Owned) and now - state.checked_s < RECHECK_S:

@@ -120,13 +120,12 @@ def test_a_child_after_fork_is_told_apart_once_its_parent_is_known(samples_of: S
 def test_a_process_that_has_gone_keeps_its_root_for_what_it_did(
     toucher: Any, samples_of: SamplesOf
 ) -> None:
-    samples, clock = samples_of(9, toucher.process.pid, toucher.touch(4)), Clock()
-    spaces = AddressSpaces(clock=clock)
+    samples = samples_of(9, toucher.process.pid, toucher.touch(4))
+    spaces = AddressSpaces(clock=Clock())
     spaces.track([toucher.process])
     assert set(spaces.index(columns_of(samples)).tolist()) == {0}
     toucher.end()
     assert set(spaces.index(columns_of(samples)).tolist()) == {0}
-    clock.now += RECHECK_S
     assert set(spaces.index(columns_of(samples)).tolist()) == {-1}
 
 
