@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hmd.cli.arguments import address_range, share, size
-from hmd.errors import Exit
+from hmd.errors import Exit, TargetError
 
 if TYPE_CHECKING:
     from hmd.cli.main import Subparsers
@@ -109,6 +109,8 @@ def run(args: argparse.Namespace) -> int:
     from hmd.trace.reader import read_trace
 
     slow, fast = read_trace(args.slow), read_trace(args.fast)
+    if not len(slow.samples):
+        raise TargetError(f"{args.slow} has no samples: record with a shorter --period")
     pages = index_pages(slow)
     count = window_count(slow, args.window * 1e6)
     by = CutBy(args.cut_by)

@@ -30,7 +30,8 @@ examples:
   hmd record -o db.hmdt --pid 4711 --seconds 30       a process that runs already, for a while
   hmd trace info run.hmdt                             what was recorded
 
-Exits with the program's own exit code; of --pid with 0. Ctrl-C ends the recording and keeps it.
+Exits with the program's own exit code, with 0 where the program runs on. Ctrl-C and SIGTERM end
+the recording and keep it.
 """
 
 
@@ -67,7 +68,9 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="S",
         help="seconds between two looks at rings and mappings (default 0.2)",
     )
-    parser.add_argument("--seconds", type=_seconds, metavar="S", help="stop recording after this")
+    parser.add_argument(
+        "--seconds", type=_seconds, metavar="S", help="stop recording then; the program runs on"
+    )
     parser.add_argument(
         "--json", action="store_true", help="say what was recorded as JSON, on standard error"
     )

@@ -1,8 +1,7 @@
 """Layouts: which pages of a program lie in fast memory.
 
-A layout is an array over the pages of a trace (:class:`hmd.estimate.pages.PageIndex`): the share
-of each page's accesses that fast memory serves, 1 or 0 but where a layout is meant to be drawn
-at random. Pages that were never sampled cost nothing wherever they are.
+A layout is an array over the pages of a trace (:class:`hmd.estimate.pages.PageIndex`). Pages that
+were never sampled cost nothing wherever they are.
 """
 
 from __future__ import annotations

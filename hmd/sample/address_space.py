@@ -102,7 +102,8 @@ class AddressSpaces:
             owner = self._find(root, pages())
             if owner is None:
                 return state.process
-            state = None
+            self._roots[root] = _Owned(owner, now)
+            return owner
         if isinstance(state, _Owned) and now - state.checked_s < RECHECK_S:
             return state.process
         if isinstance(state, _Unknown) and now < state.retry_s:

@@ -6,6 +6,7 @@ memory policy is set before it has any memory. Its exit is seen through a pidfd.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
@@ -19,7 +20,8 @@ from hmd.errors import MissingError, TargetError
 class Launched:
     """A child held before its exec; ``release`` lets it go.
 
-    ``prepare`` runs in the child before it is held: a memory policy, say. It must not raise.
+    ``prepare`` runs in the child before it is held: a memory policy, say; of what it raises,
+    OSError is told by ``release``.
     """
 
     def __init__(self, command: Sequence[str], prepare: Callable[[], None] | None = None) -> None:
@@ -55,7 +57,8 @@ class Launched:
 
     def release(self) -> None:
         """Let the program start; raises TargetError where there is no such program."""
-        os.write(self._gate, b"g")
+        with contextlib.suppress(BrokenPipeError):  # it could not be prepared, or was killed
+            os.write(self._gate, b"g")
         os.close(self._gate)
         self._gate = -1
         said = os.read(self._failed, 16)  # ends when exec closes it

@@ -112,6 +112,7 @@ class Recorder:
         self._tracked: tuple[ProcessId, ...] = ()
         self._losses = Losses()
         self._flushed_s = time.monotonic()
+        self._stopped = False
         self.since_ns = 0
         """Samples from before are left out."""
         self.ended_ns: int | None = None
@@ -157,6 +158,10 @@ class Recorder:
             self._flushed_s = time.monotonic()
             self._writer.flush()
 
+    def stop(self) -> None:
+        """End ``run`` after its next look; may be called from a signal handler."""
+        self._stopped = True
+
     def run(self, ended: Callable[[float], bool], until_s: float = float("inf")) -> None:
         """Look at every interval until ``ended`` (which waits so long) says so, or the time is up.
 
@@ -164,7 +169,7 @@ class Recorder:
         """
         first_ended = False
         self.ended_ns = None
-        while time.monotonic() < until_s:
+        while time.monotonic() < until_s and not self._stopped:
             left_s = min(self._settings.interval_s, max(0.0, until_s - time.monotonic()))
             if first_ended:
                 time.sleep(left_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -51,7 +52,8 @@ class Recorded:
 def record_command(request: Request, command: Sequence[str]) -> Recorded:
     """Start a command, record it to its end; a command that outlives ``seconds`` runs on.
 
-    Ctrl-C ends the recording, and the command as the terminal does. Raises TargetError where
+    SIGINT and SIGTERM end the recording, so that this is for the main thread; a terminal's Ctrl-C
+    ends the command too. Raises TargetError where
     there is no such command, MissingError without a sampler or a second tier, HmdError where the
     file cannot be written.
     """
@@ -111,10 +113,18 @@ def _placement(tier: str | None, topology: Topology) -> Callable[[], None] | Non
 
 
 def _run(recorder: Recorder, ended: Callable[[float], bool], seconds: float | None) -> int:
-    """Record until the end, or Ctrl-C; returns the time of it."""
+    """Record until the end, or a signal that asks for it; returns the time of it."""
     until_s = float("inf") if seconds is None else time.monotonic() + seconds
-    with contextlib.suppress(KeyboardInterrupt):
+    # An exception in the midst of a write would leave half a block.
+    before = {
+        number: signal.signal(number, lambda *_: recorder.stop())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
         recorder.run(ended, until_s)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     return recorder.ended_ns or time.monotonic_ns()
 
 

@@ -1,5 +1,6 @@
 """A program that waits at the gate until its recorder is ready."""
 
+import errno
 import os
 import sys
 import time
@@ -61,6 +62,17 @@ def test_preparation_is_the_childs() -> None:
     )
     child.release()
     assert child.wait(10) == os.nice(0) + 3
+    child.close()
+
+
+def test_a_child_that_cannot_be_prepared_is_told() -> None:
+    def prepare() -> None:
+        raise OSError(errno.EINVAL, "no such node")
+
+    child = Launched(["true"], prepare)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # its end of the gate is closed
+    with pytest.raises(TargetError, match="Invalid argument"):
+        child.release()
     child.close()
 
 

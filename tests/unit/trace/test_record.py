@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pyarrow import parquet
 
 from hmd.errors import MissingError, TargetError
 from hmd.machine.process import PAGE_BYTES
@@ -123,6 +124,22 @@ def test_a_killed_recorder_leaves_a_trace_that_can_be_read(tmp_path: Path) -> No
     assert trace.mappings
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_recording_that_is_stopped_is_whole(tmp_path: Path, number: signal.Signals) -> None:
+    path = tmp_path / "t"
+    words = ["record", "--sampler", "faults", "--interval", "0.05", "-o", str(path), "--"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "hmd", *words, *touch(200, 2)], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(number)
+        assert process.wait(30) == 0
+    trace = read_trace(path)
+    assert trace.ending is not None
+    assert trace.ending.exit_code is None
+
+
 def hmd(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "hmd", *words]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
@@ -136,11 +153,14 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert json.loads(done.stderr)["samples"] > 0
     assert json.loads(hmd("trace", "info", "--json", path).stdout)["command"] == program
     assert "exit 5" in hmd("trace", "info", path).stdout
-    for verb, name in (("export", "t.npz"), ("heatmap", "t.png")):
+    for verb, name in (("export", "t.npz"), ("export", "t.parquet"), ("heatmap", "t.png")):
         assert hmd("trace", verb, path, "-o", str(tmp_path / name)).returncode == 0
         assert (tmp_path / name).stat().st_size > 500
     with np.load(tmp_path / "t.npz") as arrays:
         assert len(arrays["address"]) > 0
+        table = parquet.read_table(tmp_path / "t.parquet")
+        assert table.column("address").to_pylist() == arrays["address"].tolist()
+    assert json.loads(table.schema.metadata[b"hmd"])["command"] == program
     for wrong, code in (
         (["trace", "info", __file__], 1),
         (["trace", "export", path, "-o", "x.csv"], 1),
