@@ -111,9 +111,9 @@ class EmulatedMemory:
     ) -> None:
         """Write the sample of a miss."""
         latency_ns, period = 305, self.control[1 if store else 0]
-        body = (0x401000, root, 0, 12345, address, vcpu, 0, period, latency_ns)
+        body = (0x401000, root, 0, 12345, address, vcpu, 0, period, 678, latency_ns)
         source = 4 if store else 2
-        self._write(vcpu, struct.pack("<IHHQIIQQIIQQQQ", 9, 2, 80, *body, source, physical))
+        self._write(vcpu, struct.pack("<IHHQIIQQIIQQQQQ", 9, 2, 88, *body, source, physical))
 
     def lost(self, vcpu: int, count: int) -> None:
         """Write how many samples found no room."""

@@ -20,7 +20,7 @@
 
 /* Columns of the caller, `capacity` rows each; rows are appended at `count`. */
 struct hmd_ring_columns {
-	uint64_t *address, *physical, *time_ns;
+	uint64_t *address, *physical, *time_ns, *instructions;
 	uint32_t *pid, *tid, *weight, *period;
 	uint16_t *cpu;
 	uint8_t *kind;
@@ -46,6 +46,7 @@ static const uint64_t ring_fields[] = {
 	PERF_SAMPLE_IDENTIFIER, PERF_SAMPLE_IP,        PERF_SAMPLE_TID,
 	PERF_SAMPLE_TIME,       PERF_SAMPLE_ADDR,      PERF_SAMPLE_ID,
 	PERF_SAMPLE_STREAM_ID,  PERF_SAMPLE_CPU,       PERF_SAMPLE_PERIOD,
+	PERF_SAMPLE_READ, /* one word: the events have no read_format */
 	PERF_SAMPLE_WEIGHT,     PERF_SAMPLE_DATA_SRC,  PERF_SAMPLE_TRANSACTION,
 	PERF_SAMPLE_PHYS_ADDR,
 };
@@ -92,7 +93,7 @@ static uint8_t ring_kind(uint64_t data_src, uint8_t otherwise)
 
 /* Which word of a record a field is, its header being word 0; 0 where the type lacks it. */
 struct ring_places {
-	uint8_t tid, time, address, cpu, period, weight, data_src, physical;
+	uint8_t tid, time, address, cpu, period, read, weight, data_src, physical;
 };
 
 static uint8_t ring_place(uint64_t sample_type, uint64_t field)
@@ -114,6 +115,7 @@ static struct ring_places ring_places(uint64_t sample_type)
 		.address = ring_place(sample_type, PERF_SAMPLE_ADDR),
 		.cpu = ring_place(sample_type, PERF_SAMPLE_CPU),
 		.period = ring_place(sample_type, PERF_SAMPLE_PERIOD),
+		.read = ring_place(sample_type, PERF_SAMPLE_READ),
 		.weight = ring_place(sample_type, PERF_SAMPLE_WEIGHT),
 		.data_src = ring_place(sample_type, PERF_SAMPLE_DATA_SRC),
 		.physical = ring_place(sample_type, PERF_SAMPLE_PHYS_ADDR),
@@ -132,6 +134,7 @@ static void ring_append(const uint64_t *record, struct ring_places at, uint8_t k
 	columns->address[row] = at.address ? record[at.address] : 0;
 	columns->cpu[row] = (uint16_t)(at.cpu ? record[at.cpu] : 0);
 	columns->period[row] = ring_clamp(at.period ? record[at.period] : 0);
+	columns->instructions[row] = at.read ? record[at.read] : 0;
 	columns->weight[row] = ring_clamp(at.weight ? record[at.weight] : 0);
 	columns->kind[row] = ring_kind(at.data_src ? record[at.data_src] : 0, kind);
 	columns->physical[row] = at.physical ? record[at.physical] : 0;

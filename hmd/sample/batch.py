@@ -26,9 +26,10 @@ class AccessBatch:
     """Sampled accesses, one row each; all columns have shape ``(n,)``.
 
     ``process`` indexes the processes that the sampler tracks, in the order of ``track()``.
-    ``thread`` (its id), ``time_ns`` (CLOCK_MONOTONIC) and ``weight_ns`` (load latency) are 0
-    where the source does not know them.
-    ``period`` is how many accesses one row stands for.
+    ``thread`` (its id), ``time_ns`` and ``weight_ns`` (load latency) are 0 where the source does
+    not know them. Times are of CLOCK_MONOTONIC, those of the emulated machine of the CPU's
+    modelled clock. ``period`` is how many accesses one row stands for. ``instructions`` is what
+    the row's CPU had executed, None where the source does not count.
     """
 
     process: npt.NDArray[np.int32]
@@ -39,6 +40,7 @@ class AccessBatch:
     time_ns: npt.NDArray[np.uint64]
     weight_ns: npt.NDArray[np.uint32]
     period: npt.NDArray[np.uint32]
+    instructions: npt.NDArray[np.uint64] | None = None
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -46,7 +48,8 @@ class AccessBatch:
 
     def take(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> AccessBatch:
         """Return some rows, by mask or by number."""
-        return AccessBatch(*(getattr(self, field.name)[rows] for field in fields(self)))
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        return AccessBatch(**{n: c if c is None else c[rows] for n, c in columns.items()})
 
     @classmethod
     def empty(cls) -> AccessBatch:

@@ -2,7 +2,8 @@
 
 The rings have perf's layout, so that the reader is the one of real rings. A sample names an
 address space, not a process (``address_space``). Only misses of the emulated last-level cache
-are sampled, loads and stores alike; latency is in nanoseconds of modelled time.
+are sampled, loads and stores alike. Times are those of the CPU's modelled clock (SharedMemory),
+latencies nanoseconds of it; each row has the count of instructions of its CPU.
 
 The guest sees the rings as the memory of a PCI device (``hmd.machine.emulated``).
 """
@@ -38,6 +39,7 @@ SAMPLE_TYPE = (
     | SampleType.ADDR
     | SampleType.CPU
     | SampleType.PERIOD
+    | SampleType.READ
     | SampleType.WEIGHT
     | SampleType.DATA_SRC
     | SampleType.PHYS_ADDR
@@ -83,29 +85,8 @@ def sample_memory(
         AddressSpaces(proc, clock),
         period=period,
         ladder=LADDER,
-        ahead_ns=_HostClock(memory).ahead_ns,
+        counts_instructions=True,
     )
-
-
-class _HostClock:
-    """How far the host's clock, by which records are stamped, is ahead of ours.
-
-    The plugin tells its time at least each millisecond while the model runs. What it told last
-    is at most its time now, so that the most we ever saw it ahead is the best estimate.
-    """
-
-    def __init__(self, memory: SharedMemory) -> None:
-        self._memory = memory
-        self._ahead_ns: int | None = None
-
-    def ahead_ns(self) -> int:
-        """Return the estimate; 0 before the plugin has told its time."""
-        for vcpu in range(self._memory.vcpus):
-            told_ns = self._memory.counters(vcpu).host_ns
-            ahead_ns = told_ns - time.monotonic_ns()
-            if told_ns and (self._ahead_ns is None or ahead_ns > self._ahead_ns):
-                self._ahead_ns = ahead_ns
-        return self._ahead_ns or 0
 
 
 class EmulatedControl:

@@ -24,13 +24,15 @@ HEADER_BYTES = 4096
 class SampleType(IntFlag):
     """Fields of a sample (enum perf_event_sample_format, perf_event_open(2)).
 
-    Those of fixed size only: a field of varying size would make every record a parse.
+    Those of fixed size only: a field of varying size would make every record a parse. READ is
+    one word, as of an event without read_format.
     """
 
     IP = 1 << 0
     TID = 1 << 1
     TIME = 1 << 2
     ADDR = 1 << 3
+    READ = 1 << 4
     ID = 1 << 6
     CPU = 1 << 7
     PERIOD = 1 << 8
@@ -67,7 +69,8 @@ class Columns:
     """Preallocated columns of ``capacity`` rows; the first ``count`` are filled.
 
     ``weight`` and ``period`` are clamped to 32 bits; a field that the ring's sample type lacks
-    is 0. The arrays are reused by every drain: copy what must live longer.
+    is 0. ``instructions`` is the READ field, a count of them in every ring of hmd's that has
+    one. The arrays are reused by every drain: copy what must live longer.
     """
 
     __slots__ = (
@@ -75,6 +78,7 @@ class Columns:
         "address",
         "capacity",
         "cpu",
+        "instructions",
         "kind",
         "period",
         "physical",
@@ -89,6 +93,7 @@ class Columns:
         self.address = np.zeros(capacity, np.uint64)
         self.physical = np.zeros(capacity, np.uint64)
         self.time_ns = np.zeros(capacity, np.uint64)
+        self.instructions = np.zeros(capacity, np.uint64)
         self.pid = np.zeros(capacity, np.uint32)
         self.tid = np.zeros(capacity, np.uint32)
         self.weight = np.zeros(capacity, np.uint32)
@@ -121,6 +126,7 @@ _COLUMN_TYPES = {
     "address": "uint64_t *",
     "physical": "uint64_t *",
     "time_ns": "uint64_t *",
+    "instructions": "uint64_t *",
     "pid": "uint32_t *",
     "tid": "uint32_t *",
     "weight": "uint32_t *",

@@ -10,7 +10,7 @@ Costs some 50 ns a sample in all, and one small file a read for each process tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -91,11 +91,11 @@ class RingSampler:
         ladder: tuple[int, ...],
         ns_per_weight: float = 1.0,
         read_rows: int = READ_ROWS,
-        ahead_ns: Callable[[], int] = lambda: 0,
+        counts_instructions: bool = False,
     ) -> None:
         """Own ``control`` from now on. ``ns_per_weight`` is what a unit of latency is.
 
-        ``ahead_ns``: how far the clock of the rings is ahead of ours.
+        ``counts_instructions``: samples have a count of them (READ).
         """
         self.name = name
         self.detail = detail
@@ -106,7 +106,7 @@ class RingSampler:
         self._attribution = attribution
         self._period = period
         self._ns_per_weight = ns_per_weight
-        self._ahead_ns = ahead_ns
+        self._counts_instructions = counts_instructions
         self._columns = Columns(read_rows)
         self._started = False
         self._first = 0
@@ -160,14 +160,11 @@ class RingSampler:
             kind=columns.kind[rows],
             cpu=columns.cpu[rows],
             thread=columns.tid[rows],
-            time_ns=self._to_our_time(columns.time_ns[rows]),
+            time_ns=columns.time_ns[rows],
             weight_ns=self._to_ns(columns.weight[rows]),
             period=columns.period[rows],
+            instructions=columns.instructions[rows] if self._counts_instructions else None,
         )
-
-    def _to_our_time(self, time_ns: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-        ahead = self._ahead_ns() if len(time_ns) else 0
-        return time_ns if ahead == 0 else (time_ns.astype(np.int64) - ahead).astype(np.uint64)
 
     def _to_ns(self, weight: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
         if self._ns_per_weight == 1.0:

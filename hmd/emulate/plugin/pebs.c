@@ -20,6 +20,7 @@ struct sample_record {
 	uint64_t addr;
 	uint32_t cpu, reserved;
 	uint64_t period;
+	uint64_t instructions; /* READ, of an event without read_format */
 	uint64_t weight;
 	uint64_t data_src;
 	uint64_t phys_addr;
@@ -95,6 +96,7 @@ bool pebs_write(struct pebs_ring *ring, const struct pebs_sample *sample)
 		.addr = sample->address,
 		.cpu = sample->cpu,
 		.period = sample->period,
+		.instructions = sample->instructions,
 		.weight = sample->weight_ns,
 		.data_src = data_source(sample),
 		.phys_addr = sample->physical,

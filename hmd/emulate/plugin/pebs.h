@@ -2,10 +2,11 @@
  * Emulated PEBS: one vCPU's load and store counters, and its ring of perf records.
  *
  * Records and ring are those of perf_event_open(2): PERF_RECORD_SAMPLE with IP, TID, TIME, ADDR,
- * CPU, PERIOD, WEIGHT, DATA_SRC and PHYS_ADDR, so that the reader of a real PMU's rings reads
+ * CPU, PERIOD, READ, WEIGHT, DATA_SRC and PHYS_ADDR, so that the reader of a real PMU's rings reads
  * these. Differences, since the PMU does not know what the kernel knows:
  *   pid       the address space (cr3 >> 12); tid is 0
- *   time      CLOCK_MONOTONIC of the host, nanoseconds
+ *   time      the vCPU's modelled clock, nanoseconds
+ *   read      instructions that the vCPU has executed, kernel's included
  *   weight    latency in modelled nanoseconds, where a real PMU gives cycles
  */
 #ifndef HMD_PLUGIN_PEBS_H
@@ -27,7 +28,7 @@ struct perf_ring_page {
 enum pebs_event { PEBS_LOAD, PEBS_STORE };
 
 struct pebs_sample {
-	uint64_t ip, time_ns, address, period, weight_ns, physical;
+	uint64_t ip, time_ns, address, period, instructions, weight_ns, physical;
 	uint32_t address_space, cpu;
 	enum pebs_event event;
 	bool prefetched; /* a prefetch in flight served it, from the line fill buffers */

@@ -18,11 +18,13 @@ static uint32_t address_space(struct vcpu *vcpu)
 
 static void sample(struct vcpu *vcpu, unsigned index, const struct pebs_sample *partial)
 {
+	const struct timing_vcpu_counters *counters = timing_counters_of(machine.timing, index);
 	struct pebs_sample sample = *partial;
 	uint64_t *written = sample.event == PEBS_STORE ? &vcpu->shared->store_samples
 						       : &vcpu->shared->load_samples;
 
-	sample.time_ns = pacing_host_ns();
+	sample.time_ns = counters->clock_ps / 1000;
+	sample.instructions = counters->instructions;
 	sample.address_space = address_space(vcpu);
 	sample.cpu = index;
 	if (!pebs_write(&vcpu->ring, &sample))

@@ -61,6 +61,8 @@ def test_a_sample_says_kind_latency_period_cpu_and_time(
     assert batch.weight_ns.tolist() == [305, 305]
     assert batch.period.tolist() == [59, 59]
     assert batch.time_ns.tolist() == [12345, 12345]
+    assert batch.instructions is not None
+    assert batch.instructions.tolist() == [678, 678]
     assert batch.process.tolist() == [0, 0]
 
 

@@ -34,6 +34,7 @@ ORDER = (
     SampleType.STREAM_ID,
     SampleType.CPU,
     SampleType.PERIOD,
+    SampleType.READ,
     SampleType.WEIGHT,
     SampleType.DATA_SRC,
     SampleType.TRANSACTION,
@@ -51,7 +52,7 @@ PMU_TYPE = (
     | SampleType.PHYS_ADDR
 )
 
-Row = tuple[int, int, int, int, int, int, int, int, int]
+Row = tuple[int, int, int, int, int, int, int, int, int, int]
 
 
 @dataclass
@@ -129,6 +130,7 @@ def row(values: dict[SampleType, int], kind: Kind) -> Row:
         min(values.get(SampleType.PERIOD, 0), U32),
         values.get(SampleType.CPU, 0) & 0xFFFF,
         int(kind),
+        values.get(SampleType.READ, 0),
     )
 
 
@@ -148,6 +150,7 @@ def rows_of(columns: Columns) -> list[Row]:
                     columns.period,
                     columns.cpu,
                     columns.kind,
+                    columns.instructions,
                 )
             ),
             strict=True,

@@ -25,7 +25,7 @@ DECLARATIONS = """
 struct perf_ring_page { uint64_t data_head, data_tail, data_offset, data_size; ...; };
 enum pebs_event { PEBS_LOAD, PEBS_STORE };
 struct pebs_sample {
-    uint64_t ip, time_ns, address, period, weight_ns, physical;
+    uint64_t ip, time_ns, address, period, instructions, weight_ns, physical;
     uint32_t address_space, cpu;
     enum pebs_event event;
     bool prefetched;

@@ -51,6 +51,7 @@ def test_every_field_arrives(parts: Any) -> None:
         ip=0x401000,
         time_ns=55,
         period=101,
+        instructions=1 << 40,
         weight_ns=305,
         physical=0x2345_6000,
         address_space=0xABCDE,
@@ -61,18 +62,20 @@ def test_every_field_arrives(parts: Any) -> None:
     row = {name: getattr(pair.columns, name)[0] for name in ("time_ns", "period", "weight")}
     assert row == {"time_ns": 55, "period": 101, "weight": 305}
     assert pair.columns.physical[0] == 0x2345_6000
+    assert pair.columns.instructions[0] == 1 << 40
     assert (pair.columns.pid[0], pair.columns.tid[0]) == (0xABCDE, 0)
     assert (pair.columns.cpu[0], pair.columns.kind[0]) == (3, Kind.STORE)
 
 
 def test_the_record_is_the_kernels_byte_for_byte(parts: Any) -> None:
     pair = Pair(parts, 4096)
-    pair.write(7, ip=1, time_ns=2, period=3, weight_ns=4, physical=5, address_space=6, cpu=8)
+    numbers = {"ip": 1, "time_ns": 2, "period": 3, "instructions": 9, "weight_ns": 4}
+    pair.write(7, **numbers, physical=5, address_space=6, cpu=8)
     written = bytes(pair.memory[HEADER_BYTES : HEADER_BYTES + RECORD])
     # PERF_RECORD_SAMPLE, PERF_RECORD_MISC_USER | PERF_RECORD_MISC_EXACT_IP; the fields by the
     # order of their bits in sample_type but for the late-comers, as perf_event_open(2) lists them.
-    *head, source, physical = struct.unpack("<IHHQIIQQIIQQQQ", written)
-    assert head == [9, 0x4002, 80, 1, 6, 0, 2, 7, 8, 0, 3, 4]
+    *head, source, physical = struct.unpack("<IHHQIIQQIIQQQQQ", written)
+    assert head == [9, 0x4002, 88, 1, 6, 0, 2, 7, 8, 0, 3, 9, 4]
     assert physical == 5
     load, l3_miss, ram = 0x02, (0x04 | 0x40) << 5, 0x0D << 33
     assert source & (0x1F | 0x3FFF << 5 | 0xF << 33) == load | l3_miss | ram
@@ -81,7 +84,7 @@ def test_the_record_is_the_kernels_byte_for_byte(parts: Any) -> None:
 def test_a_prefetched_line_is_told_from_a_miss(parts: Any) -> None:
     pair = Pair(parts, 4096)
     pair.write(64, prefetched=True)
-    (source,) = struct.unpack_from("<Q", pair.memory, HEADER_BYTES + 64)
+    (source,) = struct.unpack_from("<Q", pair.memory, HEADER_BYTES + 72)
     fill_buffer_hit = (0x02 | 0x10) << 5
     assert source & 0x3FFF << 5 == fill_buffer_hit
 
