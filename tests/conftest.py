@@ -119,6 +119,15 @@ class EmulatedMemory:
         """Write how many samples found no room."""
         self._write(vcpu, struct.pack("<IHHQQ", 2, 0, 24, 0, count))
 
+    def execute(self, vcpu: int, instructions: int) -> None:
+        """Let a vCPU have executed so many in all."""
+        struct.pack_into("<Q", self._map, 4096 + vcpu * 1024 + 64, instructions)
+
+    def clock(self, machine_ps: int, vcpu: int, vcpu_ps: int) -> None:
+        """Set the modelled clocks of the machine and of a vCPU."""
+        struct.pack_into("<Q", self._map, 128, machine_ps)
+        struct.pack_into("<Q", self._map, 4096 + vcpu * 1024, vcpu_ps)
+
     def _write(self, vcpu: int, record: bytes) -> None:
         page = self.RINGS + vcpu * self._stride
         (head,) = struct.unpack_from("<Q", self._map, page + 1024)

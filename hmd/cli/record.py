@@ -133,8 +133,10 @@ def _report(args: argparse.Namespace, recorded: Recorded) -> None:
         sys.stderr.write("\n")
         return
     lost = f", {recorded.lost:,} lost" if recorded.lost else ""
+    modelled = " of modelled time" if recorded.clock == "modelled" else ""
     print(
-        f"hmd: {args.output}: {recorded.runtime_ns / 1e9:.3f} s, {recorded.processes} processes, "
+        f"hmd: {args.output}: {recorded.runtime_ns / 1e9:.3f} s{modelled}, "
+        f"{recorded.processes} processes, "
         f"{recorded.samples:,} samples{lost} ({recorded.detail}, one in {recorded.period})",
         file=sys.stderr,
     )

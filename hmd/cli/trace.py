@@ -10,6 +10,7 @@ from hmd.errors import Exit
 
 if TYPE_CHECKING:
     from hmd.cli.main import Subparsers
+    from hmd.trace.summary import Summary
     from hmd.trace.trace import Trace
 
 DESCRIPTION = """\
@@ -90,7 +91,7 @@ def _info(args: argparse.Namespace) -> int:
         ("program", " ".join(summary.command) or ", ".join(summary.processes)),
         ("recorded", f"{summary.date}, hmd {summary.hmd}, Linux {summary.kernel}"),
         ("placed", f"whole on the {summary.tier} tier" if summary.tier else "by the kernel"),
-        ("runtime", f"{summary.runtime_s:.3f} s" + ("" if summary.ended else " (broke off)")),
+        ("runtime", _runtime(summary)),
         ("processes", str(len(summary.processes))),
         ("sampled", f"{summary.detail}, one in {summary.period}"),
         ("samples", f"{summary.samples:,} ({summary.stores:,} stores), {summary.pages:,} pages"),
@@ -98,12 +99,36 @@ def _info(args: argparse.Namespace) -> int:
     ]
     if summary.mean_weight_ns:
         rows.append(("latency", f"{summary.mean_weight_ns:.0f} ns in the mean"))
+    counted = summary.instructions
+    told = summary.instructions_detail
+    rows.append(("instructions", told if counted is None else f"{counted:,} {told}"))
+    rows += [(f"tier {rank}", _speed(tier)) for rank, tier in enumerate(summary.tiers)]
     rows += [
         (f"node {node}", f"{count * 4096 / 2**20:,.1f} MiB at the end")
         for node, count in summary.resident_pages.items()
     ]
     screen.print(table(["", str(args.file)], rows))
     return Exit.OK
+
+
+def _runtime(summary: Summary) -> str:
+    """Return how long it took, and by whose clock where that is not the machine's own."""
+    told = f"{summary.runtime_s:.3f} s"
+    if summary.clock == "modelled":
+        told += f" of modelled time, {summary.elapsed_s:.3f} s by the guest's clock"
+    return told if summary.ended else f"{told} (broke off)"
+
+
+def _speed(tier: dict[str, Any]) -> str:
+    """Return a tier's nodes and what firmware says of its speed."""
+    parts = [f"nodes {', '.join(map(str, tier['nodes']))}"]
+    for way in ("read", "write"):
+        latency_ns, mbps = tier[f"{way}_latency_ns"], tier[f"{way}_bandwidth_mbps"]
+        if latency_ns is not None:
+            parts.append(f"{way} {latency_ns:.0f} ns")
+        if mbps is not None:
+            parts.append(f"{way} {mbps / 1000:.1f} GB/s")
+    return ", ".join(parts) if len(parts) > 1 else f"{parts[0]}, speed unknown (no HMAT)"
 
 
 def _heatmap(args: argparse.Namespace) -> int:

@@ -213,6 +213,11 @@ class SharedMemory:
         """Modelled time of the machine, the furthest vCPU's."""
         return self._word("clock_ps")
 
+    def vcpu_clock_ps(self, vcpu: int) -> int:
+        """Return modelled time of one vCPU, live."""
+        start = self._word("counters_offset") + vcpu * self._word("counters_stride")
+        return int(self._bytes[start : start + 8].view(np.uint64)[0])
+
     @property
     def armed(self) -> bool:
         """True once code is instrumented, soon after ``running`` was set."""

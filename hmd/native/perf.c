@@ -9,13 +9,14 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
-/* What hmd asks of struct perf_event_attr. period 0 counts without sampling (group leaders). */
+/* What hmd asks of struct perf_event_attr. period 0 counts without sampling. */
 struct hmd_perf_event {
 	uint32_t type, precise_ip;
 	uint64_t config, config1, config2;
-	uint64_t sample_type, period;
+	uint64_t sample_type, read_format, period;
 	int exclude_kernel, inherit;
 };
 
@@ -30,12 +31,16 @@ static int hmd_perf_open(const struct hmd_perf_event *event, int pid, int cpu, i
 		.config2 = event->config2,
 		.sample_type = event->sample_type,
 		.sample_period = event->period,
+		.read_format = event->read_format,
 		.precise_ip = event->precise_ip,
 		.disabled = 1,
 		.inherit = !!event->inherit,
 		.exclude_kernel = !!event->exclude_kernel,
 		/* IBS refuses every exclude bit, so hypervisor goes with kernel. */
 		.exclude_hv = !!event->exclude_kernel,
+		/* Times of the clock that everything else is told in, not of the scheduler's. */
+		.use_clockid = !!(event->sample_type & PERF_SAMPLE_TIME),
+		.clockid = event->sample_type & PERF_SAMPLE_TIME ? CLOCK_MONOTONIC : 0,
 	};
 	long fd = syscall(SYS_perf_event_open, &attr, pid, cpu, group_fd, PERF_FLAG_FD_CLOEXEC);
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,8 +49,9 @@ class AccessBatch:
 
     def take(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> AccessBatch:
         """Return some rows, by mask or by number."""
-        columns = {field.name: getattr(self, field.name) for field in fields(self)}
-        return AccessBatch(**{n: c if c is None else c[rows] for n, c in columns.items()})
+        columns: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        taken: dict[str, Any] = {n: c if c is None else c[rows] for n, c in columns.items()}
+        return AccessBatch(**taken)
 
     @classmethod
     def empty(cls) -> AccessBatch:

@@ -31,7 +31,8 @@ SYSFS = Path("/sys")
 class SampleSettings:
     """``sampler`` auto takes the first that works; ``period`` None is the sampler's own start.
 
-    The rest is for the PMU: see ``EventChoice``.
+    The rest is for the PMU: see ``EventChoice``; without ``timestamps`` its samples have no time,
+    and cost less.
     """
 
     sampler: Literal["auto"] | SamplerName = "auto"
@@ -39,6 +40,7 @@ class SampleSettings:
     loads: Literal["latency", "miss"] = "latency"
     ldlat_cycles: int = 30
     stores: bool = True
+    timestamps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,9 @@ def _openers(
 ) -> dict[SamplerName, Callable[[], RingSampler]]:
     events = EventChoice(settings.loads, settings.ldlat_cycles, settings.stores)
     return {
-        "pmu": partial(open_pmu, events, settings.period, proc, sysfs),
+        "pmu": partial(
+            open_pmu, events, settings.period, proc, sysfs, timestamps=settings.timestamps
+        ),
         "emulated": partial(open_emulated, settings.period, proc, sysfs),
         "faults": partial(open_faults, settings.period, proc, sysfs),
     }

@@ -24,7 +24,10 @@ MIN_RING_PAGES = 4
 
 @dataclass(frozen=True, slots=True)
 class PerfEvent:
-    """What hmd asks of struct perf_event_attr. ``period`` 0 counts without sampling."""
+    """What hmd asks of struct perf_event_attr. ``period`` 0 counts without sampling.
+
+    TIME in a ``sample_type`` is CLOCK_MONOTONIC.
+    """
 
     type: int
     config: int
@@ -32,6 +35,7 @@ class PerfEvent:
     config2: int = 0
     precise_ip: int = 0
     sample_type: SampleType = SampleType.TID
+    read_format: int = 0
     period: int = 0
     exclude_kernel: bool = True
     inherit: bool = False
@@ -98,13 +102,20 @@ def open_event(event: PerfEvent, pid: int, cpu: int, group_fd: int = -1, what: s
             "config2": event.config2,
             "precise_ip": event.precise_ip,
             "sample_type": int(event.sample_type),
+            "read_format": event.read_format,
             "period": event.period,
             "exclude_kernel": event.exclude_kernel,
             "inherit": event.inherit,
         },
     )
     result = int(lib.hmd_perf_open(c, pid, cpu, group_fd))
-    return _checked(result, f"cannot open {what or 'perf event'} on CPU {cpu}")
+    where = f" on CPU {cpu}" if cpu >= 0 else ""
+    return _checked(result, f"cannot open {what or 'perf event'}{where}")
+
+
+def enable_event(fd: int) -> None:
+    """Start an event. Raises ``PerfError``."""
+    _checked(int(lib.hmd_perf_enable(fd)), "cannot start an event")
 
 
 def open_rings(

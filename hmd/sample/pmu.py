@@ -1,8 +1,8 @@
 """Sampling with the CPU's own PMU: PEBS on Intel, IBS on AMD.
 
 One event per CPU for all processes (``PerfControl`` says why). Sampling is with fixed periods
-and without timestamps, because a PEBS buffer is then emptied once for many samples; TIME would
-cost an interrupt a sample (LARGE_PEBS_FLAGS in arch/x86/events/perf_event.h).
+and, unless they are asked for, without timestamps, because a PEBS buffer is then emptied once for
+many samples; TIME costs an interrupt a sample (LARGE_PEBS_FLAGS in arch/x86/events/perf_event.h).
 
 An idle machine costs nothing; a sample costs its program about 0.3 µs and the daemon some tens
 of nanoseconds, so that the period (``period``) sets the overhead of both.
@@ -46,13 +46,16 @@ def open_pmu(
     proc: Path = PROC,
     sysfs: Path = Path("/sys"),
     ring_pages: int = RING_PAGES,
+    timestamps: bool = False,
 ) -> RingSampler:
     """Return a sampler of loads and stores; ``period`` (1009) is in loads, by IBS in 16 ops.
 
     Where stores cannot be sampled beside loads, loads alone are; the sampler's ``detail`` says
-    what is. Raises MissingError where there is no PMU for it, or no permission.
+    what is. ``timestamps``: samples have their time. Raises MissingError where there is no PMU for
+    it, or no permission.
     """
     specs = choose_events(choice, sysfs, proc)
+    sample_type = _SAMPLE_TYPE | SampleType.TIME if timestamps else _SAMPLE_TYPE
     period = min(max(period or START_PERIOD, PRIMES[0]), PRIMES[-1])
     online = parse_ids(read_text(sysfs / "devices/system/cpu/online"))
     rings: list[PerfRing] = []
@@ -61,7 +64,7 @@ def open_pmu(
     try:
         for spec in specs:
             try:
-                new = _open(spec, period, online, ring_pages)
+                new = _open(spec, period, online, ring_pages, sample_type)
             except PerfError as error:
                 if not rings or error.errno not in (errno.EINVAL, errno.ENOENT, errno.EOPNOTSUPP):
                     raise
@@ -85,14 +88,16 @@ def open_pmu(
     )
 
 
-def _open(spec: EventSpec, period: int, online: Sequence[int], pages: int) -> list[PerfRing]:
+def _open(
+    spec: EventSpec, period: int, online: Sequence[int], pages: int, sample_type: SampleType
+) -> list[PerfRing]:
     """Open the event on its CPUs, with the highest precision that the kernel grants."""
     cpus = online if spec.cpus is None else [cpu for cpu in spec.cpus if cpu in online]
     levels = spec.precise or (0,)
     for level in levels:
         try:
             return open_rings(
-                _event(spec, period, level),
+                _event(spec, period, level, sample_type),
                 spec.kind,
                 cpus,
                 pages,
@@ -105,14 +110,14 @@ def _open(spec: EventSpec, period: int, online: Sequence[int], pages: int) -> li
     raise AssertionError("unreachable: the last level returns or raises")
 
 
-def _event(spec: EventSpec, period: int, precise_ip: int) -> PerfEvent:
+def _event(spec: EventSpec, period: int, precise_ip: int, sample_type: SampleType) -> PerfEvent:
     return PerfEvent(
         type=spec.type,
         config=spec.words.config,
         config1=spec.words.config1,
         config2=spec.words.config2,
         precise_ip=precise_ip,
-        sample_type=_SAMPLE_TYPE,
+        sample_type=sample_type,
         period=period * spec.period_scale,
         exclude_kernel=spec.exclude_kernel,
     )

@@ -1,10 +1,9 @@
-"""What holds for a whole recording: the program, the machine, the sampling."""
+"""What holds for a whole recording: the program, the machine, the sampling, the clock."""
 
 from __future__ import annotations
 
 import os
 import platform
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -12,19 +11,23 @@ from typing import Any
 from hmd import __version__
 from hmd.machine.process import PAGE_BYTES
 from hmd.machine.topology import Topology
-from hmd.sample.choose import Chosen
+from hmd.trace.sources import Sources
 
 
 def describe(
-    command: Sequence[str], topology: Topology, source: Chosen, tier: str | None
+    command: Sequence[str],
+    topology: Topology,
+    sources: Sources,
+    tier: str | None,
 ) -> dict[str, Any]:
     """Return the words of a trace's first block; ``begin_ns`` is now."""
-    sampler = source.sampler
+    sampler, clock, counter = sources.sampler, sources.clock, sources.counter
     return {
         "hmd": __version__,
         "command": list(command),
         "tier": tier,
-        "begin_ns": time.monotonic_ns(),
+        "clock": clock.kind,
+        "begin_ns": clock.now_ns(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "kernel": platform.release(),
         "machine": platform.machine(),
@@ -43,7 +46,33 @@ def describe(
             }
             for node in topology.nodes
         ],
+        "tiers": [_tier(topology, rank) for rank in range(len(topology.tiers))],
+        "tier_source": topology.tier_source,
+        "instructions": counter.source,
+        "instructions_detail": counter.detail,
         "sampler": sampler.name,
         "detail": sampler.detail,
         "period": sampler.period,
+    }
+
+
+def _tier(topology: Topology, rank: int) -> dict[str, Any]:
+    """Return what firmware says of a tier's speed (HMAT, idle and peak), None where it is silent.
+
+    Latencies are the mean of its nodes' for the CPUs nearest to each, bandwidths their sum.
+    """
+    members = topology.tiers[rank]
+    nodes = [node for node in topology.nodes if node.id in members]
+
+    def figures(name: str) -> list[int] | None:
+        told = [getattr(node, name) for node in nodes]
+        return None if None in told or 0 in told else told
+
+    latency = {name: figures(name) for name in ("read_latency_ns", "write_latency_ns")}
+    bandwidth = {name: figures(name) for name in ("read_bandwidth_mbps", "write_bandwidth_mbps")}
+    return {
+        "nodes": list(members),
+        "total_bytes": sum(node.total_bytes for node in nodes),
+        **{name: told and sum(told) / len(told) for name, told in latency.items()},
+        **{name: told and sum(told) for name, told in bandwidth.items()},
     }

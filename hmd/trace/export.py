@@ -22,7 +22,10 @@ def export(trace: Trace, file: Path) -> None:
     about = json.dumps(
         {
             **trace.about,
+            "clock": trace.clock,
+            "begin_ns": trace.begin_ns,
             "runtime_ns": trace.runtime_ns,
+            "elapsed_ns": trace.ending.elapsed_ns if trace.ending else None,
             "lost": trace.losses.lost,
             "processes": [[process.pid, process.name] for process in trace.processes],
         }

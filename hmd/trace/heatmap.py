@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.errors import MissingError, TargetError
+from hmd.machine.clock import ClockKind
 from hmd.machine.process import PAGE_BYTES
 from hmd.trace.trace import Trace
 
@@ -26,6 +27,7 @@ class Grid:
     address: npt.NDArray[np.uint64]
     count: npt.NDArray[np.int64]
     seconds: float
+    clock: ClockKind
 
 
 def grid(trace: Trace) -> Grid:
@@ -42,7 +44,7 @@ def grid(trace: Trace) -> Grid:
     column = (samples.time_ns - np.uint64(begin)).astype(np.float64) * (COLUMNS / span)
     cell = place // step * COLUMNS + np.minimum(column.astype(np.int64), COLUMNS - 1)
     count = np.bincount(cell, minlength=rows * COLUMNS).reshape(rows, COLUMNS)
-    return Grid(pages[::step] * np.uint64(PAGE_BYTES), count, span / 1e9)
+    return Grid(pages[::step] * np.uint64(PAGE_BYTES), count, span / 1e9, trace.clock)
 
 
 def draw(trace: Trace, file: Path) -> None:
@@ -72,7 +74,7 @@ def draw(trace: Trace, file: Path) -> None:
     marks = np.linspace(0, rows - 1, min(9, rows)).astype(int).tolist()
     axes.set_yticks([m + 0.5 for m in marks], [f"{int(seen.address[m]):x}" for m in marks])
     axes.set_ylabel("address (pages without samples left out)")
-    axes.set_xlabel("seconds")
+    axes.set_xlabel("seconds" if seen.clock == "monotonic" else "seconds of modelled time")
     command = " ".join(str(word) for word in trace.about.get("command", []))
     axes.set_title(command[:100] or ", ".join(p.name for p in trace.processes))
     try:

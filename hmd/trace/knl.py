@@ -47,6 +47,7 @@ def read_knl(path: Path) -> Trace:
         kind=np.zeros(count, np.uint8),
         weight_ns=np.zeros(count, np.uint32),
         period=np.full(count, PERIOD, np.uint32),
+        instructions=np.zeros(count, np.uint64),
     )
     about = {
         "begin_ns": 0,

@@ -67,13 +67,17 @@ class Launched:
             code = int(said)
             raise TargetError(f"cannot run {self.command[0]}: {os.strerror(code)}")
 
+    def exited(self, timeout_s: float) -> bool:
+        """Return whether it has ended, after waiting so long for that.
+
+        What /proc tells of it stays until ``wait``.
+        """
+        return self._status is not None or _readable(self._pidfd, timeout_s)
+
     def wait(self, timeout_s: float) -> int | None:
         """Return the exit code (128 + N after signal N) once it has ended, else None."""
-        if self._status is None:
-            poll = select.poll()
-            poll.register(self._pidfd, select.POLLIN)
-            if poll.poll(max(0.0, timeout_s) * 1000):
-                self._reap()
+        if self._status is None and self.exited(timeout_s):
+            self._reap()
         return self._status
 
     def kill(self) -> None:
@@ -117,12 +121,17 @@ class Attached:
 
     def exited(self, timeout_s: float) -> bool:
         """Return whether it has ended, after waiting so long for that."""
-        poll = select.poll()
-        poll.register(self._pidfd, select.POLLIN)
-        return bool(poll.poll(max(0.0, timeout_s) * 1000))
+        return _readable(self._pidfd, timeout_s)
 
     def close(self) -> None:
         """Free the descriptor; may be called twice."""
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
+
+
+def _readable(pidfd: int, timeout_s: float) -> bool:
+    """Return whether a process has ended, after waiting so long (pidfd_open(2))."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(max(0.0, timeout_s) * 1000))

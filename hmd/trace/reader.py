@@ -24,6 +24,9 @@ from hmd.trace.trace import (
     TracedProcess,
 )
 
+_SINCE_ADDED = ("instructions",)
+"""Columns of samples that the first writers of this version did not know: 0 in their traces."""
+
 
 class TraceError(HmdError):
     """A file is no trace, or is damaged."""
@@ -147,7 +150,10 @@ class _Gathered:
         columns = {
             name: block.columns[name].astype(dtype, copy=False)
             for name, dtype in SAMPLE_COLUMNS.items()
+            if name not in _SINCE_ADDED or name in block.columns
         }
+        for name in _SINCE_ADDED:
+            columns.setdefault(name, np.zeros(len(block), SAMPLE_COLUMNS[name]))
         if len(block) and int(columns["process"].max()) >= len(self._processes):
             raise ValueError("samples of a process that was not told of")
         self._samples.append(Samples(**columns))
@@ -188,9 +194,10 @@ class _Gathered:
         self._losses = Losses(int(block.words["lost"]), int(block.words["throttled"]))
 
     def _take_ending(self, block: Block) -> None:
-        code = block.words["exit_code"]
+        code, elapsed = block.words["exit_code"], block.words.get("elapsed_ns")
         self._ending = Ending(
             int(block.words["begin_ns"]),
             int(block.words["runtime_ns"]),
             None if code is None else int(code),
+            None if elapsed is None else int(elapsed),
         )

@@ -1,6 +1,6 @@
 """Recording: a program's sampled accesses, mappings and placement, streamed into a trace file.
 
-Takes an open sampler, a writer and a process; returns when the process and its children have
+Takes open sources, a writer and a process; returns when the process and its children have
 ended, when the time is up, or when it is stopped. Memory is bounded by what one look gives.
 """
 
@@ -13,13 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
+from hmd.machine.clock import Clock
 from hmd.machine.mappings import Mappings, read_mappings
 from hmd.machine.process import PROC, ProcessId, alive, read_stat
 from hmd.machine.processes import ProcessWatcher
-from hmd.machine.pseudofile import read_bytes
 from hmd.machine.targets import TargetSpec
-from hmd.sample.sampler import Sampler
+from hmd.machine.threads import ThreadTimes, last_cpu, thread_times
 from hmd.trace.placement import PlacementLog, resident
+from hmd.trace.sources import Moment, Sources
 from hmd.trace.trace import Losses, TracedProcess
 from hmd.trace.writer import TraceWriter
 
@@ -51,6 +52,7 @@ class _Followed:
         self.index = index
         self.placement = PlacementLog(index)
         self._mappings: Mappings | None = None
+        self._ran: dict[int, int] = {}
         self._since_s = time.monotonic()
         self._due_s = 0.0
         self._asked_s = 0.0
@@ -71,7 +73,7 @@ class _Followed:
         self._mappings = mappings
         writer.mappings(now_ns, self.index, mappings)
 
-    def tell_placement(self, writer: TraceWriter, settings: RecordSettings) -> None:
+    def tell_placement(self, writer: TraceWriter, settings: RecordSettings, clock: Clock) -> None:
         """Write where pages lie, where that has changed and it is time to ask."""
         began_s = time.monotonic()
         allowed_s = settings.placement_credit_s + settings.placement_share * (
@@ -79,17 +81,19 @@ class _Followed:
         )
         if self._mappings is None or began_s < self._due_s or self._asked_s > allowed_s:
             return
-        change = self.placement.look(self.process.pid, self._mappings, time.monotonic_ns())
+        change = self.placement.look(self.process.pid, self._mappings, clock.now_ns())
         if change is not None:
             writer.placement(change)
         self._due_s = began_s + settings.placement_s
         self._asked_s += time.monotonic() - began_s
 
-    def tell_progress(self, writer: TraceWriter, now_ns: int, proc: Path) -> None:
-        """Write how long the process has run."""
-        cpu_ns = read_cpu_ns(self.process.pid, proc)
-        if cpu_ns is not None:
-            writer.progress(now_ns, self.index, cpu_ns, 0)
+    def ran(self, proc: Path) -> ThreadTimes | None:
+        """Return how long each thread has run, those that have ended too; None once it is gone."""
+        times = thread_times(self.process.pid, proc)
+        if times is None:
+            return None
+        self._ran.update(times)
+        return self._ran
 
 
 class Recorder:
@@ -98,13 +102,15 @@ class Recorder:
     def __init__(
         self,
         root: ProcessId,
-        sampler: Sampler,
+        sources: Sources,
         writer: TraceWriter,
         settings: RecordSettings | None = None,
         proc: Path = PROC,
     ) -> None:
+        """Record from open sources, which stay the caller's."""
         self._root = root
-        self._sampler, self._writer = sampler, writer
+        self._sources, self._writer = sources, writer
+        self._sampler, self._clock = sources.sampler, sources.clock
         self._settings = settings or RecordSettings()
         self._proc = proc
         self._watcher = ProcessWatcher([TargetSpec("recorded", pids=(root.pid,))], proc)
@@ -115,7 +121,7 @@ class Recorder:
         self._stopped = False
         self.since_ns = 0
         """Samples from before are left out."""
-        self.ended_ns: int | None = None
+        self.ended: Moment | None = None
         """When the last process was seen to have ended."""
 
     @property
@@ -130,12 +136,12 @@ class Recorder:
         """
         self._follow((self._root,))
         # What is done for the first time takes long: it is done before the program is let go.
-        self._watcher.scan()
+        members = self._watcher.scan()["recorded"] or (self._root,)
         self._sampler.read()
         mappings = read_mappings(self._root.pid, self._proc)
         if mappings is not None:
             resident(self._root.pid, mappings, self._proc)
-        read_cpu_ns(self._root.pid, self._proc)
+        self._sources.counter.start(members)
 
     def look(self) -> None:
         """Drain the rings and write what has changed."""
@@ -143,12 +149,12 @@ class Recorder:
         members = self._watcher.scan()["recorded"]
         if members:
             self._follow(members)
-        now_ns = time.monotonic_ns()
+        self._tell_progress()
+        now_ns = self._clock.now_ns()
         for process in self._tracked:
             one = self._followed[process]
             one.tell_mappings(self._writer, now_ns, self._proc)
-            one.tell_placement(self._writer, self._settings)
-            one.tell_progress(self._writer, now_ns, self._proc)
+            one.tell_placement(self._writer, self._settings, self._clock)
         stats = self._sampler.stats
         losses = Losses(stats.lost, stats.throttled)
         if losses != self._losses:
@@ -158,6 +164,15 @@ class Recorder:
             self._flushed_s = time.monotonic()
             self._writer.flush()
 
+    def _tell_progress(self) -> None:
+        """Write how long processes have run, and what they have executed."""
+        ran = {p: times for p in self._tracked if (times := self._followed[p].ran(self._proc))}
+        counts = self._sources.counter.read(ran)
+        now_ns = self._clock.now_ns()
+        for process, times in ran.items():
+            index, executed = self._followed[process].index, counts.get(process, 0)
+            self._writer.progress(now_ns, index, sum(times.values()), executed)
+
     def stop(self) -> None:
         """End ``run`` after its next look; may be called from a signal handler."""
         self._stopped = True
@@ -165,20 +180,24 @@ class Recorder:
     def run(self, ended: Callable[[float], bool], until_s: float = float("inf")) -> None:
         """Look at every interval until ``ended`` (which waits so long) says so, or the time is up.
 
-        Children that outlive the first process are recorded until the last has ended.
+        Children that outlive the first process are recorded until the last has ended. What
+        /proc tells of the first process should stay until this returns.
         """
         first_ended = False
-        self.ended_ns = None
+        self.ended = None
         while time.monotonic() < until_s and not self._stopped:
             left_s = min(self._settings.interval_s, max(0.0, until_s - time.monotonic()))
+            cpu = None
             if first_ended:
                 time.sleep(left_s)
-            else:
-                first_ended = ended(left_s)
-            now_ns = time.monotonic_ns()
+            elif ended(left_s):
+                first_ended = True
+                # Where each CPU has a clock, the end is by that of the CPU that it ended on.
+                cpu = last_cpu(self._root.pid, self._proc)
+            now = self._sources.now(cpu)
             self.look()
             if first_ended and not any(alive(p, self._proc) for p in self._tracked):
-                self.ended_ns = now_ns
+                self.ended = now
                 break
         self._read()
 
@@ -202,22 +221,3 @@ class Recorder:
     def _name(self, process: ProcessId) -> str:
         stat = read_stat(process.pid, self._proc)
         return stat.name.decode(errors="replace") if stat is not None else "?"
-
-
-def read_cpu_ns(pid: int, proc: Path = PROC) -> int | None:
-    """Return how long the threads of a process have run; None where it is gone.
-
-    Of schedstat of every thread (Documentation/scheduler/sched-stats.rst), which counts
-    nanoseconds where stat counts ticks.
-    """
-    total = 0
-    try:
-        threads = [entry.name for entry in (proc / str(pid) / "task").iterdir()]
-    except OSError:
-        return None
-    for thread in threads:
-        data = read_bytes(proc / str(pid) / "task" / thread / "schedstat")
-        words = data.split() if data else []
-        if words and words[0].isdigit():
-            total += int(words[0])
-    return total

@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import Literal
 
 from hmd.errors import MissingError, TargetError
+from hmd.machine.clock import ClockKind
 from hmd.machine.memory_policy import bind_memory
 from hmd.machine.nodes import read_topology
 from hmd.machine.process import identify
 from hmd.machine.topology import Topology
-from hmd.sample.choose import Chosen, SampleSettings, open_sampler
+from hmd.sample.choose import SampleSettings
 from hmd.trace.about import describe
 from hmd.trace.launch import Attached, Launched
 from hmd.trace.recorder import Recorder, RecordSettings
+from hmd.trace.sources import Moment, Sources, open_sources
 from hmd.trace.trace import Ending
 from hmd.trace.writer import TraceWriter
 
@@ -37,9 +39,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What came of it; ``exit_code`` is None where the program was not ours, or still runs."""
+    """What came of it; ``exit_code`` is None where the program was not ours, or still runs.
+
+    ``runtime_ns`` is by the clock of that name, ``elapsed_ns`` by CLOCK_MONOTONIC.
+    """
 
     runtime_ns: int
+    clock: ClockKind
+    elapsed_ns: int
     exit_code: int | None
     processes: int
     samples: int
@@ -60,44 +67,44 @@ def record_command(request: Request, command: Sequence[str]) -> Recorded:
     topology = read_topology()
     prepare = _placement(request.tier, topology)
     with (
-        _open(request) as source,
+        _open(request) as sources,
         contextlib.closing(Launched(command, prepare)) as child,
-        TraceWriter(request.path, describe(command, topology, source, request.tier)) as writer,
+        TraceWriter(request.path, describe(command, topology, sources, request.tier)) as writer,
     ):
         process = identify(child.pid)
         if process is None:
             raise TargetError(f"{command[0]} was killed before it began: start it again")
-        recorder = Recorder(process, source.sampler, writer, request.settings)
+        recorder = Recorder(process, sources, writer, request.settings)
         recorder.begin()
-        begin_ns = recorder.since_ns = time.monotonic_ns()
+        began = sources.now()
+        recorder.since_ns = began.ns
         child.release()
-        end_ns = _run(recorder, lambda wait_s: child.wait(wait_s) is not None, request.seconds)
-        return _finish(recorder, writer, source, (begin_ns, end_ns), child.wait(0))
+        _run(recorder, child.exited, request.seconds)
+        return _finish(recorder, writer, sources, began, child.wait(0))
 
 
 def record_running(request: Request, pid: int) -> Recorded:
     """Record a process that runs; raises as ``record_command``."""
     topology = read_topology()
     with (
-        _open(request) as source,
+        _open(request) as sources,
         contextlib.closing(Attached(pid)) as watched,
-        TraceWriter(request.path, describe([], topology, source, None)) as writer,
+        TraceWriter(request.path, describe([], topology, sources, None)) as writer,
     ):
         process = identify(pid)
         if process is None:
             raise TargetError(f"process {pid} has just exited: name another")
-        recorder = Recorder(process, source.sampler, writer, request.settings)
+        recorder = Recorder(process, sources, writer, request.settings)
         recorder.begin()
-        begin_ns = time.monotonic_ns()
-        end_ns = _run(recorder, watched.exited, request.seconds)
-        return _finish(recorder, writer, source, (begin_ns, end_ns), None)
+        began = sources.now()
+        _run(recorder, watched.exited, request.seconds)
+        return _finish(recorder, writer, sources, began, None)
 
 
 @contextlib.contextmanager
-def _open(request: Request) -> Iterator[Chosen]:
-    source = open_sampler(request.sample)
-    with contextlib.closing(source.sampler):
-        yield source
+def _open(request: Request) -> Iterator[Sources]:
+    with contextlib.ExitStack() as opened:
+        yield open_sources(request.sample, opened)
 
 
 def _placement(tier: str | None, topology: Topology) -> Callable[[], None] | None:
@@ -112,8 +119,8 @@ def _placement(tier: str | None, topology: Topology) -> Callable[[], None] | Non
     return partial(bind_memory, topology.tiers[0 if tier == "fast" else -1])
 
 
-def _run(recorder: Recorder, ended: Callable[[float], bool], seconds: float | None) -> int:
-    """Record until the end, or a signal that asks for it; returns the time of it."""
+def _run(recorder: Recorder, ended: Callable[[float], bool], seconds: float | None) -> None:
+    """Record until the end, or a signal that asks for it."""
     until_s = float("inf") if seconds is None else time.monotonic() + seconds
     # An exception in the midst of a write would leave half a block.
     before = {
@@ -125,26 +132,26 @@ def _run(recorder: Recorder, ended: Callable[[float], bool], seconds: float | No
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return recorder.ended_ns or time.monotonic_ns()
 
 
 def _finish(
-    recorder: Recorder,
-    writer: TraceWriter,
-    source: Chosen,
-    span_ns: tuple[int, int],
-    code: int | None,
+    recorder: Recorder, writer: TraceWriter, sources: Sources, began: Moment, code: int | None
 ) -> Recorded:
-    begin_ns, end_ns = span_ns
-    writer.end(Ending(begin_ns, end_ns - begin_ns, code))
-    stats = source.sampler.stats
+    ended = recorder.ended or sources.now()
+    runtime_ns = max(0, ended.ns - began.ns)  # clocks of two CPUs need not agree to the last
+    elapsed_ns = ended.monotonic_ns - began.monotonic_ns
+    writer.end(Ending(began.ns, runtime_ns, code, elapsed_ns))
+    sampler = sources.sampler
+    stats = sampler.stats
     return Recorded(
-        end_ns - begin_ns,
+        runtime_ns,
+        sources.clock.kind,
+        elapsed_ns,
         code,
         recorder.processes,
         writer.samples,
         stats.lost,
         stats.throttled,
-        source.sampler.period,
-        source.sampler.detail,
+        sampler.period,
+        sampler.detail,
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from hmd.machine.clock import ClockKind
 from hmd.machine.process import PAGE_BYTES
 from hmd.sample.batch import Kind
 from hmd.trace.placement import pages_of
@@ -14,7 +16,12 @@ from hmd.trace.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Figures of a trace; ``resident_pages`` by node as last seen, ``pages`` those sampled."""
+    """Figures of a trace; ``resident_pages`` by node as last seen, ``pages`` those sampled.
+
+    ``clock`` says whose time ``runtime_s`` is, "monotonic" or "modelled"; ``elapsed_s`` is the same
+    by the guest's own clock, and equal on a real machine. ``instructions`` is None where nobody
+    counted. ``tiers`` are as in the trace: nodes and their HMAT figures, fastest tier first.
+    """
 
     command: list[str]
     processes: list[str]
@@ -24,7 +31,11 @@ class Summary:
     tier: str | None
     detail: str
     period: int
+    clock: ClockKind
     runtime_s: float
+    elapsed_s: float
+    instructions: int | None
+    instructions_detail: str
     ended: bool
     samples: int
     stores: int
@@ -34,6 +45,7 @@ class Summary:
     lost: int
     throttled: int
     resident_pages: dict[int, int]
+    tiers: list[dict[str, Any]]
 
 
 def summarise(trace: Trace) -> Summary:
@@ -51,7 +63,11 @@ def summarise(trace: Trace) -> Summary:
         tier=about.get("tier"),
         detail=str(about.get("detail", "?")),
         period=int(about.get("period", 0)),
+        clock=trace.clock,
         runtime_s=trace.runtime_ns / 1e9,
+        elapsed_s=_elapsed_ns(trace) / 1e9,
+        instructions=_instructions(trace),
+        instructions_detail=str(about.get("instructions_detail", "not counted")),
         ended=trace.ending is not None,
         samples=len(samples),
         stores=int((samples.kind == Kind.STORE).sum()),
@@ -61,7 +77,25 @@ def summarise(trace: Trace) -> Summary:
         lost=trace.losses.lost,
         throttled=trace.losses.throttled,
         resident_pages=_resident(trace),
+        tiers=list(about.get("tiers", [])),
     )
+
+
+def _elapsed_ns(trace: Trace) -> int:
+    ending = trace.ending
+    if ending is None or ending.elapsed_ns is None:
+        return trace.runtime_ns
+    return ending.elapsed_ns
+
+
+def _instructions(trace: Trace) -> int | None:
+    """Return the sum over processes of what each was last seen to have executed."""
+    progress = trace.progress
+    if progress is None or not progress.instructions.any():
+        return None
+    most = np.zeros(len(trace.processes), np.uint64)
+    np.maximum.at(most, progress.process, progress.instructions)
+    return int(most.sum())
 
 
 def _resident(trace: Trace) -> dict[int, int]:

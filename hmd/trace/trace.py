@@ -1,7 +1,8 @@
 """A trace in memory: samples as columns, and what was known beside them.
 
 This is what readers and importers give and what the estimator takes. Addresses are virtual, of
-the process of the row; times are nanoseconds of CLOCK_MONOTONIC of the machine that ran it.
+the process of the row; times are nanoseconds of the trace's clock: CLOCK_MONOTONIC of the machine
+that ran it, or modelled time of the emulated machine.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hmd.machine.clock import ClockKind
+
 
 @dataclass(frozen=True, slots=True)
 class Samples:
@@ -20,7 +23,8 @@ class Samples:
 
     ``process`` indexes the trace's processes. ``kind`` holds ``hmd.sample.batch.Kind``.
     ``thread`` is 0 and ``weight_ns`` (latency) 0 where the source does not know them; ``period``
-    is how many accesses a row stands for.
+    is how many accesses a row stands for. ``instructions`` is what the row's CPU, whoever ran
+    there, had executed by then; 0 where nobody counts.
     """
 
     time_ns: npt.NDArray[np.uint64]
@@ -31,6 +35,7 @@ class Samples:
     kind: npt.NDArray[np.uint8]
     weight_ns: npt.NDArray[np.uint32]
     period: npt.NDArray[np.uint32]
+    instructions: npt.NDArray[np.uint64]
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -65,6 +70,7 @@ SAMPLE_COLUMNS: Mapping[str, np.dtype[Any]] = {
     "kind": np.dtype("u1"),
     "weight_ns": np.dtype("<u4"),
     "period": np.dtype("<u4"),
+    "instructions": np.dtype("<u8"),
 }
 
 
@@ -108,8 +114,9 @@ class PlacementChange:
 class Progress:
     """How far each process had come at moments; columns have shape ``(n,)``.
 
-    ``cpu_ns`` is the time that its threads have run (schedstat), ``instructions`` what its CPUs
-    have retired, 0 where nobody counts. Both since the process began.
+    ``cpu_ns`` is the time that its threads have run since it began, by the kernel's clock
+    (schedstat); ``instructions`` what it has executed since the recording began, 0 where nobody
+    counts or where its parent's count has it: ``about["instructions"]`` says who counted.
     """
 
     time_ns: npt.NDArray[np.uint64]
@@ -138,12 +145,14 @@ class Losses:
 class Ending:
     """How a recording ended; ``exit_code`` None for a program that was not ours to wait for.
 
-    ``begin_ns`` is when the program was let go, ``runtime_ns`` how long it took from there.
+    ``begin_ns`` is when the program was let go, ``runtime_ns`` how long it took from there, both
+    by the trace's clock; ``elapsed_ns`` the same by CLOCK_MONOTONIC, None where it was not taken.
     """
 
     begin_ns: int
     runtime_ns: int
     exit_code: int | None
+    elapsed_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +172,11 @@ class Trace:
     losses: Losses = field(default_factory=Losses)
     ending: Ending | None = None
     damage: str | None = None
+
+    @property
+    def clock(self) -> ClockKind:
+        """Whose time all times are: "monotonic", or "modelled" of the emulated machine."""
+        return "modelled" if self.about.get("clock") == "modelled" else "monotonic"
 
     @property
     def begin_ns(self) -> int:

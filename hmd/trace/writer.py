@@ -73,9 +73,11 @@ class TraceWriter:
         columns = {
             name: getattr(batch, name).astype(dtype, copy=False)
             for name, dtype in SAMPLE_COLUMNS.items()
-            if name != "process"
+            if name not in ("process", "instructions")
         }
         columns["process"] = index[batch.process]
+        counted = batch.instructions
+        columns["instructions"] = np.zeros(len(batch), np.uint64) if counted is None else counted
         self.rows(columns)
 
     def rows(self, columns: Table) -> None:
@@ -134,6 +136,7 @@ class TraceWriter:
             "begin_ns": ending.begin_ns,
             "runtime_ns": ending.runtime_ns,
             "exit_code": ending.exit_code,
+            "elapsed_ns": ending.elapsed_ns,
             "samples": self.samples,
         }
         self._block("TAIL", words, {})

@@ -7,6 +7,7 @@ loads are page faults and its stores minor faults, so that everything but the ha
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,25 @@ def test_loads_and_stores_from_rings_of_their_own(machine: Machine, toucher: Any
     assert sampler.name == "pmu"
     assert sampler.detail == "cpu/mem-loads,ldlat=30/ and cpu/mem-stores/ on 2 CPUs"
     assert sampler.ladder == PRIMES
+
+
+def test_samples_have_a_time_where_it_is_asked_for(machine: Machine, toucher: Any) -> None:
+    machine.pmu(mem_loads=FAULTS)
+    choice = EventChoice(stores=False)
+    for timestamps in (False, True):
+        sampler = open_pmu(choice, 199, machine.proc, machine.sysfs, timestamps=timestamps)
+        sampler.track([toucher.process])
+        before_ns = time.monotonic_ns()
+        pages = toucher.touch(8)
+        after_ns = time.monotonic_ns()
+        batch = sampler.read()
+        sampler.close()
+        time_ns = batch.time_ns[np.isin(batch.address, list(pages))]
+        assert len(time_ns) == 8
+        if timestamps:
+            assert (time_ns >= before_ns).all() and (time_ns <= after_ns).all()
+        else:
+            assert not time_ns.any()
 
 
 def test_an_auxiliary_event_leads_its_group(machine: Machine, toucher: Any) -> None:

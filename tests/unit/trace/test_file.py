@@ -1,6 +1,9 @@
 """The trace file: what is written is read, and damage is told or left out, never believed."""
 
 import io
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +13,7 @@ from hypothesis import strategies as st
 
 from hmd.trace.blocks import DamageError, read_block, read_header, write_block, write_header
 from hmd.trace.reader import TraceError, read_trace
+from hmd.trace.summary import summarise
 from hmd.trace.trace import (
     SAMPLE_COLUMNS,
     Ending,
@@ -62,7 +66,7 @@ def trace_of(count: int) -> Trace:
             np.array([0, 7], np.uint64),
         ),
         losses=Losses(3, 1),
-        ending=Ending(5, 123456789, 0),
+        ending=Ending(5, 123456789, 0, 987654321),
     )
 
 
@@ -169,6 +173,44 @@ def test_blocks_of_later_kinds_are_left_out(tmp_path: Path) -> None:
     same(read_trace(path), trace_of(5))
 
 
+def test_traces_of_the_first_writers_have_no_counts_and_one_clock(tmp_path: Path) -> None:
+    samples = samples_of(7)
+    columns = {n: getattr(samples, n) for n in SAMPLE_COLUMNS if n != "instructions"}
+    path = tmp_path / "t"
+    with path.open("wb") as file:
+        write_header(file)
+        write_block(file, "META", {"begin_ns": 5}, {})
+        for index in range(2):
+            write_block(file, "PROC", {"index": index, "pid": 10 + index, "name": "x"}, {})
+        write_block(file, "SAMP", {}, columns)
+        write_block(file, "TAIL", {"begin_ns": 5, "runtime_ns": 9, "exit_code": None}, {})
+    trace = read_trace(path)
+    assert trace.samples.instructions.tolist() == [0] * 7
+    np.testing.assert_array_equal(trace.samples.address, samples.address)
+    assert trace.clock == "monotonic"
+    assert trace.ending == Ending(5, 9, None, None)
+    summary = summarise(trace)
+    assert summary.elapsed_s == summary.runtime_s == 9e-9
+    assert (summary.tiers, summary.instructions_detail) == ([], "not counted")
+
+
+def test_a_summary_says_whose_time_it_is(tmp_path: Path) -> None:
+    trace = trace_of(3)
+    modelled = replace(trace, about={**trace.about, "clock": "modelled"})
+    write_trace(tmp_path / "t", modelled)
+    summary = summarise(read_trace(tmp_path / "t"))
+    assert (summary.clock, summary.runtime_s) == ("modelled", 0.123456789)
+    assert summary.elapsed_s == 0.987654321
+    assert summary.instructions == 7
+    told = subprocess.run(
+        [sys.executable, "-m", "hmd", "trace", "info", str(tmp_path / "t")],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "0.123 s of modelled time, 0.988 s by the guest's clock" in told
+
+
 def test_samples_of_an_unknown_process_are_damage(tmp_path: Path) -> None:
     path = tmp_path / "t"
     trace = trace_of(5)
@@ -189,6 +231,7 @@ def test_samples_take_few_bytes(tmp_path: Path) -> None:
         kind=np.zeros(count, np.uint8),
         weight_ns=random.integers(80, 120, count).astype(np.uint32),
         period=np.full(count, 199, np.uint32),
+        instructions=np.zeros(count, np.uint64),
     )
     write_trace(tmp_path / "t", Trace({}, (TracedProcess(1, "x"),), samples))
     assert (tmp_path / "t").stat().st_size < 8 * count

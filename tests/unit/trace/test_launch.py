@@ -23,6 +23,18 @@ def test_nothing_runs_before_the_release(tmp_path: Path) -> None:
     child.close()
 
 
+def test_one_that_has_ended_can_be_looked_at_until_it_is_waited_for() -> None:
+    child = Launched(["sh", "-c", "exit 3"])
+    assert not child.exited(0.0)
+    child.release()
+    assert child.exited(10)
+    assert Path(f"/proc/{child.pid}/stat").exists()
+    assert child.wait(0) == 3
+    assert child.exited(0.0)
+    assert not Path(f"/proc/{child.pid}/stat").exists()
+    child.close()
+
+
 @pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -TERM $$", 143), ("true", 0)])
 def test_exit_codes_are_a_shells(script: str, code: int) -> None:
     child = Launched(["sh", "-c", script])

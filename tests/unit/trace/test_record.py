@@ -69,6 +69,13 @@ def test_a_commands_accesses_mappings_and_placement(tmp_path: Path) -> None:
     assert sum(summarise(trace).resident_pages.values()) >= 500
     assert trace.progress is not None
     assert trace.progress.cpu_ns.max() > 1e6
+    assert trace.clock == "monotonic"
+    assert trace.ending.elapsed_ns == pytest.approx(trace.runtime_ns, abs=1e6)
+    counted = trace.progress.instructions
+    assert (counted > 0).all() == (trace.about["instructions"] == "pmu")
+    assert trace.about["instructions_detail"]
+    assert not trace.samples.instructions.any()
+    assert [tier["nodes"] for tier in trace.about["tiers"]] == [[0]]
 
 
 def test_children_are_recorded_too(tmp_path: Path) -> None:

@@ -1,0 +1,25 @@
+"""The clocks of recordings."""
+
+import time
+from typing import Any
+
+from hmd.machine.clock import ModelledClock, MonotonicClock
+from hmd.machine.emulated import SharedMemory, find_device
+
+
+def test_a_real_machine_has_one_clock() -> None:
+    clock = MonotonicClock()
+    before = time.monotonic_ns()
+    assert before <= clock.now_ns() <= clock.now_ns(1) <= time.monotonic_ns()
+    clock.close()
+
+
+def test_modelled_time_is_a_cpus_or_the_machines(emulated_memory: Any) -> None:
+    device = find_device(emulated_memory.sysfs)
+    assert device is not None
+    clock = ModelledClock(SharedMemory.open(device))
+    emulated_memory.clock(machine_ps=9_000_999, vcpu=1, vcpu_ps=7_000_000)
+    assert (clock.kind, clock.now_ns()) == ("modelled", 9000)
+    assert (clock.now_ns(0), clock.now_ns(1)) == (0, 7000)
+    clock.close()
+    clock.close()
