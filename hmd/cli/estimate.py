@@ -81,7 +81,7 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument(
         "--cut-by",
-        choices=("time", "accesses"),
+        choices=("time", "accesses", "instructions"),
         default="time",
         help="what windows are equal parts of, in each run (default time)",
     )

@@ -1,7 +1,7 @@
 """Cutting two runs of one program into windows that match.
 
 Window i of one run is matched with window i of the other: equal parts of each run's own span,
-of its time or of its accesses (Denoyelle et al., ISC 2022, section 3).
+of its time, its accesses or its instructions (Denoyelle et al., ISC 2022, section 3).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
+from hmd.errors import UsageError
 from hmd.trace.trace import Trace
 
 
@@ -20,6 +21,7 @@ class CutBy(StrEnum):
 
     TIME = "time"
     ACCESSES = "accesses"
+    INSTRUCTIONS = "instructions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +42,16 @@ def window_count(slow: Trace, window_ns: float) -> int:
 
 
 def cut(trace: Trace, count: int, by: CutBy = CutBy.TIME) -> Windows:
-    """Return a run in ``count`` windows; their lengths add up to its runtime."""
+    """Return a run in ``count`` windows; their lengths add up to its runtime.
+
+    Raises UsageError where it is to be cut by instructions and has no counts of them.
+    """
     time_ns = (trace.samples.time_ns - np.uint64(min(trace.begin_ns, _first(trace)))).astype(
         np.float64
     )
     runtime = float(trace.runtime_ns)
+    if by is CutBy.INSTRUCTIONS:
+        return _by_instructions(trace, time_ns, count)
     if by is CutBy.TIME or not len(time_ns):
         place = np.floor(time_ns * (count / max(runtime, 1.0)))
         return Windows(_within(place, count), np.full(count, runtime / count))
@@ -57,6 +64,39 @@ def cut(trace: Trace, count: int, by: CutBy = CutBy.TIME) -> Windows:
         [[0.0], time_ns[np.minimum(begins, len(time_ns) - 1)], [max(runtime, time_ns[-1])]]
     )
     return Windows(of_sample, np.diff(edges))
+
+
+def _by_instructions(trace: Trace, time_ns: npt.NDArray[np.float64], count: int) -> Windows:
+    """Cut where so many instructions were executed, between two counts by interpolation."""
+    at_ns, executed = _instructions(trace)
+    inner = np.interp(executed[-1] * np.arange(1, count) / count, executed, at_ns)
+    return Windows(
+        np.searchsorted(inner, time_ns, side="right").astype(np.int32),
+        np.diff(np.concatenate([[0.0], inner, [float(trace.runtime_ns)]])),
+    )
+
+
+def _instructions(trace: Trace) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return moments since the run's begin, and what all processes had executed by then.
+
+    It begins with nothing executed, and ends with the run.
+    """
+    progress, runtime = trace.progress, float(trace.runtime_ns)
+    if progress is None or not progress.instructions.any():
+        raise UsageError(
+            "a trace has no instruction counts ('hmd trace info' says why): "
+            "cut by time or by accesses"
+        )
+    since_ns = progress.time_ns.astype(np.float64) - float(trace.begin_ns)
+    since_ns = np.clip(since_ns, 0.0, runtime)
+    at_ns = np.unique(np.concatenate([[0.0], since_ns, [runtime]]))
+    executed = np.zeros(len(at_ns))
+    for process in np.unique(progress.process):
+        rows = progress.process == process
+        own_ns = np.concatenate([[0.0], since_ns[rows]])
+        executed += np.interp(at_ns, own_ns, np.concatenate([[0], progress.instructions[rows]]))
+    # Extrapolated counts may fall a little.
+    return at_ns, np.maximum.accumulate(executed)
 
 
 def _first(trace: Trace) -> int:
