@@ -62,7 +62,7 @@ struct shared_vcpu {
 	uint64_t load_samples, store_samples;
 	uint64_t lost_samples;   /* did not fit into the ring */
 	uint64_t sequence;
-	uint64_t host_ns;        /* CLOCK_MONOTONIC of the host at the snapshot, as records' TIME */
+	uint64_t host_ns;        /* CLOCK_MONOTONIC of the host at the snapshot */
 	uint64_t paced_ns;       /* host time waited, so that the guest feels the model */
 	uint64_t behind_ns;      /* host time by which emulation was slower than the model asks */
 	struct timing_vcpu_counters counters;

@@ -74,7 +74,7 @@ def test_a_window_that_gains_less_than_the_guard_gains_nothing() -> None:
     assert estimate(cut(slow, 1), cut(fast, 1), pages, every).runtime_ns == 100 * MS
 
 
-@pytest.mark.parametrize("by", list(CutBy))
+@pytest.mark.parametrize("by", [CutBy.TIME, CutBy.ACCESSES])
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 100])
 def test_windows_add_up_to_the_runtime(by: CutBy, count: int) -> None:
     for trace in (SLOW, FAST, trace_of([], 5)):
