@@ -11,11 +11,12 @@ needs is a memfd.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -43,8 +44,9 @@ class Machine:
     ``share`` are directories of the host that the guest may write; ``console`` a descriptor for
     the kernel's log; ``append`` more kernel parameters. ``parts`` of the timing model are in
     use (None: no model, memory has one speed), with the guest's clock ``dilation`` times slower
-    than modelled time. The model is stopped until :meth:`start_model`: a boot need not wait for
-    it. Raises MissingError for missing parts and GuestError where the machine does not come up
+    than modelled time. ``recording_bytes`` is room for recorded misses, 32 bytes each, of which
+    memory is used as it fills. The model is stopped until :meth:`start_model`: a boot need not
+    wait for it. Raises MissingError for missing parts and GuestError where the machine does not come up
     in ``boot_timeout_s``.
     """
 
@@ -57,6 +59,7 @@ class Machine:
         append: Sequence[str] = (),
         parts: Part | None = Part.ALL,
         dilation: float = DEFAULT_DILATION,
+        recording_bytes: int = 0,
         boot_timeout_s: float = 120,
     ):
         self.preset = preset
@@ -65,6 +68,8 @@ class Machine:
         self._append = append
         self._parts = parts
         self._dilation = dilation
+        self._recording_bytes = recording_bytes
+        self._recording_fd: int | None = None
         self._boot_timeout_s = boot_timeout_s
         self._files: list[int] = []
         self._log = -1
@@ -113,6 +118,20 @@ class Machine:
     def stop_model(self) -> None:
         """Let the guest run as fast as it can, with modelled time standing still."""
         self.shared.running = False
+
+    @contextlib.contextmanager
+    def record_misses(self, vcpu: int) -> Iterator[Path]:
+        """Record what goes on behind a vCPU's last-level cache; yields the file of the records.
+
+        What an earlier recording left there is written over.
+        """
+        if self._recording_fd is None:
+            raise GuestError("this emulated machine was booted without room for a recording")
+        self.shared.record_misses(vcpu)
+        try:
+            yield Path(f"/proc/self/fd/{self._recording_fd}")
+        finally:
+            self.shared.record_misses(None)
 
     def start(
         self,
@@ -188,6 +207,7 @@ class Machine:
         if self._shared is not None:
             self._shared.close()
             self._shared = None
+        self._recording_fd = None
         while self._files:
             os.close(self._files.pop())
 
@@ -247,6 +267,9 @@ class Machine:
         shared_fd = self._memory_file("hmd-shared")
         os.ftruncate(shared_fd, SHARED_BYTES)
         self._shared = SharedMemory(shared_fd)
+        if self._recording_bytes:
+            self._recording_fd = self._memory_file("hmd-misses")
+            os.ftruncate(self._recording_fd, self._recording_bytes)
         params = packed(timing_params(self.preset, self._parts))
         return qemu.Model(
             plugin=plugin_library(),
@@ -254,6 +277,7 @@ class Machine:
             shared_bytes=SHARED_BYTES,
             params_fd=self._memory_file("hmd-params", params),
             dilation=self._dilation,
+            recording_fd=self._recording_fd,
         )
 
     def _kernel_path(self, kernel: assets.Kernel) -> Path:

@@ -15,6 +15,7 @@ from hmd.emulate.assets import cache_folder, find_program
 from hmd.errors import MissingError
 
 FOLDERS = tuple(Path(__file__).parent / name for name in ("plugin", "timing"))
+REPLAY = ("replay.c", "misses.c")  # of streams that were recorded: for the host
 OPTIONS = (
     *("-O3", "-flto", "-std=gnu11", "-shared", "-fPIC", "-fno-plt", "-fvisibility=hidden"),
     *("-Wall", "-Wextra"),
@@ -41,7 +42,7 @@ def plugin_library() -> Path:
             *(f"-I{folder}" for folder in FOLDERS),
             "-o",
             str(partial),
-            *(str(path) for path in sources if path.suffix == ".c" and path.name != "replay.c"),
+            *(str(path) for path in sources if path.suffix == ".c" and path.name not in REPLAY),
             "-lm",
         ],
         check=False,

@@ -13,8 +13,12 @@ from enum import IntFlag
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
+import numpy.typing as npt
+
 from hmd.emulate._timing import ffi, lib
 from hmd.emulate.access_stream import AccessFlag, AccessStream, Level, Outcomes
+from hmd.emulate.miss_stream import MissOutcomes, MissStream
 from hmd.errors import HmdError
 
 LINE_BYTES = 64
@@ -174,6 +178,31 @@ class TimingModel:
             columns = into.columns(count)
             outcomes = [ffi.from_buffer(f"{each.dtype}_t[]", each) for each in columns]
         return int(lib.timing_replay(timing, count, *accesses, *outcomes))
+
+    def replay_misses(
+        self,
+        stream: MissStream,
+        page_paddr: npt.NDArray[np.uint64],
+        into: MissOutcomes | None = None,
+    ) -> int:
+        """Replay recorded misses on CPU 0 of a fresh model, each page where ``page_paddr`` says.
+
+        Returns the modelled time that the CPU was busy, in ps; 20 to 60 ns of host time a miss.
+        What each cost, and when it was issued, is written ``into`` columns of
+        ``MissOutcomes.empty(len(stream))``.
+        """
+        timing = self._open()
+        if page_paddr.shape != (stream.pages,) or page_paddr.dtype != np.uint64:
+            raise ValueError(f"page_paddr must be uint64 of shape ({stream.pages},)")
+        given = [*stream.columns(), np.ascontiguousarray(page_paddr)]
+        columns = [ffi.from_buffer(f"{each.dtype}_t[]", each) for each in given]
+        outcomes = [ffi.NULL] * len(fields(MissOutcomes))
+        if into is not None:
+            filled = (into.latency_ps, into.clock_ps)
+            if any(len(each) != len(stream) for each in filled):
+                raise ValueError("into must have as many rows as the stream")
+            outcomes = [ffi.from_buffer(f"{each.dtype}_t[]", each) for each in filled]
+        return int(lib.timing_replay_misses(timing, len(stream), *columns, *outcomes))
 
     def idle(self, vcpu: int, instructions: int) -> None:
         """Halt a CPU: it waits for what is on its way, and its clock stops."""

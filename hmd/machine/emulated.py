@@ -52,7 +52,10 @@ _HEADER = np.dtype(
         ("armed", "<u4"),
         ("counters_stride", "<u8"),
         ("dilation", "<f8"),
-        ("reserved", "<u8", (3,)),
+        ("recorded_vcpu", "<u4"),
+        ("pad2", "<u4"),
+        ("recorded", "<u8"),
+        ("reserved", "<u8"),
         ("clock_ps", "<u8"),
     ]
 )
@@ -242,6 +245,17 @@ class SharedMemory:
     def stop_sampling(self) -> None:
         """Let the plugin write no more records."""
         self._header["enabled"][0] = 0
+
+    def record_misses(self, vcpu: int | None) -> None:
+        """Start to record a vCPU's misses anew, or stop with None."""
+        if vcpu is not None:
+            self._header["recorded"][0] = 0
+        self._header["recorded_vcpu"][0] = 0 if vcpu is None else vcpu + 1
+
+    @property
+    def recorded(self) -> int:
+        """Misses of the recording so far, those that found no room too."""
+        return self._word("recorded")
 
     def ring(self, vcpu: int) -> npt.NDArray[np.uint8]:
         """Return a vCPU's perf ring, header page and data, as writable bytes in place."""

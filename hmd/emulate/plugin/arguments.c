@@ -40,8 +40,11 @@ int arguments_parse(struct arguments *arguments, int argc, char **argv)
 			arguments->shared = value;
 		else if ((value = value_of(argv[i], "params")))
 			arguments->params = value;
+		else if ((value = value_of(argv[i], "recording")))
+			arguments->recording = value;
 		else if (!(value = value_of(argv[i], "dilation")))
-			return arguments_refuse(argv[i], "not an argument; these are shared, params, dilation");
+			return arguments_refuse(argv[i], "not an argument; these are shared, params, "
+							 "recording, dilation");
 		else if (parse_dilation(value, &arguments->dilation))
 			return arguments_refuse(argv[i], "must be a number from 0 to 10000");
 	}

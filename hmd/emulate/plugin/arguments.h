@@ -3,6 +3,7 @@
  *
  *   shared    file or memfd (/proc/self/fd/N) of shared.h, of its final size
  *   params    file that holds one struct timing_params, as the host's C lays it out
+ *   recording file or memfd that misses are recorded into (recording.h); may be left out
  *   dilation  host time over modelled time; 0 switches pacing off (the guest runs as it can)
  */
 #ifndef HMD_PLUGIN_ARGUMENTS_H
@@ -13,6 +14,7 @@
 struct arguments {
 	const char *shared;
 	const char *params;
+	const char *recording; /* NULL: none */
 	double dilation;
 };
 

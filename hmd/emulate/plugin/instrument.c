@@ -136,8 +136,8 @@ static inline void on_access(unsigned index, qemu_plugin_meminfo_t info, uint64_
 		return access_slowly(index, info, vaddr, site, flags);
 	paddr = translations_find(known, vaddr);
 	if (unlikely(paddr == TRANSLATION_EMPTY) ||
-	    !timing_hit(machine.timing, index, instructions_of(vcpu) - site_remaining(site), paddr,
-			flags))
+	    !timing_hit(machine.timing, index, instructions_of(vcpu) - site_remaining(site), vaddr,
+			paddr, flags))
 		return access_slowly(index, info, vaddr, site, flags);
 	clock_ps = timing_counters_of(machine.timing, index)->clock_ps;
 	if (unlikely(pacing_due(&vcpu->pacing, clock_ps)))

@@ -12,6 +12,7 @@
 #include "pacing.h"
 #include "pebs.h"
 #include "qemu_plugin_api.h"
+#include "recording.h"
 #include "shared.h"
 #include "timing.h"
 #include "translation.h"
@@ -41,6 +42,7 @@ struct vcpu {
 struct machine {
 	struct timing *timing;
 	struct shared_header *header;
+	struct recording recording;   /* of misses; used only where a file was given */
 	struct qemu_plugin_scoreboard *scores;
 	struct qemu_plugin_register *cr3;
 	bool kernel;                  /* accesses of the kernel are charged */

@@ -129,6 +129,12 @@ QEMU_PLUGIN_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_
 	if (shared_open(&shared, arguments.shared, &params, arguments.dilation, &why))
 		return arguments_refuse(arguments.shared, why);
 
+	if (arguments.recording) {
+		if (recording_open(&machine.recording, arguments.recording, shared.header, &why))
+			return arguments_refuse(arguments.recording, why);
+		timing_observe(machine.timing, recording_observe, &machine.recording);
+	}
+
 	machine.header = shared.header;
 	machine.vcpus = params.vcpus;
 	machine.kernel = params.parts & TIMING_KERNEL;

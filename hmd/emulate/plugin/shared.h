@@ -48,7 +48,11 @@ struct shared_header {
 	uint32_t armed;          /* 1: code is instrumented; some milliseconds after running is set */
 	uint64_t counters_stride;
 	double dilation;         /* host time over modelled time; may be changed while not running */
-	uint64_t reserved[3];    /* clock_ps changes all the time: off the control words' line */
+	/* clock_ps changes all the time: off the control words' line */
+	uint32_t recorded_vcpu;  /* control: 1 + the vCPU whose misses are recorded; 0: none */
+	uint32_t pad2;
+	uint64_t recorded;       /* records so far; set to 0 by who starts a recording */
+	uint64_t reserved;
 	uint64_t clock_ps;       /* modelled time of the machine: its furthest vCPU */
 };
 
@@ -71,6 +75,7 @@ struct shared_vcpu {
 _Static_assert(offsetof(struct shared_header, counters_offset) == 24, "layout");
 _Static_assert(offsetof(struct shared_header, load_period) == 56, "layout");
 _Static_assert(offsetof(struct shared_header, running) == 80, "layout");
+_Static_assert(offsetof(struct shared_header, recorded_vcpu) == 104, "layout");
 _Static_assert(offsetof(struct shared_header, clock_ps) == 128, "layout");
 _Static_assert(offsetof(struct shared_vcpu, sequence) == 32, "layout");
 _Static_assert(offsetof(struct shared_vcpu, counters) == 64, "layout");

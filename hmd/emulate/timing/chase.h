@@ -17,10 +17,16 @@
 /* No object lies below vm.mmap_min_addr (65536 by default): small numbers are no pointers. */
 #define CHASE_MIN_POINTER 65536
 
+/* When something on its way arrives, and the number of the load miss that it comes with. */
+struct arrival {
+	uint64_t ready_ps, miss;
+};
+
 struct chase {
 	uint32_t span, shift; /* span <= 1 << shift */
 	struct chase_value {
-		uint64_t value, ready_ps;
+		uint64_t value;
+		struct arrival arrival;
 	} value[CHASE_SLOTS][CHASE_WAYS]; /* newest first */
 };
 
@@ -36,8 +42,8 @@ static inline struct chase_value *chase_slot(struct chase *chase, uint64_t block
 	return chase->value[(block * 0x9e3779b97f4a7c15ull) >> 58];
 }
 
-/* When the value that `vaddr` was computed from arrives; 0 when it depends on none. */
-static inline uint64_t chase_ready(struct chase *chase, uint64_t vaddr)
+/* When the value that `vaddr` was computed from arrives; at 0 when it depends on none. */
+static inline struct arrival chase_ready(struct chase *chase, uint64_t vaddr)
 {
 	uint64_t block = vaddr >> chase->shift;
 
@@ -46,12 +52,13 @@ static inline uint64_t chase_ready(struct chase *chase, uint64_t vaddr)
 
 		for (int way = 0; way < CHASE_WAYS; way++)
 			if (vaddr - slot[way].value < chase->span)
-				return slot[way].ready_ps;
+				return slot[way].arrival;
 	}
-	return 0;
+	return (struct arrival){0};
 }
 
-static inline void chase_record(struct chase *chase, uint64_t value, uint64_t ready_ps)
+static inline void chase_record(struct chase *chase, uint64_t value,
+				struct arrival arrival)
 {
 	struct chase_value *slot = chase_slot(chase, value >> chase->shift);
 
@@ -60,7 +67,7 @@ static inline void chase_record(struct chase *chase, uint64_t value, uint64_t re
 	if (slot[0].value != value)
 		for (int way = CHASE_WAYS - 1; way; way--)
 			slot[way] = slot[way - 1];
-	slot[0] = (struct chase_value){value, ready_ps};
+	slot[0] = (struct chase_value){value, arrival};
 }
 
 #endif

@@ -57,6 +57,9 @@ enum timing_access_flags {
 	TIMING_STORE = 1,
 	TIMING_KERNEL_MODE = 2,
 	TIMING_HALT = 4, /* recorded streams only: no access, the vCPU halts here */
+	/* Recorded misses only. */
+	TIMING_COVERED = 8,     /* the prefetcher had asked for it */
+	TIMING_WRITE_BACK = 16, /* no access: a dirty line goes to memory */
 };
 
 struct timing_outcome {
@@ -102,8 +105,8 @@ void timing_access(struct timing *timing, unsigned vcpu, uint64_t instructions, 
  * access, which must lie in one line, hit the first-level filter while nothing was due, and has
  * been counted; its outcome is TIMING_L1 without a stall. False: nothing has happened.
  */
-bool timing_hit(struct timing *timing, unsigned vcpu, uint64_t instructions, uint64_t paddr,
-		uint32_t flags);
+bool timing_hit(struct timing *timing, unsigned vcpu, uint64_t instructions, uint64_t vaddr,
+		uint64_t paddr, uint32_t flags);
 
 /* A vCPU that halts stops its clock; on resume it jumps to the machine's clock. */
 void timing_idle(struct timing *timing, unsigned vcpu, uint64_t instructions);
@@ -122,6 +125,47 @@ uint64_t timing_replay(struct timing *timing, uint64_t count, const uint8_t *vcp
 		       const uint64_t *instructions, const uint64_t *vaddr, const uint64_t *paddr,
 		       const uint8_t *size, const uint8_t *flags, const uint64_t *value,
 		       uint8_t *level, uint8_t *node, uint32_t *latency_ps, uint64_t *stall_ps);
+
+/*
+ * What goes on behind the last-level cache of one vCPU: every line from memory or to it, and its
+ * halts. It depends on no latency and no bandwidth, so that it is recorded once and replayed for
+ * any machine with this cache and prefetcher, and for any placement of its pages.
+ */
+struct timing_miss {
+	uint64_t instructions;
+	uint64_t vaddr;           /* 0 of a write-back */
+	uint64_t paddr;
+	/*
+	 * Hits in the last-level cache since the one before that cost time, and how many of them
+	 * in its next TIMING_NEAR_INSTRUCTIONS: those hide a part of it.
+	 */
+	uint32_t paid_hits, near_hits;
+	uint32_t depends;         /* a load's address came with the load miss so many before; 0: none */
+	uint32_t flags;           /* enum timing_access_flags */
+};
+
+/* About a reorder window. */
+#define TIMING_NEAR_INSTRUCTIONS 256
+/* Farther back, an address counts as known. The largest reorder window holds fewer misses. */
+#define TIMING_MAX_DEPENDENCE 1023
+
+/* Called on the vCPU's thread; at most one observer, to be set before the first access. */
+typedef void timing_observer(void *context, unsigned vcpu, const struct timing_miss *miss);
+void timing_observe(struct timing *timing, timing_observer *observer, void *context);
+
+/*
+ * Replay `count` recorded misses of vCPU 0, which must have made no accesses before; columns have
+ * `count` elements. Instead of its paddr each has a page and a line in it (0 to 63); page_paddr
+ * says where each page lies. Where they are not
+ * NULL, `latency_ps` (as timing_outcome's) and `clock_ps` (the CPU's busy time when the access
+ * was issued) are filled in. Returns busy_ps after the last one.
+ */
+uint64_t timing_replay_misses(struct timing *timing, uint64_t count, const uint64_t *instructions,
+			      const uint32_t *paid_hits, const uint16_t *near_hits,
+			      const uint32_t *page,
+			      const uint8_t *line, const uint8_t *flags, const uint16_t *depends,
+			      const uint64_t *page_paddr, uint32_t *latency_ps,
+			      uint64_t *clock_ps);
 
 /* The vCPU's live counters; read them from other threads as monotonic approximations. */
 const struct timing_vcpu_counters *timing_counters_of(const struct timing *timing, unsigned vcpu);

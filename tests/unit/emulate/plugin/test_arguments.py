@@ -23,6 +23,7 @@ def test_good_arguments_in_any_order(parts: Any) -> None:
         assert parts.ffi.string(parsed.shared) == b"/proc/self/fd/5"
         assert parts.ffi.string(parsed.params) == b"/p"
         assert parsed.dilation == 20
+        assert not parsed.recording
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,34 @@
+/*
+ * Memory behind the last-level cache: what a line costs that comes from a node or goes there.
+ *
+ * Here the window, the fill buffers and the bandwidth meet. Nothing here knows of caches, nor of
+ * how an address was computed: the caller says when it is known.
+ */
+#ifndef HMD_TIMING_MEMORY_H
+#define HMD_TIMING_MEMORY_H
+
+#include "vcpu.h"
+
+#pragma GCC visibility push(hidden)
+
+/*
+ * A line comes from memory. `covered`: the prefetcher has asked for it before. `address` is when
+ * a load's address is known; returns when its value arrives (0 for what no one waits for).
+ */
+struct arrival memory_read(struct timing *timing, struct vcpu *vcpu,
+			   const struct line_access *access, unsigned node, bool covered,
+			   struct arrival address, struct timing_outcome *outcome);
+
+/* Tell the observer, if there is one. */
+void memory_observe(const struct timing *timing, struct vcpu *vcpu, struct timing_miss miss);
+
+/* A dirty line goes to memory. */
+void memory_write_back(struct timing *timing, struct vcpu *vcpu, uint64_t instructions,
+		       uint64_t line);
+
+/* Everything on its way to this vCPU arrives, before it halts. */
+void memory_drain(struct timing *timing, struct vcpu *vcpu, uint64_t instructions);
+
+#pragma GCC visibility pop
+
+#endif

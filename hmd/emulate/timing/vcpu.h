@@ -1,0 +1,126 @@
+/*
+ * The state of the model: one struct a vCPU, touched by its own thread only, and what they share.
+ *
+ * Three files work on it: timing.c (what hits, up to the last-level cache), memory.c (what comes
+ * from memory or goes there), misses.c (streams of misses that were recorded).
+ */
+#ifndef HMD_TIMING_VCPU_H
+#define HMD_TIMING_VCPU_H
+
+#include "bandwidth.h"
+#include "cache.h"
+#include "chase.h"
+#include "stream.h"
+#include "timing.h"
+#include "window.h"
+
+#pragma GCC visibility push(hidden)
+
+/*
+ * First-level filter: 32 KiB of lines, direct-mapped. What hits here costs nothing. Its index is
+ * virtual and its tag physical, as on real cores: which lines collide does not depend on where
+ * their pages lie, so that moving pages changes what they cost and nothing else.
+ */
+#define L1_LINES 512
+
+#define NO_NODE 0xff
+
+struct vcpu {
+	/* Read at every access. */
+	uint64_t offset_ps;     /* clock - instructions * instruction_ps: stalls and idle jumps */
+	uint64_t jumped_ps;     /* the idle jumps of it */
+	uint64_t attend_at;     /* instruction count at which vcpu_attend() has to run */
+	uint64_t pending_until_ps; /* when the last load on its way from memory arrives */
+	struct timing_vcpu_counters counters;
+
+	uint64_t l1[L1_LINES];             /* line << 1 | dirty */
+	struct arrival l1_ready[L1_LINES]; /* when a line on its way arrives */
+	uint64_t load_misses;   /* that waited for memory, the kernel's too: the last one's number */
+	uint32_t paid_hits;     /* of the last-level cache, since a miss was observed */
+	uint32_t near_hits;     /* those of them soon after it */
+	uint64_t observed_at;   /* its instruction count */
+	bool halted;
+	struct chase chase;
+	struct window window;
+	struct streams streams;
+	struct bandwidth bandwidth;
+} __attribute__((aligned(128)));
+
+struct timing {
+	struct timing_params params;
+	struct cache cache;
+	struct bandwidth_published published[TIMING_MAX_VCPUS];
+	struct bandwidth_media media;
+	timing_observer *observer;
+	void *observer_context;
+	struct vcpu vcpu[];
+};
+
+/* One line of one access, on its way through the model. */
+struct line_access {
+	uint64_t instructions, vaddr, paddr, value;
+	bool store, kernel;
+};
+
+static inline bool part_on(const struct timing *timing, enum timing_part part)
+{
+	return timing->params.parts & part;
+}
+
+static inline unsigned vcpu_number(const struct timing *timing, const struct vcpu *vcpu)
+{
+	return (unsigned)(vcpu - timing->vcpu);
+}
+
+static inline uint64_t vcpu_now(const struct timing *timing, const struct vcpu *vcpu,
+				uint64_t instructions)
+{
+	return instructions * timing->params.instruction_ps + vcpu->offset_ps;
+}
+
+/* Counters are read by other threads: whole words, never torn. */
+static inline void publish(uint64_t *counter, uint64_t value)
+{
+	__atomic_store_n(counter, value, __ATOMIC_RELAXED);
+}
+
+static inline void vcpu_publish_clock(struct vcpu *vcpu, uint64_t instructions, uint64_t now_ps)
+{
+	publish(&vcpu->counters.instructions, instructions);
+	publish(&vcpu->counters.clock_ps, now_ps);
+	publish(&vcpu->counters.busy_ps, now_ps - vcpu->jumped_ps);
+}
+
+static inline unsigned l1_place(uint64_t vaddr)
+{
+	return vaddr / CACHE_LINE_BYTES % L1_LINES;
+}
+
+static inline unsigned node_of(const struct timing_params *params, uint64_t paddr)
+{
+	for (unsigned node = 0; node < params->nodes; node++)
+		if (paddr >= params->node[node].phys_start && paddr < params->node[node].phys_end)
+			return node;
+	return NO_NODE;
+}
+
+/* Set when this vCPU has to be looked at next, even if all its accesses hit in L1. */
+static inline void vcpu_schedule(struct timing *timing, struct vcpu *vcpu, uint64_t instructions)
+{
+	const struct timing_params *params = &timing->params;
+
+	vcpu->attend_at = window_deadline(&vcpu->window);
+	if (vcpu->bandwidth.in_use) {
+		uint64_t measure_at = instructions + 1 + BANDWIDTH_WINDOW_PS / params->instruction_ps;
+
+		if (measure_at < vcpu->attend_at)
+			vcpu->attend_at = measure_at;
+	}
+}
+
+/* Whatever is due at this instruction count: resume, retire, measure. */
+void vcpu_attend(struct timing *timing, struct vcpu *vcpu, uint64_t instructions);
+
+#pragma GCC visibility pop
+
+#endif
