@@ -1,0 +1,1 @@
+"""The suite: real programs with different memory habits, on which hmd's models are judged."""

@@ -1,0 +1,187 @@
+"""Inputs of the suite's programs, made from seeds: the same bytes on every machine.
+
+Each function writes one file. They draw from numpy's RandomState, whose streams are frozen for
+good (NEP 19), unlike those of numpy's newer generators. Cost: at most a few seconds each.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hmd.errors import ConfigError
+
+_BASES = np.frombuffer(b"ACGT", np.uint8)
+
+
+def linear_data(path: Path, *, rows: int, features: int, per_row: int, seed: int) -> None:
+    """Write labelled sparse rows (libsvm's format): features of Zipf's law, a noisy linear label.
+
+    ``per_row`` of ``features`` are drawn for a row; those drawn twice count once.
+    """
+    random = np.random.RandomState(seed)
+    truth = random.standard_normal(features)
+    # A scatter of the ranks, or all the hot features would share a few pages.
+    number = random.permutation(features)
+    share = random.random_sample((rows, per_row))
+    drawn = number[np.minimum((features**share - 1).astype(np.int64), features - 1)]
+    noise = random.standard_normal(rows)
+    with path.open("w") as file:
+        for row in range(rows):
+            present = np.unique(drawn[row])
+            label = 1 if truth[present].sum() + noise[row] > 0 else -1
+            file.write(f"{label:+d} " + " ".join(f"{i + 1}:1" for i in present) + "\n")
+
+
+def dense_data(path: Path, *, rows: int, features: int, seed: int) -> None:
+    """Write labelled dense rows (libsvm's format): label of a few products of features."""
+    random = np.random.RandomState(seed)
+    table = random.random_sample((rows, features)).round(4)
+    score = table[:, 0] * table[:, 1] + table[:, 2] - table[:, 3] * table[:, 4]
+    labels = (score > np.median(score)).astype(int)
+    with path.open("w") as file:
+        for label, row in zip(labels, table, strict=True):
+            file.write(f"{label} " + " ".join(f"{i}:{v:g}" for i, v in enumerate(row)) + "\n")
+
+
+def prose(path: Path, *, size_bytes: int, words: int, seed: int) -> None:
+    """Write lines of made-up words with Zipf's frequencies: text that compresses as prose does."""
+    random = np.random.RandomState(seed)
+    letters = random.randint(97, 123, (words, 9)).astype(np.uint8)
+    lengths = random.randint(2, 10, words)
+    spelled = [row[:n].tobytes() for row, n in zip(letters, lengths, strict=True)]
+    count = size_bytes // 6 + 1
+    ranks = (words ** random.random_sample(count) - 1).astype(np.int64)
+    text = b" ".join(spelled[rank] for rank in ranks)[:size_bytes]
+    lines = [text[at : at + 80].replace(b"\n", b" ") for at in range(0, len(text), 80)]
+    path.write_bytes(b"\n".join(lines) + b"\n")
+
+
+def records(path: Path, *, lines: int, seed: int) -> None:
+    """Write lines of a random key and a random payload."""
+    random = np.random.RandomState(seed)
+    keys = random.randint(0, 2**31, lines)
+    payload = random.randint(0, 2**31, lines)
+    with path.open("w") as file:
+        file.writelines(f"{k:010d} {p:08x}\n" for k, p in zip(keys, payload, strict=True))
+
+
+def genome(path: Path, *, bases: int, seed: int) -> None:
+    """Write a random DNA sequence (FASTA)."""
+    sequence = _BASES[np.random.RandomState(seed).randint(0, 4, bases)]
+    path.write_bytes(b">chromosome\n" + sequence.tobytes() + b"\n")
+
+
+def reads(path: Path, *, bases: int, seed: int, count: int, length: int, errors: int) -> None:
+    """Write reads (FASTQ) of the sequence of ``genome(bases, seed)``, each with some errors."""
+    sequence = _BASES[np.random.RandomState(seed).randint(0, 4, bases)]
+    random = np.random.RandomState(seed + 1)
+    starts = random.randint(0, bases - length, count)
+    with path.open("wb") as file:
+        for number, start in enumerate(starts):
+            read = sequence[start : start + length].copy()
+            read[random.randint(0, length, errors)] = _BASES[random.randint(0, 4, errors)]
+            quality = b"I" * length
+            file.write(b"@read%d_%d\n%b\n+\n%b\n" % (number, start, read.tobytes(), quality))
+
+
+def redis_requests(path: Path, **load: Any) -> None:
+    """Write what a client sends to redis (RESP) for the operations of ``_redis_operations``."""
+    with path.open("wb") as file:
+        for key, value in _redis_operations(**load):
+            if value is None:
+                file.write(b"*2\r\n$3\r\nGET\r\n$11\r\nkey:%07d\r\n" % key)
+            else:
+                words = b"*3\r\n$3\r\nSET\r\n$11\r\nkey:%07d\r\n$%d\r\n%b\r\n"
+                file.write(words % (key, len(value), value))
+
+
+def redis_checksum(path: Path, **load: Any) -> None:
+    """Write the CRC-32 of all replies to ``redis_requests`` with the same arguments."""
+    stored: dict[int, bytes] = {}
+    checksum = 0
+    for key, value in _redis_operations(**load):
+        if value is None:
+            checksum = zlib.crc32(b"$%d\r\n%b\r\n" % (len(stored[key]), stored[key]), checksum)
+        else:
+            stored[key] = value
+            checksum = zlib.crc32(b"+OK\r\n", checksum)
+    path.write_text(f"{checksum}\n")
+
+
+def _redis_operations(
+    *, keys: int, value_bytes: int, requests: int, writes: float, skew: float, seed: int
+) -> Iterator[tuple[int, bytes | None]]:
+    """Yield a key and what is stored in it, or None where it is asked for.
+
+    All keys are stored in turn; then ``requests`` go to keys of Zipf's law, a share of ``writes``
+    of them to store. A key's rank has nothing to do with when it was first stored.
+    """
+    random = np.random.RandomState(seed)
+    weights = np.arange(1, keys + 1, dtype=np.float64) ** -skew
+    ranks = np.searchsorted(np.cumsum(weights) / weights.sum(), random.random_sample(requests))
+    asked = random.permutation(keys)[np.minimum(ranks, keys - 1)]
+    changes = random.random_sample(requests) < writes
+    for key in range(keys):
+        yield key, b"%012d" % key * (value_bytes // 12)
+    for turn, (key, change) in enumerate(zip(asked.tolist(), changes, strict=True)):
+        yield key, b"%012d" % turn * (value_bytes // 12) if change else None
+
+
+def edges(path: Path, *, vertices: int, degree: int, seed: int) -> None:
+    """Write a directed graph, an edge a line; low numbers are linked to more often."""
+    random = np.random.RandomState(seed)
+    source = np.arange(1, vertices).repeat(degree)
+    target = (source * random.random_sample(len(source)) ** 2).astype(np.int64)
+    # A scatter of the numbers, or the well-linked vertices would share a few pages.
+    number = random.permutation(vertices)
+    with path.open("w") as file:
+        file.writelines(f"{a} {b}\n" for a, b in zip(number[source], number[target], strict=True))
+
+
+def random_bytes(path: Path, *, size_bytes: int, seed: int) -> None:
+    """Write random bytes."""
+    path.write_bytes(np.random.RandomState(seed).bytes(size_bytes))
+
+
+def sat_formula(path: Path, *, variables: int, clauses: int, seed: int) -> None:
+    """Write a random 3-SAT formula (DIMACS) that has a solution: one is planted."""
+    random = np.random.RandomState(seed)
+    solution = random.randint(0, 2, variables).astype(bool)
+    chosen = random.randint(0, variables, (clauses, 3))
+    true = random.randint(0, 2, (clauses, 3)).astype(bool)
+    # The planted solution makes one literal of each clause true.
+    true[:, 0] = solution[chosen[:, 0]]
+    literals = np.where(true, chosen + 1, -(chosen + 1))
+    with path.open("w") as file:
+        file.write(f"p cnf {variables} {clauses}\n")
+        file.writelines(f"{a} {b} {c} 0\n" for a, b, c in literals)
+
+
+_GENERATORS: dict[str, Callable[..., None]] = {
+    function.__name__: function
+    for function in (
+        linear_data,
+        dense_data,
+        prose,
+        records,
+        genome,
+        reads,
+        redis_requests,
+        redis_checksum,
+        edges,
+        random_bytes,
+        sat_formula,
+    )
+}
+
+
+def generator(name: str) -> Callable[..., Any]:
+    """Return a generator by name; raises ``ConfigError`` that lists the names there are."""
+    if name not in _GENERATORS:
+        raise ConfigError(f"no generator {name!r}: take one of {', '.join(sorted(_GENERATORS))}")
+    return _GENERATORS[name]
