@@ -9,6 +9,7 @@
 # suite, where no source names it yet); .venv/ and build/ in the checkout.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. setup/apt.sh
 
 STAMPS=build/setup
 KERNEL=build/machine/kernel
@@ -17,41 +18,11 @@ PACKAGES=(python3 python3-venv python3-dev gcc libc6-dev libnuma-dev numactl bus
 	redis-tools util-linux xz-utils)
 DISK_NEEDED_MIB=3000
 
-say() { printf 'setup: %s\n' "$*"; }
-fail() { printf 'setup: %s\n' "$*" >&2; exit 4; }
-
-quietly() { # LOG-NAME WHAT-FAILED COMMAND...: run, show the log's end only when it fails
-	local log="build/setup/$1.log" what="$2"
-	shift 2
-	if ! "$@" >"$log" 2>&1; then
-		tail -n 5 "$log" >&2
-		fail "$what (whole output: $log)"
-	fi
-}
-
-check_machine() {
-	[ "$(id -u)" = 0 ] || fail "needs root to install Debian packages: run it again as root (sudo make ...)"
-	command -v apt-get >/dev/null || fail "needs apt-get: this sets up Debian 12 machines"
-	. /etc/os-release
-	[ "${ID:-}:${VERSION_CODENAME:-}" = debian:bookworm ] ||
-		fail "needs Debian 12 (bookworm), this is ${PRETTY_NAME:-unknown}"
-	[ "$(uname -m)" = x86_64 ] || fail "needs an x86_64 machine, this is $(uname -m)"
-}
-
 check_disk() {
 	local free
 	free=$(df --output=avail -m . | tail -n 1)
 	[ "$free" -ge "$DISK_NEEDED_MIB" ] ||
 		fail "needs $DISK_NEEDED_MIB MiB of free disk in $PWD, has $free MiB: make room and run it again"
-}
-
-refreshed=
-refresh_lists() {
-	[ -n "$refreshed" ] && return
-	say "reading the package lists (apt-get update)"
-	quietly apt-update "apt-get update failed: is there a network, and do the sources in /etc/apt answer?" \
-		apt-get update
-	refreshed=1
 }
 
 add_backports() { # from the same place that this machine has bookworm itself from
@@ -64,20 +35,6 @@ add_backports() { # from the same place that this machine has bookworm itself fr
 	say "adding the suite bookworm-backports to /etc/apt/sources.list.d/hmd-backports.list"
 	echo "deb $options$site bookworm-backports main" >/etc/apt/sources.list.d/hmd-backports.list
 	refreshed=
-}
-
-installed() { dpkg-query -W -f '${db:Status-Status}\n' "$1" 2>/dev/null | grep -qx installed; }
-
-install_packages() {
-	local missing=() package
-	for package in "${PACKAGES[@]}"; do
-		installed "$package" || missing+=("$package")
-	done
-	[ ${#missing[@]} = 0 ] && return
-	refresh_lists
-	say "installing ${missing[*]}"
-	quietly apt-packages "could not install ${missing[*]}: is there a network?" \
-		env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"
 }
 
 install_qemu() { # bookworm's own 7.2 crashes the guest kernel under software emulation
@@ -139,7 +96,7 @@ build_native() {
 check_machine
 mkdir -p "$STAMPS"
 check_disk
-install_packages
+install_packages "${PACKAGES[@]}"
 install_qemu
 unpack_kernel
 make_environment
