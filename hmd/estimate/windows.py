@@ -89,14 +89,51 @@ def _instructions(trace: Trace) -> tuple[npt.NDArray[np.float64], npt.NDArray[np
         )
     since_ns = progress.time_ns.astype(np.float64) - float(trace.begin_ns)
     since_ns = np.clip(since_ns, 0.0, runtime)
-    at_ns = np.unique(np.concatenate([[0.0], since_ns, [runtime]]))
-    executed = np.zeros(len(at_ns))
+    curves = []
     for process in np.unique(progress.process):
         rows = progress.process == process
         own_ns = np.concatenate([[0.0], since_ns[rows]])
-        executed += np.interp(at_ns, own_ns, np.concatenate([[0], progress.instructions[rows]]))
-    # Extrapolated counts may fall a little.
-    return at_ns, np.maximum.accumulate(executed)
+        told = np.concatenate([[0.0], progress.instructions[rows].astype(np.float64)])
+        # Extrapolated counts may fall a little.
+        curves.append(_between(trace, int(process), own_ns, np.maximum.accumulate(told)))
+    at_ns = np.unique(np.concatenate([[0.0, runtime], *(own_ns for own_ns, _ in curves)]))
+    return at_ns, sum((np.interp(at_ns, *curve) for curve in curves), np.zeros(len(at_ns)))
+
+
+def _between(
+    trace: Trace, process: int, at_ns: npt.NDArray[np.float64], executed: npt.NDArray[np.float64]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return a process's curve with points at its samples, where those have their CPU's count.
+
+    How much it executed from one look to the next is told by the looks; how that is spread
+    between them, by what its CPUs counted from sample to sample.
+    """
+    time_ns, passed = _passed(trace, process)
+    if not len(passed):
+        return at_ns, executed
+    at_looks = np.interp(at_ns, time_ns, passed)
+    look = np.searchsorted(at_ns, time_ns, side="right") - 1
+    inside = np.flatnonzero((look >= 0) & (look < len(at_ns) - 1))
+    inside = inside[np.diff(at_looks)[look[inside]] > 0]
+    look, time_ns, passed = look[inside], time_ns[inside], passed[inside]
+    share = (passed - at_looks[look]) / np.diff(at_looks)[look]
+    point = executed[look] + share * np.diff(executed)[look]
+    at_ns = np.concatenate([at_ns, time_ns])
+    order = np.argsort(at_ns, kind="stable")
+    return at_ns[order], np.maximum.accumulate(np.concatenate([executed, point])[order])
+
+
+def _passed(trace: Trace, process: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return times of a process's samples, and what its CPUs counted from its first ones there."""
+    samples = trace.samples
+    rows = np.flatnonzero((samples.process == process) & (samples.instructions > 0))
+    rows = rows[np.lexsort((samples.time_ns[rows], samples.cpu[rows]))]
+    counted, cpu = samples.instructions[rows].astype(np.float64), samples.cpu[rows]
+    step = np.diff(counted, prepend=counted[:1])
+    step[1:][cpu[1:] != cpu[:-1]] = 0
+    time_ns = samples.time_ns[rows].astype(np.float64) - float(trace.begin_ns)
+    order = np.argsort(time_ns, kind="stable")
+    return time_ns[order], np.cumsum(np.maximum(step[order], 0))
 
 
 def _first(trace: Trace) -> int:

@@ -65,6 +65,26 @@ def test_processes_add_up() -> None:
     assert lengths_ms(trace, 2) == pytest.approx([5 + 150 / 70, 5 - 150 / 70], abs=1e-5)
 
 
+def test_samples_tell_how_it_went_between_two_looks() -> None:
+    # 800 in 10 ms by the looks; of it, by its CPU, 100 in 1 to 6 ms and 300 in 6 to 7 ms; what
+    # the other CPU counts is another's.
+    trace = trace_of([1, 5, 6, 7], [(10, 0, 800)], 10)
+    trace.samples.instructions[:] = [5000, 9, 5100, 5400]
+    trace.samples.cpu[1] = 1
+    trace.samples.process[1] = 1
+    # In shares of 400: 0 up to 1 ms, 200 at 6 ms, 800 at 7 ms. Half of it at 6 1/3 ms.
+    assert lengths_ms(trace, 2) == pytest.approx([6 + 1 / 3, 4 - 1 / 3], abs=1e-5)
+    assert lengths_ms(trace, 8)[:2] == pytest.approx([1 + 5 / 2, 5 / 2], abs=1e-5)
+
+
+def test_a_process_on_two_cpus_has_both_counts() -> None:
+    trace = trace_of([0, 1, 4, 5], [(5, 0, 600)], 5)
+    trace.samples.instructions[:] = [100, 7000, 400, 7300]
+    trace.samples.cpu[:] = [0, 1, 0, 1]
+    # 300 from 0 to 4 ms seen at 4 ms, 300 from 1 to 5 ms at 5 ms.
+    assert lengths_ms(trace, 2) == pytest.approx([4, 1], abs=1e-5)
+
+
 def test_a_pause_belongs_to_the_window_that_it_interrupts() -> None:
     # 100 to 2 ms, nothing to 8 ms, 300 to 11 ms: halves of 200 meet at 9 ms.
     rows = [(2, 0, 100), (8, 0, 100), (11, 0, 400)]
