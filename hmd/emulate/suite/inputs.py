@@ -50,6 +50,7 @@ BASE_ENVIRONMENT = {
 class Command:
     """A program ready to run: ``env`` is its whole environment.
 
+    When it has done its work, ``expect`` is in its output and it ends with ``exit_status``.
     Of a server ``ready`` and ``load`` are commands to run beside it: ``ready`` again and again
     until it succeeds, then ``load`` once, which ends the server too. Empty for others.
     """
@@ -57,6 +58,7 @@ class Command:
     argv: tuple[str, ...]
     env: Mapping[str, str]
     expect: str
+    exit_status: int = 0
     ready: tuple[str, ...] = ()
     load: tuple[str, ...] = ()
 
@@ -79,6 +81,7 @@ def prepare(program: Program, folder: Path) -> Command:
         argv=_filled(program.command, paths),
         env=BASE_ENVIRONMENT | {k: _filled([v], paths)[0] for k, v in program.env.items()},
         expect=program.expect,
+        exit_status=program.exit_status,
         ready=_filled(load.ready, paths) if load else (),
         load=_filled(load.command, paths) if load else (),
     )

@@ -90,6 +90,7 @@ class Program(_Checked):
     env: dict[str, str] = {}
     load: Load | None = None
     expect: Annotated[str, Field(min_length=2)]
+    exit_status: Annotated[int, Field(ge=0, le=125)] = 0
 
     @model_validator(mode="after")
     def _check(self) -> Self:
