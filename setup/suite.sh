@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . setup/apt.sh
 
-PACKAGES=(bwa hpcc lammps liblinear-tools minisat python3-igraph sqlite3 tkrzw-utils xgboost)
+PACKAGES=(bwa lammps liblinear-tools minisat python3-igraph sqlite3 tkrzw-utils xgboost)
 
 check_machine
 mkdir -p build/setup
