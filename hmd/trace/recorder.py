@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,7 @@ class _Followed:
         self.placement = PlacementLog(index)
         self._mappings: Mappings | None = None
         self._ran: dict[int, int] = {}
+        self._running: list[int] = []
         self._since_s = time.monotonic()
         self._due_s = 0.0
         self._asked_s = 0.0
@@ -73,7 +75,9 @@ class _Followed:
         self._mappings = mappings
         writer.mappings(now_ns, self.index, mappings)
 
-    def tell_placement(self, writer: TraceWriter, settings: RecordSettings, clock: Clock) -> None:
+    def tell_placement(
+        self, writer: TraceWriter, settings: RecordSettings, now: Callable[[], int]
+    ) -> None:
         """Write where pages lie, where that has changed and it is time to ask."""
         began_s = time.monotonic()
         allowed_s = settings.placement_credit_s + settings.placement_share * (
@@ -81,7 +85,7 @@ class _Followed:
         )
         if self._mappings is None or began_s < self._due_s or self._asked_s > allowed_s:
             return
-        change = self.placement.look(self.process.pid, self._mappings, clock.now_ns())
+        change = self.placement.look(self.process.pid, self._mappings, now())
         if change is not None:
             writer.placement(change)
         self._due_s = began_s + settings.placement_s
@@ -92,8 +96,20 @@ class _Followed:
         times = thread_times(self.process.pid, proc)
         if times is None:
             return None
+        grown = [thread for thread, ran_ns in times.items() if ran_ns > self._ran.get(thread, 0)]
+        self._running = grown or self._running
         self._ran.update(times)
         return self._ran
+
+    def now_ns(self, clock: Clock, proc: Path) -> int:
+        """Return the time; of CPUs with a clock each, the furthest that its threads ran on.
+
+        The recorder's own CPU may be far ahead of that.
+        """
+        if clock.kind == "monotonic":
+            return clock.now_ns()
+        cpus = {last_cpu(thread, proc) for thread in self._running} - {None}
+        return max((clock.now_ns(cpu) for cpu in cpus), default=clock.now_ns())
 
 
 class Recorder:
@@ -150,16 +166,16 @@ class Recorder:
         if members:
             self._follow(members)
         self._tell_progress()
-        now_ns = self._clock.now_ns()
         for process in self._tracked:
             one = self._followed[process]
-            one.tell_mappings(self._writer, now_ns, self._proc)
-            one.tell_placement(self._writer, self._settings, self._clock)
+            now = partial(one.now_ns, self._clock, self._proc)
+            one.tell_mappings(self._writer, now(), self._proc)
+            one.tell_placement(self._writer, self._settings, now)
         stats = self._sampler.stats
         losses = Losses(stats.lost, stats.throttled)
         if losses != self._losses:
             self._losses = losses
-            self._writer.losses(now_ns, losses)
+            self._writer.losses(self._clock.now_ns(), losses)
         if time.monotonic() - self._flushed_s >= FLUSH_S:
             self._flushed_s = time.monotonic()
             self._writer.flush()
@@ -168,10 +184,10 @@ class Recorder:
         """Write how long processes have run, and what they have executed."""
         ran = {p: times for p in self._tracked if (times := self._followed[p].ran(self._proc))}
         counts = self._sources.counter.read(ran)
-        now_ns = self._clock.now_ns()
         for process, times in ran.items():
-            index, executed = self._followed[process].index, counts.get(process, 0)
-            self._writer.progress(now_ns, index, sum(times.values()), executed)
+            one, executed = self._followed[process], counts.get(process, 0)
+            now_ns = one.now_ns(self._clock, self._proc)
+            self._writer.progress(now_ns, one.index, sum(times.values()), executed)
 
     def stop(self) -> None:
         """End ``run`` after its next look; may be called from a signal handler."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from hmd.emulate.assets import compile_static
 from hmd.emulate.boot import Machine
 from hmd.emulate.demo.hotset import INCLUDES, SOURCE
+from hmd.machine.emulated import VcpuCounters
 from hmd.machine.process import PAGE_BYTES
 from hmd.trace.placement import pages_of
 from hmd.trace.reader import read_trace
@@ -20,30 +23,50 @@ from hmd.trace.trace import Trace
 CHECKOUT = Path(__file__).parents[2]
 MIB = 1 << 20
 FOOTPRINT = 8 * MIB
+CPU = 1
 
 pytestmark = pytest.mark.timeout(900)
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A recorded run, what its program said, and counters of its CPU before and after."""
+
+    trace: Trace
+    lines: list[dict[str, Any]]
+    before: VcpuCounters
+    after: VcpuCounters
+
+
 @pytest.fixture(scope="module", params=["fast", "slow"])
-def trace(request: pytest.FixtureRequest, machine: Machine, machine_share: Path) -> Trace:
-    """The program's run on a tier; ``about["tier"]`` says which."""
+def run(request: pytest.FixtureRequest, machine: Machine, machine_share: Path) -> Run:
+    """The program's run on a tier, on a CPU of its own; ``about["tier"]`` says which."""
     path = machine_share / f"{request.param}.hmdt"
     words = ["record", "--json", "--tier", request.param, "--period", "101", "-o", str(path), "--"]
     program = [str(compile_static(SOURCE, INCLUDES)), "--hot=4M", f"--footprint={FOOTPRINT}"]
+    recorder = ["taskset", "-c", "0", sys.executable, "-m", "hmd", *words]
     machine.start_model()
     try:
+        before = machine.shared.counters(CPU)
         done = machine.run(
-            [sys.executable, "-m", "hmd", *words, *program, "--seconds=8"],
+            [*recorder, "taskset", "-c", str(CPU), *program, "--seconds=8"],
             cwd=CHECKOUT,
             timeout=400,
         )
+        after = machine.shared.counters(CPU)
     finally:
         machine.stop_model()
     assert done.returncode == 0, done.stderr
     assert '"integrity_ok": true' in done.stdout
     trace = read_trace(path)
     assert json.loads(done.stderr)["samples"] == len(trace.samples)
-    return trace
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return Run(trace, [line for line in lines if "modelled_ps" in line], before, after)
+
+
+@pytest.fixture(scope="module")
+def trace(run: Run) -> Trace:
+    return run.trace
 
 
 def buffer_of(trace: Trace) -> tuple[int, int]:
@@ -77,11 +100,58 @@ def test_samples_are_of_its_memory_and_know_their_latency(trace: Trace) -> None:
     assert (latency > 450) == slow, latency
 
 
-def test_times_lie_within_the_run(trace: Trace) -> None:
+def test_times_are_modelled_and_lie_within_the_run(run: Run) -> None:
+    trace = run.trace
+    assert trace.clock == "modelled"
     assert trace.ending is not None
     assert trace.ending.exit_code == 0
-    assert 8e9 < trace.runtime_ns < 400e9
+    assert trace.ending.elapsed_ns is not None
+    assert 8e9 < trace.ending.elapsed_ns < 400e9
     time_ns = trace.samples.time_ns.astype(np.int64)
+    assert np.all(np.diff(time_ns) >= 0)
     assert trace.begin_ns <= time_ns[0]
-    assert time_ns[-1] <= trace.begin_ns + trace.runtime_ns + 2e9
-    assert np.ptp(time_ns) > 4e9
+    assert time_ns[-1] <= trace.begin_ns + trace.runtime_ns
+    assert np.ptp(time_ns) > 0.5 * trace.runtime_ns
+
+
+def test_the_runtime_is_what_the_programs_cpu_modelled(run: Run, machine: Machine) -> None:
+    """Of the program's own first and last look at that clock, and of what its CPU did in all."""
+    trace = run.trace
+    said_ns = [line["modelled_ps"] / 1000 for line in run.lines]
+    end_ns = trace.begin_ns + trace.runtime_ns
+    assert trace.begin_ns < said_ns[0] < said_ns[-1] <= end_ns
+    # Before the first line it starts and fills its memory, after the last it checks it: so many
+    # million accesses take modelled milliseconds, whatever the host is busy with.
+    assert said_ns[0] - trace.begin_ns < 40e6
+    assert end_ns - said_ns[-1] < 40e6
+    busy_ns = (run.after.busy_ps - run.before.busy_ps) / 1000
+    # It begins on the recorder's CPU, up to where taskset moves it.
+    assert trace.runtime_ns < busy_ns + 20e6
+    assert trace.ending is not None and trace.ending.elapsed_ns is not None
+    assert trace.ending.elapsed_ns > 0.95 * machine.shared.dilation * trace.runtime_ns
+
+
+def test_instructions_are_those_of_its_cpu(run: Run) -> None:
+    trace = run.trace
+    assert trace.about["instructions"] == "emulated"
+    progress, samples = trace.progress, trace.samples
+    assert progress is not None
+    assert np.all(np.diff(progress.instructions.astype(np.int64)) >= 0)
+    assert int(progress.instructions[-1]) < run.after.instructions - run.before.instructions
+    # Samples count the same, from another start.
+    on_cpu = samples.cpu == CPU
+    assert on_cpu.mean() > 0.99
+    time_ns, counted = samples.time_ns[on_cpu], samples.instructions[on_cpu].astype(np.int64)
+    assert np.all(np.diff(counted) >= 0)
+    looked_ns = np.concatenate([[trace.begin_ns], progress.time_ns]).astype(np.float64)
+    told = np.interp(time_ns, looked_ns, np.concatenate([[0], progress.instructions]))
+    assert counted[-1] - counted[0] == pytest.approx(told[-1] - told[0], rel=0.1)
+
+
+def test_tiers_have_the_figures_of_the_preset(trace: Trace, machine: Machine) -> None:
+    for tier, node in zip(trace.about["tiers"], machine.preset.nodes, strict=True):
+        assert tier["read_latency_ns"] == pytest.approx(node.read_latency_ns, abs=1)
+        assert tier["write_latency_ns"] == pytest.approx(node.write_latency_ns, abs=1)
+        assert tier["read_bandwidth_mbps"] == pytest.approx(
+            node.read_bandwidth_gbps * 1000, rel=0.1
+        )
