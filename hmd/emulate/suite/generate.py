@@ -90,33 +90,32 @@ def reads(path: Path, *, bases: int, seed: int, count: int, length: int, errors:
 
 
 def redis_requests(path: Path, **load: Any) -> None:
-    """Write what a client sends to redis (RESP) for the operations of ``_redis_operations``."""
-    with path.open("wb") as file:
+    """Write the operations of ``_redis_operations``: a line ``KEY VALUE``, or ``KEY`` to ask."""
+    with path.open("w") as file:
         for key, value in _redis_operations(**load):
-            if value is None:
-                file.write(b"*2\r\n$3\r\nGET\r\n$11\r\nkey:%07d\r\n" % key)
-            else:
-                words = b"*3\r\n$3\r\nSET\r\n$11\r\nkey:%07d\r\n$%d\r\n%b\r\n"
-                file.write(words % (key, len(value), value))
+            file.write(f"{key}\n" if value is None else f"{key} {value}\n")
 
 
-def redis_checksum(path: Path, **load: Any) -> None:
-    """Write the CRC-32 of all replies to ``redis_requests`` with the same arguments."""
+def redis_checksum(path: Path, *, value_words: int, **load: Any) -> None:
+    """Write the CRC-32 of redis's replies to these operations.
+
+    A value is stored as ``value_words`` times its number in twelve digits.
+    """
     stored: dict[int, bytes] = {}
     checksum = 0
     for key, value in _redis_operations(**load):
         if value is None:
             checksum = zlib.crc32(b"$%d\r\n%b\r\n" % (len(stored[key]), stored[key]), checksum)
         else:
-            stored[key] = value
+            stored[key] = b"%012d" % value * value_words
             checksum = zlib.crc32(b"+OK\r\n", checksum)
     path.write_text(f"{checksum}\n")
 
 
 def _redis_operations(
-    *, keys: int, value_bytes: int, requests: int, writes: float, skew: float, seed: int
-) -> Iterator[tuple[int, bytes | None]]:
-    """Yield a key and what is stored in it, or None where it is asked for.
+    *, keys: int, requests: int, writes: float, skew: float, seed: int
+) -> Iterator[tuple[int, int | None]]:
+    """Yield a key and the number that is stored in it, or None where it is asked for.
 
     All keys are stored in turn; then ``requests`` go to keys of Zipf's law, a share of ``writes``
     of them to store. A key's rank has nothing to do with when it was first stored.
@@ -127,9 +126,9 @@ def _redis_operations(
     asked = random.permutation(keys)[np.minimum(ranks, keys - 1)]
     changes = random.random_sample(requests) < writes
     for key in range(keys):
-        yield key, b"%012d" % key * (value_bytes // 12)
+        yield key, key
     for turn, (key, change) in enumerate(zip(asked.tolist(), changes, strict=True)):
-        yield key, b"%012d" % turn * (value_bytes // 12) if change else None
+        yield key, turn if change else None
 
 
 def edges(path: Path, *, vertices: int, degree: int, seed: int) -> None:
