@@ -163,16 +163,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from hmd.emulate.boot import Machine
+    from hmd.emulate.boot import DEFAULT_DILATION, Machine
 
     signal.signal(signal.SIGTERM, _terminate)
+    dilation = _dilation(args)
     machine = Machine(
         _preset(args),
         share=args.rw,
         console=sys.stderr.fileno() if args.verbose else None,
         append=args.append,
         parts=_parts(args),
-        **_dilation(args),
+        dilation=DEFAULT_DILATION if dilation is None else dilation,
     )
     environment = dict(os.environ) | dict(_assignment(text) for text in args.env)
     with machine:
@@ -280,12 +281,12 @@ def _parts(args: argparse.Namespace) -> Part | None:
     return parts & ~parts_named(args.without)
 
 
-def _dilation(args: argparse.Namespace) -> dict[str, float]:
+def _dilation(args: argparse.Namespace) -> float | None:
     if args.dilation is None:
-        return {}
+        return None
     if not 0 <= args.dilation <= 10_000:
         raise UsageError("--dilation: take 0 to 10000")
-    return {"dilation": args.dilation}
+    return float(args.dilation)
 
 
 def _assignment(text: str) -> tuple[str, str]:
@@ -333,7 +334,9 @@ def _calibrate(args: argparse.Namespace) -> int:
     if args.parts is not None or args.without or args.no_model:
         raise UsageError("--calibrate measures the whole timing model: leave no part of it out")
     report = calibrate(
-        _preset(args), **_dilation(args), say=lambda line: print(line, file=sys.stderr, flush=True)
+        _preset(args),
+        dilation=_dilation(args),
+        say=lambda line: print(line, file=sys.stderr, flush=True),
     )
     if args.json:
         _write_json(args.json, report.document())

@@ -46,8 +46,8 @@ class Machine:
     use (None: no model, memory has one speed), with the guest's clock ``dilation`` times slower
     than modelled time. ``recording_bytes`` is room for recorded misses, 32 bytes each, of which
     memory is used as it fills. The model is stopped until :meth:`start_model`: a boot need not
-    wait for it. Raises MissingError for missing parts and GuestError where the machine does not come up
-    in ``boot_timeout_s``.
+    wait for it. Raises MissingError for missing parts and GuestError where the machine does not
+    come up in ``boot_timeout_s``.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The pages of a trace, numbered densely: what layouts and counts are arrays over."""
+"""The pages of one or two traces, numbered densely: what layouts and counts are arrays over."""
 
 from __future__ import annotations
 
@@ -15,33 +15,44 @@ _PROCESS_SHIFT = np.uint64(52)  # page numbers of 57-bit addresses have 45 bits
 
 @dataclass(frozen=True, slots=True)
 class PageIndex:
-    """Sampled pages of a trace in order of process and address.
+    """Sampled pages in order of process and address.
 
     ``process`` and ``address`` have shape ``(pages,)``; ``of_sample``, shape ``(samples,)``, is
-    the page of each sample; ``accesses``, shape ``(pages,)``, how many accesses its samples
-    stand for.
+    the page of each sample of the first trace; ``accesses``, shape ``(pages,)``, how many
+    accesses those samples stand for. ``of_second`` is the page of each sample of the second
+    trace, where there is one.
     """
 
     process: npt.NDArray[np.uint16]
     address: npt.NDArray[np.uint64]
     of_sample: npt.NDArray[np.int32]
     accesses: npt.NDArray[np.float64]
+    of_second: npt.NDArray[np.int32]
 
     def __len__(self) -> int:
         """Return the number of pages."""
         return len(self.address)
 
 
-def index_pages(trace: Trace) -> PageIndex:
-    """Return the pages of a trace's samples."""
-    samples = trace.samples
-    page = samples.address // np.uint64(PAGE_BYTES)
-    key = page | samples.process.astype(np.uint64) << _PROCESS_SHIFT
-    keys, of_sample = np.unique(key, return_inverse=True)
+def index_pages(first: Trace, second: Trace | None = None) -> PageIndex:
+    """Return the pages of a trace's samples, and those of a second run of the program."""
+    key, split = _keys(first), len(first.samples)
+    if second is not None:
+        key = np.concatenate([key, _keys(second)])
+    keys, found = np.unique(key, return_inverse=True)
+    of_all: npt.NDArray[np.int32] = found.astype(np.int32)
     address = (keys & ((np.uint64(1) << _PROCESS_SHIFT) - np.uint64(1))) * np.uint64(PAGE_BYTES)
+    of_sample = of_all[:split]
     return PageIndex(
         process=(keys >> _PROCESS_SHIFT).astype(np.uint16),
         address=address,
-        of_sample=of_sample.astype(np.int32),
-        accesses=np.bincount(of_sample, samples.period, len(keys)).astype(np.float64),
+        of_sample=of_sample,
+        accesses=np.bincount(of_sample, first.samples.period, len(keys)).astype(np.float64),
+        of_second=of_all[split:],
     )
+
+
+def _keys(trace: Trace) -> npt.NDArray[np.uint64]:
+    samples = trace.samples
+    page = samples.address // np.uint64(PAGE_BYTES)
+    return np.asarray(page | samples.process.astype(np.uint64) << _PROCESS_SHIFT)

@@ -1,0 +1,141 @@
+"""Pricing a schedule of migrations: which page moves where, and when.
+
+Takes a model, the layout at the start and moves in order of time; gives the run's windows with
+what each move costs. What a page's accesses cost in the window in which it moves is shared out
+by when in it that happens. A window's time depends on the moves in it and the other way round, so
+both are found in a few rounds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.estimate.layout import Layout
+from hmd.estimate.mass import add_slow
+from hmd.estimate.model import Estimate, Model, SlowMass
+from hmd.estimate.overlap import CLASSES
+
+MOVE_NS = 2000.0
+"""What moving a 4 KiB page takes from the program: published figures are 1 to 12 us (HeMem,
+SOSP '21; Nimble, ASPLOS '19); a copy at 4 GB/s is 1 us, unmapping and the rest as long."""
+
+_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Moves in order of time, columns of shape ``(moves,)``.
+
+    ``time_ns`` is from the program's start, ``page`` indexes the model's pages, ``fast`` says
+    where to: the fast tier (True) or the slow one.
+    """
+
+    time_ns: npt.NDArray[np.float64]
+    page: npt.NDArray[np.int32]
+    fast: npt.NDArray[np.bool_]
+
+    def __post_init__(self) -> None:
+        """Raise ``ValueError`` where the columns are not of one length or not in order."""
+        if not len(self.time_ns) == len(self.page) == len(self.fast):
+            raise ValueError("a schedule's columns must have one length")
+        if np.any(self.time_ns[1:] < self.time_ns[:-1]):
+            raise ValueError("a schedule's moves must be in order of time")
+
+    def __len__(self) -> int:
+        """Return the number of moves."""
+        return len(self.time_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class PricedSchedule:
+    """The run, its moves included: ``moved`` pages changed tier, which took ``moving_ns``."""
+
+    estimate: Estimate
+    moved: int
+    moving_ns: float
+
+
+def price_schedule(
+    model: Model, start: Layout, schedule: Schedule, move_ns: float = MOVE_NS
+) -> PricedSchedule:
+    """Return the run that starts with pages placed as ``start`` says and then moves them.
+
+    A move of a page to where it already is costs nothing.
+    """
+    if len(schedule) and int(schedule.page.max()) >= model.pages:
+        raise ValueError(f"page {schedule.page.max()}: the model has {model.pages}")
+    rows = _by_window(model.window_of_rows(), model.windows)
+    pairs = _by_window(model.pairs.window, model.windows)
+    window_ns = model.estimate(start).window_ns
+    moves = np.zeros(model.windows)
+    for _ in range(_ROUNDS):
+        mass, moves = _played(model, start, schedule, window_ns, rows, pairs)
+        window_ns = model.price(mass).window_ns + moves * move_ns
+    moved = int(moves.sum())
+    return PricedSchedule(Estimate(float(window_ns.sum()), window_ns), moved, moved * move_ns)
+
+
+def _played(
+    model: Model,
+    start: Layout,
+    schedule: Schedule,
+    window_ns: npt.NDArray[np.float64],
+    rows: list[npt.NDArray[np.int64]],
+    pairs: list[npt.NDArray[np.int64]],
+) -> tuple[SlowMass, npt.NDArray[np.float64]]:
+    """Return what is slow in each window as pages move, and how many move in each."""
+    ends = np.cumsum(window_ns)
+    # What is to move after the end is of no consequence.
+    of_move = np.searchsorted(ends, schedule.time_ns, side="right")
+    cells, moves = np.zeros(len(model.total)), np.zeros(model.windows)
+    members, both = np.zeros(CLASSES), np.zeros(CLASSES)
+    slow = (~start).astype(np.float32)
+    for window in range(model.windows):
+        low, high = np.searchsorted(of_move, [window, window + 1])
+        share = slow
+        if high > low:
+            left = (ends[window] - schedule.time_ns[low:high]) / max(window_ns[window], 1e-9)
+            slow, share, moves[window] = _moved(
+                slow, schedule.page[low:high], schedule.fast[low:high], np.clip(left, 0.0, 1.0)
+            )
+        chosen = rows[window]
+        add_slow(model.page[chosen], model.cell[chosen], model.accesses[chosen], share, cells)
+        near = pairs[window]
+        a = share[model.pairs.page_a[near]].astype(np.float64)
+        b = share[model.pairs.page_b[near]].astype(np.float64)
+        for page_class, value in (
+            (model.pairs.class_a[near], a),
+            (model.pairs.class_b[near], b),
+        ):
+            members += np.bincount(page_class, value, CLASSES)
+            both += np.bincount(page_class, a * b, CLASSES)
+    return SlowMass(cells, members, both), moves
+
+
+def _moved(
+    slow: npt.NDArray[np.float32],
+    page: npt.NDArray[np.int32],
+    fast: npt.NDArray[np.bool_],
+    left: npt.NDArray[np.float64],
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], int]:
+    """Return who is slow after a window's moves, how long in it, and how many have moved.
+
+    ``left`` is the share of the window that is left after each move.
+    """
+    after, share, count = slow.copy(), slow.copy(), 0
+    for number, to_fast, rest in zip(page.tolist(), fast.tolist(), left.tolist(), strict=True):
+        wanted = 0.0 if to_fast else 1.0
+        if after[number] != wanted:
+            share[number] += (wanted - after[number]) * rest
+            after[number] = wanted
+            count += 1
+    return after, share, count
+
+
+def _by_window(window: npt.NDArray[np.int32], windows: int) -> list[npt.NDArray[np.int64]]:
+    order = np.argsort(window, kind="stable")
+    edges = np.searchsorted(window[order], np.arange(windows + 1))
+    return [order[edges[i] : edges[i + 1]] for i in range(windows)]
