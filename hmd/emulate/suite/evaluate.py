@@ -1,0 +1,150 @@
+"""Judging an estimator: its runtimes of many layouts beside the true ones.
+
+Takes a program's stream, a preset and a way to sample; gives errors, and what is lost by
+believing the estimate's best layout (regret), for hmd's model and for the published formula.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.emulate.miss_stream import MissOutcomes, MissStream
+from hmd.emulate.preset import Preset
+from hmd.emulate.suite.layouts import Layout
+from hmd.emulate.suite.sampled import Sampling, sampled_run
+from hmd.emulate.suite.truth import replayed
+from hmd.estimate import isc22
+from hmd.estimate.model import Coefficients, Model, Terms, build_model
+from hmd.estimate.pages import PageIndex
+from hmd.estimate.runs import Runs, side_by_side
+from hmd.estimate.windows import Windows, cut
+from hmd.trace.trace import Trace
+
+HEAT_SEED = 977
+"""Layouts by heat are made from samples of their own, as a daemon would: no estimate sees them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Both recorded runs of a program, miss by miss: where all is slow, and where all is fast."""
+
+    slow: MissOutcomes
+    slow_ps: int
+    fast: MissOutcomes
+    fast_ps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Errors by layout, as shares of the true runtime, and the regret of the estimate's best."""
+
+    by_layout: Mapping[str, float]
+    regret: float
+
+    @property
+    def mean(self) -> float:
+        """Mean of the absolute errors."""
+        return float(np.mean(np.abs(list(self.by_layout.values()))))
+
+    @property
+    def worst(self) -> float:
+        """Largest absolute error."""
+        return float(np.max(np.abs(list(self.by_layout.values()))))
+
+
+def ends_of(stream: MissStream, preset: Preset) -> Ends:
+    """Replay both runs that a user would record."""
+    slow, fast = MissOutcomes.empty(len(stream)), MissOutcomes.empty(len(stream))
+    none = np.zeros(stream.user_pages, np.bool_)
+    return Ends(
+        slow, replayed(stream, preset, none, slow), fast, replayed(stream, preset, ~none, fast)
+    )
+
+
+def traces_of(
+    stream: MissStream, ends: Ends, preset: Preset, sampling: Sampling
+) -> tuple[Trace, Trace]:
+    """Return the slow and the fast run's trace; the runs' samples are drawn independently."""
+    both = (ends.slow, ends.slow_ps), (ends.fast, ends.fast_ps)
+    slow, fast = (
+        sampled_run(
+            stream,
+            outcomes,
+            busy_ps,
+            preset,
+            Sampling(
+                sampling.period, sampling.pair_period, 2 * sampling.seed + number, sampling.loss
+            ),
+        )
+        for number, (outcomes, busy_ps) in enumerate(both)
+    )
+    return slow, fast
+
+
+def heat_of(stream: MissStream, ends: Ends, preset: Preset) -> npt.NDArray[np.float64]:
+    """Return pages' heat as a daemon knows it, from a sampled run of its own."""
+    trace = sampled_run(stream, ends.slow, ends.slow_ps, preset, Sampling(seed=HEAT_SEED))
+    address = stream.page_address[: stream.user_pages]
+    page = np.searchsorted(address, trace.samples.address & ~np.uint64(4095))
+    return np.bincount(page, minlength=len(address)).astype(np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A program on a preset: its runs as sampled, its layouts (over sampled pages), the truth."""
+
+    runs: Runs
+    slow: Trace
+    fast: Trace
+    layouts: Mapping[str, Layout]
+    truth: Mapping[str, float]
+
+
+def case_of(
+    stream: MissStream,
+    preset: Preset,
+    traces: tuple[Trace, Trace],
+    layouts: Mapping[str, Layout],
+    truth: Mapping[str, float],
+) -> Case:
+    """Return the case; ``layouts`` are over the stream's pages."""
+    slow, fast = traces
+    runs = side_by_side(slow, fast, reorder_window=preset.core.reorder_window)
+    address = stream.page_address[: stream.user_pages]
+    place = np.minimum(np.searchsorted(address, runs.pages.address), len(address) - 1)
+    return Case(runs, slow, fast, {name: each[place] for name, each in layouts.items()}, truth)
+
+
+def judge_model(
+    case: Case, coefficients: Coefficients | None = None, terms: Terms | None = None
+) -> Errors:
+    """Return the errors of hmd's model."""
+    model: Model = build_model(case.runs, coefficients, terms)
+    found = {
+        name: model.estimate(layout).runtime_ns * 1e-9 for name, layout in case.layouts.items()
+    }
+    return _errors(found, case.truth)
+
+
+def judge_published(case: Case, windows: int) -> Errors:
+    """Return the errors of the formula of ISC 2022 with so many windows, equal in time."""
+    slow, fast = cut(case.slow, windows), cut(case.fast, windows)
+    pages: PageIndex = case.runs.pages
+    found = {name: _published(slow, fast, pages, layout) for name, layout in case.layouts.items()}
+    return _errors(found, case.truth)
+
+
+def _published(slow: Windows, fast: Windows, pages: PageIndex, layout: Layout) -> float:
+    return isc22.estimate(slow, fast, pages, layout).runtime_ns * 1e-9
+
+
+def _errors(found: Mapping[str, float], truth: Mapping[str, float]) -> Errors:
+    best = min(found, key=lambda name: found[name])
+    return Errors(
+        {name: value / truth[name] - 1 for name, value in found.items()},
+        truth[best] / min(truth[name] for name in found) - 1,
+    )
