@@ -106,6 +106,11 @@ class EmulatedMemory:
         """Load period, store period, threshold, enabled, as the plugin would read them."""
         return struct.unpack_from("<QQII", self._map, 56)
 
+    @property
+    def pair_period(self) -> int:
+        """The period of the second counter of loads, 0: none."""
+        return int(struct.unpack_from("<Q", self._map, 120)[0])
+
     def sample(
         self, vcpu: int, root: int, address: int, physical: int, store: bool = False
     ) -> None:

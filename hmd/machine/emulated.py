@@ -55,7 +55,7 @@ _HEADER = np.dtype(
         ("recorded_vcpu", "<u4"),
         ("pad2", "<u4"),
         ("recorded", "<u8"),
-        ("reserved", "<u8"),
+        ("pair_period", "<u8"),
         ("clock_ps", "<u8"),
     ]
 )
@@ -235,10 +235,16 @@ class SharedMemory:
     def running(self, on: bool) -> None:
         self._header["running"][0] = int(on)
 
-    def sample(self, load_period: int, store_period: int, ldlat_ns: int) -> None:
-        """Sample one in so many load and store misses (0: none), of loads those of ldlat on."""
+    def sample(
+        self, load_period: int, store_period: int, ldlat_ns: int, pair_period: int = 0
+    ) -> None:
+        """Sample one in so many load and store misses (0: none), of loads those of ldlat on.
+
+        A second counter of the same loads samples one in ``pair_period`` beside.
+        """
         self._header["load_period"][0] = load_period
         self._header["store_period"][0] = store_period
+        self._header["pair_period"][0] = pair_period
         self._header["ldlat_ns"][0] = ldlat_ns
         self._header["enabled"][0] = 1
 

@@ -3,7 +3,8 @@
 The rings have perf's layout, so that the reader is the one of real rings. A sample names an
 address space, not a process (``address_space``). Only misses of the emulated last-level cache
 are sampled, loads and stores alike. Times are those of the CPU's modelled clock (SharedMemory),
-latencies nanoseconds of it; each row has the count of instructions of its CPU.
+latencies nanoseconds of it; each row has the count of instructions of its CPU. With pairs, loads
+are counted by two counters of different period.
 
 The guest sees the rings as the memory of a PCI device (``hmd.machine.emulated``).
 """
@@ -22,7 +23,7 @@ from hmd.machine.privileges import Capability, read_privileges
 from hmd.machine.process import PROC
 from hmd.sample.address_space import AddressSpaces
 from hmd.sample.batch import Kind
-from hmd.sample.period import PRIMES, SMALL_PRIMES
+from hmd.sample.period import PRIMES, SMALL_PRIMES, partner
 from hmd.sample.ring import Ring, SampleType
 from hmd.sample.ring_sampler import RingSampler
 
@@ -52,9 +53,12 @@ def open_emulated(
     proc: Path = PROC,
     sysfs: Path = Path("/sys"),
     clock: Callable[[], float] = time.monotonic,
+    *,
+    pairs: bool = False,
 ) -> RingSampler:
     """Return a sampler of the emulated machine that we run in; ``period`` is in misses (199).
 
+    With ``pairs``, a second counter samples loads too, with a period of its own (``partner``).
     Raises MissingError anywhere else, and without CAP_SYS_ADMIN, which page frames need.
     """
     device = find_device(sysfs)
@@ -65,7 +69,7 @@ def open_emulated(
             "the emulated machine's samples name page frames, which only CAP_SYS_ADMIN may look "
             "up: run hmd as root"
         )
-    return sample_memory(SharedMemory.open(device), period, proc, clock)
+    return sample_memory(SharedMemory.open(device), period, proc, clock, pairs=pairs)
 
 
 def sample_memory(
@@ -73,6 +77,8 @@ def sample_memory(
     period: int | None = None,
     proc: Path = PROC,
     clock: Callable[[], float] = time.monotonic,
+    *,
+    pairs: bool = False,
 ) -> RingSampler:
     """Return a sampler over the machine's memory, which it owns from now on."""
     period = min(max(period or START_PERIOD, LADDER[0]), LADDER[-1])
@@ -81,20 +87,22 @@ def sample_memory(
         "emulated",
         f"cache misses of the emulated machine on {memory.vcpus} CPUs",
         rings,
-        EmulatedControl(memory, period),
+        EmulatedControl(memory, period, pairs),
         AddressSpaces(proc, clock),
         period=period,
         ladder=LADDER,
         counts_instructions=True,
+        pairs=pairs,
     )
 
 
 class EmulatedControl:
     """Writes the control words of the emulated PMU; owns the mapped memory."""
 
-    def __init__(self, memory: SharedMemory, period: int) -> None:
+    def __init__(self, memory: SharedMemory, period: int, pairs: bool) -> None:
         self._memory = memory
         self._period = period
+        self._pairs = pairs
         self._on = False
 
     def start(self) -> None:
@@ -111,13 +119,14 @@ class EmulatedControl:
         self._memory.stop_sampling()
 
     def set_period(self, period: int) -> None:
-        """Sample one load miss and one store miss in so many."""
+        """Sample one load miss and one store miss in so many, loads by a second counter too."""
         self._period = period
         if self._on:
             self._apply()
 
     def _apply(self) -> None:
-        self._memory.sample(self._period, self._period, _LDLAT_NS)
+        pair_period = partner(self._period) if self._pairs else 0
+        self._memory.sample(self._period, self._period, _LDLAT_NS, pair_period)
 
     def close(self) -> None:
         """Stop sampling if this reader started it, and unmap the memory."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isqrt
 
 PRIMES = (
     *(199, 233, 277, 317, 373, 439, 509, 601, 701, 823),
@@ -25,6 +26,28 @@ PRIMES = (
 
 SMALL_PRIMES = (7, 11, 13, 17, 23, 29, 37, 47, 59, 73, 89, 109, 131, 163)
 """Shorter periods, for machines so slow that few accesses happen (the emulated one)."""
+
+_PARTNER_PERCENT = 6
+"""Far enough apart that two counters soon drift through each other, near enough that both give
+about as many samples."""
+
+
+def partner(period: int) -> int:
+    """Return the period of a second counter of the same event: a prime some 6 % longer.
+
+    Without a common divisor, the two overflow at every distance from each other equally often,
+    once in the product of the periods. So samples of the two that lie close together are a fair
+    choice of accesses that do.
+    """
+    longer = period + max(1, -(-period * _PARTNER_PERCENT // 100))
+    while any(longer % divisor == 0 for divisor in range(2, isqrt(longer) + 1)):
+        longer += 1
+    return longer
+
+
+def stands_for(period: int, second: int) -> int:
+    """Return how many accesses a sample of either of two counters stands for, rounded."""
+    return max(1, round(period * second / (period + second)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.machine.process import ProcessId
-from hmd.sample.batch import AccessBatch
+from hmd.sample.batch import AccessBatch, Kind
+from hmd.sample.period import partner, stands_for
 from hmd.sample.ring import Columns, RingCounts
 from hmd.sample.sampler import SamplerStats
 
@@ -92,10 +93,12 @@ class RingSampler:
         ns_per_weight: float = 1.0,
         read_rows: int = READ_ROWS,
         counts_instructions: bool = False,
+        pairs: bool = False,
     ) -> None:
         """Own ``control`` from now on. ``ns_per_weight`` is what a unit of latency is.
 
-        ``counts_instructions``: samples have a count of them (READ).
+        ``counts_instructions``: samples have a count of them (READ). ``pairs``: loads are counted
+        by two counters, the second with the ``partner`` of the period.
         """
         self.name = name
         self.detail = detail
@@ -107,6 +110,7 @@ class RingSampler:
         self._period = period
         self._ns_per_weight = ns_per_weight
         self._counts_instructions = counts_instructions
+        self._pairs = pairs
         self._columns = Columns(read_rows)
         self._started = False
         self._first = 0
@@ -114,8 +118,16 @@ class RingSampler:
 
     @property
     def period(self) -> int:
-        """Accesses a sample stands for (stores may be sampled more rarely: see the rows)."""
+        """Accesses between two samples of a counter.
+
+        Stores may be sampled more rarely, loads by two counters: what a row stands for, it says.
+        """
         return self._period
+
+    @property
+    def pair_period(self) -> int | None:
+        """The period of the second counter of loads, None where there is none."""
+        return partner(self._period) if self._pairs else None
 
     def set_period(self, period: int) -> int:
         """Set the period, brought into the ladder's bounds; returns it."""
@@ -146,8 +158,7 @@ class RingSampler:
         columns.clear()
         self._drain(columns)
         count = columns.count
-        period = columns.period[:count]
-        period[period == 0] = self._period  # of a ring whose samples do not say
+        self._tell_period(columns.period[:count], columns.kind[:count])
         process = self._attribution.index(columns)
         address = columns.address[:count]
         rows = np.flatnonzero((process >= 0) & (address != 0) & (address < USER_END))
@@ -165,6 +176,12 @@ class RingSampler:
             period=columns.period[rows],
             instructions=columns.instructions[rows] if self._counts_instructions else None,
         )
+
+    def _tell_period(self, period: npt.NDArray[np.uint32], kind: npt.NDArray[np.uint8]) -> None:
+        """Make the periods of samples, which are their counters', the accesses they stand for."""
+        period[period == 0] = self._period  # of a ring whose samples do not say
+        if self.pair_period is not None:
+            period[kind == Kind.LOAD] = stands_for(self._period, self.pair_period)
 
     def _to_ns(self, weight: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
         if self._ns_per_weight == 1.0:

@@ -32,7 +32,8 @@ struct vcpu {
 	bool running;
 	uint64_t published_ns;
 	struct pacing pacing;
-	uint64_t loads, stores;       /* counted for sampling since the last sample */
+	/* Counted for sampling since the last sample; loads by two counters. */
+	uint64_t loads, pair_loads, stores;
 	struct pebs_ring ring;
 	struct shared_vcpu *shared;
 	GByteArray *cr3;

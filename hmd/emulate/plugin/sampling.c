@@ -32,30 +32,39 @@ static void sample(struct vcpu *vcpu, unsigned index, const struct pebs_sample *
 	__atomic_store_n(written, *written + 1, __ATOMIC_RELAXED);
 }
 
+/* Count the access in one counter; what overflows it becomes a record. */
+static void count(struct vcpu *vcpu, unsigned index, uint64_t *counter, const uint64_t *period,
+		  struct pebs_sample *access)
+{
+	access->period = __atomic_load_n(period, __ATOMIC_RELAXED);
+	if (pebs_overflow(counter, access->period))
+		sample(vcpu, index, access);
+}
+
 void sampling_count(struct vcpu *vcpu, unsigned index, const struct timing_outcome *outcome,
 		    bool store, uint64_t vaddr, uint64_t paddr, uint64_t ip)
 {
 	const struct shared_header *header = machine.header;
-	uint64_t period = __atomic_load_n(store ? &header->store_period : &header->load_period,
-					  __ATOMIC_RELAXED);
 	uint64_t ldlat_ps = header->ldlat_ns * 1000ull;
 	bool prefetched = outcome->level == TIMING_PREFETCHED;
+	struct pebs_sample access = {
+		.ip = ip,
+		.address = vaddr,
+		.physical = paddr,
+		.weight_ns = outcome->latency_ps / 1000,
+		.event = store ? PEBS_STORE : PEBS_LOAD,
+		.prefetched = prefetched,
+	};
 
 	if (!__atomic_load_n(&header->enabled, __ATOMIC_RELAXED))
 		return;
 	/* Latency is a filter of loads; of stores, only for those that a prefetch has served. */
 	if ((!store || prefetched) && outcome->latency_ps < ldlat_ps)
 		return;
-	if (!pebs_overflow(store ? &vcpu->stores : &vcpu->loads, period))
+	if (store) {
+		count(vcpu, index, &vcpu->stores, &header->store_period, &access);
 		return;
-	sample(vcpu, index,
-	       &(struct pebs_sample){
-		       .ip = ip,
-		       .address = vaddr,
-		       .physical = paddr,
-		       .period = period,
-		       .weight_ns = outcome->latency_ps / 1000,
-		       .event = store ? PEBS_STORE : PEBS_LOAD,
-		       .prefetched = prefetched,
-	       });
+	}
+	count(vcpu, index, &vcpu->loads, &header->load_period, &access);
+	count(vcpu, index, &vcpu->pair_loads, &header->pair_period, &access);
 }

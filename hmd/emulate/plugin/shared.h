@@ -52,7 +52,7 @@ struct shared_header {
 	uint32_t recorded_vcpu;  /* control: 1 + the vCPU whose misses are recorded; 0: none */
 	uint32_t pad2;
 	uint64_t recorded;       /* records so far; set to 0 by who starts a recording */
-	uint64_t reserved;
+	uint64_t pair_period;    /* control: of a second counter of loads beside load_period; 0: none */
 	uint64_t clock_ps;       /* modelled time of the machine: its furthest vCPU */
 };
 
@@ -76,6 +76,7 @@ _Static_assert(offsetof(struct shared_header, counters_offset) == 24, "layout");
 _Static_assert(offsetof(struct shared_header, load_period) == 56, "layout");
 _Static_assert(offsetof(struct shared_header, running) == 80, "layout");
 _Static_assert(offsetof(struct shared_header, recorded_vcpu) == 104, "layout");
+_Static_assert(offsetof(struct shared_header, pair_period) == 120, "layout");
 _Static_assert(offsetof(struct shared_header, clock_ps) == 128, "layout");
 _Static_assert(offsetof(struct shared_vcpu, sequence) == 32, "layout");
 _Static_assert(offsetof(struct shared_vcpu, counters) == 64, "layout");

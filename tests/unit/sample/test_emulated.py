@@ -34,6 +34,26 @@ def test_control_words_follow_tracking_and_period(emulated_memory: Any, toucher:
     assert emulated_memory.control[3] == 0
 
 
+def test_pairs_are_a_second_counter_of_loads(
+    emulated_memory: Any, toucher: Any, physical: Physical
+) -> None:
+    sampler = open_emulated(199, sysfs=emulated_memory.sysfs, pairs=True)
+    sampler.track([toucher.process])
+    assert (emulated_memory.control, emulated_memory.pair_period) == ((199, 199, 0, 1), 211)
+    load, store = toucher.touch(2)
+    pid = toucher.process.pid
+    emulated_memory.sample(0, ROOT, load, physical(pid, load))
+    emulated_memory.sample(0, ROOT, store, physical(pid, store), store=True)
+    assert sampler.read().period.tolist() == [102, 199]
+    sampler.set_period(47)
+    assert (emulated_memory.control, emulated_memory.pair_period) == ((47, 47, 0, 1), 53)
+    sampler.close()
+    daemons = open_emulated(199, sysfs=emulated_memory.sysfs)
+    daemons.track([toucher.process])
+    assert emulated_memory.pair_period == 0
+    daemons.close()
+
+
 def test_a_look_at_what_is_available_does_not_stop_the_daemons_sampling(
     emulated_memory: Any, toucher: Any
 ) -> None:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from math import gcd
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmd.sample.period import PRIMES, SMALL_PRIMES, PeriodControl, PeriodSettings
+from hmd.sample.period import (
+    PRIMES,
+    SMALL_PRIMES,
+    PeriodControl,
+    PeriodSettings,
+    partner,
+    stands_for,
+)
 
 QUOTA = 0.01
 
@@ -20,6 +29,36 @@ def test_ladders_are_ascending_primes() -> None:
     assert list(ladder) == sorted(set(ladder))
     assert all(all(n % d for d in range(2, int(n**0.5) + 1)) for n in ladder)
     assert (PRIMES[0], PRIMES[-1], len(PRIMES)) == (199, 19997, 30)
+
+
+@pytest.mark.parametrize(
+    ("period", "second"), [(1, 2), (7, 11), (101, 109), (199, 211), (200, 223)]
+)
+def test_a_partner_is_the_next_prime_that_is_6_percent_longer(period: int, second: int) -> None:
+    assert partner(period) == second
+
+
+@given(st.integers(1, 20_000))
+def test_a_partner_shares_no_divisor_and_is_about_as_long(period: int) -> None:
+    second = partner(period)
+    assert gcd(period, second) == 1
+    assert 1.06 * period <= second <= 1.08 * period + 8
+
+
+@given(st.integers(2, 60))
+def test_two_counters_overflow_at_every_distance_equally_often(period: int) -> None:
+    second = partner(period)
+    both = range(1, period * second + 1)
+    at = [(count % period, count % second) for count in both]
+    assert len(set(at)) == period * second
+
+
+def test_a_sample_of_two_counters_stands_for_about_half_as_many() -> None:
+    assert stands_for(199, 211) == 102
+    assert stands_for(1, 2) == 1
+    counted = 199 * 211 * 10
+    samples = counted // 199 + counted // 211
+    assert samples * stands_for(199, 211) == pytest.approx(counted, rel=0.01)
 
 
 def test_inside_the_slack_nothing_changes() -> None:

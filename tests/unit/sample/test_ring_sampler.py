@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.machine.process import ProcessId, identify
+from hmd.sample.batch import Kind
 from hmd.sample.ring import Columns, Ring, SampleType
 from hmd.sample.ring_sampler import RingSampler
 from hmd.sample.tracked import TrackedPids
@@ -21,10 +22,10 @@ TYPE = SampleType.TID | SampleType.ADDR | SampleType.CPU | SampleType.WEIGHT
 class Memory:
     """A ring's memory, and its writer."""
 
-    def __init__(self, cpu: int) -> None:
+    def __init__(self, cpu: int, kind: Kind = Kind.LOAD) -> None:
         self.cpu = cpu
         self.bytes: npt.NDArray[np.uint8] = np.zeros(4096 + 4096, np.uint8)
-        self.ring = Ring.over(self.bytes, TYPE)
+        self.ring = Ring.over(self.bytes, TYPE, kind)
 
     def sample(self, pid: int, address: int, weight: int = 0) -> None:
         record = struct.pack("<IHHIIQIIQ", 9, 0, 40, pid, pid, address, self.cpu, 0, weight)
@@ -60,7 +61,10 @@ def us() -> ProcessId:
 
 
 def sampler_over(
-    memories: Sequence[Memory], rows: int = 64, ns_per_weight: float = 1.0
+    memories: Sequence[Memory],
+    rows: int = 64,
+    ns_per_weight: float = 1.0,
+    pairs: bool = False,
 ) -> tuple[RingSampler, Switch]:
     switch = Switch()
     sampler = RingSampler(
@@ -73,6 +77,7 @@ def sampler_over(
         ladder=(7, 11, 13),
         ns_per_weight=ns_per_weight,
         read_rows=rows,
+        pairs=pairs,
     )
     return sampler, switch
 
@@ -98,6 +103,21 @@ def test_samples_without_period_stand_for_the_samplers() -> None:
     sampler.track([us()])
     memory.sample(os.getpid(), 0x1000)
     assert sampler.read().period.tolist() == [11]
+
+
+def test_loads_of_two_counters_stand_for_half_as_many_and_stores_do_not() -> None:
+    memories = [Memory(0), Memory(0), Memory(0, Kind.STORE)]
+    sampler, _ = sampler_over(memories, pairs=True)
+    sampler.track([us()])
+    assert (sampler.period, sampler.pair_period) == (11, 13)
+    for memory in memories:
+        memory.sample(os.getpid(), 0x1000)
+    assert sampler.read().period.tolist() == [6, 6, 11]
+    sampler.set_period(7)
+    for memory in memories:
+        memory.sample(os.getpid(), 0x1000)
+    assert sampler.read().period.tolist() == [4, 4, 7]
+    assert sampler_over(memories)[0].pair_period is None
 
 
 def test_latencies_become_nanoseconds_and_never_wrap() -> None:

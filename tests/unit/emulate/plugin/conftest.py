@@ -1,4 +1,6 @@
-"""The plugin's parts that need no QEMU, compiled for these tests: rings, shared memory, pacing.
+"""The plugin's parts that need no QEMU, compiled for these tests: rings, sampling, pacing, ….
+
+Sampling asks QEMU for a register and the model for counters: here it is given a test's.
 
 The C compiler itself checks that what is declared here agrees with the plugin's headers.
 """
@@ -45,8 +47,19 @@ struct timing_vcpu_counters {
 };
 struct timing_params { uint32_t nodes, vcpus; ...; };
 
-struct shared_header { uint64_t clock_ps; ...; };
+struct shared_header {
+    uint64_t load_period, store_period, pair_period, clock_ps;
+    uint32_t ldlat_ns, enabled;
+    ...;
+};
 struct shared_vcpu { uint64_t clock_ps, load_samples, store_samples, lost_samples; ...; };
+struct timing_outcome { uint8_t level; uint32_t latency_ps; ...; };
+#define TIMING_MEMORY ...
+#define TIMING_PREFETCHED ...
+void sampling_begin(struct shared *shared, struct perf_ring_page *page, uint64_t data_bytes,
+                    uint64_t cr3, const struct timing_vcpu_counters *counters);
+void sampling_access(const struct timing_outcome *outcome, bool store, uint64_t vaddr);
+
 struct shared { struct shared_header *header; uint64_t size; };
 int shared_open(struct shared *shared, const char *path, const struct timing_params *params,
                 double dilation, const char **why);
@@ -85,7 +98,10 @@ uint64_t translations_find(const struct translations *known, uint64_t vaddr);
 """
 
 SOURCE = """
+#include <string.h>
+
 #include "arguments.h"
+#include "machine.h"
 #include "pacing.h"
 #include "pebs.h"
 #include "shared.h"
@@ -100,6 +116,47 @@ static void publish_equal_words(struct shared_vcpu *vcpu, uint64_t rounds)
 			((uint64_t *)&counters)[i] = round;
 		shared_publish(vcpu, &counters, round, round, round);
 	}
+}
+
+/* A machine of one vCPU, whose registers and counters are what a test says. */
+struct machine machine;
+static uint64_t register_cr3;
+static GByteArray register_bytes;
+static struct timing_vcpu_counters counted;
+
+GByteArray *g_byte_array_set_size(GByteArray *array, unsigned length)
+{
+	array->len = length;
+	return array;
+}
+
+int qemu_plugin_read_register(struct qemu_plugin_register *handle, GByteArray *buf)
+{
+	buf->data = (uint8_t *)&register_cr3;
+	buf->len = sizeof(register_cr3);
+	return sizeof(register_cr3);
+}
+
+const struct timing_vcpu_counters *timing_counters_of(const struct timing *timing, unsigned vcpu)
+{
+	return &counted;
+}
+
+static void sampling_begin(struct shared *shared, struct perf_ring_page *page, uint64_t data_bytes,
+				uint64_t cr3, const struct timing_vcpu_counters *counters)
+{
+	memset(&machine, 0, sizeof(machine));
+	machine.header = shared->header;
+	machine.vcpu[0].shared = shared_vcpu(shared, 0);
+	machine.vcpu[0].cr3 = &register_bytes;
+	pebs_ring_init(&machine.vcpu[0].ring, page, data_bytes);
+	register_cr3 = cr3;
+	counted = *counters;
+}
+
+static void sampling_access(const struct timing_outcome *outcome, bool store, uint64_t vaddr)
+{
+	sampling_count(&machine.vcpu[0], 0, outcome, store, vaddr, ~vaddr, vaddr + 1);
 }
 """
 
@@ -117,7 +174,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
     """The C under test."""
     ffi = FFI()
     ffi.cdef(DECLARATIONS)
-    names = ("arguments", "pacing", "pebs", "shared")
+    names = ("arguments", "pacing", "pebs", "sampling", "shared")
     ffi.set_source(
         "hmd_plugin_parts",
         SOURCE,

@@ -54,6 +54,10 @@ def test_control_words_lie_where_the_plugin_reads_them(make_shared: Callable[[in
     shared.memory.running = True
     words = struct.unpack_from("<QQIIII", shared.path.read_bytes(), 56)
     assert words == (101, 53, 90, 1, 1, 0)
+    shared.memory.sample(101, 53, 90, 109)
+    assert struct.unpack_from("<Q", shared.path.read_bytes(), 120) == (109,)
+    shared.memory.sample(101, 53, 90)
+    assert struct.unpack_from("<Q", shared.path.read_bytes(), 120) == (0,)
     shared.memory.stop_sampling()
     shared.memory.running = False
     words = struct.unpack_from("<QQIIII", shared.path.read_bytes(), 56)
