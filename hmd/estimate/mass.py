@@ -36,3 +36,30 @@ def add_by_step(
     """Add rows' accesses to ``total[step of their page, their cell]``."""
     for i in range(len(page)):
         total[step[page[i]], cell[i]] += accesses[i]
+
+
+@kernel(
+    "int32[::1]",
+    "int32[::1]",
+    "int32[::1]",
+    "int32[::1]",
+    "float32[::1]",
+    "float64[::1]",
+    "float64[::1]",
+)
+def add_pairs(
+    page_a: npt.NDArray[np.int32],
+    page_b: npt.NDArray[np.int32],
+    class_a: npt.NDArray[np.int32],
+    class_b: npt.NDArray[np.int32],
+    slow: npt.NDArray[np.float32],
+    members: npt.NDArray[np.float64],
+    both: npt.NDArray[np.float64],
+) -> None:
+    """Add pairs' slow members to their classes, and those whose other member is slow too."""
+    for i in range(len(page_a)):
+        a, b = slow[page_a[i]], slow[page_b[i]]
+        members[class_a[i]] += a
+        members[class_b[i]] += b
+        both[class_a[i]] += a * b
+        both[class_b[i]] += a * b

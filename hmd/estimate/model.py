@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.estimate.layout import Layout
-from hmd.estimate.mass import add_slow
+from hmd.estimate.mass import add_pairs, add_slow
 from hmd.estimate.overlap import CLASSES, Pairs, both_slow, classes, neighbours, steepness
 from hmd.estimate.runs import Access, Run, Runs
 
@@ -132,14 +132,10 @@ class Model:
         """Return what lies in slow memory where so much of each page does, ``(pages,)``."""
         cells = np.zeros(self.windows * (CLASSES + 3))
         add_slow(self.page, self.cell, self.accesses, slow, cells)
-        a = slow[self.pairs.page_a].astype(np.float64)
-        b = slow[self.pairs.page_b].astype(np.float64)
-        both = a * b
-        return SlowMass(
-            cells,
-            self.pairs.by_class(np.stack([a, b])),
-            self.pairs.by_class(np.stack([both, both])),
-        )
+        members, both = np.zeros(CLASSES), np.zeros(CLASSES)
+        pairs = self.pairs
+        add_pairs(pairs.page_a, pairs.page_b, pairs.class_a, pairs.class_b, slow, members, both)
+        return SlowMass(cells, members, both)
 
     def estimate(self, layout: Layout) -> Estimate:
         """Return the run with the pages of ``layout`` (True) in fast memory."""
@@ -204,7 +200,7 @@ class Model:
                 load = np.clip(traffic * self.slow_ns / np.maximum(window_ns, 1e-9), 0.0, 1.0)
                 latency = idle + (most - idle) * load**self.coefficients.load_power
                 factor = (latency - self.fast_latency_ns) / (most - self.fast_latency_ns)
-                window_ns = self.fast_ns + exposed * factor + queues
+                window_ns = self.fast_ns + exposed * np.clip(factor, 0.0, 1.0) + queues
         return np.asarray(window_ns + rest)
 
 

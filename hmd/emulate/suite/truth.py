@@ -99,7 +99,7 @@ def runtimes(
     say: Callable[[str], None],
     threads: int = 2,
 ) -> dict[str, float]:
-    """Return the runtime of each layout in seconds, from the folder's notes where they are there."""
+    """Return the runtime of each layout in seconds; what is known already is not replayed."""
     digest = hashlib.sha256(preset.model_dump_json().encode())
     digest.update(program_digest(program.name).encode())
     path = folder / "truth" / f"{program.name}-{preset.name}-{digest.hexdigest()[:12]}.json"
