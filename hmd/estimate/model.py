@@ -20,12 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
 
 from hmd.estimate.layout import Layout
-from hmd.estimate.mass import add_pairs, add_slow
 from hmd.estimate.overlap import CLASSES, Pairs, both_slow, classes, neighbours, steepness
 from hmd.estimate.runs import Access, Run, Runs
 
@@ -50,6 +50,18 @@ class Coefficients:
     streams: float = 2.0
 
 
+class Rows(StrEnum):
+    """Whose samples tell what a page's accesses are; where the fast run has none, the slow one's.
+
+    Those of both are the most. Layouts made from one run's samples are priced with the other's:
+    what is hottest in one draw of samples is so by luck in part.
+    """
+
+    BOTH = "both"
+    SLOW = "slow"
+    FAST = "fast"
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
     """Parts of the model, each of which can be left out to see what it buys."""
@@ -59,7 +71,7 @@ class Terms:
     structures: bool = True
     load: bool = True
     streams: bool = True
-    both_runs: bool = True
+    rows: Rows = Rows.BOTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +142,8 @@ class Model:
 
     def slow_mass(self, slow: npt.NDArray[np.float32]) -> SlowMass:
         """Return what lies in slow memory where so much of each page does, ``(pages,)``."""
+        from hmd.estimate.mass import add_pairs, add_slow
+
         cells = np.zeros(self.windows * (CLASSES + 3))
         add_slow(self.page, self.cell, self.accesses, slow, cells)
         members, both = np.zeros(CLASSES), np.zeros(CLASSES)
@@ -209,7 +223,11 @@ def build_model(
 ) -> Model:
     """Return the model of a program from its two recorded runs."""
     terms = terms or Terms()
-    wanted = (runs.slow, runs.fast) if terms.both_runs else (runs.slow,)
+    wanted = {
+        Rows.BOTH: (runs.slow, runs.fast),
+        Rows.SLOW: (runs.slow,),
+        Rows.FAST: (runs.fast,),
+    }[terms.rows]
     used = [run for run in wanted if len(run.page)] or [runs.slow]
     page = np.concatenate([run.page for run in used])
     window = np.concatenate([run.window for run in used])

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.estimate.layout import Layout
-from hmd.estimate.mass import add_slow
 from hmd.estimate.model import Estimate, Model, SlowMass
 from hmd.estimate.overlap import CLASSES
 
@@ -87,6 +86,8 @@ def _played(
     pairs: list[npt.NDArray[np.int64]],
 ) -> tuple[SlowMass, npt.NDArray[np.float64]]:
     """Return what is slow in each window as pages move, and how many move in each."""
+    from hmd.estimate.mass import add_slow
+
     ends = np.cumsum(window_ns)
     # What is to move after the end is of no consequence.
     of_move = np.searchsorted(ends, schedule.time_ns, side="right")

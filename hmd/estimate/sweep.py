@@ -3,7 +3,8 @@
 Pages join the fast tier in an order, hottest first as a rule. One pass over the rows sorts their
 accesses into steps of capacity; each step is then priced from sums. The same samples must not
 both choose the hottest pages and tell how hot they are, or luck counts as heat: order pages by one
-run (``Model.pages``' first trace), and price with the other's rows (``Terms.both_runs`` False).
+run (``PageIndex.accesses``, the slow run's), and price with the other's rows
+(``Terms(rows=Rows.FAST)``).
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hmd.estimate.mass import add_by_step
 from hmd.estimate.model import Model, SlowMass
 from hmd.machine.process import PAGE_BYTES
 
@@ -38,6 +38,8 @@ class Sweep:
 
 def sweep(model: Model, order: npt.NDArray[np.int64], steps: int = 100) -> Sweep:
     """Return runtimes with the first pages of ``order``, ``(pages,)``, fast, in equal steps."""
+    from hmd.estimate.mass import add_by_step
+
     if steps < 1:
         raise ValueError("a sweep has at least one step")
     fast_pages = np.arange(steps + 1) * model.pages // steps
