@@ -32,7 +32,8 @@ class SampleSettings:
     """``sampler`` auto takes the first that works; ``period`` None is the sampler's own start.
 
     The rest is for the PMU: see ``EventChoice``; without ``timestamps`` its samples have no time,
-    and cost less.
+    and cost less. ``pairs``: loads are counted twice where that can be done, with two periods, so
+    that now and then two samples are of accesses close together.
     """
 
     sampler: Literal["auto"] | SamplerName = "auto"
@@ -41,6 +42,7 @@ class SampleSettings:
     ldlat_cycles: int = 30
     stores: bool = True
     timestamps: bool = False
+    pairs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +108,14 @@ def _openers(
     events = EventChoice(settings.loads, settings.ldlat_cycles, settings.stores)
     return {
         "pmu": partial(
-            open_pmu, events, settings.period, proc, sysfs, timestamps=settings.timestamps
+            open_pmu,
+            events,
+            settings.period,
+            proc,
+            sysfs,
+            timestamps=settings.timestamps,
+            pairs=settings.pairs,
         ),
-        "emulated": partial(open_emulated, settings.period, proc, sysfs),
+        "emulated": partial(open_emulated, settings.period, proc, sysfs, pairs=settings.pairs),
         "faults": partial(open_faults, settings.period, proc, sysfs),
     }

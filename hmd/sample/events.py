@@ -53,7 +53,7 @@ class EventSpec:
 
     ``precise`` are values of precise_ip to try, best first; empty where the PMU takes none.
     ``leader`` counts beside it as its group leader. ``period_scale`` multiplies the sampler's
-    period. ``source`` is "sysfs" or "table".
+    period. ``twice``: two counters of a CPU can count it at once. ``source`` is "sysfs" or "table".
     """
 
     name: str
@@ -65,6 +65,7 @@ class EventSpec:
     cpus: tuple[int, ...] | None
     leader: Words | None = None
     period_scale: int = 1
+    twice: bool = False
     source: Literal["sysfs", "table"] = "sysfs"
 
 
@@ -168,6 +169,7 @@ def _pebs(
         cpus=device.cpus,
         leader=leader,
         period_scale=STORE_SCALE if kind is Kind.STORE else 1,
+        twice=kind is Kind.LOAD,
         source=source,
     )
 
@@ -179,7 +181,8 @@ def _ibs(sysfs: Path) -> EventSpec:
             "this AMD CPU shows no IBS (ibs_op): enable IBS in the firmware, or, in a virtual "
             "machine without it, set sampler to faults"
         )
-    # cnt_ctl counts ops instead of cycles, so that slow ops are not sampled the more.
+    # cnt_ctl counts ops instead of cycles, so that slow ops are not sampled the more. A CPU follows
+    # one op at a time: there is no second counter.
     wanted = ("cnt_ctl", "l3missonly", "swfilt")
     terms = {name: 1 for name in wanted if name in device.formats}
     return EventSpec(

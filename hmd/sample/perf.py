@@ -10,12 +10,13 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 from hmd._native import ffi, lib
 from hmd.errors import HmdError, MissingError
 from hmd.sample.batch import Kind
+from hmd.sample.period import partner
 from hmd.sample.ring import Columns, Ring, RingCounts, SampleType
 
 MIN_RING_PAGES = 4
@@ -156,20 +157,26 @@ def _open_ring(
         if leader_fd >= 0:
             lib.hmd_perf_close(leader_fd)
         raise
-    return PerfRing(fd, event, kind, pages, leader_fd)
+    return PerfRing(fd, event, kind, pages, leader_fd, cpu)
 
 
 class PerfRing:
     """An open event and its mapped ring; closing it frees both, twice is harmless.
 
     Owns ``fd`` from the first, also when mapping fails. ``leader_fd`` is the descriptor of a
-    group leader that goes with it.
+    group leader that goes with it; ``cpu`` where it counts, -1 for all.
     """
 
-    __slots__ = ("_fd", "_header", "_leader_fd", "_pages", "_ring")
+    __slots__ = ("_cpu", "_event", "_fd", "_header", "_kind", "_leader_fd", "_pages", "_ring")
 
     def __init__(
-        self, fd: int, event: PerfEvent, kind: Kind, pages: int, leader_fd: int = -1
+        self,
+        fd: int,
+        event: PerfEvent,
+        kind: Kind,
+        pages: int,
+        leader_fd: int = -1,
+        cpu: int = -1,
     ) -> None:
         """Map ``pages`` of data, or half as many, and half again, where the limit is in the way.
 
@@ -177,6 +184,7 @@ class PerfRing:
         ``PerfError``.
         """
         self._fd, self._leader_fd = fd, leader_fd
+        self._event, self._kind, self._cpu = event, kind, cpu
         self._header = ffi.NULL
         header, data, size = ffi.new("void **"), ffi.new("void **"), ffi.new("uint64_t *")
         try:
@@ -207,6 +215,17 @@ class PerfRing:
     def counts(self) -> RingCounts:
         """What was read from the ring; stays when the ring is closed."""
         return self._ring.counts
+
+    def second(self, period: int, what: str = "") -> PerfRing:
+        """Return a ring of the same event counted a second time, with another period.
+
+        In the same group, so that both count at the same times: the kernel refuses (EINVAL) what
+        has too few counters for that. For an event of a CPU. Raises ``PerfError``.
+        """
+        group_fd = self._leader_fd if self._leader_fd >= 0 else self._fd
+        event = replace(self._event, period=period)
+        fd = open_event(event, -1, self._cpu, group_fd, f"{what or 'the event'} a second time")
+        return PerfRing(fd, event, self._kind, self._pages, cpu=self._cpu)
 
     def drain(self, columns: Columns) -> bool:
         """As ``Ring.drain``; a closed ring has nothing."""
@@ -261,27 +280,37 @@ class PerfControl:
     thrown away, so that nothing is enabled while nothing is tracked.
     """
 
-    def __init__(self, rings: Sequence[PerfRing], scales: Sequence[int] | None = None) -> None:
-        """``scales`` are, per ring, what a period is multiplied by."""
-        self._rings = tuple(rings)
+    def __init__(
+        self,
+        rings: Sequence[PerfRing],
+        scales: Sequence[int] | None = None,
+        seconds: Sequence[PerfRing] = (),
+    ) -> None:
+        """``scales`` are, per ring, what a period is multiplied by.
+
+        ``seconds`` are rings of second counters, which have the period's ``partner``.
+        """
+        self._rings, self._seconds = tuple(rings), tuple(seconds)
         self._scales = tuple(scales) if scales is not None else (1,) * len(self._rings)
 
     def start(self) -> None:
         """Enable all events. Raises ``PerfError``."""
-        for ring in self._rings:
+        for ring in (*self._seconds, *self._rings):
             ring.enable()
 
     def stop(self) -> None:
         """Disable all events. Raises ``PerfError``."""
-        for ring in self._rings:
+        for ring in (*self._rings, *self._seconds):
             ring.disable()
 
     def set_period(self, period: int) -> None:
         """Set every event's period. Raises ``PerfError``."""
         for ring, scale in zip(self._rings, self._scales, strict=True):
             ring.set_period(period * scale)
+        for ring in self._seconds:
+            ring.set_period(partner(period))
 
     def close(self) -> None:
         """Close all events and rings."""
-        for ring in self._rings:
+        for ring in (*self._seconds, *self._rings):
             ring.close()

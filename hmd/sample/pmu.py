@@ -4,6 +4,9 @@ One event per CPU for all processes (``PerfControl`` says why). Sampling is with
 and, unless they are asked for, without timestamps, because a PEBS buffer is then emptied once for
 many samples; TIME costs an interrupt a sample (LARGE_PEBS_FLAGS in arch/x86/events/perf_event.h).
 
+For pairs, loads are counted a second time with another period, on all CPUs or on none: where
+counters lack for that there are no pairs, and ``detail`` says why.
+
 An idle machine costs nothing; a sample costs its program about 0.3 µs and the daemon some tens
 of nanoseconds, so that the period (``period``) sets the overhead of both.
 """
@@ -11,16 +14,18 @@ of nanoseconds, so that the period (``period``) sets the overhead of both.
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from hmd.errors import MissingError
 from hmd.machine.process import PROC
 from hmd.machine.pseudofile import parse_ids, read_text
+from hmd.sample.batch import Kind
 from hmd.sample.cpu_model import read_cpu_model
 from hmd.sample.events import EventChoice, EventSpec, choose_events
 from hmd.sample.perf import PerfControl, PerfError, PerfEvent, PerfRing, open_rings
-from hmd.sample.period import PRIMES
+from hmd.sample.period import PRIMES, partner
 from hmd.sample.ring import SampleType
 from hmd.sample.ring_sampler import RingSampler
 from hmd.sample.tracked import TrackedPids
@@ -46,46 +51,97 @@ def open_pmu(
     proc: Path = PROC,
     sysfs: Path = Path("/sys"),
     ring_pages: int = RING_PAGES,
+    *,
     timestamps: bool = False,
+    pairs: bool = False,
 ) -> RingSampler:
     """Return a sampler of loads and stores; ``period`` (1009) is in loads, by IBS in 16 ops.
 
     Where stores cannot be sampled beside loads, loads alone are; the sampler's ``detail`` says
-    what is. ``timestamps``: samples have their time. Raises MissingError where there is no PMU for
-    it, or no permission.
+    what is. ``timestamps``: samples have their time. ``pairs``: a second counter samples loads
+    too, where there is one. Raises MissingError where there is no PMU for it, or no permission.
     """
     specs = choose_events(choice, sysfs, proc)
     sample_type = _SAMPLE_TYPE | SampleType.TIME if timestamps else _SAMPLE_TYPE
     period = min(max(period or START_PERIOD, PRIMES[0]), PRIMES[-1])
     online = parse_ids(read_text(sysfs / "devices/system/cpu/online"))
-    rings: list[PerfRing] = []
-    scales: list[int] = []
-    opened: list[str] = []
-    try:
-        for spec in specs:
-            try:
-                new = _open(spec, period, online, ring_pages, sample_type)
-            except PerfError as error:
-                if not rings or error.errno not in (errno.EINVAL, errno.ENOENT, errno.EOPNOTSUPP):
-                    raise
-                continue
-            rings += new
-            scales += [spec.period_scale] * len(new)
-            opened.append(spec.name)
-    except MissingError:
-        for ring in rings:
-            ring.close()
-        raise
+    opened = _open_all(specs, period, online, ring_pages, sample_type)
+    seconds, told = _open_seconds(opened, partner(period)) if pairs else ((), "")
+    rings = [ring for event in opened for ring in event.rings]
+    scales = [event.spec.period_scale for event in opened for _ in event.rings]
+    names = [
+        f"{event.spec.name} twice" if seconds and event.spec.twice else event.spec.name
+        for event in opened
+    ]
     return RingSampler(
         "pmu",
-        f"{' and '.join(opened)} on {len(online)} CPUs",
-        rings,
-        PerfControl(rings, scales),
+        f"{' and '.join(names)} on {len(online)} CPUs{told}",
+        [*rings, *seconds],
+        PerfControl(rings, scales, seconds),
         TrackedPids(proc),
         period=period,
         ladder=PRIMES,
         ns_per_weight=read_cpu_model(proc).ns_per_cycle,
+        pairs=bool(seconds),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """An event and its rings, one a CPU."""
+
+    spec: EventSpec
+    rings: list[PerfRing]
+
+
+def _open_all(
+    specs: Sequence[EventSpec],
+    period: int,
+    online: Sequence[int],
+    pages: int,
+    sample_type: SampleType,
+) -> list[_Opened]:
+    """Open the first event, and of the others those that the PMU has."""
+    opened: list[_Opened] = []
+    try:
+        for spec in specs:
+            try:
+                rings = _open(spec, period, online, pages, sample_type)
+            except PerfError as error:
+                lacking = (errno.EINVAL, errno.ENOENT, errno.EOPNOTSUPP)
+                if not opened or error.errno not in lacking:
+                    raise
+                continue
+            opened.append(_Opened(spec, rings))
+    except MissingError:
+        _close(ring for event in opened for ring in event.rings)
+        raise
+    return opened
+
+
+def _open_seconds(opened: Sequence[_Opened], period: int) -> tuple[tuple[PerfRing, ...], str]:
+    """Open loads' second counters, all or none; where none, say why.
+
+    That nothing but pairs is missing is no reason not to sample.
+    """
+    loads = [event for event in opened if event.spec.kind is Kind.LOAD]
+    single = [event.spec.name for event in loads if not event.spec.twice]
+    if single:
+        return (), f", without pairs: a CPU has one counter for {single[0]}"
+    seconds: list[PerfRing] = []
+    try:
+        for event in loads:
+            for ring in event.rings:
+                seconds.append(ring.second(period, event.spec.name))
+    except PerfError as error:
+        _close(seconds)
+        return (), f", without pairs: {error}"
+    return tuple(seconds), ""
+
+
+def _close(rings: Iterable[PerfRing]) -> None:
+    for ring in rings:
+        ring.close()
 
 
 def _open(

@@ -6,14 +6,16 @@ import os
 import resource
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from hmd._native import lib
 from hmd.errors import Exit, MissingError
 from hmd.sample.batch import Kind
 from hmd.sample.faults import open_faults
-from hmd.sample.perf import PerfError, PerfEvent, PerfRing, open_event, open_rings
+from hmd.sample.perf import PerfControl, PerfError, PerfEvent, PerfRing, open_event, open_rings
 from hmd.sample.ring import Columns, SampleType
 
 pytestmark = pytest.mark.root
@@ -90,6 +92,43 @@ def test_a_leader_goes_with_its_event() -> None:
         ring.close()
         assert not ring.drain(Columns(1))
     assert descriptors() == before
+
+
+def test_an_event_is_counted_twice_each_with_its_period(toucher: Any) -> None:
+    before = descriptors()
+    event = PerfEvent(SOFTWARE, PAGE_FAULTS, sample_type=TYPE, period=199)
+    cpu = min(os.sched_getaffinity(0))  # the toucher's
+    (first,) = open_rings(event, Kind.FAULT, [cpu], 4)
+    second = first.second(211)
+    control = PerfControl([first], None, [second])
+    assert descriptors() == before + 2
+    for periods in ((199, 211), (47, 53)):
+        control.set_period(periods[0])
+        control.start()
+        pages = toucher.touch(8000)
+        control.stop()
+        toucher.touch(1000)
+        for ring, period in zip((first, second), periods, strict=True):
+            columns = Columns(1024)
+            ring.drain(columns)
+            taken = columns.address[: columns.count]
+            page = (taken[np.isin(taken, list(pages))].astype(np.int64) - pages[0]) // 4096
+            # Other programs' faults count too.
+            assert len(page) == pytest.approx(8000 / period, abs=0.1 * 8000 / period + 2)
+            assert np.median(np.diff(page)) == period
+            assert np.diff(page).max() <= period
+            assert np.isin(taken, list(pages)).mean() > 0.5, "none while it is stopped"
+    control.close()
+    assert descriptors() == before
+
+
+def test_a_second_counter_that_is_refused_says_so() -> None:
+    (ring,) = open_rings(FAULTS, Kind.FAULT, [0], 4)
+    before = descriptors()
+    with pytest.raises(PerfError, match="cannot open page faults a second time on CPU 0: "):
+        ring.second(1 << 63, "page faults")  # a period that the kernel refuses
+    assert descriptors() == before
+    ring.close()
 
 
 def test_a_leader_that_the_event_cannot_follow_is_closed() -> None:

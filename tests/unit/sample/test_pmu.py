@@ -7,6 +7,7 @@ loads are page faults and its stores minor faults, so that everything but the ha
 from __future__ import annotations
 
 import os
+import resource
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 from hmd.errors import MissingError
 from hmd.sample.batch import Kind
 from hmd.sample.events import STORE_SCALE, EventChoice
-from hmd.sample.period import PRIMES
+from hmd.sample.period import PRIMES, stands_for
 from hmd.sample.pmu import open_pmu
 
 pytestmark = pytest.mark.root
@@ -50,6 +51,14 @@ class Machine:
         for event, terms in events.items():
             self._write(device / "events" / event.replace("_", "-"), terms)
 
+    def amd(self) -> None:
+        """An AMD CPU instead; its IBS is the CPU clock."""
+        cpuinfo = (self.proc / "cpuinfo").read_text()
+        self._write(self.proc / "cpuinfo", cpuinfo.replace("GenuineIntel", "AuthenticAMD"))
+        device = self.sysfs / "bus/event_source/devices/ibs_op"
+        self._write(device / "type", "1")
+        self._write(device / "format/cnt_ctl", "config:1")
+
     @staticmethod
     def _write(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,6 +87,86 @@ def test_loads_and_stores_from_rings_of_their_own(machine: Machine, toucher: Any
     assert sampler.name == "pmu"
     assert sampler.detail == "cpu/mem-loads,ldlat=30/ and cpu/mem-stores/ on 2 CPUs"
     assert sampler.ladder == PRIMES
+
+
+def test_pairs_are_loads_counted_twice(machine: Machine, toucher: Any) -> None:
+    machine.pmu(mem_loads=FAULTS, mem_stores=MINOR_FAULTS)
+    before = descriptors()
+    sampler = open_pmu(EventChoice(), 199, machine.proc, machine.sysfs, pairs=True)
+    assert descriptors() == before + 3 * len(os.sched_getaffinity(0))
+    assert (sampler.period, sampler.pair_period) == (199, 211)
+    assert sampler.detail == "cpu/mem-loads,ldlat=30/ twice and cpu/mem-stores/ on 2 CPUs"
+    sampler.track([toucher.process])
+    pages = toucher.touch(64)
+    batch = sampler.read()
+    sampler.track([])
+    sampler.close()
+    assert descriptors() == before
+    # Software events give every fault to each counter, whatever its period, where it is told too.
+    rows = np.isin(batch.address, list(pages))
+    loads, stores = rows & (batch.kind == Kind.LOAD), rows & (batch.kind == Kind.STORE)
+    assert sorted(batch.address[loads].tolist()) == sorted([*pages, *pages])
+    assert sorted(batch.address[stores].tolist()) == list(pages)
+    assert set(batch.period[loads].tolist()) == {stands_for(199, 211)}
+    assert set(batch.period[stores].tolist()) == {1}
+
+
+def test_a_second_counter_counts_in_the_group_of_the_auxiliary_event(
+    machine: Machine, toucher: Any
+) -> None:
+    machine.pmu(mem_loads=FAULTS, mem_loads_aux=CLOCK)
+    before = descriptors()
+    choice = EventChoice(stores=False)
+    sampler = open_pmu(choice, 199, machine.proc, machine.sysfs, pairs=True)
+    assert descriptors() == before + 3 * len(os.sched_getaffinity(0))
+    sampler.track([toucher.process])
+    pages = toucher.touch(16)
+    assert np.isin(sampler.read().address, list(pages)).sum() == 32
+    sampler.track([])
+    sampler.close()
+    assert descriptors() == before
+
+
+def test_where_the_second_counter_is_refused_one_is_enough(machine: Machine, toucher: Any) -> None:
+    """There are descriptors for one counter a CPU and not for the second."""
+    machine.pmu(mem_loads=FAULTS)
+    choice = EventChoice(stores=False)
+    before = descriptors()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = max(int(entry.name) for entry in Path("/proc/self/fd").iterdir()) + 1
+    held = [os.open("/dev/null", os.O_RDONLY) for _ in range(free - before)]
+    cpus = len(os.sched_getaffinity(0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + cpus, limits[1]))
+    try:
+        sampler = open_pmu(choice, 199, machine.proc, machine.sysfs, pairs=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for fd in held:
+            os.close(fd)
+    assert sampler.pair_period is None
+    assert sampler.detail.startswith(
+        "cpu/mem-loads,ldlat=30/ on 2 CPUs, without pairs: cannot open"
+    )
+    assert "a second time on CPU" in sampler.detail
+    assert "\n" not in sampler.detail
+    sampler.track([toucher.process])
+    pages = toucher.touch(64)
+    batch = sampler.read()
+    sampler.close()
+    rows = np.isin(batch.address, list(pages))
+    assert sorted(batch.address[rows].tolist()) == list(pages)
+    assert set(batch.period[rows].tolist()) == {1}, "as the kernel tells it"
+    assert descriptors() == before
+
+
+def test_an_event_that_only_one_counter_can_count_has_no_pairs(machine: Machine) -> None:
+    machine.amd()
+    sampler = open_pmu(EventChoice(), None, machine.proc, machine.sysfs, pairs=True)
+    sampler.close()
+    assert sampler.pair_period is None
+    assert sampler.detail == (
+        "ibs_op/cnt_ctl/ on 2 CPUs, without pairs: a CPU has one counter for ibs_op/cnt_ctl/"
+    )
 
 
 def test_samples_have_a_time_where_it_is_asked_for(machine: Machine, toucher: Any) -> None:
