@@ -62,6 +62,14 @@ def add_parser(subparsers: Subparsers) -> None:
         help="what to sample with (default auto: the best that works here)",
     )
     parser.add_argument(
+        "--no-pairs",
+        dest="pairs",
+        action="store_false",
+        help="sample loads with one counter only; by default a second one samples them too, with "
+        "another period, so that now and then two samples are of misses close together: "
+        "'hmd estimate' needs such pairs to see which misses overlap",
+    )
+    parser.add_argument(
         "--interval",
         type=_seconds,
         default=0.2,
@@ -112,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
         tier=args.tier,
         seconds=args.seconds,
         settings=RecordSettings(interval_s=args.interval),
-        sample=SampleSettings(sampler=args.sampler, period=args.period),
+        sample=SampleSettings(sampler=args.sampler, period=args.period, pairs=args.pairs),
     )
     if args.pid is not None:
         recorded = record_running(request, args.pid)
@@ -133,10 +141,11 @@ def _report(args: argparse.Namespace, recorded: Recorded) -> None:
         sys.stderr.write("\n")
         return
     lost = f", {recorded.lost:,} lost" if recorded.lost else ""
+    beside = "" if recorded.pair_period is None else f", loads one in {recorded.pair_period} too"
     modelled = " of modelled time" if recorded.clock == "modelled" else ""
     print(
         f"hmd: {args.output}: {recorded.runtime_ns / 1e9:.3f} s{modelled}, "
         f"{recorded.processes} processes, "
-        f"{recorded.samples:,} samples{lost} ({recorded.detail}, one in {recorded.period})",
+        f"{recorded.samples:,} samples{lost} ({recorded.detail}, one in {recorded.period}{beside})",
         file=sys.stderr,
     )

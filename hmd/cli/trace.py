@@ -94,6 +94,7 @@ def _info(args: argparse.Namespace) -> int:
         ("runtime", _runtime(summary)),
         ("processes", str(len(summary.processes))),
         ("sampled", f"{summary.detail}, one in {summary.period}"),
+        ("pairs", _pairs(summary)),
         ("samples", f"{summary.samples:,} ({summary.stores:,} stores), {summary.pages:,} pages"),
         ("lost", f"{summary.lost:,} samples, {summary.throttled:,} times throttled"),
     ]
@@ -117,6 +118,16 @@ def _runtime(summary: Summary) -> str:
     if summary.clock == "modelled":
         told += f" of modelled time, {summary.elapsed_s:.3f} s by the guest's clock"
     return told if summary.ended else f"{told} (broke off)"
+
+
+def _pairs(summary: Summary) -> str:
+    """Return whether loads were counted twice, and within which distance two may overlap."""
+    if summary.pair_period is None:
+        return "none: which misses overlap cannot be seen"
+    told = f"loads by a second counter too, one in {summary.pair_period}"
+    if summary.reorder_window is None:
+        return told
+    return f"{told}; the core looks {summary.reorder_window} instructions ahead"
 
 
 def _speed(tier: dict[str, Any]) -> str:

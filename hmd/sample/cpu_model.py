@@ -1,4 +1,4 @@
-"""Which CPU this is, and raw memory events for those whose kernel names none.
+"""Which CPU this is: raw memory events where its kernel names none, and how far it looks ahead.
 
 The names in sysfs are preferred (``events``); this table serves where they are missing, and for
 events that the kernel never names, such as L3 misses. Encodings are ``event | umask << 8``, from
@@ -52,27 +52,59 @@ class RawEvents:
     loads_aux: int | None = None
 
 
-_HASWELL = RawEvents(LOAD_LATENCY, L3_MISS, ALL_STORES)
-_GOLDEN_COVE_AUX = RawEvents(LOAD_LATENCY, L3_MISS, STORE_SAMPLE, MEM_LOADS_AUX)
-_REDWOOD_COVE = RawEvents(LOAD_LATENCY, L3_MISS, STORE_SAMPLE)
-_GRACEMONT = RawEvents(ATOM_LOAD_LATENCY, ATOM_DRAM_HIT, ATOM_ALL_STORES)
+# Models of Intel's family 6, by core
+_HASWELL_BROADWELL = (
+    *(0x3C, 0x3F, 0x45, 0x46),  # Haswell
+    *(0x3D, 0x47, 0x4F, 0x56),  # Broadwell
+)
+_SKYLAKE = (
+    *(0x4E, 0x5E, 0x55),  # Skylake; 0x55 is Cascade Lake and Cooper Lake too
+    *(0x8E, 0x9E, 0xA5, 0xA6, 0x66),  # Kaby, Coffee, Comet, Cannon Lake
+)
+_SUNNY_COVE = (
+    *(0x7D, 0x7E, 0x6A, 0x6C),  # Ice Lake
+    *(0x8C, 0x8D, 0xA7),  # Tiger Lake, Rocket Lake
+)
+_GOLDEN_COVE = (
+    *(0x8F, 0xCF),  # Sapphire Rapids, Emerald Rapids
+    *(0x97, 0x9A, 0xB7, 0xBA, 0xBF),  # big cores of Alder Lake and Raptor Lake
+)
+_REDWOOD_COVE = (0xAD, 0xAE, 0xAA, 0xAC)  # Granite Rapids, big cores of Meteor Lake
+_GRACEMONT = (0xBE, 0xAF, 0xB6)  # Alder Lake-N, Sierra Forest, Grand Ridge
 
+_GRACEMONT_EVENTS = RawEvents(ATOM_LOAD_LATENCY, ATOM_DRAM_HIT, ATOM_ALL_STORES)
 _INTEL_6: dict[RawEvents, tuple[int, ...]] = {
-    _HASWELL: (
-        *(0x3C, 0x3F, 0x45, 0x46),  # Haswell
-        *(0x3D, 0x47, 0x4F, 0x56),  # Broadwell
-        *(0x4E, 0x5E, 0x55),  # Skylake; 0x55 is Cascade Lake and Cooper Lake too
-        *(0x8E, 0x9E, 0xA5, 0xA6, 0x66),  # Kaby, Coffee, Comet, Cannon Lake
-        *(0x7D, 0x7E, 0x6A, 0x6C),  # Ice Lake
-        *(0x8C, 0x8D, 0xA7),  # Tiger Lake, Rocket Lake
+    RawEvents(LOAD_LATENCY, L3_MISS, ALL_STORES): (
+        *_HASWELL_BROADWELL,
+        *_SKYLAKE,
+        *_SUNNY_COVE,
     ),
-    _GOLDEN_COVE_AUX: (
-        *(0x8F, 0xCF),  # Sapphire Rapids, Emerald Rapids
-        *(0x97, 0x9A, 0xB7, 0xBA, 0xBF),  # big cores of Alder Lake and Raptor Lake
-    ),
-    _REDWOOD_COVE: (0xAD, 0xAE, 0xAA, 0xAC),  # Granite Rapids, big cores of Meteor Lake
-    _GRACEMONT: (0xBE, 0xAF, 0xB6),  # Alder Lake-N, Sierra Forest, Grand Ridge
+    RawEvents(LOAD_LATENCY, L3_MISS, STORE_SAMPLE, MEM_LOADS_AUX): _GOLDEN_COVE,
+    RawEvents(LOAD_LATENCY, L3_MISS, STORE_SAMPLE): _REDWOOD_COVE,
+    _GRACEMONT_EVENTS: _GRACEMONT,
 }
+
+# Entries of the reorder buffer. Intel 64 and IA-32 Architectures Optimization Reference Manual,
+# the chapters of each core; of Redwood Cove and the small cores: WikiChip.
+_INTEL_WINDOWS: dict[int, tuple[int, ...]] = {
+    192: _HASWELL_BROADWELL,
+    224: _SKYLAKE,
+    352: _SUNNY_COVE,
+    512: (*_GOLDEN_COVE, *_REDWOOD_COVE),
+    256: _GRACEMONT,
+}
+
+# Entries of the retire queue, by family and models. AMD's Software Optimization Guides for
+# families 17h (models 00h-2Fh; 30h and greater), 19h (of Zen 4: WikiChip) and 1Ah; which models are
+# which generation: arch/x86/kernel/cpu/amd.c.
+_ZEN_2 = (range(0x30, 0x50), range(0x60, 0x80), range(0x90, 0x92), range(0xA0, 0xB0))
+_AMD_WINDOWS: tuple[tuple[int, tuple[range, ...], int], ...] = (
+    (0x17, (range(0x30), range(0x50, 0x60)), 192),  # Zen
+    (0x17, _ZEN_2, 224),
+    (0x19, (range(0x10), range(0x20, 0x60)), 256),  # Zen 3
+    (0x19, (range(0x10, 0x20), range(0x60, 0xB0)), 320),  # Zen 4
+    (0x1A, (range(0x30), range(0x40, 0x50), range(0x60, 0x80)), 448),  # Zen 5
+)
 
 
 def read_cpu_model(proc: Path = PROC) -> CpuModel:
@@ -94,7 +126,23 @@ def raw_events(cpu: CpuModel, pmu: str = "cpu") -> RawEvents | None:
     if cpu.vendor != "GenuineIntel" or cpu.family != 6:
         return None
     events = next((events for events, models in _INTEL_6.items() if cpu.model in models), None)
-    return _GRACEMONT if events and pmu in ("cpu_atom", "cpu_lowpower") else events
+    return _GRACEMONT_EVENTS if events and pmu in ("cpu_atom", "cpu_lowpower") else events
+
+
+def reorder_window(cpu: CpuModel) -> int | None:
+    """Return how many instructions the core looks ahead, None for a CPU that the table lacks.
+
+    In entries of its reorder buffer (micro-ops, a few more than instructions); of parts with two
+    kinds of cores, the big ones'. Misses that lie farther apart are never under way at once.
+    """
+    if cpu.vendor == "GenuineIntel" and cpu.family == 6:
+        return next((n for n, models in _INTEL_WINDOWS.items() if cpu.model in models), None)
+    if cpu.vendor != "AuthenticAMD":
+        return None
+    for family, models, window in _AMD_WINDOWS:
+        if cpu.family == family and any(cpu.model in several for several in models):
+            return window
+    return None
 
 
 def _number(text: str | None) -> int:

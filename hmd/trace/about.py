@@ -6,11 +6,13 @@ import os
 import platform
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from hmd import __version__
-from hmd.machine.process import PAGE_BYTES
+from hmd.machine.process import PAGE_BYTES, PROC
 from hmd.machine.topology import Topology
+from hmd.sample.cpu_model import read_cpu_model, reorder_window
 from hmd.trace.sources import Sources
 
 
@@ -19,6 +21,7 @@ def describe(
     topology: Topology,
     sources: Sources,
     tier: str | None,
+    proc: Path = PROC,
 ) -> dict[str, Any]:
     """Return the words of a trace's first block; ``begin_ns`` is now."""
     sampler, clock, counter = sources.sampler, sources.clock, sources.counter
@@ -53,6 +56,12 @@ def describe(
         "sampler": sampler.name,
         "detail": sampler.detail,
         "period": sampler.period,
+        "pairs": sampler.pair_period is not None,
+        "pair_period": sampler.pair_period,
+        # The emulated machine's guest sees QEMU's CPU, not the core that is modelled.
+        "reorder_window": (
+            None if sampler.name == "emulated" else reorder_window(read_cpu_model(proc))
+        ),
     }
 
 

@@ -28,13 +28,17 @@ from hmd.trace.writer import TraceWriter
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to record and into which file; ``seconds`` None is until the program ends."""
+    """What to record and into which file; ``seconds`` None is until the program ends.
+
+    ``sample`` has pairs unless it is told otherwise: 'hmd estimate' sees by them which misses
+    overlap.
+    """
 
     path: Path
     tier: Literal["fast", "slow"] | None = None
     seconds: float | None = None
     settings: RecordSettings = field(default_factory=RecordSettings)
-    sample: SampleSettings = field(default_factory=SampleSettings)
+    sample: SampleSettings = field(default_factory=partial(SampleSettings, pairs=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,7 @@ class Recorded:
     lost: int
     throttled: int
     period: int
+    pair_period: int | None
     detail: str
 
 
@@ -153,5 +158,6 @@ def _finish(
         stats.lost,
         stats.throttled,
         sampler.period,
+        sampler.pair_period,
         sampler.detail,
     )

@@ -20,7 +20,9 @@ class Summary:
 
     ``clock`` says whose time ``runtime_s`` is, "monotonic" or "modelled"; ``elapsed_s`` is the same
     by the guest's own clock, and equal on a real machine. ``instructions`` is None where nobody
-    counted. ``tiers`` are as in the trace: nodes and their HMAT figures, fastest tier first.
+    counted, ``pair_period`` where loads had no second counter, ``reorder_window`` (instructions)
+    where it is not known. ``tiers`` are as in the trace: nodes and their HMAT figures, fastest
+    tier first.
     """
 
     command: list[str]
@@ -31,6 +33,8 @@ class Summary:
     tier: str | None
     detail: str
     period: int
+    pair_period: int | None
+    reorder_window: int | None
     clock: ClockKind
     runtime_s: float
     elapsed_s: float
@@ -63,6 +67,8 @@ def summarise(trace: Trace) -> Summary:
         tier=about.get("tier"),
         detail=str(about.get("detail", "?")),
         period=int(about.get("period", 0)),
+        pair_period=about.get("pair_period"),
+        reorder_window=about.get("reorder_window"),
         clock=trace.clock,
         runtime_s=trace.runtime_ns / 1e9,
         elapsed_s=_elapsed_ns(trace) / 1e9,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from hmd.trace.sources import open_sources
 pytestmark = pytest.mark.root
 
 GIB = 1 << 30
+MACHINES = Path(__file__).parents[2] / "fixtures/sysfs"
 
 
 def node(number: int, tier: int, **figures: int) -> Node:
@@ -23,9 +25,9 @@ def node(number: int, tier: int, **figures: int) -> Node:
 
 @pytest.fixture
 def about(emulated_memory: Any) -> Any:
-    def about(*nodes: Node) -> dict[str, Any]:
+    def about(*nodes: Node, pairs: bool = False) -> dict[str, Any]:
         with contextlib.ExitStack() as opened:
-            settings = SampleSettings(sampler="emulated", period=101)
+            settings = SampleSettings(sampler="emulated", period=101, pairs=pairs)
             sources = open_sources(settings, opened, sysfs=emulated_memory.sysfs)
             emulated_memory.clock(machine_ps=5_000_000, vcpu=0, vcpu_ps=0)
             return describe(["x"], Topology(nodes, "HMAT figures"), sources, "slow")
@@ -67,3 +69,20 @@ def test_the_emulated_machine_has_its_clock_and_its_counts(about: Any) -> None:
     assert (found["clock"], found["begin_ns"]) == ("modelled", 5000)
     assert found["instructions"] == "emulated"
     assert found["period"] == 101
+
+
+def test_it_says_whether_there_are_pairs(about: Any) -> None:
+    found = about(node(0, 0), pairs=True)
+    assert (found["period"], found["pairs"], found["pair_period"]) == (101, True, 109)
+    found = about(node(0, 0))
+    assert (found["pairs"], found["pair_period"]) == (False, None)
+
+
+def test_how_far_the_core_looks_ahead_is_told_of_real_ones_alone(about: Any) -> None:
+    assert about(node(0, 0))["reorder_window"] is None, "the guest sees QEMU's CPU"
+    with contextlib.ExitStack() as opened:
+        sources = open_sources(SampleSettings(sampler="faults"), opened)
+        topology = Topology((node(0, 0),), "one node")
+        found = describe([], topology, sources, None, MACHINES / "cascade-lake/proc")
+    assert found["reorder_window"] == 224
+    assert (found["pairs"], found["pair_period"]) == (False, None)

@@ -158,7 +158,10 @@ def test_the_command_line(tmp_path: Path) -> None:
     done = hmd("record", "--sampler=faults", "--period=1", "--json", "-o", path, "--", *program)
     assert done.returncode == 5, done.stderr
     assert json.loads(done.stderr)["samples"] > 0
-    assert json.loads(hmd("trace", "info", "--json", path).stdout)["command"] == program
+    info = json.loads(hmd("trace", "info", "--json", path).stdout)
+    assert info["command"] == program
+    assert info["pair_period"] is None
+    assert "none: which misses overlap cannot be seen" in hmd("trace", "info", path).stdout
     assert "exit 5" in hmd("trace", "info", path).stdout
     for verb, name in (("export", "t.npz"), ("export", "t.parquet"), ("heatmap", "t.png")):
         assert hmd("trace", verb, path, "-o", str(tmp_path / name)).returncode == 0
