@@ -47,6 +47,12 @@ def test_every_family_tells_by_example(name: str, capsys: pytest.CaptureFixture[
     assert max(map(len, text.splitlines())) <= 120
 
 
+@pytest.mark.parametrize(("words", "pairs"), [([], True), (["--no-pairs"], False)])
+def test_recordings_have_pairs_unless_told_otherwise(words: list[str], pairs: bool) -> None:
+    args = build_parser().parse_args(["record", "-o", "t", *words, "--", "true"])
+    assert args.pairs is pairs
+
+
 def test_every_module_with_a_parser_is_listed() -> None:
     folder = Path(main.__code__.co_filename).parent
     modules = {p.stem for p in folder.glob("*.py") if "\ndef add_parser(" in p.read_text()}

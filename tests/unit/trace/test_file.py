@@ -1,6 +1,7 @@
 """The trace file: what is written is read, and damage is told or left out, never believed."""
 
 import io
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hmd.cli.main import main
 from hmd.trace.blocks import DamageError, read_block, read_header, write_block, write_header
 from hmd.trace.reader import TraceError, read_trace
 from hmd.trace.summary import summarise
@@ -235,3 +237,26 @@ def test_samples_take_few_bytes(tmp_path: Path) -> None:
     )
     write_trace(tmp_path / "t", Trace({}, (TracedProcess(1, "x"),), samples))
     assert (tmp_path / "t").stat().st_size < 8 * count
+
+
+def test_info_says_how_loads_were_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace, path = trace_of(10), tmp_path / "t"
+    for more, said in (
+        ({}, "none: which misses overlap cannot be seen"),
+        ({"pair_period": 211}, "loads by a second counter too, one in 211"),
+        (
+            {"pair_period": 211, "reorder_window": 224},
+            "one in 211; the core looks 224 instructions ahead",
+        ),
+    ):
+        write_trace(path, replace(trace, about={**trace.about, **more}))
+        assert main(["trace", "info", str(path)]) == 0
+        assert said in capsys.readouterr().out
+        assert main(["trace", "info", "--json", str(path)]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["pair_period"], found["reorder_window"]) == (
+            more.get("pair_period"),
+            more.get("reorder_window"),
+        )
