@@ -3,40 +3,47 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hmd.cli.arguments import address_range, share, size
-from hmd.errors import Exit, TargetError
+from hmd.cli.estimate_layouts import add_layouts, asked_layout
+from hmd.errors import Exit, UsageError
 
 if TYPE_CHECKING:
+    from hmd.cli.estimate_model import Subject
+    from hmd.cli.estimate_tables import Answer, Row
     from hmd.cli.main import Subparsers
-    from hmd.estimate.layout import Layout
-    from hmd.estimate.pages import PageIndex
+    from hmd.estimate import Layout
 
 DESCRIPTION = """\
 Predict how long a program takes with some of its pages in fast memory and the rest in slow, from
-two recorded runs: one with all pages slow, one with all fast.
+two recorded runs: one with all pages slow, one with all fast. Without a layout: where the time
+of the slow run goes, and what each region would save in fast memory.
 
-The model is the published differential tracing of ISC 2022: both runs are cut into windows; in
-each, the gain of the fast run is shared out by how many accesses would go to fast memory.
+Pages are those that were sampled (others cost nothing anywhere); addresses are the slow run's.
 """
 
 EXAMPLES = """\
 examples:
   hmd record -o slow.hmdt --tier slow -- ./program
   hmd record -o fast.hmdt --tier fast -- ./program
+  hmd estimate slow.hmdt fast.hmdt                     which regions should be fast
+  hmd estimate slow.hmdt fast.hmdt --sweep             how much fast memory it needs
+  hmd estimate slow.hmdt fast.hmdt --sweep --steps 50 --picture sweep.png
   hmd estimate slow.hmdt fast.hmdt --hot-first 25%     the hottest quarter of its pages fast
   hmd estimate slow.hmdt fast.hmdt --fast-bytes 512MiB the hottest that fit
-  hmd estimate slow.hmdt fast.hmdt --interleave 50%    every second page
-  hmd estimate slow.hmdt fast.hmdt --sweep             a table from 0 to 100 % of its pages
-  hmd estimate slow.hmdt fast.hmdt --range 7f0000000000-7f0040000000
+  hmd estimate slow.hmdt fast.hmdt --range 7f0000000000-7f0040000000 --by region
+  hmd estimate slow.hmdt fast.hmdt --layout hot.txt --json
+  hmd estimate slow.hmdt fast.hmdt --schedule moves.csv --move-ns 3000
 
-Pages are those that were sampled; addresses are those of the slow run.
+A schedule has a line a move: 1500,7f0000001000,fast is the page at that address going to fast
+memory 1500 ms after the start. It starts from the layout that is named, all slow if none is.
+
+exit codes: 0 done, 1 a trace cannot be read, 2 wrong usage or traces that do not go together,
+3 a layout or schedule is wrong (file and line are told), 4 no matplotlib for the picture
 """
 
-SWEEP_STEPS = 10
+STEPS = 20
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -50,148 +57,179 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument("slow", type=Path, metavar="SLOW", help="trace with all pages slow")
     parser.add_argument("fast", type=Path, metavar="FAST", help="trace with all pages fast")
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument(
-        "--hot-first", type=share, metavar="P%", help="the hottest pages fast: this share of them"
-    )
-    which.add_argument("--cold-first", type=share, metavar="P%", help="the coldest pages fast")
-    which.add_argument(
-        "--interleave", type=share, metavar="P%", help="this share of pages fast, evenly spread"
-    )
-    which.add_argument(
-        "--fast-bytes", type=size, metavar="SIZE", help="the hottest pages that fit, as in 512MiB"
-    )
-    which.add_argument(
-        "--range",
-        dest="ranges",
-        type=address_range,
-        action="append",
-        metavar="START-END",
-        help="pages at these addresses fast, hexadecimal; may be repeated",
-    )
-    which.add_argument(
-        "--sweep", action="store_true", help="the hottest pages fast, from none of them to all"
-    )
-    parser.add_argument(
-        "--window",
-        type=_milliseconds,
-        default=50.0,
-        metavar="MS",
-        help="length of a window of the slow run in milliseconds (default 50)",
-    )
-    parser.add_argument(
-        "--cut-by",
-        choices=("time", "accesses", "instructions"),
-        default="time",
-        help="what windows are equal parts of, in each run (default time)",
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_layouts(parser)
+    _add_answers(parser)
+    _add_model(parser)
     parser.set_defaults(func=run)
 
 
-def _milliseconds(text: str) -> float:
+def _add_answers(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what is told")
+    group.add_argument(
+        "--by",
+        choices=("phase", "region"),
+        help="where the time goes: by one of these alone (default: both)",
+    )
+    group.add_argument(
+        "--steps",
+        type=_count,
+        metavar="N",
+        help=f"steps of the sweep, of equally many pages (default {STEPS})",
+    )
+    group.add_argument(
+        "--picture", type=Path, metavar="FILE", help="draw the sweep: a .png, .svg or .pdf"
+    )
+    group.add_argument(
+        "--schedule", type=Path, metavar="FILE", help="price these migrations: CSV, see below"
+    )
+    group.add_argument(
+        "--move-ns",
+        type=_positive,
+        metavar="NS",
+        help="what moving a page takes from the program, in nanoseconds (default 2000)",
+    )
+    group.add_argument("--json", action="store_true", help="print JSON: seconds, bytes, shares")
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the model")
+    group.add_argument(
+        "--model",
+        choices=("hmd", "isc22"),
+        default="hmd",
+        help="hmd's, or the published differential tracing of ISC 2022 (default hmd)",
+    )
+    group.add_argument(
+        "--cut-by",
+        choices=("time", "accesses", "instructions"),
+        help="what windows are equal parts of, in each run "
+        "(default: instructions where both traces have counts, else time; isc22: time)",
+    )
+    group.add_argument(
+        "--windows", type=_count, metavar="N", help="hmd: windows of a run (default 60)"
+    )
+    group.add_argument(
+        "--window",
+        type=_positive,
+        metavar="MS",
+        help="isc22: length of a window of the slow run in milliseconds (default 50)",
+    )
+
+
+def _count(text: str) -> int:
+    value = int(text) if text.isdecimal() else 0
+    if not 1 <= value <= 100_000:
+        raise argparse.ArgumentTypeError(f"{text!r}: take a whole number from 1 to 100000")
+    return value
+
+
+def _positive(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = 0.0
     if not 1e-3 <= value <= 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r}: take milliseconds, as in 50")
+        raise argparse.ArgumentTypeError(f"{text!r}: take a number from 0.001, as in 50")
     return value
 
 
 def run(args: argparse.Namespace) -> int:
     """Predict, and print."""
-    from hmd.cli.output import print_json, print_table
-    from hmd.estimate.isc22 import estimate
-    from hmd.estimate.pages import index_pages
-    from hmd.estimate.windows import CutBy, cut, window_count
-    from hmd.machine.process import PAGE_BYTES
-    from hmd.trace.reader import read_trace
+    _refuse(args)
+    from hmd.cli.estimate_model import read_subject
+    from hmd.cli.estimate_tables import as_json, show
+    from hmd.cli.output import print_json
 
-    slow, fast = read_trace(args.slow), read_trace(args.fast)
-    if not len(slow.samples):
-        raise TargetError(f"{args.slow} has no samples: record with a shorter --period")
-    pages = index_pages(slow)
-    count = window_count(slow, args.window * 1e6)
-    by = CutBy(args.cut_by)
-    slow_windows, fast_windows = cut(slow, count, by), cut(fast, count, by)
-    accesses = max(float(pages.accesses.sum()), 1.0)
-    rows = [
-        _Row(
-            name,
-            int(layout.sum()) * PAGE_BYTES,
-            float(pages.accesses[layout].sum()) / accesses,
-            found.runtime_ns / 1e9,
-            found.runtime_ns / max(fast.runtime_ns, 1),
-        )
-        for name, layout in _layouts(args, pages)
-        for found in [estimate(slow_windows, fast_windows, pages, layout)]
-    ]
+    subject = read_subject(args)
+    answer = _swept(args, subject) if args.sweep else _priced(args, subject)
     if args.json:
-        print_json(
-            {
-                "model": "isc22",
-                "windows": count,
-                "pages": len(pages),
-                "slow_s": slow.runtime_ns / 1e9,
-                "fast_s": fast.runtime_ns / 1e9,
-                "estimates": rows,
-            }
-        )
+        print_json(as_json(args.model, subject, answer))
     else:
-        columns = ["layout", "fast memory", "accesses there", "runtime", "over all fast"]
-        print_table(columns, [row.cells() for row in rows], right=columns[1:])
+        show(subject, answer)
     return Exit.OK
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """One layout's prediction."""
-
-    layout: str
-    fast_bytes: int
-    access_share: float
-    runtime_s: float
-    over_all_fast: float
-
-    def cells(self) -> list[str]:
-        """Return it for people."""
-        return [
-            self.layout,
-            f"{self.fast_bytes / 2**20:,.1f} MiB",
-            f"{self.access_share:.1%}",
-            f"{self.runtime_s:.3f} s",
-            f"{self.over_all_fast:.3f}",
-        ]
+def _refuse(args: argparse.Namespace) -> None:
+    """Raise UsageError where options do not go together."""
+    published = args.model == "isc22"
+    for wrong, why in (
+        (published and args.windows is not None, "--windows is hmd's: take --window MS"),
+        (published and args.schedule is not None, "--schedule takes --model hmd"),
+        (not published and args.window is not None, "--window is isc22's: take --windows N"),
+        (args.schedule is not None and args.sweep, "take either --schedule or --sweep"),
+        (args.schedule is None and args.move_ns is not None, "--move-ns goes with --schedule"),
+        (args.schedule is not None and args.by == "region", "a schedule goes --by phase"),
+        (not args.sweep and args.picture is not None, "--picture draws a --sweep: ask for it"),
+        (not args.sweep and args.steps is not None, "--steps goes with --sweep"),
+        (args.sweep and args.by is not None, "--by goes with one layout, not with --sweep"),
+    ):
+        if wrong:
+            raise UsageError(f"estimate: {why}")
 
 
-def _layouts(args: argparse.Namespace, pages: PageIndex) -> list[tuple[str, Layout]]:
-    """Return the layouts that were asked for, between those that were recorded."""
+def _swept(args: argparse.Namespace, subject: Subject) -> Answer:
+    from hmd.cli.estimate_tables import Answer
+    from hmd.estimate.picture import draw
+
+    curve = subject.swept(args.steps or STEPS)
+    if args.picture is not None:
+        command = " ".join(map(str, subject.slow.about.get("command") or []))
+        draw(curve, args.picture, command or None)
+    return Answer(_ends(subject), "sweep", curve=curve)
+
+
+def _priced(args: argparse.Namespace, subject: Subject) -> Answer:
+    """Return one layout's answer, or that of a schedule that starts from it."""
+    from hmd.cli.estimate_tables import Answer
+    from hmd.estimate import by_phase, by_region, find_regions, layout
+
+    slow, fast = _ends(subject)
+    asked = asked_layout(args, subject.pages)
+    name, chosen = asked or (slow.layout, layout.all_slow(subject.pages))
+    rows = [slow, *([_row(subject, name, chosen)] if asked else []), fast]
+    schedule = None
+    found = subject.estimate(chosen)
+    if args.schedule is not None and subject.model is not None:
+        from hmd.estimate import MOVE_NS, price_schedule, read_schedule
+
+        moves, start = read_schedule(args.schedule, subject.pages, chosen)
+        schedule = price_schedule(subject.model, start, moves, args.move_ns or MOVE_NS)
+        found, name = schedule.estimate, args.schedule.name
+    phases = by_phase(found, subject.slow_ns, subject.fast_ns) if args.by != "region" else None
+    regions = None
+    if schedule is None and args.by != "phase":
+        within = find_regions(subject.slow, subject.pages)
+        regions = by_region(within, subject.accesses, chosen, subject.estimate)
+    return Answer(rows, name, phases, regions, schedule=schedule)
+
+
+def _ends(subject: Subject) -> tuple[Row, Row]:
+    """Return the layouts that were recorded."""
     from hmd.estimate import layout
+
+    return (
+        _row(subject, "all slow", layout.all_slow(subject.pages)),
+        _row(subject, "all fast", layout.all_fast(subject.pages)),
+    )
+
+
+def _row(subject: Subject, name: str, chosen: Layout) -> Row:
+    from hmd.cli.estimate_tables import Row
+    from hmd.estimate import interval
     from hmd.machine.process import PAGE_BYTES
 
-    def heat(part: float, *, hot_first: bool) -> Layout:
-        return layout.by_heat(pages, round(part * len(pages)), hot_first=hot_first)
-
-    asked: list[tuple[str, Layout]] = []
-    if args.hot_first is not None:
-        asked.append((f"hottest {args.hot_first:.0%}", heat(args.hot_first, hot_first=True)))
-    elif args.cold_first is not None:
-        asked.append((f"coldest {args.cold_first:.0%}", heat(args.cold_first, hot_first=False)))
-    elif args.interleave is not None:
-        asked.append(
-            (f"interleaved {args.interleave:.0%}", layout.interleaved(pages, args.interleave))
-        )
-    elif args.fast_bytes is not None:
-        fits = args.fast_bytes // PAGE_BYTES
-        asked.append(("hottest that fit", layout.by_heat(pages, fits)))
-    elif args.ranges:
-        asked.append(("ranges", layout.in_ranges(pages, args.ranges)))
-    elif args.sweep:
-        parts = [step / SWEEP_STEPS for step in range(1, SWEEP_STEPS)]
-        asked += [(f"hottest {part:.0%}", heat(part, hot_first=True)) for part in parts]
-    return [
-        ("all slow", layout.all_slow(pages)),
-        *asked,
-        ("all fast", layout.all_fast(pages)),
-    ]
+    low_s = high_s = None
+    if subject.model is not None:
+        told = interval(subject.model, chosen)
+        runtime_ns, low_s, high_s = told.runtime_ns, told.low_ns / 1e9, told.high_ns / 1e9
+    else:
+        runtime_ns = subject.estimate(chosen).runtime_ns
+    return Row(
+        name,
+        int(chosen.sum()) * PAGE_BYTES,
+        subject.access_share(chosen),
+        runtime_ns / 1e9,
+        low_s,
+        high_s,
+        subject.over_all_fast(runtime_ns),
+    )

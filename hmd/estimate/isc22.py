@@ -9,25 +9,15 @@ and D the slow run's sampled accesses to pages that the layout has in fast and i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-import numpy.typing as npt
 
+from hmd.estimate.estimate import Estimate
 from hmd.estimate.layout import Layout
 from hmd.estimate.pages import PageIndex
 from hmd.estimate.windows import Windows
 
 GUARD = 1.03
 """A window whose slow run is not longer than this many times its fast run gains nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A predicted run: ``runtime_ns``, and by window ``window_ns``, shape ``(windows,)``."""
-
-    runtime_ns: float
-    window_ns: npt.NDArray[np.float64]
 
 
 def estimate(slow: Windows, fast: Windows, pages: PageIndex, layout: Layout) -> Estimate:

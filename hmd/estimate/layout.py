@@ -30,10 +30,15 @@ def all_fast(pages: PageIndex) -> Layout:
 
 def by_heat(pages: PageIndex, count: int, *, hot_first: bool = True) -> Layout:
     """Return the ``count`` hottest (or coldest) pages in fast memory; of equals the lower first."""
-    heat = -pages.accesses if hot_first else pages.accesses
     chosen = all_slow(pages)
-    chosen[np.argsort(heat, kind="stable")[: max(0, count)]] = True
+    chosen[heat_order(pages, hot_first=hot_first)[: max(0, count)]] = True
     return chosen
+
+
+def heat_order(pages: PageIndex, *, hot_first: bool = True) -> npt.NDArray[np.int64]:
+    """Return the pages from the hottest (or coldest) on, by the first run's samples."""
+    heat = -pages.accesses if hot_first else pages.accesses
+    return np.argsort(heat, kind="stable")
 
 
 def interleaved(pages: PageIndex, share: float) -> Layout:

@@ -25,6 +25,7 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
+from hmd.estimate.estimate import Estimate
 from hmd.estimate.layout import Layout
 from hmd.estimate.overlap import CLASSES, Pairs, both_slow, classes, neighbours, steepness
 from hmd.estimate.runs import Access, Run, Runs
@@ -72,14 +73,6 @@ class Terms:
     load: bool = True
     streams: bool = True
     rows: Rows = Rows.BOTH
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A predicted run: ``runtime_ns``, and by window ``window_ns``, shape ``(windows,)``."""
-
-    runtime_ns: float
-    window_ns: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +188,9 @@ class Model:
         writes = held + stored
         reads = misses.sum(1) + streamed + writes
         writes = writes * self.write_cost
-        most = np.maximum(np.maximum(reads, writes), 1e-9)
-        reads, writes = reads / most, writes / most
+        # Of a window without a sample nobody knows which of the two fills the tier.
+        most = np.maximum(reads, writes)
+        reads, writes = _share(reads, most, otherwise=1.0), _share(writes, most, otherwise=1.0)
         at_once = np.maximum(reads * traffic**streams, writes * stores**streams)
         saturated_ns = self.fast_ns + queueing
         sustained = np.maximum(reads * traffic, writes * stores) * saturated_ns - self.fast_ns

@@ -52,6 +52,19 @@ def index_pages(first: Trace, second: Trace | None = None) -> PageIndex:
     )
 
 
+def same_addresses(pages: PageIndex) -> bool:
+    """Return whether two runs placed the same things at the same addresses.
+
+    Not where samples of the second fall on known pages less than half as often as samples of the
+    first do: known are the pages of every other sample of the first.
+    """
+    if len(pages.of_sample) < 2 or not len(pages.of_second):
+        return True
+    known = np.bincount(pages.of_sample[::2], minlength=len(pages)) > 0
+    own, other = known[pages.of_sample[1::2]].mean(), known[pages.of_second].mean()
+    return bool(other >= own / 2)
+
+
 def _keys(trace: Trace) -> npt.NDArray[np.uint64]:
     samples = trace.samples
     page = samples.address // np.uint64(PAGE_BYTES)

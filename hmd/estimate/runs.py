@@ -13,14 +13,14 @@ overlap, which no single counter can.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hmd.estimate.pages import PageIndex, index_pages
+from hmd.estimate.pages import PageIndex, index_pages, same_addresses
 from hmd.estimate.windows import CutBy, Windows, cut
 from hmd.sample.batch import Kind
 from hmd.trace.trace import Trace
@@ -95,13 +95,18 @@ class TierSpeeds:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Both runs, over the same ``windows`` and ``pages``."""
+    """Both runs, over the same ``windows`` and ``pages``.
+
+    Where they had not the ``same_addresses``, pages are the slow run's, and the fast one has no
+    rows.
+    """
 
     slow: Run
     fast: Run
     pages: PageIndex
     speeds: TierSpeeds
     cut_by: CutBy
+    same_addresses: bool = True
 
     @property
     def windows(self) -> int:
@@ -128,15 +133,28 @@ def side_by_side(
         counted = _counted(slow) and _counted(fast)
         cut_by = CutBy.INSTRUCTIONS if counted else CutBy.TIME
     pages = index_pages(slow, fast)
+    same = same_addresses(pages)
     speeds = speeds or TierSpeeds.of(slow.about)
     near = reorder_window or int(slow.about.get("reorder_window") or REORDER_WINDOW)
     floor_ns = _waiting_floor_ns(slow, fast, speeds)
-    return Runs(
-        _run(slow, pages.of_sample, cut(slow, windows, cut_by), floor_ns, near),
-        _run(fast, pages.of_second, cut(fast, windows, cut_by), floor_ns, near),
-        pages,
-        speeds,
-        cut_by,
+    slow_run = _run(slow, pages.of_sample, cut(slow, windows, cut_by), floor_ns, near)
+    fast_run = _run(fast, pages.of_second, cut(fast, windows, cut_by), floor_ns, near)
+    if not same:
+        pages, fast_run = index_pages(slow), _without_rows(fast_run)
+        slow_run = replace(slow_run, page=pages.of_sample)
+    return Runs(slow_run, fast_run, pages, speeds, cut_by, same)
+
+
+def _without_rows(run: Run) -> Run:
+    """Return a run with what is known of its windows alone."""
+    return replace(
+        run,
+        page=run.page[:0],
+        window=run.window[:0],
+        accesses=run.accesses[:0],
+        access=run.access[:0],
+        pair_first=run.pair_first[:0],
+        pair_second=run.pair_second[:0],
     )
 
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from hmd.estimate.estimate import Estimate
 from hmd.estimate.layout import Layout
-from hmd.estimate.model import Estimate, Model, SlowMass
+from hmd.estimate.model import Model, SlowMass
 from hmd.estimate.overlap import CLASSES
 
 MOVE_NS = 2000.0
@@ -62,10 +63,12 @@ def price_schedule(
 ) -> PricedSchedule:
     """Return the run that starts with pages placed as ``start`` says and then moves them.
 
-    A move of a page to where it already is costs nothing.
+    A move of a page to where it already is costs nothing. ``start`` may be longer than the model
+    has pages: pages beyond were never sampled, so that moving them costs and never pays. Raises
+    ValueError where a move is of a page beyond ``start``.
     """
-    if len(schedule) and int(schedule.page.max()) >= model.pages:
-        raise ValueError(f"page {schedule.page.max()}: the model has {model.pages}")
+    if len(schedule) and int(schedule.page.max()) >= len(start):
+        raise ValueError(f"page {schedule.page.max()}: the layout has {len(start)}")
     rows = _by_window(model.window_of_rows(), model.windows)
     pairs = _by_window(model.pairs.window, model.windows)
     window_ns = model.estimate(start).window_ns

@@ -35,6 +35,10 @@ class Sweep:
         """Capacity of the fast tier."""
         return self.fast_pages * PAGE_BYTES
 
+    def within(self, share: float) -> int:
+        """Return the first step whose runtime is at most so much (0.05: 5 %) over all fast."""
+        return int(np.argmax(self.runtime_ns <= self.runtime_ns[-1] * (1 + share)))
+
 
 def sweep(model: Model, order: npt.NDArray[np.int64], steps: int = 100) -> Sweep:
     """Return runtimes with the first pages of ``order``, ``(pages,)``, fast, in equal steps."""

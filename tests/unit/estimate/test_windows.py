@@ -126,7 +126,7 @@ def test_the_command_line(tmp_path: Path) -> None:
 
     write_trace(Path(files[0]), slow)
     write_trace(Path(files[1]), fast)
-    done = hmd("estimate", "--window=5", "--cut-by=instructions", "--json")
+    done = hmd("estimate", "--model=isc22", "--window=5", "--cut-by=instructions", "--json")
     assert done.returncode == 0, done.stderr
     # Quarters end at 10/3, 20/3, 10 and 20 ms of the slow run; the first two have a sample each.
     estimates = {e["layout"]: e["runtime_s"] for e in json.loads(done.stdout)["estimates"]}

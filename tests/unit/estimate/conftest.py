@@ -1,0 +1,170 @@
+"""Traces and models made by hand, small enough to compute what should come of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hmd.estimate.model import Coefficients, Model, Terms
+from hmd.estimate.overlap import CLASSES, Pairs
+from hmd.estimate.pages import PageIndex
+from hmd.machine.mappings import MappingKind
+from hmd.sample.batch import Kind
+from hmd.trace.trace import (
+    SAMPLE_COLUMNS,
+    Ending,
+    MappingSnapshot,
+    Samples,
+    Trace,
+    TracedProcess,
+)
+
+PAGE = 4096
+MS = 1_000_000
+
+
+def make_trace(rows: list[tuple[float, int]], runtime_ms: float, processes: int = 1) -> Trace:
+    """Samples as (milliseconds, page), one access each."""
+    columns = {name: np.zeros(len(rows), dtype) for name, dtype in SAMPLE_COLUMNS.items()}
+    columns["time_ns"] = np.array([t * MS for t, _ in rows], np.uint64)
+    columns["address"] = np.array([p * PAGE + 8 for _, p in rows], np.uint64)
+    columns["period"] = np.ones(len(rows), np.uint32)
+    return Trace(
+        {"begin_ns": 0},
+        tuple(TracedProcess(i, "x") for i in range(processes)),
+        Samples(**columns),
+        ending=Ending(0, int(runtime_ms * MS), 0),
+    )
+
+
+def make_pages(accesses: list[float]) -> PageIndex:
+    """Pages from address 0 on, with so many accesses each."""
+    n = len(accesses)
+    return PageIndex(
+        np.zeros(n, np.uint16),
+        np.arange(n, dtype=np.uint64) * np.uint64(PAGE),
+        np.arange(n, dtype=np.int32),
+        np.array(accesses),
+        np.zeros(0, np.int32),
+    )
+
+
+def make_mappings(
+    time_ns: int, rows: list[tuple[int, int, str]], process: int = 0
+) -> MappingSnapshot:
+    """Mappings as (first page, page behind the last, path), all anonymous memory but by name."""
+    return MappingSnapshot(
+        time_ns,
+        process,
+        np.array([start * PAGE for start, _, _ in rows], np.uint64),
+        np.array([end * PAGE for _, end, _ in rows], np.uint64),
+        np.full(len(rows), MappingKind.ANON, np.uint8),
+        np.full(len(rows), 3, np.uint8),
+        tuple(path for _, _, path in rows),
+    )
+
+
+PAGES = 200
+
+
+def make_run(
+    latency_ns: int, runtime_ms: float, seed: int, samples: int = 4000, **about: Any
+) -> Trace:
+    """A run of 200 pages, some much hotter than others; a quarter of its samples are stores.
+
+    Its second half goes to the upper pages. Every other miss follows close on another.
+    """
+    rng = np.random.default_rng(seed)
+    heat = 1.0 / (1 + np.arange(PAGES // 2))
+    page = rng.choice(PAGES // 2, samples, p=heat / heat.sum())
+    page[samples // 2 :] += PAGES // 2
+    trace = make_trace([(0.0, int(number)) for number in page], runtime_ms)
+    columns = {name: getattr(trace.samples, name) for name in SAMPLE_COLUMNS}
+    columns["time_ns"] = np.sort(rng.integers(0, int(runtime_ms * MS), samples)).astype(np.uint64)
+    columns["kind"] = np.where(rng.random(samples) < 0.25, Kind.STORE, Kind.LOAD).astype(np.uint8)
+    columns["weight_ns"] = rng.integers(latency_ns - 20, latency_ns + 20, samples).astype(np.uint32)
+    columns["period"] = np.full(samples, 199, np.uint32)
+    columns["instructions"] = np.cumsum(np.where(np.arange(samples) % 2, 50, 20_000)).astype(
+        np.uint64
+    )
+    return replace(
+        trace,
+        about={"begin_ns": 0, **about},
+        samples=Samples(**columns),
+        mappings=(make_mappings(0, [(0, 100, "[heap]"), (100, 250, "")]),),
+    )
+
+
+def make_model(
+    accesses: list[float],
+    k: float,
+    pairs: list[tuple[int, int]] | None = None,
+    slow_ns: float = 400.0,
+    fast_ns: float = 100.0,
+    terms: Terms | None = None,
+) -> Model:
+    """One window of loads to as many pages, all in one class, of which ``k`` overlap."""
+    pages = len(accesses)
+    total = np.zeros(CLASSES + 3)
+    total[0] = sum(accesses)
+    near = np.array(pairs or np.zeros((0, 2)), np.int32)
+    nothing = np.zeros(len(near), np.int32)
+    return Model(
+        page=np.arange(pages, dtype=np.int32),
+        cell=np.zeros(pages, np.int32),
+        accesses=np.array(accesses, np.float32),
+        pages=pages,
+        slow_ns=np.array([slow_ns]),
+        fast_ns=np.array([fast_ns]),
+        slow_latency_ns=np.array([300.0]),
+        fast_latency_ns=np.array([100.0]),
+        idle_latency_ns=0.0,
+        total=total,
+        waiting_ns=np.array([slow_ns - fast_ns]),
+        holding_ns=np.zeros(1),
+        queueing_ns=np.zeros(1),
+        k_less_1=np.full((1, CLASSES), k - 1),
+        pairs=Pairs(near[:, 0].copy(), near[:, 1].copy(), nothing, nothing, nothing),
+        write_cost=1.0,
+        coefficients=Coefficients(most_overlap=1e12),
+        terms=terms or Terms(),
+    )
+
+
+@pytest.fixture
+def trace_of() -> Callable[..., Trace]:
+    return make_trace
+
+
+@pytest.fixture
+def pages_of() -> Callable[..., PageIndex]:
+    return make_pages
+
+
+@pytest.fixture
+def mappings_of() -> Callable[..., MappingSnapshot]:
+    return make_mappings
+
+
+@pytest.fixture
+def run_of() -> Callable[..., Trace]:
+    return make_run
+
+
+@pytest.fixture
+def model_of() -> Callable[..., Model]:
+    return make_model
+
+
+@pytest.fixture
+def slow_run() -> Trace:
+    return make_run(300, 400, seed=1, tier="slow", command=["./program"])
+
+
+@pytest.fixture
+def fast_run() -> Trace:
+    return make_run(100, 200, seed=2, tier="fast", command=["./program"])
