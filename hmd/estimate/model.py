@@ -245,7 +245,8 @@ def build_model(
     longer = np.maximum(runs.slow.ns - runs.fast.ns, 0.0)
     gap = np.maximum(runs.slow.latency_ns - runs.fast.latency_ns, 1.0)
     if not runs.slow.latency_ns.any():
-        gap = longer / np.maximum(misses.sum(1), 1.0)  # unknown: no misses overlap
+        # Unknown: no misses overlap.
+        gap = np.maximum(longer / np.maximum(misses.sum(1), 1.0), 1e-9)
     rows = np.bincount(of_page[page[waits]], minlength=CLASSES).astype(np.float64)
     period = float(accesses[waits].mean()) * len(used) if waits.any() else 1.0
     k_less_1 = neighbours(pairs, rows, period)

@@ -1,0 +1,144 @@
+"""Where the time goes, the regions of memory, and traces that do not go together."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hmd.errors import UsageError
+from hmd.estimate import (
+    build_model,
+    by_phase,
+    by_region,
+    check,
+    find_regions,
+    index_pages,
+    layout,
+    side_by_side,
+)
+from hmd.trace.trace import Ending, Samples, Trace
+
+PAGE = 4096
+
+
+@pytest.mark.parametrize("windows", [1, 7, 10, 60])
+def test_phases_add_up(slow_run: Trace, fast_run: Trace, windows: int) -> None:
+    runs = side_by_side(slow_run, fast_run, windows=windows)
+    found = build_model(runs).estimate(layout.interleaved(runs.pages, 0.3))
+    phases = by_phase(found, runs.slow.ns, runs.fast.ns)
+    assert len(phases) == min(windows, 10)
+    assert sum(p.runtime_ns for p in phases) == pytest.approx(found.runtime_ns)
+    assert sum(p.all_slow_ns for p in phases) == pytest.approx(400e6)
+    assert sum(p.all_fast_ns for p in phases) == pytest.approx(200e6)
+    assert [p.from_ns for p in phases[1:]] == [p.to_ns for p in phases[:-1]]
+
+
+def test_a_region_saves_what_the_model_says(slow_run: Trace, fast_run: Trace) -> None:
+    runs = side_by_side(slow_run, fast_run)
+    model = build_model(runs)
+    heap_fast = layout.in_ranges(runs.pages, [(0, 50 * PAGE)])
+    regions = find_regions(slow_run, runs.pages)
+    assert regions.name == ("[heap]", "anon 64000-fa000")
+    accesses = np.bincount(model.page, model.accesses, model.pages)
+    told = by_region(regions, accesses, heap_fast, model.estimate)
+    found = {region.name: region for region in told}
+    heap, anon = found["[heap]"], found["anon 64000-fa000"]
+    assert heap.access_share + anon.access_share == pytest.approx(1)
+    assert heap.access_share == pytest.approx(0.5, abs=0.01)
+    assert heap.fast_share == pytest.approx(heap_fast.sum() / heap.pages)
+    assert anon.fast_share == 0
+    whole_heap = layout.in_ranges(runs.pages, [(0, 100 * PAGE)])
+    now, then = (model.estimate(chosen).runtime_ns for chosen in (heap_fast, whole_heap))
+    assert heap.saves_ns == pytest.approx(now - then)
+    # The greatest saving comes first; only so many are told.
+    assert told == [anon, heap]
+    assert len(by_region(regions, accesses, heap_fast, model.estimate, most=1)) == 1
+
+
+def test_regions_of_mappings_that_change(
+    trace_of: Callable[..., Trace], mappings_of: Callable[..., Any]
+) -> None:
+    trace = trace_of([(t, t) for t in (1, 5, 6, 11, 12, 20, 21, 30, 5000, 5001, 9000)], 99)
+    trace = replace(
+        trace,
+        mappings=(
+            mappings_of(0, [(0, 2, "/bin/sh"), (5, 6, ""), (20, 21, "")]),
+            mappings_of(1, [(4, 7, ""), (11, 12, "/lib/c"), (12, 13, "/lib/c"), (21, 25, "")]),
+            mappings_of(2, [(4, 6, ""), (30, 31, "[stack]")]),
+        ),
+    )
+    pages = index_pages(trace)
+    regions = find_regions(trace, pages)
+    named = {
+        int(at) // PAGE: regions.name[of]
+        for at, of in zip(pages.address, regions.of_page, strict=True)
+    }
+    assert named == {
+        1: "/bin/sh",
+        5: "anon 4000-7000",
+        6: "anon 4000-7000",
+        11: "/lib/c",
+        12: "/lib/c",
+        20: "anon 14000-15000",
+        21: "anon 15000-19000",
+        30: "[stack]",
+        # No snapshot has these: neighbours are together.
+        5000: "1388000-138a000",
+        5001: "1388000-138a000",
+        9000: "2328000-2329000",
+    }
+
+
+def test_regions_of_two_processes_are_two(
+    trace_of: Callable[..., Trace], mappings_of: Callable[..., Any]
+) -> None:
+    trace = trace_of([(1, 7), (2, 7)], 3, processes=2)
+    trace.samples.process[1] = 1
+    both = tuple(mappings_of(0, [(7, 8, "[heap]")], process) for process in (0, 1))
+    regions = find_regions(replace(trace, mappings=both), index_pages(trace))
+    assert regions.name == ("[heap]", "[heap]")
+    assert regions.process == (0, 1)
+    assert regions.of_page.tolist() == [0, 1]
+
+
+def test_traces_that_go_together(slow_run: Trace, fast_run: Trace) -> None:
+    assert check(slow_run, fast_run) == []
+
+
+def about(trace: Trace, **words: Any) -> Trace:
+    return replace(trace, about={**trace.about, **words})
+
+
+@pytest.mark.parametrize(
+    ("slow", "fast", "told"),
+    [
+        ({"clock": "modelled"}, {}, "SLOW has modelled time and FAST monotonic"),
+        ({"tier": "fast"}, {}, "both recorded with --tier fast"),
+        ({}, {"tier": "slow"}, "both recorded with --tier slow"),
+        ({"tier": "fast"}, {"tier": "slow"}, "name the slow one first"),
+    ],
+)
+def test_traces_that_do_not_go_together(
+    slow_run: Trace, fast_run: Trace, slow: dict[str, str], fast: dict[str, str], told: str
+) -> None:
+    with pytest.raises(UsageError, match=told) as refused:
+        check(about(slow_run, **slow), about(fast_run, **fast))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_slow_run_without_samples(slow_run: Trace, fast_run: Trace) -> None:
+    with pytest.raises(UsageError, match=r"a\.hmdt has no samples"):
+        check(replace(slow_run, samples=Samples.empty()), fast_run, ("a.hmdt", "b.hmdt"))
+
+
+def test_what_to_be_careful_about(slow_run: Trace, fast_run: Trace) -> None:
+    (told,) = check(slow_run, about(fast_run, command=["./other"]))
+    assert "different commands" in told
+    (told,) = check(slow_run, replace(fast_run, ending=Ending(0, 200, 137)))
+    assert "exit code 137" in told
+    (told,) = check(slow_run, replace(fast_run, ending=Ending(0, 500_000_000, 0)))
+    assert "took longer" in told
+    (told,) = check(slow_run, replace(fast_run, samples=Samples.empty()))
+    assert "FAST has no samples" in told
