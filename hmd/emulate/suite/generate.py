@@ -6,8 +6,7 @@ good (NEP 19), unlike those of numpy's newer generators. Cost: at most a few sec
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,46 +88,23 @@ def reads(path: Path, *, bases: int, seed: int, count: int, length: int, errors:
             file.write(b"@read%d_%d\n%b\n+\n%b\n" % (number, start, read.tobytes(), quality))
 
 
-def redis_requests(path: Path, **load: Any) -> None:
-    """Write the operations of ``_redis_operations``: a line ``KEY VALUE``, or ``KEY`` to ask."""
-    with path.open("w") as file:
-        for key, value in _redis_operations(**load):
-            file.write(f"{key}\n" if value is None else f"{key} {value}\n")
+def redis_requests(
+    path: Path, *, keys: int, requests: int, writes: float, skew: float, seed: int
+) -> None:
+    """Write lines ``KEY VALUE`` (to store) and ``KEY`` (to ask for): first all keys are stored.
 
-
-def redis_checksum(path: Path, *, value_words: int, **load: Any) -> None:
-    """Write the CRC-32 of redis's replies to these operations.
-
-    A value is stored as ``value_words`` times its number in twelve digits.
-    """
-    stored: dict[int, bytes] = {}
-    checksum = 0
-    for key, value in _redis_operations(**load):
-        if value is None:
-            checksum = zlib.crc32(b"$%d\r\n%b\r\n" % (len(stored[key]), stored[key]), checksum)
-        else:
-            stored[key] = b"%012d" % value * value_words
-            checksum = zlib.crc32(b"+OK\r\n", checksum)
-    path.write_text(f"{checksum}\n")
-
-
-def _redis_operations(
-    *, keys: int, requests: int, writes: float, skew: float, seed: int
-) -> Iterator[tuple[int, int | None]]:
-    """Yield a key and the number that is stored in it, or None where it is asked for.
-
-    All keys are stored in turn; then ``requests`` go to keys of Zipf's law, a share of ``writes``
-    of them to store. A key's rank has nothing to do with when it was first stored.
+    Then ``requests`` go to keys of Zipf's law, a share of ``writes`` of them to store. A key's
+    rank has nothing to do with when it was first stored.
     """
     random = np.random.RandomState(seed)
     weights = np.arange(1, keys + 1, dtype=np.float64) ** -skew
     ranks = np.searchsorted(np.cumsum(weights) / weights.sum(), random.random_sample(requests))
     asked = random.permutation(keys)[np.minimum(ranks, keys - 1)]
     changes = random.random_sample(requests) < writes
-    for key in range(keys):
-        yield key, key
-    for turn, (key, change) in enumerate(zip(asked.tolist(), changes, strict=True)):
-        yield key, turn if change else None
+    with path.open("w") as file:
+        file.writelines(f"{key} {key}\n" for key in range(keys))
+        for turn, (key, change) in enumerate(zip(asked.tolist(), changes, strict=True)):
+            file.write(f"{key} {turn}\n" if change else f"{key}\n")
 
 
 def edges(path: Path, *, vertices: int, degree: int, seed: int) -> None:
@@ -171,7 +147,6 @@ _GENERATORS: dict[str, Callable[..., None]] = {
         genome,
         reads,
         redis_requests,
-        redis_checksum,
         edges,
         random_bytes,
         sat_formula,

@@ -26,7 +26,7 @@ PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}")
 """``{name}`` in an argument stands for the path of an input, or for one of the three below."""
 
 COMPILED = "program"
-"""The placeholder for the program that ``compile`` names."""
+"""The placeholder for the C program that ``compile`` names: the program, or a server's client."""
 
 PYTHON = "python"
 """The placeholder for hmd's own Python, with the packages of its environment."""
