@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from hmd._native import lib
@@ -98,26 +97,29 @@ def test_an_event_is_counted_twice_each_with_its_period(toucher: Any) -> None:
     before = descriptors()
     event = PerfEvent(SOFTWARE, PAGE_FAULTS, sample_type=TYPE, period=199)
     cpu = min(os.sched_getaffinity(0))  # the toucher's
-    (first,) = open_rings(event, Kind.FAULT, [cpu], 4)
+    (first,) = open_rings(event, Kind.FAULT, [cpu], 16)
     second = first.second(211)
     control = PerfControl([first], None, [second])
     assert descriptors() == before + 2
+
+    def samples(ring: PerfRing) -> int:
+        columns = Columns(1 << 14)
+        assert not ring.drain(columns)
+        return columns.count
+
     for periods in ((199, 211), (47, 53)):
         control.set_period(periods[0])
         control.start()
-        pages = toucher.touch(8000)
+        toucher.touch(8000)
         control.stop()
+        # Both count the same faults, those of other programs on that CPU too.
+        counted = [
+            samples(ring) * period for ring, period in zip((first, second), periods, strict=True)
+        ]
+        assert min(counted) > 8000 - 2 * 211
+        assert abs(counted[0] - counted[1]) < 2 * sum(periods)
         toucher.touch(1000)
-        for ring, period in zip((first, second), periods, strict=True):
-            columns = Columns(1024)
-            ring.drain(columns)
-            taken = columns.address[: columns.count]
-            page = (taken[np.isin(taken, list(pages))].astype(np.int64) - pages[0]) // 4096
-            # Other programs' faults count too.
-            assert len(page) == pytest.approx(8000 / period, abs=0.1 * 8000 / period + 2)
-            assert np.median(np.diff(page)) == period
-            assert np.diff(page).max() <= period
-            assert np.isin(taken, list(pages)).mean() > 0.5, "none while it is stopped"
+        assert samples(first) == samples(second) == 0
     control.close()
     assert descriptors() == before
 
