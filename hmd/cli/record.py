@@ -47,7 +47,14 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--tier",
         choices=("fast", "slow"),
-        help="place the command's memory whole on the fastest or the slowest tier",
+        help="place the command's memory whole on the fastest or the slowest tier, at addresses "
+        "that are not randomised",
+    )
+    parser.add_argument(
+        "--randomize",
+        action="store_true",
+        help="with --tier, let the kernel randomise addresses: 'hmd estimate' can then use the "
+        "samples of the slow run only",
     )
     parser.add_argument(
         "--period",
@@ -115,9 +122,12 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("record: name either --pid P or a command after --")
     if args.pid is not None and args.tier is not None:
         raise UsageError("record: --tier is for a command; 'hmd migrate' moves a running process")
+    if args.randomize and args.tier is None:
+        raise UsageError("record: --randomize goes with --tier; else addresses are the kernel's")
     request = Request(
         path=args.output,
         tier=args.tier,
+        randomize=args.randomize,
         seconds=args.seconds,
         settings=RecordSettings(interval_s=args.interval),
         sample=SampleSettings(sampler=args.sampler, period=args.period, pairs=args.pairs),

@@ -15,6 +15,7 @@ from hmd.errors import MissingError, TargetError
 from hmd.machine.clock import ClockKind
 from hmd.machine.memory_policy import bind_memory
 from hmd.machine.nodes import read_topology
+from hmd.machine.personality import fix_addresses
 from hmd.machine.process import identify
 from hmd.machine.topology import Topology
 from hmd.sample.choose import SampleSettings
@@ -31,7 +32,8 @@ class Request:
     """What to record and into which file; ``seconds`` None is until the program ends.
 
     ``sample`` has pairs unless it is told otherwise: 'hmd estimate' sees by them which misses
-    overlap.
+    overlap. With a ``tier``, addresses are not randomised but where ``randomize`` asks for it, so
+    that both runs have the same pages.
     """
 
     path: Path
@@ -39,6 +41,7 @@ class Request:
     seconds: float | None = None
     settings: RecordSettings = field(default_factory=RecordSettings)
     sample: SampleSettings = field(default_factory=partial(SampleSettings, pairs=True))
+    randomize: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,7 @@ def record_command(request: Request, command: Sequence[str]) -> Recorded:
     file cannot be written.
     """
     topology = read_topology()
-    prepare = _placement(request.tier, topology)
+    prepare = _placement(request, topology)
     with (
         _open(request) as sources,
         contextlib.closing(Launched(command, prepare)) as child,
@@ -112,16 +115,25 @@ def _open(request: Request) -> Iterator[Sources]:
         yield open_sources(request.sample, opened)
 
 
-def _placement(tier: str | None, topology: Topology) -> Callable[[], None] | None:
-    """Return what a child does so that all of its memory is on a tier."""
-    if tier is None:
+def _placement(request: Request, topology: Topology) -> Callable[[], None] | None:
+    """Return what a child does so that all of its memory is on a tier, at the same addresses."""
+    if request.tier is None:
         return None
     if topology.one_tier:
         raise MissingError(
             "all memory of this machine is one tier, so that --tier has nothing to choose from "
             "('hmd topology'; 'hmd emulate -- hmd record ...' has two)"
         )
-    return partial(bind_memory, topology.tiers[0 if tier == "fast" else -1])
+    nodes = topology.tiers[0 if request.tier == "fast" else -1]
+    return partial(_place, nodes, randomize=request.randomize)
+
+
+def _place(nodes: Sequence[int], *, randomize: bool) -> None:
+    if not randomize:
+        # Where a container forbids it, 'hmd estimate' tells that addresses differ.
+        with contextlib.suppress(OSError):
+            fix_addresses()
+    bind_memory(nodes)
 
 
 def _run(recorder: Recorder, ended: Callable[[float], bool], seconds: float | None) -> None:

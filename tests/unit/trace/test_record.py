@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,9 @@ import pytest
 from pyarrow import parquet
 
 from hmd.errors import MissingError, TargetError
+from hmd.machine.nodes import read_topology
 from hmd.machine.process import PAGE_BYTES
+from hmd.machine.topology import Topology
 from hmd.sample.batch import Kind
 from hmd.sample.choose import SampleSettings
 from hmd.trace.placement import pages_of
@@ -114,6 +117,22 @@ def test_what_cannot_be_recorded_is_told(tmp_path: Path) -> None:
 def test_one_tier_has_nothing_to_choose_from(tmp_path: Path) -> None:
     with pytest.raises(MissingError, match="one tier"):
         record_command(request(tmp_path / "t", tier="slow"), ["true"])
+
+
+@pytest.mark.parametrize("randomize", [False, True])
+def test_a_placed_program_has_the_same_addresses_in_every_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, randomize: bool
+) -> None:
+    (node, *_) = read_topology().nodes
+    two_tiers = Topology((replace(node, tier=0), replace(node, tier=1)))
+    monkeypatch.setattr("hmd.trace.session.read_topology", lambda: two_tiers)
+    stacks = set()
+    for name in "ab":
+        script = f"grep stack /proc/self/maps > {tmp_path / name}"
+        wanted = request(tmp_path / "t", tier="slow", randomize=randomize)
+        assert record_command(wanted, ["sh", "-c", script]).exit_code == 0
+        stacks.add((tmp_path / name).read_text())
+    assert len(stacks) == (2 if randomize else 1)
 
 
 def test_a_killed_recorder_leaves_a_trace_that_can_be_read(tmp_path: Path) -> None:
