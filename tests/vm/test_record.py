@@ -16,6 +16,7 @@ from hmd.emulate.boot import Machine
 from hmd.emulate.demo.hotset import INCLUDES, SOURCE
 from hmd.machine.emulated import VcpuCounters
 from hmd.machine.process import PAGE_BYTES
+from hmd.sample.batch import Kind
 from hmd.trace.placement import pages_of
 from hmd.trace.reader import read_trace
 from hmd.trace.trace import Trace
@@ -24,6 +25,7 @@ CHECKOUT = Path(__file__).parents[2]
 MIB = 1 << 20
 FOOTPRINT = 8 * MIB
 CPU = 1
+REORDER_WINDOW = 224
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -146,6 +148,38 @@ def test_instructions_are_those_of_its_cpu(run: Run) -> None:
     looked_ns = np.concatenate([[trace.begin_ns], progress.time_ns]).astype(np.float64)
     told = np.interp(time_ns, looked_ns, np.concatenate([[0], progress.instructions]))
     assert counted[-1] - counted[0] == pytest.approx(told[-1] - told[0], rel=0.1)
+
+
+def test_loads_close_together_are_sampled_both(run: Run) -> None:
+    """Random updates miss several times in a reorder window, and pairs of such misses are seen."""
+    trace, samples = run.trace, run.trace.samples
+    assert (trace.about["pairs"], trace.about["pair_period"]) == (True, 109)
+    assert trace.about["reorder_window"] is None
+    start, end = buffer_of(trace)
+    rows = np.flatnonzero((samples.address >= start) & (samples.address < end))
+    rows = rows[(samples.kind[rows] == Kind.LOAD) & (samples.cpu[rows] == CPU)]
+    assert set(samples.period[rows].tolist()) == {52}
+    rows = rows[np.argsort(samples.instructions[rows], kind="stable")]
+    apart = np.diff(samples.instructions[rows].astype(np.int64))
+    other = samples.address[rows][1:] != samples.address[rows][:-1]
+    near = (apart < REORDER_WINDOW) & other
+    assert near.sum() > 10, (len(rows), near.sum())
+    # Else it would be one counter, whose samples are a period apart.
+    assert near.mean() < 0.5
+
+
+def test_rows_stand_for_all_misses_that_the_machine_counted(run: Run) -> None:
+    samples, floor_ns = run.trace.samples, 50
+    nodes = list(zip(run.before.nodes, run.after.nodes, strict=True))
+
+    def counted(*names: str) -> int:
+        return sum(getattr(b, name) - getattr(a, name) for a, b in nodes for name in names)
+
+    load, waited = samples.kind == Kind.LOAD, samples.weight_ns >= floor_ns
+    missed = int(samples.period[load & waited].sum())
+    assert missed == pytest.approx(counted("load_misses"), rel=0.1)
+    every = counted("load_misses", "store_misses", "prefetched_lines")
+    assert int(samples.period.sum()) == pytest.approx(every, rel=0.1)
 
 
 def test_tiers_have_the_figures_of_the_preset(trace: Trace, machine: Machine) -> None:
