@@ -93,7 +93,7 @@ def _ours(args: argparse.Namespace, slow: Trace, fast: Trace, notes: list[str]) 
             "used: record both with 'setarch -R' (as 'hmd record --tier' does by itself)"
         )
     if heat and not len(runs.fast.page):
-        notes.append("the hottest pages by luck of sampling count as hot: estimates are too low")
+        notes.append("pages that are hot by luck of sampling count as hot: estimates are too low")
     if not model.pairs.enough:
         notes.append(
             "too few pairs of samples to see which misses overlap, so that is guessed from the "

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hmd.cli.output import console, format_bytes, format_share, print_table
+from hmd.cli.output import console, format_bytes, format_seconds, format_share, print_table
 from hmd.machine.process import PAGE_BYTES
 
 if TYPE_CHECKING:
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 NEAR = 0.05
 """How near to all fast is near enough, in the answer to how much memory a program needs."""
+
+FEWEST = 0.001
+"""Regions below this share of the accesses, and of the time, are not worth a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +36,13 @@ class Row:
         """Return it for people."""
         bounds = "-"
         if self.low_s is not None and self.high_s is not None:
-            told = f"{self.low_s:.3f} to {self.high_s:.3f} s"
+            told = f"{format_seconds(self.low_s)} to {format_seconds(self.high_s)}"
             bounds = told if self.low_s < self.high_s else "as recorded"
         return [
             self.layout,
             format_bytes(self.fast_bytes),
             format_share(self.access_share),
-            f"{self.runtime_s:.3f} s",
+            format_seconds(self.runtime_s),
             bounds,
             f"{self.over_all_fast:.3f}",
         ]
@@ -133,8 +136,8 @@ def show(subject: Subject, answer: Answer) -> None:
         priced = answer.schedule
         runtime_ns = priced.estimate.runtime_ns
         console().print(
-            f"{answer.described}: {_seconds(runtime_ns)}, {subject.over_all_fast(runtime_ns):.3f} "
-            f"times all fast; {_seconds(priced.moving_ns)} of it to move {priced.moved:,} pages\n",
+            f"{answer.described}: {_time(runtime_ns)}, {subject.over_all_fast(runtime_ns):.3f} "
+            f"times all fast; {_time(priced.moving_ns)} of it to move {priced.moved:,} pages\n",
             markup=False,
         )
     if answer.phases is not None:
@@ -147,10 +150,10 @@ def _show_phases(described: str, phases: Sequence[Phase]) -> None:
     columns = ["time in the slow run", "predicted", "all slow", "all fast"]
     rows = [
         [
-            f"{phase.from_ns / 1e9:.3f} to {_seconds(phase.to_ns)}",
-            _seconds(phase.runtime_ns),
-            _seconds(phase.all_slow_ns),
-            _seconds(phase.all_fast_ns),
+            f"{_time(phase.from_ns)} to {_time(phase.to_ns)}",
+            _time(phase.runtime_ns),
+            _time(phase.all_slow_ns),
+            _time(phase.all_fast_ns),
         ]
         for phase in phases
     ]
@@ -158,24 +161,30 @@ def _show_phases(described: str, phases: Sequence[Phase]) -> None:
 
 
 def _show_regions(subject: Subject, described: str, regions: Sequence[Region]) -> None:
-    processes = subject.slow.processes
+    processes, runtime = subject.slow.processes, subject.slow.runtime_ns
     columns = ["region", "memory", "accesses", "of it fast", "all fast would save"]
+    told = [r for r in regions if r.access_share >= FEWEST or abs(r.saves_ns) >= FEWEST * runtime]
     rows = [
         [
             region.name,
             format_bytes(region.pages * PAGE_BYTES),
             format_share(region.access_share),
             format_share(region.fast_share),
-            _seconds(region.saves_ns),
+            _time(region.saves_ns),
         ]
-        for region in regions
+        for region in told
     ]
     right = columns[1:]
     if len(processes) > 1:
         columns.insert(1, "process")
-        for row, region in zip(rows, regions, strict=True):
+        for row, region in zip(rows, told, strict=True):
             row.insert(1, f"{processes[region.process].name} ({processes[region.process].pid})")
     print_table(columns, rows, title=f"{described}, by region", right=right)
+    if len(told) < len(regions):
+        console().print(
+            f"and {len(regions) - len(told)} that have less than {format_share(FEWEST)} of the "
+            "accesses and of the time each\n"
+        )
 
 
 def _show_curve(subject: Subject, curve: Sweep) -> None:
@@ -185,7 +194,7 @@ def _show_curve(subject: Subject, curve: Sweep) -> None:
         [
             format_bytes(count * PAGE_BYTES),
             format_share(count / pages),
-            _seconds(runtime_ns),
+            _time(runtime_ns),
             f"{subject.over_all_fast(runtime_ns):.3f}",
             "<- knee" if step == curve.knee else "",
         ]
@@ -207,12 +216,12 @@ def _need(subject: Subject, curve: Sweep) -> list[str]:
         runtime_ns = float(curve.runtime_ns[curve.knee])
         told = [
             f"The knee is at {format_bytes(int(curve.fast_bytes[curve.knee]))} of fast memory: "
-            f"{_seconds(runtime_ns)}, {subject.over_all_fast(runtime_ns):.2f} times all fast; "
+            f"{_time(runtime_ns)}, {subject.over_all_fast(runtime_ns):.2f} times all fast; "
             "more buys less."
         ]
     enough = format_bytes(int(curve.fast_bytes[near]))
     return [*told, f"To be within 5 % of all fast it needs {enough}."]
 
 
-def _seconds(value_ns: float) -> str:
-    return f"{value_ns / 1e9:.3f} s"
+def _time(value_ns: float) -> str:
+    return format_seconds(value_ns / 1e9)

@@ -97,6 +97,13 @@ def format_bytes(value: float | None) -> str:
     return f"{size:.1f} TiB"
 
 
+def format_seconds(value: float | None) -> str:
+    """Return a time as ``1.234 s``, below a second ``123.40 ms``; ``-`` where unknown."""
+    if value is None:
+        return "-"
+    return f"{value:.3f} s" if abs(value) >= 1 else f"{value * 1e3:.2f} ms"
+
+
 def format_share(value: float | None) -> str:
     """Return a share of 0..1 as per cent, ``93.1 %``; ``-`` where unknown."""
     return "-" if value is None else f"{value * 100:.1f} %"
