@@ -1,12 +1,12 @@
 # hmd's front door for developers. Every target does its own set-up; all want root, because the
 # set-up installs Debian packages. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench clean
+.PHONY: help setup demo test lint format bench bench-estimator clean
 PYTHON := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install what the other targets need (Debian 12, root); skips what is there
 	@setup/setup.sh
@@ -29,6 +29,10 @@ format: setup ## Let ruff format and mend what it can
 
 bench: setup ## Measure hmd's own costs on this machine; build/*.json
 	@for script in bench/[a-z]*.py; do $(PYTHON) $$script || exit 1; done
+
+bench-estimator: setup ## The estimator on a suite of real programs; CASES=gups,redis for some
+	@setup/suite.sh
+	@$(PYTHON) bench/suite/estimator.py $(CASES)
 
 clean: ## Remove what was built (not the virtual environment, not the kernel)
 	rm -rf build/setup/native build/demo* build/*.json hmd/_native* hmd/emulate/_timing*

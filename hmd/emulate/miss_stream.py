@@ -1,7 +1,7 @@
 """A recorded stream of what went on behind the last-level cache of one CPU, as columns.
 
 Recorded once by the emulated machine's plugin (plugin/recording.h), replayed by
-``hmd.emulate.replay`` with the program's pages placed in any way. 22 bytes a miss in memory.
+``hmd.emulate.replay`` with the program's pages placed in any way. 24 bytes a miss in memory.
 
 Pages are numbered. Those of the program are told apart by virtual address; the kernel's
 accesses to their frames (clearing, copying) and write-backs count for them. What remains is the
@@ -31,10 +31,10 @@ _RECORD = np.dtype(
         ("vaddr", "<u8"),
         ("line", "<u4"),
         ("paid_hits", "<u4"),
-        ("near_hits", "<u2"),
+        ("near_hits", "<u4"),
         ("depends", "<u2"),
         ("flags", "u1"),
-        ("pad", "u1", (3,)),
+        ("pad", "u1"),
     ]
 )
 
@@ -54,7 +54,7 @@ class MissStream:
     """Misses in order; columns of shape ``(n,)``, but for ``page_address`` of ``(pages,)``.
 
     ``instructions`` is cumulative; ``paid_hits`` are cache hits since the row before that cost
-    time, ``near_hits`` those of them soon after it (timing.h). ``page`` indexes
+    time, ``near_hits`` those of them soon after it, by steps (timing.h). ``page`` indexes
     ``page_address``, ``line`` is that in the page, ``flags`` of ``MissFlag``; ``depends``
     is how many load misses before the one was that a load's address came with, 0 for none.
     ``page_address`` is virtual; of the kernel's own pages it is that of the frame, and they are
@@ -63,7 +63,7 @@ class MissStream:
 
     instructions: npt.NDArray[np.uint64]
     paid_hits: npt.NDArray[np.uint32]
-    near_hits: npt.NDArray[np.uint16]
+    near_hits: npt.NDArray[np.uint32]
     page: npt.NDArray[np.uint32]
     line: npt.NDArray[np.uint8]
     flags: npt.NDArray[np.uint8]

@@ -44,7 +44,7 @@ void recording_observe(void *context, unsigned vcpu, const struct timing_miss *m
 			.vaddr = miss->vaddr,
 			.line = (uint32_t)(miss->paddr / 64),
 			.paid_hits = place ? miss->paid_hits : 0,
-			.near_hits = place ? (uint16_t)miss->near_hits : 0,
+			.near_hits = place ? miss->near_hits : 0,
 			.depends = (uint16_t)miss->depends,
 			.flags = (uint8_t)miss->flags,
 		};

@@ -19,10 +19,10 @@ struct recorded_miss {
 	uint64_t vaddr;
 	uint32_t line;        /* physical address / 64 */
 	uint32_t paid_hits;
-	uint16_t near_hits;
+	uint32_t near_hits;
 	uint16_t depends;
 	uint8_t flags;
-	uint8_t pad[3];
+	uint8_t pad;
 };
 
 _Static_assert(sizeof(struct recorded_miss) == 32, "layout");

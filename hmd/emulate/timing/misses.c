@@ -2,43 +2,53 @@
 
 /* Where the replay is in the stream's instructions, and what its cache hits have cost so far. */
 struct progress {
-	uint64_t from, to;    /* instructions of the last miss and of the next */
-	uint64_t near_end;    /* up to here hits count as near the last miss */
-	double near, far;     /* hits an instruction before and after that */
-	double charged;       /* hits paid for */
+	uint64_t from, to;  /* instructions of the last miss and of the next */
+	uint32_t hits;      /* between the two */
+	uint32_t near;      /* those of them in the steps after the first, as in struct timing_miss */
+	uint32_t charged_ps;
 };
 
-static struct progress progress_between(uint64_t from, uint64_t to, uint32_t hits, uint32_t near)
+static double near_hits(const struct progress *progress, unsigned step)
 {
-	uint64_t near_end = to - from > TIMING_NEAR_INSTRUCTIONS ? from + TIMING_NEAR_INSTRUCTIONS
-								 : to;
-	struct progress progress = {.from = from, .to = to, .near_end = near_end};
-
-	if (near_end == to)
-		near = hits;
-	if (near_end > from)
-		progress.near = near / (double)(near_end - from);
-	if (to > near_end)
-		progress.far = (hits - near) / (double)(to - near_end);
-	return progress;
+	return progress->near >> TIMING_NEAR_BITS * step & TIMING_NEAR_MOST;
 }
 
 /*
- * Hits are not recorded one by one: they are taken to lie evenly, near a miss and far from it.
- * When each is paid matters, since it hides a part of the miss that is on its way.
+ * Hits up to an instruction. They are not recorded one by one: they are taken to lie evenly in
+ * each step after a miss, and beyond the steps. When each is paid matters, since it hides a part
+ * of the miss that is on its way.
  */
+static double hits_until(const struct progress *progress, uint64_t instructions)
+{
+	uint64_t start = progress->from;
+	double hits = 0, left = progress->hits;
+
+	if (instructions >= progress->to)
+		return progress->hits;
+	for (unsigned step = 0; step < TIMING_NEAR_STEPS; step++) {
+		double here = near_hits(progress, step);
+
+		if (instructions < start + TIMING_NEAR_STEP)
+			return hits + here * (double)(instructions - start) / TIMING_NEAR_STEP;
+		hits += here;
+		left -= here;
+		start += TIMING_NEAR_STEP;
+	}
+	return hits + left * (double)(instructions - start) / (double)(progress->to - start);
+}
+
 static void charge_hits(struct timing *timing, struct vcpu *vcpu, struct progress *progress,
 			uint64_t instructions)
 {
-	double near = instructions < progress->near_end ? instructions : progress->near_end;
-	double due = (near - progress->from) * progress->near;
+	uint32_t due_ps;
 
-	if (instructions > progress->near_end)
-		due += (instructions - progress->near_end) * progress->far;
-	if (due <= progress->charged)
+	if (!progress->hits)
 		return;
-	vcpu->offset_ps += (uint64_t)((due - progress->charged) * timing->params.llc_hit_ps + 0.5);
-	progress->charged = due;
+	due_ps = (uint32_t)(hits_until(progress, instructions) * timing->params.llc_hit_ps);
+	if (due_ps <= progress->charged_ps)
+		return;
+	vcpu->offset_ps += due_ps - progress->charged_ps;
+	progress->charged_ps = due_ps;
 }
 
 /* Up to the next miss: whatever was due meanwhile, at its time. */
@@ -56,7 +66,7 @@ static void advance(struct timing *timing, struct vcpu *vcpu, struct progress *p
 }
 
 uint64_t timing_replay_misses(struct timing *timing, uint64_t count, const uint64_t *instructions,
-			      const uint32_t *paid_hits, const uint16_t *near_hits,
+			      const uint32_t *paid_hits, const uint32_t *near,
 			      const uint32_t *page,
 			      const uint8_t *line, const uint8_t *flags, const uint16_t *depends,
 			      const uint64_t *page_paddr, uint32_t *latency_ps,
@@ -77,8 +87,12 @@ uint64_t timing_replay_misses(struct timing *timing, uint64_t count, const uint6
 		unsigned node = node_of(&timing->params, access.paddr);
 		struct arrival address = {0}, data;
 
-		progress = progress_between(instructions[i ? i - 1 : 0], instructions[i],
-					    paid_hits[i], near_hits[i]);
+		progress = (struct progress){
+			.from = instructions[i ? i - 1 : 0],
+			.to = instructions[i],
+			.hits = paid_hits[i],
+			.near = near[i],
+		};
 		advance(timing, vcpu, &progress);
 		if (clock_ps)
 			clock_ps[i] = vcpu_now(timing, vcpu, instructions[i]) - vcpu->jumped_ps;

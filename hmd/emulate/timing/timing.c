@@ -63,6 +63,16 @@ static void access_memory(struct timing *timing, struct vcpu *vcpu,
 	load_pending(vcpu, access, data);
 }
 
+/* Of a hit that costs time: how soon after the last miss it came. */
+static void count_near(struct vcpu *vcpu, uint64_t after)
+{
+	uint32_t shift = TIMING_NEAR_BITS * (uint32_t)(after / TIMING_NEAR_STEP);
+
+	if (after < TIMING_NEAR_STEP * TIMING_NEAR_STEPS &&
+	    (vcpu->near_hits >> shift & TIMING_NEAR_MOST) < TIMING_NEAR_MOST)
+		vcpu->near_hits += 1u << shift;
+}
+
 static void access_llc_hit(struct timing *timing, struct vcpu *vcpu,
 			   const struct line_access *access, bool covered,
 			   struct timing_outcome *outcome)
@@ -72,7 +82,7 @@ static void access_llc_hit(struct timing *timing, struct vcpu *vcpu,
 	if (covered)
 		return; /* the prefetcher has brought it to L1 */
 	vcpu->paid_hits++;
-	vcpu->near_hits += access->instructions - vcpu->observed_at <= TIMING_NEAR_INSTRUCTIONS;
+	count_near(vcpu, access->instructions - vcpu->observed_at);
 	vcpu->offset_ps += timing->params.llc_hit_ps;
 	outcome->latency_ps = timing->params.llc_hit_ps;
 	if (!access->store)

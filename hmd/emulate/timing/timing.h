@@ -137,15 +137,19 @@ struct timing_miss {
 	uint64_t paddr;
 	/*
 	 * Hits in the last-level cache since the one before that cost time, and how many of them
-	 * in its next TIMING_NEAR_INSTRUCTIONS: those hide a part of it.
+	 * in each of its next TIMING_NEAR_STEPS steps of TIMING_NEAR_STEP instructions, in
+	 * TIMING_NEAR_BITS each, the first lowest: those hide a part of it.
 	 */
 	uint32_t paid_hits, near_hits;
 	uint32_t depends;         /* a load's address came with the load miss so many before; 0: none */
 	uint32_t flags;           /* enum timing_access_flags */
 };
 
-/* About a reorder window. */
-#define TIMING_NEAR_INSTRUCTIONS 256
+/* Together about a reorder window. */
+#define TIMING_NEAR_STEP 32
+#define TIMING_NEAR_STEPS 8
+#define TIMING_NEAR_BITS 4
+#define TIMING_NEAR_MOST 15
 /* Farther back, an address counts as known. The largest reorder window holds fewer misses. */
 #define TIMING_MAX_DEPENDENCE 1023
 
@@ -161,7 +165,7 @@ void timing_observe(struct timing *timing, timing_observer *observer, void *cont
  * was issued) are filled in. Returns busy_ps after the last one.
  */
 uint64_t timing_replay_misses(struct timing *timing, uint64_t count, const uint64_t *instructions,
-			      const uint32_t *paid_hits, const uint16_t *near_hits,
+			      const uint32_t *paid_hits, const uint32_t *near_hits,
 			      const uint32_t *page,
 			      const uint8_t *line, const uint8_t *flags, const uint16_t *depends,
 			      const uint64_t *page_paddr, uint32_t *latency_ps,

@@ -37,7 +37,7 @@ struct vcpu {
 	struct arrival l1_ready[L1_LINES]; /* when a line on its way arrives */
 	uint64_t load_misses;   /* that waited for memory, the kernel's too: the last one's number */
 	uint32_t paid_hits;     /* of the last-level cache, since a miss was observed */
-	uint32_t near_hits;     /* those of them soon after it */
+	uint32_t near_hits;     /* those of them soon after it: counts by step, timing.h */
 	uint64_t observed_at;   /* its instruction count */
 	bool halted;
 	struct chase chase;

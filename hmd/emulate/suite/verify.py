@@ -1,0 +1,88 @@
+"""Showing that a replay equals a real run: programs in the guest, pages placed by its kernel.
+
+A program runs under a memory policy (bound, interleaved, or interleaved by weight), with its
+misses recorded for one thing only: where each page was placed. The stream that was recorded once,
+replayed with its pages in those tiers, has to take the time that the guest took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from hmd.emulate.memory_layout import node_ranges
+from hmd.emulate.miss_stream import Recording
+from hmd.emulate.preset import Preset
+from hmd.emulate.suite.guest import Placement, Policy, guest, run_in
+from hmd.emulate.suite.inputs import Command
+from hmd.emulate.suite.layouts import Layout, tiers_of
+from hmd.emulate.suite.truth import Recorded, replayed
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """One placement: the time in the guest and that of the replay; pages fast, as shares."""
+
+    program: str
+    preset: str
+    placement: str
+    fast_share: float
+    guest_s: float
+    replay_s: float
+
+    @property
+    def error(self) -> float:
+        """The replay's, as a share of the guest's time."""
+        return self.replay_s / self.guest_s - 1
+
+
+def placements(preset: Preset) -> tuple[Placement, ...]:
+    """Return the policies under which programs are verified on a preset."""
+    fast, slow = tiers_of(preset)
+    both = (0, 1)
+
+    def weighted(fast_pages: int, slow_pages: int) -> Placement:
+        weight = {fast: fast_pages, slow: slow_pages}
+        return Placement(Policy.WEIGHTED, both, tuple(weight[node] for node in both))
+
+    return (
+        Placement(Policy.BIND, (slow,)),
+        Placement(Policy.BIND, (fast,)),
+        Placement(Policy.INTERLEAVE, both),
+        weighted(1, 3),
+        weighted(3, 1),
+    )
+
+
+def verify(program: Recorded, command: Command, preset: Preset) -> Iterator[Verified]:
+    """Run a program in the guest under each policy, and replay it likewise."""
+    with guest(preset, command) as machine:
+        for placement in placements(preset):
+            run = run_in(machine, command, placement)
+            assert run.recording is not None
+            layout = placed(program, run.recording, preset)
+            yield Verified(
+                program.name,
+                preset.name,
+                str(placement),
+                float(layout.mean()),
+                run.busy_s,
+                replayed(program.stream, preset, layout) * 1e-12,
+            )
+
+
+def placed(program: Recorded, recording: Recording, preset: Preset) -> Layout:
+    """Return which of a stream's pages lay in the fast tier in another recording of its program.
+
+    Pages that the other does not have are taken to be slow.
+    """
+    fast, _ = tiers_of(preset)
+    start, end = node_ranges([node.size for node in preset.nodes])[fast]
+    theirs = recording.stream.page_address[: recording.stream.user_pages]
+    frame = recording.page_paddr[: recording.stream.user_pages]
+    ours = program.stream.page_address[: program.stream.user_pages]
+    place = np.minimum(np.searchsorted(theirs, ours), len(theirs) - 1)
+    known = theirs[place] == ours
+    return known & (frame[place] >= np.uint64(start)) & (frame[place] < np.uint64(end))
