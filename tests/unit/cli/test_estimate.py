@@ -76,7 +76,7 @@ def answer(capsys: Capture, *words: str) -> dict[str, Any]:
 
 
 def test_a_layout_as_json(files: list[str], capsys: Capture) -> None:
-    told = answer(capsys, *files, "--hot-first", "25%")
+    told = answer(capsys, *files, "--hot-first", "25%", "--cut-by", "time")
     assert {key: told[key] for key in ("model", "cut_by", "windows", "clock", "notes")} == {
         "model": "hmd",
         "cut_by": "time",
@@ -163,7 +163,7 @@ def test_a_sweep_answers_how_much_memory_a_program_needs(
     assert out.count("<- knee") == 1
     assert "The knee is at " in out
     assert "To be within 5 % of all fast it needs " in out
-    write_trace(tmp_path / "near", replace(SLOW, ending=Ending(0, 205_000_000, 0)))
+    write_trace(tmp_path / "near", made("slow", 160, 205, 1))
     assert main(["estimate", str(tmp_path / "near"), files[1], "--sweep"]) == Exit.OK
     assert "needs no fast memory" in capsys.readouterr().out
 
