@@ -163,9 +163,8 @@ def test_loads_close_together_are_sampled_both(run: Run) -> None:
     apart = np.diff(samples.instructions[rows].astype(np.int64))
     other = samples.address[rows][1:] != samples.address[rows][:-1]
     near = (apart < REORDER_WINDOW) & other
-    assert near.sum() > 10, (len(rows), near.sum())
-    # Else it would be one counter, whose samples are a period apart.
-    assert near.mean() < 0.5
+    # Of one counter alone none would be.
+    assert 0.05 < near.mean() < 0.5, (len(rows), near.sum())
 
 
 def test_rows_stand_for_all_misses_that_the_machine_counted(run: Run) -> None:
