@@ -103,7 +103,7 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         "--cut-by",
         choices=("time", "accesses", "instructions"),
         help="what windows are equal parts of, in each run "
-        "(default: instructions where both traces have counts, else time; isc22: time)",
+        "(default: instructions where both traces have counts, else accesses; isc22: time)",
     )
     group.add_argument(
         "--windows", type=_count, metavar="N", help="hmd: windows of a run (default 60)"

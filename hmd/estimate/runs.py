@@ -1,9 +1,10 @@
 """The two recorded runs of a program as the model takes them: windows that match, and columns.
 
 Both runs are cut where equally many instructions were executed, where that was counted, so that
-a window is the same piece of work in both; else in equal parts of time. A row is a sampled
-access, of one ``Access``: a core waits for loads that memory answers, and for fill buffers that
-stores hold as long; what a prefetcher had fetched only moves lines.
+a window is the same piece of work in both; else in equal parts of their accesses (by time, a
+phase that misses would be matched with one that does not). A row is a sampled access, of one
+``Access``: a core waits for loads that memory answers, and for fill buffers that stores hold as
+long; what a prefetcher had fetched only moves lines.
 
 Pairs are samples of two counters of one event with different periods that fell so close together
 (within a reorder window) that their misses were under way at once: they tell which misses
@@ -131,7 +132,7 @@ def side_by_side(
     """
     if cut_by is None:
         counted = _counted(slow) and _counted(fast)
-        cut_by = CutBy.INSTRUCTIONS if counted else CutBy.TIME
+        cut_by = CutBy.INSTRUCTIONS if counted else CutBy.ACCESSES
     pages = index_pages(slow, fast)
     same = same_addresses(pages)
     speeds = speeds or TierSpeeds.of(slow.about)

@@ -85,4 +85,5 @@ def placed(program: Recorded, recording: Recording, preset: Preset) -> Layout:
     ours = program.stream.page_address[: program.stream.user_pages]
     place = np.minimum(np.searchsorted(theirs, ours), len(theirs) - 1)
     known = theirs[place] == ours
-    return known & (frame[place] >= np.uint64(start)) & (frame[place] < np.uint64(end))
+    inside = (frame[place] >= np.uint64(start)) & (frame[place] < np.uint64(end))
+    return np.asarray(known & inside)

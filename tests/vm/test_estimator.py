@@ -1,0 +1,82 @@
+"""The estimator against the truth, end to end: two programs recorded in the guest, a few layouts.
+
+A boot of its own a program: the machine that records has no ticks on the program's CPU and is
+not paced. The whole suite is judged by `make bench-estimator`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hmd.emulate.preset import load
+from hmd.emulate.suite.evaluate import (
+    Case,
+    case_of,
+    ends_of,
+    heat_of,
+    judge_model,
+    judge_published,
+    traces_of,
+)
+from hmd.emulate.suite.guest import Placement, Policy, guest, run_in, widest_core
+from hmd.emulate.suite.inputs import prepare
+from hmd.emulate.suite.layouts import mixed_layouts
+from hmd.emulate.suite.program import load_program
+from hmd.emulate.suite.sampled import Sampling
+from hmd.emulate.suite.truth import RECORDED_ON, Recorded, replayed
+from hmd.emulate.suite.verify import placed
+
+PROGRAMS = ("gups", "xslookup")
+PARTS = (20, 50, 80)
+INTERLEAVED = Placement(Policy.INTERLEAVE, (0, 1))
+
+
+@pytest.fixture(scope="module", params=PROGRAMS)
+def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """A program's stream, and that it takes as long replayed as in the guest."""
+    folder = tmp_path_factory.mktemp("suite")
+    command = prepare(load_program(request.param), folder)
+    preset = load(RECORDED_ON)
+    with guest(widest_core(preset), command) as machine:
+        run = run_in(machine, command, INTERLEAVED)
+        assert run.recording is not None
+        found = Recorded(request.param, run.recording.stream, run.host_s)
+        layout = placed(found, run.recording, preset)
+        assert 0.4 < layout.mean() < 0.6
+        replay_s = replayed(found.stream, widest_core(preset), layout) * 1e-12
+        assert replay_s == pytest.approx(run.busy_s, rel=0.02)
+    return found
+
+
+@pytest.mark.timeout(600)
+def test_half_the_error_of_the_published_formula(program: Recorded) -> None:
+    preset, stream = load("dram-pm"), program.stream
+    ends = ends_of(stream, preset)
+    assert ends.slow_ps > 1.5 * ends.fast_ps
+    address = stream.page_address[: stream.user_pages]
+    layouts = mixed_layouts(address, heat_of(stream, ends, preset), parts=PARTS)
+    truth = {name: replayed(stream, preset, each) * 1e-12 for name, each in layouts.items()}
+
+    def case(sampling: Sampling) -> Case:
+        return case_of(stream, preset, traces_of(stream, ends, preset, sampling), layouts, truth)
+
+    usual = case(Sampling())
+    ours = judge_model(usual)
+    assert ours.mean < 0.05
+    assert ours.mean < min(judge_published(usual, windows).mean for windows in (1, 20)) / 2
+    assert ours.regret < 0.01
+    # Records that are lost, in bursts, are known to be lost.
+    assert judge_model(case(Sampling(loss=0.2))).mean < 0.06
+
+
+def test_both_runs_are_met(program: Recorded) -> None:
+    preset, stream = load("dram-pm"), program.stream
+    ends = ends_of(stream, preset)
+    none = np.zeros(stream.user_pages, np.bool_)
+    layouts = {"slow": none, "fast": ~none}
+    truth = {"slow": ends.slow_ps * 1e-12, "fast": ends.fast_ps * 1e-12}
+    met = judge_model(
+        case_of(stream, preset, traces_of(stream, ends, preset, Sampling()), layouts, truth)
+    )
+    assert met.worst < 0.005
