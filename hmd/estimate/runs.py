@@ -193,7 +193,7 @@ def _run(
     rows = np.bincount(window[load], minlength=count)
     total_ns = np.bincount(window[load], weight[load], count)
     mean_ns = float(weight[load].mean()) if load.any() else 0.0
-    first, second = _pairs(trace, access == Access.LOAD, near)
+    first, second = _pairs(trace, access == Access.LOAD, near, floor_ns)
     return Run(
         page,
         window,
@@ -209,15 +209,27 @@ def _run(
 
 
 def _pairs(
-    trace: Trace, load: npt.NDArray[np.bool_], near: int
+    trace: Trace, load: npt.NDArray[np.bool_], near: int, near_ns: float
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return neighbours among a CPU's loads from memory that were executed within a window."""
+    """Return neighbours among a CPU's loads from memory that were executed within a window.
+
+    Where samples carry no counts of instructions, those are meant that were less than half an
+    idle latency apart: a window that is full waits for longer.
+    """
     samples = trace.samples
-    rows = np.flatnonzero(load & (samples.instructions > 0))
-    rows = rows[np.lexsort((samples.instructions[rows], samples.cpu[rows]))]
-    counted, cpu, address = samples.instructions[rows], samples.cpu[rows], samples.address[rows]
-    apart = counted[1:] - counted[:-1]
+    if samples.instructions.any():
+        rows, order, most = np.flatnonzero(load & (samples.instructions > 0)), "instructions", near
+    elif trace.about.get("pairs"):
+        rows, order, most = np.flatnonzero(load), "time_ns", int(near_ns)
+    else:
+        # One counter: what looks near has a clock that steps, or is luck.
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    place = getattr(samples, order)[rows]
+    sequence = np.lexsort((place, samples.cpu[rows]))
+    rows, place = rows[sequence], place[sequence]
+    cpu, address = samples.cpu[rows], samples.address[rows]
+    apart = place[1:] - place[:-1]
     # The same access, sampled by both counters, is no pair.
     same = (apart == 0) & (address[1:] == address[:-1])
-    first = np.flatnonzero((cpu[1:] == cpu[:-1]) & (apart < near) & ~same)
+    first = np.flatnonzero((cpu[1:] == cpu[:-1]) & (apart < most) & ~same)
     return rows[first], rows[first + 1]
