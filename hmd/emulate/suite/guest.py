@@ -125,7 +125,7 @@ def _execute(machine: Machine, command: Command, placement: Placement) -> None:
     if command.load:
         said.extend(_serve(machine, command))
     code = job.wait(_TIMEOUT_S)
-    if command.expect not in said.decode(errors="replace"):
+    if code != command.exit_status or command.expect not in said.decode(errors="replace"):
         last = (wrong.decode(errors="replace").strip() or "it said nothing").splitlines()[-1]
         raise HmdError(f"{command.argv[0]} exited with {code} and did not do its work: {last}")
 
@@ -139,6 +139,8 @@ def _serve(machine: Machine, command: Command) -> bytes:
             raise HmdError(f"{command.argv[0]} did not serve within a minute")
         time.sleep(0.1)
     done = machine.run([*beside, *command.load], env=BASE_ENVIRONMENT, timeout=_TIMEOUT_S)
+    if done.returncode:
+        raise HmdError(f"{command.load[0]} exited with {done.returncode}: {done.stderr.strip()}")
     return done.stdout.encode()
 
 
