@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from estimator_picture import draw
 
 from hmd.emulate.preset import Preset, load
 from hmd.emulate.suite.evaluate import (
@@ -39,7 +40,8 @@ from hmd.emulate.suite.evaluate import (
 from hmd.emulate.suite.layouts import mixed_layouts
 from hmd.emulate.suite.program import program_names
 from hmd.emulate.suite.sampled import Sampling
-from hmd.emulate.suite.truth import Recorded, recorded, require_same_cache, runtimes
+from hmd.emulate.suite.truth import RECORDED_ON, Recorded, recorded, require_same_cache, runtimes
+from hmd.emulate.suite.verify import Verified, verified
 from hmd.errors import HmdError
 from hmd.estimate.mass import add_slow
 from hmd.estimate.model import Coefficients, Terms, build_model
@@ -52,6 +54,8 @@ COMMITTED = ROOT / "docs" / "results" / "estimator.json"
 FOLDER = ROOT / "build" / "suite"
 
 PRESETS = ("dram-pm", "dram-cxl", "hbm-dram")
+VERIFIED = ("betweenness", "cg", "gups", "stream", "xslookup")
+"""Programs whose replays are compared with runs in the guest: quick ones, alike in no habit."""
 PERIODS = (67, 199, 997, 4999)
 SEEDS = (2, 3)
 LOSS = 0.2
@@ -106,20 +110,27 @@ def main() -> int:
         print(f"[{passed // 60}:{passed % 60:02}] {line}", file=sys.stderr, flush=True)
 
     judged: list[Judged] = []
+    shown: list[Verified] = []
     failed: dict[str, str] = {}
     for number, name in enumerate(names, 1):
         say(f"{name} ({number} of {len(names)})")
         try:
             program = recorded(name, FOLDER, say)
             judged += [judge(program, load(preset), say) for preset in PRESETS]
+            if name in VERIFIED:
+                shown += verified(program, load(RECORDED_ON), FOLDER, say)
         except HmdError as error:
             say(f"{name}: {error}")
             failed[name] = str(error)
     if not judged:
         return 1
-    document = summary(judged, failed)
+    document = summary(judged, failed) | {
+        "verified": [asdict(each) | {"error": each.error} for each in shown],
+        "verified_worst": max((abs(each.error) for each in shown), default=None),
+    }
     OUTPUT.parent.mkdir(exist_ok=True)
     OUTPUT.write_text(json.dumps(document, indent=1) + "\n")
+    draw(document, OUTPUT.with_suffix(".png"))
     show(document, json.loads(COMMITTED.read_text()) if COMMITTED.exists() else None)
     return 1 if failed else 0
 
@@ -303,6 +314,11 @@ def show(document: Mapping[str, Any], committed: Mapping[str, Any] | None) -> No
     for key in ("mean_error", "max_error", "isc22_mean_error", "best_layout_regret_max"):
         beside = f" (committed {committed[key]:.2%})" if committed else ""
         print(f"{key:24} {document[key]:8.2%}{beside}")
+    for each in document["verified"]:
+        print(
+            f"replay and guest: {each['program']:12} {each['placement']:20} "
+            f"{each['guest_s']:.4f} s {each['replay_s']:.4f} s {each['error']:+.2%}"
+        )
     print(f"samples a second         {document['samples_per_second']:,.0f}")
     print(
         f"over the emulated run    {document['speedup_over_run']:,.0f} x, "

@@ -7,8 +7,11 @@ replayed with its pages in those tiers, has to take the time that the guest took
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -16,9 +19,10 @@ from hmd.emulate.memory_layout import node_ranges
 from hmd.emulate.miss_stream import Recording
 from hmd.emulate.preset import Preset
 from hmd.emulate.suite.guest import Placement, Policy, guest, run_in
-from hmd.emulate.suite.inputs import Command
+from hmd.emulate.suite.inputs import Command, prepare
 from hmd.emulate.suite.layouts import Layout, tiers_of
-from hmd.emulate.suite.truth import Recorded, replayed
+from hmd.emulate.suite.program import load_program
+from hmd.emulate.suite.truth import Recorded, program_digest, replayed
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,22 @@ def placements(preset: Preset) -> tuple[Placement, ...]:
         weighted(1, 3),
         weighted(3, 1),
     )
+
+
+def verified(
+    program: Recorded, preset: Preset, folder: Path, say: Callable[[str], None]
+) -> list[Verified]:
+    """Return a program's verification, run in the guest where the folder has none yet."""
+    digest = hashlib.sha256(preset.model_dump_json().encode())
+    digest.update(program_digest(program.name).encode())
+    path = folder / "verified" / f"{program.name}-{preset.name}-{digest.hexdigest()[:12]}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        say(f"{program.name} on {preset.name}: verifying replays in the emulated machine")
+        command = prepare(load_program(program.name), folder / "inputs")
+        found = [asdict(each) for each in verify(program, command, preset)]
+        path.write_text(json.dumps(found))
+    return [Verified(**each) for each in json.loads(path.read_text())]
 
 
 def verify(program: Recorded, command: Command, preset: Preset) -> Iterator[Verified]:
