@@ -129,7 +129,7 @@ def show(subject: Subject, answer: Answer) -> None:
     if answer.curve is not None:
         _show_curve(subject, answer.curve)
         return
-    columns = ["layout", "fast memory", "accesses there", "runtime", "95 % interval"]
+    columns = ["layout", "fast memory", "accesses there", "runtime", "90 % interval"]
     columns.append("over all fast")
     print_table(columns, [row.cells() for row in answer.rows], right=columns[1:])
     if answer.schedule is not None:

@@ -12,8 +12,8 @@ the slow tier is more than its bandwidth, reads and writes apart. That is so whe
 ``streams`` pages under way are slow, or the slow tier's share of the traffic alone takes longer
 than the window.
 
-The coefficients of ``Coefficients`` are fitted over the programs of ``make bench-estimator``; its
-figures are with those fitted without the program that is predicted.
+The defaults of ``Coefficients`` were chosen on ten programs of the suite; ``make
+bench-estimator`` judges each program with those that are best on all the others.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from hmd.estimate.runs import Access, Run, Runs
 
 Floats = npt.NDArray[np.float64]
 
-LINE_BYTES = 64
 FILL_BUFFERS = 12
 _ROUNDS = 8
 

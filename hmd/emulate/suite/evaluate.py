@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hmd.emulate.miss_stream import MissOutcomes, MissStream
+from hmd.emulate.miss_stream import PAGE_BYTES, MissOutcomes, MissStream
 from hmd.emulate.preset import Preset
 from hmd.emulate.suite.layouts import Layout
 from hmd.emulate.suite.sampled import Sampling, sampled_run
@@ -89,7 +89,8 @@ def heat_of(stream: MissStream, ends: Ends, preset: Preset) -> npt.NDArray[np.fl
     """Return pages' heat as a daemon knows it, from a sampled run of its own."""
     trace = sampled_run(stream, ends.slow, ends.slow_ps, preset, Sampling(seed=HEAT_SEED))
     address = stream.page_address[: stream.user_pages]
-    page = np.searchsorted(address, trace.samples.address & ~np.uint64(4095))
+    start = trace.samples.address // np.uint64(PAGE_BYTES) * np.uint64(PAGE_BYTES)
+    page = np.searchsorted(address, start)
     return np.bincount(page, minlength=len(address)).astype(np.float64)
 
 

@@ -37,7 +37,6 @@ _TIMEOUT_S = 900
 class Policy(StrEnum):
     """Memory policies of set_mempolicy(2)."""
 
-    DEFAULT = "default"
     BIND = "bind"
     INTERLEAVE = "interleave"
     WEIGHTED = "weighted"

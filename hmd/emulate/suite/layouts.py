@@ -12,14 +12,13 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hmd.emulate.miss_stream import MissStream
+from hmd.emulate.miss_stream import PAGE_BYTES, MissStream
 from hmd.emulate.preset import Preset
 from hmd.emulate.timing_params import timing_params
 
 Layout = npt.NDArray[np.bool_]
 
 PARTS = tuple(range(10, 100, 10))
-_PAGE = np.uint64(4096)
 _GAP_BYTES = 1 << 20  # mappings are told apart by gaps of this size
 _MAPPINGS = 4
 _SMALLEST = 0.02
@@ -37,7 +36,7 @@ def frames(stream: MissStream, preset: Preset, layout: Layout) -> npt.NDArray[np
     fast, slow = (np.uint64(timing_params(preset).nodes[n].phys_start) for n in tiers_of(preset))
     start = np.full(stream.pages, slow, np.uint64)
     start[: stream.user_pages][layout] = fast
-    return start + (np.arange(stream.pages, dtype=np.uint64) + _FIRST_FRAME) * _PAGE
+    return start + (np.arange(stream.pages, dtype=np.uint64) + _FIRST_FRAME) * np.uint64(PAGE_BYTES)
 
 
 def mixed_layouts(

@@ -1,7 +1,7 @@
 /*
  * Runs a command on one CPU, with its memory placed by a policy and its addresses not randomised.
  *
- *   placed CPU default|bind|interleave|weighted NODES COMMAND...
+ *   placed CPU bind|interleave|weighted NODES COMMAND...
  *
  * NODES is a mask, 1 for node 0 and 3 for nodes 0 and 1. `weighted` takes pages by turns as
  * /sys/kernel/mm/mempolicy/weighted_interleave/nodeN says (Linux 6.9). Does in one small process
@@ -20,7 +20,7 @@
 static const struct {
 	const char *name;
 	int mode; /* set_mempolicy(2) */
-} policies[] = {{"default", 0}, {"bind", 2}, {"interleave", 3}, {"weighted", 6}};
+} policies[] = {{"bind", 2}, {"interleave", 3}, {"weighted", 6}};
 
 static int policy_named(const char *name)
 {
@@ -48,13 +48,12 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	int mode = policy_named(argv[2]);
-	unsigned long nodes = mode ? strtoul(argv[3], NULL, 0) : 0;
+	unsigned long nodes = strtoul(argv[3], NULL, 0);
 
 	CPU_ZERO(&cpus);
 	CPU_SET(strtoul(argv[1], NULL, 10), &cpus);
 	require(sched_setaffinity(0, sizeof(cpus), &cpus), "sched_setaffinity");
-	require(syscall(SYS_set_mempolicy, mode, mode ? &nodes : NULL, mode ? 64UL : 0UL),
-		"set_mempolicy");
+	require(syscall(SYS_set_mempolicy, mode, &nodes, 64UL), "set_mempolicy");
 	require(personality(ADDR_NO_RANDOMIZE), "personality");
 	execvp(argv[4], argv + 4);
 	require(-1, argv[4]);

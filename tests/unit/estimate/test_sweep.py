@@ -64,7 +64,8 @@ def test_an_interval_holds_its_estimate_and_shrinks_with_samples(
     run_of: Callable[..., Trace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # That of the model does not.
-    monkeypatch.setattr(sys.modules[Interval.__module__], "MODEL_ERROR", 0.0)
+    for error in ("GAIN_ERROR", "RUNTIME_ERROR"):
+        monkeypatch.setattr(sys.modules[Interval.__module__], error, 0.0)
 
     def width(samples: int) -> float:
         slow, fast = (run_of(ns, ms, 3, samples) for ns, ms in ((300, 400), (100, 200)))
