@@ -20,6 +20,7 @@ from hmd.machine.process import PROC, ProcessId, alive, read_stat
 from hmd.machine.processes import ProcessWatcher
 from hmd.machine.targets import TargetSpec
 from hmd.machine.threads import ThreadTimes, last_cpu, thread_times
+from hmd.trace.exit_watch import ExitWatch
 from hmd.trace.placement import PlacementLog, resident
 from hmd.trace.sources import Moment, Sources
 from hmd.trace.trace import Losses, TracedProcess
@@ -199,22 +200,20 @@ class Recorder:
         Children that outlive the first process are recorded until the last has ended. What
         /proc tells of the first process should stay until this returns.
         """
-        first_ended = False
         self.ended = None
-        while time.monotonic() < until_s and not self._stopped:
-            left_s = min(self._settings.interval_s, max(0.0, until_s - time.monotonic()))
-            cpu = None
-            if first_ended:
-                time.sleep(left_s)
-            elif ended(left_s):
-                first_ended = True
-                # Where each CPU has a clock, the end is by that of the CPU that it ended on.
-                cpu = last_cpu(self._root.pid, self._proc)
-            now = self._sources.now(cpu)
-            self.look()
-            if first_ended and not any(alive(p, self._proc) for p in self._tracked):
-                self.ended = now
-                break
+        with ExitWatch(self._root.pid, ended, self._sources, self._proc) as watch:
+            first_ended: Moment | None = None
+            while time.monotonic() < until_s and not self._stopped:
+                left_s = min(self._settings.interval_s, max(0.0, until_s - time.monotonic()))
+                if first_ended is None:
+                    seen = first_ended = watch.wait(left_s)
+                else:
+                    time.sleep(left_s)
+                    seen = self._sources.now()
+                self.look()
+                if seen and not any(alive(p, self._proc) for p in self._tracked):
+                    self.ended = seen
+                    break
         self._read()
 
     def _read(self) -> None:

@@ -126,9 +126,10 @@ def test_the_runtime_is_what_the_programs_cpu_modelled(run: Run, machine: Machin
     # million accesses take modelled milliseconds, whatever the host is busy with.
     assert said_ns[0] - trace.begin_ns < 40e6
     assert end_ns - said_ns[-1] < 40e6
+    # It begins on the recorder's CPU, whose clock goes on with the recorder's own work; from where
+    # taskset has moved it, its CPU does nothing else.
     busy_ns = (run.after.busy_ps - run.before.busy_ps) / 1000
-    # It begins on the recorder's CPU, up to where taskset moves it.
-    assert trace.runtime_ns < busy_ns + 20e6
+    assert end_ns - said_ns[0] < busy_ns
     assert trace.ending is not None and trace.ending.elapsed_ns is not None
     assert trace.ending.elapsed_ns > 0.95 * machine.shared.dilation * trace.runtime_ns
 
