@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from hmd.estimate import Estimate, Layout, Model, PageIndex, Sweep
+    from hmd.trace.large import TraceFile
     from hmd.trace.trace import Trace
 
 ISC22_WINDOW_MS = 50.0
@@ -25,7 +26,8 @@ ISC22_WINDOW_MS = 50.0
 class Subject:
     """A program's two runs, ready to be asked; ``model`` is None for the published formula.
 
-    ``slow_ns`` and ``fast_ns`` are by window, ``accesses`` by page: those that price it.
+    ``slow`` and ``fast`` are the traces' outlines. ``slow_ns`` and ``fast_ns`` are by window,
+    ``accesses`` by page: those that price it.
     """
 
     slow: Trace
@@ -67,17 +69,17 @@ def read_subject(args: argparse.Namespace) -> Subject:
     Raises HmdError where they cannot be read or do not go together.
     """
     from hmd.estimate import check
-    from hmd.trace.reader import read_trace
+    from hmd.trace.large import TraceFile
 
-    slow, fast = read_trace(args.slow), read_trace(args.fast)
-    notes = check(slow, fast, (str(args.slow), str(args.fast)))
+    slow, fast = TraceFile(args.slow), TraceFile(args.fast)
+    notes = check(slow.outline, fast.outline, (str(args.slow), str(args.fast)))
     subject = (_published if args.model == "isc22" else _ours)(args, slow, fast, notes)
     for note in subject.notes:
         print(f"hmd: note: {note}", file=sys.stderr)
     return subject
 
 
-def _ours(args: argparse.Namespace, slow: Trace, fast: Trace, notes: list[str]) -> Subject:
+def _ours(args: argparse.Namespace, slow: TraceFile, fast: TraceFile, notes: list[str]) -> Subject:
     import numpy as np
 
     from hmd.estimate import CutBy, Rows, Terms, build_model, side_by_side
@@ -100,8 +102,8 @@ def _ours(args: argparse.Namespace, slow: Trace, fast: Trace, notes: list[str]) 
             "runtimes: record with a second counter (without --no-pairs)"
         )
     return Subject(
-        slow,
-        fast,
+        slow.outline,
+        fast.outline,
         runs.pages,
         runs.cut_by.value,
         runs.slow.ns,
@@ -113,21 +115,23 @@ def _ours(args: argparse.Namespace, slow: Trace, fast: Trace, notes: list[str]) 
     )
 
 
-def _published(args: argparse.Namespace, slow: Trace, fast: Trace, notes: list[str]) -> Subject:
-    from hmd.estimate import CutBy, cut, index_pages, isc22, window_count
+def _published(
+    args: argparse.Namespace, slow: TraceFile, fast: TraceFile, notes: list[str]
+) -> Subject:
+    from hmd.estimate import CutBy, isc22, side_by_side, window_count
 
     window_ms = ISC22_WINDOW_MS if args.window is None else args.window
-    count, by = window_count(slow, window_ms * 1e6), CutBy(args.cut_by or "time")
-    pages, slow_cut, fast_cut = index_pages(slow), cut(slow, count, by), cut(fast, count, by)
+    count, by = window_count(slow.outline, window_ms * 1e6), CutBy(args.cut_by or "time")
+    runs = side_by_side(slow, fast, windows=count, cut_by=by)
     return Subject(
-        slow,
-        fast,
-        pages,
+        slow.outline,
+        fast.outline,
+        runs.pages,
         by.value,
-        slow_cut.ns,
-        fast_cut.ns,
-        pages.accesses,
-        partial(isc22.estimate, slow_cut, fast_cut, pages),
+        runs.slow.ns,
+        runs.fast.ns,
+        runs.pages.accesses,
+        partial(isc22.estimate, runs),
         None,
         notes,
     )

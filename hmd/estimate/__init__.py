@@ -4,9 +4,9 @@ From two recorded runs of a program, one with all of its pages slow and one with
 runtime of any other layout, of every capacity of the fast tier, or of a schedule of migrations::
 
     from hmd.estimate import Rows, Terms, build_model, interval, layout, side_by_side, sweep
-    from hmd.trace.reader import read_trace
+    from hmd.trace.large import TraceFile
 
-    runs = side_by_side(read_trace(Path("slow.hmdt")), read_trace(Path("fast.hmdt")))
+    runs = side_by_side(TraceFile(Path("slow.hmdt")), TraceFile(Path("fast.hmdt")))
     every_other = layout.interleaved(runs.pages, 0.5)      # bool, True in fast memory: (pages,)
     model = build_model(runs)
     print(model.estimate(every_other).runtime_ns, interval(model, every_other))

@@ -38,7 +38,7 @@ def interval(model: Model, layout: Layout, seed: int = 1) -> Interval:
     rng = np.random.default_rng(seed)
     drawn = []
     for _ in range(DRAWS):
-        times = rng.poisson(1.0, len(model.accesses)).astype(np.float32)
+        times = (rng.poisson(model.samples) / model.samples).astype(np.float32)
         again = replace(model, accesses=model.accesses * times)
         drawn.append(replace(again, total=again.sums()).estimate(layout).runtime_ns)
     sampling = float(np.std(drawn)) if len(model.accesses) else 0.0

@@ -13,18 +13,17 @@ import numpy as np
 
 from hmd.estimate.estimate import Estimate
 from hmd.estimate.layout import Layout
-from hmd.estimate.pages import PageIndex
-from hmd.estimate.windows import Windows
+from hmd.estimate.runs import Runs
 
 GUARD = 1.03
 """A window whose slow run is not longer than this many times its fast run gains nothing."""
 
 
-def estimate(slow: Windows, fast: Windows, pages: PageIndex, layout: Layout) -> Estimate:
-    """Return the runtime of a layout; ``pages`` are those of the slow run's samples."""
-    count = len(slow)
-    total = np.bincount(slow.of_sample, minlength=count).astype(np.float64)
-    hits = np.bincount(slow.of_sample, layout[pages.of_sample], count)
+def estimate(runs: Runs, layout: Layout) -> Estimate:
+    """Return the runtime of a layout; windows are as the runs are cut, by time in the paper."""
+    slow, fast, count = runs.slow, runs.fast, runs.windows
+    total = np.bincount(slow.window, slow.samples, count).astype(np.float64)
+    hits = np.bincount(slow.window, slow.samples * layout[slow.page], count)
     share = np.divide(hits, total, out=np.zeros(count), where=total > 0)
     gain = np.where(slow.ns > GUARD * fast.ns, slow.ns - fast.ns, 0.0)
     window_ns = slow.ns - gain * share

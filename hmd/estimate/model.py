@@ -28,7 +28,8 @@ import numpy.typing as npt
 from hmd.estimate.estimate import Estimate
 from hmd.estimate.layout import Layout
 from hmd.estimate.overlap import CLASSES, Pairs, both_slow, classes, neighbours, steepness
-from hmd.estimate.runs import Access, Run, Runs
+from hmd.estimate.runs import Run, Runs
+from hmd.estimate.tally import Access
 
 Floats = npt.NDArray[np.float64]
 
@@ -91,7 +92,8 @@ class SlowMass:
 class Model:
     """A program's two runs, ready to price layouts.
 
-    Rows, of shape ``(rows,)``: ``accesses`` to a ``page``, in a ``cell`` (as in ``SlowMass``).
+    Rows, of shape ``(rows,)``: ``accesses`` to a ``page``, in a ``cell`` (as in ``SlowMass``), by
+    so many ``samples``.
     ``total`` are their sums by cell. By window, ``(windows,)``: how long both runs took, their
     latencies of loads, and of the difference in time what was waits for loads (``waiting_ns``),
     for fill buffers that stores held (``holding_ns``) and queues of streams (``queueing_ns``).
@@ -100,6 +102,7 @@ class Model:
 
     page: npt.NDArray[np.int32]
     cell: npt.NDArray[np.int32]
+    samples: npt.NDArray[np.int32]
     accesses: npt.NDArray[np.float32]
     pages: int
     slow_ns: Floats
@@ -225,6 +228,7 @@ def build_model(
     page = np.concatenate([run.page for run in used])
     window = np.concatenate([run.window for run in used])
     accesses = (np.concatenate([run.accesses for run in used]) / len(used)).astype(np.float32)
+    samples = np.concatenate([run.samples for run in used])
     access = np.concatenate([run.access for run in used])
     waits = access == Access.LOAD
     windows, pages = runs.windows, len(runs.pages)
@@ -246,9 +250,9 @@ def build_model(
     if not runs.slow.latency_ns.any():
         # Unknown: no misses overlap.
         gap = np.maximum(longer / np.maximum(misses.sum(1), 1.0), 1e-9)
-    rows = np.bincount(of_page[page[waits]], minlength=CLASSES).astype(np.float64)
-    period = float(accesses[waits].mean()) * len(used) if waits.any() else 1.0
-    k_less_1 = neighbours(pairs, rows, period)
+    sampled = np.bincount(of_page[page[waits]], samples[waits], CLASSES).astype(np.float64)
+    period = float(accesses[waits].sum()) * len(used) / max(float(sampled.sum()), 1.0)
+    k_less_1 = neighbours(pairs, sampled, period)
     waiting, holding, queueing = _parts(runs, longer, misses, k_less_1, gap)
     if pairs.enough:
         k_less_1 = steepness(misses, k_less_1, waiting / gap)[:, None] * k_less_1
@@ -259,6 +263,7 @@ def build_model(
     return Model(
         page=page,
         cell=cell,
+        samples=samples,
         accesses=accesses,
         pages=pages,
         slow_ns=runs.slow.ns,
@@ -305,10 +310,12 @@ def _parts(
 
 
 def _pairs_of(used: Sequence[Run], of_page: npt.NDArray[np.int32]) -> Pairs:
-    page_a = np.concatenate([run.page[run.pair_first] for run in used])
-    page_b = np.concatenate([run.page[run.pair_second] for run in used])
-    window = np.concatenate([run.window[run.pair_first] for run in used])
-    return Pairs(page_a, page_b, of_page[page_a], of_page[page_b], window)
+    page_a = np.concatenate([run.pair_a for run in used])
+    page_b = np.concatenate([run.pair_b for run in used])
+    window = np.concatenate([run.pair_window for run in used])
+    # Both runs are alike: where one had to be thinned, the other is nearly so.
+    one_of = float(np.mean([run.pair_one_of for run in used]))
+    return Pairs(page_a, page_b, of_page[page_a], of_page[page_b], window, one_of)
 
 
 def _share(part: Floats, whole: Floats, otherwise: Floats | float = 0.0) -> Floats:

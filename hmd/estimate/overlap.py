@@ -50,13 +50,17 @@ def classes(
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Pairs of both runs: their pages' and classes' of shape ``(pairs,)``, and their windows."""
+    """Pairs of both runs: their pages and classes, of shape ``(pairs,)``, and their windows.
+
+    Each stands for ``one_of``, where they were too many to keep.
+    """
 
     page_a: npt.NDArray[np.int32]
     page_b: npt.NDArray[np.int32]
     class_a: npt.NDArray[np.int32]
     class_b: npt.NDArray[np.int32]
     window: npt.NDArray[np.int32]
+    one_of: float = 1.0
 
     def __len__(self) -> int:
         """Return the number of pairs."""
@@ -75,12 +79,12 @@ class Pairs:
 
 
 def neighbours(
-    pairs: Pairs, rows: npt.NDArray[np.float64], period: float
+    pairs: Pairs, sampled: npt.NDArray[np.float64], period: float
 ) -> npt.NDArray[np.float64]:
-    """Return K - 1 of each class, ``(classes,)``: ``rows`` are its samples, one in ``period``."""
-    members = pairs.by_class(np.ones((2, len(pairs))))
-    rate = members.sum() / max(rows.sum(), 1.0)
-    return np.asarray((members + _PRIOR_RATE * rate) / (rows + _PRIOR_RATE) * period)
+    """Return K - 1 of each class, ``(classes,)``: ``sampled`` are its, one in ``period``."""
+    members = pairs.by_class(np.ones((2, len(pairs)))) * pairs.one_of
+    rate = members.sum() / max(sampled.sum(), 1.0)
+    return np.asarray((members + _PRIOR_RATE * rate) / (sampled + _PRIOR_RATE) * period)
 
 
 def steepness(

@@ -1,71 +1,71 @@
-"""The pages of one or two traces, numbered densely: what layouts and counts are arrays over."""
+"""The pages of one or two runs, numbered densely: what layouts and counts are arrays over."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from hmd.machine.process import PAGE_BYTES
-from hmd.trace.trace import Trace
+from hmd.trace.large import Recording
+from hmd.trace.trace import Samples, Trace
 
-_PROCESS_SHIFT = np.uint64(52)  # page numbers of 57-bit addresses have 45 bits
+PageKeys: TypeAlias = npt.NDArray[np.uint64]
+"""Pages of all processes as numbers that sort by process and address."""
+
+_PAGE_BITS = 45
+"""Of page numbers: addresses have 57 bits at most (those of the kernel begin with ones)."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageIndex:
-    """Sampled pages in order of process and address.
+    """Sampled pages in order of process and address, columns of shape ``(pages,)``.
 
-    ``process`` and ``address`` have shape ``(pages,)``; ``of_sample``, shape ``(samples,)``, is
-    the page of each sample of the first trace; ``accesses``, shape ``(pages,)``, how many
-    accesses those samples stand for. ``of_second`` is the page of each sample of the second
-    trace, where there is one.
+    ``accesses`` is how many accesses the samples of the first run stand for.
     """
 
     process: npt.NDArray[np.uint16]
     address: npt.NDArray[np.uint64]
-    of_sample: npt.NDArray[np.int32]
     accesses: npt.NDArray[np.float64]
-    of_second: npt.NDArray[np.int32]
 
     def __len__(self) -> int:
         """Return the number of pages."""
         return len(self.address)
 
-
-def index_pages(first: Trace, second: Trace | None = None) -> PageIndex:
-    """Return the pages of a trace's samples, and those of a second run of the program."""
-    key, split = _keys(first), len(first.samples)
-    if second is not None:
-        key = np.concatenate([key, _keys(second)])
-    keys, found = np.unique(key, return_inverse=True)
-    of_all: npt.NDArray[np.int32] = found.astype(np.int32)
-    address = (keys & ((np.uint64(1) << _PROCESS_SHIFT) - np.uint64(1))) * np.uint64(PAGE_BYTES)
-    of_sample = of_all[:split]
-    return PageIndex(
-        process=(keys >> _PROCESS_SHIFT).astype(np.uint16),
-        address=address,
-        of_sample=of_sample,
-        accesses=np.bincount(of_sample, first.samples.period, len(keys)).astype(np.float64),
-        of_second=of_all[split:],
-    )
+    @classmethod
+    def of(cls, keys: PageKeys, accesses: npt.NDArray[np.float64]) -> PageIndex:
+        """Return the index of pages by their keys, which are in order."""
+        page = keys & np.uint64((1 << _PAGE_BITS) - 1)
+        process = (keys >> np.uint64(_PAGE_BITS)).astype(np.uint16)
+        return cls(process, page * np.uint64(PAGE_BYTES), accesses)
 
 
-def same_addresses(pages: PageIndex) -> bool:
+def page_keys(samples: Samples) -> PageKeys:
+    """Return the page of each sample."""
+    page = samples.address // np.uint64(PAGE_BYTES) & np.uint64((1 << _PAGE_BITS) - 1)
+    return np.asarray(page | samples.process.astype(np.uint64) << np.uint64(_PAGE_BITS))
+
+
+def index_pages(recording: Recording) -> PageIndex:
+    """Return the pages of one run's samples."""
+    keys, accesses = np.empty(0, np.uint64), np.empty(0)
+    for batch in recording.batches():
+        each = np.concatenate([accesses, batch.period])
+        keys, found = np.unique(np.concatenate([keys, page_keys(batch)]), return_inverse=True)
+        accesses = np.bincount(found, each, len(keys)).astype(np.float64)
+    return PageIndex.of(keys, accesses)
+
+
+def same_addresses(first: Trace, second: Trace) -> bool:
     """Return whether two runs placed the same things at the same addresses.
 
     Not where samples of the second fall on known pages less than half as often as samples of the
-    first do: known are the pages of every other sample of the first.
+    first do: known are the pages of every other sample of the first. Outlines will do.
     """
-    if len(pages.of_sample) < 2 or not len(pages.of_second):
+    own, other = page_keys(first.samples), page_keys(second.samples)
+    if len(own) < 2 or not len(other):
         return True
-    known = np.bincount(pages.of_sample[::2], minlength=len(pages)) > 0
-    own, other = known[pages.of_sample[1::2]].mean(), known[pages.of_second].mean()
-    return bool(other >= own / 2)
-
-
-def _keys(trace: Trace) -> npt.NDArray[np.uint64]:
-    samples = trace.samples
-    page = samples.address // np.uint64(PAGE_BYTES)
-    return np.asarray(page | samples.process.astype(np.uint64) << _PROCESS_SHIFT)
+    known = np.unique(own[::2])
+    return bool(np.isin(other, known).mean() >= np.isin(own[1::2], known).mean() / 2)

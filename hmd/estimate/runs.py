@@ -2,28 +2,25 @@
 
 Both runs are cut where equally many instructions were executed, where that was counted, so that
 a window is the same piece of work in both; else in equal parts of their accesses (by time, a
-phase that misses would be matched with one that does not). A row is a sampled access, of one
-``Access``: a core waits for loads that memory answers, and for fill buffers that stores hold as
-long; what a prefetcher had fetched only moves lines.
-
-Pairs are samples of two counters of one event with different periods that fell so close together
-(within a reorder window) that their misses were under way at once: they tell which misses
-overlap, which no single counter can.
+phase that misses would be matched with one that does not). A row is what was sampled of a page in
+a window, of one ``Access``: a core waits for loads that memory answers, and for fill buffers that
+stores hold as long; what a prefetcher had fetched only moves lines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hmd.estimate.pages import PageIndex, index_pages, same_addresses
+from hmd.estimate.pages import PageIndex, page_keys, same_addresses
+from hmd.estimate.pairs import FoundPairs, Near, PairCollector
+from hmd.estimate.tally import Access, Rows, Tally, access_of
 from hmd.estimate.windows import CutBy, Windows, cut
-from hmd.sample.batch import Kind
+from hmd.trace.large import Recording
 from hmd.trace.trace import Trace
 
 WINDOWS = 60
@@ -36,35 +33,30 @@ Skylake to Cascade Lake (WikiChip)."""
 _PRIOR_SAMPLES = 3.0
 
 
-class Access(IntEnum):
-    """What a row is: answered by memory, or fetched before it was asked for."""
-
-    LOAD = 0
-    STORE = 1
-    STREAMED_LOAD = 2
-    STREAMED_STORE = 3
-
-
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run; rows of shape ``(samples,)``, by window of shape ``(windows,)``.
+    """One run; rows of shape ``(rows,)``, by window of shape ``(windows,)``.
 
-    ``page`` indexes the pages, ``access`` is of ``Access``, ``accesses`` what a row stands for.
-    ``ns`` is how long each window took, ``latency_ns`` the mean latency of loads (0 where no
-    latency was recorded), ``store_ns`` the latencies of stores in sum, ``queue_ns`` those of
-    streams. Pairs are rows, of shape ``(pairs,)``.
+    ``page`` indexes the pages, ``access`` is of ``Access``, ``accesses`` what the ``samples`` of
+    a row stand for. ``ns`` is how long each window took, ``latency_ns`` the mean latency of loads
+    (0 where no latency was recorded), ``store_ns`` the latencies of stores in sum, ``queue_ns``
+    those of streams. Pairs, of shape ``(pairs,)``: their pages and window; each stands for
+    ``pair_one_of``.
     """
 
     page: npt.NDArray[np.int32]
     window: npt.NDArray[np.int32]
-    accesses: npt.NDArray[np.float32]
     access: npt.NDArray[np.int8]
+    samples: npt.NDArray[np.int32]
+    accesses: npt.NDArray[np.float32]
     ns: npt.NDArray[np.float64]
     latency_ns: npt.NDArray[np.float64]
     store_ns: npt.NDArray[np.float64]
     queue_ns: npt.NDArray[np.float64]
-    pair_first: npt.NDArray[np.int64]
-    pair_second: npt.NDArray[np.int64]
+    pair_a: npt.NDArray[np.int32]
+    pair_b: npt.NDArray[np.int32]
+    pair_window: npt.NDArray[np.int32]
+    pair_one_of: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +108,8 @@ class Runs:
 
 
 def side_by_side(
-    slow: Trace,
-    fast: Trace,
+    slow: Recording,
+    fast: Recording,
     *,
     windows: int = WINDOWS,
     cut_by: CutBy | None = None,
@@ -126,37 +118,29 @@ def side_by_side(
 ) -> Runs:
     """Return two recorded runs of a program, cut by instructions where both have counts.
 
+    Each is a trace in memory or a ``TraceFile``, which is read once more, a block at a time.
+
     What the machine is (``speeds``, ``reorder_window`` in instructions) the slow run's trace
     tells, where it is not given. Raises UsageError where they are to be cut by instructions and
     were not counted.
     """
+    ends = slow.outline, fast.outline
     if cut_by is None:
-        counted = _counted(slow) and _counted(fast)
+        counted = all(_counted(trace) for trace in ends)
         cut_by = CutBy.INSTRUCTIONS if counted else CutBy.ACCESSES
-    pages = index_pages(slow, fast)
-    same = same_addresses(pages)
-    speeds = speeds or TierSpeeds.of(slow.about)
-    near = reorder_window or int(slow.about.get("reorder_window") or REORDER_WINDOW)
-    floor_ns = _waiting_floor_ns(slow, fast, speeds)
-    slow_run = _run(slow, pages.of_sample, cut(slow, windows, cut_by), floor_ns, near)
-    fast_run = _run(fast, pages.of_second, cut(fast, windows, cut_by), floor_ns, near)
+    same = same_addresses(*ends)
+    speeds = speeds or TierSpeeds.of(slow.outline.about)
+    floor_ns = _waiting_floor_ns(*ends, speeds)
+    near = reorder_window or int(slow.outline.about.get("reorder_window") or REORDER_WINDOW)
+    both = [
+        _counts(each, cut(each.outline, windows, cut_by), floor_ns, near) for each in (slow, fast)
+    ]
     if not same:
-        pages, fast_run = index_pages(slow), _without_rows(fast_run)
-        slow_run = replace(slow_run, page=pages.of_sample)
-    return Runs(slow_run, fast_run, pages, speeds, cut_by, same)
-
-
-def _without_rows(run: Run) -> Run:
-    """Return a run with what is known of its windows alone."""
-    return replace(
-        run,
-        page=run.page[:0],
-        window=run.window[:0],
-        accesses=run.accesses[:0],
-        access=run.access[:0],
-        pair_first=run.pair_first[:0],
-        pair_second=run.pair_second[:0],
-    )
+        both[1] = both[1].without_rows()
+    keys = np.unique(np.concatenate([counts.rows.key for counts in both]))
+    slow_run, fast_run = (counts.over(keys) for counts in both)
+    heat = np.bincount(slow_run.page, slow_run.accesses, len(keys)).astype(np.float64)
+    return Runs(slow_run, fast_run, PageIndex.of(keys, heat), speeds, cut_by, same)
 
 
 def _counted(trace: Trace) -> bool:
@@ -172,64 +156,73 @@ def _waiting_floor_ns(slow: Trace, fast: Trace, speeds: TierSpeeds) -> float:
     return float(np.median(weighed)) / 2 if len(weighed) else 0.0
 
 
-def _run(
-    trace: Trace, page: npt.NDArray[np.int32], windows: Windows, floor_ns: float, near: int
-) -> Run:
-    samples, count = trace.samples, len(windows)
-    weight = samples.weight_ns.astype(np.float64)
-    store = samples.kind == Kind.STORE
-    # Sources that do not know the latency of stores leave it 0.
-    streamed = np.where(store, weight < max(floor_ns, 1.0), weight < floor_ns)
-    access = (store + 2 * streamed).astype(np.int8)
-    lost = 1.0 + trace.losses.lost / max(len(samples), 1)
-    accesses = (samples.period * lost).astype(np.float32)
-    window = windows.of_sample
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """One run's samples added up, its pages not numbered yet; the rest as in ``Run``."""
 
-    def in_sum(chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-        total = np.bincount(window[chosen], weight[chosen] * accesses[chosen], count)
-        return np.asarray(total, np.float64)
+    rows: Rows
+    pairs: FoundPairs
+    ns: npt.NDArray[np.float64]
+    latency_ns: npt.NDArray[np.float64]
+    store_ns: npt.NDArray[np.float64]
+    queue_ns: npt.NDArray[np.float64]
+    scale: float
 
-    load = (access == Access.LOAD) & (weight > 0)
-    rows = np.bincount(window[load], minlength=count)
-    total_ns = np.bincount(window[load], weight[load], count)
-    mean_ns = float(weight[load].mean()) if load.any() else 0.0
-    first, second = _pairs(trace, access == Access.LOAD, near, floor_ns)
-    return Run(
-        page,
-        window,
-        accesses,
-        access,
+    def without_rows(self) -> _Counts:
+        """Return what is known of its windows alone."""
+        return replace(self, rows=self.rows.take(slice(0)), pairs=self.pairs.take(slice(0)))
+
+    def over(self, keys: npt.NDArray[np.uint64]) -> Run:
+        """Return the run with its pages numbered by their place among ``keys``."""
+
+        def number(key: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:
+            return np.searchsorted(keys, key).astype(np.int32)
+
+        rows, pairs = self.rows, self.pairs
+        return Run(
+            page=number(rows.key),
+            window=rows.window,
+            access=rows.access,
+            samples=rows.samples,
+            accesses=(rows.accesses * self.scale).astype(np.float32),
+            ns=self.ns,
+            latency_ns=self.latency_ns,
+            store_ns=self.store_ns * self.scale,
+            queue_ns=self.queue_ns * self.scale,
+            pair_a=number(pairs.key_a),
+            pair_b=number(pairs.key_b),
+            pair_window=pairs.window,
+            pair_one_of=pairs.one_of,
+        )
+
+
+def _counts(
+    recording: Recording, windows: Windows, floor_ns: float, reorder_window: int
+) -> _Counts:
+    """Return a run's samples, added up in one pass over them."""
+    outline, count = recording.outline, len(windows)
+    tally = Tally(windows)
+    pairs = PairCollector(Near.of(outline, reorder_window, floor_ns))
+    loads, load_ns, store_ns, queue_ns = np.zeros((4, count))
+    for batch in recording.batches():
+        window, access = windows.of(batch.time_ns), access_of(batch, floor_ns)
+        weight_ns = batch.weight_ns.astype(np.float64)
+        tally.add(batch, window, access)
+        pairs.add(batch, page_keys(batch), window, access == Access.LOAD)
+        load = (access == Access.LOAD) & (batch.weight_ns > 0)
+        loads += np.bincount(window[load], minlength=count)
+        load_ns += np.bincount(window[load], weight_ns[load], count)
+        mass_ns = weight_ns * batch.period
+        store, streamed = access == Access.STORE, access >= Access.STREAMED_LOAD
+        store_ns += np.bincount(window[store], mass_ns[store], count)
+        queue_ns += np.bincount(window[streamed], mass_ns[streamed], count)
+    mean_ns = load_ns.sum() / max(loads.sum(), 1.0)
+    return _Counts(
+        tally.rows(),
+        pairs.found(),
         windows.ns,
-        (total_ns + _PRIOR_SAMPLES * mean_ns) / (rows + _PRIOR_SAMPLES),
-        in_sum(access == Access.STORE),
-        in_sum(access >= Access.STREAMED_LOAD),
-        first,
-        second,
+        (load_ns + _PRIOR_SAMPLES * mean_ns) / (loads + _PRIOR_SAMPLES),
+        store_ns,
+        queue_ns,
+        1.0 + outline.losses.lost / max(recording.recorded, 1),
     )
-
-
-def _pairs(
-    trace: Trace, load: npt.NDArray[np.bool_], near: int, near_ns: float
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return neighbours among a CPU's loads from memory that were executed within a window.
-
-    Where samples carry no counts of instructions, those are meant that were less than half an
-    idle latency apart: a window that is full waits for longer.
-    """
-    samples = trace.samples
-    if samples.instructions.any():
-        rows, order, most = np.flatnonzero(load & (samples.instructions > 0)), "instructions", near
-    elif trace.about.get("pairs"):
-        rows, order, most = np.flatnonzero(load), "time_ns", int(near_ns)
-    else:
-        # One counter: what looks near has a clock that steps, or is luck.
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    place = getattr(samples, order)[rows]
-    sequence = np.lexsort((place, samples.cpu[rows]))
-    rows, place = rows[sequence], place[sequence]
-    cpu, address = samples.cpu[rows], samples.address[rows]
-    apart = place[1:] - place[:-1]
-    # The same access, sampled by both counters, is no pair.
-    same = (apart == 0) & (address[1:] == address[:-1])
-    first = np.flatnonzero((cpu[1:] == cpu[:-1]) & (apart < most) & ~same)
-    return rows[first], rows[first + 1]

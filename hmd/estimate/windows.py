@@ -26,14 +26,24 @@ class CutBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """A run in windows: ``of_sample``, shape ``(samples,)``; ``ns``, shape ``(windows,)``."""
+    """Where a run is cut: ``edges_ns``, shape ``(windows + 1,)``, since ``begin_ns``."""
 
-    of_sample: npt.NDArray[np.int32]
-    ns: npt.NDArray[np.float64]
+    begin_ns: int
+    edges_ns: npt.NDArray[np.float64]
 
     def __len__(self) -> int:
         """Return the number of windows."""
-        return len(self.ns)
+        return len(self.edges_ns) - 1
+
+    @property
+    def ns(self) -> npt.NDArray[np.float64]:
+        """How long each window took, ``(windows,)``."""
+        return np.diff(self.edges_ns)
+
+    def of(self, time_ns: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:
+        """Return the window of each moment of the trace's clock; those outside in the nearest."""
+        since_ns = time_ns.astype(np.float64) - float(self.begin_ns)
+        return np.searchsorted(self.edges_ns[1:-1], since_ns, side="right").astype(np.int32)
 
 
 def window_count(slow: Trace, window_ns: float) -> int:
@@ -44,36 +54,29 @@ def window_count(slow: Trace, window_ns: float) -> int:
 def cut(trace: Trace, count: int, by: CutBy = CutBy.TIME) -> Windows:
     """Return a run in ``count`` windows; their lengths add up to its runtime.
 
-    Raises UsageError where it is to be cut by instructions and has no counts of them.
+    An outline (``hmd.trace.large``) will do. Raises UsageError where it is to be cut by
+    instructions and has no counts of them.
     """
-    time_ns = (trace.samples.time_ns - np.uint64(min(trace.begin_ns, _first(trace)))).astype(
-        np.float64
-    )
     runtime = float(trace.runtime_ns)
     if by is CutBy.INSTRUCTIONS:
-        return _by_instructions(trace, time_ns, count)
-    if by is CutBy.TIME or not len(time_ns):
-        place = np.floor(time_ns * (count / max(runtime, 1.0)))
-        return Windows(_within(place, count), np.full(count, runtime / count))
+        return Windows(trace.begin_ns, _by_instructions(trace, count))
+    begin_ns = min(trace.begin_ns, _first(trace))
+    if by is CutBy.TIME or not len(trace.samples):
+        return Windows(begin_ns, np.linspace(0.0, runtime, count + 1))
+    time_ns = (trace.samples.time_ns - np.uint64(begin_ns)).astype(np.float64)
     passed = np.cumsum(trace.samples.period, dtype=np.float64)
-    place = np.floor((passed - trace.samples.period) * (count / passed[-1]))
-    of_sample = _within(place, count)
     # A window ends where the next begins; the first begins with the run, the last ends with it.
-    begins = np.searchsorted(of_sample, np.arange(1, count), side="left")
-    edges = np.concatenate(
-        [[0.0], time_ns[np.minimum(begins, len(time_ns) - 1)], [max(runtime, time_ns[-1])]]
-    )
-    return Windows(of_sample, np.diff(edges))
+    before = passed - trace.samples.period
+    begins = np.searchsorted(before, passed[-1] * np.arange(1, count) / count, side="left")
+    inner = time_ns[np.minimum(begins, len(time_ns) - 1)]
+    return Windows(begin_ns, np.concatenate([[0.0], inner, [max(runtime, time_ns[-1])]]))
 
 
-def _by_instructions(trace: Trace, time_ns: npt.NDArray[np.float64], count: int) -> Windows:
-    """Cut where so many instructions were executed, between two counts by interpolation."""
+def _by_instructions(trace: Trace, count: int) -> npt.NDArray[np.float64]:
+    """Return edges where so many instructions were executed, between counts by interpolation."""
     at_ns, executed = _instructions(trace)
     inner = np.interp(executed[-1] * np.arange(1, count) / count, executed, at_ns)
-    return Windows(
-        np.searchsorted(inner, time_ns, side="right").astype(np.int32),
-        np.diff(np.concatenate([[0.0], inner, [float(trace.runtime_ns)]])),
-    )
+    return np.concatenate([[0.0], inner, [float(trace.runtime_ns)]])
 
 
 def _instructions(trace: Trace) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
@@ -138,7 +141,3 @@ def _passed(trace: Trace, process: int) -> tuple[npt.NDArray[np.float64], npt.ND
 
 def _first(trace: Trace) -> int:
     return int(trace.samples.time_ns[0]) if len(trace.samples) else trace.begin_ns
-
-
-def _within(place: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.int32]:
-    return np.clip(place, 0, count - 1).astype(np.int32)

@@ -62,29 +62,47 @@ def read_trace(path: Path, *, salvage: bool = False) -> Trace:
     With ``salvage`` what comes before a damage is returned, and ``Trace.damage`` tells of it.
     Raises TraceError where the file is no trace, or is damaged and not to be salvaged.
     """
-    gathered = _Gathered()
+    gathered = Gathered()
     try:
         for block in blocks(path):
             gathered.take(block)
     except DamageError as error:
         if not salvage:
-            raise TraceError(
-                f"the trace {path} is damaged: {error}; '--salvage' reads what comes before"
-            ) from None
+            raise damaged(path, error) from None
         gathered.damage = str(error)
-    if gathered.about is None:
-        raise TraceError(f"the trace {path} does not say what it is of: record it again")
-    return gathered.trace()
+    return gathered.trace(path)
 
 
-class _Gathered:
-    """What the blocks so far have told."""
+def damaged(path: Path, error: DamageError) -> TraceError:
+    """Return what to say of a file that is damaged."""
+    return TraceError(f"the trace {path} is damaged: {error}; '--salvage' reads what comes before")
 
-    def __init__(self) -> None:
+
+def samples_of(block: Block, processes: int) -> Samples:
+    """Return a block's samples; ValueError or KeyError where it makes no sense."""
+    columns = {
+        name: block.columns[name].astype(dtype, copy=False)
+        for name, dtype in SAMPLE_COLUMNS.items()
+        if name not in _SINCE_ADDED or name in block.columns
+    }
+    for name in _SINCE_ADDED:
+        columns.setdefault(name, np.zeros(len(block), SAMPLE_COLUMNS[name]))
+    if len(block) and int(columns["process"].max()) >= processes:
+        raise ValueError("samples of a process that was not told of")
+    return Samples(**columns)
+
+
+class Gathered:
+    """What the blocks so far have told; of samples, every so-manieth where ``most`` are kept."""
+
+    def __init__(self, most: int | None = None) -> None:
+        self.samples_seen = 0
+        self._most, self._one_of = most, 1
         self.about: dict[str, Any] | None = None
         self.damage: str | None = None
         self._processes: list[TracedProcess] = []
         self._samples: list[Samples] = []
+        self._kept = 0
         self._paths: list[str] = []
         self._mappings: list[MappingSnapshot] = []
         self._placement: list[PlacementChange] = []
@@ -116,8 +134,10 @@ class _Gathered:
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise DamageError(f"a block {block.tag} makes no sense ({error})") from None
 
-    def trace(self) -> Trace:
-        """Return all of it."""
+    def trace(self, path: Path) -> Trace:
+        """Return all of it; raises TraceError where the file does not say what it is of."""
+        if self.about is None:
+            raise TraceError(f"the trace {path} does not say what it is of: record it again")
         progress = None
         if self._progress:
             progress = Progress(
@@ -127,7 +147,7 @@ class _Gathered:
                 )
             )
         return Trace(
-            about=self.about or {},
+            about=self.about,
             processes=tuple(self._processes),
             samples=Samples.joined(self._samples),
             mappings=tuple(self._mappings),
@@ -136,6 +156,7 @@ class _Gathered:
             losses=self._losses,
             ending=self._ending,
             damage=self.damage,
+            one_of=self._one_of,
         )
 
     def _take_meta(self, block: Block) -> None:
@@ -147,16 +168,15 @@ class _Gathered:
         self._processes.append(TracedProcess(int(block.words["pid"]), str(block.words["name"])))
 
     def _take_samples(self, block: Block) -> None:
-        columns = {
-            name: block.columns[name].astype(dtype, copy=False)
-            for name, dtype in SAMPLE_COLUMNS.items()
-            if name not in _SINCE_ADDED or name in block.columns
-        }
-        for name in _SINCE_ADDED:
-            columns.setdefault(name, np.zeros(len(block), SAMPLE_COLUMNS[name]))
-        if len(block) and int(columns["process"].max()) >= len(self._processes):
-            raise ValueError("samples of a process that was not told of")
-        self._samples.append(Samples(**columns))
+        samples = samples_of(block, len(self._processes))
+        # Of all rows of the file, those whose number is a multiple of ``_one_of``.
+        kept = samples.take(slice(-self.samples_seen % self._one_of, None, self._one_of))
+        self.samples_seen += len(samples)
+        self._samples.append(kept)
+        self._kept += len(kept)
+        while self._most is not None and self._kept > self._most:
+            self._samples = [Samples.gathered(self._samples).take(slice(None, None, 2))]
+            self._kept, self._one_of = len(self._samples[0]), self._one_of * 2
 
     def _take_paths(self, block: Block) -> None:
         self._paths = [str(path) for path in json.loads(block.columns["text"].tobytes())]

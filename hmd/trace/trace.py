@@ -7,7 +7,7 @@ that ran it, or modelled time of the emulated machine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +41,10 @@ class Samples:
         """Return the number of samples."""
         return len(self.time_ns)
 
+    def take(self, rows: slice | npt.NDArray[Any]) -> Samples:
+        """Return these rows, by a slice, a mask or their numbers."""
+        return Samples(*(getattr(self, name)[rows] for name in SAMPLE_COLUMNS))
+
     @classmethod
     def empty(cls) -> Samples:
         """Return no samples."""
@@ -49,16 +53,18 @@ class Samples:
     @classmethod
     def joined(cls, parts: list[Samples]) -> Samples:
         """Return all samples of parts, in order of time; those of equal time as they came."""
+        gathered = cls.gathered(parts)
+        time_ns = gathered.time_ns
+        if np.any(time_ns[1:] < time_ns[:-1]):
+            gathered = gathered.take(np.argsort(time_ns, kind="stable"))
+        return gathered
+
+    @classmethod
+    def gathered(cls, parts: list[Samples]) -> Samples:
+        """Return all samples of parts as they came."""
         if not parts:
             return cls.empty()
-        columns = {
-            name: np.concatenate([getattr(part, name) for part in parts]) for name in SAMPLE_COLUMNS
-        }
-        time_ns = columns["time_ns"]
-        if np.any(time_ns[1:] < time_ns[:-1]):
-            order = np.argsort(time_ns, kind="stable")
-            columns = {name: column[order] for name, column in columns.items()}
-        return cls(**columns)
+        return cls(*(np.concatenate([getattr(p, name) for p in parts]) for name in SAMPLE_COLUMNS))
 
 
 SAMPLE_COLUMNS: Mapping[str, np.dtype[Any]] = {
@@ -161,6 +167,7 @@ class Trace:
 
     ``about`` is what held for all of it: program, machine, sampler, period, tier. ``ending`` is
     None where the recorder was killed; ``damage`` says from where on a damaged file was left out.
+    Of an outline (``hmd.trace.large``), ``samples`` are every so-manieth: one of ``one_of``.
     """
 
     about: Mapping[str, Any]
@@ -172,6 +179,21 @@ class Trace:
     losses: Losses = field(default_factory=Losses)
     ending: Ending | None = None
     damage: str | None = None
+    one_of: int = 1
+
+    @property
+    def outline(self) -> Trace:
+        """The trace itself: what is in memory needs no outline (``hmd.trace.large.Recording``)."""
+        return self
+
+    @property
+    def recorded(self) -> int:
+        """How many samples there are to be had of ``batches``."""
+        return len(self.samples)
+
+    def batches(self) -> Iterator[Samples]:
+        """Yield all samples, at once."""
+        yield self.samples
 
     @property
     def clock(self) -> ClockKind:

@@ -19,9 +19,8 @@ from hmd.emulate.suite.sampled import Sampling, sampled_run
 from hmd.emulate.suite.truth import replayed
 from hmd.estimate import isc22
 from hmd.estimate.model import Coefficients, Model, Terms, build_model
-from hmd.estimate.pages import PageIndex
 from hmd.estimate.runs import Runs, side_by_side
-from hmd.estimate.windows import Windows, cut
+from hmd.estimate.windows import CutBy
 from hmd.trace.trace import Trace
 
 HEAT_SEED = 977
@@ -133,14 +132,12 @@ def judge_model(
 
 def judge_published(case: Case, windows: int) -> Errors:
     """Return the errors of the formula of ISC 2022 with so many windows, equal in time."""
-    slow, fast = cut(case.slow, windows), cut(case.fast, windows)
-    pages: PageIndex = case.runs.pages
-    found = {name: _published(slow, fast, pages, layout) for name, layout in case.layouts.items()}
+    runs = side_by_side(case.slow, case.fast, windows=windows, cut_by=CutBy.TIME)
+    found = {
+        name: isc22.estimate(runs, layout).runtime_ns * 1e-9
+        for name, layout in case.layouts.items()
+    }
     return _errors(found, case.truth)
-
-
-def _published(slow: Windows, fast: Windows, pages: PageIndex, layout: Layout) -> float:
-    return isc22.estimate(slow, fast, pages, layout).runtime_ns * 1e-9
 
 
 def _errors(found: Mapping[str, float], truth: Mapping[str, float]) -> Errors:

@@ -47,9 +47,7 @@ def make_pages(accesses: list[float]) -> PageIndex:
     return PageIndex(
         np.zeros(n, np.uint16),
         np.arange(n, dtype=np.uint64) * np.uint64(PAGE),
-        np.arange(n, dtype=np.int32),
         np.array(accesses),
-        np.zeros(0, np.int32),
     )
 
 
@@ -116,6 +114,7 @@ def make_model(
     return Model(
         page=np.arange(pages, dtype=np.int32),
         cell=np.zeros(pages, np.int32),
+        samples=np.ones(pages, np.int32),
         accesses=np.array(accesses, np.float32),
         pages=pages,
         slow_ns=np.array([slow_ns]),

@@ -12,6 +12,7 @@ import pytest
 from hmd.estimate import layout
 from hmd.estimate.isc22 import estimate
 from hmd.estimate.pages import index_pages
+from hmd.estimate.runs import side_by_side
 from hmd.estimate.windows import CutBy, cut, window_count
 from hmd.trace.trace import Trace
 from hmd.trace.writer import write_trace
@@ -37,8 +38,8 @@ def fast(trace_of: TraceOf) -> Trace:
 @pytest.fixture
 def runtime_ms(slow: Trace, fast: Trace) -> RuntimeMs:
     def estimated(chosen: layout.Layout, windows: int, by: CutBy = CutBy.TIME) -> float:
-        halves = cut(slow, windows, by), cut(fast, windows, by)
-        return estimate(*halves, index_pages(slow), chosen).runtime_ns / MS
+        runs = side_by_side(slow, fast, windows=windows, cut_by=by)
+        return estimate(runs, chosen).runtime_ns / MS
 
     return estimated
 
@@ -68,11 +69,13 @@ def test_windows_of_accesses_by_hand(runtime_ms: RuntimeMs) -> None:
 
 def test_a_window_that_gains_less_than_the_guard_gains_nothing(trace_of: TraceOf) -> None:
     slow, fast = trace_of([(1, 1)], 103), trace_of([(1, 1)], 100)
-    pages = index_pages(slow)
-    every = layout.all_fast(pages)
-    assert estimate(cut(slow, 1), cut(fast, 1), pages, every).runtime_ns == 103 * MS
-    slow = trace_of([(1, 1)], 104)
-    assert estimate(cut(slow, 1), cut(fast, 1), pages, every).runtime_ns == 100 * MS
+    every = layout.all_fast(index_pages(slow))
+
+    def estimated(slow: Trace) -> float:
+        return estimate(side_by_side(slow, fast, windows=1, cut_by=CutBy.TIME), every).runtime_ns
+
+    assert estimated(slow) == 103 * MS
+    assert estimated(trace_of([(1, 1)], 104)) == 100 * MS
 
 
 @pytest.mark.parametrize("by", [CutBy.TIME, CutBy.ACCESSES])
@@ -85,7 +88,7 @@ def test_windows_add_up_to_the_runtime(
         assert len(windows) == count
         assert windows.ns.sum() == pytest.approx(trace.runtime_ns)
         assert (windows.ns >= 0).all()
-        assert len(windows.of_sample) == len(trace.samples)
+        assert len(windows.of(trace.samples.time_ns)) == len(trace.samples)
 
 
 def test_the_number_of_windows_follows_the_slow_run(slow: Trace) -> None:

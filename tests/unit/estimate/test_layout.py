@@ -55,16 +55,16 @@ def test_the_order_of_heat_is_that_of_the_layouts(pages_of: PagesOf) -> None:
 
 
 def test_two_runs_with_the_same_addresses(slow_run: Trace, fast_run: Trace) -> None:
-    assert same_addresses(index_pages(slow_run, fast_run))
+    assert same_addresses(slow_run, fast_run)
     moved = replace(fast_run.samples, address=fast_run.samples.address + np.uint64(1 << 30))
-    assert not same_addresses(index_pages(slow_run, replace(fast_run, samples=moved)))
+    assert not same_addresses(slow_run, replace(fast_run, samples=moved))
 
 
 def test_few_samples_of_many_pages_are_no_other_addresses(trace_of: TraceOf) -> None:
     rng = np.random.default_rng(5)
     # One in ten pages is seen at all: of the second run's samples as of the first's own.
     slow, fast = (trace_of([(1, int(p)) for p in rng.integers(0, 20_000, 2000)], 9) for _ in "ab")
-    assert same_addresses(index_pages(slow, fast))
+    assert same_addresses(slow, fast)
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_neighbours_on_two_pages_are_never_slow_together(model_of: ModelOf) -> N
 
 def test_rows_of_one_run_alone(slow_run: Trace, fast_run: Trace) -> None:
     runs = side_by_side(slow_run, fast_run)
-    counts = {rows: len(build_model(runs, terms=Terms(rows=rows)).page) for rows in Rows}
+    counts = {rows: build_model(runs, terms=Terms(rows=rows)).samples.sum() for rows in Rows}
     assert counts == {Rows.BOTH: 8000, Rows.SLOW: 4000, Rows.FAST: 4000}
     sums = [build_model(runs, terms=Terms(rows=rows)).total.sum() for rows in Rows]
     assert sums == pytest.approx([199 * 4000] * 3)
@@ -142,5 +142,5 @@ def test_runs_at_other_addresses_use_the_slow_runs_pages(slow_run: Trace, fast_r
     # What is known of its windows stays.
     assert runs.fast.latency_ns == pytest.approx(side_by_side(slow_run, fast_run).fast.latency_ns)
     model = build_model(runs)
-    assert len(model.page) == len(slow_run.samples)
+    assert model.samples.sum() == len(slow_run.samples)
     assert model.estimate(layout.all_fast(runs.pages)).runtime_ns == pytest.approx(200e6)

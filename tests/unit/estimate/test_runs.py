@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hmd.estimate import CutBy, TierSpeeds, side_by_side
-from hmd.estimate.runs import Access
+from hmd.estimate.tally import Access
 from hmd.sample.batch import Kind
 from hmd.trace.trace import SAMPLE_COLUMNS, Samples, Trace
 
@@ -22,9 +22,12 @@ def with_columns(trace: Trace, **changed: Sequence[int]) -> Trace:
 
 
 def pairs(trace: Trace, **settings: int) -> list[tuple[int, int]]:
+    """Return the pairs' pages."""
     speeds = TierSpeeds(slow_latency_ns=300, fast_latency_ns=100)
-    run = side_by_side(trace, trace, windows=1, speeds=speeds, **settings).slow
-    return list(zip(run.pair_first.tolist(), run.pair_second.tolist(), strict=True))
+    runs = side_by_side(trace, trace, windows=1, speeds=speeds, **settings)
+    page = runs.pages.address // np.uint64(4096)
+    a, b = page[runs.slow.pair_a], page[runs.slow.pair_b]
+    return list(zip(a.tolist(), b.tolist(), strict=True))
 
 
 def test_pairs_are_loads_of_one_cpu_within_a_reorder_window(trace_of: TraceOf) -> None:
@@ -43,7 +46,7 @@ def test_pairs_are_loads_of_one_cpu_within_a_reorder_window(trace_of: TraceOf) -
 def test_an_access_that_both_counters_took_is_no_pair(trace_of: TraceOf) -> None:
     trace = trace_of([(1, 7), (1, 7), (1, 8)], 10)
     trace = with_columns(trace, instructions=[50, 50, 60], weight_ns=[300] * 3)
-    assert pairs(trace) == [(1, 2)]
+    assert pairs(trace) == [(7, 8)]
 
 
 def test_without_counts_pairs_are_told_by_times(trace_of: TraceOf) -> None:
@@ -52,7 +55,7 @@ def test_without_counts_pairs_are_told_by_times(trace_of: TraceOf) -> None:
     )
     # Half of the least idle latency is 50 ns. One counter has no pairs, whatever its times.
     assert pairs(trace) == []
-    assert pairs(replace(trace, about={**trace.about, "pairs": True})) == [(0, 1)]
+    assert pairs(replace(trace, about={**trace.about, "pairs": True})) == [(1, 2)]
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_a_run_that_slows_down() -> None:
     # Quarters of 200: 10/3 ms each in the first part, then all of the second, and the rest.
     assert lengths_ms(trace, 4) == pytest.approx([10 / 3, 10 / 3, 10 / 3, 15], abs=1e-5)
     windows = cut(trace, 4, CutBy.INSTRUCTIONS)
-    assert windows.of_sample.tolist() == [0, 1, 2, 3, 3]
+    assert windows.of(trace.samples.time_ns).tolist() == [0, 1, 2, 3, 3]
     # Halves of 400: 400/60 ms and the rest.
     assert lengths_ms(trace, 2) == pytest.approx([20 / 3, 25 - 20 / 3], abs=1e-5)
 
@@ -103,7 +103,7 @@ def test_windows_add_up_to_the_runtime(count: int) -> None:
     assert len(windows) == count
     assert windows.ns.sum() == pytest.approx(12 * MS)
     assert (windows.ns >= 0).all()
-    assert windows.of_sample.max() < count
+    assert windows.of(trace.samples.time_ns).max() < count
 
 
 @pytest.mark.parametrize("rows", [[], [(5, 0, 0)]])
