@@ -48,6 +48,12 @@ def page_keys(samples: Samples) -> PageKeys:
     return np.asarray(page | samples.process.astype(np.uint64) << np.uint64(_PAGE_BITS))
 
 
+def distinct(keys: PageKeys) -> PageKeys:
+    """Return keys in order, each once; of millions faster than by hashing."""
+    ordered = np.sort(keys)
+    return ordered[np.flatnonzero(np.diff(ordered, prepend=ordered[:1] + np.uint64(1)))]
+
+
 def index_pages(recording: Recording) -> PageIndex:
     """Return the pages of one run's samples."""
     keys, accesses = np.empty(0, np.uint64), np.empty(0)
@@ -67,5 +73,12 @@ def same_addresses(first: Trace, second: Trace) -> bool:
     own, other = page_keys(first.samples), page_keys(second.samples)
     if len(own) < 2 or not len(other):
         return True
-    known = np.unique(own[::2])
-    return bool(np.isin(other, known).mean() >= np.isin(own[1::2], known).mean() / 2)
+    known = distinct(own[::2])
+    return bool(_found(other, known) >= _found(own[1::2], known) / 2)
+
+
+def _found(keys: PageKeys, known: PageKeys) -> float:
+    """Return the share of keys that are known."""
+    ordered = np.sort(keys)  # to look up in order is many times faster
+    place = np.minimum(np.searchsorted(known, ordered), len(known) - 1)
+    return float(np.mean(known[place] == ordered))

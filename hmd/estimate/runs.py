@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hmd.estimate.pages import PageIndex, page_keys, same_addresses
+from hmd.estimate.pages import PageIndex, distinct, page_keys, same_addresses
 from hmd.estimate.pairs import FoundPairs, Near, PairCollector
 from hmd.estimate.tally import Access, Rows, Tally, access_of
 from hmd.estimate.windows import CutBy, Windows, cut
@@ -137,7 +137,7 @@ def side_by_side(
     ]
     if not same:
         both[1] = both[1].without_rows()
-    keys = np.unique(np.concatenate([counts.rows.key for counts in both]))
+    keys = distinct(np.concatenate([counts.rows.key for counts in both]))
     slow_run, fast_run = (counts.over(keys) for counts in both)
     heat = np.bincount(slow_run.page, slow_run.accesses, len(keys)).astype(np.float64)
     return Runs(slow_run, fast_run, PageIndex.of(keys, heat), speeds, cut_by, same)
