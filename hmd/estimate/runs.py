@@ -16,21 +16,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hmd.estimate.latencies import least_latency, mean_latency
 from hmd.estimate.pages import PageIndex, distinct, page_keys, same_addresses
 from hmd.estimate.pairs import FoundPairs, Near, PairCollector
 from hmd.estimate.tally import Access, Rows, Tally, access_of
 from hmd.estimate.windows import CutBy, Windows, cut
+from hmd.sample.cpu_model import SKYLAKE_SERVER, Core
 from hmd.trace.large import Recording
 from hmd.trace.trace import Trace
 
 WINDOWS = 60
 """Pieces of a run: many enough for its phases, few enough for hundreds of samples in each."""
-
-REORDER_WINDOW = 224
-"""Instructions within which misses overlap, where the trace does not tell: the reorder buffer of
-Skylake to Cascade Lake (WikiChip)."""
-
-_PRIOR_SAMPLES = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +34,10 @@ class Run:
     """One run; rows of shape ``(rows,)``, by window of shape ``(windows,)``.
 
     ``page`` indexes the pages, ``access`` is of ``Access``, ``accesses`` what the ``samples`` of
-    a row stand for. ``ns`` is how long each window took, ``latency_ns`` the mean latency of loads
-    (0 where no latency was recorded), ``store_ns`` the latencies of stores in sum, ``queue_ns``
-    those of streams. Pairs, of shape ``(pairs,)``: their pages and window; each stands for
-    ``pair_one_of``.
+    a row stand for. ``ns`` is how long each window took; ``latency_ns`` the mean latency of loads,
+    ``least_ns`` that of loads that wait for nothing else (both 0 where no latency was recorded);
+    ``store_ns`` the latencies of stores in sum, ``queue_ns`` those of streams. Pairs, of shape
+    ``(pairs,)``: their pages and window; each stands for ``pair_one_of``.
     """
 
     page: npt.NDArray[np.int32]
@@ -51,6 +47,7 @@ class Run:
     accesses: npt.NDArray[np.float32]
     ns: npt.NDArray[np.float64]
     latency_ns: npt.NDArray[np.float64]
+    least_ns: npt.NDArray[np.float64]
     store_ns: npt.NDArray[np.float64]
     queue_ns: npt.NDArray[np.float64]
     pair_a: npt.NDArray[np.int32]
@@ -98,6 +95,7 @@ class Runs:
     fast: Run
     pages: PageIndex
     speeds: TierSpeeds
+    core: Core
     cut_by: CutBy
     same_addresses: bool = True
 
@@ -114,15 +112,14 @@ def side_by_side(
     windows: int = WINDOWS,
     cut_by: CutBy | None = None,
     speeds: TierSpeeds | None = None,
-    reorder_window: int | None = None,
+    core: Core | None = None,
 ) -> Runs:
     """Return two recorded runs of a program, cut by instructions where both have counts.
 
     Each is a trace in memory or a ``TraceFile``, which is read once more, a block at a time.
 
-    What the machine is (``speeds``, ``reorder_window`` in instructions) the slow run's trace
-    tells, where it is not given. Raises UsageError where they are to be cut by instructions and
-    were not counted.
+    What the machine is (``speeds``, ``core``) the slow run's trace tells, where it is not given.
+    Raises UsageError where they are to be cut by instructions and were not counted.
     """
     ends = slow.outline, fast.outline
     if cut_by is None:
@@ -131,16 +128,24 @@ def side_by_side(
     same = same_addresses(*ends)
     speeds = speeds or TierSpeeds.of(slow.outline.about)
     floor_ns = _waiting_floor_ns(*ends, speeds)
-    near = reorder_window or int(slow.outline.about.get("reorder_window") or REORDER_WINDOW)
+    core = core or core_of(slow.outline.about)
     both = [
-        _counts(each, cut(each.outline, windows, cut_by), floor_ns, near) for each in (slow, fast)
+        _counts(each, cut(each.outline, windows, cut_by), floor_ns, core) for each in (slow, fast)
     ]
     if not same:
         both[1] = both[1].without_rows()
     keys = distinct(np.concatenate([counts.rows.key for counts in both]))
     slow_run, fast_run = (counts.over(keys) for counts in both)
     heat = np.bincount(slow_run.page, slow_run.accesses, len(keys)).astype(np.float64)
-    return Runs(slow_run, fast_run, PageIndex.of(keys, heat), speeds, cut_by, same)
+    return Runs(slow_run, fast_run, PageIndex.of(keys, heat), speeds, core, cut_by, same)
+
+
+def core_of(about: Mapping[str, Any]) -> Core:
+    """Return what a trace tells of its machine's cores; those of Skylake's servers where not."""
+    return Core(
+        int(about.get("reorder_window") or SKYLAKE_SERVER.reorder_window),
+        int(about.get("fill_buffers") or SKYLAKE_SERVER.fill_buffers),
+    )
 
 
 def _counted(trace: Trace) -> bool:
@@ -164,6 +169,7 @@ class _Counts:
     pairs: FoundPairs
     ns: npt.NDArray[np.float64]
     latency_ns: npt.NDArray[np.float64]
+    least_ns: npt.NDArray[np.float64]
     store_ns: npt.NDArray[np.float64]
     queue_ns: npt.NDArray[np.float64]
     scale: float
@@ -187,6 +193,7 @@ class _Counts:
             accesses=(rows.accesses * self.scale).astype(np.float32),
             ns=self.ns,
             latency_ns=self.latency_ns,
+            least_ns=self.least_ns,
             store_ns=self.store_ns * self.scale,
             queue_ns=self.queue_ns * self.scale,
             pair_a=number(pairs.key_a),
@@ -196,13 +203,11 @@ class _Counts:
         )
 
 
-def _counts(
-    recording: Recording, windows: Windows, floor_ns: float, reorder_window: int
-) -> _Counts:
+def _counts(recording: Recording, windows: Windows, floor_ns: float, core: Core) -> _Counts:
     """Return a run's samples, added up in one pass over them."""
     outline, count = recording.outline, len(windows)
     tally = Tally(windows)
-    pairs = PairCollector(Near.of(outline, reorder_window, floor_ns))
+    pairs = PairCollector(Near.of(outline, core.reorder_window, floor_ns))
     loads, load_ns, store_ns, queue_ns = np.zeros((4, count))
     for batch in recording.batches():
         window, access = windows.of(batch.time_ns), access_of(batch, floor_ns)
@@ -216,12 +221,12 @@ def _counts(
         store, streamed = access == Access.STORE, access >= Access.STREAMED_LOAD
         store_ns += np.bincount(window[store], mass_ns[store], count)
         queue_ns += np.bincount(window[streamed], mass_ns[streamed], count)
-    mean_ns = load_ns.sum() / max(loads.sum(), 1.0)
     return _Counts(
         tally.rows(),
         pairs.found(),
         windows.ns,
-        (load_ns + _PRIOR_SAMPLES * mean_ns) / (loads + _PRIOR_SAMPLES),
+        mean_latency(loads, load_ns),
+        least_latency(outline, windows, floor_ns),
         store_ns,
         queue_ns,
         1.0 + outline.losses.lost / max(recording.recorded, 1),

@@ -52,13 +52,29 @@ class RawEvents:
     loads_aux: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Core:
+    """How many misses a core can have under way at once.
+
+    ``reorder_window``: entries of its reorder buffer (micro-ops, a few more than instructions);
+    misses that lie farther apart are never under way at once. ``fill_buffers``: misses of its
+    first-level cache that are.
+    """
+
+    reorder_window: int
+    fill_buffers: int
+
+
+SKYLAKE_SERVER = Core(224, 12)
+
 # Models of Intel's family 6, by core
 _HASWELL_BROADWELL = (
     *(0x3C, 0x3F, 0x45, 0x46),  # Haswell
     *(0x3D, 0x47, 0x4F, 0x56),  # Broadwell
 )
-_SKYLAKE = (
-    *(0x4E, 0x5E, 0x55),  # Skylake; 0x55 is Cascade Lake and Cooper Lake too
+_SKYLAKE_SERVERS = (0x55,)  # Skylake, Cascade Lake and Cooper Lake
+_SKYLAKE_CLIENTS = (
+    *(0x4E, 0x5E),
     *(0x8E, 0x9E, 0xA5, 0xA6, 0x66),  # Kaby, Coffee, Comet, Cannon Lake
 )
 _SUNNY_COVE = (
@@ -76,7 +92,8 @@ _GRACEMONT_EVENTS = RawEvents(ATOM_LOAD_LATENCY, ATOM_DRAM_HIT, ATOM_ALL_STORES)
 _INTEL_6: dict[RawEvents, tuple[int, ...]] = {
     RawEvents(LOAD_LATENCY, L3_MISS, ALL_STORES): (
         *_HASWELL_BROADWELL,
-        *_SKYLAKE,
+        *_SKYLAKE_SERVERS,
+        *_SKYLAKE_CLIENTS,
         *_SUNNY_COVE,
     ),
     RawEvents(LOAD_LATENCY, L3_MISS, STORE_SAMPLE, MEM_LOADS_AUX): _GOLDEN_COVE,
@@ -84,26 +101,28 @@ _INTEL_6: dict[RawEvents, tuple[int, ...]] = {
     _GRACEMONT_EVENTS: _GRACEMONT,
 }
 
-# Entries of the reorder buffer. Intel 64 and IA-32 Architectures Optimization Reference Manual,
-# the chapters of each core; of Redwood Cove and the small cores: WikiChip.
-_INTEL_WINDOWS: dict[int, tuple[int, ...]] = {
-    192: _HASWELL_BROADWELL,
-    224: _SKYLAKE,
-    352: _SUNNY_COVE,
-    512: (*_GOLDEN_COVE, *_REDWOOD_COVE),
-    256: _GRACEMONT,
+# Reorder buffer and line fill buffers. Intel 64 and IA-32 Architectures Optimization Reference
+# Manual, the chapters of each core; of Redwood Cove and the small cores: WikiChip.
+_INTEL_CORES: dict[Core, tuple[int, ...]] = {
+    Core(192, 10): _HASWELL_BROADWELL,
+    SKYLAKE_SERVER: _SKYLAKE_SERVERS,
+    Core(224, 10): _SKYLAKE_CLIENTS,
+    Core(352, 12): _SUNNY_COVE,
+    Core(512, 16): (*_GOLDEN_COVE, *_REDWOOD_COVE),
+    Core(256, 16): _GRACEMONT,
 }
 
-# Entries of the retire queue, by family and models. AMD's Software Optimization Guides for
-# families 17h (models 00h-2Fh; 30h and greater), 19h (of Zen 4: WikiChip) and 1Ah; which models are
-# which generation: arch/x86/kernel/cpu/amd.c.
+# Retire queue and miss address buffers, by family and models. AMD's Software Optimization Guides
+# for families 17h (models 00h-2Fh; 30h and greater), 19h (of Zen 4: WikiChip) and 1Ah (which does
+# not tell of the buffers: as Zen 4); which models are which generation:
+# arch/x86/kernel/cpu/amd.c.
 _ZEN_2 = (range(0x30, 0x50), range(0x60, 0x80), range(0x90, 0x92), range(0xA0, 0xB0))
-_AMD_WINDOWS: tuple[tuple[int, tuple[range, ...], int], ...] = (
-    (0x17, (range(0x30), range(0x50, 0x60)), 192),  # Zen
-    (0x17, _ZEN_2, 224),
-    (0x19, (range(0x10), range(0x20, 0x60)), 256),  # Zen 3
-    (0x19, (range(0x10, 0x20), range(0x60, 0xB0)), 320),  # Zen 4
-    (0x1A, (range(0x30), range(0x40, 0x50), range(0x60, 0x80)), 448),  # Zen 5
+_AMD_CORES: tuple[tuple[int, tuple[range, ...], Core], ...] = (
+    (0x17, (range(0x30), range(0x50, 0x60)), Core(192, 22)),  # Zen
+    (0x17, _ZEN_2, Core(224, 22)),
+    (0x19, (range(0x10), range(0x20, 0x60)), Core(256, 24)),  # Zen 3
+    (0x19, (range(0x10, 0x20), range(0x60, 0xB0)), Core(320, 24)),  # Zen 4
+    (0x1A, (range(0x30), range(0x40, 0x50), range(0x60, 0x80)), Core(448, 24)),  # Zen 5
 )
 
 
@@ -129,19 +148,18 @@ def raw_events(cpu: CpuModel, pmu: str = "cpu") -> RawEvents | None:
     return _GRACEMONT_EVENTS if events and pmu in ("cpu_atom", "cpu_lowpower") else events
 
 
-def reorder_window(cpu: CpuModel) -> int | None:
-    """Return how many instructions the core looks ahead, None for a CPU that the table lacks.
+def core_of(cpu: CpuModel) -> Core | None:
+    """Return how many misses its cores can have under way, None for a CPU that the table lacks.
 
-    In entries of its reorder buffer (micro-ops, a few more than instructions); of parts with two
-    kinds of cores, the big ones'. Misses that lie farther apart are never under way at once.
+    Of parts with two kinds of cores, the big ones'.
     """
     if cpu.vendor == "GenuineIntel" and cpu.family == 6:
-        return next((n for n, models in _INTEL_WINDOWS.items() if cpu.model in models), None)
+        return next((c for c, models in _INTEL_CORES.items() if cpu.model in models), None)
     if cpu.vendor != "AuthenticAMD":
         return None
-    for family, models, window in _AMD_WINDOWS:
+    for family, models, core in _AMD_CORES:
         if cpu.family == family and any(cpu.model in several for several in models):
-            return window
+            return core
     return None
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from hmd import __version__
 from hmd.machine.process import PAGE_BYTES, PROC
 from hmd.machine.topology import Topology
-from hmd.sample.cpu_model import read_cpu_model, reorder_window
+from hmd.sample.cpu_model import core_of, read_cpu_model
 from hmd.trace.sources import Sources
 
 
@@ -25,6 +25,8 @@ def describe(
 ) -> dict[str, Any]:
     """Return the words of a trace's first block; ``begin_ns`` is now."""
     sampler, clock, counter = sources.sampler, sources.clock, sources.counter
+    # The emulated machine's guest sees QEMU's CPU, not the core that is modelled.
+    core = None if sampler.name == "emulated" else core_of(read_cpu_model(proc))
     return {
         "hmd": __version__,
         "command": list(command),
@@ -58,10 +60,8 @@ def describe(
         "period": sampler.period,
         "pairs": sampler.pair_period is not None,
         "pair_period": sampler.pair_period,
-        # The emulated machine's guest sees QEMU's CPU, not the core that is modelled.
-        "reorder_window": (
-            None if sampler.name == "emulated" else reorder_window(read_cpu_model(proc))
-        ),
+        "reorder_window": core.reorder_window if core else None,
+        "fill_buffers": core.fill_buffers if core else None,
     }
 
 

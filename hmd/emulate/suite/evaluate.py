@@ -21,6 +21,7 @@ from hmd.estimate import isc22
 from hmd.estimate.model import Coefficients, Model, Terms, build_model
 from hmd.estimate.runs import Runs, side_by_side
 from hmd.estimate.windows import CutBy
+from hmd.sample.cpu_model import Core
 from hmd.trace.trace import Trace
 
 HEAT_SEED = 977
@@ -113,7 +114,8 @@ def case_of(
 ) -> Case:
     """Return the case; ``layouts`` are over the stream's pages."""
     slow, fast = traces
-    runs = side_by_side(slow, fast, reorder_window=preset.core.reorder_window)
+    core = Core(preset.core.reorder_window, preset.core.line_fill_buffers)
+    runs = side_by_side(slow, fast, core=core)
     address = stream.page_address[: stream.user_pages]
     place = np.minimum(np.searchsorted(address, runs.pages.address), len(address) - 1)
     return Case(runs, slow, fast, {name: each[place] for name, each in layouts.items()}, truth)

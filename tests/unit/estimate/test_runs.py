@@ -9,6 +9,7 @@ import pytest
 from hmd.estimate import CutBy, TierSpeeds, side_by_side
 from hmd.estimate.tally import Access
 from hmd.sample.batch import Kind
+from hmd.sample.cpu_model import Core
 from hmd.trace.trace import SAMPLE_COLUMNS, Samples, Trace
 
 TraceOf = Callable[..., Trace]
@@ -21,7 +22,7 @@ def with_columns(trace: Trace, **changed: Sequence[int]) -> Trace:
     return replace(trace, samples=Samples(**columns))
 
 
-def pairs(trace: Trace, **settings: int) -> list[tuple[int, int]]:
+def pairs(trace: Trace, **settings: Core) -> list[tuple[int, int]]:
     """Return the pairs' pages."""
     speeds = TierSpeeds(slow_latency_ns=300, fast_latency_ns=100)
     runs = side_by_side(trace, trace, windows=1, speeds=speeds, **settings)
@@ -40,7 +41,7 @@ def test_pairs_are_loads_of_one_cpu_within_a_reorder_window(trace_of: TraceOf) -
     )
     # 1424 is 224 after 1200: out of the window; 1500 is another CPU's, 1600 a store.
     assert pairs(trace) == [(0, 1)]
-    assert pairs(trace, reorder_window=512) == [(0, 1), (1, 2), (2, 5)]
+    assert pairs(trace, core=Core(512, 12)) == [(0, 1), (1, 2), (2, 5)]
 
 
 def test_an_access_that_both_counters_took_is_no_pair(trace_of: TraceOf) -> None:

@@ -6,37 +6,38 @@ from pathlib import Path
 
 import pytest
 
-from hmd.sample.cpu_model import CpuModel, read_cpu_model, reorder_window
+from hmd.sample.cpu_model import Core, CpuModel, core_of, read_cpu_model
 
 MACHINES = Path(__file__).parents[2] / "fixtures/sysfs"
 
 
 @pytest.mark.parametrize(
-    ("machine", "window"),
+    ("machine", "core"),
     [
-        ("cascade-lake", 224),
-        ("ice-lake-sp", 352),
-        ("sapphire-rapids", 512),
-        ("alder-lake", 512),
-        ("zen3", 256),
-        ("zen4", 320),
-        ("zen5", 448),
+        ("cascade-lake", Core(224, 12)),
+        ("ice-lake-sp", Core(352, 12)),
+        ("sapphire-rapids", Core(512, 16)),
+        ("alder-lake", Core(512, 16)),
+        ("zen3", Core(256, 24)),
+        ("zen4", Core(320, 24)),
+        ("zen5", Core(448, 24)),
         ("neoverse-n1", None),
     ],
 )
-def test_the_window_of_a_machine(machine: str, window: int | None) -> None:
-    assert reorder_window(read_cpu_model(MACHINES / machine / "proc")) == window
+def test_the_core_of_a_machine(machine: str, core: Core | None) -> None:
+    assert core_of(read_cpu_model(MACHINES / machine / "proc")) == core
 
 
 @pytest.mark.parametrize(
-    ("vendor", "family", "model", "window"),
+    ("vendor", "family", "model", "core"),
     [
-        ("GenuineIntel", 6, 0x4F, 192),  # Broadwell
-        ("GenuineIntel", 6, 0xAD, 512),  # Granite Rapids
-        ("GenuineIntel", 6, 0xAF, 256),  # Sierra Forest
-        ("AuthenticAMD", 0x17, 0x01, 192),  # Naples
-        ("AuthenticAMD", 0x17, 0x31, 224),  # Rome
-        ("AuthenticAMD", 0x19, 0x11, 320),  # Genoa
+        ("GenuineIntel", 6, 0x4F, Core(192, 10)),  # Broadwell
+        ("GenuineIntel", 6, 0xAD, Core(512, 16)),  # Granite Rapids
+        ("GenuineIntel", 6, 0xAF, Core(256, 16)),  # Sierra Forest
+        ("AuthenticAMD", 0x17, 0x01, Core(192, 22)),  # Naples
+        ("AuthenticAMD", 0x17, 0x31, Core(224, 22)),  # Rome
+        ("AuthenticAMD", 0x19, 0x11, Core(320, 24)),  # Genoa
+        ("GenuineIntel", 6, 0x5E, Core(224, 10)),  # Skylake, desktop
         ("GenuineIntel", 6, 0xFE, None),
         ("GenuineIntel", 15, 0x55, None),
         ("AuthenticAMD", 0x19, 0xF0, None),
@@ -44,5 +45,5 @@ def test_the_window_of_a_machine(machine: str, window: int | None) -> None:
         ("", 0, 0, None),
     ],
 )
-def test_the_window_of_a_model(vendor: str, family: int, model: int, window: int | None) -> None:
-    assert reorder_window(CpuModel(vendor, family, model, 0.0)) == window
+def test_the_core_of_a_model(vendor: str, family: int, model: int, core: Core | None) -> None:
+    assert core_of(CpuModel(vendor, family, model, 0.0)) == core

@@ -84,5 +84,5 @@ def test_how_far_the_core_looks_ahead_is_told_of_real_ones_alone(about: Any) -> 
         sources = open_sources(SampleSettings(sampler="faults"), opened)
         topology = Topology((node(0, 0),), "one node")
         found = describe([], topology, sources, None, MACHINES / "cascade-lake/proc")
-    assert found["reorder_window"] == 224
+    assert (found["reorder_window"], found["fill_buffers"]) == (224, 12)
     assert (found["pairs"], found["pair_period"]) == (False, None)

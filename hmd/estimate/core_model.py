@@ -1,0 +1,107 @@
+"""What a core does with misses that overlap, beyond a rule of thumb: a small simulation.
+
+The rule (``hmd.estimate.overlap``) knows one limit, the reorder window. Two more matter:
+
+Fill buffers. A core with N of them has at most N misses under way. Where a window holds more, both
+recorded runs wait for buffers all the time, and runtime follows the mean latency instead.
+
+Bursts. After a wait for a slow miss the window is empty, and as many misses as it holds are issued
+at once rather than one by one. So where misses are all that the program waits for, a lone slow miss
+costs less than the difference in latency, by up to one fast latency.
+
+The simulated core issues misses at even distances into a window, each into a free buffer, and
+waits where the oldest is not back: what cores since the P6 do (Karkhanis and Smith, A First-Order
+Superscalar Processor Model, ISCA 2004). Tables hold by what the rule is to be multiplied.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.heat.kernels import kernel
+
+Floats = npt.NDArray[np.float64]
+
+IN_FLIGHT: Floats = np.concatenate(
+    [[1.0, 4.0, 6.0], np.arange(8.0, 18.0, 0.5), [18.5, 20.0, 22.0, 25.0, 30.0, 40.0, 64.0]]
+)
+"""Misses that a window holds: the tables' rows."""
+
+CHANCES = 16
+"""Columns: chances of a miss to be slow, (i / (CHANCES - 1)) squared, so that small ones are near
+each other."""
+
+_MISSES = 4000
+_ISSUE_SHARE = 0.2
+"""What a window's instructions take without a miss, of a fast latency."""
+_UNLIMITED = 128.0
+
+
+@kernel("float64[::1]", "float64[::1]", "float64[::1]", "float64", "float64", returns="float64")
+def _run(
+    latency_ns: npt.NDArray[np.float64],
+    done_ns: npt.NDArray[np.float64],
+    buffer_ns: npt.NDArray[np.float64],
+    held: float,
+    window_ns: float,
+) -> float:
+    """Return how long these misses take; ``done_ns`` and ``buffer_ns`` are work space."""
+    apart_ns = window_ns / held
+    stalled = 0.0
+    oldest = 0
+    buffer_ns[:] = 0.0
+    for i in range(len(latency_ns)):
+        while oldest < i and oldest + held <= i:
+            leaves = (oldest + held) * apart_ns + stalled
+            if done_ns[oldest] > leaves:
+                stalled += done_ns[oldest] - leaves
+            oldest += 1
+        start = i * apart_ns + stalled
+        free = 0
+        for b in range(1, len(buffer_ns)):
+            if buffer_ns[b] < buffer_ns[free]:
+                free = b
+        start = max(start, buffer_ns[free])
+        done_ns[i] = start + latency_ns[i]
+        buffer_ns[free] = done_ns[i]
+    return len(latency_ns) * apart_ns + stalled
+
+
+@lru_cache(maxsize=8)
+def tables(slow_ns: float, fast_ns: float, buffers: int) -> tuple[Floats, Floats]:
+    """Return what to multiply the rule with, each of shape ``(len(IN_FLIGHT), CHANCES)``.
+
+    The first where something else hides what bursts save, the second where all waits are for
+    memory. ``slow_ns`` and ``fast_ns`` are the tiers' latencies.
+    """
+    drawn = np.random.default_rng(1).permutation((np.arange(_MISSES) + 0.5) / _MISSES)
+    chance = (np.arange(CHANCES) / (CHANCES - 1)) ** 2
+    latency = [np.where(drawn < p, slow_ns, fast_ns) for p in chance.tolist()]
+    chance = np.array([np.mean(drawn < p) for p in chance.tolist()])
+    done = np.zeros(_MISSES)
+    hidden, bare = np.ones((2, len(IN_FLIGHT), CHANCES))
+    for row, held in enumerate(IN_FLIGHT.tolist()):
+        rule = chance * held / (1 + (held - 1) * chance)
+        limited, unlimited = (
+            _gains(latency, done, np.zeros(count), held, fast_ns * _ISSUE_SHARE)
+            for count in (buffers, int(min(held + 1, _UNLIMITED)))
+        )
+        hidden[row, 1:] = np.minimum(limited[1:] / unlimited[1:], 1.0)
+        bare[row, 1:] = np.minimum(limited[1:] / rule[1:], 1.0)
+    hidden[:, 0], bare[:, 0] = hidden[:, 1], bare[:, 1]
+    return hidden, bare
+
+
+def _gains(
+    latency: list[npt.NDArray[np.float64]],
+    done: npt.NDArray[np.float64],
+    buffer: npt.NDArray[np.float64],
+    held: float,
+    window_ns: float,
+) -> Floats:
+    """Return where between all fast (0) and all slow (1) a core is, by chance."""
+    took = np.array([_run(each, done, buffer, held, window_ns) for each in latency])
+    return np.asarray((took - took[0]) / (took[-1] - took[0]))
