@@ -100,6 +100,17 @@ def measure(samples: int) -> dict[str, Any]:
     return {**json.loads(found), "file_mib": size / (1 << 20)}
 
 
+def cold_start_s() -> float:
+    """Return what a process takes to load the kernels from numba's cache, numba itself included."""
+    code = (
+        "import time; began = time.perf_counter(); "
+        "import hmd.estimate.mass, hmd.estimate.pricing, hmd.estimate.core_model; "
+        "print(time.perf_counter() - began)"
+    )
+    command = [sys.executable, "-c", code]
+    return min(float(subprocess.check_output(command, text=True)) for _ in range(5))
+
+
 if __name__ == "__main__":
     words = sys.argv[1:]
     print(json.dumps(price(*map(Path, words)) if len(words) == 2 else measure(int(words[0]))))

@@ -7,7 +7,7 @@ recorded runs wait for buffers all the time, and runtime follows the mean latenc
 
 Bursts. After a wait for a slow miss the window is empty, and as many misses as it holds are issued
 at once rather than one by one. So where misses are all that the program waits for, a lone slow miss
-costs less than the difference in latency, by up to one fast latency.
+costs less than the difference in latency, by up to half a fast latency.
 
 The simulated core issues misses at even distances into a window, each into a free buffer, and
 waits where the oldest is not back: what cores since the P6 do (Karkhanis and Smith, A First-Order

@@ -3,23 +3,24 @@
 Both runs are met exactly: all slow and all fast are what was recorded. In between, the time that
 a window gains from the fast tier has two parts.
 
-Waits for memory are proportional to the waits that slow misses begin (``hmd.estimate.overlap``),
-times what the slow tier's latency is under the load that the layout leaves it: measured with all
-slow, idle with none, and rising with the ``load_power`` of the load in between.
+Waits for memory are proportional to the waits that slow misses begin (``hmd.estimate.overlap``,
+corrected by what a simulated core does, ``hmd.estimate.core_model``), times what the slow tier's
+latency is under the load that the layout leaves it: measured with all slow, idle with none, and
+rising with the ``load_power`` of the load in between.
 
 Queues of streams (prefetched lines, stores) appear where the sum of what streams at once ask of
 the slow tier is more than its bandwidth, reads and writes apart. That is so where all of some
 ``streams`` pages under way are slow, or the slow tier's share of the traffic alone takes longer
 than the window.
 
-The defaults of ``Coefficients`` were chosen on ten programs of the suite; ``make
-bench-estimator`` judges each program with those that are best on all the others.
+The defaults of ``Coefficients`` were chosen on the suite's programs; ``make bench-estimator``
+judges each program with those that are best on all the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
@@ -27,14 +28,11 @@ import numpy.typing as npt
 
 from hmd.estimate.estimate import Estimate
 from hmd.estimate.layout import Layout
-from hmd.estimate.overlap import CLASSES, Pairs, both_slow, classes, neighbours, steepness
+from hmd.estimate.overlap import CLASSES, Overlap, Pairs, alone_by_time, classes, neighbours
 from hmd.estimate.runs import Run, Runs
 from hmd.estimate.tally import Access
 
 Floats = npt.NDArray[np.float64]
-
-FILL_BUFFERS = 12
-_ROUNDS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +44,7 @@ class Coefficients:
     """
 
     overlap: float = 1.0
-    most_overlap: float = 24.0
-    load_power: float = 2.0
+    load_power: float = 1.5
     streams: float = 2.0
 
 
@@ -70,6 +67,7 @@ class Terms:
     overlap: bool = True
     correlation: bool = True
     structures: bool = True
+    core: bool = True
     load: bool = True
     streams: bool = True
     rows: Rows = Rows.BOTH
@@ -77,74 +75,71 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class SlowMass:
-    """What a layout leaves in slow memory: accesses by cell, slow pair members by class.
+    """What a layout leaves in slow memory.
 
-    ``cells``: loads by window and class; then by window stores, streamed loads, streamed stores.
-    ``members`` and ``both`` as :func:`hmd.estimate.overlap.both_slow` takes them.
+    ``cells``: accesses, by window and class of loads; then by window of stores, streamed loads
+    and streamed stores. ``pair_a`` and ``pair_b``, ``(pairs,)``: how much of the pages of a pair's
+    members is slow, at its window.
     """
 
     cells: Floats
-    members: Floats
-    both: Floats
+    pair_a: npt.NDArray[np.float32]
+    pair_b: npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
     """A program's two runs, ready to price layouts.
 
-    Rows, of shape ``(rows,)``: ``accesses`` to a ``page``, in a ``cell`` (as in ``SlowMass``), by
-    so many ``samples``.
-    ``total`` are their sums by cell. By window, ``(windows,)``: how long both runs took, their
-    latencies of loads, and of the difference in time what was waits for loads (``waiting_ns``),
-    for fill buffers that stores held (``holding_ns``) and queues of streams (``queueing_ns``).
-    ``k_less_1``, ``(windows, classes)``, is how many misses overlap with one.
+    Rows, of shape ``(rows,)``: ``accesses`` to a ``page``, by so many ``samples``, in order of
+    cell (as in ``SlowMass``); ``begin``, ``(cells + 1,)``, is where each cell's begin, ``total``
+    their accesses in sum. ``table``, ``(windows, hmd.estimate.pricing.COLUMNS)``, is what is known
+    by window; ``k_less_1``, ``(windows, classes)``, how many misses overlap with one, and
+    ``behind``, ``(windows, classes, chances)``, what a simulated core makes of that.
     """
 
     page: npt.NDArray[np.int32]
-    cell: npt.NDArray[np.int32]
-    samples: npt.NDArray[np.int32]
     accesses: npt.NDArray[np.float32]
+    samples: npt.NDArray[np.int32]
+    begin: npt.NDArray[np.uint64]
     pages: int
-    slow_ns: Floats
-    fast_ns: Floats
-    slow_latency_ns: Floats
-    fast_latency_ns: Floats
-    idle_latency_ns: float
     total: Floats
-    waiting_ns: Floats
-    holding_ns: Floats
-    queueing_ns: Floats
+    table: Floats
     k_less_1: Floats
+    behind: Floats
     pairs: Pairs
-    write_cost: float
-    coefficients: Coefficients = field(default_factory=Coefficients)
-    terms: Terms = field(default_factory=Terms)
+    numbers: Floats
 
     @property
     def windows(self) -> int:
         """Number of windows."""
-        return len(self.slow_ns)
+        return len(self.table)
+
+    @property
+    def slow_ns(self) -> Floats:
+        """How long the slow run's windows took, ``(windows,)``."""
+        from hmd.estimate.pricing import SLOW_NS
+
+        return self.table[:, SLOW_NS]
+
+    @property
+    def fast_ns(self) -> Floats:
+        """How long the fast run's windows took, ``(windows,)``."""
+        from hmd.estimate.pricing import FAST_NS
+
+        return self.table[:, FAST_NS]
 
     def sums(self) -> Floats:
         """Return the rows' accesses by cell."""
-        return np.bincount(self.cell, self.accesses, len(self.total)).astype(np.float64)
-
-    def window_of_rows(self) -> npt.NDArray[np.int32]:
-        """Return each row's window."""
-        loads = self.windows * CLASSES
-        beyond = (self.cell - loads) % self.windows
-        return np.where(self.cell < loads, self.cell // CLASSES, beyond).astype(np.int32)
+        return self.slow_mass(np.ones(self.pages, np.float32)).cells
 
     def slow_mass(self, slow: npt.NDArray[np.float32]) -> SlowMass:
         """Return what lies in slow memory where so much of each page does, ``(pages,)``."""
-        from hmd.estimate.mass import add_pairs, add_slow
+        from hmd.estimate.mass import add_slow
 
-        cells = np.zeros(self.windows * (CLASSES + 3))
-        add_slow(self.page, self.cell, self.accesses, slow, cells)
-        members, both = np.zeros(CLASSES), np.zeros(CLASSES)
-        pairs = self.pairs
-        add_pairs(pairs.page_a, pairs.page_b, pairs.class_a, pairs.class_b, slow, members, both)
-        return SlowMass(cells, members, both)
+        cells = np.zeros(len(self.total))
+        add_slow(self.page, self.accesses, self.begin, slow, 0, len(cells), cells)
+        return SlowMass(cells, slow[self.pairs.page_a], slow[self.pairs.page_b])
 
     def estimate(self, layout: Layout) -> Estimate:
         """Return the run with the pages of ``layout`` (True) in fast memory."""
@@ -152,73 +147,89 @@ class Model:
 
     def price(self, mass: SlowMass) -> Estimate:
         """Return the run of what lies in slow memory."""
-        slow, held, streamed, stored = _split(mass.cells, self.windows)
-        misses, all_held, all_streamed, all_stored = _split(self.total, self.windows)
-        lines = misses.sum(1) + all_held + all_streamed + all_stored
-        # A window without a sample is like the rest.
-        mean = float(mass.cells.sum()) / max(float(lines.sum()), 1e-12)
-        traffic = _share(slow.sum(1) + held + streamed + stored, lines, otherwise=mean)
-        share = _share(slow.sum(1), misses.sum(1), otherwise=traffic)
-        waits = self._waits(slow, share, mass)
-        written = _share(held + stored, all_held + all_stored, otherwise=traffic)
-        queues = self._queues(traffic, written)
-        holds = _share(held, all_held, otherwise=traffic)
-        window_ns = self._loaded(waits, holds, queues, traffic)
-        return Estimate(float(window_ns.sum()), window_ns)
+        from hmd.estimate.pricing import price_windows
 
-    def _waits(self, slow: Floats, share: Floats, mass: SlowMass) -> Floats:
-        """Return the share of all slow's waits for memory that remains, ``(windows,)``."""
-        if not self.terms.overlap:
-            return share
-        alike = (
-            both_slow(self.pairs, mass.members, mass.both, share)
-            if self.terms.correlation
-            else np.repeat(share[:, None], CLASSES, axis=1)
+        window_ns = np.empty(self.windows)
+        pairs = self.pairs
+        price_windows(
+            mass.cells,
+            self.total,
+            self.table,
+            self.k_less_1,
+            self.behind,
+            pairs.window,
+            pairs.class_a,
+            pairs.class_b,
+            mass.pair_a,
+            mass.pair_b,
+            self.numbers,
+            window_ns,
         )
-        others = self.k_less_1 * self.coefficients.overlap
-        others = others / (1 + others / self.coefficients.most_overlap)
-        remaining = (slow / (1 + others * alike)).sum(1)
-        full = (_split(self.total, self.windows)[0] / (1 + others)).sum(1)
-        return np.asarray(np.clip(_share(remaining, full, otherwise=share), 0.0, 1.0))
-
-    def _queues(self, traffic: Floats, stores: Floats) -> Floats:
-        """Return the time that streams wait for the slow tier's bandwidth, ``(windows,)``."""
-        queueing, streams = self.queueing_ns, self.coefficients.streams
-        if not self.terms.streams:
-            return queueing * traffic
-        misses, held, streamed, stored = _split(self.total, self.windows)
-        writes = held + stored
-        reads = misses.sum(1) + streamed + writes
-        writes = writes * self.write_cost
-        # Of a window without a sample nobody knows which of the two fills the tier.
-        most = np.maximum(reads, writes)
-        reads, writes = _share(reads, most, otherwise=1.0), _share(writes, most, otherwise=1.0)
-        at_once = np.maximum(reads * traffic**streams, writes * stores**streams)
-        saturated_ns = self.fast_ns + queueing
-        sustained = np.maximum(reads * traffic, writes * stores) * saturated_ns - self.fast_ns
-        return np.asarray(np.maximum(queueing * at_once, np.where(queueing > 0, sustained, 0.0)))
-
-    def _loaded(self, waits: Floats, holds: Floats, queues: Floats, traffic: Floats) -> Floats:
-        """Return windows' times, with the slow tier's latency at the load that results."""
-        rest = np.minimum(self.slow_ns - self.fast_ns, 0.0) * traffic
-        exposed = self.waiting_ns * waits + self.holding_ns * holds
-        window_ns = self.fast_ns + exposed + queues
-        if self.terms.load and self.idle_latency_ns > 0:
-            most = np.maximum(self.slow_latency_ns, self.fast_latency_ns + 1)
-            idle = np.minimum(self.idle_latency_ns, most)
-            for _ in range(_ROUNDS):
-                load = np.clip(traffic * self.slow_ns / np.maximum(window_ns, 1e-9), 0.0, 1.0)
-                latency = idle + (most - idle) * load**self.coefficients.load_power
-                factor = (latency - self.fast_latency_ns) / (most - self.fast_latency_ns)
-                window_ns = self.fast_ns + exposed * np.clip(factor, 0.0, 1.0) + queues
-        return np.asarray(window_ns + rest)
+        return Estimate(float(window_ns.sum()), window_ns)
 
 
 def build_model(
     runs: Runs, coefficients: Coefficients | None = None, terms: Terms | None = None
 ) -> Model:
     """Return the model of a program from its two recorded runs."""
-    terms = terms or Terms()
+    coefficients, terms = coefficients or Coefficients(), terms or Terms()
+    rows = _rows_of(runs, terms)
+    pairs = _pairs_of(rows)
+    longer = np.maximum(runs.slow.ns - runs.fast.ns, 0.0)
+    gap = np.maximum(runs.slow.latency_ns - runs.fast.latency_ns, 1.0)
+    if not runs.slow.latency_ns.any():
+        # Unknown: no misses overlap.
+        gap = np.maximum(longer / np.maximum(rows.misses.sum(1), 1.0), 1e-9)
+    near = neighbours(pairs, rows.sampled_loads, rows.period)
+    waiting, holding, queueing = _parts(
+        runs, longer, rows.misses, Overlap(np.zeros(runs.windows), near), gap
+    )
+    waits = waiting / gap
+    if not terms.overlap:
+        overlap = Overlap(np.ones(runs.windows), np.zeros_like(near))
+    elif pairs.enough:
+        overlap = Overlap(np.zeros(runs.windows), near).fitted(rows.misses, waits)
+    else:
+        overlap = alone_by_time(rows.misses, waits)
+    k_less_1 = overlap.k_less_1 * coefficients.overlap
+    table = _table(runs, rows, waiting, holding, queueing, overlap.alone)
+    return Model(
+        page=rows.page,
+        accesses=rows.accesses,
+        samples=rows.samples,
+        begin=rows.begin,
+        pages=len(runs.pages),
+        total=rows.total,
+        table=table,
+        k_less_1=k_less_1,
+        behind=_behind(runs, rows.misses, table, k_less_1, on=terms.core),
+        pairs=pairs,
+        numbers=_numbers(runs, coefficients, terms, pairs),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows in order of cell, as in ``Model``, and what follows from them.
+
+    ``misses`` are loads that memory answers, by window and class, ``sampled_loads`` the samples of
+    them; ``lines`` are all that hold a fill buffer, by window. One sample stands for ``period``.
+    """
+
+    used: Sequence[Run]
+    of_page: npt.NDArray[np.int32]
+    page: npt.NDArray[np.int32]
+    accesses: npt.NDArray[np.float32]
+    samples: npt.NDArray[np.int32]
+    begin: npt.NDArray[np.uint64]
+    total: Floats
+    misses: Floats
+    lines: Floats
+    sampled_loads: Floats
+    period: float
+
+
+def _rows_of(runs: Runs, terms: Terms) -> _Rows:
     wanted = {
         Rows.BOTH: (runs.slow, runs.fast),
         Rows.SLOW: (runs.slow,),
@@ -237,70 +248,49 @@ def build_model(
         if terms.structures
         else np.zeros(pages, np.int32)
     )
-    cell = np.where(
-        waits,
-        window * CLASSES + of_page[page],
-        windows * (CLASSES + access.astype(np.int32) - 1) + window,
-    ).astype(np.int32)
-    total = np.bincount(cell, accesses, windows * (CLASSES + 3)).astype(np.float64)
-    misses = _split(total, windows)[0]
-    pairs = _pairs_of(used, of_page)
-    longer = np.maximum(runs.slow.ns - runs.fast.ns, 0.0)
-    gap = np.maximum(runs.slow.latency_ns - runs.fast.latency_ns, 1.0)
-    if not runs.slow.latency_ns.any():
-        # Unknown: no misses overlap.
-        gap = np.maximum(longer / np.maximum(misses.sum(1), 1.0), 1e-9)
-    sampled = np.bincount(of_page[page[waits]], samples[waits], CLASSES).astype(np.float64)
-    period = float(accesses[waits].sum()) * len(used) / max(float(sampled.sum()), 1.0)
-    k_less_1 = neighbours(pairs, sampled, period)
-    waiting, holding, queueing = _parts(runs, longer, misses, k_less_1, gap)
-    if pairs.enough:
-        k_less_1 = steepness(misses, k_less_1, waiting / gap)[:, None] * k_less_1
-    else:
-        alone = np.clip(misses.sum(1) / np.maximum(waiting / gap, 1e-9), 1.0, 64.0) - 1
-        k_less_1 = np.repeat(alone[:, None], CLASSES, axis=1)
-    speeds = runs.speeds
-    return Model(
-        page=page,
-        cell=cell,
-        samples=samples,
-        accesses=accesses,
-        pages=pages,
-        slow_ns=runs.slow.ns,
-        fast_ns=runs.fast.ns,
-        slow_latency_ns=runs.slow.latency_ns,
-        fast_latency_ns=runs.fast.latency_ns,
-        idle_latency_ns=speeds.slow_latency_ns,
-        total=total,
-        waiting_ns=waiting,
-        holding_ns=holding,
-        queueing_ns=queueing,
-        k_less_1=k_less_1,
-        pairs=pairs,
-        write_cost=speeds.slow_read_bytes_per_ns / speeds.slow_write_bytes_per_ns
-        if speeds.slow_write_bytes_per_ns > 0
-        else 1.0,
-        coefficients=coefficients or Coefficients(),
-        terms=terms,
+    loads, cells = windows * CLASSES, windows * (CLASSES + 3)
+    beyond = loads + windows * (access.astype(np.int64) - 1) + window
+    cell = np.where(waits, window * CLASSES + of_page[page], beyond)
+    order = np.argsort(cell, kind="stable")
+    cell, accesses, samples = cell[order], accesses[order], samples[order]
+    total = np.bincount(cell, accesses, cells).astype(np.float64)
+    sampled = np.bincount(cell, samples, cells).astype(np.float64)[:loads]
+    misses = total[:loads].reshape(windows, CLASSES)
+    return _Rows(
+        used,
+        of_page,
+        page[order],
+        accesses,
+        samples,
+        np.searchsorted(cell, np.arange(cells + 1)).astype(np.uint64),
+        total,
+        misses,
+        misses.sum(1) + total[loads : loads + windows],
+        sampled.reshape(windows, CLASSES),
+        float(misses.sum()) * len(used) / max(float(sampled.sum()), 1.0),
     )
 
 
-def _split(cells: Floats, windows: int) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return loads, ``(windows, classes)``, stores, streamed loads and stores, ``(windows,)``."""
-    loads, rest = cells[: windows * CLASSES], cells[windows * CLASSES :]
-    held, streamed, stored = rest.reshape(3, windows)
-    return loads.reshape(windows, CLASSES), held, streamed, stored
+def _pairs_of(rows: _Rows) -> Pairs:
+    page_a = np.concatenate([run.pair_a for run in rows.used])
+    page_b = np.concatenate([run.pair_b for run in rows.used])
+    window = np.concatenate([run.pair_window for run in rows.used])
+    order = np.argsort(window, kind="stable")
+    page_a, page_b, window = page_a[order], page_b[order], window[order]
+    # Both runs are alike: where one had to be thinned, the other is nearly so.
+    one_of = float(np.mean([run.pair_one_of for run in rows.used]))
+    return Pairs(page_a, page_b, rows.of_page[page_a], rows.of_page[page_b], window, one_of)
 
 
 def _parts(
-    runs: Runs, longer: Floats, misses: Floats, k_less_1: Floats, gap: Floats
+    runs: Runs, longer: Floats, misses: Floats, overlap: Overlap, gap: Floats
 ) -> tuple[Floats, Floats, Floats]:
     """Return what of a window's difference is waits, held fill buffers, and queues.
 
     In proportion to what the measured latencies would make of each.
     """
-    waiting = (misses / (1 + k_less_1)).sum(1) * gap
-    holding = np.maximum(runs.slow.store_ns - runs.fast.store_ns, 0.0) / FILL_BUFFERS
+    waiting = overlap.waits(misses) * gap
+    holding = np.maximum(runs.slow.store_ns - runs.fast.store_ns, 0.0) / runs.core.fill_buffers
     queueing = np.maximum(runs.slow.queue_ns - runs.fast.queue_ns, 0.0)
     total = waiting + holding + queueing
     parts = [longer * _share(part, total) for part in (waiting, holding, queueing)]
@@ -309,13 +299,64 @@ def _parts(
     return parts[0] - np.minimum(beyond, parts[0]), parts[1], parts[2] + beyond
 
 
-def _pairs_of(used: Sequence[Run], of_page: npt.NDArray[np.int32]) -> Pairs:
-    page_a = np.concatenate([run.pair_a for run in used])
-    page_b = np.concatenate([run.pair_b for run in used])
-    window = np.concatenate([run.pair_window for run in used])
-    # Both runs are alike: where one had to be thinned, the other is nearly so.
-    one_of = float(np.mean([run.pair_one_of for run in used]))
-    return Pairs(page_a, page_b, of_page[page_a], of_page[page_b], window, one_of)
+def _table(
+    runs: Runs, rows: _Rows, waiting: Floats, holding: Floats, queueing: Floats, alone: Floats
+) -> Floats:
+    """Return what is known by window, in the order of ``hmd.estimate.pricing``'s columns."""
+
+    def unqueued(run: Run) -> Floats:
+        # No more misses are under way than there are fill buffers: the rest is waiting for one.
+        least = runs.core.fill_buffers * _share(run.ns, rows.lines, np.inf)
+        return np.minimum(np.where(run.least_ns > 0, run.least_ns, run.latency_ns), least)
+
+    fast_ns = unqueued(runs.fast)
+    slow_ns = np.maximum(unqueued(runs.slow), fast_ns + 1)
+    idle_ns = np.minimum(runs.speeds.slow_latency_ns or slow_ns, slow_ns)
+    columns = [runs.slow.ns, runs.fast.ns, waiting, holding, queueing]
+    return np.ascontiguousarray(
+        np.stack([*columns, slow_ns, idle_ns, fast_ns, alone], axis=1), np.float64
+    )
+
+
+def _behind(runs: Runs, misses: Floats, table: Floats, k_less_1: Floats, *, on: bool) -> Floats:
+    """Return what the rule is to be multiplied with, by window, class and chance of a slow one.
+
+    Between a core that waits for memory alone and one whose waits something else hides, by how
+    much of the fast run's time its misses account for at most.
+    """
+    from hmd.estimate.core_model import CHANCES, IN_FLIGHT, tables
+    from hmd.estimate.pricing import FAST_LOAD, FAST_NS, IDLE_LOAD
+
+    fast, idle = (float(np.mean(table[:, column])) for column in (FAST_LOAD, IDLE_LOAD))
+    if not on or fast <= 0 or not np.isfinite(fast + idle):
+        return np.ones((*k_less_1.shape, CHANCES))
+    buffers = runs.core.fill_buffers
+    hidden, bare = tables(float(round(max(idle, 1.5 * fast))), float(round(fast)), buffers)
+    waits = np.maximum((misses / (1 + k_less_1)).sum(1), misses.sum(1) / buffers)
+    bound = np.minimum(table[:, FAST_LOAD] * waits / np.maximum(table[:, FAST_NS], 1e-9), 1.0)
+    place = np.interp(1 + k_less_1, IN_FLIGHT, np.arange(float(len(IN_FLIGHT))))
+    row = np.minimum(place.astype(np.int64), len(IN_FLIGHT) - 2)
+    down = (place - row)[:, :, None]
+    either = [each[row] * (1 - down) + each[row + 1] * down for each in (hidden, bare)]
+    return np.asarray(either[0] + bound[:, None, None] * (either[1] - either[0]))
+
+
+def _numbers(runs: Runs, coefficients: Coefficients, terms: Terms, pairs: Pairs) -> Floats:
+    """Return the model's numbers in the order of ``hmd.estimate.pricing``."""
+    from hmd.estimate import pricing
+
+    speeds = runs.speeds
+    known = speeds.slow_write_bytes_per_ns > 0
+    numbers = np.zeros(pricing.NUMBERS)
+    numbers[pricing.LOAD_POWER] = coefficients.load_power
+    numbers[pricing.STREAMS] = coefficients.streams
+    numbers[pricing.WRITE_COST] = (
+        speeds.slow_read_bytes_per_ns / speeds.slow_write_bytes_per_ns if known else 1.0
+    )
+    numbers[pricing.PAIRS_TELL] = (1.0 if pairs.enough else -1.0) if terms.correlation else 0.0
+    numbers[pricing.LOAD_TELLS] = float(terms.load and speeds.slow_latency_ns > 0)
+    numbers[pricing.STREAMS_TELL] = float(terms.streams)
+    return numbers
 
 
 def _share(part: Floats, whole: Floats, otherwise: Floats | float = 0.0) -> Floats:

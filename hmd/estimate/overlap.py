@@ -1,4 +1,4 @@
-"""Which misses overlap, and what that means where some of them are slow.
+"""Which misses overlap: classes of pages, pairs of samples, and what they tell of a core's window.
 
 A reorder window holds K misses at once. The first of them that is slow makes the core wait; those
 among the next K - 1 that are slow too are answered meanwhile and cost nothing more. So of a
@@ -8,10 +8,11 @@ neighbour within the window is (y where pages are placed independently, 1 where 
 their page). With all slow, waits are 1/K of the misses; a chain of dependent misses has K = 1 and
 is linear in y, as the published formula takes all programs to be.
 
-K and p are measured by pairs (``hmd.estimate.runs``): a miss with K - 1 neighbours on either side
-is in 2 (K - 1) / period pairs. K differs by data structure, so it is measured by class of pages:
-stretches of address space with equally many misses, each split by heat. How K changes over time
-follows from the runs' times: waits x difference in latency = difference in time, by window.
+K and p are measured by pairs (``hmd.estimate.pairs``): a miss with K - 1 neighbours on either side
+is in 2 (K - 1) / period pairs. K differs by data structure and over time, so it is fitted by class
+of pages and by window. What the runs' times say corrects it: waits x difference in latency =
+difference in time. Where pairs promise fewer waits than that, some misses have no neighbours
+that they overlap with (they are a chain, say), and the others have the more.
 """
 
 from __future__ import annotations
@@ -23,12 +24,16 @@ import numpy.typing as npt
 
 STRETCHES = 24
 CLASSES = 2 * STRETCHES
+"""Stretches of address space with equally many misses, each split by heat."""
 
-_PRIOR_RATE = 20.0  # samples by which a class starts with the rate of pairs of all
-_PRIOR_CLASS = 8.0  # slow pair members by which a class starts with the chance of all
-_PRIOR_ALL = 4.0  # and all with that of independent neighbours
+_PRIOR_WINDOW = 100.0  # samples by which a window or class starts with the pairs of all
+_PRIOR_CLASS = 100.0
+_ROUNDS = 4
 _STEEPEST = 6.0
+_MOST_ALONE = 0.9
 _FEWEST_PAIRS = 50
+
+Floats = npt.NDArray[np.float64]
 
 
 def classes(
@@ -50,7 +55,7 @@ def classes(
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Pairs of both runs: their pages and classes, of shape ``(pairs,)``, and their windows.
+    """Pairs in order of window: their pages, classes and windows, of shape ``(pairs,)``.
 
     Each stands for ``one_of``, where they were too many to keep.
     """
@@ -71,60 +76,79 @@ class Pairs:
         """False where no second counter ran, or too briefly."""
         return len(self) >= _FEWEST_PAIRS
 
-    def by_class(self, member: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Return sums by class; ``member`` of shape ``(2, pairs)``, for a and for b."""
-        of_a = np.bincount(self.class_a, member[0], CLASSES)
-        of_b = np.bincount(self.class_b, member[1], CLASSES)
-        return np.asarray(of_a + of_b, np.float64)
 
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """How misses overlap with all slow.
 
-def neighbours(
-    pairs: Pairs, sampled: npt.NDArray[np.float64], period: float
-) -> npt.NDArray[np.float64]:
-    """Return K - 1 of each class, ``(classes,)``: ``sampled`` are its, one in ``period``."""
-    members = pairs.by_class(np.ones((2, len(pairs)))) * pairs.one_of
-    rate = members.sum() / max(sampled.sum(), 1.0)
-    return np.asarray((members + _PRIOR_RATE * rate) / (sampled + _PRIOR_RATE) * period)
-
-
-def steepness(
-    misses: npt.NDArray[np.float64],
-    neighbours: npt.NDArray[np.float64],
-    waits: npt.NDArray[np.float64],
-) -> npt.NDArray[np.float64]:
-    """Return by what K - 1 of all classes has to be multiplied in each window, ``(windows,)``.
-
-    So that ``misses``, ``(windows, classes)``, give ``waits``, ``(windows,)``, in the slow run.
+    ``alone``, ``(windows,)``, is the share of misses that overlap with none; ``k_less_1``,
+    ``(windows, classes)``, with how many each of the others does.
     """
+
+    alone: Floats
+    k_less_1: Floats
+
+    def waits(self, misses: Floats) -> Floats:
+        """Return how often the core waits for so many misses, ``(windows, classes)``, all slow."""
+        together = (misses / (1 + self.k_less_1)).sum(1)
+        return np.asarray(self.alone * misses.sum(1) + (1 - self.alone) * together)
+
+    def fitted(self, misses: Floats, waits: Floats) -> Overlap:
+        """Return the overlap with which ``misses`` give ``waits``, ``(windows,)``."""
+        steeper = np.maximum(_scale(misses, self.k_less_1, waits), 1.0)
+        alone = np.where(steeper > 1, 0.0, _alone(misses, self.k_less_1, waits))
+        rest = 1 - alone
+        k_less_1 = self.k_less_1 * (steeper / rest)[:, None]
+        left = np.maximum(waits - alone * misses.sum(1), 1e-9)
+        exact = _scale(misses * rest[:, None], k_less_1, left)
+        return Overlap(alone, k_less_1 * exact[:, None])
+
+
+def neighbours(pairs: Pairs, sampled: Floats, period: float) -> Floats:
+    """Return K - 1 by window and class: ``sampled``, ``(windows, classes)``, are one in ``period``.
+
+    As product of a window's and a class's part, by iterative proportional fitting (Deming and
+    Stephan, 1940).
+    """
+    windows = len(sampled)
+    of_window = np.bincount(pairs.window, minlength=windows) * 2.0 * pairs.one_of
+    of_class = np.bincount(pairs.class_a, minlength=CLASSES) * pairs.one_of
+    of_class = of_class + np.bincount(pairs.class_b, minlength=CLASSES) * pairs.one_of
+    rate = of_window.sum() / max(float(sampled.sum()), 1.0)
+    by_class = np.ones(CLASSES)
+    by_window = np.full(windows, rate)
+    for _ in range(_ROUNDS):
+        by_window = (of_window + _PRIOR_WINDOW * rate) / (sampled @ by_class + _PRIOR_WINDOW)
+        prior = max(_PRIOR_CLASS * rate, 1e-12)
+        by_class = (of_class + prior) / (by_window @ sampled + prior)
+    return np.asarray(by_window[:, None] * by_class * period)
+
+
+def alone_by_time(misses: Floats, waits: Floats) -> Overlap:
+    """Return the overlap that times alone tell, without pairs: of all classes the same."""
+    k_less_1 = np.clip(misses.sum(1) / np.maximum(waits, 1e-9), 1.0, 64.0) - 1
+    return Overlap(np.zeros(len(misses)), np.repeat(k_less_1[:, None], misses.shape[1], axis=1))
+
+
+def _scale(misses: Floats, k_less_1: Floats, waits: Floats) -> Floats:
+    """Return by what K - 1 of all classes has to be multiplied in each window, ``(windows,)``."""
     low, high = np.zeros(len(waits)), np.full(len(waits), _STEEPEST)
     for _ in range(30):
         middle = (low + high) / 2
-        too_many = (misses / (1 + middle[:, None] * neighbours)).sum(1) > waits
+        too_many = (misses / (1 + middle[:, None] * k_less_1)).sum(1) > waits
         low, high = np.where(too_many, middle, low), np.where(too_many, high, middle)
     return np.asarray((low + high) / 2)
 
 
-def both_slow(
-    pairs: Pairs,
-    members: npt.NDArray[np.float64],
-    both: npt.NDArray[np.float64],
-    slow_share: npt.NDArray[np.float64],
-) -> npt.NDArray[np.float64]:
-    """Return the chance that a slow miss's neighbour is slow, shape ``(windows, classes)``.
+def _alone(misses: Floats, k_less_1: Floats, waits: Floats) -> Floats:
+    """Return the share of misses without neighbours that gives ``waits``, ``(windows,)``.
 
-    ``members`` and ``both``, ``(classes,)``: slow members of pairs, and those of them whose other
-    is slow; ``slow_share``, ``(windows,)``, of all misses.
+    The others have all neighbours that there are.
     """
-    if not pairs.enough:
-        # Nobody knows: half-way between independent and alike.
-        return np.repeat((1 + slow_share[:, None]) / 2, CLASSES, axis=1)
-    independent = slow_share[pairs.window]
-    ones = np.ones(len(pairs))
-    mean = float(independent.mean())
-    of_all = (both.sum() + _PRIOR_ALL * mean) / (members.sum() + _PRIOR_ALL)
-    chance = (both + _PRIOR_CLASS * of_all) / (members + _PRIOR_CLASS)
-    seen = pairs.by_class(np.stack([ones, ones])) + _PRIOR_CLASS
-    expected = (pairs.by_class(np.stack([independent, independent])) + _PRIOR_CLASS * mean) / seen
-    alike = np.clip((chance - expected) / np.maximum(1 - expected, 1e-3), -1.0, 1.0)
-    share = slow_share[:, None]
-    return np.asarray(np.clip(share + (1 - share) * alike, 0.0, 1.0))
+    low, high = np.zeros(len(waits)), np.full(len(waits), _MOST_ALONE)
+    for _ in range(30):
+        alone = (low + high) / 2
+        rest = (1 - alone)[:, None]
+        found = alone * misses.sum(1) + (rest * misses / (1 + k_less_1 / rest)).sum(1)
+        low, high = np.where(found < waits, alone, low), np.where(found < waits, high, alone)
+    return np.asarray((low + high) / 2)

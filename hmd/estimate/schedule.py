@@ -71,12 +71,10 @@ def price_schedule(
     """
     if len(schedule) and int(schedule.page.max()) >= len(start):
         raise ValueError(f"page {schedule.page.max()}: the layout has {len(start)}")
-    rows = _by_window(model.window_of_rows(), model.windows)
-    pairs = _by_window(model.pairs.window, model.windows)
     assumed_ns = model.estimate(start).window_ns
     before = np.zeros(model.windows)
     for _ in range(_ROUNDS):
-        mass, moves = _played(model, start, schedule, assumed_ns, rows, pairs)
+        mass, moves = _played(model, start, schedule, assumed_ns)
         window_ns = model.price(mass).window_ns + moves * move_ns
         change = window_ns - assumed_ns
         if np.abs(change).sum() <= _NEAR * window_ns.sum():
@@ -93,8 +91,6 @@ def _played(
     start: Layout,
     schedule: Schedule,
     window_ns: npt.NDArray[np.float64],
-    rows: list[npt.NDArray[np.int64]],
-    pairs: list[npt.NDArray[np.int64]],
 ) -> tuple[SlowMass, npt.NDArray[np.float64]]:
     """Return what is slow in each window as pages move, and how many move in each."""
     from hmd.estimate.mass import add_slow
@@ -103,7 +99,9 @@ def _played(
     # What is to move after the end is of no consequence.
     of_move = np.searchsorted(ends, schedule.time_ns, side="right")
     cells, moves = np.zeros(len(model.total)), np.zeros(model.windows)
-    members, both = np.zeros(CLASSES), np.zeros(CLASSES)
+    pairs, loads = model.pairs, model.windows * CLASSES
+    of_pair = np.searchsorted(pairs.window, np.arange(model.windows + 1))
+    pair_a, pair_b = np.empty(len(pairs), np.float32), np.empty(len(pairs), np.float32)
     slow = (~start).astype(np.float32)
     for window in range(model.windows):
         low, high = np.searchsorted(of_move, [window, window + 1])
@@ -113,18 +111,13 @@ def _played(
             slow, share, moves[window] = _moved(
                 slow, schedule.page[low:high], schedule.fast[low:high], np.clip(left, 0.0, 1.0)
             )
-        chosen = rows[window]
-        add_slow(model.page[chosen], model.cell[chosen], model.accesses[chosen], share, cells)
-        near = pairs[window]
-        a = share[model.pairs.page_a[near]].astype(np.float64)
-        b = share[model.pairs.page_b[near]].astype(np.float64)
-        for page_class, value in (
-            (model.pairs.class_a[near], a),
-            (model.pairs.class_b[near], b),
-        ):
-            members += np.bincount(page_class, value, CLASSES)
-            both += np.bincount(page_class, a * b, CLASSES)
-    return SlowMass(cells, members, both), moves
+        cell = window * CLASSES
+        beyond = [loads + window + i * model.windows for i in range(3)]
+        for first, last in [(cell, cell + CLASSES), *((c, c + 1) for c in beyond)]:
+            add_slow(model.page, model.accesses, model.begin, share, first, last, cells)
+        near = slice(of_pair[window], of_pair[window + 1])
+        pair_a[near], pair_b[near] = share[pairs.page_a[near]], share[pairs.page_b[near]]
+    return SlowMass(cells, pair_a, pair_b), moves
 
 
 def _moved(
@@ -145,9 +138,3 @@ def _moved(
             after[number] = wanted
             count += 1
     return after, share, count
-
-
-def _by_window(window: npt.NDArray[np.int32], windows: int) -> list[npt.NDArray[np.int64]]:
-    order = np.argsort(window, kind="stable")
-    edges = np.searchsorted(window[order], np.arange(windows + 1))
-    return [order[edges[i] : edges[i + 1]] for i in range(windows)]

@@ -52,16 +52,15 @@ def sweep(model: Model, order: npt.NDArray[np.int64], steps: int = 100) -> Sweep
     step[order] = np.searchsorted(fast_pages, np.arange(model.pages), side="right")
     cells = len(model.total)
     fast = np.zeros((steps + 2, cells))
-    add_by_step(model.page, model.cell, model.accesses, step, fast)
+    add_by_step(model.page, model.accesses, model.begin, step, fast)
     pairs = model.pairs
     step_a, step_b = step[pairs.page_a], step[pairs.page_b]
     runtime = np.empty(steps + 1)
     left = model.total.copy()
     for now in range(steps + 1):
         left = np.maximum(left - fast[now], 0.0)
-        a, b = (step_a > now).astype(np.float64), (step_b > now).astype(np.float64)
-        members, both = pairs.by_class(np.stack([a, b])), pairs.by_class(np.stack([a * b, a * b]))
-        runtime[now] = model.price(SlowMass(left, members, both)).runtime_ns
+        a, b = (step_a > now).astype(np.float32), (step_b > now).astype(np.float32)
+        runtime[now] = model.price(SlowMass(left, a, b)).runtime_ns
     return Sweep(fast_pages, runtime, find_knee(fast_pages.astype(np.float64), runtime))
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.estimate.model import Coefficients, Model, Terms
+from hmd.estimate import pricing
+from hmd.estimate.model import Model, Terms
 from hmd.estimate.overlap import CLASSES, Pairs
 from hmd.estimate.pages import PageIndex
 from hmd.machine.mappings import MappingKind
@@ -106,31 +107,31 @@ def make_model(
     terms: Terms | None = None,
 ) -> Model:
     """One window of loads to as many pages, all in one class, of which ``k`` overlap."""
-    pages = len(accesses)
+    pages, terms = len(accesses), terms or Terms()
     total = np.zeros(CLASSES + 3)
     total[0] = sum(accesses)
     near = np.array(pairs or np.zeros((0, 2)), np.int32)
     nothing = np.zeros(len(near), np.int32)
+    found = Pairs(near[:, 0].copy(), near[:, 1].copy(), nothing, nothing, nothing)
+    table = np.zeros((1, pricing.COLUMNS))
+    table[0, pricing.SLOW_NS], table[0, pricing.FAST_NS] = slow_ns, fast_ns
+    table[0, pricing.WAITING] = slow_ns - fast_ns
+    numbers = np.zeros(pricing.NUMBERS)
+    tell = 1.0 if found.enough else -1.0
+    numbers[pricing.PAIRS_TELL] = tell if terms.correlation else 0.0
+    numbers[pricing.STREAMS], numbers[pricing.STREAMS_TELL] = 2.0, 1.0
     return Model(
         page=np.arange(pages, dtype=np.int32),
-        cell=np.zeros(pages, np.int32),
-        samples=np.ones(pages, np.int32),
         accesses=np.array(accesses, np.float32),
+        samples=np.ones(pages, np.int32),
+        begin=np.array([0] + [pages] * (CLASSES + 3), np.uint64),
         pages=pages,
-        slow_ns=np.array([slow_ns]),
-        fast_ns=np.array([fast_ns]),
-        slow_latency_ns=np.array([300.0]),
-        fast_latency_ns=np.array([100.0]),
-        idle_latency_ns=0.0,
         total=total,
-        waiting_ns=np.array([slow_ns - fast_ns]),
-        holding_ns=np.zeros(1),
-        queueing_ns=np.zeros(1),
+        table=table,
         k_less_1=np.full((1, CLASSES), k - 1),
-        pairs=Pairs(near[:, 0].copy(), near[:, 1].copy(), nothing, nothing, nothing),
-        write_cost=1.0,
-        coefficients=Coefficients(most_overlap=1e12),
-        terms=terms or Terms(),
+        behind=np.ones((1, CLASSES, 2)),
+        pairs=found,
+        numbers=numbers,
     )
 
 
