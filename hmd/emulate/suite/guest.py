@@ -124,7 +124,8 @@ def _execute(machine: Machine, command: Command, placement: Placement) -> None:
     if command.load:
         said.extend(_serve(machine, command))
     code = job.wait(_TIMEOUT_S)
-    if code != command.exit_status or command.expect not in said.decode(errors="replace"):
+    # Many tell of their work on stderr.
+    if code != command.exit_status or command.expect not in (said + wrong).decode(errors="replace"):
         last = (wrong.decode(errors="replace").strip() or "it said nothing").splitlines()[-1]
         raise HmdError(f"{command.argv[0]} exited with {code} and did not do its work: {last}")
 
