@@ -51,4 +51,6 @@ def interval(model: Model, layout: Layout, seed: int = 1) -> Interval:
     of_gain = GAIN_ERROR * gain * 2 * np.sqrt(part * (1 - part))
     of_runtime = RUNTIME_ERROR * runtime * 2 * np.sqrt(slow_share * (1 - slow_share))
     half = _WIDTH * float(np.linalg.norm([sampling, of_gain, of_runtime]))
+    # What remains of rounding where all is as it was recorded.
+    half = half if half > 1e-6 * runtime else 0.0
     return Interval(runtime, runtime - half, runtime + half)

@@ -131,7 +131,7 @@ class Model:
 
     def sums(self) -> Floats:
         """Return the rows' accesses by cell."""
-        return self.slow_mass(np.ones(self.pages, np.float32)).cells
+        return _sums(self.page, self.accesses, self.begin, self.pages)
 
     def slow_mass(self, slow: npt.NDArray[np.float32]) -> SlowMass:
         """Return what lies in slow memory where so much of each page does, ``(pages,)``."""
@@ -253,22 +253,37 @@ def _rows_of(runs: Runs, terms: Terms) -> _Rows:
     cell = np.where(waits, window * CLASSES + of_page[page], beyond)
     order = np.argsort(cell, kind="stable")
     cell, accesses, samples = cell[order], accesses[order], samples[order]
-    total = np.bincount(cell, accesses, cells).astype(np.float64)
+    page, begin = page[order], np.searchsorted(cell, np.arange(cells + 1)).astype(np.uint64)
+    total = _sums(page, accesses, begin, pages)
     sampled = np.bincount(cell, samples, cells).astype(np.float64)[:loads]
     misses = total[:loads].reshape(windows, CLASSES)
     return _Rows(
         used,
         of_page,
-        page[order],
+        page,
         accesses,
         samples,
-        np.searchsorted(cell, np.arange(cells + 1)).astype(np.uint64),
+        begin,
         total,
         misses,
         misses.sum(1) + total[loads : loads + windows],
         sampled.reshape(windows, CLASSES),
         float(misses.sum()) * len(used) / max(float(sampled.sum()), 1.0),
     )
+
+
+def _sums(
+    page: npt.NDArray[np.int32],
+    accesses: npt.NDArray[np.float32],
+    begin: npt.NDArray[np.uint64],
+    pages: int,
+) -> Floats:
+    """Return accesses by cell, added up as a layout's are: all slow is all, to the last bit."""
+    from hmd.estimate.mass import add_slow
+
+    total = np.zeros(len(begin) - 1)
+    add_slow(page, accesses, begin, np.ones(pages, np.float32), 0, len(total), total)
+    return total
 
 
 def _pairs_of(rows: _Rows) -> Pairs:
