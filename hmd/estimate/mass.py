@@ -47,6 +47,15 @@ def add_slow(
             start = stop
 
 
+@kernel("int32[::1]", "float32[::1]", "float32[::1]")
+def take(
+    page: npt.NDArray[np.int32], slow: npt.NDArray[np.float32], into: npt.NDArray[np.float32]
+) -> None:
+    """Set each row's slow share, that of its page."""
+    for i in range(np.uint64(len(page))):
+        into[i] = slow[page[i]]
+
+
 @kernel("int32[::1]", "float32[::1]", "uint64[::1]", "int32[::1]", "float64[:, ::1]")
 def add_by_step(
     page: npt.NDArray[np.int32],

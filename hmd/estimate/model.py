@@ -135,11 +135,14 @@ class Model:
 
     def slow_mass(self, slow: npt.NDArray[np.float32]) -> SlowMass:
         """Return what lies in slow memory where so much of each page does, ``(pages,)``."""
-        from hmd.estimate.mass import add_slow
+        from hmd.estimate.mass import add_slow, take
 
         cells = np.zeros(len(self.total))
         add_slow(self.page, self.accesses, self.begin, slow, 0, len(cells), cells)
-        return SlowMass(cells, slow[self.pairs.page_a], slow[self.pairs.page_b])
+        of_pairs = np.empty((2, len(self.pairs)), np.float32)
+        take(self.pairs.page_a, slow, of_pairs[0])
+        take(self.pairs.page_b, slow, of_pairs[1])
+        return SlowMass(cells, of_pairs[0], of_pairs[1])
 
     def estimate(self, layout: Layout) -> Estimate:
         """Return the run with the pages of ``layout`` (True) in fast memory."""
@@ -251,9 +254,14 @@ def _rows_of(runs: Runs, terms: Terms) -> _Rows:
     loads, cells = windows * CLASSES, windows * (CLASSES + 3)
     beyond = loads + windows * (access.astype(np.int64) - 1) + window
     cell = np.where(waits, window * CLASSES + of_page[page], beyond)
-    order = np.argsort(cell, kind="stable")
-    cell, accesses, samples = cell[order], accesses[order], samples[order]
-    page, begin = page[order], np.searchsorted(cell, np.arange(cells + 1)).astype(np.uint64)
+    # In order of cell and page; what both runs have of one page there is one row.
+    key = cell * pages + page
+    order = np.argsort(key, kind="stable")
+    first = np.flatnonzero(np.diff(key[order], prepend=-1))
+    samples = np.add.reduceat(samples[order], first).astype(np.int32)
+    accesses = np.add.reduceat(accesses[order], first).astype(np.float32)
+    cell, page = cell[order][first], page[order][first]
+    begin = np.searchsorted(cell, np.arange(cells + 1)).astype(np.uint64)
     total = _sums(page, accesses, begin, pages)
     sampled = np.bincount(cell, samples, cells).astype(np.float64)[:loads]
     misses = total[:loads].reshape(windows, CLASSES)
