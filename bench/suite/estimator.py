@@ -63,8 +63,8 @@ PUBLISHED_WINDOWS = (1, 20, 200)
 and the best of them is what hmd is held against."""
 
 GRID = tuple(
-    Coefficients(overlap, power, streams)
-    for overlap, power, streams in product((0.8, 1.0, 1.2), (1.0, 1.5, 2.0, 3.0), (1.5, 2.0, 3.0))
+    Coefficients(power, streams)
+    for power, streams in product((1.0, 1.5, 2.0, 3.0), (1.5, 2.0, 3.0))
 )
 ABLATIONS = {
     "without overlap": Terms(overlap=False),

@@ -39,11 +39,10 @@ Floats = npt.NDArray[np.float64]
 class Coefficients:
     """What is fitted.
 
-    ``overlap`` is the share of measured neighbours that count, ``load_power`` how steeply the
-    slow tier's latency rises with its load, ``streams`` how many streams are under way at once.
+    ``load_power`` is how steeply the slow tier's latency rises with its load, ``streams`` how many
+    streams are under way at once.
     """
 
-    overlap: float = 1.0
     load_power: float = 1.5
     streams: float = 2.0
 
@@ -194,7 +193,6 @@ def build_model(
         overlap = Overlap(np.zeros(runs.windows), near).fitted(rows.misses, waits)
     else:
         overlap = alone_by_time(rows.misses, waits)
-    k_less_1 = overlap.k_less_1 * coefficients.overlap
     table = _table(runs, rows, waiting, holding, queueing, overlap.alone)
     return Model(
         page=rows.page,
@@ -204,8 +202,8 @@ def build_model(
         pages=len(runs.pages),
         total=rows.total,
         table=table,
-        k_less_1=k_less_1,
-        behind=_behind(runs, rows.misses, table, k_less_1, on=terms.core),
+        k_less_1=overlap.k_less_1,
+        behind=_behind(runs, rows.misses, table, overlap.k_less_1, on=terms.core),
         pairs=pairs,
         numbers=_numbers(runs, coefficients, terms, pairs),
     )
