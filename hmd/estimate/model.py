@@ -274,7 +274,9 @@ def _rows_of(runs: Runs, terms: Terms) -> _Rows:
         misses,
         misses.sum(1) + total[loads : loads + windows],
         sampled.reshape(windows, CLASSES),
-        float(misses.sum()) * len(used) / max(float(sampled.sum()), 1.0),
+        # Rings lose records in a row, so that a pair is lost whole: nothing is added for those.
+        sum(float(run.accesses[run.access == Access.LOAD].sum()) / (1 + run.lost) for run in used)
+        / max(float(sampled.sum()), 1.0),
     )
 
 

@@ -37,7 +37,8 @@ class Run:
     a row stand for. ``ns`` is how long each window took; ``latency_ns`` the mean latency of loads,
     ``least_ns`` that of loads that wait for nothing else (both 0 where no latency was recorded);
     ``store_ns`` the latencies of stores in sum, ``queue_ns`` those of streams. Pairs, of shape
-    ``(pairs,)``: their pages and window; each stands for ``pair_one_of``.
+    ``(pairs,)``: their pages and window; each stands for ``pair_one_of``. Rows are scaled up by
+    what was ``lost``, of each one that was kept; pairs are not.
     """
 
     page: npt.NDArray[np.int32]
@@ -54,6 +55,7 @@ class Run:
     pair_b: npt.NDArray[np.int32]
     pair_window: npt.NDArray[np.int32]
     pair_one_of: int = 1
+    lost: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +174,7 @@ class _Counts:
     least_ns: npt.NDArray[np.float64]
     store_ns: npt.NDArray[np.float64]
     queue_ns: npt.NDArray[np.float64]
-    scale: float
+    lost: float
 
     def without_rows(self) -> _Counts:
         """Return what is known of its windows alone."""
@@ -190,16 +192,17 @@ class _Counts:
             window=rows.window,
             access=rows.access,
             samples=rows.samples,
-            accesses=(rows.accesses * self.scale).astype(np.float32),
+            accesses=(rows.accesses * (1 + self.lost)).astype(np.float32),
             ns=self.ns,
             latency_ns=self.latency_ns,
             least_ns=self.least_ns,
-            store_ns=self.store_ns * self.scale,
-            queue_ns=self.queue_ns * self.scale,
+            store_ns=self.store_ns * (1 + self.lost),
+            queue_ns=self.queue_ns * (1 + self.lost),
             pair_a=number(pairs.key_a),
             pair_b=number(pairs.key_b),
             pair_window=pairs.window,
             pair_one_of=pairs.one_of,
+            lost=self.lost,
         )
 
 
@@ -229,5 +232,5 @@ def _counts(recording: Recording, windows: Windows, floor_ns: float, core: Core)
         least_latency(outline, windows, floor_ns),
         store_ns,
         queue_ns,
-        1.0 + outline.losses.lost / max(recording.recorded, 1),
+        outline.losses.lost / max(recording.recorded, 1),
     )
