@@ -72,8 +72,8 @@ def test_times_alone_tell_how_many_overlap() -> None:
 def test_a_core_that_has_buffers_enough_follows_the_rule() -> None:
     hidden, bare = tables(300.0, 100.0, 64)
     assert hidden[: len(IN_FLIGHT) - 1] == pytest.approx(1.0, abs=0.02)
-    # A chain gains nothing by bursts; of many misses at once a lone slow one costs up to half a fast
-    # latency less, which is a quarter of the difference here.
+    # A chain gains nothing by bursts; of many misses at once a lone slow one costs up to half a
+    # fast latency less, which is a quarter of the difference here.
     assert bare[0] == pytest.approx(1.0, abs=0.01)
     lone = bare[IN_FLIGHT == 12.0][0]
     assert lone[1] == pytest.approx(0.75, abs=0.05)
