@@ -2,8 +2,8 @@
 
 Two errors add up. Samples are a draw: their share is found by drawing them anew (the Poisson
 bootstrap, Chamandy et al., 2012), which costs as much as ``DRAWS`` layouts. The model is a model:
-its share is set by what it was on the programs that it was judged by (of their layouts, 91 in 100
-lay within), most half-way between the recorded runs, which are met exactly: half-way in what it
+its share is set by what it was on the programs that it was judged by (of their layouts, nine in ten
+lie within), most half-way between the recorded runs, which are met exactly: half-way in what it
 gains, and in the accesses that are slow.
 """
 

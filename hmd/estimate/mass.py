@@ -1,7 +1,7 @@
 """Kernels: how many of the sampled accesses go to slow memory, by cell, under a layout.
 
 A cell is a window and what is told apart in it (``hmd.estimate.model``). Rows are in order of cell,
-``begin`` is where each cell's begin, shape ``(cells + 1,)``. One pass over the rows, 1 to 5 ns a
+``begin`` is where each cell's begin, shape ``(cells + 1,)``. One pass over the rows, about 2 ns a
 row; for a sweep over capacities one pass serves all.
 """
 
