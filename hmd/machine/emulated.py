@@ -89,6 +89,7 @@ _COUNTERS = np.dtype(
     [(name, "<u8") for name in _VCPU_WORDS]
     + [("node", [(name, "<u8") for name in _NODE_WORDS], (MAX_NODES,))]
 )
+_INSTRUCTIONS_OFFSET = 8 * _VCPU_WORDS.index("instructions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +220,16 @@ class SharedMemory:
     def vcpu_clock_ps(self, vcpu: int) -> int:
         """Return modelled time of one vCPU, live."""
         start = self._word("counters_offset") + vcpu * self._word("counters_stride")
+        return int(self._bytes[start : start + 8].view(np.uint64)[0])
+
+    def vcpu_instructions(self, vcpu: int) -> int:
+        """Return what one vCPU has executed, at most a millisecond old.
+
+        One word, so that a guest's reader, slower than the plugin is to publish, needs no
+        snapshot of all.
+        """
+        start = self._word("counters_offset") + vcpu * self._word("counters_stride")
+        start += _VCPU_HEAD.itemsize + _INSTRUCTIONS_OFFSET
         return int(self._bytes[start : start + 8].view(np.uint64)[0])
 
     @property

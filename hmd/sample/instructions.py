@@ -164,8 +164,7 @@ class EmulatedInstructions:
         self._counts: dict[ProcessId, int] = {}
 
     def _now(self) -> list[int]:
-        vcpus = range(self._memory.vcpus)
-        return [self._memory.counters(vcpu).instructions for vcpu in vcpus]
+        return [self._memory.vcpu_instructions(vcpu) for vcpu in range(self._memory.vcpus)]
 
     def start(self, processes: Sequence[ProcessId]) -> None:
         """Count from now on."""
