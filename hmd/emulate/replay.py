@@ -8,6 +8,7 @@ Columns cost 10 to 30 ns an access (docs/timing-model.md), single accesses about
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import IntFlag
 from types import TracebackType
@@ -22,6 +23,21 @@ from hmd.emulate.miss_stream import MissOutcomes, MissStream
 from hmd.errors import HmdError
 
 LINE_BYTES = 64
+UNMAPPED = np.uint64(2**64 - 1)
+"""Where a page lies that is not mapped now."""
+
+_MISS_COLUMNS = (
+    "instructions",
+    "paid_hits",
+    "near_hits",
+    "page",
+    "line",
+    "flags",
+    "depends",
+    "page_paddr",
+    "latency_ps",
+    "clock_ps",
+)
 
 
 class Part(IntFlag):
@@ -191,18 +207,44 @@ class TimingModel:
         What each cost, and when it was issued, is written ``into`` columns of
         ``MissOutcomes.empty(len(stream))``.
         """
-        timing = self._open()
+        return self.misses(stream, page_paddr, into).run()
+
+    def misses(
+        self,
+        stream: MissStream,
+        page_paddr: npt.NDArray[np.uint64],
+        into: MissOutcomes | None = None,
+    ) -> MissReplay:
+        """Begin a replay as ``replay_misses`` does, to be run in parts."""
+        self._open()
         if page_paddr.shape != (stream.pages,) or page_paddr.dtype != np.uint64:
             raise ValueError(f"page_paddr must be uint64 of shape ({stream.pages},)")
-        given = [*stream.columns(), np.ascontiguousarray(page_paddr)]
-        columns = [ffi.from_buffer(f"{each.dtype}_t[]", each) for each in given]
-        outcomes = [ffi.NULL] * len(fields(MissOutcomes))
-        if into is not None:
-            filled = (into.latency_ps, into.clock_ps)
-            if any(len(each) != len(stream) for each in filled):
-                raise ValueError("into must have as many rows as the stream")
-            outcomes = [ffi.from_buffer(f"{each.dtype}_t[]", each) for each in filled]
-        return int(lib.timing_replay_misses(timing, len(stream), *columns, *outcomes))
+        if into is not None and any(
+            len(each) != len(stream) for each in (into.latency_ps, into.clock_ps)
+        ):
+            raise ValueError("into must have as many rows as the stream")
+        return MissReplay(self._open, stream, page_paddr, into)
+
+    def sleep(self, vcpu: int, until_ps: int) -> None:
+        """Let a CPU sleep until its clock has that time: no time that it is busy."""
+        lib.timing_sleep(self._open(vcpu), vcpu, until_ps)
+
+    def copy_pages(
+        self,
+        vcpu: int,
+        from_paddr: npt.NDArray[np.uint64],
+        to_paddr: npt.NDArray[np.uint64],
+        instructions: int,
+    ) -> int:
+        """Copy pages of 4 KiB on a CPU, as a kernel does that migrates them; returns its clock.
+
+        Each page takes so many ``instructions`` beside the copy itself.
+        """
+        given = [np.ascontiguousarray(each, np.uint64) for each in (from_paddr, to_paddr)]
+        columns = [ffi.from_buffer("uint64_t[]", each) for each in given]
+        return int(
+            lib.timing_copy_pages(self._open(vcpu), vcpu, len(from_paddr), *columns, instructions)
+        )
 
     def idle(self, vcpu: int, instructions: int) -> None:
         """Halt a CPU: it waits for what is on its way, and its clock stops."""
@@ -244,6 +286,59 @@ class TimingModel:
         if not 0 <= vcpu < self._params.vcpus:
             raise ValueError(f"no CPU {vcpu}: the machine has {self._params.vcpus}")
         return self._timing
+
+
+class MissReplay:
+    """A replay of recorded misses that goes on as far as it is told, from ``next`` on.
+
+    ``page_paddr``, shape ``(pages,)``, may be changed between two parts: a page with ``UNMAPPED``
+    stops the replay before its next access.
+    """
+
+    def __init__(
+        self,
+        timing: Callable[[], Any],
+        stream: MissStream,
+        page_paddr: npt.NDArray[np.uint64],
+        into: MissOutcomes | None,
+    ) -> None:
+        self._timing = timing
+        self._stream = stream
+        self.page_paddr = np.ascontiguousarray(page_paddr)
+        columns = [*stream.columns(), self.page_paddr]
+        if into is not None:
+            columns += [into.latency_ps, into.clock_ps]
+        self._held = [ffi.from_buffer(f"{each.dtype}_t[]", each) for each in columns]
+        self._misses = ffi.new("struct timing_misses *")
+        self._misses.count = len(stream)
+        for name, column in zip(_MISS_COLUMNS, self._held, strict=False):
+            setattr(self._misses, name, column)
+        self._progress = ffi.new("struct timing_progress *")
+
+    @property
+    def next(self) -> int:
+        """The first row that was not replayed yet."""
+        return int(self._progress.next)
+
+    @property
+    def done(self) -> bool:
+        """True once all rows have been replayed."""
+        return self.next == len(self._stream)
+
+    @property
+    def stopped_at(self) -> int | None:
+        """The unmapped page whose access is next; None where it is another's."""
+        if self.done:
+            return None
+        page = int(self._stream.page[self.next])
+        return page if self.page_paddr[page] == UNMAPPED else None
+
+    def run(self, until_ps: int = 2**64 - 1) -> int:
+        """Replay what comes before a time of the CPU's clock; returns its busy time so far, in ps.
+
+        Stops earlier before an access to a page that is not mapped.
+        """
+        return int(lib.timing_replay_misses(self._timing(), self._misses, self._progress, until_ps))
 
 
 def packed(params: TimingParams) -> bytes:

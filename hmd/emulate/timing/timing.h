@@ -158,18 +158,50 @@ typedef void timing_observer(void *context, unsigned vcpu, const struct timing_m
 void timing_observe(struct timing *timing, timing_observer *observer, void *context);
 
 /*
- * Replay `count` recorded misses of vCPU 0, which must have made no accesses before; columns have
- * `count` elements. Instead of its paddr each has a page and a line in it (0 to 63); page_paddr
- * says where each page lies. Where they are not
- * NULL, `latency_ps` (as timing_outcome's) and `clock_ps` (the CPU's busy time when the access
- * was issued) are filled in. Returns busy_ps after the last one.
+ * Recorded misses of one CPU; columns have `count` elements. Instead of its paddr each has a page
+ * and a line in it (0 to 63); page_paddr says where each page lies, and may change between calls.
+ * Where they are not NULL, `latency_ps` (as timing_outcome's) and `clock_ps` (the CPU's busy time
+ * when the access was issued) are filled in.
  */
-uint64_t timing_replay_misses(struct timing *timing, uint64_t count, const uint64_t *instructions,
-			      const uint32_t *paid_hits, const uint32_t *near_hits,
-			      const uint32_t *page,
-			      const uint8_t *line, const uint8_t *flags, const uint16_t *depends,
-			      const uint64_t *page_paddr, uint32_t *latency_ps,
-			      uint64_t *clock_ps);
+struct timing_misses {
+	uint64_t count;
+	const uint64_t *instructions;
+	const uint32_t *paid_hits, *near_hits, *page;
+	const uint8_t *line, *flags;
+	const uint16_t *depends;
+	const uint64_t *page_paddr;
+	uint32_t *latency_ps;
+	uint64_t *clock_ps;
+};
+
+/* How far a replay has come: zeroed at first. */
+struct timing_progress {
+	uint64_t next; /* the first miss that was not replayed yet */
+	uint64_t arrives_ps[TIMING_MAX_DEPENDENCE + 1];
+};
+
+/* A page that is not mapped now: a replay stops before an access to it. */
+#define TIMING_UNMAPPED UINT64_MAX
+
+/*
+ * Replay misses on vCPU 0, which makes no other accesses, from where the replay is to the first
+ * that would come at `until_ps` of its clock or later, or to the first of a page that is not
+ * mapped. Returns its busy_ps then.
+ */
+uint64_t timing_replay_misses(struct timing *timing, const struct timing_misses *misses,
+			      struct timing_progress *progress, uint64_t until_ps);
+
+/* Let a CPU sleep until its clock is `until_ps`: no time that it is busy. */
+void timing_sleep(struct timing *timing, unsigned vcpu, uint64_t until_ps);
+
+/*
+ * Copy pages of 4 KiB, as a kernel that migrates them: each line is read and written past the
+ * caches, and each page takes `instructions` beside. A vCPU that was halted resumes, and does not
+ * halt at the end. Returns its clock_ps after the last one.
+ */
+uint64_t timing_copy_pages(struct timing *timing, unsigned vcpu, uint64_t count,
+			   const uint64_t *from_paddr, const uint64_t *to_paddr,
+			   uint64_t instructions);
 
 /* The vCPU's live counters; read them from other threads as monotonic approximations. */
 const struct timing_vcpu_counters *timing_counters_of(const struct timing *timing, unsigned vcpu);
