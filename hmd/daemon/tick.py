@@ -9,19 +9,10 @@ from hmd.daemon.guard import Guard
 from hmd.daemon.stages import Stages
 from hmd.decide.plan import MachineView, Plan
 from hmd.machine.nodes import read_node_memory
-from hmd.migrate import Outcome, Status
+from hmd.migrate import STUCK, Outcome
 from hmd.observe.places import sample_nodes
 from hmd.observe.tick import Stage, Tick
 from hmd.sample.batch import AccessBatch
-
-STUCK = (
-    Status.BUSY,
-    Status.SHARED,
-    Status.UNMOVABLE,
-    Status.SKIPPED,
-    Status.BLACKLISTED,
-)
-"""What says that a page is to be left alone for a while, for a reason of its own."""
 
 
 def run_tick(stages: Stages, guard: Guard, now_s: float) -> Tick:

@@ -3,9 +3,10 @@
 from hmd.migrate.mover import Mover, MoverSettings
 from hmd.migrate.outcome import MoverStats, Outcome
 from hmd.migrate.page_filter import MovableMappings, PageFilter
-from hmd.migrate.status import Status
+from hmd.migrate.status import STUCK, Status
 
 __all__ = [
+    "STUCK",
     "MovableMappings",
     "Mover",
     "MoverSettings",

@@ -61,6 +61,9 @@ FAILURES: Final = frozenset(status for status in Status if status >= Status.NOT_
 PUNISHED: Final = (Status.BUSY, Status.SHARED, Status.UNMOVABLE)
 """Failures of the page itself that will likely repeat soon: these are blacklisted."""
 
+STUCK: Final = (*PUNISHED, Status.SKIPPED, Status.BLACKLISTED)
+"""What says that a page is to be left alone for a while, for a reason of its own."""
+
 PROCESS_WIDE: Final = frozenset({Status.GONE, Status.INVALID, Status.PERMISSION})
 """Answers that hold for all pages of the process."""
 
