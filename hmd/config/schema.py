@@ -1,24 +1,19 @@
 """Every setting of hmd: name, type, default, limits and one line of meaning.
 
-Models are frozen, refuse unknown keys and convert nothing silently; attribute names are the keys
-of the file. Sizes are bytes, durations seconds, shares parts of 1 once loaded.
+Attribute names are the keys of the file. Sizes are bytes, durations seconds, shares parts of 1
+once loaded. What policies can be told is documented with them (:mod:`hmd.config.policies`).
 """
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
+from hmd.config.policies import DecideSection
+from hmd.config.section import Section
 from hmd.config.units import Duration, Rate, Share, Size
 
 DEFAULT_SOCKET = "/run/hmd/hmd.sock"
@@ -61,19 +56,6 @@ Text = Annotated[str, Field(min_length=1)]
 Pattern = Annotated[str, BeforeValidator(_pattern), Field(min_length=1)]
 AbsolutePath = Annotated[Path, BeforeValidator(_absolute), PlainSerializer(str, return_type=str)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
-
-
-class Section(BaseModel):
-    """A mapping of settings; an empty one in the file means its defaults."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _empty_is_default(cls, data: Any) -> Any:
-        return {} if data is None else data
 
 
 class MachineSection(Section):
@@ -147,31 +129,6 @@ class HeatSection(Section):
     """Halve a process's heat after this many of its samples; unset: 16 for each of its pages."""
     store_weight: Annotated[float, Field(gt=0, le=100)] = 1.0
     """What a store counts for against a load; above 1 where slow memory writes badly."""
-
-
-class HistogramSection(Section):
-    """The policy histogram: the hottest pages that fit the fast tiers, less their headroom."""
-
-    headroom: Annotated[Share, Field(lt=1)] = 0.02
-    """Share of each node that is kept free, on all tiers but the slowest."""
-    headroom_min: Size = 4 * 2**20
-    """Kept free on every node at least."""
-    hysteresis: Annotated[float, Field(ge=1, le=100)] = 1.5
-    """How many times hotter a page must be than the one that it displaces."""
-    confidence: Annotated[float, Field(ge=0, le=10)] = 1.0
-    """How sure of that, in standard deviations of each page's heat."""
-    samples_min: Annotated[float, Field(ge=0, le=1000)] = 2.0
-    """Samples that a page must rest on before it is promoted."""
-    worth: Share = 0.1
-    """A page colder than this share of the faster tier's mean displaces none there."""
-
-
-class DecideSection(Section):
-    """What to move: a policy, and below its name its settings."""
-
-    policy: Literal["histogram", "none"] = "histogram"
-    """histogram, or none, which only watches."""
-    histogram: HistogramSection = HistogramSection()
 
 
 class MigrateSection(Section):

@@ -80,19 +80,7 @@ def period_settings(config: Config) -> PeriodSettings:
 
 def policy(config: Config) -> Policy:
     """Return the policy that the configuration names."""
-    histogram = config.decide.histogram
-    by_policy: dict[str, dict[str, object]] = {
-        "histogram": {
-            "headroom_fraction": histogram.headroom,
-            "headroom_bytes": histogram.headroom_min,
-            "hysteresis": histogram.hysteresis,
-            "confidence": histogram.confidence,
-            "samples_min": histogram.samples_min,
-            "worth_fraction": histogram.worth,
-        },
-        "none": {},
-    }
-    return registry.make(config.decide.policy, by_policy[config.decide.policy])
+    return registry.make(config.decide.policy, config.decide.policy_settings())
 
 
 def observer_setting(config: Config, file: str) -> Setting:

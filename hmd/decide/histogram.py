@@ -9,37 +9,42 @@ machine. Any number of tiers: what does not fit a tier competes for the next one
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hmd.decide.choice import choose
+from hmd.decide.knobs import About, Unit, headroom_bytes, headroom_fraction, knob
 from hmd.decide.nodes import nodes_of
-from hmd.decide.placing import placing
 from hmd.decide.plan import MachineView, Plan
 from hmd.heat.layout import CHUNK_PAGES, PAGE_BYTES
-from hmd.heat.table import HeatTable
+
+if TYPE_CHECKING:
+    from hmd.heat.table import HeatTable
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How the histogram policy decides.
+    """How the histogram policy decides."""
 
-    ``headroom_fraction`` of a node's memory, but at least ``headroom_bytes``, stays free on every
-    tier but the last, where only ``headroom_bytes`` do, beside what the kernel keeps for itself:
-    for new pages of the programs. Pages are demoted for it once less than half is left.
-    ``hysteresis``: how many times hotter a page must be than the one that it displaces.
-    ``confidence``: how sure of that, in standard deviations of each page's heat.
-    ``samples_min``: samples that a page must rest on before it is promoted.
-    ``worth_fraction``: a page colder than this fraction of the mean of the faster tier's pages may
-    fill free room there, but displaces none: it would cost a swap and bring next to nothing.
-    """
-
-    headroom_fraction: float = 0.02
-    headroom_bytes: int = 4 << 20
-    hysteresis: float = 1.5
-    confidence: float = 1.0
-    samples_min: float = 2.0
-    worth_fraction: float = 0.1
+    headroom_fraction: float = headroom_fraction()
+    headroom_bytes: int = headroom_bytes()
+    hysteresis: float = knob(
+        1.5, "How many times hotter a page must be than the one that it displaces.", least=1
+    )
+    confidence: float = knob(
+        1.0, "How sure of that, in standard deviations of each page's heat.", most=10
+    )
+    samples_min: float = knob(
+        2.0, "Samples that a page must rest on before it is promoted.", most=1000
+    )
+    worth_fraction: float = knob(
+        0.1,
+        "A page colder than this share of the faster tier's mean may fill free room there, but"
+        " displaces none: the swap would cost more than it brings.",
+        Unit.SHARE,
+        key="worth",
+        most=1,
+    )
 
 
 class Histogram:
@@ -52,6 +57,9 @@ class Histogram:
 
     def plan(self, heat: HeatTable, machine: MachineView) -> Plan:
         """Return the moves to make now; an empty plan where nothing pays."""
+        from hmd.decide.choice import choose
+        from hmd.decide.placing import placing
+
         settings = self.settings
         nodes = nodes_of(machine, settings.headroom_fraction, settings.headroom_bytes)
         if nodes.tiers < 2 or not heat.chunks.used or machine.budget_bytes < PAGE_BYTES:
@@ -85,3 +93,12 @@ class Histogram:
         held = np.maximum(nodes.by_tier(movable.sum(axis=0)), 1)
         worth = settings.worth_fraction * served / held
         return placing(heat, nodes, wanted, key, worth, rates.rate, machine.budget_bytes)
+
+
+ABOUT = About(
+    name=Histogram.name,
+    does="Fills the fast tiers, less their headroom, with the hottest pages that fit.",
+    use="Programs whose hot memory is told by counting accesses: a good choice where in doubt.",
+    settings=Settings,
+    make=Histogram,
+)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from hmd.decide.knobs import About
 from hmd.decide.plan import MachineView, Plan
-from hmd.heat.table import HeatTable
+
+if TYPE_CHECKING:
+    from hmd.heat.table import HeatTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +29,12 @@ class NonePolicy:
         """Return an empty plan."""
         del machine
         return Plan.empty(heat.processes)
+
+
+ABOUT = About(
+    name=NonePolicy.name,
+    does="Moves nothing; hmd samples and reports.",
+    use="To watch first, and to compare with.",
+    settings=Settings,
+    make=NonePolicy,
+)

@@ -1,78 +1,73 @@
 """Policies by name, with settings from the configuration.
 
-To add a policy: write it in a file of its own, and name it here.
+To add a policy: write it in a file of its own, and name it in ``_POLICIES``. That file imports
+kernels where it calls them, so that reading a configuration does not wait for numba; files of
+kernels are named in ``_KERNELS``, so that a tick never does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
 from typing import Any, Final
 
 from hmd.decide import histogram, none
+from hmd.decide.knobs import About
 from hmd.decide.plan import Policy
 from hmd.errors import ConfigError
-from hmd.heat import kernels
 
+_POLICIES: Final = (
+    histogram.ABOUT,
+    none.ABOUT,
+)
+DEFAULT: Final = histogram.ABOUT.name
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """A policy's class and the dataclass of its settings."""
-
-    policy: Callable[[Any], Policy]
-    settings: type[Any]
-
-
-_POLICIES: Final[Mapping[str, _Entry]] = {
-    histogram.Histogram.name: _Entry(histogram.Histogram, histogram.Settings),
-    none.NonePolicy.name: _Entry(none.NonePolicy, none.Settings),
-}
-DEFAULT: Final = histogram.Histogram.name
+_KERNELS: Final = (
+    "hmd.decide.choice",
+    "hmd.decide.order",
+    "hmd.decide.rounds",
+)
 
 
 def names() -> tuple[str, ...]:
     """Return the names of all policies."""
-    return tuple(sorted(_POLICIES))
+    return tuple(sorted(about.name for about in _POLICIES))
+
+
+def about(name: str) -> About:
+    """Return what a policy is; ConfigError for an unknown name."""
+    for found in _POLICIES:
+        if found.name == name:
+            return found
+    raise ConfigError(f"there is no policy {name!r}: choose one of {', '.join(names())}")
 
 
 def settings_type(name: str) -> type[Any]:
     """Return the dataclass of a policy's settings; ConfigError for an unknown name."""
-    return _entry(name).settings
+    return about(name).settings
 
 
 def make(name: str, settings: Mapping[str, object] | None = None) -> Policy:
-    """Return a policy; ConfigError for an unknown name or setting, or a value of a wrong kind.
+    """Return a policy, its kernels ready; ``settings`` by field of its dataclass.
 
-    A setting must be a number of at least 0; one that counts must be whole.
+    ConfigError for an unknown name or setting, or a value of a wrong kind or beyond its limits.
     """
-    entry = _entry(name)
-    known = {field.name: field for field in fields(entry.settings)}
-    values: dict[str, float] = {}
+    chosen = about(name)
+    known = {knob.name: knob for knob in chosen.knobs}
+    values: dict[str, Any] = {}
     for key, value in (settings or {}).items():
         if key not in known:
             choices = ", ".join(sorted(known)) or "none"
             raise ConfigError(f"policy {name} has no setting {key!r}: it has {choices}")
-        values[key] = _number(name, key, value, whole=known[key].type in (int, "int"))
-    return entry.policy(entry.settings(**values))
+        problem = known[key].wrong(value)
+        if problem:
+            raise ConfigError(f"policy {name}: {key} must be {problem}, not {value!r}")
+        values[key] = known[key].taken(value)  # type: ignore[arg-type]
+    warm()
+    return chosen.make(chosen.settings(**values))
 
 
 def warm() -> None:
-    """Compile or load all kernels of heat and policies; importing this module did the latter."""
-    kernels.warm()
+    """Compile or load all kernels of heat and policies."""
+    from hmd.heat import kernels
 
-
-def _entry(name: str) -> _Entry:
-    if name not in _POLICIES:
-        raise ConfigError(f"there is no policy {name!r}: choose one of {', '.join(names())}")
-    return _POLICIES[name]
-
-
-def _number(policy: str, key: str, value: object, *, whole: bool) -> float:
-    """Return a setting's value, checked."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        raise ConfigError(f"policy {policy}: {key} must be a number of at least 0, not {value!r}")
-    if not whole:
-        return float(value)
-    if value != int(value):
-        raise ConfigError(f"policy {policy}: {key} must be a whole number, not {value!r}")
-    return int(value)
+    kernels.warm(kernels.KERNEL_MODULES + _KERNELS)

@@ -142,7 +142,9 @@ def test_light_commands_load_nothing_heavy(arguments: list[str], tmp_path: Path)
         timeout=60,
         check=True,
     )
-    assert json.loads(done.stderr.splitlines()[-1]) == []
+    loaded = set(json.loads(done.stderr.splitlines()[-1]))
+    # What policies can be told is written where they are, and they are of arrays.
+    assert loaded <= ({"numpy"} if arguments[0] == "config" else set())
 
 
 def test_config_check(tmp_path: Path) -> None:

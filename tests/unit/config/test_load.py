@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from hmd.config import Config, load, loads, units
 from hmd.config.document import parse_document, resolve
 from hmd.config.load import validate
+from hmd.config.policies import decide_example
 from hmd.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
@@ -68,6 +69,12 @@ def test_example_is_valid_and_shows_every_setting_at_its_default() -> None:
         assert re.search(rf"^ *(# )?{key}:", text, re.MULTILINE), f"{path} is not shown"
         if (shown := at(yaml.safe_load(text), path)) is not None:
             assert shown == default, f"{path} is not at its default"
+
+
+def test_example_has_what_the_policies_document() -> None:
+    text = EXAMPLE.read_text()
+    start, end = text.index("decide:\n"), text.index("\nmigrate:\n")
+    assert text[start:end] == decide_example()
 
 
 def leaves(

@@ -5,9 +5,13 @@ from pathlib import Path
 import pytest
 
 from hmd.config import load, loads
+from hmd.decide import registry
 from hmd.errors import ConfigError
 
 TARGET = "targets:\n- name: a\n  pid: 1\n"
+
+*_FIRST, _LAST = (repr(name) for name in registry.names())
+CHOICES = f"{', '.join(_FIRST)} or {_LAST}"
 
 MISTAKES = {
     "unknown key": (
@@ -112,6 +116,22 @@ MISTAKES = {
             "f:1: tick: write a duration with its unit, as in 500ms or 2s, not 'soon'",
             "f:3: sample.stores: expected true or false, not 1",
         ],
+    ),
+    "a policy that is none": (
+        "decide:\n  policy: lru\n",
+        [f"f:2: decide.policy: expected {CHOICES}, not 'lru'"],
+    ),
+    "a policy's knob misspelt": (
+        "decide:\n  histogram:\n    hystersis: 2\n",
+        ["f:3: decide.histogram.hystersis: unknown setting; did you mean 'hysteresis'?"],
+    ),
+    "a policy's knob beyond its limits": (
+        "decide:\n  histogram:\n    worth: 5%\n    hysteresis: 0.5\n",
+        ["f:4: decide.histogram.hysteresis: expected at least 1, not 0.5"],
+    ),
+    "a policy's knob without its unit": (
+        "decide:\n  histogram:\n    headroom: 2\n",
+        ["f:3: decide.histogram.headroom: write a share of 0% to 100%, as in 10%, not 2"],
     ),
     "alias": ("a: &x 1\nb: *x\n", ["f:2: alias *x: write the value out instead"]),
     "billion laughs": (

@@ -1,0 +1,121 @@
+"""``hmd policy``: which policies there are, what each does, and what can be set."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from hmd.errors import Exit
+
+if TYPE_CHECKING:
+    from hmd.cli.main import Subparsers
+    from hmd.decide.knobs import About
+
+DESCRIPTION = """\
+List the policies, which decide what pages move where, or show one with its settings.
+
+A policy is chosen by "policy:" in the "decide:" section of the configuration; its settings are
+below its name there. None needs to be set: thresholds follow the machine and the programs.
+"""
+
+EXAMPLES = """\
+examples:
+  hmd policy list                           names, and what each does
+  hmd policy show histogram                 when to use it; settings, units, limits, effects
+  hmd policy show age --yaml                its section of the configuration, at the defaults
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Register ``hmd policy`` and its commands."""
+    parser = subparsers.add_parser(
+        "policy",
+        help="list the policies, and what can be set",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+    )
+    commands = parser.add_subparsers(metavar="list|show", required=True)
+    listing = commands.add_parser("list", help="names, and what each does")
+    listing.add_argument("--json", action="store_true", help="print JSON")
+    listing.set_defaults(func=run_list)
+    show = commands.add_parser("show", help="one policy: use, settings, units, effects")
+    show.add_argument("name", metavar="NAME", help='a name of "hmd policy list"')
+    form = show.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON, in base units")
+    form.add_argument("--yaml", action="store_true", help="print its section of the configuration")
+    show.set_defaults(func=run_show)
+
+
+def run_list(args: argparse.Namespace) -> int:
+    """Print all policies."""
+    from hmd.cli.output import print_json, print_table
+    from hmd.decide import registry
+
+    abouts = [registry.about(name) for name in registry.names()]
+    if args.json:
+        print_json([_summary(about) for about in abouts])
+    else:
+        rows = [
+            (f"{about.name}{' *' if about.name == registry.DEFAULT else ''}", about.does)
+            for about in abouts
+        ]
+        print_table(("policy", "what it does"), rows)
+        print('* the default; "hmd policy show NAME" tells more')
+    return Exit.OK
+
+
+def run_show(args: argparse.Namespace) -> int:
+    """Print one policy."""
+    from hmd.cli.output import print_json
+    from hmd.config.policies import example
+    from hmd.decide import registry
+
+    about = registry.about(args.name)
+    if args.json:
+        print_json({**_summary(about), "settings": [_knob(knob) for knob in about.knobs]})
+    elif args.yaml:
+        sys.stdout.write(f"decide:\n  policy: {about.name}\n{example(about.name)}")
+    else:
+        _print_about(about)
+    return Exit.OK
+
+
+def _print_about(about: About) -> None:
+    from hmd.cli.output import console, print_table
+    from hmd.config.policies import limits, written
+
+    print(f"{about.name}: {about.does}\nuse: {about.use}")
+    if not about.knobs:
+        print("There is nothing to set.")
+        return
+    rows = [(k.key, written(k, k.default), limits(k) or "any", k.unit.value) for k in about.knobs]
+    print_table(("setting", "default", "values", "unit"), rows)
+    for knob in about.knobs:
+        console().print(f"[bold]{knob.key}[/bold]: {knob.effect}", soft_wrap=False)
+
+
+def _summary(about: About) -> dict[str, Any]:
+    from hmd.decide import registry
+
+    return {
+        "name": about.name,
+        "does": about.does,
+        "use": about.use,
+        "default": about.name == registry.DEFAULT,
+    }
+
+
+def _knob(knob: Any) -> dict[str, Any]:
+    """Return a knob in base units (bytes, seconds, parts of 1); null is worked out, or no limit."""
+    import math
+
+    return {
+        "key": knob.key,
+        "unit": knob.unit.value,
+        "default": knob.default,
+        "automatic": knob.default is None,
+        "least": knob.least,
+        "most": None if math.isinf(knob.most) else knob.most,
+        "effect": knob.effect,
+    }

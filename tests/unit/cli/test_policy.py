@@ -1,0 +1,60 @@
+"""hmd policy."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hmd.cli.main import main
+from hmd.config import loads
+from hmd.decide import registry
+from hmd.errors import Exit
+
+
+def test_all_policies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["policy", "list"]) == Exit.OK
+    text = capsys.readouterr().out
+    for name in registry.names():
+        assert f"  {name} " in text
+    assert f"{registry.DEFAULT} *" in text
+
+
+def test_the_list_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["policy", "list", "--json"]) == Exit.OK
+    found = json.loads(capsys.readouterr().out)
+    assert [policy["name"] for policy in found] == list(registry.names())
+    assert [policy["name"] for policy in found if policy["default"]] == [registry.DEFAULT]
+
+
+def test_a_policy_is_shown_with_units_and_effects(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["policy", "show", "histogram"]) == Exit.OK
+    text = capsys.readouterr().out
+    assert "headroom       2%" in text
+    assert "0% to 99%" in text
+    assert "hysteresis: How many times hotter a page must be" in text
+
+
+def test_a_policy_is_shown_as_json_in_base_units(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["policy", "show", "histogram", "--json"]) == Exit.OK
+    shown = json.loads(capsys.readouterr().out)
+    by_key = {knob["key"]: knob for knob in shown["settings"]}
+    assert by_key["headroom_min"]["default"] == 4 << 20
+    assert by_key["headroom_min"]["unit"] == "bytes"
+    assert by_key["worth"]["most"] == 1
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_its_yaml_is_a_configuration_of_the_defaults(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["policy", "show", name, "--yaml"]) == Exit.OK
+    config = loads(capsys.readouterr().out)
+    assert config.decide.policy == name
+    about = registry.about(name)
+    assert about.settings(**config.decide.policy_settings()) == about.settings()
+
+
+def test_a_policy_that_is_none_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["policy", "show", "lru"]) == Exit.CONFIG
+    assert capsys.readouterr().err.startswith("hmd: there is no policy 'lru': choose one of ")
