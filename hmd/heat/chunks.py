@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
+from hmd.heat.idle import NEW
 from hmd.heat.layout import ABSENT, CHUNK_PAGES
 from hmd.heat.scatter import find_chunks, rebuild_index
 
@@ -26,7 +27,8 @@ class Columns:
     ``swept``, from 1 (0: not yet, or out of date).
     By page: ``heat`` is the weight of cooled samples, ``recent`` of those in the open window,
     ``exposure`` how much of the process's clock ``heat`` was counted over, in 1/255, ``node``
-    where it is (see hmd.heat.layout), ``wear`` what recent moves have left.
+    where it is (see hmd.heat.layout), ``wear`` what recent moves have left, ``idle`` for how long
+    it was not sampled (see hmd.heat.idle).
     """
 
     process: npt.NDArray[np.int32]
@@ -41,6 +43,7 @@ class Columns:
     exposure: npt.NDArray[np.uint8]
     node: npt.NDArray[np.int8]
     wear: npt.NDArray[np.uint8]
+    idle: npt.NDArray[np.uint8]
 
     @classmethod
     def blank(cls, capacity: int) -> Columns:
@@ -59,6 +62,7 @@ class Columns:
             exposure=np.zeros(pages, np.uint8),
             node=np.full(pages, ABSENT, np.int8),
             wear=np.zeros(pages, np.uint8),
+            idle=np.full(pages, NEW, np.uint8),
         )
 
 

@@ -28,6 +28,7 @@ KERNEL_MODULES: Final = (
     "hmd.heat.cooling",
     "hmd.heat.estimate",
     "hmd.heat.census",
+    "hmd.heat.idle",
 )
 
 

@@ -87,6 +87,7 @@ def find_chunks(
     "float32[::1]",
     "int8[:, ::1]",
     "int64[::1]",
+    "uint8[:, ::1]",
     "float64[:, ::1]",
     returns="int64",
 )
@@ -106,6 +107,7 @@ def scatter(
     chunk_recent: npt.NDArray[np.float32],
     node: npt.NDArray[np.int8],
     swept: npt.NDArray[np.int64],
+    idle: npt.NDArray[np.uint8],
     sums: npt.NDArray[np.float64],
 ) -> int:
     """Count samples from row ``begin`` on; returns the row that found no room, or the end.
@@ -113,7 +115,8 @@ def scatter(
     A chunk that is not there yet is made, with no history, while ``chunk_process`` has room;
     ``used[0]`` is how many chunks there are, ``used[1]`` counts rows of no tracked process or
     user address. A chunk with samples of a page that was not there is marked as never swept.
-    ``sums`` has a row a process: samples, their weights, the weights squared.
+    A sampled page is no longer ``idle``. ``sums`` has a row a process: samples, their weights, the
+    weights squared.
     """
     chunk, last = -1, np.int64(-1)
     for i in range(begin, len(address)):
@@ -138,6 +141,7 @@ def scatter(
         # The first sample of a page in a window shows whether it was known to be there.
         if recent[chunk, page] == 0.0 and node[chunk, page] == ABSENT:
             swept[chunk] = 0
+        idle[chunk, page] = 0
         recent[chunk, page] += weight
         chunk_recent[chunk] += weight
         sums[slot, 0] += 1.0

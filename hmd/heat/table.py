@@ -1,7 +1,7 @@
 """The heat table: for every page of the tracked processes how hot it is and where it lies.
 
 Takes batches of samples and answers about residency, gives rates per page. Flat arrays in
-chunks of 2 MiB of address space, made on demand, 11 bytes a page. Counting a sample costs about
+chunks of 2 MiB of address space, made on demand, 12 bytes a page. Counting a sample costs about
 10 ns; cooling and rates cost what hmd.heat.cooling and hmd.heat.estimate say.
 """
 
@@ -19,6 +19,7 @@ from hmd.heat.chunks import Chunks
 from hmd.heat.clock import Clocks
 from hmd.heat.cooling import fold
 from hmd.heat.estimate import estimate
+from hmd.heat.idle import NEW, Idle, age, decoded, successors
 from hmd.heat.layout import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED, PAGE_BYTES
 from hmd.heat.scatter import KINDS, scatter
 from hmd.heat.settings import HeatSettings, HeatStats
@@ -102,6 +103,7 @@ class HeatTable:
 
     def update(self, batch: AccessBatch) -> None:
         """Count a tick's samples; call it once a tick, also with an empty batch."""
+        age(self.chunks.used, successors(self.clocks.tick + 1), self.chunks.columns.idle)
         sums = np.zeros((len(self.processes), 3), np.float64)
         row, ignored = 0, 0
         while True:
@@ -123,6 +125,7 @@ class HeatTable:
                 chunks.columns.recent_sum,
                 chunks.columns.node,
                 chunks.columns.swept,
+                chunks.columns.idle,
                 sums,
             )
             chunks.used = int(used[0])
@@ -178,12 +181,16 @@ class HeatTable:
         """
         present = (node != ABSENT).any(axis=1)
         found = self.chunks.find(process, addresses)
-        new = present & (found < 0)
-        if new.any():
-            self.chunks.add(process, addresses[new])
+        missing = present & (found < 0)
+        if missing.any():
+            self.chunks.add(process, addresses[missing])
             found = self.chunks.find(process, addresses)
         columns, rows = self.chunks.columns, found[present]
         changed = int(np.count_nonzero(columns.node[rows] != node[present]))
+        # What has come, and was not sampled before it was seen to be there, is new.
+        was, there = columns.node[rows] != ABSENT, node[present] != ABSENT
+        new = ~there | (~was & (columns.idle[rows] >= NEW))
+        columns.idle[rows] = np.where(new, np.uint8(NEW), columns.idle[rows])
         columns.node[rows] = node[present]
         columns.huge[rows] = False if huge is None else huge[present]
         columns.resident[rows] = (node[present] != ABSENT).sum(axis=1)
@@ -241,6 +248,11 @@ class HeatTable:
         worn[moved] = np.minimum(worn[moved], 255 - MOVE_WEAR) + MOVE_WEAR
         columns.wear[found, page] = worn
         self._worn |= bool(moved.any())
+
+    def idle(self) -> Idle:
+        """Return for how long every page was not seen in use."""
+        used, columns = self.chunks.used, self.chunks.columns
+        return decoded(columns.idle[:used], columns.huge[:used])
 
     def resident_pages(self, nodes: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return pages by process and node, shape ``(processes, nodes)``.
