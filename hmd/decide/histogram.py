@@ -88,11 +88,13 @@ class Histogram:
             key,
             served,
         )
-        if not risers and not nodes.relieve[:-1].any():
+        if not risers and not nodes.relieve[:-1].any() and nodes.limits is None:
             return Plan.empty(heat.processes)
         held = np.maximum(nodes.by_tier(movable.sum(axis=0)), 1)
         worth = settings.worth_fraction * served / held
-        return placing(heat, nodes, wanted, key, worth, rates.rate, machine.budget_bytes)
+        return placing(
+            heat, nodes, wanted, key, worth, rates.rate, machine.budget_bytes, fills=True
+        )
 
 
 ABOUT = About(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hmd.decide.plan import MachineView
+from hmd.decide.plan import FastLimits, MachineView
 from hmd.heat.layout import PAGE_BYTES
 
 
@@ -20,6 +20,7 @@ class Nodes:
 
     ``room`` is how many pages a node can still take beside its ``headroom`` (below 0 where that is
     not free), ``near`` has shape ``(nodes, nodes)``: to each node the others, nearest first.
+    ``fast_bytes`` is all memory of the fastest tier, ``limits`` how it is to be shared.
     """
 
     tier: npt.NDArray[np.int64]
@@ -27,10 +28,18 @@ class Nodes:
     headroom: npt.NDArray[np.int64]
     near: npt.NDArray[np.int64]
     tiers: int
+    fast_bytes: int = 0
+    limits: FastLimits | None = None
 
     def by_tier(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the sums of a column of nodes over each tier."""
         return np.array([values[self.tier == tier].sum() for tier in range(self.tiers)], np.int64)
+
+    def of_pages(self, node: npt.NDArray[np.int8]) -> npt.NDArray[np.int8]:
+        """Return the tier of each page by its node; -1 of those that are absent or must stay."""
+        tier = np.full(256, -1, np.int8)
+        tier[: len(self.tier)] = self.tier
+        return tier[node.view(np.uint8)]
 
     @property
     def relieve(self) -> npt.NDArray[np.bool_]:
@@ -63,5 +72,6 @@ def nodes_of(machine: MachineView, headroom_fraction: float, headroom_bytes: int
         headroom[memory.node] = keep // PAGE_BYTES
         free_bytes = memory.free_bytes - memory.reserve_bytes
         room[memory.node] = (free_bytes - keep) // PAGE_BYTES
+    fast = [m.total_bytes for m in machine.memory if m.node < size and tier[m.node] == 0]
     near = np.argsort(distance, axis=1, kind="stable").astype(np.int64)
-    return Nodes(tier, room, headroom, near, len(ranks))
+    return Nodes(tier, room, headroom, near, len(ranks), sum(fast), machine.limits)

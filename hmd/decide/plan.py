@@ -68,11 +68,29 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class FastLimits:
+    """How much of the fastest tier groups of processes may have.
+
+    ``group``, shape ``(processes,)`` as ``HeatTable.processes``, is each process's row in the
+    columns of shape ``(groups,)``: ``least`` stay or come there whatever others' heat, of those
+    pages that have any; ``most`` is all that may. Each is in bytes and in shares of the tier's
+    memory; of two least ones the larger holds, of two most ones the smaller.
+    """
+
+    group: npt.NDArray[np.int32]
+    least_bytes: npt.NDArray[np.int64]
+    least_share: npt.NDArray[np.float64]
+    most_bytes: npt.NDArray[np.int64]
+    most_share: npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
 class MachineView:
     """What a policy may know of the machine at this tick.
 
     ``now_s`` is a clock of the caller's (real or virtual), ``tick_s`` the length of a tick,
-    ``budget_bytes`` what the mover may move in this tick.
+    ``budget_bytes`` what the mover may move in this tick. ``limits`` are kept by
+    :func:`hmd.decide.placing.placing` for every policy; None where there are none.
     """
 
     topology: Topology
@@ -80,6 +98,7 @@ class MachineView:
     now_s: float
     tick_s: float
     budget_bytes: int
+    limits: FastLimits | None = None
 
 
 class Policy(Protocol):

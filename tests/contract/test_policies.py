@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hmd.decide import registry
-from hmd.decide.plan import MachineView, Plan, Policy
+from hmd.decide.plan import FastLimits, MachineView, Plan, Policy
 from hmd.heat.layout import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED, PAGE_BYTES
 from hmd.heat.settings import HeatSettings
 from hmd.heat.table import HeatTable
@@ -200,6 +200,97 @@ def test_pages_go_up_only_for_heat(policy: Policy, scene: Scene) -> None:
         up = tier[int(plan.to_node[row])] < tier[int(plan.from_node[row])]
         moved[up].append(float(plan.heat[row]))
     assert all(heat > 0 for heat in moved[True])
+
+
+@st.composite
+def fast_limits(draw: st.DrawFn) -> FastLimits:
+    """Two processes in groups of their own or in one; figures from nothing to all of the tier."""
+    group = draw(st.sampled_from([(0, 1), (1, 0), (0, 0)]))
+    pages = st.sampled_from([0, 0, 1, 40, 600, 5000])
+    share = st.sampled_from([0.0, 0.0, 0.01, 0.2, 1.0])
+    rows = range(max(group) + 1)
+    return FastLimits(
+        np.array(group, np.int32),
+        np.array([draw(pages) * PAGE_BYTES for _ in rows], np.int64),
+        np.array([draw(share) for _ in rows]),
+        np.array([draw(pages) * PAGE_BYTES for _ in rows], np.int64),
+        np.array([1.0 - draw(share) for _ in rows]),
+    )
+
+
+def fast_pages(table: HeatTable, scene: Scene, limits: FastLimits) -> list[int]:
+    """Pages of each group on the fastest tier, those that must stay too."""
+    tier = {i: t for i, t, _ in scene.nodes}
+    held = [0] * len(limits.least_bytes)
+    for (process, _), code in page_nodes(table).items():
+        node = FIXED - code if code <= FIXED else code
+        held[limits.group[process]] += node != ABSENT and tier[node] == 0
+    return held
+
+
+def allowed(scene: Scene, limits: FastLimits) -> list[tuple[int, int]]:
+    """The least and the most pages of each group."""
+    fast = sum(4096 * PAGE_BYTES for _, tier, _ in scene.nodes if tier == 0)
+    found = []
+    for row in range(len(limits.least_bytes)):
+        most = min(limits.most_bytes[row], limits.most_share[row] * fast) // PAGE_BYTES
+        least = max(limits.least_bytes[row], limits.least_share[row] * fast) // PAGE_BYTES
+        found.append((int(min(least, most)), int(most)))
+    return found
+
+
+@settings(contract, max_examples=150)
+@given(scene=scenes(), limits=fast_limits())
+def test_limits_are_kept_at_every_move(policy: Policy, scene: Scene, limits: FastLimits) -> None:
+    table = scene.table()
+    held, span = fast_pages(table, scene, limits), allowed(scene, limits)
+    plan = policy.plan(table, replace(scene.machine(), limits=limits))
+    assert plan.pages.sum() <= scene.budget_pages
+    tier = {i: t for i, t, _ in scene.nodes}
+    free = {i: pages for i, _, pages in scene.nodes}
+    for row in range(len(plan)):
+        source, target = int(plan.from_node[row]), int(plan.to_node[row])
+        group, size = limits.group[plan.process[row]], int(plan.pages[row])
+        free[source], free[target] = free[source] + size, free[target] - size
+        assert free[target] >= HEADROOM
+        least, most = span[group]
+        if tier[target] == 0:
+            held[group] += size
+            assert held[group] <= most
+        elif tier[source] == 0:
+            held[group] -= size
+            assert held[group] >= least
+
+
+@settings(contract, max_examples=100)
+@given(scene=scenes(), limits=fast_limits())
+def test_who_has_too_much_gives_it_up_where_there_is_room(
+    policy: Policy, scene: Scene, limits: FastLimits
+) -> None:
+    # The slower tiers have room for everything, and the budget suffices.
+    nodes = tuple((i, t, 4000 if t else free) for i, t, free in scene.nodes)
+    scene = replace(scene, nodes=nodes, budget_pages=1 << 20)
+    table = scene.table()
+    held, span = fast_pages(table, scene, limits), allowed(scene, limits)
+    plan = policy.plan(table, replace(scene.machine(), limits=limits))
+    tier = {i: t for i, t, _ in nodes}
+    if policy.name == "none" or max(tier.values()) == 0:
+        return
+    for row in range(len(plan)):
+        change = (tier[int(plan.to_node[row])] == 0) - (tier[int(plan.from_node[row])] == 0)
+        held[limits.group[plan.process[row]]] += change * int(plan.pages[row])
+    stays = fast_pages(fixed_only(scene), scene, limits)
+    for group, (least, most) in enumerate(span):
+        # Huge pages go whole, and none goes that its group must keep.
+        assert held[group] <= max(most, stays[group], least + CHUNK_PAGES - 1)
+
+
+def fixed_only(scene: Scene) -> HeatTable:
+    """The table without the pages that may move."""
+    table = scene.table()
+    node = table.chunks.columns.node
+    node[node >= 0] = ABSENT
+    return table
 
 
 def test_nothing_to_do_without_processes(policy: Policy) -> None:
