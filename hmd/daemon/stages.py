@@ -119,7 +119,7 @@ def build(
             reserves=Reserves(proc),
             source=source,
             period=_period(config, source.sampler),
-            heat=_heat(config, before),
+            heat=_heat(config, topology, before),
             sweep=_sweep(config, before, proc),
             policy=settings.policy(config),
             mover=_mover(config, before, proc),
@@ -153,10 +153,14 @@ def _watcher(config: Config, before: Stages | None, proc: Path) -> ProcessWatche
     return ProcessWatcher(settings.target_specs(config), proc)
 
 
-def _heat(config: Config, before: Stages | None) -> HeatTable:
-    if before and before.config.heat == config.heat:
+def _heat(config: Config, topology: Topology, before: Stages | None) -> HeatTable:
+    if (
+        before
+        and before.config.heat == config.heat
+        and before.topology.latency_ns == topology.latency_ns
+    ):
         return before.heat
-    return HeatTable(settings.heat_settings(config))
+    return HeatTable(settings.heat_settings(config), topology.latency_ns)
 
 
 def _sweep(config: Config, before: Stages | None, proc: Path) -> Sweep:

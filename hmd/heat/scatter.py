@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.heat.kernels import column, inline, kernel
-from hmd.heat.layout import ABSENT, CHUNK_PAGES
+from hmd.heat.layout import ABSENT, CHUNK_PAGES, FIXED
 
 #: log2 of the bytes in a chunk and in a page.
 CHUNK_SHIFT: Final = 21
@@ -24,6 +24,9 @@ NUMBER_BITS: Final = ADDRESS_BITS - CHUNK_SHIFT
 KINDS: Final = 3
 
 _EMPTY: Final = -1
+_LOAD: Final = 0
+# A page that is only streamed is still hotter than one that nobody uses.
+_LEAST_SHARE: Final = np.float32(1 / 32)
 # Fibonacci hashing (Knuth, TAOCP 3, 6.4): 2**64 over the golden ratio.
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 
@@ -36,6 +39,16 @@ def _find(keys: npt.NDArray[np.int64], key: np.int64) -> np.int64:
     while keys[row] != key and keys[row] != _EMPTY:
         row = (row + 1) & mask
     return row
+
+
+@inline
+def _stall_share(
+    weight_ns: np.uint32, node: np.int64, latency_ns: npt.NDArray[np.float32]
+) -> np.float32:
+    """Return what a load of this latency counts for: one that was prefetched next to nothing."""
+    node = FIXED - node if node <= FIXED else node
+    full = latency_ns[node] if 0 <= node < len(latency_ns) else latency_ns[0]
+    return max(min(np.float32(weight_ns) / full, np.float32(1.0)), _LEAST_SHARE)
 
 
 @kernel("int64", "int32[::1]", "uint64[::1]", "int64[::1]", "int32[::1]")
@@ -77,6 +90,8 @@ def find_chunks(
     column("uint64"),
     column("uint8"),
     column("uint32"),
+    column("uint32"),
+    "float32[::1]",
     "float32[::1]",
     "int64[::1]",
     "int32[::1]",
@@ -97,7 +112,9 @@ def scatter(
     address: npt.NDArray[np.uint64],
     kind: npt.NDArray[np.uint8],
     period: npt.NDArray[np.uint32],
+    weight_ns: npt.NDArray[np.uint32],
     kind_weight: npt.NDArray[np.float32],
+    latency_ns: npt.NDArray[np.float32],
     keys: npt.NDArray[np.int64],
     places: npt.NDArray[np.int32],
     used: npt.NDArray[np.int64],
@@ -115,7 +132,8 @@ def scatter(
     A chunk that is not there yet is made, with no history, while ``chunk_process`` has room;
     ``used[0]`` is how many chunks there are, ``used[1]`` counts rows of no tracked process or
     user address. A chunk with samples of a page that was not there is marked as never swept.
-    A sampled page is no longer ``idle``. ``sums`` has a row a process: samples, their weights, the
+    A sampled page is no longer ``idle``. A load counts for the part of its node's ``latency_ns``
+    that it took, by node, where that is not empty. ``sums`` has a row a process: samples, their weights, the
     weights squared.
     """
     chunk, last = -1, np.int64(-1)
@@ -138,6 +156,8 @@ def scatter(
             chunk, last = places[row], key
         page = np.int64(where >> np.uint64(PAGE_SHIFT)) & (CHUNK_PAGES - 1)
         weight = np.float32(period[i]) * kind_weight[kind[i]]
+        if len(latency_ns) and kind[i] == _LOAD:
+            weight *= _stall_share(weight_ns[i], np.int64(node[chunk, page]), latency_ns)
         # The first sample of a page in a window shows whether it was known to be there.
         if recent[chunk, page] == 0.0 and node[chunk, page] == ABSENT:
             swept[chunk] = 0

@@ -76,8 +76,16 @@ class HeatTable:
     ``chunks`` holds the columns. A tick is one call of :meth:`update`.
     """
 
-    def __init__(self, settings: HeatSettings | None = None) -> None:
+    def __init__(
+        self, settings: HeatSettings | None = None, latency_ns: Sequence[float] = ()
+    ) -> None:
+        """``latency_ns`` is that of an idle node, by node id; () where it is not known.
+
+        With it, a load counts for the part of it that it took: for the stall, not the access. So
+        a page that the prefetcher streams is not as hot as one whose misses all are waited for.
+        """
         self.settings = settings or HeatSettings()
+        self._latency_ns = np.array(latency_ns, np.float32)
         self.stats = HeatStats()
         self.chunks = Chunks()
         self.clocks = Clocks(self.settings)
@@ -105,6 +113,7 @@ class HeatTable:
         """Count a tick's samples; call it once a tick, also with an empty batch."""
         age(self.chunks.used, successors(self.clocks.tick + 1), self.chunks.columns.idle)
         sums = np.zeros((len(self.processes), 3), np.float64)
+        latency_ns = self._latency_ns if _knows_latencies(batch) else self._latency_ns[:0]
         row, ignored = 0, 0
         while True:
             chunks = self.chunks
@@ -115,7 +124,9 @@ class HeatTable:
                 batch.address,
                 batch.kind,
                 batch.period,
+                batch.weight_ns,
                 self._kind_weight,
+                latency_ns,
                 chunks.keys,
                 chunks.places,
                 used,
@@ -304,3 +315,8 @@ class HeatTable:
     def _measure(self) -> None:
         self.stats.chunks = self.chunks.used
         self.stats.bytes = self.chunks.nbytes
+
+
+def _knows_latencies(batch: AccessBatch) -> bool:
+    """Tell whether a batch's sampler measures latencies: of some loads they are not 0 then."""
+    return bool(batch.weight_ns[batch.kind == Kind.LOAD].any())

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_DRAM_NS = 90.0
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -39,6 +41,15 @@ class Topology:
         """Node ids of each tier, fastest tier first."""
         ranks = sorted({node.tier for node in self.nodes})
         return tuple(tuple(n.id for n in self.nodes if n.tier == rank) for rank in ranks)
+
+    @property
+    def latency_ns(self) -> tuple[float, ...]:
+        """Read latency of each node by id: firmware's figure, or what DRAM has, which none beats.
+
+        HBM has as much as DRAM: it is faster by bandwidth.
+        """
+        known = {node.id: float(node.read_latency_ns or _DRAM_NS) for node in self.nodes}
+        return tuple(known.get(node, _DRAM_NS) for node in range(max(known, default=-1) + 1))
 
     @property
     def one_tier(self) -> bool:

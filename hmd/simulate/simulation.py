@@ -111,7 +111,7 @@ class _Daemon:
     ) -> None:
         self._machine, self._policy, self._settings = machine, policy, settings
         self._pmu = SimulatedPmu(machine, settings.sampling)
-        self._heat = HeatTable(settings.heat)
+        self._heat = HeatTable(settings.heat, machine.topology.latency_ns)
         self._heat.track([PROGRAM])
         self._sweep = Sweep(spaces=machine, clock=lambda: 0.0)
         self._mover = Mover(

@@ -1,0 +1,67 @@
+"""Loads count for the stall that they are, where the sampler knows how long each took."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hmd.heat.layout import CHUNK_PAGES, FIXED, PAGE_BYTES
+from hmd.heat.settings import HeatSettings
+from hmd.heat.table import HeatTable
+from hmd.machine.process import ProcessId
+from hmd.machine.topology import Node, Topology
+from hmd.sample.batch import AccessBatch, Kind
+
+OPEN = HeatSettings(window_samples_min=1 << 40)
+FAST_NS, SLOW_NS = 100.0, 400.0
+
+
+def counted(latencies: list[int], kinds: list[Kind], nodes: list[int]) -> list[float]:
+    """The heat of as many pages, each sampled once, with so long a load (or another access)."""
+    table = HeatTable(OPEN, (FAST_NS, SLOW_NS))
+    table.track([ProcessId(10, 1)])
+    n = len(latencies)
+    node = np.full((1, CHUNK_PAGES), 1, np.int8)
+    node[0, :n] = nodes
+    table.place(0, np.zeros(1, np.uint64), node)
+    table.update(
+        AccessBatch(
+            np.zeros(n, np.int32),
+            np.arange(n, dtype=np.uint64) * np.uint64(PAGE_BYTES),
+            np.array(kinds, np.uint8),
+            np.zeros(n, np.uint16),
+            np.zeros(n, np.uint32),
+            np.zeros(n, np.uint64),
+            np.array(latencies, np.uint32),
+            np.full(n, 1000, np.uint32),
+        )
+    )
+    counts: list[float] = table.chunks.columns.recent[0, :n].tolist()
+    return counts
+
+
+def test_a_load_counts_for_the_part_of_its_nodes_latency_that_it_took() -> None:
+    loads = [Kind.LOAD] * 5
+    # In full, half, more than all of it, half of the slow node's, of a page that must stay.
+    found = counted([100, 50, 900, 200, 200], loads, [0, 0, 0, 1, FIXED - 1])
+    assert found == pytest.approx([1000, 500, 1000, 500, 500])
+
+
+def test_what_was_prefetched_counts_little_but_not_nothing() -> None:
+    hot, streamed = counted([400, 0], [Kind.LOAD] * 2, [1, 1])
+    assert 0 < streamed < hot / 20
+
+
+def test_where_no_load_has_a_latency_all_count_in_full() -> None:
+    assert counted([0, 0], [Kind.LOAD] * 2, [0, 1]) == [1000, 1000]
+    assert counted([0, 0], [Kind.FAULT] * 2, [0, 1]) == [1000, 1000]
+
+
+def test_stores_count_in_full() -> None:
+    assert counted([400, 3], [Kind.LOAD, Kind.STORE], [1, 1]) == [1000, 1000]
+
+
+def test_a_node_without_a_figure_is_taken_for_dram() -> None:
+    nodes = (Node(0, (0,), 1 << 30, (10, 20), 0), Node(2, (), 1 << 30, (20, 10), 1, 350))
+    assert Topology(nodes).latency_ns == (90.0, 90.0, 350.0)
+    assert Topology(()).latency_ns == ()
