@@ -133,8 +133,8 @@ def scatter(
     ``used[0]`` is how many chunks there are, ``used[1]`` counts rows of no tracked process or
     user address. A chunk with samples of a page that was not there is marked as never swept.
     A sampled page is no longer ``idle``. A load counts for the part of its node's ``latency_ns``
-    that it took, by node, where that is not empty. ``sums`` has a row a process: samples, their weights, the
-    weights squared.
+    that it took, by node, where that is not empty. ``sums`` has a row a process: samples, their
+    weights, the weights squared.
     """
     chunk, last = -1, np.int64(-1)
     for i in range(begin, len(address)):
