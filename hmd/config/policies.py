@@ -132,7 +132,11 @@ def example(name: str) -> str:
 
 def decide_example() -> str:
     """Return the whole ``decide:`` section of the annotated example."""
-    choices = [f"  # {name}: {registry.about(name).does}\n" for name in registry.names()]
+    choices = [
+        f"  # {line}\n"
+        for name in registry.names()
+        for line in wrap(f"{name}: {registry.about(name).does}", 94, subsequent_indent="  ")
+    ]
     sections = [example(name) for name in registry.names()]
     return "".join(["decide:\n", *choices, f"  policy: {registry.DEFAULT}\n", *sections])
 

@@ -1,8 +1,8 @@
 """The order of moves: every page finds room where it goes, at every step.
 
 A promotion is preceded by the demotions that make its room and by no others; a demotion likewise
-where the tier below is full. At no step does a group of processes come to have more of the
-fastest tier than it may, or less than is its own. About 50 ns a move.
+where the tier below is full. No group of processes comes to have more of the fastest tier than it
+may, or less than is its own. About 50 ns a move.
 """
 
 from __future__ import annotations
@@ -254,8 +254,10 @@ def arrange(
         result = _promote(row, most, rows, fixed, state)
         if result == _DONE:
             continue
+        one = group[row]
+        lacks = state.held[one] < min(had[one], least[one])
         # Room made for a page that is larger than a tick's budget serves the next tick.
-        if result == _NO_ROOM or moves > 0:
+        if result == _NO_ROOM or moves > 0 or lacks:
             room[:], following[:], state.held[:] = before, followed, had
             tally[0], tally[1] = moves, left
         if result == _NO_BUDGET:

@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from hmd.decide import histogram, none
+from hmd.decide import age, heat_classes, histogram, interleave, none
 from hmd.decide.knobs import About
 from hmd.decide.plan import Policy
 from hmd.errors import ConfigError
 
 _POLICIES: Final = (
+    age.ABOUT,
+    heat_classes.ABOUT,
     histogram.ABOUT,
+    interleave.ABOUT,
     none.ABOUT,
 )
 DEFAULT: Final = histogram.ABOUT.name

@@ -1,0 +1,130 @@
+"""The policy that spreads pages over all tiers in a fixed ratio, whatever their heat.
+
+Takes where pages are, gives each a tier by a hash of its address, so that a page moves at most
+once; about 20 ns a page. For comparison, and for programs that are bound by bandwidth and whose
+pages are all alike (as the kernel's weighted interleave; Documentation/admin-guide/mm/
+numa_memory_policy.rst, MPOL_WEIGHTED_INTERLEAVE).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.decide.knobs import About, Unit, headroom_bytes, headroom_fraction, knob
+from hmd.decide.nodes import Nodes, nodes_of
+from hmd.decide.plan import MachineView, Plan
+from hmd.heat.layout import CHUNK_PAGES, PAGE_BYTES
+from hmd.machine.topology import Topology
+
+if TYPE_CHECKING:
+    from hmd.heat.table import HeatTable
+
+# Multipliers of splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+# generators", OOPSLA 2014).
+_MIX_1: Final = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2: Final = np.uint64(0x94D049BB133111EB)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How the interleave policy decides."""
+
+    headroom_fraction: float = headroom_fraction()
+    headroom_bytes: int = headroom_bytes()
+    fast_share: float | None = knob(
+        None,
+        "Share of all pages that belongs to the fastest tier; the others share the rest. By"
+        " itself in the ratio of the tiers' read bandwidths, or of their sizes where those are"
+        " not known.",
+        Unit.SHARE,
+        key="fast",
+        most=1,
+    )
+
+
+class Interleave:
+    """Pages by hash of their address."""
+
+    name = "interleave"
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings()
+
+    def plan(self, heat: HeatTable, machine: MachineView) -> Plan:
+        """Return the moves that bring pages to the tiers of their addresses."""
+        from hmd.decide.placing import placing
+
+        settings = self.settings
+        nodes = nodes_of(machine, settings.headroom_fraction, settings.headroom_bytes)
+        if nodes.tiers < 2 or not heat.chunks.used or machine.budget_bytes < PAGE_BYTES:
+            return Plan.empty(heat.processes)
+        used, columns = heat.chunks.used, heat.chunks.columns
+        here = nodes.of_pages(columns.node[:used])
+        rate = heat.rates().rate
+        bounds = np.cumsum(self._shares(machine, nodes))[:-1]
+        place = _hashed(columns.address[:used], columns.huge[:used])
+        wanted = np.searchsorted(bounds, place, side="right").astype(np.int8)
+        # A page of a program that was never seen at work gains nothing from a faster tier.
+        wanted = np.where((here < 0) | ((wanted < here) & (rate <= 0)), here, wanted)
+        key = np.ones(wanted.shape, np.float32)
+        worth = np.zeros(nodes.tiers)
+        return placing(
+            heat, nodes, wanted, key, worth, rate, machine.budget_bytes, must=wanted > here
+        )
+
+    def _shares(self, machine: MachineView, nodes: Nodes) -> npt.NDArray[np.float64]:
+        """Return each tier's share of pages, shape ``(tiers,)``."""
+        weight = _bandwidths(machine.topology, nodes)
+        if not (weight > 0).all():
+            weight = _sizes(machine, nodes)
+        fast = self.settings.fast_share
+        if fast is not None and weight[1:].sum() > 0:
+            weight[1:] *= (1 - fast) / weight[1:].sum()
+            weight[0] = fast
+        return weight / max(float(weight.sum()), 1e-12)
+
+
+def _bandwidths(topology: Topology, nodes: Nodes) -> npt.NDArray[np.float64]:
+    """Return what each tier's nodes can read together, in MB/s; 0 where one is not known."""
+    total, known = np.zeros(nodes.tiers), np.ones(nodes.tiers, np.bool_)
+    for node in topology.nodes:
+        tier = nodes.tier[node.id]
+        total[tier] += node.read_bandwidth_mbps or 0
+        known[tier] &= bool(node.read_bandwidth_mbps)
+    return np.where(known, total, 0.0)
+
+
+def _sizes(machine: MachineView, nodes: Nodes) -> npt.NDArray[np.float64]:
+    """Return the bytes of each tier."""
+    size = np.zeros(nodes.tiers)
+    for memory in machine.memory:
+        if memory.node < len(nodes.tier) and nodes.tier[memory.node] >= 0:
+            size[nodes.tier[memory.node]] += memory.total_bytes
+    return size
+
+
+def _hashed(
+    address: npt.NDArray[np.uint64], huge: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.float64]:
+    """Return a number from 0 to 1 for each page, by its address alone; shape ``(chunks, 512)``.
+
+    All rows of a huge page have that of its first.
+    """
+    number = np.arange(CHUNK_PAGES, dtype=np.uint64)
+    x = address[:, None] // np.uint64(PAGE_BYTES) + np.where(huge[:, None], np.uint64(0), number)
+    x = (x ^ x >> np.uint64(30)) * _MIX_1
+    x = (x ^ x >> np.uint64(27)) * _MIX_2
+    return (x ^ x >> np.uint64(31)).astype(np.float64) / 2.0**64
+
+
+ABOUT = About(
+    name=Interleave.name,
+    does="Spreads pages over all tiers in the ratio of their bandwidths, by address alone.",
+    use="To compare with, and for programs bound by bandwidth whose pages are all alike.",
+    settings=Settings,
+    make=Interleave,
+)

@@ -1,0 +1,177 @@
+"""What sets age, heat-classes and interleave apart, on machines of numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from hmd.decide import age, heat_classes, interleave
+from hmd.decide.aligned import Aligned
+from hmd.decide.plan import MachineView, Policy
+from hmd.decide.rehearsal import Rehearsal, Tier, hot_blocks
+from hmd.heat.layout import CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES
+from hmd.heat.table import HeatTable
+from hmd.machine.process import ProcessId
+
+HEADROOM = 64
+KEPT = {"headroom_fraction": 0.0, "headroom_bytes": HEADROOM * PAGE_BYTES}
+PAGES, HOT, FAST = 8192, 2048, 2560
+
+
+def rehearsal(
+    policy: Policy, weights: npt.NDArray[np.float64], *tiers: int, samples: int = 20_000
+) -> Rehearsal:
+    """First touch: the fast tier is full of the program's first pages."""
+    sizes = tiers or (FAST, 2 * PAGES)
+    node = np.ones(len(weights), np.int8)
+    node[: sizes[0]] = 0
+    free = tuple(Tier(pages + HEADROOM) for pages in sizes)
+    return Rehearsal(policy, free, weights, node, samples_per_tick=samples, seed=3)
+
+
+def hot_fast(run: Rehearsal) -> float:
+    hot = run.weights > 2 * run.weights.min()
+    return float((run.node[hot] == 0).mean())
+
+
+def make_age(**settings: float) -> age.Age:
+    return age.Age(age.Settings(**{**KEPT, **settings}))  # type: ignore[arg-type]
+
+
+def make_classes(**settings: float) -> heat_classes.HeatClasses:
+    return heat_classes.HeatClasses(
+        heat_classes.Settings(**{**KEPT, **settings})  # type: ignore[arg-type]
+    )
+
+
+def make_interleave(**settings: float) -> interleave.Interleave:
+    return interleave.Interleave(
+        interleave.Settings(**{**KEPT, **settings})  # type: ignore[arg-type]
+    )
+
+
+def used_only(first: int, last: int) -> npt.NDArray[np.float64]:
+    weights = np.zeros(PAGES)
+    weights[first:last] = 1.0
+    return weights
+
+
+def test_age_brings_the_working_set_up_by_itself() -> None:
+    run = rehearsal(make_age(), used_only(6000, 6000 + HOT))
+    assert run.fast_share == 0.0
+    for _ in range(6):
+        run.tick()
+    assert run.fast_share > 0.98
+    # All that is in use is there: nothing more to do.
+    assert run.tick().moved_pages <= 0.01 * HOT
+
+
+def test_age_follows_a_working_set_that_moves() -> None:
+    run = rehearsal(make_age(), used_only(6000, 6000 + HOT))
+    for _ in range(6):
+        run.tick()
+    run.weights = used_only(3000, 3000 + HOT)
+    for _ in range(6):
+        run.tick()
+    assert run.fast_share > 0.98
+
+
+def test_pages_idle_for_longer_than_was_set_leave_though_nobody_needs_their_room() -> None:
+    run = rehearsal(make_age(active_s=1.0, idle_s=4.0), used_only(0, 1000))
+    for _ in range(4):
+        assert run.tick().moved_pages == 0
+    run.tick()
+    assert (run.node[:1000] == 0).all()
+    assert (run.node[1000:] == 1).all()
+
+
+def test_idle_pages_go_down_tier_by_tier() -> None:
+    run = rehearsal(make_age(idle_s=4.0), used_only(0, 500), 1000, 2 * PAGES, 2 * PAGES)
+    places = []
+    for _ in range(12):
+        run.tick()
+        places.append(sorted(set(run.node[500:1000].tolist())))
+    assert places[0] == [0]
+    assert places[5] == [1]
+    assert places[-1] == [2]
+    assert (run.node[:500] == 0).all()
+
+
+@pytest.mark.parametrize("block", [16, 64])
+def test_heat_classes_find_the_hot_set(block: int) -> None:
+    run = rehearsal(make_classes(), hot_blocks(PAGES, HOT, block, seed=1))
+    for _ in range(12):
+        run.tick()
+    assert hot_fast(run) > 0.97
+
+
+def test_a_class_that_is_kept_for_longer_moves_less() -> None:
+    moved = []
+    for retention_s in (0.0, 20.0):
+        weights = hot_blocks(PAGES, 3 * FAST // 2, 1, seed=1)
+        run = rehearsal(make_classes(retention_s=retention_s), weights, samples=4000)
+        moved.append(sum(run.tick().moved_pages for _ in range(20)))
+    assert moved[1] < 0.8 * moved[0]
+
+
+def test_interleave_has_its_ratio_and_moves_each_page_once() -> None:
+    run = rehearsal(make_interleave(fast_share=0.25), np.ones(PAGES))
+    before = run.node.copy()
+    moved = run.tick().moved_pages
+    assert moved == np.count_nonzero(run.node != before)
+    assert (run.node == 0).mean() == pytest.approx(0.25, abs=0.02)
+    for _ in range(5):
+        assert run.tick().moved_pages == 0
+
+
+def test_interleave_stays_put_whatever_is_hot() -> None:
+    run = rehearsal(make_interleave(), hot_blocks(PAGES, HOT, 16, seed=1))
+    run.tick()
+    run.weights = hot_blocks(PAGES, HOT, 16, seed=2)
+    assert run.tick().moved_pages == 0
+    # By size, where bandwidths are not known.
+    fast = (FAST + HEADROOM) / (FAST + 2 * PAGES + 2 * HEADROOM)
+    assert (run.node == 0).mean() == pytest.approx(fast, abs=0.02)
+
+
+def test_interleave_goes_by_bandwidth_where_it_is_known() -> None:
+    run = rehearsal(make_interleave(), np.ones(PAGES), PAGES, 2 * PAGES)
+    run.heat.update(run.sample())
+    machine = with_bandwidths(run.machine, 3000, 1000)
+    plan = make_interleave().plan(run.heat, machine)
+    assert plan.pages.sum() == pytest.approx(PAGES / 4, rel=0.1)
+    assert set(plan.to_node.tolist()) == {1}
+
+
+def with_bandwidths(machine: MachineView, *mbps: int) -> MachineView:
+    nodes = tuple(
+        replace(node, read_bandwidth_mbps=each)
+        for node, each in zip(machine.topology.nodes, mbps, strict=True)
+    )
+    return replace(machine, topology=replace(machine.topology, nodes=nodes))
+
+
+def test_what_is_kept_of_a_page_follows_it_when_rows_move() -> None:
+    table, column = HeatTable(), Aligned(np.int16, -1)
+    one, two = ProcessId(1, 1), ProcessId(2, 1)
+    table.track([one, two])
+    starts = np.arange(1, 9, dtype=np.uint64) * np.uint64(CHUNK_BYTES)
+    there = np.zeros((len(starts), CHUNK_PAGES), np.int8)
+    for slot in range(2):
+        table.place(slot, starts, there)
+    kept = column.of(table)
+    kept[:] = np.arange(len(kept))[:, None]
+    table.place(0, starts[:3], np.full((3, CHUNK_PAGES), -1, np.int8))
+    table.track([two, one])
+    table.place(0, starts[-1:] + np.uint64(CHUNK_BYTES), there[:1])
+    process = table.chunks.columns.process[: table.chunks.used]
+    address = table.chunks.columns.address[: table.chunks.used]
+    number = (address // np.uint64(CHUNK_BYTES)).astype(int) - 1
+    # Slot 0 is the second process now; its last chunk is new.
+    expected = np.where(process == 0, 8 + number, number)
+    expected[number == 8] = -1
+    assert column.of(table)[:, 5].tolist() == expected.tolist()
+    assert column.of(table) is column.of(table)
