@@ -81,22 +81,28 @@ def _unless_missing(name: str, find: Callable[[], Finding]) -> Finding:
 def _sampler(proc: Path, sysfs: Path) -> Finding:
     """Open each sampler that the daemon could take, and close it again."""
     from hmd.machine.finding import Finding, Level
-    from hmd.sample.choose import SampleSettings, available
+    from hmd.sample.choose import ASKED_FOR, SampleSettings, available
 
     name = "sampler"
     samplers = available(SampleSettings(), proc, sysfs)
-    best = next((s for s in samplers if s.works), None)
-    pmu = next(s for s in samplers if s.name == "pmu")
+    chosen = [s for s in samplers if s.name not in ASKED_FOR]
+    best = next((s for s in chosen if s.works), None)
     if best is None:
-        return Finding(name, Level.FAIL, "none works", "; ".join(s.detail for s in samplers))
+        return Finding(name, Level.FAIL, "none works", "; ".join(s.detail for s in chosen))
+    # Where this is no emulated machine, nobody looks for its PMU.
+    better = [s for s in chosen[: chosen.index(best)] if s.name != "emulated"]
+    refused = [f"not {s.name}: {s.detail}" for s in better]
+    state = f"{best.name}: {best.detail}"
+    if best.name in ("pmu", "emulated"):
+        return Finding(name, Level.OK, state)
     if best.name != "faults":
-        return Finding(name, Level.OK, f"{best.name}: {best.detail}")
+        return Finding(name, Level.OK, state, "; ".join(refused))
     return Finding(
         name,
         Level.WARN,
-        f"{best.name}: {best.detail}",
-        f"page faults tell first touches, not which pages stay hot; {pmu.detail}",
-        "sample on a machine with a PMU, or try `hmd emulate`",
+        state,
+        f"page faults tell first touches, not which pages stay hot; {'; '.join(refused)}",
+        "sample on a machine with a PMU or with DAMON (CONFIG_DAMON_VADDR), or try `hmd emulate`",
     )
 
 
@@ -128,7 +134,12 @@ def _print(sections: Sections, failed: bool) -> None:
         for f in found
     ]
     print_table(("level", "section", "finding", "state"), rows)
-    advice = [f for _, found in sections for f in found if f.level != Level.OK]
+    advice = [
+        finding
+        for section, found in sections
+        for finding in found
+        if finding.level != Level.OK or (section == "sampling" and finding.why)
+    ]
     out = console()
     for finding in advice:
         out.print(Text(f"{finding.level} ", style=styles[finding.level]), end="")

@@ -60,11 +60,12 @@ def add_parser(subparsers: Subparsers) -> None:
         "--period",
         type=_count,
         metavar="N",
-        help="accesses that one sample stands for (default: the sampler's own)",
+        help="accesses that one sample stands for; with damon milliseconds between two looks "
+        "(default: the sampler's own)",
     )
     parser.add_argument(
         "--sampler",
-        choices=("auto", "pmu", "emulated", "faults"),
+        choices=("auto", "pmu", "emulated", "damon", "idle", "faults", "softdirty"),
         default="auto",
         help="what to sample with (default auto: the best that works here)",
     )

@@ -107,13 +107,16 @@ class TargetSection(Section):
 class SampleSection(Section):
     """Where sampled accesses come from, and how many."""
 
-    sampler: Literal["auto", "pmu", "emulated", "faults"] = "auto"
-    """auto takes the first that works: pmu (PEBS, IBS), emulated (the emulated machine's PMU),
-    faults (page faults: coarse, works anywhere)."""
+    sampler: Literal["auto", "pmu", "emulated", "damon", "idle", "faults", "softdirty"] = "auto"
+    """auto takes the first that works of pmu (PEBS, IBS), emulated (the emulated machine's PMU),
+    damon (regions by the kernel's DAMON), idle (idle page tracking), faults (page faults: coarse,
+    works anywhere). softdirty (pages written; never by auto) clears soft-dirty bits, so that
+    checkpointing tools such as CRIU miss changes: not where one is in use."""
     period: Annotated[int, Field(ge=1, le=2**31)] | None = None
-    """Accesses a sample stands for; unset: held by cpu_quota."""
+    """Accesses a sample stands for; with damon milliseconds between two looks, with idle and
+    softdirty how many times fewer pages than the most a tick looks at. Unset: held by cpu_quota."""
     cpu_quota: Annotated[Share, Field(gt=0)] = 0.01
-    """Share of one CPU that hmd may use; the sampling period follows it."""
+    """Share of one CPU that hmd may use, the kernel's DAMON thread too; the period follows it."""
     loads: Literal["latency", "miss"] = "latency"
     """Which loads a PMU samples: those slower than ldlat, or those that miss the last cache."""
     ldlat: Annotated[int, Field(ge=1, le=65535)] = 30

@@ -25,7 +25,7 @@ from hmd.machine.topology import Topology
 from hmd.migrate import MovableMappings, Mover
 from hmd.sample.choose import Chosen, open_sampler
 from hmd.sample.period import PeriodControl
-from hmd.sample.ring_sampler import RingSampler
+from hmd.sample.sampler import Sampler
 
 SYSFS = Path("/sys")
 
@@ -56,7 +56,7 @@ class Stages:
     _lost: int = 0
 
     @property
-    def sampler(self) -> RingSampler:
+    def sampler(self) -> Sampler:
         """The open sampler."""
         return self.source.sampler
 
@@ -84,8 +84,9 @@ class Stages:
         return True
 
     def hold_quota(self, now_s: float) -> None:
-        """Step the sampling period by the CPU time that the daemon used since the last call."""
-        cpu_s, lost = time.process_time(), self.sampler.stats.lost
+        """Step the sampling period by the CPU time that the daemon and its sampler used."""
+        cpu_s = time.process_time() + self.sampler.outside_cpu_s
+        lost = self.sampler.stats.lost
         if self.period is not None and self._looked_s:
             wanted = self.period.update(
                 cpu_s - self._cpu_s, now_s - self._looked_s, lost - self._lost
@@ -135,12 +136,14 @@ def _source(
 ) -> Chosen:
     if before and before.config.sample == config.sample:
         return before.source
-    source = open_sampler(settings.sample_settings(config), proc, sysfs)
-    undo.callback(source.sampler.close)
+    last = before.sampler if before else None
+    source = open_sampler(settings.sample_settings(config), proc, sysfs, last)
+    if source.sampler is not last:
+        undo.callback(source.sampler.close)
     return source
 
 
-def _period(config: Config, sampler: RingSampler) -> PeriodControl | None:
+def _period(config: Config, sampler: Sampler) -> PeriodControl | None:
     if config.sample.period is not None:
         return None
     return PeriodControl(settings.period_settings(config), sampler.ladder, sampler.period)

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from hmd.machine.damon import Kdamonds
 from hmd.machine.finding import Finding, Level
 from hmd.machine.process import PROC
 from hmd.machine.pseudofile import chosen, read_int, read_text
@@ -121,12 +122,12 @@ def _damon_module(sysfs: Path, module: str, effect: str) -> Finding | None:
 def _damon_schemes(sysfs: Path) -> Finding | None:
     """Look for running DAMON threads whose schemes move pages (mm/damon/usage.rst)."""
     name = "DAMON schemes"
-    admin = sysfs / "kernel/mm/damon/admin/kdamonds"
-    if not admin.is_dir():
+    kdamonds = Kdamonds(sysfs)
+    if not kdamonds.path.is_dir():
         return None
     moving: list[str] = []
-    for thread in sorted(admin.glob("[0-9]*")):
-        if read_text(thread / "state") != "on":
+    for thread in sorted(kdamonds.path.glob("[0-9]*")):
+        if not kdamonds.is_on(int(thread.name)):
             continue
         actions = {read_text(p) or "" for p in thread.glob("contexts/*/schemes/*/action")}
         moving += [f"{thread.name}: {action}" for action in sorted(actions & _DAMOS_MOVERS)]

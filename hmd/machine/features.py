@@ -12,6 +12,7 @@ import mmap
 import os
 from pathlib import Path
 
+from hmd.machine.damon_claim import damon_finding
 from hmd.machine.finding import Finding, Level
 from hmd.machine.huge_pages import HugeSource, read_huge_pages
 from hmd.machine.mappings import read_mappings
@@ -31,7 +32,7 @@ def feature_findings(proc: Path = PROC, sysfs: Path = _SYSFS) -> tuple[Finding, 
         _memory_tiers(sysfs),
         _pidfd(),
         _huge_page_knowledge(proc),
-        _damon(sysfs),
+        damon_finding(sysfs),
     )
 
 
@@ -125,8 +126,3 @@ def _huge_page_knowledge(proc: Path) -> Finding:
         "a huge page that is not known as one is weighed and moved page by page",
         "use Linux 6.7 or newer (PAGEMAP_SCAN), or grant CAP_SYS_ADMIN (kpageflags)",
     )
-
-
-def _damon(sysfs: Path) -> Finding:
-    present = (sysfs / "kernel/mm/damon/admin").is_dir()
-    return Finding("DAMON", Level.OK, "in this kernel (not used)" if present else "not built in")

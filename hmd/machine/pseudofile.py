@@ -1,8 +1,9 @@
-"""Reading the kernel's pseudo files (/proc, /sys).
+"""Reading the kernel's pseudo files (/proc, /sys), and writing them.
 
 Such a file may vanish between two reads (a process exits, a node goes offline), may be absent
 on this kernel, or may be closed to us. All three are the normal course of things, so a read
-gives ``None`` then. Costs: open, two reads and close, about 8 µs for a small file.
+gives ``None`` then; a write raises what the kernel answers. Costs: open, two reads and close,
+about 8 µs for a small file.
 """
 
 from __future__ import annotations
@@ -75,6 +76,15 @@ def read_int(path: Path | str) -> int | None:
         return int(text) if text is not None else None
     except ValueError:
         return None
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write to a pseudo file in one piece. OSError as the kernel answers."""
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
 
 
 def chosen(text: str | None) -> str | None:

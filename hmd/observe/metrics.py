@@ -96,7 +96,17 @@ def _sampling(now: Snapshot) -> Iterator[Metric]:
     yield _gauge(
         "hmd_sampler_info", "Source of sampled accesses.", ("sampler",), {(sampler.name,): 1}
     )
-    yield _one("hmd_sampler_period", "Accesses that one sample stands for.", sampler.period)
+    yield _one(
+        "hmd_sampler_period",
+        "How rarely is sampled: accesses that one sample stands for, with DAMON milliseconds.",
+        sampler.period,
+    )
+    yield _counter(
+        "hmd_sampler_cpu_seconds",
+        "CPU time of kernel threads that sample for hmd, beside hmd_cpu_seconds.",
+        (),
+        {(): sampler.outside_cpu_s},
+    )
     for name, text, value in (
         ("hmd_samples", "Samples taken of targets.", stats.samples),
         ("hmd_samples_lost", "Samples lost because a ring was full.", stats.lost),

@@ -127,7 +127,10 @@ class Observer:
             policy=setting.policy,
             tiers=tally.topology.tiers,
             sampler=SamplerNumbers(
-                self._sampler.name, self._sampler.period, replace(self._sampler.stats)
+                self._sampler.name,
+                self._sampler.period,
+                replace(self._sampler.stats),
+                self._sampler.outside_cpu_s,
             ),
             reload=self._reload,
             ticks=tally.ticks,

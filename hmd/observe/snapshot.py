@@ -55,11 +55,12 @@ class TargetNumbers:
 
 @dataclass(frozen=True, slots=True)
 class SamplerNumbers:
-    """The source of accesses; ``period`` is in accesses a sample."""
+    """The source of accesses; ``period`` and ``outside_cpu_s`` as the ``Sampler`` has them."""
 
     name: str
     period: int
     stats: SamplerStats
+    outside_cpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

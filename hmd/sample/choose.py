@@ -2,8 +2,10 @@
 
 Takes settings and the machine; gives an open sampler and the reason in a line, for the log and
 for people. Samplers are tried by opening them, because nothing else tells whether the kernel,
-the hardware and our privileges agree. In order: the CPU's PMU, the emulated machine's, page
-faults. Costs a few milliseconds.
+the hardware and our privileges agree. In order: the CPU's PMU, the emulated machine's, DAMON,
+idle page tracking, page faults (docs/samplers.md has what each of them finds). Soft-dirty bits
+are for those who ask for them: to use them is to take them from checkpointing tools. Costs a few
+milliseconds.
 """
 
 from __future__ import annotations
@@ -15,15 +17,24 @@ from pathlib import Path
 from typing import Literal
 
 from hmd.errors import MissingError
+from hmd.machine.damon import Kdamonds
+from hmd.machine.damon_claim import holder as damon_holder
+from hmd.machine.damon_claim import stop_left_behind
 from hmd.machine.emulated import find_device
 from hmd.machine.process import PROC
+from hmd.sample.damon import DETAIL as DAMON_DETAIL
+from hmd.sample.damon import DamonSampler, open_damon
 from hmd.sample.emulated import open_emulated
 from hmd.sample.events import EventChoice
 from hmd.sample.faults import open_faults
+from hmd.sample.idle_pages import open_idle_pages
 from hmd.sample.pmu import open_pmu
-from hmd.sample.ring_sampler import RingSampler
+from hmd.sample.sampler import Sampler
+from hmd.sample.soft_dirty import open_soft_dirty
 
-SamplerName = Literal["pmu", "emulated", "faults"]
+SamplerName = Literal["pmu", "emulated", "damon", "idle", "faults", "softdirty"]
+ASKED_FOR: frozenset[SamplerName] = frozenset({"softdirty"})
+"""Samplers that auto never takes."""
 SYSFS = Path("/sys")
 
 
@@ -49,7 +60,7 @@ class SampleSettings:
 class Chosen:
     """An open sampler, and why it is this one."""
 
-    sampler: RingSampler
+    sampler: Sampler
     reason: str
 
 
@@ -62,18 +73,26 @@ class Availability:
     detail: str
 
 
-def open_sampler(settings: SampleSettings, proc: Path = PROC, sysfs: Path = SYSFS) -> Chosen:
+def open_sampler(
+    settings: SampleSettings,
+    proc: Path = PROC,
+    sysfs: Path = SYSFS,
+    before: Sampler | None = None,
+) -> Chosen:
     """Return the sampler that was asked for, or the first that works.
 
-    Raises MissingError: for one asked for, what it lacks; else what the last one lacks.
+    ``before`` is one that is open and will be closed, unless it is returned: of some there can be
+    but one. A kdamond that a killed hmd left running is stopped. Raises MissingError: for one
+    asked for, what it lacks; else what the last one lacks.
     """
+    stop_left_behind(Kdamonds(sysfs))
     refusals: list[str] = []
-    openers = _openers(settings, proc, sysfs)
+    openers = _openers(settings, proc, sysfs, before)
     if settings.sampler != "auto":
         sampler = openers[settings.sampler]()
         return Chosen(sampler, f"sampling {sampler.detail} (as configured)")
     for name, opener in openers.items():
-        if name == "emulated" and find_device(sysfs) is None:
+        if name in ASKED_FOR or (name == "emulated" and find_device(sysfs) is None):
             continue  # which is no reason that anybody has to be told
         try:
             sampler = opener()
@@ -81,7 +100,7 @@ def open_sampler(settings: SampleSettings, proc: Path = PROC, sysfs: Path = SYSF
             refusals.append(str(error))
             continue
         # On the emulated machine nobody looks for another PMU.
-        why = f", because: {'; '.join(refusals)}" if refusals and name == "faults" else ""
+        why = f", because: {'; '.join(refusals)}" if refusals and name != "emulated" else ""
         return Chosen(sampler, f"sampling {sampler.detail}{why}")
     raise MissingError(f"nothing to sample accesses with: {'; '.join(refusals)}")
 
@@ -89,9 +108,17 @@ def open_sampler(settings: SampleSettings, proc: Path = PROC, sysfs: Path = SYSF
 def available(
     settings: SampleSettings, proc: Path = PROC, sysfs: Path = SYSFS
 ) -> tuple[Availability, ...]:
-    """Return what each sampler says when it is opened; all are closed again. Best first."""
+    """Return what each sampler says when it is opened; all are closed again. Best first.
+
+    DAMON is left alone where another hmd has it, or where one that was killed left it running.
+    """
     found: list[Availability] = []
+    holder = damon_holder(Kdamonds(sysfs))
     for name, opener in _openers(settings, proc, sysfs).items():
+        if name == "damon" and holder is not None:
+            state = "left running by a killed hmd" if holder.left else "in use by hmd"
+            found.append(Availability(name, True, f"{DAMON_DETAIL} ({state}, pid {holder.pid})"))
+            continue
         try:
             sampler = opener()
         except MissingError as error:
@@ -103,8 +130,8 @@ def available(
 
 
 def _openers(
-    settings: SampleSettings, proc: Path, sysfs: Path
-) -> dict[SamplerName, Callable[[], RingSampler]]:
+    settings: SampleSettings, proc: Path, sysfs: Path, before: Sampler | None = None
+) -> dict[SamplerName, Callable[[], Sampler]]:
     events = EventChoice(settings.loads, settings.ldlat_cycles, settings.stores)
     return {
         "pmu": partial(
@@ -117,5 +144,17 @@ def _openers(
             pairs=settings.pairs,
         ),
         "emulated": partial(open_emulated, settings.period, proc, sysfs, pairs=settings.pairs),
+        "damon": partial(_open_damon, settings.period, proc, sysfs, before),
+        "idle": partial(open_idle_pages, settings.period, proc, sysfs),
         "faults": partial(open_faults, settings.period, proc, sysfs),
+        "softdirty": partial(open_soft_dirty, settings.period, proc),
     }
+
+
+def _open_damon(period: int | None, proc: Path, sysfs: Path, before: Sampler | None) -> Sampler:
+    """Return a sampler by DAMON: the one that is open, where it is, since DAMON has one user."""
+    if not isinstance(before, DamonSampler):
+        return open_damon(period, proc, sysfs)
+    if period is not None:
+        before.set_period(period)
+    return before

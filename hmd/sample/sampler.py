@@ -34,16 +34,28 @@ class Sampler(Protocol):
     Contract (tests/contract/test_samplers.py): ``read`` never blocks and never raises for a
     target that has gone, and gives what it did before; ``track`` replaces the set of processes,
     and rows of the next ``read`` index that set; ``close`` may be called twice.
-    ``ladder`` holds the periods worth asking for, shortest first.
+    ``name`` is for settings and metrics, ``detail`` says for people what is sampled. ``ladder``
+    holds the periods worth asking for, shortest first; sampling costs about 1/period.
     """
 
     name: str
+    detail: str
     stats: SamplerStats
     ladder: tuple[int, ...]
 
     @property
     def period(self) -> int:
-        """Accesses a sample stands for; 1 where the source is not periodic."""
+        """How rarely is sampled: in accesses a sample, or as the sampler's module says."""
+        ...
+
+    @property
+    def pair_period(self) -> int | None:
+        """The period of a second counter of loads, None where there is none."""
+        ...
+
+    @property
+    def outside_cpu_s(self) -> float:
+        """CPU time that sampling took outside this process, in kernel threads of its own."""
         ...
 
     def set_period(self, period: int) -> int:

@@ -17,7 +17,7 @@ from hmd.machine.emulated import SharedMemory, find_device
 from hmd.machine.process import PROC
 from hmd.sample.choose import SampleSettings, open_sampler
 from hmd.sample.instructions import EmulatedInstructions, InstructionCounter, count_instructions
-from hmd.sample.ring_sampler import RingSampler
+from hmd.sample.sampler import Sampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Moment:
 class Sources:
     """Open sources of a recording; ``sampler`` stamps by ``clock``."""
 
-    sampler: RingSampler
+    sampler: Sampler
     clock: Clock
     counter: InstructionCounter
 

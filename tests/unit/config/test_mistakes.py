@@ -71,7 +71,10 @@ MISTAKES = {
     "a value outside its limits": ("tick: 1ms\n", ["f:1: tick: expected at least 10ms, not '1ms'"]),
     "a choice that is none": (
         "sample:\n  sampler: pebs\n",
-        ["f:2: sample.sampler: expected 'auto', 'pmu', 'emulated' or 'faults', not 'pebs'"],
+        [
+            "f:2: sample.sampler: expected 'auto', 'pmu', 'emulated', 'damon', 'idle', 'faults' "
+            "or 'softdirty', not 'pebs'"
+        ],
     ),
     "a value for a section": (
         "migrate: fast\n",

@@ -20,7 +20,11 @@ class QuietSampler:
     """Samples nothing; a sampler is only read for its numbers here."""
 
     name = "pmu"
+    detail = "loads"
     period = 1009
+    ladder = (1009,)
+    pair_period = None
+    outside_cpu_s = 1.5
 
     def __init__(self) -> None:
         self.stats = SamplerStats(samples=5, lost=1)

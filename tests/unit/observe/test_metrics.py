@@ -80,6 +80,7 @@ def test_a_tick_shows(server: MetricsServer, observer: Observer, tick: Tick) -> 
     assert value(text, "hmd_samples_lost_total") == 1
     assert value(text, "hmd_resident_memory_bytes") > 1 << 20
     assert value(text, "hmd_cpu_seconds_total") > 0
+    assert value(text, "hmd_sampler_cpu_seconds_total") == 1.5
 
 
 def test_a_failed_reload_shows(server: MetricsServer, observer: Observer) -> None:

@@ -30,6 +30,8 @@ def test_without_a_pmu_page_faults_are_taken_and_the_reason_told(tmp_path: Path)
     assert chosen.sampler.name == "faults"
     assert chosen.reason.startswith("sampling page faults on ")
     assert "no PMU that samples memory accesses" in chosen.reason
+    assert "no DAMON" in chosen.reason
+    assert "no idle page tracking" in chosen.reason
     assert "emulated" not in chosen.reason
     assert "\n" not in chosen.reason
 
@@ -48,7 +50,7 @@ def test_one_can_be_asked_for(emulated_memory: Any) -> None:
     assert chosen.reason.endswith("(as configured)")
 
 
-@pytest.mark.parametrize("name", ["pmu", "emulated"])
+@pytest.mark.parametrize("name", ["pmu", "emulated", "damon", "idle"])
 def test_one_asked_for_is_not_replaced_by_another(name: Any, tmp_path: Path) -> None:
     with pytest.raises(MissingError):
         open_sampler(SampleSettings(sampler=name), sysfs=without_pmu(tmp_path))
@@ -67,8 +69,15 @@ def test_hardware_that_the_kernel_lacks_falls_back_too(tmp_path: Path) -> None:
 
 def test_what_is_available_is_what_opens(emulated_memory: Any) -> None:
     found = available(SampleSettings(), sysfs=without_pmu(emulated_memory.sysfs))
-    assert [one.name for one in found] == ["pmu", "emulated", "faults"]
-    assert [one.works for one in found] == [False, True, True]
+    assert [one.name for one in found] == [
+        "pmu",
+        "emulated",
+        "damon",
+        "idle",
+        "faults",
+        "softdirty",
+    ]
+    assert [one.works for one in found][:5] == [False, True, False, False, True]
     assert all(one.detail and "\n" not in one.detail for one in found)
     for one in found:
         if one.works:

@@ -1,0 +1,228 @@
+"""Pages used since they were last looked at: a sampler that scans memory, some of it a read.
+
+Takes a source of bits a page (``PageBits``: idle page tracking, soft-dirty bits); each page that
+was used is a row. All mapped pages of the tracked processes are looked at in turn; when all have
+been, a round is over and mappings are read anew. Rounds go forth and back by turns, so that a
+page's mean time between two looks does not depend on where it lies.
+
+A read looks at ``PageBits.pages_most / period`` pages at most, so that cost goes with 1/period.
+A row stands for one access: that a page was used since, not how often, is all that a bit tells.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.machine.mappings import MappingKind, read_mappings
+from hmd.machine.process import PAGE_BYTES, PROC, ProcessId, alive
+from hmd.machine.pseudofile import absent
+from hmd.sample.batch import AccessBatch, Kind
+from hmd.sample.sampler import SamplerStats
+
+LADDER = (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128)
+PRESENT = np.uint64(1 << 63)
+"""Bit of a pagemap entry (Documentation/admin-guide/mm/pagemap.rst)."""
+
+_PIECE_PAGES = 1 << 13
+_ENTRY_BYTES = 8
+
+
+class PageBits(Protocol):
+    """Bits of the kernel that tell of pages whether they were used."""
+
+    name: str
+    detail: str
+    kind: Kind
+    pages_most: int
+    """Pages that a read looks at, at period 1."""
+    first_counts: bool
+    """Whether ``begin`` asks all pages of a process anew; else the first answers do not count."""
+
+    def begin(self, pid: int) -> None:
+        """Start with a process."""
+        ...
+
+    def used(self, entries: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+        """Return which pages were used since they were last asked for, and ask anew.
+
+        ``entries`` are those of pagemap, of pages that are neighbours.
+        """
+        ...
+
+    def round_over(self, pid: int) -> None:
+        """All pages of a process have been looked at."""
+        ...
+
+    def close(self) -> None:
+        """Free descriptors. Called once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Neighbouring pages of a process; ``last``: its round is over with them."""
+
+    process: ProcessId
+    page: int
+    pages: int
+    last: bool = False
+
+
+class PageScanSampler:
+    """A ``Sampler`` over bits a page; it owns them."""
+
+    def __init__(self, bits: PageBits, period: int | None = None, proc: Path = PROC) -> None:
+        self.name = bits.name
+        self.detail = bits.detail
+        self.ladder: tuple[int, ...] = LADDER
+        self.stats = SamplerStats()
+        self._bits = bits
+        self._proc = proc
+        self._period = LADDER[0]
+        self.set_period(period or LADDER[0])
+        self._processes: tuple[ProcessId, ...] = ()
+        self._known: set[ProcessId] = set()
+        self._unasked: set[ProcessId] = set()
+        self._left: deque[_Piece] = deque()
+        self._backwards = False
+        self._closed = False
+
+    @property
+    def period(self) -> int:
+        """How many times fewer pages than the most a read looks at."""
+        return self._period
+
+    @property
+    def pair_period(self) -> None:
+        """None: nothing is counted twice."""
+        return
+
+    @property
+    def outside_cpu_s(self) -> float:
+        """None: all is done in this process's time, or in that of the programs."""
+        return 0.0
+
+    def set_period(self, period: int) -> int:
+        """Set the period, brought into the ladder's bounds; returns it."""
+        self._period = min(max(period, LADDER[0]), LADDER[-1])
+        return self._period
+
+    def track(self, processes: Sequence[ProcessId]) -> None:
+        """Look at these processes; what a new one did before does not count."""
+        if self._closed:
+            return
+        self._processes = tuple(processes)
+        for process in set(processes) - self._known:
+            self._bits.begin(process.pid)
+            if not self._bits.first_counts:
+                self._unasked.add(process)
+        self._known = set(processes)
+        self._unasked &= self._known
+        self._left = deque(piece for piece in self._left if piece.process in self._known)
+
+    def read(self) -> AccessBatch:
+        """Look at the next pages."""
+        if self._closed:
+            return AccessBatch.empty()
+        index = {process: i for i, process in enumerate(self._processes)}
+        pieces = self._next(max(1, self._bits.pages_most // self._period))
+        found = [(index[piece.process], self._look(piece)) for piece in pieces]
+        count = sum(len(pages) for _, pages in found)
+        self.stats.samples += count
+        self.stats.wakeups += count > 0
+        if not count:
+            return AccessBatch.empty()
+        return AccessBatch(
+            process=np.repeat(
+                np.array([i for i, _ in found], np.int32), [len(pages) for _, pages in found]
+            ),
+            address=np.concatenate([pages for _, pages in found]) * np.uint64(PAGE_BYTES),
+            kind=np.full(count, self._bits.kind, np.uint8),
+            cpu=np.zeros(count, np.uint16),
+            thread=np.zeros(count, np.uint32),
+            time_ns=np.full(count, time.monotonic_ns(), np.uint64),
+            weight_ns=np.zeros(count, np.uint32),
+            period=np.ones(count, np.uint32),
+        )
+
+    def _next(self, pages: int) -> list[_Piece]:
+        """Return the next pieces of so many pages, or those that are left of the round."""
+        if not self._left:
+            self._left.extend(self._round())
+            self._backwards = not self._backwards
+        pieces: list[_Piece] = []
+        while self._left and pages > 0:
+            piece = self._left.popleft()
+            if piece.pages > pages:
+                rest = replace(piece, page=piece.page + pages, pages=piece.pages - pages)
+                self._left.appendleft(rest)
+                piece = replace(piece, pages=pages, last=False)
+            pieces.append(piece)
+            pages -= piece.pages
+        return pieces
+
+    def _round(self) -> Iterator[_Piece]:
+        for process in self._processes:
+            mappings = read_mappings(process.pid, self._proc)
+            if mappings is None:
+                continue
+            # What nobody may touch is address space that is only reserved.
+            memory = (mappings.kind != MappingKind.SPECIAL) & (mappings.access != 0)
+            pieces = [
+                (page, min(_PIECE_PAGES, end - page))
+                for start, end in zip(
+                    (mappings.start[memory] // np.uint64(PAGE_BYTES)).tolist(),
+                    (mappings.end[memory] // np.uint64(PAGE_BYTES)).tolist(),
+                    strict=True,
+                )
+                for page in range(start, end, _PIECE_PAGES)
+            ]
+            for i, (page, pages) in enumerate(reversed(pieces) if self._backwards else pieces):
+                yield _Piece(process, page, pages, last=i == len(pieces) - 1)
+
+    def _look(self, piece: _Piece) -> npt.NDArray[np.uint64]:
+        """Return the numbers of the pages that were used."""
+        process = piece.process
+        entries = _entries(process.pid, piece.page, piece.pages, self._proc)
+        if entries is None or not alive(process, self._proc):
+            return np.empty(0, np.uint64)
+        used = np.flatnonzero(self._bits.used(entries)).astype(np.uint64)
+        counts = process not in self._unasked
+        if piece.last:
+            self._bits.round_over(process.pid)
+            self._unasked.discard(process)
+        return used + np.uint64(piece.page) if counts else np.empty(0, np.uint64)
+
+    def close(self) -> None:
+        """Stop, and free what it needed."""
+        if not self._closed:
+            self._closed = True
+            self._bits.close()
+
+
+def _entries(pid: int, page: int, pages: int, proc: Path) -> npt.NDArray[np.uint64] | None:
+    """Return the pagemap entries of neighbouring pages; None of a process that is gone."""
+    try:
+        fd = os.open(proc / str(pid) / "pagemap", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        if absent(error):
+            return None
+        raise
+    try:
+        data = os.pread(fd, pages * _ENTRY_BYTES, page * _ENTRY_BYTES)
+    except OSError as error:
+        if absent(error):
+            return None
+        raise
+    finally:
+        os.close(fd)
+    return np.frombuffer(data, np.uint64, len(data) // _ENTRY_BYTES)
