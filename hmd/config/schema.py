@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from hmd.config.policies import DecideSection
 from hmd.config.section import Section
-from hmd.config.units import Duration, Rate, Share, Size
+from hmd.config.units import Amount, Duration, Rate, Share, Size, SizeOrShare
 
 DEFAULT_SOCKET = "/run/hmd/hmd.sock"
 DEFAULT_METRICS = "127.0.0.1:9742"
@@ -96,6 +96,19 @@ class TargetSection(Section):
     """Leave a process alone until its resident memory has this size (and again below half)."""
     follow_children: bool = True
     """Serve the children of matching processes too."""
+    fast_min: SizeOrShare = Amount(size=0)
+    """Of the fastest tier's memory, what is this target's whatever others' heat: as much of its
+    memory that is in use at all is brought and stays there."""
+    fast_max: SizeOrShare = Amount(share=1.0)
+    """Of the fastest tier's memory, the most that this target may have."""
+    priority: Annotated[float, Field(ge=0.001, le=1000)] = 1.0
+    """How many times its accesses count against those of other targets."""
+    store_weight: Annotated[float, Field(gt=0, le=100)] | None = None
+    """What a store counts for against a load, for this target: above 1 where it is bound by writes
+    and slow memory writes badly, below 1 where it is read-mostly. Unset: as in heat."""
+    keep: Annotated[tuple[Pattern, ...], BeforeValidator(_one_or_many)] = ()
+    """Mappings whose pages stay where they are: one or more regular expressions, searched for in
+    their paths, as in '\\[stack\\]' or '/dev/shm/'."""
 
     @model_validator(mode="after")
     def _selects_something(self) -> Self:

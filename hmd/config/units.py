@@ -6,6 +6,7 @@ A bare number is refused (0 aside): ``rate: 512`` has two readings, ``rate: 512M
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
@@ -64,6 +65,29 @@ def parse_share(value: object) -> float:
     return parts[0] / 100
 
 
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Of some memory: so many bytes, or such a share of 1; the other is None."""
+
+    size: int | None = None
+    share: float | None = None
+
+
+def parse_amount(value: object) -> Amount:
+    """Return ``2GiB`` or ``25%`` as an amount; raises ``ValueError`` otherwise."""
+    try:
+        if isinstance(value, str) and value.endswith("%"):
+            return Amount(share=parse_share(value))
+        return Amount(size=parse_size(value))
+    except ValueError:
+        raise ValueError("write a size or a share, as in 2GiB or 25%") from None
+
+
+def format_amount(value: Amount) -> str:
+    """Return an amount as it is written."""
+    return format_size(value.size or 0) if value.share is None else format_share(value.share)
+
+
 def format_size(value: int) -> str:
     """Return bytes in the largest binary unit that divides them."""
     unit, scale = "B", 1
@@ -114,6 +138,14 @@ Size = Annotated[
     _schema(r"^\d+(\.\d+)? ?(B|[KMGT]iB|kB|[MGT]B)$", "512MiB"),
 ]
 """Bytes."""
+
+SizeOrShare = Annotated[
+    Amount,
+    BeforeValidator(parse_amount),
+    PlainSerializer(format_amount, return_type=str),
+    _schema(r"^\d+(\.\d+)? ?(B|[KMGT]iB|kB|[MGT]B|%)$", "25%"),
+]
+"""Bytes, or a share of what there is."""
 
 Rate = Annotated[
     int,

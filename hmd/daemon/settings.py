@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
 from hmd.config import Config
+from hmd.config.units import Amount
 from hmd.decide import registry
-from hmd.decide.plan import Policy
+from hmd.decide.plan import FastLimits, Policy
 from hmd.heat.residency import SweepSettings
 from hmd.heat.settings import HeatSettings
+from hmd.machine.process import ProcessId
 from hmd.machine.targets import TargetSpec
 from hmd.migrate import MoverSettings
 from hmd.observe.observer import Setting
@@ -15,6 +23,9 @@ from hmd.sample.period import PeriodSettings
 
 QUERY_S = 0.25e-6
 """What it costs to ask where a page is."""
+
+NO_LIMIT = 1 << 62
+"""Bytes that nobody has."""
 
 LEAST_QUERIES, MOST_QUERIES = 1 << 12, 1 << 18
 
@@ -35,6 +46,51 @@ def target_specs(config: Config) -> tuple[TargetSpec, ...]:
         )
         for target in config.targets
     )
+
+
+def weights(
+    config: Config, names: Sequence[str]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return what processes of these targets count for: priority and weight of stores."""
+    by_name = {target.name: target for target in config.targets}
+    common = config.heat.store_weight
+    stores = [by_name[name].store_weight for name in names]
+    return (
+        np.array([by_name[name].priority for name in names], np.float64),
+        np.array([common if own is None else own for own in stores], np.float64),
+    )
+
+
+def fast_limits(config: Config, names: Sequence[str]) -> FastLimits | None:
+    """Return what processes of these targets may have of the fastest tier, None if all may all."""
+    targets = config.targets
+    free = (Amount(size=0), Amount(share=1.0))
+    if all((target.fast_min, target.fast_max) == free for target in targets):
+        return None
+    row = {target.name: number for number, target in enumerate(targets)}
+    return FastLimits(
+        group=np.array([row[name] for name in names], np.int32),
+        least_bytes=np.array([target.fast_min.size or 0 for target in targets], np.int64),
+        least_share=np.array([target.fast_min.share or 0.0 for target in targets]),
+        most_bytes=np.array([_or(target.fast_max.size, NO_LIMIT) for target in targets], np.int64),
+        most_share=np.array([_or(target.fast_max.share, 1.0) for target in targets]),
+    )
+
+
+def kept_mappings(
+    config: Config, processes: Mapping[ProcessId, str]
+) -> dict[ProcessId, re.Pattern[str]]:
+    """Return the pattern of the mappings that stay, for each process whose target has any."""
+    patterns = {
+        target.name: re.compile("|".join(f"(?:{one})" for one in target.keep))
+        for target in config.targets
+        if target.keep
+    }
+    return {process: patterns[name] for process, name in processes.items() if name in patterns}
+
+
+def _or(value: float | None, otherwise: float) -> float:
+    return otherwise if value is None else value
 
 
 def sample_settings(config: Config) -> SampleSettings:

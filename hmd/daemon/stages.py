@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hmd.config import Config
 from hmd.daemon import settings
-from hmd.decide.plan import Policy
+from hmd.decide.plan import FastLimits, Policy
 from hmd.heat.residency import KernelAddressSpaces, Sweep
 from hmd.heat.table import HeatTable
 from hmd.machine.exits import ExitWatch
@@ -49,6 +49,7 @@ class Stages:
     sysfs: Path = SYSFS
     processes: tuple[ProcessId, ...] = ()
     targets: tuple[str, ...] = ()
+    limits: FastLimits | None = None
     _scanned_s: float = float("-inf")
     _tracking: bool = False
     _looked_s: float = 0.0
@@ -80,6 +81,9 @@ class Stages:
         self.processes, self.targets = tuple(found), tuple(found.values())
         self.exits.watch(self.processes)
         self.heat.track(self.processes)
+        self.heat.weigh(*settings.weights(self.config, self.targets))
+        self.sweep.keep(settings.kept_mappings(self.config, found))
+        self.limits = settings.fast_limits(self.config, self.targets)
         self.sampler.track(self.processes)
         return True
 

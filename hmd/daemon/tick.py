@@ -49,6 +49,7 @@ def _decide(stages: Stages, now_s: float) -> Plan:
         now_s=now_s,
         tick_s=stages.config.tick,
         budget_bytes=stages.mover.budget_bytes(now_s),
+        limits=stages.limits,
     )
     return stages.policy.plan(stages.heat, machine)
 

@@ -52,6 +52,8 @@ class Wanted:
 def groups_of(heat: HeatTable, nodes: Nodes) -> Groups:
     """Return the groups; one without limits where there are none."""
     limits = nodes.limits
+    if limits is not None and len(limits.group) != len(heat.processes):
+        raise ValueError(f"limits of {len(limits.group)} processes, not {len(heat.processes)}")
     movable, fixed = heat.resident_pages(len(nodes.tier))
     by_process = (movable + fixed)[:, nodes.tier == 0].sum(axis=1)
     if limits is None:

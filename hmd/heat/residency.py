@@ -9,9 +9,10 @@ swept ever more rarely, one that faults pages in often.
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
@@ -119,7 +120,18 @@ class Sweep:
         self._clock = clock
         self._end_s = 0.0
         self._spaces: dict[ProcessId, _Space] = {}
+        self._kept: dict[ProcessId, re.Pattern[str]] = {}
         self._turn = 0
+
+    def keep(self, patterns: Mapping[ProcessId, re.Pattern[str]]) -> None:
+        """Mark pages as staying whose mappings' paths match their process's pattern.
+
+        A process whose pattern is another than before is looked at anew.
+        """
+        for process in patterns.keys() | self._kept.keys():
+            if patterns.get(process) != self._kept.get(process):
+                self._spaces.pop(process, None)
+        self._kept = dict(patterns)
 
     def step(self, heat: HeatTable) -> int:
         """Look at some pages; returns how many were asked for."""
@@ -141,9 +153,14 @@ class Sweep:
         self._turn = (self._turn + 1) % max(1, len(processes))
         return asked
 
+    def _mappings(self, process: ProcessId) -> Mappings | None:
+        """Read mappings; those to keep are unmovable."""
+        found, kept = self._ask.mappings(process.pid), self._kept.get(process)
+        return found if found is None or kept is None else found.keeping(kept)
+
     def _read(self, heat: HeatTable, slot: int, process: ProcessId, tick: int) -> None:
         """Read mappings and huge pages; what is new is looked at first, what has gone dropped."""
-        mappings = self._ask.mappings(process.pid)
+        mappings = self._mappings(process)
         if mappings is None:
             self._spaces.pop(process, None)
             return
@@ -216,7 +233,7 @@ class Sweep:
         present = answer >= 0
         if not _mapped(space.mappings, asked[present]).all():
             # A page where nothing was mapped: the mappings are out of date.
-            space.mappings = self._ask.mappings(pid) or space.mappings
+            space.mappings = self._mappings(heat.processes[slot]) or space.mappings
         coded = np.where(present, answer, ABSENT)
         stays = present & ~space.mappings.movable_at(asked)
         coded = np.where(stays, FIXED - coded, coded).astype(np.int8)

@@ -91,7 +91,7 @@ def find_chunks(
     column("uint8"),
     column("uint32"),
     column("uint32"),
-    "float32[::1]",
+    "float32[:, ::1]",
     "float32[::1]",
     "int64[::1]",
     "int32[::1]",
@@ -155,7 +155,7 @@ def scatter(
                 used[0] += 1
             chunk, last = places[row], key
         page = np.int64(where >> np.uint64(PAGE_SHIFT)) & (CHUNK_PAGES - 1)
-        weight = np.float32(period[i]) * kind_weight[kind[i]]
+        weight = np.float32(period[i]) * kind_weight[slot, kind[i]]
         if len(latency_ns) and kind[i] == _LOAD:
             weight *= _stall_share(weight_ns[i], np.int64(node[chunk, page]), latency_ns)
         # The first sample of a page in a window shows whether it was known to be there.

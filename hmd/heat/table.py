@@ -34,7 +34,8 @@ MOVE_WEAR = 64
 class Rates:
     """How hot pages are now, shape ``(chunks, 512)``; 0 where no page is.
 
-    ``rate`` is in accesses a tick, ``support`` the number of samples behind it.
+    ``rate`` is in accesses a tick, times the priority of their process, ``support`` the number of
+    samples behind it.
     """
 
     rate: npt.NDArray[np.float32]
@@ -89,8 +90,8 @@ class HeatTable:
         self.stats = HeatStats()
         self.chunks = Chunks()
         self.clocks = Clocks(self.settings)
-        self._kind_weight = np.ones(KINDS, np.float32)
-        self._kind_weight[Kind.STORE] = self.settings.store_weight
+        self._kind_weight = np.ones((0, KINDS), np.float32)
+        self._priority = np.ones(0, np.float64)
         self._worn = False
 
     @property
@@ -101,13 +102,29 @@ class HeatTable:
     def track(self, processes: Sequence[ProcessId]) -> None:
         """Follow these processes: the heat of those that stay is kept, of others dropped.
 
-        Rows of later batches index ``processes``.
+        Rows of later batches index ``processes``. All weigh alike until :meth:`weigh` is called.
         """
         if tuple(processes) == self.processes:
             return
         slots = self.clocks.track(processes)
         self.chunks.renumber(slots)
+        count = len(processes)
+        self.weigh(np.ones(count), np.full(count, self.settings.store_weight))
         self._measure()
+
+    def weigh(
+        self, priority: npt.NDArray[np.float64], store_weight: npt.NDArray[np.float64]
+    ) -> None:
+        """Let some processes count for more than others; columns of shape ``(processes,)``.
+
+        ``priority`` multiplies the rates of a process's pages, ``store_weight`` is what its stores
+        count for against loads from now on.
+        """
+        if not len(priority) == len(store_weight) == len(self.processes):
+            raise ValueError(f"weights of {len(priority)} processes, not {len(self.processes)}")
+        self._priority = priority.astype(np.float64)
+        self._kind_weight = np.ones((len(priority), KINDS), np.float32)
+        self._kind_weight[:, Kind.STORE] = store_weight
 
     def update(self, batch: AccessBatch) -> None:
         """Count a tick's samples; call it once a tick, also with an empty batch."""
@@ -170,7 +187,7 @@ class HeatTable:
             clocks.clock,
             clocks.window,
             clocks.unit,
-            clocks.intensity,
+            clocks.intensity * self._priority,
             rate,
             support,
         )

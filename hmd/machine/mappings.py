@@ -78,6 +78,12 @@ class Mappings:
         special: npt.NDArray[np.bool_] = self.kind == MappingKind.SPECIAL
         return ~(self.unmovable | special | self.executable_file)
 
+    def keeping(self, pattern: re.Pattern[str]) -> Mappings:
+        """Return the mappings, of which those whose path the pattern is found in are unmovable."""
+        found = {path: bool(pattern.search(path)) for path in set(self.path)}
+        kept = np.array([found[path] for path in self.path], np.bool_)
+        return replace(self, unmovable=self.unmovable | kept)
+
     @property
     def executable_file(self) -> npt.NDArray[np.bool_]:
         """Where code of a program or library is mapped, shape ``(n,)``."""

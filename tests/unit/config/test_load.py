@@ -46,6 +46,19 @@ def test_values_arrive_in_base_units() -> None:
     assert config.observe.metrics == "off"
 
 
+def test_limits_of_a_target_are_sizes_or_shares_and_read_back() -> None:
+    config = loads(
+        "targets: [{name: a, pid: 1, fast_min: 2GiB, fast_max: 62.5%, keep: x}, {name: b, pid: 2}]"
+    )
+    one, other = config.targets
+    assert (one.fast_min, one.fast_max) == (units.Amount(size=2 << 30), units.Amount(share=0.625))
+    assert (other.fast_min, other.fast_max) == (units.Amount(size=0), units.Amount(share=1.0))
+    assert one.keep == ("x",)
+    dumped = config.model_dump(mode="json")
+    assert dumped["targets"][0]["fast_max"] == "62.5%"
+    assert loads(yaml.safe_dump(dumped)) == config
+
+
 def test_drop_ins_merge_in_the_order_of_their_names(tmp_path: Path) -> None:
     (tmp_path / "hmd.yaml").write_text("tick: 1s\ntargets: [{name: a, pid: 1}]\n")
     folder = tmp_path / "hmd.d"

@@ -105,6 +105,17 @@ MISTAKES = {
             "at position 0, not '('"
         ],
     ),
+    "a limit that is neither size nor share": (
+        TARGET + "  fast_max: 3\n",
+        ["f:4: targets[0].fast_max: write a size or a share, as in 2GiB or 25%, not 3"],
+    ),
+    "a mapping to keep that is no pattern": (
+        TARGET + "  keep: [x, '[']\n",
+        [
+            "f:4: targets[0].keep[1]: not a regular expression: unterminated character set "
+            "at position 0, not '['"
+        ],
+    ),
     "a relative socket": (
         "observe:\n  socket: hmd.sock\n",
         ["f:2: observe.socket: write an absolute path, not 'hmd.sock'"],

@@ -10,6 +10,7 @@ from hmd.daemon import settings
 from hmd.decide import registry
 from hmd.decide.histogram import Histogram, Settings
 from hmd.heat.settings import HeatSettings
+from hmd.machine.process import ProcessId
 from hmd.machine.targets import TargetSpec
 from hmd.migrate import MoverSettings
 from hmd.sample.choose import SampleSettings
@@ -57,3 +58,44 @@ def test_a_tick_may_spend_its_rate_and_its_time_on_moves() -> None:
 @pytest.mark.parametrize(("text", "pages"), [("tick: 10ms", 1 << 12), ("tick: 1h", 1 << 18)])
 def test_sweeps_are_bounded(text: str, pages: int) -> None:
     assert settings.sweep_settings(loads(text)).pages_per_step == pages
+
+
+PROCESSES = {ProcessId(1, 1): "a", ProcessId(2, 1): "b", ProcessId(3, 1): "a"}
+NAMES = tuple(PROCESSES.values())
+
+
+def test_targets_without_limits_have_none() -> None:
+    config = loads("targets: [{name: a, pid: 1}, {name: b, pid: 2}]")
+    assert settings.fast_limits(config, NAMES) is None
+    priority, stores = settings.weights(config, NAMES)
+    assert (priority.tolist(), stores.tolist()) == ([1, 1, 1], [1, 1, 1])
+    assert settings.kept_mappings(config, PROCESSES) == {}
+
+
+def test_limits_of_targets_are_shared_by_their_processes() -> None:
+    config = loads(
+        "targets: [{name: a, pid: 1, fast_min: 10%}, {name: b, pid: 2, fast_max: 3MiB,"
+        " fast_min: 1MiB}]"
+    )
+    limits = settings.fast_limits(config, NAMES)
+    assert limits is not None
+    assert limits.group.tolist() == [0, 1, 0]
+    assert limits.least_bytes.tolist() == [0, 1 << 20]
+    assert limits.least_share.tolist() == [0.1, 0.0]
+    assert limits.most_bytes.tolist() == [settings.NO_LIMIT, 3 << 20]
+    assert limits.most_share.tolist() == [1.0, 1.0]
+
+
+def test_weights_and_kept_mappings_reach_each_process() -> None:
+    config = loads(
+        "targets: [{name: a, pid: 1, priority: 2, keep: ['\\[stack\\]', /dev/shm/]},"
+        " {name: b, pid: 2, store_weight: 0.5}]\nheat: {store_weight: 3}"
+    )
+    priority, stores = settings.weights(config, NAMES)
+    assert (priority.tolist(), stores.tolist()) == ([2, 1, 2], [3, 0.5, 3])
+    kept = settings.kept_mappings(config, PROCESSES)
+    assert {process.pid for process in kept} == {1, 3}
+    pattern = kept[ProcessId(1, 1)]
+    assert pattern.search("[stack]")
+    assert pattern.search("/dev/shm/x")
+    assert not pattern.search("[heap]")

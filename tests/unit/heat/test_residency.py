@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import re
 
 import numpy as np
 import numpy.typing as npt
@@ -272,3 +273,27 @@ def test_this_process_is_swept_as_it_is() -> None:
     assert (node[::2] >= 0).all()
     movable, _ = table.resident_pages(8)
     assert movable.sum() * PAGE_BYTES > size // 2
+
+
+def test_pages_of_mappings_to_keep_are_not_movable() -> None:
+    table, spaces, sweep = setting()
+    spaces.map(CHUNK_BYTES, 4, path="[heap]")
+    spaces.map(2 * CHUNK_BYTES, 4, path="/dev/shm/table")
+    for start in (CHUNK_BYTES, 2 * CHUNK_BYTES):
+        spaces.fill(start, 4)
+    sweep.keep({PROCESS: re.compile(r"\[heap\]|/lib/")})
+    tick(table, sweep)
+    assert kept_pages(table) == ([4], [4])
+    # Whoever takes a pattern back has the pages back at the next step.
+    sweep.keep({})
+    tick(table, sweep)
+    assert kept_pages(table) == ([8], [0])
+    sweep.keep({PROCESS: re.compile("")})
+    tick(table, sweep)
+    assert kept_pages(table) == ([0], [8])
+
+
+def kept_pages(table: HeatTable) -> tuple[list[int], list[int]]:
+    """Pages on node 1 that may move, and that must stay, by process."""
+    movable, fixed = table.resident_pages(2)
+    return movable[:, 1].tolist(), fixed[:, 1].tolist()
