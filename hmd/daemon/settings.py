@@ -12,7 +12,7 @@ from hmd.config import Config
 from hmd.config.units import Amount
 from hmd.decide import registry
 from hmd.decide.plan import FastLimits, Policy
-from hmd.heat.residency import SweepSettings
+from hmd.heat.residency import Patterns, SweepSettings
 from hmd.heat.settings import HeatSettings
 from hmd.machine.process import ProcessId
 from hmd.machine.targets import TargetSpec
@@ -77,12 +77,10 @@ def fast_limits(config: Config, names: Sequence[str]) -> FastLimits | None:
     )
 
 
-def kept_mappings(
-    config: Config, processes: Mapping[ProcessId, str]
-) -> dict[ProcessId, re.Pattern[str]]:
-    """Return the pattern of the mappings that stay, for each process whose target has any."""
+def kept_mappings(config: Config, processes: Mapping[ProcessId, str]) -> dict[ProcessId, Patterns]:
+    """Return the patterns of the mappings that stay, for each process whose target has any."""
     patterns = {
-        target.name: re.compile("|".join(f"(?:{one})" for one in target.keep))
+        target.name: tuple(re.compile(one) for one in target.keep)
         for target in config.targets
         if target.keep
     }

@@ -30,6 +30,7 @@ from hmd.machine.process import PROC, ProcessId
 Addresses: TypeAlias = npt.NDArray[np.uint64]
 #: First and last chunk number of a run of chunks.
 Run: TypeAlias = tuple[int, int]
+Patterns: TypeAlias = tuple[re.Pattern[str], ...]
 
 #: Chunks that are asked for at once: about 2 ms.
 _PIECE: Final = 16
@@ -120,13 +121,13 @@ class Sweep:
         self._clock = clock
         self._end_s = 0.0
         self._spaces: dict[ProcessId, _Space] = {}
-        self._kept: dict[ProcessId, re.Pattern[str]] = {}
+        self._kept: dict[ProcessId, Patterns] = {}
         self._turn = 0
 
-    def keep(self, patterns: Mapping[ProcessId, re.Pattern[str]]) -> None:
-        """Mark pages as staying whose mappings' paths match their process's pattern.
+    def keep(self, patterns: Mapping[ProcessId, Patterns]) -> None:
+        """Mark pages as staying in whose mappings' paths one of their process's patterns is found.
 
-        A process whose pattern is another than before is looked at anew.
+        A process whose patterns are others than before is looked at anew.
         """
         for process in patterns.keys() | self._kept.keys():
             if patterns.get(process) != self._kept.get(process):
@@ -155,8 +156,8 @@ class Sweep:
 
     def _mappings(self, process: ProcessId) -> Mappings | None:
         """Read mappings; those to keep are unmovable."""
-        found, kept = self._ask.mappings(process.pid), self._kept.get(process)
-        return found if found is None or kept is None else found.keeping(kept)
+        found, kept = self._ask.mappings(process.pid), self._kept.get(process, ())
+        return found.keeping(kept) if found is not None and kept else found
 
     def _read(self, heat: HeatTable, slot: int, process: ProcessId, tick: int) -> None:
         """Read mappings and huge pages; what is new is looked at first, what has gone dropped."""

@@ -8,6 +8,7 @@ flags, huge pages) costs a walk of all page tables, so that is a second, slower 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum, IntFlag
 from pathlib import Path
@@ -78,9 +79,9 @@ class Mappings:
         special: npt.NDArray[np.bool_] = self.kind == MappingKind.SPECIAL
         return ~(self.unmovable | special | self.executable_file)
 
-    def keeping(self, pattern: re.Pattern[str]) -> Mappings:
-        """Return the mappings, of which those whose path the pattern is found in are unmovable."""
-        found = {path: bool(pattern.search(path)) for path in set(self.path)}
+    def keeping(self, patterns: Sequence[re.Pattern[str]]) -> Mappings:
+        """Return the mappings; those in whose path one of the patterns is found are unmovable."""
+        found = {path: any(one.search(path) for one in patterns) for path in set(self.path)}
         kept = np.array([found[path] for path in self.path], np.bool_)
         return replace(self, unmovable=self.unmovable | kept)
 
