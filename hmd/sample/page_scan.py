@@ -93,7 +93,7 @@ class PageScanSampler:
         self._known: set[ProcessId] = set()
         self._unasked: set[ProcessId] = set()
         self._left: deque[_Piece] = deque()
-        self._backwards = False
+        self._backwards = True  # the last round, so that the first goes forth
         self._closed = False
 
     @property
@@ -157,18 +157,29 @@ class PageScanSampler:
     def _next(self, pages: int) -> list[_Piece]:
         """Return the next pieces of so many pages, or those that are left of the round."""
         if not self._left:
-            self._left.extend(self._round())
             self._backwards = not self._backwards
+            self._left.extend(self._round())
         pieces: list[_Piece] = []
         while self._left and pages > 0:
             piece = self._left.popleft()
             if piece.pages > pages:
-                rest = replace(piece, page=piece.page + pages, pages=piece.pages - pages)
+                piece, rest = self._cut(piece, pages)
                 self._left.appendleft(rest)
-                piece = replace(piece, pages=pages, last=False)
             pieces.append(piece)
             pages -= piece.pages
         return pieces
+
+    def _cut(self, piece: _Piece, pages: int) -> tuple[_Piece, _Piece]:
+        """Return so many pages of a piece, in the round's direction, and the rest."""
+        low = pages if not self._backwards else piece.pages - pages
+        lower = replace(piece, pages=low, last=piece.last and self._backwards)
+        upper = replace(
+            piece,
+            page=piece.page + low,
+            pages=piece.pages - low,
+            last=piece.last and not self._backwards,
+        )
+        return (upper, lower) if self._backwards else (lower, upper)
 
     def _round(self) -> Iterator[_Piece]:
         for process in self._processes:

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import time
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, get_args
 
 import numpy as np
 import pytest
 
-from hmd.machine.process import ProcessId, identify
+from hmd.errors import MissingError
+from hmd.machine.damon import Kdamonds
+from hmd.machine.process import ProcessId, alive, identify
 from hmd.sample.batch import AccessBatch, Kind
+from hmd.sample.choose import SamplerName
+from hmd.sample.damon import open_damon
+from hmd.sample.damon_watch import monitoring
 from hmd.sample.emulated import open_emulated
 from hmd.sample.faults import open_faults
+from hmd.sample.idle_pages import IdlePageBits
+from hmd.sample.page_scan import PageScanSampler
 from hmd.sample.sampler import Sampler
+from hmd.sample.soft_dirty import open_soft_dirty
 
 pytestmark = pytest.mark.root
 
@@ -29,32 +40,54 @@ DTYPES = {
 
 
 class Source(Protocol):
-    """A sampler, and a way to make accesses that it samples every one of."""
+    """A sampler, and a way to make accesses that it samples every one of.
+
+    ``sees_others``: it samples all programs, and drops what is not tracked.
+    """
 
     sampler: Sampler
+    sees_others: bool
+
+    def track(self, processes: list[ProcessId]) -> None:
+        """Track, and see to it that what comes now is sampled."""
+        ...
 
     def access(self, pages: int) -> range:
         """Access that many fresh pages of the program; returns their addresses."""
         ...
 
+    def read(self) -> AccessBatch:
+        """Read, where need be until what was accessed has come."""
+        ...
 
-class Faults:
-    def __init__(self, toucher: Any) -> None:
-        self.sampler = open_faults()
+
+class Plain:
+    """A source whose sampler has every access at once."""
+
+    sees_others = True
+
+    def __init__(self, sampler: Sampler, toucher: Any) -> None:
+        self.sampler = sampler
         self._toucher = toucher
+
+    def track(self, processes: list[ProcessId]) -> None:
+        self.sampler.track(processes)
 
     def access(self, pages: int) -> range:
         return self._toucher.touch(pages)  # type: ignore[no-any-return]
 
+    def read(self) -> AccessBatch:
+        return self.sampler.read()
 
-class Emulated:
+
+class Emulated(Plain):
     """The rings of an emulated machine with the samples of a real program's real pages."""
 
     ROOT = 0x1234
 
     def __init__(self, toucher: Any, memory: Any, physical: Callable[[int, int], int]) -> None:
-        self.sampler = open_emulated(sysfs=memory.sysfs)
-        self._toucher, self._memory, self._physical = toucher, memory, physical
+        super().__init__(open_emulated(sysfs=memory.sysfs), toucher)
+        self._memory, self._physical = memory, physical
 
     def access(self, pages: int) -> range:
         touched: range = self._toucher.touch(pages)
@@ -65,14 +98,88 @@ class Emulated:
         return touched
 
 
-@pytest.fixture(params=["faults", "emulated"])
-def source(request: pytest.FixtureRequest, toucher: Any) -> Iterator[Source]:
+class Damon(Plain):
+    """A kdamond that finds a region of a real program's real pages accessed at every look."""
+
+    sees_others = False
+    PATIENCE_S = 10.0
+
+    def __init__(self, toucher: Any, kernel: Any, note: Path) -> None:
+        kdamonds = Kdamonds(kernel.sysfs, kernel.write)
+        seconds = itertools.count()
+        sampler = open_damon(5, note=note, kdamonds=kdamonds, clock=lambda: next(seconds) / 10)
+        super().__init__(sampler, toucher)
+        self._kernel, self._awaited = kernel, False
+
+    def access(self, pages: int) -> range:
+        touched = super().access(pages)
+        every = monitoring(self.sampler.period).most_accesses
+        region = (touched.start, touched.stop, every)
+        self._kernel.accesses[self._toucher.process.pid] = [region]
+        self._awaited = self._toucher.process in self._tracked
+        return touched
+
+    def track(self, processes: list[ProcessId]) -> None:
+        self._tracked = processes
+        super().track(processes)
+
+    def read(self) -> AccessBatch:
+        deadline = time.monotonic() + self.PATIENCE_S
+        batch = self.sampler.read()
+        while self._awaited and not len(batch) and alive(self._toucher.process):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+            batch = self.sampler.read()
+        self._awaited = False
+        return batch
+
+
+class Idle(Plain):
+    """Idle page tracking that sees a real program's real pages lose their mark."""
+
+    sees_others = False
+
+    def __init__(self, toucher: Any, bitmap: Any, physical: Callable[[int, int], int]) -> None:
+        super().__init__(PageScanSampler(IdlePageBits(bitmap)), toucher)
+        self._bitmap, self._physical = bitmap, physical
+
+    def track(self, processes: list[ProcessId]) -> None:
+        self.sampler.track(processes)
+        self.sampler.read()  # marks all that is there
+
+    def access(self, pages: int) -> range:
+        touched = super().access(pages)
+        pid = self._toucher.process.pid
+        self._bitmap.idle -= {self._physical(pid, page) // 4096 for page in touched}
+        return touched
+
+
+class SoftDirty(Plain):
+    sees_others = False
+
+    def __init__(self, toucher: Any) -> None:
+        try:
+            sampler = open_soft_dirty()
+        except MissingError as error:
+            pytest.skip(str(error))
+        super().__init__(sampler, toucher)
+
+
+@pytest.fixture(params=["faults", "emulated", "damon", "idle", "softdirty"])
+def source(request: pytest.FixtureRequest, toucher: Any, tmp_path: Path) -> Iterator[Source]:
+    ask = request.getfixturevalue
     source: Source
-    if request.param == "faults":
-        source = Faults(toucher)
-    else:
-        memory = request.getfixturevalue("emulated_memory")
-        source = Emulated(toucher, memory, request.getfixturevalue("physical"))
+    match request.param:
+        case "faults":
+            source = Plain(open_faults(), toucher)
+        case "emulated":
+            source = Emulated(toucher, ask("emulated_memory"), ask("physical"))
+        case "damon":
+            source = Damon(toucher, ask("damon_kernel"), tmp_path / "note")
+        case "idle":
+            source = Idle(toucher, ask("idle_bitmap"), ask("physical"))
+        case _:
+            source = SoftDirty(toucher)
     yield source
     source.sampler.close()
 
@@ -88,9 +195,9 @@ def another() -> ProcessId:
 
 
 def test_columns_are_of_one_length_and_their_types(source: Source, toucher: Any) -> None:
-    source.sampler.track([toucher.process])
+    source.track([toucher.process])
     source.access(16)
-    for batch in (source.sampler.read(), source.sampler.read()):
+    for batch in (source.read(), source.read()):
         for name, dtype in DTYPES.items():
             column = getattr(batch, name)
             assert column.dtype == dtype
@@ -100,71 +207,71 @@ def test_columns_are_of_one_length_and_their_types(source: Source, toucher: Any)
 
 
 def test_every_access_is_a_row(source: Source, toucher: Any) -> None:
-    source.sampler.track([toucher.process])
+    source.track([toucher.process])
     source.sampler.set_period(source.sampler.ladder[0])
     pages = source.access(64)
-    batch = source.sampler.read()
+    batch = source.read()
     rows = of_pages(batch, pages)
-    assert sorted((batch.address[rows] & ~np.uint64(4095)).tolist()) == list(pages)
+    assert np.unique(batch.address[rows] & ~np.uint64(4095)).tolist() == list(pages)
     assert set(batch.process[rows].tolist()) == {0}
 
 
 def test_rows_index_what_was_tracked_last(source: Source, toucher: Any) -> None:
-    source.sampler.track([toucher.process])
+    source.track([toucher.process])
     source.access(8)
-    source.sampler.read()
-    source.sampler.track([another(), toucher.process])
+    source.read()
+    source.track([another(), toucher.process])
     pages = source.access(8)
-    batch = source.sampler.read()
+    batch = source.read()
     assert set(batch.process[of_pages(batch, pages)].tolist()) == {1}
 
 
 def test_no_rows_of_what_is_not_tracked(source: Source, toucher: Any) -> None:
-    source.sampler.track([another()])
+    source.track([another()])
     pages = source.access(64)
-    batch = source.sampler.read()
+    batch = source.read()
     assert len(of_pages(batch, pages)) == 0
-    assert source.sampler.stats.dropped >= 64
+    assert not source.sees_others or source.sampler.stats.dropped >= 64
 
 
 def test_a_read_with_nothing_to_read_is_empty(source: Source, toucher: Any) -> None:
-    source.sampler.track([toucher.process])
-    source.sampler.read()
-    assert len(of_pages(source.sampler.read(), range(0))) == 0
-    source.sampler.track([])
-    source.sampler.read()
-    assert len(source.sampler.read()) == 0
+    source.track([toucher.process])
+    source.read()
+    assert len(of_pages(source.read(), range(0))) == 0
+    source.track([])
+    source.read()
+    assert len(source.read()) == 0
 
 
 def test_a_target_that_has_gone_is_no_trouble(source: Source, toucher: Any) -> None:
-    source.sampler.track([toucher.process])
+    source.track([toucher.process])
     source.access(16)
     toucher.end()
-    source.sampler.read()  # what it did before
-    assert len(source.sampler.read()) == 0
-    source.sampler.track([ProcessId(toucher.process.pid, 1)])
-    assert len(source.sampler.read()) == 0
+    source.read()  # what it did before
+    assert len(source.read()) == 0
+    source.track([ProcessId(toucher.process.pid, 1)])
+    assert len(source.read()) == 0
 
 
 def test_a_batch_is_the_callers(source: Source, toucher: Any) -> None:
-    source.sampler.track([toucher.process])
+    source.track([toucher.process])
     source.access(32)
-    first = source.sampler.read()
+    first = source.read()
     kept = {name: getattr(first, name).copy() for name in DTYPES}
     source.access(32)
-    source.sampler.read()
+    source.read()
     for name, column in kept.items():
         assert (getattr(first, name) == column).all()
 
 
 def test_counters_only_grow_and_samples_are_rows(source: Source, toucher: Any) -> None:
     sampler = source.sampler
-    sampler.track([toucher.process])
+    source.track([toucher.process])
     rows = 0
     before = [0] * 4
     for _ in range(3):
         source.access(16)
-        rows += len(sampler.read())
+        rows += len(source.read())
         stats = sampler.stats
         now = [stats.samples, stats.dropped, stats.lost, stats.wakeups]
         assert all(a <= b for a, b in zip(before, now, strict=True))
@@ -186,13 +293,25 @@ def test_the_period_in_force_is_what_set_period_returned(source: Source) -> None
 def test_closing_twice_is_harmless_and_a_closed_sampler_is_quiet(
     source: Source, toucher: Any
 ) -> None:
-    source.sampler.track([toucher.process])
+    source.track([toucher.process])
     source.sampler.close()
     source.sampler.close()
-    assert len(source.sampler.read()) == 0
-    source.sampler.track([toucher.process])
+    assert len(source.read()) == 0
+    source.track([toucher.process])
     source.sampler.set_period(17)
 
 
-def test_it_has_a_name_for_metrics(source: Source) -> None:
+def test_it_has_a_name_for_metrics_and_words_for_people(source: Source) -> None:
     assert source.sampler.name.isidentifier()
+    assert source.sampler.name in get_args(SamplerName)
+    assert source.sampler.detail
+    assert "\n" not in source.sampler.detail
+
+
+def test_what_it_costs_outside_only_grows(source: Source, toucher: Any) -> None:
+    before = source.sampler.outside_cpu_s
+    assert before >= 0
+    source.track([toucher.process])
+    source.access(8)
+    source.read()
+    assert source.sampler.outside_cpu_s >= before

@@ -1,0 +1,196 @@
+"""DAMON's sysfs tree: one kdamond set up, started, looked at, and taken away again."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hmd.errors import MissingError
+from hmd.machine.damon import DamonError, Kdamond, Kdamonds, Monitoring
+from hmd.machine.damon_claim import DamonClaim, damon_finding, holder, stop_left_behind
+from hmd.machine.finding import Level
+
+SETTINGS = Monitoring(sample_us=5000, aggregation_us=100_000, update_us=1_000_000)
+
+
+@pytest.fixture
+def kdamonds(damon_kernel: Any) -> Kdamonds:
+    return Kdamonds(damon_kernel.sysfs, damon_kernel.write)
+
+
+@pytest.fixture
+def note(tmp_path: Path) -> Path:
+    return tmp_path / "run/damon"
+
+
+def killed(kdamonds: Kdamonds, note: Path) -> int:
+    """The pid of one that claimed DAMON, let it monitor us and was killed."""
+    pid = os.fork()
+    if not pid:
+        try:
+            DamonClaim(kdamonds, note)
+            Kdamond(kdamonds).start([os.getppid()], SETTINGS)
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return pid
+
+
+def test_settings_and_targets_are_written(damon_kernel: Any, kdamonds: Kdamonds) -> None:
+    kdamonds.set_count(1)
+    Kdamond(kdamonds).start([os.getpid(), os.getppid()], SETTINGS)
+    context = damon_kernel.path / "0/contexts/0"
+    assert damon_kernel.on()
+    assert damon_kernel.targets() == [os.getpid(), os.getppid()]
+    assert (context / "operations").read_text() == "vaddr\n"
+    intervals = context / "monitoring_attrs/intervals"
+    told = [(intervals / name).read_text() for name in ("sample_us", "aggr_us", "update_us")]
+    assert told == ["5000\n", "100000\n", "1000000\n"]
+    assert (context / "schemes/1/action").read_text() == "stat\n"
+    assert (context / "schemes/1/filters/0/type").read_text() == "target\n"
+    assert SETTINGS.most_accesses == 20
+
+
+def test_each_target_has_its_regions_in_order(damon_kernel: Any, kdamonds: Kdamonds) -> None:
+    kdamonds.set_count(1)
+    kdamond = Kdamond(kdamonds)
+    kdamond.start([os.getpid(), os.getppid()], SETTINGS)
+    damon_kernel.accesses = {os.getppid(): [(0x9000, 0xB000, 3), (0x1000, 0x2000, 20)]}
+    found = kdamond.look()
+    assert found is not None
+    assert [len(regions) for regions in found] == [0, 2]
+    assert found[1].start.tolist() == [0x1000, 0x9000]
+    assert found[1].end.tolist() == [0x2000, 0xB000]
+    assert found[1].accesses.tolist() == [20, 3]
+
+
+def test_a_kdamond_that_ended_tells_nothing(damon_kernel: Any, kdamonds: Kdamonds) -> None:
+    kdamonds.set_count(1)
+    kdamond = Kdamond(kdamonds)
+    kdamond.start([os.getpid()], SETTINGS)
+    (damon_kernel.path / "0/state").write_text("off\n")
+    assert not kdamond.running
+    assert kdamond.look() is None
+    kdamond.stop()
+
+
+def test_a_target_that_is_gone_is_refused(kdamonds: Kdamonds) -> None:
+    kdamonds.set_count(1)
+    with pytest.raises(DamonError) as caught:
+        Kdamond(kdamonds).start([2**22 + 1], SETTINGS)
+    assert caught.value.errno == errno.EINVAL
+
+
+def test_a_busy_file_is_written_again(damon_kernel: Any, kdamonds: Kdamonds) -> None:
+    damon_kernel.busy = 3
+    kdamonds.write("nr_kdamonds", 1)
+    assert kdamonds.count == 1
+
+
+def test_an_exclusive_user_is_named(damon_kernel: Any, kdamonds: Kdamonds) -> None:
+    kdamonds.set_count(1)
+    damon_kernel.exclusive = True
+    with pytest.raises(DamonError, match="damon_reclaim") as caught:
+        kdamonds.write("0/state", "on", busy_s=0.0)
+    assert caught.value.errno == errno.EBUSY
+
+
+def test_cpu_time_is_kept_when_it_stops(kdamonds: Kdamonds) -> None:
+    kdamonds.set_count(1)
+    kdamond = Kdamond(kdamonds)
+    assert kdamond.cpu_s == 0
+    # The kernel's thread of this tree is this process.
+    kdamond.start([os.getpid()], SETTINGS)
+    deadline = time.monotonic() + 10
+    while not kdamond.cpu_s and time.monotonic() < deadline:
+        pass
+    used = kdamond.cpu_s
+    assert used > 0
+    kdamond.stop()
+    assert kdamond.cpu_s >= used
+    kdamond.start([os.getpid()], SETTINGS)
+    assert kdamond.cpu_s >= 2 * used
+
+
+def test_a_claim_makes_one_kdamond_and_takes_it_away(
+    damon_kernel: Any, kdamonds: Kdamonds, note: Path
+) -> None:
+    claim = DamonClaim(kdamonds, note)
+    assert kdamonds.count == 1
+    assert holder(kdamonds, note) == holder(Kdamonds(damon_kernel.sysfs), note)
+    found = damon_finding(damon_kernel.sysfs, note)
+    assert (found.level, found.state) == (Level.OK, f"in use by hmd (pid {os.getpid()})")
+    with pytest.raises(MissingError, match=f"another hmd .pid {os.getpid()}"):
+        DamonClaim(kdamonds, note)
+    claim.release()
+    assert kdamonds.count == 0
+    assert holder(kdamonds, note) is None
+    assert damon_finding(damon_kernel.sysfs, note).state == "in this kernel, not in use"
+
+
+def test_another_s_kdamond_is_left_alone(damon_kernel: Any, kdamonds: Kdamonds, note: Path) -> None:
+    kdamonds.set_count(1)
+    Kdamond(kdamonds).start([os.getpid()], SETTINGS)
+    with pytest.raises(MissingError, match=r"in use by another: kdamond 0 .*echo off > "):
+        DamonClaim(kdamonds, note)
+    assert damon_kernel.on()
+    assert "another" in damon_finding(damon_kernel.sysfs, note).state
+    kdamonds.switch_off(0)
+    with pytest.raises(MissingError, match=r"set up by another, and off.*echo 0 > "):
+        DamonClaim(kdamonds, note)
+    assert damon_kernel.targets() == [os.getpid()]
+
+
+def test_a_kernel_without_damon_is_told(tmp_path: Path, note: Path) -> None:
+    with pytest.raises(MissingError, match="no DAMON"):
+        DamonClaim(Kdamonds(tmp_path), note)
+    assert not note.exists()
+    assert damon_finding(tmp_path, note).state == "not in this kernel"
+
+
+def test_what_a_killed_one_left_is_told_and_taken_over(
+    damon_kernel: Any, kdamonds: Kdamonds, note: Path
+) -> None:
+    pid = killed(kdamonds, note)
+    assert damon_kernel.on()
+    found = damon_finding(damon_kernel.sysfs, note)
+    assert found.level == Level.WARN
+    assert f"pid {pid}" in found.state
+    claim = DamonClaim(kdamonds, note)
+    assert not damon_kernel.on()
+    claim.release()
+    assert kdamonds.count == 0
+
+
+def test_what_a_killed_one_left_is_stopped_by_who_samples_otherwise(
+    damon_kernel: Any, kdamonds: Kdamonds, note: Path
+) -> None:
+    assert stop_left_behind(kdamonds, note) is None
+    pid = killed(kdamonds, note)
+    left = stop_left_behind(kdamonds, note)
+    assert left is not None
+    assert (left.pid, left.left) == (pid, True)
+    assert kdamonds.count == 0
+    assert stop_left_behind(kdamonds, note) is None
+
+
+def test_what_another_made_since_is_not_the_killed_one_s(
+    damon_kernel: Any, kdamonds: Kdamonds, note: Path
+) -> None:
+    killed(kdamonds, note)
+    kdamonds.switch_off(0)
+    # As damo does: it makes its own kdamond, in a directory of the same name. That of the killed
+    # one is kept, so that its inode number, which sysfs never uses again, is not used again here.
+    (damon_kernel.path / "0").rename(damon_kernel.path / "gone")
+    damon_kernel.write(damon_kernel.path / "nr_kdamonds", "1")
+    Kdamond(kdamonds).start([os.getpid()], SETTINGS)
+    assert stop_left_behind(kdamonds, note) is None
+    with pytest.raises(MissingError, match="in use by another"):
+        DamonClaim(kdamonds, note)
+    assert damon_kernel.on()

@@ -1,0 +1,170 @@
+"""Scans of bits a page: rounds over all memory, bounded reads, idle and soft-dirty bits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from hmd.errors import MissingError
+from hmd.machine.process import identify
+from hmd.sample.batch import Kind
+from hmd.sample.idle_pages import BITMAP, IdlePageBits, KernelBitmap, open_idle_pages
+from hmd.sample.page_scan import LADDER, PRESENT, PageScanSampler
+from hmd.sample.soft_dirty import SOFT_DIRTY, SoftDirtyBits
+
+pytestmark = pytest.mark.root
+
+
+class EveryPage:
+    """Bits of a kernel in which all pages that are there are used all the time."""
+
+    name, detail, kind = "every", "every page", Kind.LOAD
+    first_counts = True
+
+    def __init__(self, pages_most: int) -> None:
+        self.pages_most = pages_most
+        self.asked: list[int] = []
+        self.rounds = 0
+        self.begun: list[int] = []
+
+    def begin(self, pid: int) -> None:
+        self.begun.append(pid)
+
+    def used(self, entries: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+        self.asked.append(len(entries))
+        return (entries & PRESENT) != 0
+
+    def round_over(self, pid: int) -> None:
+        self.rounds += 1
+
+    def close(self) -> None: ...
+
+
+def within(addresses: npt.NDArray[np.uint64], pages: range) -> list[int]:
+    inside = (addresses >= pages.start) & (addresses < pages.stop)
+    return addresses[inside].tolist()
+
+
+def test_a_read_looks_at_no_more_pages_than_its_share(toucher: Any) -> None:
+    toucher.touch(3000)
+    bits = EveryPage(1024)
+    sampler = PageScanSampler(bits)
+    sampler.track([toucher.process])
+    for period in (1, 4, 128):
+        sampler.set_period(period)
+        bits.asked.clear()
+        sampler.read()
+        assert sum(bits.asked) == 1024 // period
+
+
+def test_rounds_look_at_every_page_once_and_go_forth_and_back(toucher: Any) -> None:
+    pages = toucher.touch(3000)
+    bits = EveryPage(256)
+    sampler = PageScanSampler(bits)
+    sampler.track([toucher.process])
+    for turn in (1, 2):
+        found: list[int] = []
+        while bits.rounds < turn:
+            found += within(sampler.read().address, pages)
+        assert sorted(found) == list(pages)
+        first, last = np.mean(found[:500]), np.mean(found[-500:])
+        assert (first < last) == (turn == 1)
+
+
+def test_all_processes_have_their_rounds(toucher: Any) -> None:
+    bits = EveryPage(1 << 18)
+    sampler = PageScanSampler(bits)
+
+    ours = identify(os.getpid())
+    sampler.track([toucher.process, ours])
+    assert sorted(bits.begun) == sorted([toucher.process.pid, os.getpid()])
+    sampler.track([ours, toucher.process])
+    assert len(bits.begun) == 2
+    while bits.rounds < 2:
+        batch = sampler.read()
+    assert set(batch.process.tolist()) <= {0, 1}
+
+
+def test_idle_bits_tell_what_was_used_since(
+    toucher: Any, idle_bitmap: Any, physical: Callable[[int, int], int]
+) -> None:
+    pages = toucher.touch(600)
+    sampler = PageScanSampler(IdlePageBits(idle_bitmap))
+    sampler.track([toucher.process])
+    assert len(sampler.read()) == 0
+    frames = {page: physical(toucher.process.pid, page) // 4096 for page in pages}
+    assert set(frames.values()) <= idle_bitmap.idle
+    used = list(pages)[::7]
+    idle_bitmap.idle -= {frames[page] for page in used}
+    batch = sampler.read()
+    assert within(batch.address, pages) == used
+    assert set(frames.values()) <= idle_bitmap.idle
+    assert within(sampler.read().address, pages) == []
+
+
+def test_pages_that_take_no_mark_are_no_rows(
+    toucher: Any, idle_bitmap: Any, physical: Callable[[int, int], int]
+) -> None:
+    """As the pages of a huge page but its first."""
+    pages = toucher.touch(64)
+    frames = [physical(toucher.process.pid, page) // 4096 for page in pages]
+    idle_bitmap.untracked = set(frames[1:])
+    sampler = PageScanSampler(IdlePageBits(idle_bitmap))
+    sampler.track([toucher.process])
+    sampler.read()
+    idle_bitmap.idle -= set(frames)
+    assert within(sampler.read().address, pages) == [pages[0]]
+
+
+def test_the_kernel_s_bitmap_is_words_of_64_frames(tmp_path: Path) -> None:
+    path = tmp_path / BITMAP
+    path.parent.mkdir(parents=True)
+    path.write_bytes(bytes(64))
+    bitmap = KernelBitmap(path)
+    bitmap.mark(2, np.array([1 << 63, 5], np.uint64))
+    assert bitmap.read(1, 4).tolist() == [0, 1 << 63, 5, 0]
+    assert len(bitmap.read(7, 4)) == 1
+    bitmap.close()
+    assert path.read_bytes()[16:32] == (1 << 63).to_bytes(8, "little") + bytes([5, *[0] * 7])
+
+
+def test_without_idle_page_tracking_it_says_so(tmp_path: Path) -> None:
+    with pytest.raises(MissingError, match="CONFIG_IDLE_PAGE_TRACKING"):
+        open_idle_pages(sysfs=tmp_path)
+
+
+def test_idle_pages_need_the_frames_of_pages(tmp_path: Path) -> None:
+    path = tmp_path / "sys" / BITMAP
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"")
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/status").write_text("CapEff:\t0000000000000000\n")
+    with pytest.raises(MissingError, match="CAP_SYS_ADMIN"):
+        open_idle_pages(proc=tmp_path / "proc", sysfs=tmp_path / "sys")
+
+
+def test_soft_dirty_bits_are_those_of_pages_that_are_there() -> None:
+    both = PRESENT | SOFT_DIRTY
+    entries = np.array([0, PRESENT, SOFT_DIRTY, both, both | np.uint64(77)], np.uint64)
+    assert SoftDirtyBits().used(entries).tolist() == [False, False, False, True, True]
+
+
+def test_soft_dirty_bits_are_cleared_when_a_round_is_over(tmp_path: Path) -> None:
+    (tmp_path / "17").mkdir()
+    refs = tmp_path / "17/clear_refs"
+    refs.write_text("")
+    bits = SoftDirtyBits(tmp_path)
+    bits.begin(17)
+    assert refs.read_text() == "4"
+    bits.round_over(18)  # has gone
+
+
+def test_periods_stay_on_the_ladder(toucher: Any) -> None:
+    sampler = PageScanSampler(EveryPage(1), period=10**6)
+    assert sampler.period == LADDER[-1]
