@@ -69,7 +69,12 @@ def dotted(path: tuple[str | int, ...]) -> str:
     """Return ``targets[0].pid: ``, or nothing for the document as a whole."""
     text = ""
     for step in path:
-        text += f"[{step}]" if isinstance(step, int) else f".{step}"
+        # A key may be any text: one that would garble a terminal is told by its escapes.
+        text += (
+            f"[{step}]"
+            if isinstance(step, int)
+            else f".{step if step.isprintable() else ascii(step)}"
+        )
     return f"{text.removeprefix('.')}: " if text else ""
 
 

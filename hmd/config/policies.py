@@ -31,6 +31,9 @@ from hmd.decide.knobs import About, Knob, Unit
 AUTO: Final = "auto"
 """How a knob is written that is to be worked out from machine and heat."""
 
+NEVER: Final = "never"
+"""How it is written that no page is to be sent out."""
+
 _KINDS: Final[dict[Unit, Any]] = {
     Unit.SHARE: Share,
     Unit.BYTES: Size,
@@ -92,11 +95,27 @@ def _section(about: About) -> Any:
     return create_model(f"{name}Section", __base__=Section, __doc__=about.does, **fields)
 
 
+def _pageout(given: object) -> object:
+    return None if given in (None, NEVER) else parse_duration(given)
+
+
 class _Decide(Section):
     """What to move: a policy, and below its name its settings."""
 
     policy: str = registry.DEFAULT
     """Name of the policy, see "hmd policy list"."""
+    pageout: Annotated[
+        float | None,
+        Field(ge=1.0),
+        BeforeValidator(_pageout),
+        PlainSerializer(
+            lambda idle_s: NEVER if idle_s is None else format_duration(idle_s), return_type=str
+        ),
+        WithJsonSchema({"type": "string", "examples": [NEVER, "10min"]}),
+    ] = None
+    """Send pages of the slowest tier that were not sampled for this time to swap or zram (those of
+    files back to them), or never. Not before samples are many enough to tell idle pages from rare
+    ones: minutes."""
 
     def policy_settings(self) -> dict[str, object]:
         """Return the settings of the chosen policy, by field of its dataclass."""
@@ -138,7 +157,10 @@ def decide_example() -> str:
         for line in wrap(f"{name}: {registry.about(name).does}", 94, subsequent_indent="  ")
     ]
     sections = [example(name) for name in registry.names()]
-    return "".join(["decide:\n", *choices, f"  policy: {registry.DEFAULT}\n", *sections])
+    policy = f"  policy: {registry.DEFAULT}\n"
+    effect = " ".join((_Decide.model_fields["pageout"].description or "").split())
+    pageout = [*(f"  # {line}\n" for line in wrap(effect, 94)), f"  pageout: {NEVER}\n"]
+    return "".join(["decide:\n", *choices, policy, *pageout, *sections])
 
 
 def _example_lines(about: About) -> Iterator[str]:

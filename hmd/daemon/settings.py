@@ -16,7 +16,7 @@ from hmd.heat.residency import Patterns, SweepSettings
 from hmd.heat.settings import HeatSettings
 from hmd.machine.process import ProcessId
 from hmd.machine.targets import TargetSpec
-from hmd.migrate import MoverSettings
+from hmd.migrate import MoverSettings, PageoutSettings
 from hmd.observe.observer import Setting
 from hmd.sample.choose import SampleSettings
 from hmd.sample.period import PeriodSettings
@@ -125,6 +125,11 @@ def mover_settings(config: Config) -> MoverSettings:
         move_shared=migrate.move_all,
         dry_run=migrate.dry_run,
     )
+
+
+def pageout_settings(config: Config) -> PageoutSettings:
+    """Return how pages are sent out; half of a tick may go into it."""
+    return PageoutSettings(limit_s=config.tick / 2, dry_run=config.migrate.dry_run)
 
 
 def period_settings(config: Config) -> PeriodSettings:

@@ -22,7 +22,7 @@ from hmd.machine.process import PROC, ProcessId
 from hmd.machine.processes import ProcessWatcher
 from hmd.machine.reserves import Reserves
 from hmd.machine.topology import Topology
-from hmd.migrate import MovableMappings, Mover
+from hmd.migrate import MovableMappings, Mover, Pageout
 from hmd.sample.choose import Chosen, open_sampler
 from hmd.sample.period import PeriodControl
 from hmd.sample.sampler import Sampler
@@ -45,6 +45,7 @@ class Stages:
     sweep: Sweep
     policy: Policy
     mover: Mover
+    pageout: Pageout
     proc: Path = PROC
     sysfs: Path = SYSFS
     processes: tuple[ProcessId, ...] = ()
@@ -128,6 +129,7 @@ def build(
             sweep=_sweep(config, before, proc),
             policy=settings.policy(config),
             mover=_mover(config, before, proc),
+            pageout=_pageout(config, before, proc),
             proc=proc,
             sysfs=sysfs,
         )
@@ -182,3 +184,10 @@ def _mover(config: Config, before: Stages | None, proc: Path) -> Mover:
     if before and before.mover.settings == made:
         return before.mover
     return Mover(made, page_filter=MovableMappings(proc))
+
+
+def _pageout(config: Config, before: Stages | None, proc: Path) -> Pageout:
+    made = settings.pageout_settings(config)
+    if before and before.pageout.settings == made:
+        return before.pageout
+    return Pageout(made, proc)

@@ -7,12 +7,16 @@ import numpy.typing as npt
 
 from hmd.daemon.guard import Guard
 from hmd.daemon.stages import Stages
+from hmd.decide.pageout import idle_pages
 from hmd.decide.plan import MachineView, Plan
 from hmd.machine.nodes import read_node_memory
 from hmd.migrate import STUCK, Outcome
 from hmd.observe.places import sample_nodes
 from hmd.observe.tick import Stage, Tick
 from hmd.sample.batch import AccessBatch
+
+PAGEOUT_CHOICE = 16
+"""How many times the budget of idle pages there are to choose from, of which some have to wait."""
 
 
 def run_tick(stages: Stages, guard: Guard, now_s: float) -> Tick:
@@ -22,6 +26,7 @@ def run_tick(stages: Stages, guard: Guard, now_s: float) -> Tick:
     node = guard.run(Stage.HEAT, lambda: _heat(stages, batch), unknown)
     plan = guard.run(Stage.DECIDE, lambda: _decide(stages, now_s), Plan.empty(stages.processes))
     outcome = guard.run(Stage.MIGRATE, lambda: _migrate(stages, plan, now_s), None)
+    paged_out_bytes = guard.run(Stage.MIGRATE, lambda: _page_out(stages, now_s), 0)
     return Tick(
         now_s=now_s,
         processes=stages.processes,
@@ -30,6 +35,7 @@ def run_tick(stages: Stages, guard: Guard, now_s: float) -> Tick:
         node=node,
         plan=plan,
         outcome=outcome,
+        paged_out_bytes=paged_out_bytes,
         stage_s=dict(guard.seconds),
         failed=frozenset(guard.failed),
     )
@@ -60,3 +66,19 @@ def _migrate(stages: Stages, plan: Plan, now_s: float) -> Outcome | None:
     outcome = stages.mover.apply(plan, now_s)
     stages.heat.settle(plan, outcome.node, np.isin(outcome.status, STUCK))
     return outcome
+
+
+def _page_out(stages: Stages, now_s: float) -> int:
+    """Send out what was idle for longer than is set, with what moves have left of the budget."""
+    idle_s = stages.config.decide.pageout
+    if idle_s is None:
+        return 0
+    left = stages.mover.budget_bytes(now_s)
+    machine = MachineView(stages.topology, (), now_s, stages.config.tick, left)
+    # Of pages that the kernel keeps there may be many before one that it does not.
+    plan = idle_pages(stages.heat, machine, idle_s, PAGEOUT_CHOICE * left)
+    sent = stages.pageout.apply(plan, left, now_s)
+    stages.mover.charge(sent.out_bytes)
+    rows = np.flatnonzero(sent.tried)
+    stages.heat.settle(plan.take(rows), sent.node[rows], np.zeros(len(rows), np.bool_))
+    return sent.out_bytes

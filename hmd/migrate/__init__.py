@@ -3,6 +3,7 @@
 from hmd.migrate.mover import Mover, MoverSettings
 from hmd.migrate.outcome import MoverStats, Outcome
 from hmd.migrate.page_filter import MovableMappings, PageFilter
+from hmd.migrate.pageout import Pageout, PageoutSettings
 from hmd.migrate.status import STUCK, Status
 
 __all__ = [
@@ -13,5 +14,7 @@ __all__ = [
     "MoverStats",
     "Outcome",
     "PageFilter",
+    "Pageout",
+    "PageoutSettings",
     "Status",
 ]

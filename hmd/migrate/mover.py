@@ -87,6 +87,10 @@ class Mover:
         """Return how many bytes a plan may move now."""
         return self._bucket.available_bytes(self._clock() if now_s is None else now_s)
 
+    def charge(self, moved_bytes: int) -> None:
+        """Take from the budget what others have moved."""
+        self._bucket.spend(moved_bytes)
+
     def apply(self, plan: Plan, now_s: float | None = None) -> Outcome:
         """Move what the plan says, in its order, as far as the budget goes.
 

@@ -60,6 +60,7 @@ def _moves(now: Snapshot) -> dict[str, Any]:
         "planned_pages": now.planned_pages,
         "promoted_bytes": now.promoted_bytes,
         "demoted_bytes": now.demoted_bytes,
+        "paged_out_bytes": now.paged_out_bytes,
         "failed_pages": now.failed_pages,
         "deferred_pages": now.pages_by_status["deferred"],
         "would_move_pages": now.pages_by_status["would_move"],

@@ -142,6 +142,12 @@ def _moves(now: Snapshot) -> Iterator[Metric]:
         },
     )
     yield _counter(
+        "hmd_paged_out_bytes",
+        "Bytes of idle pages sent to swap, zram or their files.",
+        (),
+        {(): now.paged_out_bytes},
+    )
+    yield _counter(
         "hmd_move_failures",
         "Pages that could not be moved, by reason.",
         ("reason",),

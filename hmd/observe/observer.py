@@ -137,6 +137,7 @@ class Observer:
             planned_pages=tally.planned_pages,
             calls=tally.calls,
             moved_bytes=dict(tally.moved_bytes),
+            paged_out_bytes=tally.paged_out_bytes,
             pages_by_status={s.name.lower(): n for s, n in tally.pages_by_status.items()},
             failure_reasons=FAILURE_REASONS,
             heat_pages=_rows(places.heat_pages) if places else ((),) * tally.tier_count,

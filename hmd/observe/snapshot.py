@@ -79,7 +79,7 @@ class Snapshot:
     ``started_s`` is Unix time, ``uptime_s`` how long after the start the snapshot was taken.
     ``tiers`` are node ids, fastest first; ``moved_bytes`` is by (from node, to node),
     ``pages_by_status`` what became of planned pages, ``heat_pages`` pages by tier and by the
-    bins of ``HEAT_LOG2``.
+    bins of ``HEAT_LOG2``; ``paged_out_bytes`` left memory altogether.
     """
 
     version: str
@@ -97,6 +97,7 @@ class Snapshot:
     planned_pages: int
     calls: int
     moved_bytes: Mapping[tuple[int, int], int]
+    paged_out_bytes: int
     pages_by_status: Mapping[str, int]
     failure_reasons: tuple[str, ...]
     heat_pages: tuple[tuple[int, ...], ...]

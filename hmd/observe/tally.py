@@ -67,6 +67,7 @@ class Tally:
         self.moved_bytes = {(a, b): 0 for a in nodes for b in nodes if a != b}
         self.pages_by_status: dict[Status, int] = {s: 0 for s in Status if s is not Status.PENDING}
         self.planned_pages = 0
+        self.paged_out_bytes = 0
         self.calls = 0
         self.ticks = 0
         self.tick_seconds = Durations()
@@ -135,6 +136,7 @@ class Tally:
     def _add_moves(self, tick: Tick) -> None:
         plan, outcome = tick.plan, tick.outcome
         self.planned_pages += int(plan.pages.sum())
+        self.paged_out_bytes += tick.paged_out_bytes
         if outcome is None:
             return
         self.calls += outcome.calls

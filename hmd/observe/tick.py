@@ -31,8 +31,8 @@ class Tick:
 
     ``processes`` are those that the sampler followed, ``batch.process`` indexes them, and
     ``targets`` names the target of each. ``node`` is where the page of each sample lay, -1 where
-    not known, shape ``(len(batch),)``. ``stage_s`` are the seconds of the stages that ran,
-    ``failed`` the stages that raised.
+    not known, shape ``(len(batch),)``. ``paged_out_bytes`` left memory. ``stage_s`` are the
+    seconds of the stages that ran, ``failed`` the stages that raised.
     """
 
     now_s: float
@@ -42,5 +42,6 @@ class Tick:
     node: npt.NDArray[np.int16]
     plan: Plan
     outcome: Outcome | None
+    paged_out_bytes: int = 0
     stage_s: Mapping[Stage, float] = field(default_factory=dict)
     failed: frozenset[Stage] = frozenset()

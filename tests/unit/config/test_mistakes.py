@@ -19,6 +19,10 @@ MISTAKES = {
         ["f:2: tragets: unknown setting; did you mean 'targets'?"],
     ),
     "unknown key far from any": ("zebra: 1\n", ["f:1: zebra: unknown setting"]),
+    "unknown key that cannot be printed": (
+        '"a\\nb": 1\n',
+        ["f:1: 'a\\nb': unknown setting"],
+    ),
     "unknown key below": (
         "migrate:\n  dryrun: true\n",
         ["f:2: migrate.dryrun: unknown setting; did you mean 'dry_run'?"],

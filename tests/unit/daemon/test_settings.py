@@ -36,7 +36,7 @@ def test_every_policy_can_be_named() -> None:
 
 def test_every_sampler_can_be_named() -> None:
     names = get_args(SampleSection.model_fields["sampler"].annotation)
-    assert set(names) == {"auto", "pmu", "emulated", "faults"}
+    assert set(names) == {"auto", "pmu", "emulated", "damon", "idle", "faults", "softdirty"}
 
 
 def test_a_target_arrives_whole() -> None:

@@ -1,0 +1,145 @@
+"""Sending pages out of memory: to swap or zram, or, of files, back to them.
+
+Takes the rows of :func:`hmd.decide.pageout.idle_pages`, gives where their pages are then. The
+kernel says only that it was asked, so that pages are looked up afterwards (0.2 µs each); those
+that stayed, for want of swap or because others map them too, are left alone for ever longer.
+Never raises for a target: it may exit or unmap at any moment.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.decide.plan import Plan
+from hmd.machine.pageout import RANGES_MOST, page_out
+from hmd.machine.pages import query_nodes
+from hmd.machine.process import PROC
+from hmd.migrate.blacklist import Blacklist, BlacklistSettings
+from hmd.migrate.outcome import PAGE_BYTES
+
+# A call holds the target's memory map while it writes; no more pages at once than it takes ranges.
+_CALL_PAGES: Final = RANGES_MOST
+_BLACKLIST: Final = BlacklistSettings(30.0, 3600.0, 1 << 18)
+
+
+@dataclass(frozen=True, slots=True)
+class PageoutSettings:
+    """How to send out: no plan takes longer than ``limit_s``; a dry run asks for nothing."""
+
+    limit_s: float = float("inf")
+    dry_run: bool = False
+
+
+@dataclass(slots=True)
+class PageoutStats:
+    """Counters since the start, in pages of 4 KiB: asked for, gone out, and refused or kept."""
+
+    asked_pages: int = 0
+    out_pages: int = 0
+    kept_pages: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What became of a plan; rows as the plan has them.
+
+    ``tried`` marks the rows that were asked for, ``node`` is where each is now, below 0 where it
+    is out, or not known; ``out_bytes`` is what went out.
+    """
+
+    tried: npt.NDArray[np.bool_]
+    node: npt.NDArray[np.int16]
+    out_bytes: int
+
+
+class Pageout:
+    """Sends pages out; remembers those that stayed."""
+
+    def __init__(
+        self,
+        settings: PageoutSettings | None = None,
+        proc: Path = PROC,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.settings = settings or PageoutSettings()
+        self.stats = PageoutStats()
+        self._proc = proc
+        self._clock = clock
+        self._blacklist = Blacklist(_BLACKLIST)
+
+    def apply(self, plan: Plan, budget_bytes: int, now_s: float) -> Sent:
+        """Send out what the plan names, in its order, as far as the budget goes.
+
+        ``now_s`` is the time by which pages that stayed wait.
+        """
+        end_s = self._clock() + self.settings.limit_s
+        node = plan.from_node.copy()
+        tried = np.zeros(len(plan), np.bool_)
+        chosen = self._chosen(plan, budget_bytes, now_s)
+        if self.settings.dry_run:
+            return Sent(tried, node, 0)
+        for slot in np.unique(plan.process[chosen]).tolist():
+            rows = chosen[plan.process[chosen] == slot]
+            rows = rows[np.argsort(plan.address[rows])]
+            for part in _parts(plan.pages[rows]):
+                if self._clock() >= end_s or not self._send(plan, rows[part], node, now_s):
+                    break
+                tried[rows[part]] = True
+        out = plan.pages[tried & (node < 0)].sum(dtype=np.int64)
+        self.stats.asked_pages += int(plan.pages[tried].sum(dtype=np.int64))
+        self.stats.out_pages += int(out)
+        self.stats.kept_pages += int(plan.pages[tried & (node >= 0)].sum(dtype=np.int64))
+        return Sent(tried, node, int(out) * PAGE_BYTES)
+
+    def _chosen(self, plan: Plan, budget_bytes: int, now_s: float) -> npt.NDArray[np.intp]:
+        """Return the rows that do not wait, as far as the budget goes."""
+        waits = np.zeros(len(plan), np.bool_)
+        for slot in np.unique(plan.process).tolist():
+            rows = plan.process == slot
+            waits[rows] = self._blacklist.blocked(plan.processes[slot], plan.address[rows], now_s)
+        rows = np.flatnonzero(~waits)
+        total = np.cumsum(plan.pages[rows], dtype=np.int64) * PAGE_BYTES
+        return rows[total <= budget_bytes]
+
+    def _send(
+        self,
+        plan: Plan,
+        rows: npt.NDArray[np.intp],
+        node: npt.NDArray[np.int16],
+        now_s: float,
+    ) -> bool:
+        """Send out rows of one process, by rising address; says whether to go on with it."""
+        process = plan.processes[int(plan.process[rows[0]])]
+        size = plan.pages[rows].astype(np.uint64) * np.uint64(PAGE_BYTES)
+        start, length = _runs(plan.address[rows], size)
+        if page_out(process, start, length, self._proc) < 0:
+            self._blacklist.add(process, plan.address[rows], now_s)
+            return False
+        node[rows] = query_nodes(process.pid, plan.address[rows])
+        kept = rows[node[rows] >= 0]
+        self._blacklist.add(process, plan.address[kept], now_s)
+        return True
+
+
+def _parts(pages: npt.NDArray[np.uint32]) -> list[npt.NDArray[np.intp]]:
+    """Return the places of rows call by call, each with at least one."""
+    call = np.maximum(np.cumsum(pages, dtype=np.int64) - 1, 0) // _CALL_PAGES
+    return np.split(np.arange(len(pages)), np.flatnonzero(np.diff(call)) + 1)
+
+
+def _runs(
+    address: npt.NDArray[np.uint64], size: npt.NDArray[np.uint64]
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+    """Return starts and bytes of ranges, those that touch each other as one."""
+    end = address + size
+    first = np.concatenate([[True], address[1:] != end[:-1]])
+    start = address[first]
+    last = np.concatenate([np.flatnonzero(first)[1:] - 1, [len(address) - 1]])
+    return start, end[last] - start
