@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from hmd.decide import age, heat_classes, histogram, interleave, none
+from hmd.decide import age, benefit, heat_classes, histogram, interleave, none
 from hmd.decide.knobs import About
 from hmd.decide.plan import Policy
 from hmd.errors import ConfigError
 
 _POLICIES: Final = (
     age.ABOUT,
+    benefit.ABOUT,
     heat_classes.ABOUT,
     histogram.ABOUT,
     interleave.ABOUT,

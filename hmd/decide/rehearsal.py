@@ -74,7 +74,7 @@ class Rehearsal:
         self.samples_per_tick = samples_per_tick
         self.budget_bytes = budget_bytes
         self.plan = Plan.empty()
-        self._policy = policy
+        self.policy = policy
         self._tiers = tiers
         self._random = np.random.default_rng(seed)
         chunks = -(-len(weights) // CHUNK_PAGES)
@@ -132,7 +132,7 @@ class Rehearsal:
     def tick(self) -> Tick:
         """Sample, decide and move once."""
         self.heat.update(self.sample())
-        self.plan = plan = self._policy.plan(self.heat, self.machine)
+        self.plan = plan = self.policy.plan(self.heat, self.machine)
         promoted = self._apply(plan)
         self.heat.settle(plan, plan.to_node, np.zeros(len(plan), np.bool_))
         return Tick(self.fast_share, promoted, int(plan.pages.sum()) - promoted)
