@@ -17,7 +17,7 @@ from hmd.daemon import settings
 from hmd.daemon.endpoints import Endpoints
 from hmd.daemon.guard import Guard
 from hmd.daemon.stages import SYSFS, build
-from hmd.daemon.tick import run_tick
+from hmd.daemon.tick import BLIND, run_tick
 from hmd.errors import HmdError
 from hmd.machine.competing import competing_findings
 from hmd.machine.finding import Level
@@ -166,6 +166,9 @@ class Service:
             )
         else:
             self._log.info("%s", stages.source.reason)
+        if stages.config.decide.pageout is not None and sampler.name in BLIND:
+            why = f"to the sampler {sampler.name} pages in use look idle"
+            self._once.warn(f"decide.pageout has no effect: {why}")
         warning = tier_warning(stages.topology)
         if warning:
             self._once.warn(warning)

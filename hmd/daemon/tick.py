@@ -15,6 +15,9 @@ from hmd.observe.places import sample_nodes
 from hmd.observe.tick import Stage, Tick
 from hmd.sample.batch import AccessBatch
 
+BLIND = ("faults", "softdirty")
+"""Samplers to which pages in use look idle: reads of pages that are there show in none of them."""
+
 PAGEOUT_CHOICE = 16
 """How many times the budget of idle pages there are to choose from, of which some have to wait."""
 
@@ -71,7 +74,7 @@ def _migrate(stages: Stages, plan: Plan, now_s: float) -> Outcome | None:
 def _page_out(stages: Stages, now_s: float) -> int:
     """Send out what was idle for longer than is set, with what moves have left of the budget."""
     idle_s = stages.config.decide.pageout
-    if idle_s is None:
+    if idle_s is None or stages.sampler.name in BLIND:
         return 0
     left = stages.mover.budget_bytes(now_s)
     machine = MachineView(stages.topology, (), now_s, stages.config.tick, left)

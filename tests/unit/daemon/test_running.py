@@ -58,6 +58,21 @@ def test_it_warns_once_of_what_is_missing(daemon: Daemon) -> None:
     assert log.count("one memory node") == 1
 
 
+def test_pages_that_page_faults_call_idle_stay_in_memory(
+    daemon: Daemon, faulter: "subprocess.Popen[bytes]"
+) -> None:
+    ticks = daemon.status()["ticks"]
+    limited = f"[{{name: faulter, pid: {faulter.pid}, fast_max: 10%, priority: 2, keep: lib}}]"
+    daemon.configure(limited, "decide: {policy: age, pageout: 1s}\n")
+    daemon.signal(signal.SIGHUP)
+    wait_for(lambda: "decide.pageout has no effect" in daemon.log.read_text(), "a warning")
+    wait_for(lambda: daemon.status()["ticks"] > ticks + 40, "two seconds of ticks")
+    assert daemon.status()["policy"] == "age"
+    assert daemon.metric("hmd_paged_out_bytes_total") == 0
+    assert daemon.metric("hmd_stage_failures_total", stage="decide") == 0
+    assert daemon.metric("hmd_stage_failures_total", stage="migrate") == 0
+
+
 def test_a_broken_file_changes_nothing(daemon: Daemon, faulter: "subprocess.Popen[bytes]") -> None:
     before, heard = daemon.status(), len(daemon.hear())
     daemon.config.write_text("tick: 50ms\ntargets:\n- name: other\n  pid: no\n")
