@@ -48,13 +48,15 @@ def release(machine: Machine, node: int) -> None:
     _set_huge_pages(machine, node, 0)
 
 
-def leave(machine: Machine, node: int, wanted_bytes: int) -> int:
+def leave(machine: Machine, node: int, wanted_bytes: int, *, drop_caches: bool = True) -> int:
     """Set aside all of a node but ``wanted_bytes`` for a program; returns what is left for it.
 
-    What the kernel keeps back is left on top: a program does not get it.
+    What the kernel keeps back is left on top: a program does not get it. Files that the page
+    cache holds on the node are forgotten first, unless there are none.
     """
     release(machine, node)
-    machine.run(["sh", "-c", "echo 3 > /proc/sys/vm/drop_caches"], check=True)
+    if drop_caches:
+        machine.run(["sh", "-c", "echo 3 > /proc/sys/vm/drop_caches"], check=True)
     text = machine.run(["cat", "/proc/zoneinfo"], check=True).stdout
     kept = reserve_bytes(text.encode())[node]
     spare = free_bytes(machine, node) - kept - wanted_bytes

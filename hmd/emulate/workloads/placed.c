@@ -1,9 +1,10 @@
 /*
  * Runs a command on one CPU, with its memory placed by a policy and its addresses not randomised.
  *
- *   placed CPU bind|interleave|weighted NODES COMMAND...
+ *   placed CPU default|bind|interleave|weighted NODES COMMAND...
  *
- * NODES is a mask, 1 for node 0 and 3 for nodes 0 and 1. `weighted` takes pages by turns as
+ * NODES is a mask, 1 for node 0 and 3 for nodes 0 and 1; 0 for `default`, which is no policy, and
+ * the only one that leaves pages to kernel tiering and to DAMON. `weighted` takes pages by turns as
  * /sys/kernel/mm/mempolicy/weighted_interleave/nodeN says (Linux 6.9). Does in one small process
  * what taskset, numactl and setarch would do in three.
  */
@@ -20,7 +21,7 @@
 static const struct {
 	const char *name;
 	int mode; /* set_mempolicy(2) */
-} policies[] = {{"bind", 2}, {"interleave", 3}, {"weighted", 6}};
+} policies[] = {{"default", 0}, {"bind", 2}, {"interleave", 3}, {"weighted", 6}};
 
 static int policy_named(const char *name)
 {

@@ -1,0 +1,93 @@
+"""hmd in the guest, with one of its policies at that policy's own defaults.
+
+What differs from the defaults of the daemon, and why:
+tick, rescan   the guest's clock runs some hundred times slower than modelled time, and the
+               daemon's work is as much slower: a tick is as short as that allows
+period         fixed: the emulated PMU's own cost is nothing, and the daemon's work in emulation
+               would use up any quota
+headroom       the fast node is cut to megabytes; what is left free of it is scaled likewise
+rate           no limit: a limit is for neighbours, and here is none
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from hmd.decide import registry
+from hmd.emulate.agent import Job
+from hmd.emulate.compare.stage import GROUP, Stage
+from hmd.emulate.demo.placement import service
+from hmd.errors import HmdError
+
+TICK_S = 0.5
+PERIOD = 83
+HEADROOM_BYTES = 256 << 10
+SOCKET = "/run/hmd/hmd.sock"
+_START_TIMEOUT_S = 300
+_STOP_TIMEOUT_S = 60
+
+
+def configuration(policy: str) -> dict[str, Any]:
+    """Return the daemon's configuration for a policy; ConfigError for an unknown name."""
+    return {
+        "tick": f"{TICK_S}s",
+        "rescan": f"{TICK_S}s",
+        "targets": [{"name": "program", "cgroup": GROUP}],
+        "sample": {"sampler": "emulated", "period": PERIOD},
+        "decide": {"policy": policy} | _scaled_headroom(policy),
+        "migrate": {"rate": "10GiB/s"},
+        "observe": {"metrics": "off", "socket": SOCKET},
+    }
+
+
+def _scaled_headroom(policy: str) -> dict[str, Any]:
+    settings = {field.name for field in fields(registry.settings_type(policy))}
+    if "headroom_bytes" not in settings:
+        return {}
+    return {policy: {"headroom": "0%", "headroom_min": f"{HEADROOM_BYTES >> 10}KiB"}}
+
+
+@contextmanager
+def running_daemon(stage: Stage, policy: str) -> Iterator[None]:
+    """Run ``hmd run`` beside the programs; HmdError where it does not start or did not live on."""
+    config, log = stage.folder / f"{policy}.yaml", stage.folder / f"{policy}.log"
+    config.write_text(json.dumps(configuration(policy)))  # JSON is YAML
+    stage.sh(f"mkdir -p {Path(SOCKET).parent}")
+    command = [sys.executable, "-m", "hmd", "run", "--config", str(config)]
+    with log.open("wb", buffering=0) as stream:
+        job = stage.machine.start(service(command), stdout=stream.write, stderr=stream.write)
+        try:
+            _wait_for_socket(stage, job, log)
+            yield
+            if job.poll() is not None:
+                raise HmdError(f"the daemon in the guest ended: {_last_line(log)}")
+        finally:
+            job.send_signal(15)
+            job.wait(_STOP_TIMEOUT_S)
+
+
+def status(stage: Stage) -> dict[str, Any]:
+    """Return what ``hmd status --json`` says in the guest."""
+    words = [sys.executable, "-m", "hmd", "status", "--socket", SOCKET, "--json"]
+    answer: dict[str, Any] = json.loads(stage.machine.run(service(words), check=True).stdout)
+    return answer
+
+
+def _wait_for_socket(stage: Stage, job: Job, log: Path) -> None:
+    give_up = time.monotonic() + _START_TIMEOUT_S
+    while stage.machine.run(["test", "-S", SOCKET]).returncode:
+        if job.poll() is not None or time.monotonic() > give_up:
+            raise HmdError(f"the daemon did not start in the guest: {_last_line(log)}")
+        time.sleep(0.2)
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "no message"

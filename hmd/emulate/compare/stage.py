@@ -1,0 +1,154 @@
+"""The machine that programs are compared in: booted, quiet, with a fast node of any size.
+
+The program has CPU 1 for itself, with its timer's ticks (NUMA balancing looks at a task's memory
+from them), and all else that can be moved runs on CPU 0 and out of the fast node. Pages are
+4 KiB: transparent huge pages are off for every system alike, since 2 MiB of these programs are
+what gigabytes are of those that they stand for. Files that programs read are in the page cache,
+on the slow node, before anything is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hmd.emulate.assets import compile_static
+from hmd.emulate.boot import Machine
+from hmd.emulate.demo import fast_node
+from hmd.emulate.demo.meter import Meter
+from hmd.emulate.demo.placement import FAST_NODE, PROGRAM_CPU, SERVICE_CPU, SLOW_NODE, service
+from hmd.emulate.preset import Preset, load
+from hmd.emulate.suite.inputs import Command
+from hmd.errors import HmdError
+
+PRESET = "dram-pm"
+FAST_NODE_BYTES = 256 << 20
+"""Of the booted fast node, before it is cut: more than any program takes, and little enough that
+what the kernel keeps back in proportion to it is small beside a cut node."""
+
+GROUP = "/programs"
+"""The cgroup that programs run in, by which services find them."""
+
+PLACED = Path(__file__).parents[1] / "workloads/placed.c"
+_BOOT = (f"isolcpus={PROGRAM_CPU}", f"rcu_nocbs={PROGRAM_CPU}")
+_MOVE_KERNEL_THREADS = f"""
+for each in /proc/[0-9]*; do
+    [ -s $each/cmdline ] || taskset -p {1 << SERVICE_CPU:x} ${{each#/proc/}}
+done >/dev/null 2>&1
+true"""
+_IN_GROUP = f'echo $$ > /sys/fs/cgroup{GROUP}/cgroup.procs && exec "$@"'
+_TIMEOUT_S = 900
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a program's pages start: a mode of set_mempolicy(2), its nodes, and their weights.
+
+    ``default`` is no policy: a page goes to the fast node until that is full.
+    """
+
+    mode: str = "default"
+    nodes: tuple[int, ...] = ()
+    weights: tuple[int, ...] = ()
+
+
+FIRST_TOUCH = Start()
+ON_FAST = Start("bind", (FAST_NODE,))
+ON_SLOW = Start("bind", (SLOW_NODE,))
+
+
+class Stage:
+    """A booted machine and what is done to it; ``folder`` is shared with it."""
+
+    def __init__(self, machine: Machine, preset: Preset, folder: Path):
+        self.machine, self.preset, self.folder = machine, preset, folder
+        self.meter = Meter(machine)
+
+    def set(self, values: Mapping[str, str | int]) -> None:
+        """Write files of the guest's /proc and /sys."""
+        for path, value in values.items():
+            self.sh(f"echo {value} > {path}")
+
+    def get(self, paths: Sequence[str]) -> dict[str, str]:
+        """Return what files of the guest's /proc and /sys hold."""
+        return {path: self.sh(f"cat {path}").strip() for path in paths}
+
+    @contextmanager
+    def having(self, values: Mapping[str, str | int]) -> Iterator[None]:
+        """Set values, and set them back at the end."""
+        before = self.get(list(values))
+        self.set(values)
+        try:
+            yield
+        finally:
+            self.set(before)
+
+    def sh(self, script: str) -> str:
+        """Run a shell's script beside the program; returns its output, HmdError where it fails."""
+        done = self.machine.run(service(["sh", "-c", script]), timeout=_TIMEOUT_S)
+        if done.returncode:
+            raise HmdError(f"in the guest: {script.strip()!r}: {done.stderr.strip()}")
+        return done.stdout
+
+    def vmstat(self) -> dict[str, int]:
+        """Return the guest's /proc/vmstat."""
+        lines = self.sh("cat /proc/vmstat").split("\n")
+        return {name: int(count) for name, count in (line.split() for line in lines if line)}
+
+    def cut(self, fast_bytes: int) -> int:
+        """Leave so much of the fast node to a program; returns what is left."""
+        return fast_node.leave(self.machine, FAST_NODE, fast_bytes, drop_caches=False)
+
+    def uncut(self) -> None:
+        """Give the whole fast node back."""
+        fast_node.release(self.machine, FAST_NODE)
+
+    def execute(self, command: Command, start: Start) -> None:
+        """Run a program alone on its CPU; raises HmdError where it does not do its work."""
+        mask = sum(1 << node for node in start.nodes)
+        placed = [str(compile_static(PLACED)), str(PROGRAM_CPU), start.mode, str(mask)]
+        said, wrong = bytearray(), bytearray()
+        job = self.machine.start(
+            ["sh", "-c", _IN_GROUP, "sh", *placed, *command.argv],
+            cwd="/tmp",
+            env=dict(command.env),
+            stdout=said.extend,
+            stderr=wrong.extend,
+        )
+        code = job.wait(_TIMEOUT_S)
+        found = (said + wrong).decode(errors="replace")
+        if code != command.exit_status or command.expect not in found:
+            last = (wrong.decode(errors="replace").strip() or "it said nothing").splitlines()[-1]
+            raise HmdError(f"{command.argv[0]} exited with {code}, its work not done: {last}")
+
+
+@contextmanager
+def stage(commands: Sequence[Command], folder: Path) -> Iterator[Stage]:
+    """Boot the machine for these programs; their files are read, and the model is ready."""
+    preset = _with_fast_node(load(PRESET), FAST_NODE_BYTES)
+    folder.mkdir(parents=True, exist_ok=True)
+    with Machine(preset, share=[folder], dilation=0, append=_BOOT) as machine:
+        ready = Stage(machine, preset, folder)
+        ready.sh(f"mkdir -p /sys/fs/cgroup{GROUP}")
+        ready.set(
+            {
+                "/sys/kernel/mm/transparent_hugepage/enabled": "never",
+                "/sys/devices/virtual/workqueue/cpumask": 1 << SERVICE_CPU,
+                "/proc/sys/vm/drop_caches": 3,
+            }
+        )
+        fast_node.prepare(machine, FAST_NODE)
+        for command in commands:
+            ready.execute(command, ON_SLOW)
+        ready.sh(_MOVE_KERNEL_THREADS)
+        machine.start_model()
+        machine.stop_model()
+        yield ready
+
+
+def _with_fast_node(preset: Preset, size: int) -> Preset:
+    nodes = list(preset.nodes)
+    nodes[FAST_NODE] = nodes[FAST_NODE].model_copy(update={"size": size})
+    return preset.model_copy(update={"nodes": tuple(nodes)})

@@ -1,0 +1,61 @@
+"""One run of a program under a system: how long it took, and how much moved meanwhile."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from hmd.emulate.compare.stage import Stage, Start
+from hmd.emulate.suite.inputs import Command
+
+_PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What a run took and moved, start to end of the program.
+
+    ``modelled_seconds`` is the time that its CPU was busy by the timing model, ``guest_seconds``
+    what passed by the guest's clock. ``migrated_bytes`` are all that the kernel moved between
+    nodes, for whomever (pgmigrate_success in /proc/vmstat); ``demoted_bytes`` those that reclaim
+    took down (pgdemote_*), of the kernel's tiering alone. ``fast_share`` is the part of the
+    program's misses that the fast node served, ``fast_bytes`` what it could have of that node.
+    """
+
+    modelled_seconds: float
+    guest_seconds: float
+    migrated_bytes: int
+    demoted_bytes: int
+    fast_share: float
+    fast_bytes: int
+
+
+def run_trial(
+    stage: Stage, command: Command, start: Start, fast_bytes: int | None, dilation: float
+) -> Trial:
+    """Run a program with so much of the fast node, None: all; HmdError where it fails."""
+    try:
+        left = stage.preset.nodes[0].size
+        if fast_bytes is not None:
+            left = stage.cut(fast_bytes)
+        counted = stage.vmstat()
+        with stage.meter.dilated(dilation):
+            stage.machine.start_model()
+            before, began = stage.meter.read(), time.monotonic()
+            try:
+                stage.execute(command, start)
+                took, passed = time.monotonic() - began, stage.meter.read().since(before)
+            finally:
+                stage.machine.stop_model()
+        moved = {name: count - counted[name] for name, count in stage.vmstat().items()}
+    finally:
+        stage.uncut()
+    demoted = sum(count for name, count in moved.items() if name.startswith("pgdemote_"))
+    return Trial(
+        modelled_seconds=passed.busy_s,
+        guest_seconds=took,
+        migrated_bytes=moved["pgmigrate_success"] * _PAGE_BYTES,
+        demoted_bytes=demoted * _PAGE_BYTES,
+        fast_share=passed.fast_share,
+        fast_bytes=left,
+    )
