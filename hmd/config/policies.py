@@ -27,6 +27,7 @@ from hmd.config.units import (
 )
 from hmd.decide import registry
 from hmd.decide.knobs import About, Knob, Unit
+from hmd.errors import ConfigError
 
 AUTO: Final = "auto"
 """How a knob is written that is to be worked out from machine and heat."""
@@ -60,6 +61,19 @@ _FORMAT: Final[dict[Unit, Callable[[Any], str]]] = {
 def written(knob: Knob, value: float | None) -> str:
     """Return a knob's value as the configuration has it: with its unit, or ``auto``."""
     return AUTO if value is None else _FORMAT[knob.unit](value)
+
+
+def parsed(knob: Knob, text: str) -> float | None:
+    """Return the value that a text gives a knob; ConfigError where it is none."""
+    if knob.default is None and text == AUTO:
+        return None
+    try:
+        value = float(str(_PARSE[knob.unit](text)))
+    except ValueError:
+        raise ConfigError(f"{knob.key}: {text!r} is no value of it: {limits(knob)}") from None
+    if problem := knob.wrong(value):
+        raise ConfigError(f"{knob.key} must be {problem}, not {text}")
+    return knob.taken(value)
 
 
 def limits(knob: Knob) -> str:

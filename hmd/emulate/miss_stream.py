@@ -103,8 +103,12 @@ class MissStream:
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as columns:
                 found = {field.name: columns[field.name] for field in fields(cls)}
-        except (OSError, ValueError, KeyError, BadZipFile, EOFError) as error:
-            raise HmdError(f"{path}: no miss stream can be read from it: {error}") from error
+        except OSError as error:
+            raise HmdError(f"{path}: cannot be read: {error.strerror or error}") from error
+        except (ValueError, KeyError, AttributeError, BadZipFile, EOFError) as error:
+            raise HmdError(
+                f"{path} holds no recorded misses: make them with hmd simulate --record"
+            ) from error
         return cls(**found | {"user_pages": int(found["user_pages"])})
 
 

@@ -28,6 +28,7 @@ from hmd.machine.mappings import Access, MappingKind, Mappings
 from hmd.machine.pages import MoveFlags
 from hmd.machine.process import ProcessId, ProcessStat
 from hmd.machine.topology import Node, NodeMemory, Topology
+from hmd.simulate.baselines import first_rows
 
 PROGRAM: Final = ProcessId(1000, 1)
 FAST, SLOW = 0, 1
@@ -74,7 +75,7 @@ class SimulatedMachine:
         self._address = stream.page_address[:pages]
         self._places = [frames(stream, preset, np.full(pages, fast)) for fast in (True, False)]
         self._model_nodes = tiers_of(preset)
-        self._first_row = _first_rows(stream)
+        self._first_row = first_rows(stream)
         self._by_touch = np.argsort(self._first_row, kind="stable")
         self._node = np.full(pages, SLOW, np.int8)
         self.outcomes = MissOutcomes.empty(len(stream))
@@ -265,13 +266,6 @@ class SimulatedMachine:
         self._model.sleep(_PROGRAM_CPU, until_ps)
         after = self._model.counters(_PROGRAM_CPU)
         self._slept_ps += after.clock_ps - before.clock_ps - (after.busy_ps - before.busy_ps)
-
-
-def _first_rows(stream: MissStream) -> npt.NDArray[np.int64]:
-    """Return the row of each of the program's pages at which it is touched first."""
-    first = np.full(stream.pages, len(stream), np.int64)
-    np.minimum.at(first, stream.page, np.arange(len(stream)))
-    return first[: stream.user_pages]
 
 
 def _topology(preset: Preset, pages: tuple[int, int]) -> Topology:

@@ -1,0 +1,323 @@
+"""``hmd simulate``: what policies would do for a program, in virtual time."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hmd.cli.arguments import share, size
+from hmd.errors import Exit, UsageError
+
+if TYPE_CHECKING:
+    from hmd.cli.main import Subparsers
+    from hmd.decide.plan import Policy
+    from hmd.simulate.simulation import Simulated, SimulationSettings
+
+HEADROOM_BYTES = 64 << 10
+"""Kept free on the fast node where --set says nothing: the simulated machine has no other users."""
+
+DESCRIPTION = """\
+Run policies over a program whose cache misses were recorded, on a machine with so much fast memory,
+and tell how long the program would take: beside all memory fast and all slow, first touch,
+interleaving, and an oracle that knows the run beforehand and places pages once.
+
+The daemon's own heat, policies and mover run in virtual time; the clock is the timing model of the
+emulated machine, in which migrations take bandwidth and keep the program waiting for its pages. The
+same TRACE, settings and --seed give the same result.
+"""
+
+EXAMPLES = """\
+examples:
+  hmd simulate --record sort.misses -- /usr/bin/sort --parallel=1 /usr/share/dict/words
+  hmd simulate sort.misses                                the default policy, a quarter fast
+  hmd simulate sort.misses --policy benefit --policy age --fast 10%
+  hmd simulate sort.misses --fast 8MiB --preset dram-cxl --ticks
+  hmd simulate sort.misses --policy histogram --set hysteresis=1.1 --period 53
+  hmd simulate sort.misses --fast 25% --json --picture sort.png
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Register ``hmd simulate``."""
+    parser = subparsers.add_parser(
+        "simulate",
+        help="what policies would do for a recorded program",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        usage="%(prog)s TRACE [options]\n       %(prog)s --record TRACE -- COMMAND [ARGUMENT ...]",
+    )
+    parser.add_argument("trace", nargs="?", type=Path, metavar="TRACE", help="recorded misses")
+    parser.add_argument(
+        "--record",
+        type=Path,
+        metavar="TRACE",
+        help="record COMMAND's misses in the emulated machine; it runs twice, in /tmp, and must "
+        "end with 0",
+    )
+    parser.add_argument("command", nargs="*", metavar="COMMAND", help=argparse.SUPPRESS)
+    _add_machine(parser)
+    _add_daemon(parser)
+    output = parser.add_argument_group("output")
+    output.add_argument("--ticks", action="store_true", help="print each policy's ticks too")
+    output.add_argument("--json", action="store_true", help="print JSON, ticks too")
+    output.add_argument("--picture", type=Path, metavar="FILE", help="draw it (needs hmd[plot])")
+    parser.set_defaults(func=run)
+
+
+def _add_machine(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the machine")
+    group.add_argument("--preset", default="dram-pm", metavar="NAME|FILE", help="(dram-pm)")
+    group.add_argument(
+        "--fast",
+        default="25%",
+        metavar="SIZE|SHARE",
+        help="fast memory for the program, as 64MiB, or 25%% of its pages (25%%)",
+    )
+
+
+def _add_daemon(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the daemon, in modelled time")
+    group.add_argument(
+        "--policy", action="append", default=[], metavar="NAME", help="repeatable (the default)"
+    )
+    group.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help='a setting of "hmd policy show", for the policies that have it; repeatable',
+    )
+    group.add_argument(
+        "--tick", type=float, default=10.0, metavar="MS", help="milliseconds of a tick (10)"
+    )
+    group.add_argument(
+        "--delay",
+        type=float,
+        default=2.0,
+        metavar="MS",
+        help="milliseconds from a tick's samples to its first move (2)",
+    )
+    group.add_argument(
+        "--period", type=int, default=199, metavar="N", help="misses that a sample stands for (199)"
+    )
+    group.add_argument(
+        "--loss", type=share, default=0.0, metavar="SHARE", help="samples that are lost (0%%)"
+    )
+    group.add_argument("--seed", type=int, default=1, metavar="N", help="of the sampling (1)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Record, or simulate and print."""
+    if args.record is not None:
+        return _record(args)
+    if args.trace is None:
+        raise UsageError("name a TRACE, or record one with --record; see hmd simulate --help")
+    from hmd.emulate.miss_stream import PAGE_BYTES, MissStream
+    from hmd.emulate.preset import load
+    from hmd.simulate.baselines import baselines
+    from hmd.simulate.simulation import simulate
+
+    stream, preset = MissStream.read(args.trace), load(args.preset)
+    fast_pages = _fast_pages(args.fast, stream.user_pages)
+    policies = _policies(args)
+    settings = _settings(args)
+    with _Progress() as progress:
+        fixed = baselines(stream, preset, fast_pages, progress.say)
+        runs: dict[str, Simulated] = {}
+        for policy in policies:
+            progress.say(policy.name)
+            runs[policy.name] = simulate(stream, preset, fast_pages, policy, settings)
+    if args.picture is not None:
+        from hmd.simulate.picture import draw
+
+        told = f"{args.trace.name}, {fast_pages * PAGE_BYTES / 2**20:.1f} MiB of {preset.name} fast"
+        draw(runs, fixed, args.picture, told)
+    if args.json:
+        _print_json(args, stream.user_pages, fast_pages, fixed, runs)
+    else:
+        _print(args, stream.user_pages, fast_pages, fixed, runs)
+    return Exit.OK
+
+
+def _record(args: argparse.Namespace) -> int:
+    command = [*([str(args.trace)] if args.trace else []), *args.command]
+    if not command:
+        raise UsageError("--record TRACE takes a command: hmd simulate --record TRACE -- COMMAND")
+    from hmd.cli.output import format_bytes, format_count
+    from hmd.emulate.miss_stream import PAGE_BYTES
+    from hmd.simulate.recording import record_misses
+
+    with _Progress() as progress:
+        progress.say(f"recording {command[0]} in the emulated machine")
+        stream = record_misses(command)
+    stream.write(args.record)
+    used = format_bytes(stream.user_pages * PAGE_BYTES)
+    print(f"{args.record}: {format_count(len(stream))} misses, {used} of memory")
+    return Exit.OK
+
+
+class _Progress:
+    """A line on a terminal's stderr that says what is being done; nothing elsewhere."""
+
+    def __enter__(self) -> _Progress:
+        from rich.console import Console
+
+        self._status = Console(stderr=True).status("reading the trace")
+        self._status.start()
+        return self
+
+    def say(self, what: str) -> None:
+        """Tell what comes now."""
+        self._status.update(what)
+
+    def __exit__(self, *error: object) -> None:
+        self._status.stop()
+
+
+def _fast_pages(text: str, pages: int) -> int:
+    """Return how many pages are to be fast."""
+    from hmd.emulate.miss_stream import PAGE_BYTES
+
+    try:
+        wanted = round(share(text) * pages) if text.endswith("%") else size(text) // PAGE_BYTES
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"--fast: {error}") from None
+    if wanted < 1:
+        raise UsageError(f"--fast {text} is no page of 4 KiB: give the fast node more")
+    return min(wanted, pages)
+
+
+def _policies(args: argparse.Namespace) -> list[Policy]:
+    """Return the policies, each with those settings that it has."""
+    from hmd.config.policies import parsed
+    from hmd.decide import registry
+
+    given = {}
+    for text in args.set:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"--set {text}: write KEY=VALUE, as in --set confidence=2")
+        given[key] = value
+    names = list(dict.fromkeys(args.policy)) or [registry.DEFAULT]
+    known = {knob.key for name in names for knob in registry.about(name).knobs}
+    for key in given:
+        if key not in known:
+            known_ones = ", ".join(sorted(known)) or "no settings"
+            raise UsageError(f"--set {key}: {' and '.join(names)} can have {known_ones}")
+    policies = []
+    for name in names:
+        knobs = registry.about(name).knobs
+        values: dict[str, object] = {
+            knob.name: {"headroom": 0.0, "headroom_min": HEADROOM_BYTES}[knob.key]
+            for knob in knobs
+            if knob.key in ("headroom", "headroom_min")
+        }
+        values |= {knob.name: parsed(knob, given[knob.key]) for knob in knobs if knob.key in given}
+        policies.append(registry.make(name, values))
+    return policies
+
+
+def _settings(args: argparse.Namespace) -> SimulationSettings:
+    from hmd.simulate.pmu import Sampling
+    from hmd.simulate.simulation import SimulationSettings
+
+    for name, least in (("tick", 0.1), ("delay", 0.0), ("period", 1)):
+        if getattr(args, name) < least:
+            raise UsageError(f"--{name} must be at least {least:g}")
+    if args.loss >= 1 or args.loss < 0:
+        raise UsageError("--loss must be less than 100%")
+    return SimulationSettings(
+        tick_s=args.tick / 1e3,
+        delay_s=args.delay / 1e3,
+        sampling=Sampling(args.period, args.loss, args.seed),
+    )
+
+
+def _print_json(
+    args: argparse.Namespace,
+    pages: int,
+    fast_pages: int,
+    fixed: Mapping[str, float],
+    runs: Mapping[str, Simulated],
+) -> None:
+    from dataclasses import asdict
+
+    from hmd.cli.output import print_json
+    from hmd.emulate.miss_stream import PAGE_BYTES
+
+    policies: dict[str, Any] = {
+        name: {
+            "runtime_s": each.runtime_s,
+            "fast_share": each.fast_share,
+            "moved_bytes": each.moved_bytes,
+            "ticks": [asdict(tick) for tick in each.ticks],
+        }
+        for name, each in runs.items()
+    }
+    print_json(
+        {
+            "trace": str(args.trace),
+            "preset": args.preset,
+            "bytes": pages * PAGE_BYTES,
+            "fast_bytes": fast_pages * PAGE_BYTES,
+            "seed": args.seed,
+            "baselines_s": dict(fixed),
+            "policies": policies,
+        }
+    )
+
+
+def _print(
+    args: argparse.Namespace,
+    pages: int,
+    fast_pages: int,
+    fixed: Mapping[str, float],
+    runs: Mapping[str, Simulated],
+) -> None:
+    from hmd.cli.output import format_bytes, format_seconds, format_share, print_table
+    from hmd.emulate.miss_stream import PAGE_BYTES
+
+    fast, whole = format_bytes(fast_pages * PAGE_BYTES), format_bytes(pages * PAGE_BYTES)
+    print(f"{args.trace}: {whole}, of which {fast} fit on the fast node of {args.preset}")
+    first, oracle = fixed["first touch"], fixed["oracle"]
+
+    def compared(seconds: float) -> Sequence[str]:
+        return format_seconds(seconds), f"{first / seconds:.3f}", f"{oracle / seconds:.3f}"
+
+    rows = [(name, *compared(seconds), "", "") for name, seconds in fixed.items()]
+    rows += [
+        (
+            name,
+            *compared(each.runtime_s),
+            format_share(each.fast_share),
+            format_bytes(each.moved_bytes),
+        )
+        for name, each in runs.items()
+    ]
+    columns = ["runtime", "x first touch", "x oracle", "fast share", "moved"]
+    print_table(["", *columns], rows, right=columns)
+    if args.ticks:
+        for name, each in runs.items():
+            _print_ticks(name, each)
+
+
+def _print_ticks(name: str, run: Simulated) -> None:
+    from hmd.cli.output import format_bytes, format_count, format_seconds, format_share, print_table
+    from hmd.emulate.miss_stream import PAGE_BYTES
+
+    print(f"\n{name}, tick by tick")
+    columns = ["until", "misses", "fast share", "samples", "up", "down"]
+    rows = [
+        (
+            format_seconds(tick.end_s),
+            format_count(tick.fast_misses + tick.slow_misses),
+            format_share(tick.fast_share),
+            format_count(tick.samples),
+            format_bytes(tick.promoted_pages * PAGE_BYTES),
+            format_bytes(tick.demoted_pages * PAGE_BYTES),
+        )
+        for tick in run.ticks
+    ]
+    print_table(columns, rows, right=columns)

@@ -1,0 +1,90 @@
+"""hmd simulate, on a recorded program."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hmd.cli.main import main
+from hmd.emulate.miss_stream import MissStream
+from hmd.errors import Exit
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Random misses on 64 pages."""
+    count, pages = 20_000, 64
+    rng = np.random.default_rng(1)
+    stream = MissStream(
+        instructions=np.arange(count, dtype=np.uint64) * np.uint64(100),
+        paid_hits=np.zeros(count, np.uint32),
+        near_hits=np.zeros(count, np.uint32),
+        page=rng.integers(0, pages, count).astype(np.uint32),
+        line=rng.integers(0, 64, count).astype(np.uint8),
+        flags=np.zeros(count, np.uint8),
+        depends=np.ones(count, np.uint16),
+        page_address=np.arange(pages, dtype=np.uint64) * np.uint64(4096),
+        user_pages=pages,
+    )
+    path = tmp_path_factory.mktemp("traces") / "random.misses"
+    stream.write(path)
+    return path
+
+
+def test_people_get_a_table(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["simulate", str(trace), "--policy", "benefit", "--policy", "none", "--ticks"]
+    assert main([*words, "--tick", "1", "--fast", "50%"]) == Exit.OK
+    said = capsys.readouterr().out
+    for name in ("all fast", "all slow", "first touch", "interleaved once", "oracle", "benefit"):
+        assert name in said
+    assert "none, tick by tick" in said
+    assert "256.0 KiB, of which 128.0 KiB fit" in said
+
+
+def test_programs_get_json(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["simulate", str(trace), "--json", "--fast", "64KiB", "--policy", "histogram"]
+    assert main([*words, "--set", "headroom_min=4KiB", "--set", "confidence=2"]) == Exit.OK
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["bytes"], answer["fast_bytes"]) == (64 * 4096, 16 * 4096)
+    assert answer["baselines_s"]["all fast"] < answer["baselines_s"]["all slow"]
+    policy = answer["policies"]["histogram"]
+    assert sum(t["fast_misses"] + t["slow_misses"] for t in policy["ticks"]) == 20_000
+
+
+def test_a_picture_is_drawn(trace: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "run.png"
+    assert main(["simulate", str(trace), "--json", "--picture", str(picture)]) == Exit.OK
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        ([], Exit.USAGE, "name a TRACE"),
+        (["--record", "out"], Exit.USAGE, "takes a command"),
+        (["TRACE", "--fast", "8"], Exit.USAGE, "with its unit"),
+        (["TRACE", "--fast", "0%"], Exit.USAGE, "no page"),
+        (["TRACE", "--policy", "best"], Exit.CONFIG, "no policy 'best'"),
+        (["TRACE", "--set", "confidence"], Exit.USAGE, "KEY=VALUE"),
+        (["TRACE", "--set", "speed=1"], Exit.USAGE, "can have confidence"),
+        (["TRACE", "--set", "confidence=much"], Exit.CONFIG, "'much' is no value"),
+        (["TRACE", "--set", "confidence=99"], Exit.CONFIG, "at most 10"),
+        (["TRACE", "--tick", "0"], Exit.USAGE, "--tick must be"),
+        (["TRACE", "--loss", "100%"], Exit.USAGE, "less than 100%"),
+        ([__file__], Exit.FAILURE, "holds no recorded misses"),
+        (["/nowhere/at.all"], Exit.FAILURE, "cannot be read"),
+        (["--record", "out", "--", "/nowhere/at.all"], Exit.TARGET, "no command"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(
+    words: list[str], code: Exit, told: str, trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [str(trace) if word == "TRACE" else word for word in words]
+    assert main(["simulate", *given]) == code
+    said = capsys.readouterr().err
+    assert told in said
+    assert said.count("\n") == 1

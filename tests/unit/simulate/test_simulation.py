@@ -1,0 +1,94 @@
+"""Policies in virtual time: what they gain, tick by tick, and that a run can be repeated."""
+
+from __future__ import annotations
+
+import pytest
+
+from hmd.decide import registry
+from hmd.decide.plan import Policy
+from hmd.emulate.miss_stream import MissStream
+from hmd.emulate.preset import Preset
+from hmd.simulate.baselines import baselines
+from hmd.simulate.pmu import Sampling
+from hmd.simulate.simulation import Simulated, SimulationSettings, simulate
+
+from .conftest import HOT_PAGES
+
+FAST_PAGES = HOT_PAGES + 64
+SETTINGS = SimulationSettings(tick_s=0.004, delay_s=0.0005, sampling=Sampling(period=23))
+
+
+def policy(name: str) -> Policy:
+    has = {knob.name for knob in registry.about(name).knobs}
+    kept = {"headroom_fraction": 0.0, "headroom_bytes": 8 * 4096}
+    return registry.make(name, {key: value for key, value in kept.items() if key in has})
+
+
+def run(
+    name: str, stream: MissStream, preset: Preset, settings: SimulationSettings = SETTINGS
+) -> Simulated:
+    return simulate(stream, preset, FAST_PAGES, policy(name), settings)
+
+
+@pytest.fixture(scope="module")
+def fixed(settled: MissStream, preset: Preset) -> dict[str, float]:
+    return baselines(settled, preset, FAST_PAGES)
+
+
+def test_baselines_stand_in_their_order(fixed: dict[str, float]) -> None:
+    assert fixed["all fast"] < fixed["oracle"] < fixed["first touch"] < fixed["all slow"]
+    assert fixed["oracle"] < fixed["interleaved once"] < fixed["all slow"]
+
+
+def test_doing_nothing_is_first_touch(
+    settled: MissStream, preset: Preset, fixed: dict[str, float]
+) -> None:
+    none = run("none", settled, preset)
+    assert none.runtime_s == pytest.approx(fixed["first touch"], rel=1e-9)
+    assert none.moved_bytes == 0
+
+
+@pytest.mark.parametrize("name", ["histogram", "benefit"])
+def test_the_hot_set_is_found(
+    name: str, settled: MissStream, preset: Preset, fixed: dict[str, float]
+) -> None:
+    found = run(name, settled, preset)
+    assert found.runtime_s < 0.75 * fixed["first touch"]
+    assert found.runtime_s > fixed["oracle"]
+    assert found.ticks[-1].fast_share > 0.85 > 0.3 > found.ticks[0].fast_share
+
+
+@pytest.mark.parametrize("name", ["histogram", "benefit"])
+def test_a_hot_set_that_moves_is_followed(name: str, moving: MissStream, preset: Preset) -> None:
+    fixed = baselines(moving, preset, FAST_PAGES)
+    found = run(name, moving, preset)
+    assert found.runtime_s < fixed["oracle"]
+    assert found.ticks[-1].fast_share > 0.8
+
+
+def test_equal_settings_give_equal_runs(settled: MissStream, preset: Preset) -> None:
+    first, again = (run("benefit", settled, preset) for _ in range(2))
+    assert first == again
+    other = SimulationSettings(
+        tick_s=SETTINGS.tick_s, delay_s=SETTINGS.delay_s, sampling=Sampling(period=23, seed=2)
+    )
+    assert run("benefit", settled, preset, other) != first
+
+
+def test_ticks_add_up(settled: MissStream, preset: Preset) -> None:
+    found = run("histogram", settled, preset)
+    assert sum(t.fast_misses + t.slow_misses for t in found.ticks) == len(settled)
+    ends = [tick.end_s for tick in found.ticks]
+    assert ends == sorted(ends)
+    moved = sum(t.promoted_pages + t.demoted_pages for t in found.ticks) * 4096
+    assert found.moved_bytes == moved > 0
+    samples = sum(tick.samples for tick in found.ticks)
+    assert samples == pytest.approx(len(settled) / 23, rel=0.02)
+
+
+def test_lost_samples_are_lost(settled: MissStream, preset: Preset) -> None:
+    lossy = SimulationSettings(
+        tick_s=SETTINGS.tick_s, delay_s=SETTINGS.delay_s, sampling=Sampling(23, loss=0.9)
+    )
+    few, all_of_them = run("histogram", settled, preset, lossy), run("histogram", settled, preset)
+    assert 0 < sum(t.samples for t in few.ticks) < 0.2 * sum(t.samples for t in all_of_them.ticks)
