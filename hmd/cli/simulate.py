@@ -30,12 +30,12 @@ same TRACE, settings and --seed give the same result.
 
 EXAMPLES = """\
 examples:
-  hmd simulate --record sort.misses -- /usr/bin/sort --parallel=1 /usr/share/dict/words
-  hmd simulate sort.misses                                the default policy, a quarter fast
-  hmd simulate sort.misses --policy benefit --policy age --fast 10%
-  hmd simulate sort.misses --fast 8MiB --preset dram-cxl --ticks
-  hmd simulate sort.misses --policy histogram --set hysteresis=1.1 --period 53
-  hmd simulate sort.misses --fast 25% --json --picture sort.png
+  hmd simulate --record dict.misses -- python3 -c 'd = {n * 2654435761: n for n in range(200000)}'
+  hmd simulate dict.misses                                the default policy, a quarter fast
+  hmd simulate dict.misses --policy benefit --policy age --fast 10%
+  hmd simulate dict.misses --fast 8MiB --preset dram-cxl --ticks
+  hmd simulate dict.misses --policy histogram --set hysteresis=1.1 --period 53
+  hmd simulate dict.misses --fast 25% --json --picture dict.png
 """
 
 
