@@ -28,6 +28,7 @@ from hmd.estimate.interval import Interval, interval
 from hmd.estimate.layout import Layout
 from hmd.estimate.match import check
 from hmd.estimate.model import Coefficients, Model, Rows, Terms, build_model
+from hmd.estimate.oracle import Oracle, best_static, oracle
 from hmd.estimate.pages import PageIndex, index_pages
 from hmd.estimate.regions import Regions, find_regions
 from hmd.estimate.runs import Runs, TierSpeeds, side_by_side
@@ -43,6 +44,7 @@ __all__ = [
     "Interval",
     "Layout",
     "Model",
+    "Oracle",
     "PageIndex",
     "Phase",
     "PricedSchedule",
@@ -55,6 +57,7 @@ __all__ = [
     "Terms",
     "TierSpeeds",
     "Windows",
+    "best_static",
     "build_model",
     "by_phase",
     "by_region",
@@ -66,6 +69,7 @@ __all__ = [
     "interval",
     "isc22",
     "layout",
+    "oracle",
     "price_schedule",
     "read_layout",
     "read_schedule",
