@@ -1,8 +1,7 @@
 """What each target may have of the fastest tier, kept for every policy in one place.
 
 Takes what a policy wants, gives what is wanted within the limits; :mod:`hmd.decide.order` then
-keeps them at every single move. Costs nothing without limits, else a sort of the pages that
-change sides and about 50 ns a page.
+keeps them move by move. Costs nothing without limits, else about 0.3 µs a page.
 """
 
 from __future__ import annotations
@@ -106,7 +105,7 @@ class _Pages:
 
         ``amount`` of pages or a little more, but of no group more than its ``spare``.
         """
-        chosen = self.first(rows, self.key[rows], spare)
+        chosen = self._first(rows, self.key[rows], spare, amount)
         total = np.cumsum(self.size[chosen])
         chosen = chosen[: np.searchsorted(total, amount) + 1] if amount > 0 else chosen[:0]
         self.tier[chosen] = np.maximum(self.here[chosen], 1)
@@ -117,20 +116,32 @@ class _Pages:
 
         No more than ``amount`` of pages, and of no group more than its ``spare``.
         """
-        chosen = self.first(rows, -self.key[rows], spare)
+        chosen = self._first(rows, -self.key[rows], spare, amount)
         chosen = chosen[np.cumsum(self.size[chosen]) <= amount]
         self.tier[chosen] = 0
         self.must[chosen] = False
         return chosen
 
-    def first(self, rows: Rows, order: npt.NDArray[np.float32], most: Sums) -> Rows:
-        """Return rows in an order, of each group as many as do not exceed ``most`` pages."""
-        rows = rows[np.argsort(order, kind="stable")]
-        within = np.zeros(len(rows), np.bool_)
-        for group in np.unique(self.group[rows]).tolist():
-            mine = np.flatnonzero(self.group[rows] == group)
-            within[mine] = np.cumsum(self.size[rows[mine]]) <= most[group]
-        return rows[within]
+    def _first(self, rows: Rows, order: npt.NDArray[np.float32], most: Sums, amount: int) -> Rows:
+        """Return rows in an order, of each group as many as do not exceed ``most`` pages.
+
+        No more than ``amount`` of pages needs; only so many are sorted.
+        """
+        found, places = [], []
+        group = self.group[rows]
+        for one in np.unique(group).tolist():
+            mine = np.flatnonzero(group == one)
+            # A row has one page at least.
+            enough = int(max(min(amount, most[one]), 0)) + 1
+            if enough < len(mine):
+                mine = mine[np.argpartition(order[mine], enough)[:enough]]
+            mine = mine[np.argsort(order[mine], kind="stable")]
+            mine = mine[np.cumsum(self.size[rows[mine]]) <= most[one]]
+            found.append(rows[mine])
+            places.append(order[mine])
+        if not found:
+            return rows[:0]
+        return np.concatenate(found)[np.argsort(np.concatenate(places), kind="stable")]
 
 
 def within_limits(
