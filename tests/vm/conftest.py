@@ -1,8 +1,9 @@
 """One boot of the emulated machine, shared by all tests of a session.
 
-Two nodes of 640 MiB, two CPUs on node 0, none on node 1. The guest sees this checkout and its
-virtual environment; it may write in ``machine_share`` (the same path inside and outside).
-numba's code is compiled on the host for a CPU that the guest has too, and found by the guest.
+Two nodes of 640 MiB, two CPUs on node 0, none on node 1; room for recorded misses, of which only
+what is recorded takes memory. The guest sees this checkout and its virtual environment; it may
+write in ``machine_share`` (the same path inside and outside). numba's code is compiled on the
+host for a CPU that the guest has too, and found by the guest.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from hmd.emulate.kernel_cache import guest_environment, warm_kernels
 from hmd.emulate.preset import load
 
 CHECKOUT = Path(__file__).parents[2]
+RECORDING_BYTES = 1 << 30
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -42,7 +44,7 @@ def machine(machine_share: Path) -> Iterator[Machine]:
     preset = with_nodes(load("dram-pm"), ["size=640MiB,cpus=0-1", "size=640MiB"])
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     warm_kernels()
-    with Machine(preset, share=[machine_share]) as machine:
+    with Machine(preset, share=[machine_share], recording_bytes=RECORDING_BYTES) as machine:
         yield machine
 
 
@@ -63,6 +65,12 @@ class Python:
 def guest_python(machine: Machine) -> Python:
     """Run a Python program in the guest and get what it prints, parsed."""
     return Python(machine)
+
+
+@pytest.fixture(scope="session")
+def guest_environ() -> dict[str, str]:
+    """The environment of commands in the guest."""
+    return environment()
 
 
 def environment() -> dict[str, str]:

@@ -1,0 +1,64 @@
+"""How much of a program's heat each sampler finds, in the emulated machine: build/samplers.json.
+
+    python bench/suite/samplers.py [SECONDS]        each sampler samples for so long (60)
+
+Prints the table of docs/samplers.md. Takes some 12 minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from hmd.emulate.boot import Machine
+from hmd.emulate.flags import with_nodes
+from hmd.emulate.kernel_cache import guest_environment
+from hmd.emulate.preset import load
+from hmd.emulate.suite.samplers import Found, compare
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+OUT = CHECKOUT / "build/samplers.json"
+RECORDING_BYTES = 2 << 30
+
+
+def main(seconds: float) -> None:
+    """Boot, compare, print and write."""
+    preset = with_nodes(load("dram-pm"), ["size=640MiB,cpus=0-1", "size=640MiB"])
+    env = {**os.environ, **guest_environment(), "PYTHONDONTWRITEBYTECODE": "1"}
+    found: list[Found] = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Machine(preset, share=[Path(folder)], recording_bytes=RECORDING_BYTES) as machine,
+    ):
+        print(HEAD)
+        for one in compare(machine, Path(folder), seconds, CHECKOUT, env):
+            found.append(one)
+            print(line(one), flush=True)
+    OUT.parent.mkdir(exist_ok=True)
+    OUT.write_text(json.dumps({"samplers": [asdict(one) for one in found]}, indent=1) + "\n")
+
+
+HEAD = """\
+| sampler | period | rank correlation | hot memory found | misses covered | CPU | kernel | rows |
+|---|---|---|---|---|---|---|---|"""
+
+
+def line(found: Found) -> str:
+    """Return a row of the table."""
+    cells = (
+        found.sampler,
+        str(found.period),
+        f"{found.correlation:.2f}",
+        *(f"{x:.0%}" for x in (found.hot_found, found.misses_covered)),
+        *(f"{x:.0%}" for x in (found.cpu, found.kernel_cpu)),
+        f"{found.rows:,}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]) if len(sys.argv) > 1 else 60.0)

@@ -1,0 +1,90 @@
+"""In the guest: sample a process by one sampler after another, and write what each page had.
+
+    sample_pages.py PID SECONDS FOLDER NAME:PERIOD...
+
+Writes FOLDER/NAME:PERIOD.npz: ``page`` (its number), ``heat`` (accesses told of it), ``cpu_s``
+(this process's CPU time while it sampled), ``kernel_cpu_s`` (that of the kernel's thread),
+``elapsed_s`` and ``rows``. Reads once a second, as the daemon does. Says ``ready`` before each
+sampler's time and ``sampled`` after it, goes on at a line of input, and says ``written`` when the
+file is.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from hmd.machine.process import PAGE_BYTES, identify
+from hmd.sample.choose import SamplerName, SampleSettings, open_sampler
+from hmd.sample.sampler import Sampler
+
+TICK_S = 1.0
+WARM_UP_TICKS = 5
+
+
+def main(pid: int, seconds: float, folder: Path, samplers: Sequence[str]) -> None:
+    """Sample and write."""
+    process = identify(pid)
+    if process is None:
+        raise SystemExit(f"no process {pid}")
+    for each in samplers:
+        name, _, period = each.partition(":")
+        settings = SampleSettings(cast(SamplerName, name), int(period))
+        sampler = open_sampler(settings).sampler
+        try:
+            sampler.track([process])
+            # What is done for the first time takes long, and DAMON finds its regions.
+            for _ in range(WARM_UP_TICKS):
+                time.sleep(TICK_S)
+                sampler.read()
+            ask("ready")
+            found = sample(sampler, seconds)
+            ask("sampled")
+        finally:
+            sampler.close()
+        np.savez(folder / f"{each}.npz", allow_pickle=False, **found)
+        say("written")
+
+
+def ask(word: str) -> None:
+    """Say a word, and wait to be told to go on."""
+    say(word)
+    sys.stdin.readline()
+
+
+def say(word: str) -> None:
+    """Say a word."""
+    sys.stdout.write(f"{word}\n")
+    sys.stdout.flush()
+
+
+def sample(sampler: Sampler, seconds: float) -> dict[str, Any]:
+    """Return what was told of each page in so many seconds, and what that cost."""
+    sampler.read()
+    begun_s, begun_cpu_s, kernel_s = time.monotonic(), time.process_time(), sampler.outside_cpu_s
+    pages, heat = [], []
+    while time.monotonic() - begun_s < seconds:
+        time.sleep(TICK_S)
+        batch = sampler.read()
+        pages.append(batch.address // np.uint64(PAGE_BYTES))
+        heat.append(batch.period)
+    cpu_s, kernel_cpu_s = time.process_time() - begun_cpu_s, sampler.outside_cpu_s - kernel_s
+    elapsed_s = time.monotonic() - begun_s
+    page, row = np.unique(np.concatenate(pages), return_inverse=True)
+    return {
+        "page": page,
+        "heat": np.bincount(row, weights=np.concatenate(heat), minlength=len(page)),
+        "cpu_s": cpu_s,
+        "kernel_cpu_s": kernel_cpu_s,
+        "elapsed_s": elapsed_s,
+        "rows": len(row),
+    }
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:])

@@ -1,0 +1,260 @@
+"""How much of a program's heat each sampler finds, against every miss that the plugin recorded.
+
+Takes a running machine with room for a recording; runs ``workloads/graded.c`` alone on a CPU, and
+one sampler after another from the other CPU. Gives for each the rank correlation of pages' told
+and true heat, the share of truly hot memory among as much that it calls hottest, and its cost.
+A sampler takes as long as is asked for, and some seconds to warm up.
+
+``workloads/flush_tlb.c`` runs beside the program, because samplers by accessed bits rest on a TLB
+that forgets.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.emulate.assets import compile_static
+from hmd.emulate.boot import Machine
+from hmd.emulate.miss_stream import PAGE_BYTES, read_recording
+from hmd.errors import HmdError
+from hmd.sample.choose import SamplerName
+
+PROGRAM_CPU = 1
+SERVICE_CPU = 0
+FOOTPRINT_MIB = 32
+BLOCK_KIB = 256
+FLUSH_US = 10_000
+HOT_SHARE = 0.25
+Case = tuple[SamplerName, int]
+"""A sampler, and its period."""
+CASES: tuple[Case, ...] = (
+    ("emulated", 97),
+    ("emulated", 997),
+    ("damon", 40),
+    ("damon", 160),
+    ("softdirty", 1),
+    ("faults", 1),
+)
+"""Samplers that the guest's kernel has, and periods that suit a machine so slow."""
+
+_WORKLOADS = Path(__file__).parents[1] / "workloads"
+_SAMPLE = Path(__file__).with_name("sample_pages.py")
+_START_S = 300.0
+_Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a sampler found.
+
+    ``correlation`` is Spearman's of told and true heat over all pages, 0 where all are told alike;
+    ``hot_found`` the share of the truly hottest quarter among as many that it calls hottest, by
+    chance where it calls many alike; ``misses_covered`` the share of misses on those, of what the
+    truly hottest have. ``cpu`` and ``kernel_cpu`` are CPU seconds a second in the guest, of the
+    reader and of the kernel's thread.
+    """
+
+    sampler: str
+    period: int
+    rows: int
+    pages: int
+    correlation: float
+    hot_found: float
+    misses_covered: float
+    cpu: float
+    kernel_cpu: float
+    seconds: float
+    misses: int
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The running program: its pid in the guest, and its memory."""
+
+    pid: int
+    first_page: int
+    pages: int
+
+
+def compare(
+    machine: Machine,
+    share: Path,
+    seconds: float,
+    checkout: Path,
+    env: dict[str, str],
+    cases: Sequence[Case] = CASES,
+) -> Iterator[Found]:
+    """Yield what each sampler finds in so many seconds of the guest's clock.
+
+    ``share`` is a folder that the guest may write, ``env`` the environment of its Python.
+    """
+    with program(machine) as running:
+        words = [str(running.pid), str(seconds), str(share)]
+        asked = [f"{name}:{period}" for name, period in cases]
+        guest = _Guest(machine, [*words, *asked], checkout, env)
+        try:
+            for case, told in zip(cases, asked, strict=True):
+                guest.expect("ready", _START_S)
+                # Python starts and warms up with the model off, which takes a tenth of the time.
+                machine.start_model()
+                with machine.record_misses(PROGRAM_CPU) as path:
+                    guest.go_on()
+                    guest.expect("sampled", seconds * 2 + _START_S)
+                    count = machine.shared.recorded
+                machine.stop_model()
+                guest.go_on()
+                guest.expect("written", _START_S)
+                yield _found(case, running, _truth(running, path, count), share / f"{told}.npz")
+            guest.end()
+        finally:
+            guest.kill()
+
+
+class _Guest:
+    """The Python in the guest that samples, and what it says."""
+
+    def __init__(
+        self, machine: Machine, words: Sequence[str], checkout: Path, env: dict[str, str]
+    ) -> None:
+        self._said: queue.Queue[str] = queue.Queue()
+        self._line = b""
+        self._wrong = bytearray()
+        self._job = machine.start(
+            ["taskset", "-c", str(SERVICE_CPU), sys.executable, str(_SAMPLE), *words],
+            cwd=checkout,
+            env=env,
+            stdin=True,
+            stdout=self._listen,
+            stderr=self._wrong.extend,
+        )
+
+    def _listen(self, data: bytes) -> None:
+        *lines, self._line = (self._line + data).split(b"\n")
+        for line in lines:
+            self._said.put(line.decode())
+
+    def expect(self, word: str, timeout_s: float) -> None:
+        """Wait until it says a word; raises ``HmdError`` where it does not."""
+        try:
+            said = self._said.get(timeout=timeout_s)
+        except queue.Empty:
+            said = "nothing"
+        if said != word:
+            wrong = self._wrong.decode(errors="replace").strip()
+            raise HmdError(f"sampling in the guest said {said}, not {word}: {wrong}")
+
+    def go_on(self) -> None:
+        """Let it go on."""
+        self._job.write(b"\n")
+
+    def end(self) -> None:
+        """Wait until it has ended by itself."""
+        if self._job.wait(_START_S):
+            raise HmdError(f"sampling in the guest failed: {self._wrong.decode(errors='replace')}")
+
+    def kill(self) -> None:
+        """End it."""
+        self._job.kill()
+        self._job.wait(_START_S)
+
+
+@contextmanager
+def program(machine: Machine) -> Iterator[Program]:
+    """Run the program on its CPU, and what flushes that CPU's TLB."""
+    ready, said = threading.Event(), bytearray()
+
+    def listen(data: bytes) -> None:
+        said.extend(data)
+        if b"\n" in said:
+            ready.set()
+
+    on_cpu = ["taskset", "-c", str(PROGRAM_CPU)]
+    graded = str(compile_static(_WORKLOADS / "graded.c"))
+    flush = str(compile_static(_WORKLOADS / "flush_tlb.c"))
+    job = machine.start(
+        [*on_cpu, graded, str(FOOTPRINT_MIB), str(BLOCK_KIB)], stdout=listen, stderr=said.extend
+    )
+    beside = machine.start([*on_cpu, flush, str(FLUSH_US)], stdout=said.extend, stderr=said.extend)
+    try:
+        if not ready.wait(_START_S):
+            raise HmdError(f"graded did not get ready: {said.decode(errors='replace')}")
+        told = json.loads(said)
+        yield Program(told["pid"], told["start"] // PAGE_BYTES, told["bytes"] // PAGE_BYTES)
+    finally:
+        for each in (job, beside):
+            each.kill()
+            each.wait(30)
+
+
+def _truth(program: Program, path: Path, count: int) -> _Floats:
+    """Return the misses on each page of the program."""
+    stream = read_recording(path, count).stream
+    page = stream.page_address[stream.page[stream.sampled()]] // np.uint64(PAGE_BYTES)
+    return _by_page(program, page, np.ones(len(page)))
+
+
+def _by_page(program: Program, page: npt.NDArray[np.uint64], weight: _Floats) -> _Floats:
+    place = page.astype(np.int64) - program.first_page
+    inside = (place >= 0) & (place < program.pages)
+    sums = np.bincount(place[inside], weights=weight[inside], minlength=program.pages)
+    return sums.astype(np.float64)
+
+
+def _found(case: Case, program: Program, truth: _Floats, path: Path) -> Found:
+    with np.load(path, allow_pickle=False) as told:
+        heat = _by_page(program, told["page"], told["heat"])
+        rows, elapsed_s = int(told["rows"]), float(told["elapsed_s"])
+        cpu_s, kernel_cpu_s = float(told["cpu_s"]), float(told["kernel_cpu_s"])
+    hot_found, covered = hottest(heat, truth, HOT_SHARE)
+    return Found(
+        sampler=case[0],
+        period=case[1],
+        rows=rows,
+        pages=int(np.count_nonzero(heat)),
+        correlation=rank_correlation(heat, truth),
+        hot_found=hot_found,
+        misses_covered=covered,
+        cpu=cpu_s / elapsed_s,
+        kernel_cpu=kernel_cpu_s / elapsed_s,
+        seconds=elapsed_s,
+        misses=int(truth.sum()),
+    )
+
+
+def rank_correlation(a: _Floats, b: _Floats) -> float:
+    """Return Spearman's rank correlation, ties by their mean rank; 0 where one is constant."""
+    x, y = _ranks(a), _ranks(b)
+    x, y = x - x.mean(), y - y.mean()
+    scale = float(np.sqrt((x @ x) * (y @ y)))
+    return float(x @ y) / scale if scale else 0.0
+
+
+def _ranks(values: _Floats) -> _Floats:
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    mean = np.cumsum(count) - (count - 1) / 2
+    ranks: _Floats = mean[place]
+    return ranks
+
+
+def hottest(told: _Floats, true: _Floats, share: float) -> tuple[float, float]:
+    """Return the share of the truly hottest pages found, and of their misses covered.
+
+    Of pages that are told alike at the border each counts by the chance that it is taken.
+    """
+    count = round(share * len(true))
+    best = np.argsort(-true, kind="stable")[:count]
+    border = np.sort(told)[::-1][count - 1]
+    alike = told == border
+    taken: _Floats = np.where(told > border, 1.0, 0.0)
+    taken[alike] = (count - taken.sum()) / np.count_nonzero(alike)
+    return float(taken[best].sum() / count), float(taken @ true / max(1.0, true[best].sum()))
