@@ -113,7 +113,7 @@ def test_a_stream_survives_the_disk(tmp_path: Path) -> None:
         assert np.array_equal(ours, theirs)
     assert read.user_pages == 1
     (tmp_path / "s.npz").write_bytes(b"no archive")
-    with pytest.raises(HmdError, match="no miss stream"):
+    with pytest.raises(HmdError, match="holds no recorded misses"):
         MissStream.read(tmp_path / "s.npz")
 
 
