@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -64,6 +65,7 @@ def _advice(code: int) -> str:
 
 
 Write = Callable[[Path, str], None]
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,34 +105,43 @@ class Regions:
 
 
 class Kdamonds:
-    """The kdamonds of this machine. ``write`` writes a pseudo file; raises OSError."""
+    """The kdamonds of this machine.
 
-    def __init__(self, sysfs: Path, write: Write = write_text) -> None:
+    ``write`` writes a pseudo file, or raises OSError; it is called again for ``busy_s`` while that
+    is EBUSY.
+    """
+
+    def __init__(self, sysfs: Path, write: Write = write_text, busy_s: float = BUSY_S) -> None:
         self.path = sysfs / KDAMONDS
         self._write = write
+        self._busy_s = busy_s
 
     @property
     def count(self) -> int | None:
         """How many are set up, None where this kernel has no DAMON."""
         return read_int(self.path / "nr_kdamonds")
 
-    def running(self) -> dict[int, int]:
-        """Return the thread of each kdamond that is on."""
-        threads = {i: read_int(self.path / f"{i}/pid") or -1 for i in range(self.count or 0)}
-        return {i: pid for i, pid in threads.items() if self.is_on(i)}
+    def running(self) -> dict[int, int | None]:
+        """Return the thread of each kdamond that is on, None of one that is too busy to say."""
+        return {i: self._thread(i, _STATE_S) for i in range(self.count or 0) if self.is_on(i)}
 
     def is_on(self, index: int) -> bool:
         """Return True while a kdamond runs, and where it is too busy to say."""
-        deadline = time.monotonic() + _STATE_S
-        while True:
-            try:
-                return read_text(self.path / f"{index}/state") == "on"
-            except OSError as error:
-                if error.errno != errno.EBUSY:
-                    raise
-            if time.monotonic() >= deadline:
-                return True
-            time.sleep(_RETRY_S)
+        try:
+            return self._read(f"{index}/state", _STATE_S) == "on"
+        except DamonError:
+            return True
+
+    def thread(self, index: int) -> int | None:
+        """Return the pid of a kdamond's thread, None where it has none or is too busy to say."""
+        return self._thread(index, self._busy_s)
+
+    def _thread(self, index: int, busy_s: float) -> int | None:
+        try:
+            pid = int(self._read(f"{index}/pid", busy_s) or -1)
+        except DamonError:
+            return None
+        return pid if pid > 0 else None
 
     def configured(self) -> bool:
         """Return True where somebody has set up what a kdamond is to do."""
@@ -139,7 +150,7 @@ class Kdamonds:
 
     def set_count(self, count: int) -> None:
         """Make so many kdamonds anew: whatever was set up is gone. Raises DamonError."""
-        self.write("nr_kdamonds", count, busy_s=0.0)
+        self.write("nr_kdamonds", count)
 
     def identity(self, index: int) -> int | None:
         """Return a number that this kdamond's directory has and none after it."""
@@ -153,7 +164,7 @@ class Kdamonds:
     def switch_off(self, index: int) -> None:
         """Stop a kdamond, whoever's; one that is off stays so. Raises DamonError."""
         # It may end by itself meanwhile, with its last target.
-        deadline = time.monotonic() + BUSY_S
+        deadline = time.monotonic() + self._busy_s
         while self.is_on(index):
             try:
                 self.write(f"{index}/state", "off")
@@ -163,26 +174,40 @@ class Kdamonds:
             if time.monotonic() > deadline:
                 raise DamonError(errno.EBUSY, f"kdamond {index} does not stop")
 
-    def write(self, name: str, value: object, busy_s: float = BUSY_S) -> None:
+    def write(self, name: str, value: object) -> None:
         """Write a file below ``kdamonds``, again while it is busy. Raises DamonError."""
-        deadline = time.monotonic() + busy_s
-        while True:
-            try:
-                return self._write(self.path / name, str(value))
-            except OSError as error:
-                code = error.errno or errno.EIO
-                if code != errno.EBUSY or time.monotonic() >= deadline:
-                    raise DamonError(code, f"{name} = {value}") from None
-            time.sleep(_RETRY_S)
+        path, text = self.path / name, str(value)
+        _while_busy(lambda: self._write(path, text), self._busy_s, f"{name} = {text}")
+
+    def _read(self, name: str, busy_s: float) -> str | None:
+        return _while_busy(lambda: read_text(self.path / name), busy_s, name)
+
+
+def _while_busy(ask: Callable[[], Answer], busy_s: float, what: str) -> Answer:
+    """Return the answer, asked for again while it is EBUSY. Raises DamonError."""
+    deadline = time.monotonic() + busy_s
+    while True:
+        try:
+            return ask()
+        except OSError as error:
+            code = error.errno or errno.EIO
+            if code != errno.EBUSY or time.monotonic() >= deadline:
+                raise DamonError(code, what) from None
+        time.sleep(_RETRY_S)
 
 
 class Kdamond:
-    """The first kdamond, which is ours: one context, a target and a scheme a process."""
+    """The first kdamond, which is ours: one context, a target and a scheme a process.
+
+    What another does with it while it is off is left alone.
+    """
 
     def __init__(self, kdamonds: Kdamonds, proc: Path = PROC) -> None:
         self._all = kdamonds
         self._proc = proc
         self._folder = kdamonds.path / "0/contexts/0"
+        self._identity = kdamonds.identity(0)
+        self._pid: int | None = None
         self._thread: ProcessId | None = None
         self._ticks = 0
         self._past_ticks = 0
@@ -191,7 +216,7 @@ class Kdamond:
     @property
     def running(self) -> bool:
         """True while it monitors; it ends by itself with its last target."""
-        return self._all.is_on(0)
+        return self._pid is not None and self._all.is_on(0) and self._all.thread(0) == self._pid
 
     @property
     def cpu_s(self) -> float:
@@ -205,9 +230,12 @@ class Kdamond:
     def start(self, pids: Sequence[int], monitoring: Monitoring) -> None:
         """Monitor these processes and no others; regions are found anew.
 
-        Raises DamonError, EINVAL also where one of them has gone.
+        Raises DamonError: EINVAL also where one of them has gone, EBUSY where the kdamond has
+        become another's.
         """
         self.stop()
+        if self._all.is_on(0) or self._all.identity(0) != self._identity:
+            raise DamonError(errno.EBUSY, "the kdamond of hmd has been taken")
         write = self._all.write
         write("0/contexts/nr_contexts", 1)
         context = "0/contexts/0"
@@ -226,8 +254,9 @@ class Kdamond:
             self._tell_accessed(f"{context}/schemes/{index}", index)
         write("0/state", "on")
         self._targets = len(pids)
-        thread = read_int(self._all.path / "0/pid")
-        self._thread = identify(thread, self._proc) if thread and thread > 0 else None
+        self._pid = self._all.thread(0)
+        # In a container /proc may not show it.
+        self._thread = identify(self._pid, self._proc) if self._pid else None
 
     def _tell_accessed(self, scheme: str, target: int) -> None:
         """Let a scheme take all regions of one target that were accessed, to do nothing."""
@@ -248,8 +277,9 @@ class Kdamond:
     def stop(self) -> None:
         """Stop monitoring. Raises DamonError."""
         self._past_ticks = round(self.cpu_s * _TICKS_A_SECOND)
-        self._thread, self._ticks = None, 0
-        self._all.switch_off(0)
+        if self.running:
+            self._all.switch_off(0)
+        self._pid, self._thread, self._ticks = None, None, 0
 
     def look(self) -> list[Regions] | None:
         """Return the regions of each target that were accessed in the aggregation that ends now.

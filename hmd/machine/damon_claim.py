@@ -57,17 +57,18 @@ class DamonClaim:
             stop_left(kdamonds, self._fd)
             _refuse_others(kdamonds)
             kdamonds.set_count(1)
-            noted = {"pid": os.getpid(), "kdamond": kdamonds.identity(0)}
+            self._identity = kdamonds.identity(0)
+            noted = {"pid": os.getpid(), "kdamond": self._identity}
             os.pwrite(self._fd, json.dumps(noted).encode().ljust(_NOTE_BYTES), 0)
         except BaseException:
             os.close(self._fd)
             raise
 
     def release(self) -> None:
-        """Stop the kdamond and take it away. Called once."""
+        """Take the kdamond away, unless another has it by now. Called once, when it is off."""
         try:
-            self._kdamonds.switch_off(0)
-            self._kdamonds.set_count(0)
+            if self._kdamonds.identity(0) == self._identity and not self._kdamonds.is_on(0):
+                self._kdamonds.set_count(0)
             os.ftruncate(self._fd, 0)
         finally:
             os.close(self._fd)
@@ -175,7 +176,9 @@ def damon_finding(sysfs: Path, note: Path = NOTE) -> Finding:
 
 def _others(kdamonds: Kdamonds) -> str:
     """Return who uses DAMON, in words; empty where nobody does."""
-    running = [f"kdamond {i} (pid {pid})" for i, pid in kdamonds.running().items()]
+    running = [
+        f"kdamond {i}" + (f" (pid {pid})" if pid else "") for i, pid in kdamonds.running().items()
+    ]
     if running:
         return f"in use by another: {', '.join(running)}"
     return "set up by another, and off" if kdamonds.configured() else ""

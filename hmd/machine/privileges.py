@@ -28,6 +28,7 @@ _FEW_FILES = 4096
 class Capability(IntEnum):
     """The capabilities that hmd has a use for (linux/capability.h)."""
 
+    DAC_OVERRIDE = 1
     DAC_READ_SEARCH = 2
     IPC_LOCK = 14
     SYS_PTRACE = 19

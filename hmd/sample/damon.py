@@ -64,6 +64,7 @@ def open_damon(
         kdamond.start([os.getpid()], monitoring(period))
         kdamond.stop()
     except BaseException:
+        kdamond.stop()
         claim.release()
         raise
     return DamonSampler(claim, kdamond, period, proc, clock)
@@ -201,5 +202,6 @@ class DamonSampler:
             if self._thread is not None:
                 self._watch.stop()  # a look that waits returns
                 self._thread.join()
+                self._watch.stop()  # what it may have started meanwhile
         finally:
             self._claim.release()

@@ -21,7 +21,7 @@ SETTINGS = Monitoring(sample_us=5000, aggregation_us=100_000, update_us=1_000_00
 
 @pytest.fixture
 def kdamonds(damon_kernel: Any) -> Kdamonds:
-    return Kdamonds(damon_kernel.sysfs, damon_kernel.write)
+    return Kdamonds(damon_kernel.sysfs, damon_kernel.write, busy_s=0.5)
 
 
 @pytest.fixture
@@ -97,8 +97,25 @@ def test_an_exclusive_user_is_named(damon_kernel: Any, kdamonds: Kdamonds) -> No
     kdamonds.set_count(1)
     damon_kernel.exclusive = True
     with pytest.raises(DamonError, match="damon_reclaim") as caught:
-        kdamonds.write("0/state", "on", busy_s=0.0)
+        kdamonds.write("0/state", "on")
     assert caught.value.errno == errno.EBUSY
+
+
+def test_what_another_makes_of_it_meanwhile_is_left_alone(
+    damon_kernel: Any, kdamonds: Kdamonds, note: Path
+) -> None:
+    """Ours has ended with its last target, and somebody starts one in its place."""
+    claim = DamonClaim(kdamonds, note)
+    kdamond = Kdamond(kdamonds)
+    kdamond.start([os.getpid()], SETTINGS)
+    (damon_kernel.path / "0/pid").write_text("1\n")
+    assert not kdamond.running
+    kdamond.stop()
+    with pytest.raises(DamonError, match="taken") as caught:
+        kdamond.start([os.getpid()], SETTINGS)
+    assert caught.value.errno == errno.EBUSY
+    claim.release()
+    assert damon_kernel.on()
 
 
 def test_cpu_time_is_kept_when_it_stops(kdamonds: Kdamonds) -> None:

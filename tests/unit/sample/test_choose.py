@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from hmd.errors import MissingError
+from hmd.machine.damon import Kdamonds
 from hmd.sample.choose import SampleSettings, available, open_sampler
+from hmd.sample.damon import open_damon
 
 pytestmark = pytest.mark.root
 
@@ -65,6 +67,32 @@ def test_hardware_that_the_kernel_lacks_falls_back_too(tmp_path: Path) -> None:
     chosen = open_sampler(SampleSettings(), machine / "proc", machine / "sys")
     chosen.sampler.close()
     assert chosen.sampler.name in ("faults", "pmu")
+
+
+def test_there_is_one_damon_and_an_open_sampler_of_it_goes_on(
+    damon_kernel: Any, tmp_path: Path
+) -> None:
+    kdamonds = Kdamonds(damon_kernel.sysfs, damon_kernel.write)
+    first = open_damon(20, note=tmp_path / "note", kdamonds=kdamonds)
+    sysfs = without_pmu(damon_kernel.sysfs)
+    found = open_sampler(SampleSettings(sampler="damon", period=40), sysfs=sysfs, before=first)
+    assert found.sampler is first
+    assert first.period == 40
+    open_sampler(SampleSettings(sampler="damon"), sysfs=sysfs, before=first)
+    assert first.period == 40
+    first.close()
+
+
+@pytest.mark.parametrize("asked", ["auto", "softdirty"])
+def test_soft_dirty_bits_are_never_taken_unasked(asked: Any, tmp_path: Path) -> None:
+    """Not even where nothing else works: here, perf events are those of no CPU at all."""
+    proc, sysfs = tmp_path / "proc", tmp_path / "sys"
+    for folder in (proc, sysfs / "devices/system/cpu"):
+        folder.mkdir(parents=True)
+    (sysfs / "devices/system/cpu/online").write_text("4095\n")
+    with pytest.raises(MissingError) as caught:
+        open_sampler(SampleSettings(sampler=asked), proc, sysfs)
+    assert ("soft-dirty" in str(caught.value)) == (asked == "softdirty")
 
 
 def test_what_is_available_is_what_opens(emulated_memory: Any) -> None:

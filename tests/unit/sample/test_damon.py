@@ -22,7 +22,7 @@ pytestmark = pytest.mark.root
 
 @pytest.fixture
 def kdamonds(damon_kernel: Any) -> Kdamonds:
-    return Kdamonds(damon_kernel.sysfs, damon_kernel.write)
+    return Kdamonds(damon_kernel.sysfs, damon_kernel.write, busy_s=0.5)
 
 
 @pytest.fixture
@@ -149,11 +149,7 @@ def test_what_keeps_it_from_damon_is_told_by_read(
             return "in use by another" in str(error)
         return False
 
-    # A file that is busy is tried again for a while.
-    deadline = time.monotonic() + 60
-    while not refused():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    until(refused)
     damon_kernel.exclusive = False
     sampler.read()
     until(damon_kernel.on)

@@ -1,0 +1,61 @@
+"""Stages on this host: what is counted against the quota of CPU time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hmd.config.load import loads
+from hmd.daemon.stages import Stages, build
+from hmd.sample.batch import AccessBatch
+from hmd.sample.choose import Chosen
+from hmd.sample.period import PeriodControl, PeriodSettings
+from hmd.sample.sampler import SamplerStats
+
+pytestmark = pytest.mark.root
+
+TEXT = "targets: [{name: a, pid: 1}]\nsample: {sampler: faults}\n"
+
+
+class Outside:
+    """A sampler whose work is done by a thread of the kernel."""
+
+    name = detail = "outside"
+    ladder = (1, 2, 4, 8, 16)
+    pair_period = None
+
+    def __init__(self) -> None:
+        self.stats = SamplerStats()
+        self.period = 1
+        self.outside_cpu_s = 0.0
+
+    def set_period(self, period: int) -> int:
+        self.period = period
+        return period
+
+    def track(self, processes: object) -> None: ...
+
+    def read(self) -> AccessBatch:
+        return AccessBatch.empty()
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def stages() -> Stages:
+    built = build(loads(TEXT, "test"))
+    built.source.sampler.close()
+    return built
+
+
+@pytest.mark.parametrize(("share", "most"), [(0.0, 1), (0.5, 16)])
+def test_the_kernel_s_work_for_hmd_counts_too(stages: Stages, share: float, most: int) -> None:
+    sampler = Outside()
+    control = PeriodControl(PeriodSettings(), sampler.ladder, sampler.period)
+    ours = replace(stages, source=Chosen(sampler, ""), period=control)
+    for second in range(1, 60):
+        sampler.outside_cpu_s += share
+        ours.hold_quota(float(second))
+    assert sampler.period == most
+    stages.exits.close()
