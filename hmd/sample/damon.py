@@ -27,8 +27,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hmd.machine.damon import Kdamond, Kdamonds
+from hmd.machine.damon import Kdamonds
 from hmd.machine.damon_claim import NOTE, DamonClaim
+from hmd.machine.kdamond import Kdamond
 from hmd.machine.process import PROC, ProcessId
 from hmd.sample.batch import AccessBatch, Kind
 from hmd.sample.damon_watch import Seen, Watch, monitoring

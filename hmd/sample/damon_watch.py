@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hmd.machine.damon import DamonError, Kdamond, Monitoring, Regions
+from hmd.machine.damon import DamonError
+from hmd.machine.kdamond import Kdamond, Monitoring, Regions
 from hmd.machine.mappings import read_mappings
 from hmd.machine.pages import query_nodes
 from hmd.machine.process import ProcessId, alive

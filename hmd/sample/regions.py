@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hmd.machine.damon import Regions
+from hmd.machine.kdamond import Regions
 from hmd.machine.mappings import MappingKind, Mappings
 from hmd.machine.process import PAGE_BYTES
 

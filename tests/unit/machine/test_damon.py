@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from hmd.errors import MissingError
-from hmd.machine.damon import DamonError, Kdamond, Kdamonds, Monitoring
+from hmd.machine.damon import DamonError, Kdamonds
 from hmd.machine.damon_claim import DamonClaim, damon_finding, holder, stop_left_behind
 from hmd.machine.finding import Level
+from hmd.machine.kdamond import Kdamond, Monitoring
 
 SETTINGS = Monitoring(sample_us=5000, aggregation_us=100_000, update_us=1_000_000)
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from hmd.errors import MissingError
-from hmd.machine.damon import DamonError, Kdamond, Kdamonds
+from hmd.machine.damon import DamonError, Kdamonds
+from hmd.machine.kdamond import Kdamond
 from hmd.machine.process import ProcessId, identify
 from hmd.sample.damon import LADDER, TARGETS, DamonSampler, open_damon
 from hmd.sample.damon_watch import Watch, monitoring

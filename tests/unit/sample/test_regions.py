@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hmd.machine.damon import Regions
+from hmd.machine.kdamond import Regions
 from hmd.machine.mappings import Mappings, parse_maps
 from hmd.sample.regions import Pieces, mapped, rows
 
