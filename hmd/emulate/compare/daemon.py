@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
+from signal import SIGHUP, SIGTERM
 from typing import Any
 
 from hmd.decide import registry
@@ -31,7 +32,8 @@ PERIOD = 83
 HEADROOM_BYTES = 256 << 10
 SOCKET = "/run/hmd/hmd.sock"
 _START_TIMEOUT_S = 300
-_STOP_TIMEOUT_S = 60
+_STOP_TIMEOUT_S = 120
+_RELOADED, _NOT_RELOADED = "info: reloaded ", "error: reload"
 
 
 def configuration(policy: str) -> dict[str, Any]:
@@ -54,23 +56,52 @@ def _scaled_headroom(policy: str) -> dict[str, Any]:
     return {policy: {"headroom": "0%", "headroom_min": f"{HEADROOM_BYTES >> 10}KiB"}}
 
 
+class Daemon:
+    """The running daemon; ``use`` gives it another policy."""
+
+    def __init__(self, stage: Stage, config: Path, log: Path, job: Job):
+        self._stage, self._config, self._log, self._job = stage, config, log, job
+
+    def use(self, policy: str) -> None:
+        """Let it reload its configuration with this policy; HmdError where it does not."""
+        before = self._told(_RELOADED)
+        self._config.write_text(_text(policy))
+        self._job.send_signal(SIGHUP)
+        give_up = time.monotonic() + _START_TIMEOUT_S
+        while self._told(_RELOADED) == before:
+            if time.monotonic() > give_up or self._told(_NOT_RELOADED):
+                raise HmdError(f"the daemon did not take policy {policy}: {_last_line(self._log)}")
+            self.check()
+            time.sleep(0.2)
+
+    def check(self) -> None:
+        """Raise HmdError where it has ended."""
+        if self._job.poll() is not None:
+            raise HmdError(f"the daemon in the guest ended: {_last_line(self._log)}")
+
+    def _told(self, text: str) -> int:
+        return self._log.read_text(errors="replace").count(text)
+
+
 @contextmanager
-def running_daemon(stage: Stage, policy: str) -> Iterator[None]:
-    """Run ``hmd run`` beside the programs; HmdError where it does not start or did not live on."""
-    config, log = stage.folder / f"{policy}.yaml", stage.folder / f"{policy}.log"
-    config.write_text(json.dumps(configuration(policy)))  # JSON is YAML
+def running_daemon(stage: Stage, policy: str) -> Iterator[Daemon]:
+    """Run ``hmd run`` beside the programs; HmdError where it does not start."""
+    config, log = stage.folder / "hmd.yaml", stage.folder / "hmd.log"
+    config.write_text(_text(policy))
     stage.sh(f"mkdir -p {Path(SOCKET).parent}")
     command = [sys.executable, "-m", "hmd", "run", "--config", str(config)]
     with log.open("wb", buffering=0) as stream:
         job = stage.machine.start(service(command), stdout=stream.write, stderr=stream.write)
         try:
             _wait_for_socket(stage, job, log)
-            yield
-            if job.poll() is not None:
-                raise HmdError(f"the daemon in the guest ended: {_last_line(log)}")
+            yield Daemon(stage, config, log, job)
         finally:
-            job.send_signal(15)
+            job.send_signal(SIGTERM)
             job.wait(_STOP_TIMEOUT_S)
+
+
+def _text(policy: str) -> str:
+    return json.dumps(configuration(policy))  # JSON is YAML
 
 
 def status(stage: Stage) -> dict[str, Any]:

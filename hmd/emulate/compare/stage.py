@@ -9,6 +9,7 @@ on the slow node, before anything is measured.
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,10 @@ from hmd.emulate.suite.inputs import Command
 from hmd.errors import HmdError
 
 PRESET = "dram-pm"
+DILATION = 50.0
+"""Guest time over modelled time, at least: emulating a program that mostly hits caches takes more
+than that, and then the guest's clock runs ahead."""
+
 FAST_NODE_BYTES = 256 << 20
 """Of the booted fast node, before it is cut: more than any program takes, and little enough that
 what the kernel keeps back in proportion to it is small beside a cut node."""
@@ -39,6 +44,7 @@ for each in /proc/[0-9]*; do
 done >/dev/null 2>&1
 true"""
 _IN_GROUP = f'echo $$ > /sys/fs/cgroup{GROUP}/cgroup.procs && exec "$@"'
+_WEIGHT = "/sys/kernel/mm/mempolicy/weighted_interleave/node"
 _TIMEOUT_S = 900
 
 
@@ -65,6 +71,19 @@ class Stage:
     def __init__(self, machine: Machine, preset: Preset, folder: Path):
         self.machine, self.preset, self.folder = machine, preset, folder
         self.meter = Meter(machine)
+
+    @contextmanager
+    def modelled(self) -> Iterator[None]:
+        """Let modelled time run; not before services have started, which it makes slow for good."""
+        shared = self.machine.shared
+        shared.running = True
+        try:
+            if not shared.armed:
+                self.sh("true")  # where CPUs are idle, the model waits for an event
+            self.machine.start_model()
+            yield
+        finally:
+            self.machine.stop_model()
 
     def set(self, values: Mapping[str, str | int]) -> None:
         """Write files of the guest's /proc and /sys."""
@@ -97,6 +116,10 @@ class Stage:
         lines = self.sh("cat /proc/vmstat").split("\n")
         return {name: int(count) for name, count in (line.split() for line in lines if line)}
 
+    def move_kernel_threads(self) -> None:
+        """Keep what the kernel does in threads off the program's CPU, where it lets us."""
+        self.sh(_MOVE_KERNEL_THREADS)
+
     def cut(self, fast_bytes: int) -> int:
         """Leave so much of the fast node to a program; returns what is left."""
         return fast_node.leave(self.machine, FAST_NODE, fast_bytes, drop_caches=False)
@@ -107,6 +130,7 @@ class Stage:
 
     def execute(self, command: Command, start: Start) -> None:
         """Run a program alone on its CPU; raises HmdError where it does not do its work."""
+        self.set({f"{_WEIGHT}{n}": w for n, w in zip(start.nodes, start.weights, strict=False)})
         mask = sum(1 << node for node in start.nodes)
         placed = [str(compile_static(PLACED)), str(PROGRAM_CPU), start.mode, str(mask)]
         said, wrong = bytearray(), bytearray()
@@ -117,7 +141,11 @@ class Stage:
             stdout=said.extend,
             stderr=wrong.extend,
         )
-        code = job.wait(_TIMEOUT_S)
+        try:
+            code = job.wait(_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            job.kill()
+            raise HmdError(f"{command.argv[0]} did not end within {_TIMEOUT_S} s") from None
         found = (said + wrong).decode(errors="replace")
         if code != command.exit_status or command.expect not in found:
             last = (wrong.decode(errors="replace").strip() or "it said nothing").splitlines()[-1]
@@ -129,7 +157,7 @@ def stage(commands: Sequence[Command], folder: Path) -> Iterator[Stage]:
     """Boot the machine for these programs; their files are read, and the model is ready."""
     preset = _with_fast_node(load(PRESET), FAST_NODE_BYTES)
     folder.mkdir(parents=True, exist_ok=True)
-    with Machine(preset, share=[folder], dilation=0, append=_BOOT) as machine:
+    with Machine(preset, share=[folder], dilation=DILATION, append=_BOOT) as machine:
         ready = Stage(machine, preset, folder)
         ready.sh(f"mkdir -p /sys/fs/cgroup{GROUP}")
         ready.set(
@@ -142,9 +170,7 @@ def stage(commands: Sequence[Command], folder: Path) -> Iterator[Stage]:
         fast_node.prepare(machine, FAST_NODE)
         for command in commands:
             ready.execute(command, ON_SLOW)
-        ready.sh(_MOVE_KERNEL_THREADS)
-        machine.start_model()
-        machine.stop_model()
+        ready.move_kernel_threads()
         yield ready
 
 

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 
 from hmd.emulate.compare.stage import Stage, Start
+from hmd.emulate.demo.placement import FAST_NODE
 from hmd.emulate.suite.inputs import Command
 
 _PAGE_BYTES = 4096
@@ -30,23 +31,17 @@ class Trial:
     fast_bytes: int
 
 
-def run_trial(
-    stage: Stage, command: Command, start: Start, fast_bytes: int | None, dilation: float
-) -> Trial:
+def run_trial(stage: Stage, command: Command, start: Start, fast_bytes: int | None) -> Trial:
     """Run a program with so much of the fast node, None: all; HmdError where it fails."""
     try:
-        left = stage.preset.nodes[0].size
+        left = stage.preset.nodes[FAST_NODE].size
         if fast_bytes is not None:
             left = stage.cut(fast_bytes)
         counted = stage.vmstat()
-        with stage.meter.dilated(dilation):
-            stage.machine.start_model()
+        with stage.modelled():
             before, began = stage.meter.read(), time.monotonic()
-            try:
-                stage.execute(command, start)
-                took, passed = time.monotonic() - began, stage.meter.read().since(before)
-            finally:
-                stage.machine.stop_model()
+            stage.execute(command, start)
+            took, passed = time.monotonic() - began, stage.meter.read().since(before)
         moved = {name: count - counted[name] for name, count in stage.vmstat().items()}
     finally:
         stage.uncut()

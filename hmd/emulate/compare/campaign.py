@@ -1,0 +1,181 @@
+"""Running cases: what is known already is not run again, and one that fails stops no other.
+
+Each kind of service has a boot of its own, in which systems follow each other and each runs its
+cases. What a case gave is kept in a file by the digest of all that it depends on, so that a
+campaign that broke off goes on where it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import hmd
+from hmd.emulate.agent import GuestError
+from hmd.emulate.compare import daemon, damon
+from hmd.emulate.compare.case import Case
+from hmd.emulate.compare.footprint import footprint_bytes
+from hmd.emulate.compare.stage import DILATION, FAST_NODE_BYTES, PRESET, Stage, stage
+from hmd.emulate.compare.systems import Service, System, system_named
+from hmd.emulate.compare.trial import Trial, run_trial
+from hmd.emulate.kernel_cache import warm_kernels
+from hmd.emulate.preset import load
+from hmd.emulate.suite.inputs import Command, prepare
+from hmd.emulate.suite.program import load_program
+from hmd.emulate.suite.truth import program_digest
+from hmd.errors import HmdError
+
+Say = Callable[[str], None]
+
+_DAEMON_ROOMS = ("machine", "sample", "heat", "decide", "migrate", "daemon", "native")
+_BOOTS = 3  # of machines that end while they are needed
+
+
+@dataclass(slots=True)
+class Outcomes:
+    """What cases gave, and of those that gave nothing why."""
+
+    trials: dict[Case, Trial] = field(default_factory=dict)
+    failed: dict[Case, str] = field(default_factory=dict)
+
+
+def run_cases(cases: Sequence[Case], inputs: Path, folder: Path, say: Say) -> Outcomes:
+    """Run what is not known; ``inputs`` has the programs' inputs, ``folder`` keeps results.
+
+    Raises ConfigError for a program or system that there is not. What else goes wrong is told in
+    the outcome.
+    """
+    campaign = _Campaign(cases, inputs, folder, say)
+    for service in Service:
+        campaign.run(service)
+    return campaign.outcomes
+
+
+class _Campaign:
+    def __init__(self, cases: Sequence[Case], inputs: Path, folder: Path, say: Say):
+        self._inputs, self._folder, self._say = inputs, folder, say
+        self._systems = {case: system_named(case.system) for case in cases}
+        self._programs = {c.program: load_program(c.program) for c in cases}
+        self._commands: dict[str, Command] = {}
+        self.outcomes = Outcomes()
+        for case in cases:
+            if self._path(case).exists():
+                known = json.loads(self._path(case).read_text())
+                self.outcomes.trials[case] = Trial(**known["trial"])
+        self._total = len(self._left(set(Service)))
+
+    def run(self, service: Service) -> None:
+        """Run the cases of one service, in as few boots as it takes."""
+        for _ in range(_BOOTS):
+            left = self._left({service})
+            if not left:
+                return
+            try:
+                self._boot(service, left)
+            except GuestError as error:
+                self._say(f"{error}: booting it again")
+            except (HmdError, subprocess.SubprocessError) as error:
+                self._fail(self._left({service}), error)
+        self._fail(self._left({service}), GuestError("the emulated machine ended again and again"))
+
+    def _boot(self, service: Service, cases: Sequence[Case]) -> None:
+        if service is Service.HMD:
+            warm_kernels()
+        names = sorted({case.program for case in cases})
+        self._say(f"booting for {', '.join(names)}, beside them {service}")
+        commands = [self._command(name) for name in names]
+        systems = list(dict.fromkeys(self._systems[case] for case in cases))
+        with (
+            stage(commands, self._folder / "share") as ready,
+            _service(service, ready, systems) as choose,
+        ):
+            for system in systems:
+                with ready.having(system.knobs):
+                    choose(system)
+                    for case in cases:
+                        if self._systems[case] is system:
+                            self._try(ready, case, system)
+
+    def _try(self, ready: Stage, case: Case, system: System) -> None:
+        done = self._total - len(self._left(set(Service)))
+        try:
+            fast = case.fast_bytes(self._footprint(case.program))
+            trial = run_trial(ready, self._command(case.program), system.start, fast)
+        except GuestError:
+            raise
+        except (HmdError, subprocess.SubprocessError) as error:
+            self._fail([case], error)
+            return
+        path = self._path(case)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"case": asdict(case), "trial": asdict(trial)}))
+        self.outcomes.trials[case] = trial
+        self._say(
+            f"{case} ({done + 1} of {self._total}): {trial.modelled_seconds:.3f} s modelled, "
+            f"{trial.guest_seconds:.0f} s in the guest, {trial.migrated_bytes >> 20} MiB moved, "
+            f"{trial.fast_share:.0%} of misses fast"
+        )
+
+    def _fail(self, cases: Iterable[Case], error: Exception) -> None:
+        for case in cases:
+            line = " ".join(str(error).split())
+            self.outcomes.failed[case] = line
+            self._say(f"{case} failed: {line}")
+
+    def _left(self, services: set[Service]) -> list[Case]:
+        """Return what has neither a result nor a failure yet."""
+        told = self.outcomes.trials.keys() | self.outcomes.failed.keys()
+        return [c for c, s in self._systems.items() if c not in told and s.service in services]
+
+    def _command(self, name: str) -> Command:
+        if name not in self._commands:
+            self._commands[name] = prepare(self._programs[name], self._inputs)
+        return self._commands[name]
+
+    def _footprint(self, name: str) -> int:
+        digest = program_digest(name)
+        return footprint_bytes(name, digest, lambda: self._command(name), self._folder)
+
+    def _path(self, case: Case) -> Path:
+        name = f"{case}-{case_digest(case, self._systems[case])}.json".replace(":", "-")
+        return self._folder / "cases" / name
+
+
+@contextmanager
+def _service(
+    service: Service, ready: Stage, systems: Sequence[System]
+) -> Iterator[Callable[[System], None]]:
+    """Run a service; yields what lets it be one system or another."""
+    if service is Service.NOTHING:
+        yield lambda _: None
+    elif service is Service.DAMON:
+        with damon.running_damon(ready):
+            yield lambda _: None
+    else:
+        with daemon.running_daemon(ready, systems[0].policy) as running:
+            yield lambda system: running.use(system.policy)
+
+
+def case_digest(case: Case, system: System) -> str:
+    """Return a digest of all that a case's result depends on, but for the host's haste."""
+    parts = [program_digest(case.program), load(PRESET).model_dump_json(), case.ratio]
+    parts += [repr(system), repr((DILATION, FAST_NODE_BYTES))]
+    if system.service is Service.DAMON:
+        parts.append(repr(damon.scheme_words()))
+    if system.service is Service.HMD:
+        parts += [repr(daemon.configuration(system.policy)), _daemon_digest()]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
+
+
+def _daemon_digest() -> str:
+    root = Path(hmd.__file__).parent
+    digest = hashlib.sha256()
+    for room in _DAEMON_ROOMS:
+        for path in sorted([*(root / room).glob("*.py"), *(root / room).glob("*.[ch]")]):
+            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,47 @@
+"""A case of the comparison: a program of the suite, the ratio of fast to slow memory, a system."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+from hmd.errors import ConfigError
+
+RATIOS = ("1:2", "1:8", "1:16")
+"""Fast to slow memory, both together as large as the program (as in Lee et al., MEMTIS, SOSP '23):
+the fast tier has a third, a ninth and a seventeenth of its footprint."""
+
+WHOLE = "whole"
+"""In place of a ratio: as much of each node as the program wants."""
+
+_CASE = re.compile(rf"(?P<program>[a-z][a-z0-9_]*):(?P<ratio>1:[1-9]\d*|{WHOLE}):(?P<system>\S+)")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Case:
+    """One run; written ``drift:1:8:hmd:benefit``, or ``drift:whole:all-fast`` with no ratio."""
+
+    program: str
+    ratio: str
+    system: str
+
+    def __str__(self) -> str:
+        """Return it as ``parse`` takes it."""
+        return f"{self.program}:{self.ratio}:{self.system}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the case of a text; raises ConfigError where it is none."""
+        found = _CASE.fullmatch(text)
+        if found is None:
+            raise ConfigError(
+                f"{text!r} is no case: write PROGRAM:RATIO:SYSTEM, as in drift:1:8:first-touch"
+            )
+        return cls(**found.groupdict())
+
+    def fast_bytes(self, footprint_bytes: int) -> int | None:
+        """Return how much fast memory the program gets, None for all that it wants."""
+        if self.ratio == WHOLE:
+            return None
+        return footprint_bytes // (1 + int(self.ratio.partition(":")[2]))
