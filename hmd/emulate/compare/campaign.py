@@ -89,7 +89,7 @@ class _Campaign:
         names = sorted({case.program for case in cases})
         self._say(f"booting for {', '.join(names)}, beside them {service}")
         commands = [self._command(name) for name in names]
-        systems = list(dict.fromkeys(self._systems[case] for case in cases))
+        systems = [system_named(name) for name in dict.fromkeys(case.system for case in cases)]
         with (
             stage(commands, self._folder / "share") as ready,
             _service(service, ready, systems) as choose,
@@ -98,7 +98,7 @@ class _Campaign:
                 with ready.having(system.knobs):
                     choose(system)
                     for case in cases:
-                        if self._systems[case] is system:
+                        if case.system == system.name:
                             self._try(ready, case, system)
 
     def _try(self, ready: Stage, case: Case, system: System) -> None:

@@ -1,0 +1,49 @@
+"""The static oracle's runtimes: of all placements that never change, the best that we find.
+
+By replay of each program's recorded misses (a minute or two to record, where the estimator's
+bench has not done it), for as many pages as the cases gave it. Kept by digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from hmd.emulate.compare.case import Case
+from hmd.emulate.compare.stage import PRESET
+from hmd.emulate.compare.systems import FIRST
+from hmd.emulate.compare.trial import Trial
+from hmd.emulate.preset import load
+from hmd.emulate.suite.truth import program_digest, recorded
+from hmd.simulate import baselines as of_recording
+
+PAGE_BYTES = 4096
+ORACLE = "oracle"
+
+
+def oracle_seconds(
+    trials: Mapping[Case, Trial], suite: Path, folder: Path, say: Callable[[str], None]
+) -> dict[Case, float]:
+    """Return the oracle's runtime for each program and ratio that first touch was run with."""
+    found = {}
+    for case, trial in sorted(trials.items(), key=lambda item: item[0]):
+        if case.system == FIRST.name:
+            pages = trial.fast_bytes // PAGE_BYTES
+            oracle = Case(case.program, case.ratio, ORACLE)
+            found[oracle] = _seconds(case.program, pages, suite, folder, say)
+    return found
+
+
+def _seconds(name: str, pages: int, suite: Path, folder: Path, say: Callable[[str], None]) -> float:
+    sources = Path(of_recording.__file__).read_bytes() + load(PRESET).model_dump_json().encode()
+    digest = hashlib.sha256(sources).hexdigest()[:12]
+    path = folder / "oracle" / f"{name}-{program_digest(name)}-{pages}-{digest}.json"
+    if not path.exists():
+        say(f"{name}: the best of placements with {pages:,} pages fast")
+        stream = recorded(name, suite, say).stream
+        runtime = of_recording.baselines(stream, load(PRESET), pages)["oracle"]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(runtime))
+    return float(json.loads(path.read_text()))

@@ -1,0 +1,187 @@
+"""hmd beside what a user would take instead, in the guest; build/policies.json.
+
+    python bench/compare/policies.py                               all (`make bench-policies`)
+    python bench/compare/policies.py drift:1:8:hmd:benefit,...     these, beside the committed
+
+Real programs on the real kernel of the emulated machine, each alone on a CPU, with a third, a
+ninth and a seventeenth of its footprint as fast memory, under each system in turn. What is done
+is kept in build/compare, so that a run that broke off goes on; a case takes half a minute to a
+minute and a half on two quiet CPUs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from oracles import ORACLE, oracle_seconds
+from policies_picture import draw
+
+from hmd.emulate.compare.campaign import Outcomes, run_cases
+from hmd.emulate.compare.case import RATIOS, Case
+from hmd.emulate.compare.figures import (
+    GUEST,
+    MODELLED,
+    Figures,
+    geomean,
+    moved_over_kernel,
+    over_oracle,
+    rows,
+    seconds,
+)
+from hmd.emulate.compare.stage import DILATION, PRESET
+from hmd.emulate.compare.systems import HMD_DEFAULT, cases_of, systems
+from hmd.errors import HmdError
+
+ROOT = Path(__file__).resolve().parents[2]
+OUTPUT = ROOT / "build" / "policies.json"
+COMMITTED = ROOT / "docs" / "results" / "policies.json"
+FOLDER = ROOT / "build" / "compare"
+SUITE = ROOT / "build" / "suite"
+
+PROGRAMS = ("betweenness", "compress", "drift", "pagerank", "sat", "xslookup")
+"""A hot set that moves all the time (drift), phases (betweenness, sat), growing heat (compress),
+and hot sets that stay, in large (pagerank) and in small pieces (xslookup)."""
+
+
+def main() -> int:
+    """Run what was asked for, write and print it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "cases", nargs="?", default="", help="cases PROGRAM:RATIO:SYSTEM, separated by commas"
+    )
+    asked = [text for text in parser.parse_args().cases.split(",") if text]
+    began = time.monotonic()
+
+    def say(line: str) -> None:
+        passed = int(time.monotonic() - began)
+        print(f"[{passed // 60}:{passed % 60:02}] {line}", file=sys.stderr, flush=True)
+
+    committed = json.loads(COMMITTED.read_text()) if COMMITTED.exists() else None
+    try:
+        cases = [Case.parse(text) for text in asked]
+        cases = cases or [case for program in PROGRAMS for case in cases_of(program)]
+        outcomes = run_cases(cases, SUITE / "inputs", FOLDER, say)
+        oracle = oracle_seconds(outcomes.trials, SUITE, FOLDER, say)
+    except HmdError as error:
+        print(f"bench-policies: {error}", file=sys.stderr)
+        return int(error.exit_code)
+    document = summary(outcomes, oracle) | {"host_seconds": round(time.monotonic() - began)}
+    if not asked:
+        OUTPUT.parent.mkdir(exist_ok=True)
+        OUTPUT.write_text(json.dumps(document, indent=1) + "\n")
+        draw(document, OUTPUT.with_suffix(".png"))
+    show(document, committed)
+    if not asked:
+        show_figures(document)
+        print(f"written: {OUTPUT}")
+    return 1 if outcomes.failed else 0
+
+
+def summary(outcomes: Outcomes, oracle: Mapping[Case, float]) -> dict[str, Any]:
+    """Return the whole document."""
+    trials = outcomes.trials
+    clocks = {clock: seconds(trials, clock) for clock in (MODELLED, GUEST)}
+    ours = [system.name for system in systems() if system.policy]
+    default = {clock: Figures.of(found, HMD_DEFAULT) for clock, found in clocks.items()}
+    ran = {case.system for case in trials}
+    return {
+        "geomean_vs_best_peer": default[MODELLED].geomean_vs_best_peer,
+        "worst_vs_first_touch": default[MODELLED].worst_vs_first_touch,
+        "geomean_vs_oracle": geomean(over_oracle(clocks[MODELLED], HMD_DEFAULT, oracle).values()),
+        "moved_vs_kernel_tiering": moved_over_kernel(trials, HMD_DEFAULT),
+        "guest_geomean_vs_best_peer": default[GUEST].geomean_vs_best_peer,
+        "guest_worst_vs_first_touch": default[GUEST].worst_vs_first_touch,
+        "default": HMD_DEFAULT,
+        "policies": {
+            name: {
+                "geomean_vs_oracle": geomean(over_oracle(clocks[MODELLED], name, oracle).values()),
+                "moved_vs_kernel_tiering": moved_over_kernel(trials, name),
+                "modelled": asdict(Figures.of(clocks[MODELLED], name)),
+                "guest": asdict(Figures.of(clocks[GUEST], name)),
+            }
+            for name in ours
+            if name in ran
+        },
+        "programs": sorted({case.program for case in trials}),
+        "ratios": [ratio for ratio in RATIOS if any(case.ratio == ratio for case in trials)],
+        "systems": [system.name for system in systems() if system.name in ran],
+        "cases": [*rows(trials), *(_oracle_row(case, took) for case, took in oracle.items())],
+        "failed": {str(case): why for case, why in outcomes.failed.items()},
+        "preset": PRESET,
+        "dilation": DILATION,
+        "commit": commit(),
+        "machine": f"{platform.machine()}, {platform.release()}",
+        "command": "make bench-policies",
+    }
+
+
+def _oracle_row(case: Case, took: float) -> dict[str, Any]:
+    """Return the oracle as a case: it has no guest, and moves nothing."""
+    return {
+        "program": case.program,
+        "ratio": case.ratio,
+        "system": ORACLE,
+        MODELLED: took,
+        GUEST: None,
+        "migrated_bytes": 0,
+    }
+
+
+def commit() -> str:
+    """Return the commit that was measured."""
+    words = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def show(document: Mapping[str, Any], committed: Mapping[str, Any] | None) -> None:
+    """Print the cases, beside the committed ones where there are any."""
+    before = {_key(case): case for case in (committed or {}).get("cases", [])}
+    print(
+        f"{'program':12} {'ratio':5} {'system':24} {'modelled s':>10} {'guest s':>8} "
+        f"{'moved MiB':>9} {'committed s':>11}"
+    )
+    for case in document["cases"]:
+        known = before.get(_key(case))
+        guest = f"{case[GUEST]:8.1f}" if case[GUEST] is not None else f"{'-':>8}"
+        print(
+            f"{case['program']:12} {case['ratio']:5} {case['system']:24} {case[MODELLED]:10.3f} "
+            f"{guest} {case['migrated_bytes'] / 2**20:9.1f} "
+            + (f"{known[MODELLED]:11.3f}" if known else f"{'-':>11}")
+        )
+    for text, why in document["failed"].items():
+        print(f"{text} failed: {why}")
+
+
+def show_figures(document: Mapping[str, Any]) -> None:
+    """Print what all cases say together."""
+    names = ("geomean_vs_best_peer", "worst_vs_first_touch", "geomean_vs_all_fast")
+    print(f"\n{'policy':20} {'clock':9} " + " ".join(f"{name:>21}" for name in names))
+    for policy, found in document["policies"].items():
+        for clock in ("modelled", "guest"):
+            values = (found[clock][name] for name in names)
+            print(f"{policy:20} {clock:9} " + " ".join(f"{_ratio(v):>21}" for v in values))
+        print(
+            f"{'':20} over the oracle {_ratio(found['geomean_vs_oracle'])}, moved per second over "
+            f"kernel tiering {_ratio(found['moved_vs_kernel_tiering'])}"
+        )
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _key(case: Mapping[str, Any]) -> Sequence[str]:
+    return (case["program"], case["ratio"], case["system"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
