@@ -44,21 +44,25 @@ class Outcomes:
     failed: dict[Case, str] = field(default_factory=dict)
 
 
-def run_cases(cases: Sequence[Case], inputs: Path, folder: Path, say: Say) -> Outcomes:
+def run_cases(
+    cases: Sequence[Case], inputs: Path, folder: Path, say: Say, dilation: float = DILATION
+) -> Outcomes:
     """Run what is not known; ``inputs`` has the programs' inputs, ``folder`` keeps results.
 
     Raises ConfigError for a program or system that there is not. What else goes wrong is told in
     the outcome.
     """
-    campaign = _Campaign(cases, inputs, folder, say)
+    campaign = _Campaign(cases, inputs, folder, say, dilation)
     for service in Service:
         campaign.run(service)
     return campaign.outcomes
 
 
 class _Campaign:
-    def __init__(self, cases: Sequence[Case], inputs: Path, folder: Path, say: Say):
-        self._inputs, self._folder, self._say = inputs, folder, say
+    def __init__(
+        self, cases: Sequence[Case], inputs: Path, folder: Path, say: Say, dilation: float
+    ):
+        self._inputs, self._folder, self._say, self._dilation = inputs, folder, say, dilation
         self._systems = {case: system_named(case.system) for case in cases}
         self._programs = {c.program: load_program(c.program) for c in cases}
         self._commands: dict[str, Command] = {}
@@ -91,7 +95,7 @@ class _Campaign:
         commands = [self._command(name) for name in names]
         systems = [system_named(name) for name in dict.fromkeys(case.system for case in cases)]
         with (
-            stage(commands, self._folder / "share") as ready,
+            stage(commands, self._folder / "share", self._dilation) as ready,
             _service(service, ready, systems) as choose,
         ):
             for system in systems:
@@ -142,8 +146,19 @@ class _Campaign:
         return footprint_bytes(name, digest, lambda: self._command(name), self._folder)
 
     def _path(self, case: Case) -> Path:
-        name = f"{case}-{case_digest(case, self._systems[case])}.json".replace(":", "-")
+        name = f"{case}-{self._digest(case)}.json".replace(":", "-")
         return self._folder / "cases" / name
+
+    def _digest(self, case: Case) -> str:
+        """Return a digest of all that a result depends on, but for the host's haste."""
+        system = self._systems[case]
+        parts = [program_digest(case.program), load(PRESET).model_dump_json(), case.ratio]
+        parts += [repr(system), repr((self._dilation, FAST_NODE_BYTES))]
+        if system.service is Service.DAMON:
+            parts.append(repr(damon.scheme_words()))
+        if system.service is Service.HMD:
+            parts += [repr(daemon.configuration(system.policy)), _daemon_digest()]
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
 
 @contextmanager
@@ -159,17 +174,6 @@ def _service(
     else:
         with daemon.running_daemon(ready, systems[0].policy) as running:
             yield lambda system: running.use(system.policy)
-
-
-def case_digest(case: Case, system: System) -> str:
-    """Return a digest of all that a case's result depends on, but for the host's haste."""
-    parts = [program_digest(case.program), load(PRESET).model_dump_json(), case.ratio]
-    parts += [repr(system), repr((DILATION, FAST_NODE_BYTES))]
-    if system.service is Service.DAMON:
-        parts.append(repr(damon.scheme_words()))
-    if system.service is Service.HMD:
-        parts += [repr(daemon.configuration(system.policy)), _daemon_digest()]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
 
 def _daemon_digest() -> str:

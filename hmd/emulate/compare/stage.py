@@ -153,11 +153,11 @@ class Stage:
 
 
 @contextmanager
-def stage(commands: Sequence[Command], folder: Path) -> Iterator[Stage]:
+def stage(commands: Sequence[Command], folder: Path, dilation: float = DILATION) -> Iterator[Stage]:
     """Boot the machine for these programs; their files are read, and the model is ready."""
     preset = _with_fast_node(load(PRESET), FAST_NODE_BYTES)
     folder.mkdir(parents=True, exist_ok=True)
-    with Machine(preset, share=[folder], dilation=DILATION, append=_BOOT) as machine:
+    with Machine(preset, share=[folder], dilation=dilation, append=_BOOT) as machine:
         ready = Stage(machine, preset, folder)
         ready.sh(f"mkdir -p /sys/fs/cgroup{GROUP}")
         ready.set(

@@ -1,0 +1,93 @@
+"""A small part of `make bench-policies`: one program, one ratio, some of the systems.
+
+How fast each is, the bench tells; here is what must hold on any host: every case does its work,
+who moves pages moves them, and the figures are those of the model.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hmd.emulate.compare.campaign import Outcomes, run_cases
+from hmd.emulate.compare.case import Case
+from hmd.emulate.compare.figures import MODELLED, Figures, rows, seconds
+from hmd.emulate.compare.systems import HMD_DEFAULT
+from hmd.emulate.compare.trial import Trial
+
+PROGRAM, RATIO = "drift", "1:2"
+DILATION = 10.0  # less than the bench takes, for time
+FEW_BYTES = 4 << 20
+"""What moves with nobody tiering (the kernel compacting its memory) is less."""
+
+pytestmark = pytest.mark.timeout(1500)
+
+
+def _case(system: str) -> Case:
+    whole = system.startswith("all-")
+    return Case(PROGRAM, "whole" if whole else RATIO, system)
+
+
+SYSTEMS = ("all-fast", "all-slow", "first-touch", "kernel-tiering", "damon", HMD_DEFAULT)
+CASES = [_case(system) for system in SYSTEMS]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("compare")
+
+
+@pytest.fixture(scope="module")
+def outcomes(folder: Path) -> Outcomes:
+    return run_cases(CASES, folder / "inputs", folder, lambda line: None, DILATION)
+
+
+@pytest.fixture(scope="module")
+def trials(outcomes: Outcomes) -> dict[str, Trial]:
+    assert not outcomes.failed
+    return {case.system: trial for case, trial in outcomes.trials.items()}
+
+
+def test_memory_makes_the_difference(trials: dict[str, Trial]) -> None:
+    fast, slow = trials["all-fast"], trials["all-slow"]
+    assert fast.fast_share > 0.99 > 0.01 > slow.fast_share
+    assert slow.modelled_seconds > 2 * fast.modelled_seconds
+    touch = trials["first-touch"]
+    assert fast.modelled_seconds < touch.modelled_seconds < slow.modelled_seconds
+    assert touch.fast_bytes < fast.fast_bytes
+
+
+@pytest.mark.parametrize("system", ["all-fast", "all-slow", "first-touch"])
+def test_nothing_moves_by_itself(trials: dict[str, Trial], system: str) -> None:
+    assert trials[system].migrated_bytes < FEW_BYTES
+    assert trials[system].demoted_bytes == 0
+
+
+@pytest.mark.parametrize("system", ["kernel-tiering", "damon", HMD_DEFAULT])
+def test_who_is_to_move_pages_moves_them(trials: dict[str, Trial], system: str) -> None:
+    assert trials[system].migrated_bytes > FEW_BYTES
+
+
+def test_a_moving_hot_set_is_followed(trials: dict[str, Trial]) -> None:
+    assert trials[HMD_DEFAULT].fast_share > trials["first-touch"].fast_share
+
+
+def test_the_guest_is_slower_than_what_it_models(trials: dict[str, Trial]) -> None:
+    for trial in trials.values():
+        assert trial.guest_seconds > 0.95 * DILATION * trial.modelled_seconds
+
+
+def test_figures_come_of_it(outcomes: Outcomes) -> None:
+    assert len(rows(outcomes.trials)) == len(CASES)
+    figures = Figures.of(seconds(outcomes.trials, MODELLED), HMD_DEFAULT)
+    assert figures.worst_vs_first_touch is not None
+    assert figures.geomean_vs_best_peer is not None
+    assert figures.geomean_vs_best_peer <= figures.worst_vs_first_touch
+
+
+def test_what_is_known_is_not_run_again(outcomes: Outcomes, folder: Path) -> None:
+    said: list[str] = []
+    again = run_cases(CASES, folder / "inputs", folder, said.append, DILATION)
+    assert said == []
+    assert again.trials == outcomes.trials
