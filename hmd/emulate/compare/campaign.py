@@ -122,7 +122,8 @@ class _Campaign:
         self._say(
             f"{case} ({done + 1} of {self._total}): {trial.modelled_seconds:.3f} s modelled, "
             f"{trial.guest_seconds:.0f} s in the guest, {trial.migrated_bytes >> 20} MiB moved, "
-            f"{trial.fast_share:.0%} of misses fast"
+            f"{trial.fast_share:.0%} of misses fast in {trial.fast_bytes / 2**20:.2f} "
+            f"{trial.gained_bytes / 2**20:+.2f} MiB"
         )
 
     def _fail(self, cases: Iterable[Case], error: Exception) -> None:

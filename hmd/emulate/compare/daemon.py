@@ -33,7 +33,7 @@ HEADROOM_BYTES = 256 << 10
 SOCKET = "/run/hmd/hmd.sock"
 _START_TIMEOUT_S = 300
 _STOP_TIMEOUT_S = 120
-_RELOADED, _NOT_RELOADED = "info: reloaded ", "error: reload"
+_READY, _RELOADED, _NOT_RELOADED = "info: ready: ", "info: reloaded ", "error: reload"
 
 
 def configuration(policy: str) -> dict[str, Any]:
@@ -59,27 +59,31 @@ def _scaled_headroom(policy: str) -> dict[str, Any]:
 class Daemon:
     """The running daemon; ``use`` gives it another policy."""
 
-    def __init__(self, stage: Stage, config: Path, log: Path, job: Job):
-        self._stage, self._config, self._log, self._job = stage, config, log, job
+    def __init__(self, policy: str, config: Path, log: Path, job: Job):
+        self._policy, self._config, self._log, self._job = policy, config, log, job
 
     def use(self, policy: str) -> None:
         """Let it reload its configuration with this policy; HmdError where it does not."""
-        before = self._told(_RELOADED)
+        if policy == self._policy:
+            return
+        before = self.told(_RELOADED)
         self._config.write_text(_text(policy))
         self._job.send_signal(SIGHUP)
         give_up = time.monotonic() + _START_TIMEOUT_S
-        while self._told(_RELOADED) == before:
-            if time.monotonic() > give_up or self._told(_NOT_RELOADED):
+        while self.told(_RELOADED) == before:
+            if time.monotonic() > give_up or self.told(_NOT_RELOADED):
                 raise HmdError(f"the daemon did not take policy {policy}: {_last_line(self._log)}")
             self.check()
             time.sleep(0.2)
+        self._policy = policy
 
     def check(self) -> None:
         """Raise HmdError where it has ended."""
         if self._job.poll() is not None:
             raise HmdError(f"the daemon in the guest ended: {_last_line(self._log)}")
 
-    def _told(self, text: str) -> int:
+    def told(self, text: str) -> int:
+        """Return how often its log has a text."""
         return self._log.read_text(errors="replace").count(text)
 
 
@@ -93,8 +97,9 @@ def running_daemon(stage: Stage, policy: str) -> Iterator[Daemon]:
     with log.open("wb", buffering=0) as stream:
         job = stage.machine.start(service(command), stdout=stream.write, stderr=stream.write)
         try:
-            _wait_for_socket(stage, job, log)
-            yield Daemon(stage, config, log, job)
+            running = Daemon(policy, config, log, job)
+            _wait_until_ready(running, log)
+            yield running
         finally:
             job.send_signal(SIGTERM)
             job.wait(_STOP_TIMEOUT_S)
@@ -111,11 +116,12 @@ def status(stage: Stage) -> dict[str, Any]:
     return answer
 
 
-def _wait_for_socket(stage: Stage, job: Job, log: Path) -> None:
+def _wait_until_ready(running: Daemon, log: Path) -> None:
     give_up = time.monotonic() + _START_TIMEOUT_S
-    while stage.machine.run(["test", "-S", SOCKET]).returncode:
-        if job.poll() is not None or time.monotonic() > give_up:
+    while not running.told(_READY):
+        if time.monotonic() > give_up:
             raise HmdError(f"the daemon did not start in the guest: {_last_line(log)}")
+        running.check()
         time.sleep(0.2)
 
 

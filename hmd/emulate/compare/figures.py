@@ -108,6 +108,7 @@ def rows(trials: Mapping[Case, Trial]) -> list[dict[str, Any]]:
             "demoted_bytes": trial.demoted_bytes,
             "fast_share": trial.fast_share,
             "fast_bytes": trial.fast_bytes,
+            "gained_bytes": trial.gained_bytes,
         }
         for case, trial in sorted(trials.items(), key=lambda item: item[0])
     ]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hmd.emulate.assets import compile_static
 from hmd.emulate.boot import Machine
-from hmd.emulate.demo import fast_node
+from hmd.emulate.demo.fast_node import FastNode, open_fast_node
 from hmd.emulate.demo.meter import Meter
 from hmd.emulate.demo.placement import FAST_NODE, PROGRAM_CPU, SERVICE_CPU, SLOW_NODE, service
 from hmd.emulate.preset import Preset, load
@@ -44,20 +44,18 @@ for each in /proc/[0-9]*; do
 done >/dev/null 2>&1
 true"""
 _IN_GROUP = f'echo $$ > /sys/fs/cgroup{GROUP}/cgroup.procs && exec "$@"'
-_WEIGHT = "/sys/kernel/mm/mempolicy/weighted_interleave/node"
 _TIMEOUT_S = 900
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a program's pages start: a mode of set_mempolicy(2), its nodes, and their weights.
+    """Where a program's pages start: a mode of set_mempolicy(2) and its nodes.
 
     ``default`` is no policy: a page goes to the fast node until that is full.
     """
 
     mode: str = "default"
     nodes: tuple[int, ...] = ()
-    weights: tuple[int, ...] = ()
 
 
 FIRST_TOUCH = Start()
@@ -68,9 +66,9 @@ ON_SLOW = Start("bind", (SLOW_NODE,))
 class Stage:
     """A booted machine and what is done to it; ``folder`` is shared with it."""
 
-    def __init__(self, machine: Machine, preset: Preset, folder: Path):
+    def __init__(self, machine: Machine, preset: Preset, fast_node: FastNode, folder: Path):
         self.machine, self.preset, self.folder = machine, preset, folder
-        self.meter = Meter(machine)
+        self.fast_node, self.meter = fast_node, Meter(machine)
 
     @contextmanager
     def modelled(self) -> Iterator[None]:
@@ -120,17 +118,8 @@ class Stage:
         """Keep what the kernel does in threads off the program's CPU, where it lets us."""
         self.sh(_MOVE_KERNEL_THREADS)
 
-    def cut(self, fast_bytes: int) -> int:
-        """Leave so much of the fast node to a program; returns what is left."""
-        return fast_node.leave(self.machine, FAST_NODE, fast_bytes, drop_caches=False)
-
-    def uncut(self) -> None:
-        """Give the whole fast node back."""
-        fast_node.release(self.machine, FAST_NODE)
-
     def execute(self, command: Command, start: Start) -> None:
         """Run a program alone on its CPU; raises HmdError where it does not do its work."""
-        self.set({f"{_WEIGHT}{n}": w for n, w in zip(start.nodes, start.weights, strict=False)})
         mask = sum(1 << node for node in start.nodes)
         placed = [str(compile_static(PLACED)), str(PROGRAM_CPU), start.mode, str(mask)]
         said, wrong = bytearray(), bytearray()
@@ -157,8 +146,11 @@ def stage(commands: Sequence[Command], folder: Path, dilation: float = DILATION)
     """Boot the machine for these programs; their files are read, and the model is ready."""
     preset = _with_fast_node(load(PRESET), FAST_NODE_BYTES)
     folder.mkdir(parents=True, exist_ok=True)
-    with Machine(preset, share=[folder], dilation=dilation, append=_BOOT) as machine:
-        ready = Stage(machine, preset, folder)
+    with (
+        Machine(preset, share=[folder], dilation=dilation, append=_BOOT) as machine,
+        open_fast_node(machine, FAST_NODE) as fast_node,
+    ):
+        ready = Stage(machine, preset, fast_node, folder)
         ready.sh(f"mkdir -p /sys/fs/cgroup{GROUP}")
         ready.set(
             {
@@ -167,7 +159,6 @@ def stage(commands: Sequence[Command], folder: Path, dilation: float = DILATION)
                 "/proc/sys/vm/drop_caches": 3,
             }
         )
-        fast_node.prepare(machine, FAST_NODE)
         for command in commands:
             ready.execute(command, ON_SLOW)
         ready.move_kernel_threads()

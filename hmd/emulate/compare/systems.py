@@ -35,8 +35,8 @@ _SCALED: Mapping[str, str | int] = {
 # Pages a turn in the ratio of the nodes' read bandwidths, 105 and 39.4 GB/s: what the kernel
 # itself takes from the HMAT (Linux 6.16).
 _BOTH = (FAST_NODE, SLOW_NODE)
-_INTERLEAVED = Start("interleave", _BOTH)
-_WEIGHTED = Start("weighted", _BOTH, (8, 3))
+_WEIGHTS = "/sys/kernel/mm/mempolicy/weighted_interleave"
+_WEIGHTED: Mapping[str, str | int] = {f"{_WEIGHTS}/node0": 8, f"{_WEIGHTS}/node1": 3}
 
 
 class Service(StrEnum):
@@ -74,8 +74,8 @@ _STANDING = (
     ALL_FAST,
     ALL_SLOW,
     FIRST,
-    System("interleave", _INTERLEAVED),
-    System("weighted-interleave", _WEIGHTED),
+    System("interleave", Start("interleave", _BOTH)),
+    System("weighted-interleave", Start("weighted", _BOTH), knobs=_WEIGHTED),
     KERNEL,
     KERNEL_DEFAULTS,
     DAMON,

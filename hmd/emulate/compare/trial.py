@@ -20,7 +20,9 @@ class Trial:
     what passed by the guest's clock. ``migrated_bytes`` are all that the kernel moved between
     nodes, for whomever (pgmigrate_success in /proc/vmstat); ``demoted_bytes`` those that reclaim
     took down (pgdemote_*), of the kernel's tiering alone. ``fast_share`` is the part of the
-    program's misses that the fast node served, ``fast_bytes`` what it could have of that node.
+    program's misses that the fast node served, ``fast_bytes`` what it could have of that node when
+    it began, and ``gained_bytes`` how much more when it had ended: memory of others that was moved
+    away or reclaimed meanwhile.
     """
 
     modelled_seconds: float
@@ -29,6 +31,7 @@ class Trial:
     demoted_bytes: int
     fast_share: float
     fast_bytes: int
+    gained_bytes: int
 
 
 def run_trial(stage: Stage, command: Command, start: Start, fast_bytes: int | None) -> Trial:
@@ -36,15 +39,16 @@ def run_trial(stage: Stage, command: Command, start: Start, fast_bytes: int | No
     try:
         left = stage.preset.nodes[FAST_NODE].size
         if fast_bytes is not None:
-            left = stage.cut(fast_bytes)
+            left = stage.fast_node.leave(fast_bytes, drop_caches=False)
         counted = stage.vmstat()
         with stage.modelled():
             before, began = stage.meter.read(), time.monotonic()
             stage.execute(command, start)
             took, passed = time.monotonic() - began, stage.meter.read().since(before)
+        gained = stage.fast_node.for_programs_bytes() - left if fast_bytes is not None else 0
         moved = {name: count - counted[name] for name, count in stage.vmstat().items()}
     finally:
-        stage.uncut()
+        stage.fast_node.release()
     demoted = sum(count for name, count in moved.items() if name.startswith("pgdemote_"))
     return Trial(
         modelled_seconds=passed.busy_s,
@@ -53,4 +57,5 @@ def run_trial(stage: Stage, command: Command, start: Start, fast_bytes: int | No
         demoted_bytes=demoted * _PAGE_BYTES,
         fast_share=passed.fast_share,
         fast_bytes=left,
+        gained_bytes=gained,
     )

@@ -1,15 +1,21 @@
 """Leaving a program so much memory of the fast node and no more.
 
-The rest is set aside as 2 MiB huge pages (hugetlbpage.rst, the per-node nr_hugepages): memory
-that nobody maps, that the kernel neither swaps nor hands out, and that no process has to hold;
-and what is less than such a page as a file in a tmpfs bound to the node.
+The rest is set aside as 2 MiB huge pages (hugetlbpage.rst, the per-node nr_hugepages), and what is
+less than such a page in the buffer of a pipe (workloads/set_aside.c): memory that nobody maps and
+that nothing reclaims, demotes or moves elsewhere to make room.
 """
 
 from __future__ import annotations
 
 import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from hmd.emulate.agent import Job
+from hmd.emulate.assets import compile_static
 from hmd.emulate.boot import Machine
 from hmd.errors import HmdError
 from hmd.machine.reserves import reserve_bytes
@@ -20,60 +26,103 @@ HUGE_PAGE_BYTES = 2 << 20
 MIN_FREE_KBYTES = 8192
 NEAR_BYTES = 128 << 10
 MAX_TRIES = 20
-_REST = Path("/run/hmd-aside/rest")
-_RESIZE = "truncate -s 0 {file} && {{ [ {bytes} = 0 ] || fallocate -l {bytes} {file}; }}; sleep 0.3"
+SETTLE_S = 0.3
+ANSWER_S = 60.0
+SOURCE = Path(__file__).parents[1] / "workloads/set_aside.c"
 _COUNT = "/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages"
 
 
-def free_bytes(machine: Machine, node: int) -> int:
-    """Return MemFree of a node of the guest."""
-    text = machine.run(["cat", f"/sys/devices/system/node/node{node}/meminfo"], check=True).stdout
-    found = re.search(r"MemFree:\s+(\d+) kB", text)
-    if found is None:
-        raise HmdError(f"the guest's node {node} has no MemFree line in its meminfo")
-    return int(found[1]) << 10
+class FastNode:
+    """A node of the guest that can be cut."""
+
+    def __init__(self, machine: Machine, node: int, rest: _Rest):
+        """Use ``open_fast_node``."""
+        self._machine, self._node, self._rest = machine, node, rest
+
+    def free_bytes(self) -> int:
+        """Return MemFree of the node."""
+        text = self._read(f"/sys/devices/system/node/node{self._node}/meminfo")
+        found = re.search(r"MemFree:\s+(\d+) kB", text)
+        if found is None:
+            raise HmdError(f"the guest's node {self._node} has no MemFree line in its meminfo")
+        return int(found[1]) << 10
+
+    def for_programs_bytes(self) -> int:
+        """Return what programs can have of it now: what is free beyond the kernel's reserve."""
+        return self.free_bytes() - reserve_bytes(self._read("/proc/zoneinfo").encode())[self._node]
+
+    def leave(self, wanted_bytes: int, *, drop_caches: bool = True) -> int:
+        """Set aside all of the node but ``wanted_bytes`` for a program; returns what is left.
+
+        What the kernel keeps back is left on top: a program does not get it. Files that the page
+        cache holds on the node are forgotten first, unless there are none.
+        """
+        self.release()
+        if drop_caches:
+            self._machine.run(["sh", "-c", "echo 3 > /proc/sys/vm/drop_caches"], check=True)
+        spare = self.for_programs_bytes() - wanted_bytes
+        self._set_huge_pages(max(0, spare // HUGE_PAGE_BYTES - 1))
+        # Setting memory aside makes the kernel give other memory back, some of it later.
+        aside = 0
+        for _ in range(MAX_TRIES):
+            left = self.for_programs_bytes()
+            if abs(left - wanted_bytes) <= NEAR_BYTES:
+                return left
+            aside = max(0, aside + left - wanted_bytes)
+            self._rest.hold(aside)
+            time.sleep(SETTLE_S)
+        raise HmdError(
+            f"node {self._node} of the guest has {left >> 10} KiB free where "
+            f"{wanted_bytes >> 10} are wanted"
+        )
+
+    def release(self) -> None:
+        """Give back what ``leave`` has set aside."""
+        self._rest.hold(0)
+        self._set_huge_pages(0)
+
+    def _set_huge_pages(self, pages: int) -> None:
+        place = _COUNT.format(node=self._node)
+        self._machine.run(["sh", "-c", f"echo {pages} > {place}"], check=True)
+
+    def _read(self, path: str) -> str:
+        return self._machine.run(["cat", path], check=True).stdout
 
 
-def prepare(machine: Machine, node: int) -> None:
-    """Make the kernel keep little back, and hide little in lists of free pages by CPU."""
+@contextmanager
+def open_fast_node(machine: Machine, node: int) -> Iterator[FastNode]:
+    """Make a node ready to be cut; its kernel keeps little back, and hides little by CPU."""
     settings = [f"vm.min_free_kbytes={MIN_FREE_KBYTES}", "vm.percpu_pagelist_high_fraction=1000"]
     machine.run(["sysctl", "-qw", *settings], check=True)
-    mount = f"mount -t tmpfs -o mpol=bind:{node} tmpfs {_REST.parent}"
-    machine.run(["sh", "-c", f"mkdir -p {_REST.parent} && {mount}"], check=True)
+    rest = _Rest(machine, node)
+    try:
+        yield FastNode(machine, node, rest)
+    finally:
+        rest.end()
 
 
-def release(machine: Machine, node: int) -> None:
-    """Give back what ``leave`` has set aside."""
-    machine.run(["rm", "-f", str(_REST)], check=True)
-    _set_huge_pages(machine, node, 0)
+class _Rest:
+    """The running set_aside; its answers come on the agent's thread."""
 
+    def __init__(self, machine: Machine, node: int):
+        self._answered = threading.Event()
+        self._wrong = bytearray()
+        self._job: Job = machine.start(
+            [str(compile_static(SOURCE)), str(node)],
+            stdin=True,
+            stdout=lambda _: self._answered.set(),
+            stderr=self._wrong.extend,
+        )
 
-def leave(machine: Machine, node: int, wanted_bytes: int, *, drop_caches: bool = True) -> int:
-    """Set aside all of a node but ``wanted_bytes`` for a program; returns what is left for it.
+    def hold(self, wanted_bytes: int) -> None:
+        """Set so much aside; raises HmdError where the node has not got it."""
+        self._answered.clear()
+        self._job.write(f"{wanted_bytes}\n".encode())
+        give_up = time.monotonic() + ANSWER_S
+        while not self._answered.wait(0.1):
+            if self._job.poll() is not None or time.monotonic() > give_up:
+                why = self._wrong.decode(errors="replace").strip() or "it does not answer"
+                raise HmdError(f"no {wanted_bytes >> 10} KiB of a node could be set aside: {why}")
 
-    What the kernel keeps back is left on top: a program does not get it. Files that the page
-    cache holds on the node are forgotten first, unless there are none.
-    """
-    release(machine, node)
-    if drop_caches:
-        machine.run(["sh", "-c", "echo 3 > /proc/sys/vm/drop_caches"], check=True)
-    text = machine.run(["cat", "/proc/zoneinfo"], check=True).stdout
-    kept = reserve_bytes(text.encode())[node]
-    spare = free_bytes(machine, node) - kept - wanted_bytes
-    _set_huge_pages(machine, node, max(0, spare // HUGE_PAGE_BYTES - 1))
-    # Setting memory aside makes the kernel give other memory back, some of it later.
-    aside = 0
-    for _ in range(MAX_TRIES):
-        left = free_bytes(machine, node) - kept
-        if abs(left - wanted_bytes) <= NEAR_BYTES:
-            return left
-        aside = max(0, aside + left - wanted_bytes)
-        machine.run(["sh", "-c", _RESIZE.format(bytes=aside, file=_REST)], check=True)
-    raise HmdError(
-        f"node {node} of the guest has {left >> 10} KiB free where {wanted_bytes >> 10} are wanted"
-    )
-
-
-def _set_huge_pages(machine: Machine, node: int, pages: int) -> None:
-    place = _COUNT.format(node=node)
-    machine.run(["sh", "-c", f"echo {pages} > {place}"], check=True)
+    def end(self) -> None:
+        self._job.kill()

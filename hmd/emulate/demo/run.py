@@ -12,8 +12,8 @@ from typing import Any
 
 from hmd import __version__
 from hmd.emulate.boot import Machine
-from hmd.emulate.demo import fast_node
 from hmd.emulate.demo.daemon import TICK_S, GuestDaemon, Moved, running_daemon
+from hmd.emulate.demo.fast_node import FastNode, open_fast_node
 from hmd.emulate.demo.hotset import HotSet, HotSetRun, run_hot_set
 from hmd.emulate.demo.meter import Meter
 from hmd.emulate.demo.placement import FAST_NODE, SLOW_NODE, Way
@@ -71,10 +71,13 @@ class Demonstration:
 
 
 class _Stage:
-    """The booted machine, its preset and meter, and where files go."""
+    """The booted machine, its preset, meter and fast node, and where files go."""
 
-    def __init__(self, machine: Machine, preset: Preset, meter: Meter, folder: Path, say: Say):
-        self.machine, self.preset, self.meter = machine, preset, meter
+    def __init__(
+        self, machine: Machine, preset: Preset, fast_node: FastNode, folder: Path, say: Say
+    ):
+        self.machine, self.preset, self.meter = machine, preset, Meter(machine)
+        self._fast_node = fast_node
         self.folder, self.say = folder, say
 
     @contextmanager
@@ -85,11 +88,11 @@ class _Stage:
             yield self.preset.nodes[FAST_NODE].size
             return
         with self.meter.paused():
-            left = fast_node.leave(self.machine, FAST_NODE, int(hot_bytes * SPARE))
+            left = self._fast_node.leave(int(hot_bytes * SPARE))
         try:
             yield left
         finally:
-            fast_node.release(self.machine, FAST_NODE)
+            self._fast_node.release()
 
 
 def demonstrate(folder: Path, settings: Settings, say: Say) -> Demonstration:
@@ -99,10 +102,12 @@ def demonstrate(folder: Path, settings: Settings, say: Say) -> Demonstration:
     say("compiling hmd's kernels for the guest's CPU, where they are not yet")
     warm_kernels()
     say(f"booting {preset.description}")
-    with Machine(preset, share=[folder], dilation=SETTLING_DILATION) as machine:
-        fast_node.prepare(machine, FAST_NODE)
+    with (
+        Machine(preset, share=[folder], dilation=SETTLING_DILATION) as machine,
+        open_fast_node(machine, FAST_NODE) as fast_node,
+    ):
         machine.start_model()
-        stage = _Stage(machine, preset, Meter(machine), folder, say)
+        stage = _Stage(machine, preset, fast_node, folder, say)
         hot_set, redis = _HotSetTrials(stage, settings), _RedisTrials(stage, settings)
         for way in (Way.ALL_FAST, Way.ALL_SLOW, Way.FIRST_TOUCH):
             hot_set.run(way)

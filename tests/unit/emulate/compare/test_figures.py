@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 
 def trial(modelled_s: float, moved_mib: int = 0) -> Trial:
-    return Trial(modelled_s, 60 * modelled_s, moved_mib * MIB, 0, 0.5, 8 * MIB)
+    return Trial(modelled_s, 60 * modelled_s, moved_mib * MIB, 0, 0.5, 8 * MIB, 0)
 
 
 @pytest.fixture

@@ -1,0 +1,56 @@
+/*
+ * Takes memory of one node that nothing can move: pages in the buffer of a pipe, which are on no
+ * LRU list, so that neither reclaim nor demotion, DAMON or compaction finds them (hugetlbpage.rst
+ * offers the same in steps of 2 MiB).
+ *
+ *   set_aside NODE
+ *
+ * Reads lines of standard input, each how many bytes to hold from now on; answers each with a line,
+ * the bytes that it holds, when it does. Ends, and gives all back, with its input.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define MPOL_BIND 2 /* set_mempolicy(2) */
+#define PAGE 4096UL
+#define PIPE_BYTES (32UL << 20)
+
+static void require(long done, const char *what)
+{
+	if (done < 0) {
+		fprintf(stderr, "set_aside: %s: %s\n", what, strerror(errno));
+		exit(1);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	static char page[PAGE];
+	unsigned long held = 0, wanted;
+	int ends[2];
+
+	if (argc != 2) {
+		fprintf(stderr, "usage: set_aside NODE\n");
+		return 2;
+	}
+	unsigned long nodes = 1UL << strtoul(argv[1], NULL, 0);
+
+	require(pipe2(ends, O_NONBLOCK), "pipe");
+	require(fcntl(ends[1], F_SETPIPE_SZ, PIPE_BYTES), "F_SETPIPE_SZ");
+	require(syscall(SYS_set_mempolicy, MPOL_BIND, &nodes, 64UL), "set_mempolicy");
+	while (scanf("%lu", &wanted) == 1) {
+		for (; held < wanted / PAGE; held++)
+			require(write(ends[1], page, PAGE), "write");
+		for (; held > wanted / PAGE; held--)
+			require(read(ends[0], page, PAGE), "read");
+		printf("%lu\n", held * PAGE);
+		fflush(stdout);
+	}
+	return 0;
+}
