@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,6 +69,8 @@ def run(args: argparse.Namespace) -> int:
     from hmd.observe.notify import Notifier
 
     start_log(args.log_level)
+    # One that comes while hmd starts waits until the service reloads by it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     notifier = Notifier(os.environ)
     notifier.extend_start(START_S)
 

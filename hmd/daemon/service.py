@@ -224,6 +224,7 @@ class Service:
         numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         old = {number: signal.signal(number, on_signal) for number in numbers}
         old_fd = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
         try:
             yield woken
         finally:

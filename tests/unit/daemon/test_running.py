@@ -171,6 +171,15 @@ def test_kill_and_restart(new_daemon: Daemon, faulter: "subprocess.Popen[bytes]"
     wait_for(lambda: new_daemon.status()["ticks"] > 2, "ticks")
 
 
+def test_a_reload_is_not_too_early(new_daemon: Daemon) -> None:
+    new_daemon.configure("[]")
+    new_daemon.start()
+    wait_for(lambda: any(line.startswith("EXTEND_") for line in new_daemon.hear()), "its start")
+    new_daemon.signal(signal.SIGHUP)
+    new_daemon.wait_ready(2)
+    assert new_daemon.log.read_text().count("info: reloaded") == 1
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_clean_stop(new_daemon: Daemon, number: int) -> None:
     new_daemon.configure("[]", "migrate: {dry_run: true}\n")
