@@ -58,8 +58,7 @@ def baselines(
 def first_rows(stream: MissStream) -> npt.NDArray[np.int64]:
     """Return the row of each of the program's pages at which it is touched first."""
     first = np.full(stream.pages, len(stream), np.int64)
-    page, row = np.unique(stream.page, return_index=True)
-    first[page] = row
+    np.minimum.at(first, stream.page, np.arange(len(stream)))
     return first[: stream.user_pages]
 
 
