@@ -7,16 +7,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hmd.cli.arguments import share, size
+from hmd.cli.simulation_options import (
+    Progress,
+    add_daemon,
+    add_preset,
+    add_set,
+    fast_pages,
+    given_settings,
+    policy_values,
+    simulation_settings,
+)
 from hmd.errors import Exit, UsageError
 
 if TYPE_CHECKING:
     from hmd.cli.main import Subparsers
     from hmd.decide.plan import Policy
-    from hmd.simulate.simulation import Simulated, SimulationSettings
-
-HEADROOM_BYTES = 64 << 10
-"""Kept free on the fast node where --set says nothing: the simulated machine has no other users."""
+    from hmd.simulate.simulation import Simulated
 
 DESCRIPTION = """\
 Run policies over a program whose cache misses were recorded, on a machine with so much fast memory,
@@ -68,7 +74,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def _add_machine(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the machine")
-    group.add_argument("--preset", default="dram-pm", metavar="NAME|FILE", help="(dram-pm)")
+    add_preset(group)
     group.add_argument(
         "--fast",
         default="25%",
@@ -82,29 +88,8 @@ def _add_daemon(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--policy", action="append", default=[], metavar="NAME", help="repeatable (the default)"
     )
-    group.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help='a setting of "hmd policy show", for the policies that have it; repeatable',
-    )
-    group.add_argument(
-        "--tick", type=float, default=10.0, metavar="MS", help="milliseconds of a tick (10)"
-    )
-    group.add_argument(
-        "--delay",
-        type=float,
-        default=2.0,
-        metavar="MS",
-        help="milliseconds from a tick's samples to its first move (2)",
-    )
-    group.add_argument(
-        "--period", type=int, default=199, metavar="N", help="misses that a sample stands for (199)"
-    )
-    group.add_argument(
-        "--loss", type=share, default=0.0, metavar="SHARE", help="samples that are lost (0%%)"
-    )
+    add_set(group)
+    add_daemon(group)
     group.add_argument("--seed", type=int, default=1, metavar="N", help="of the sampling (1)")
 
 
@@ -120,24 +105,24 @@ def run(args: argparse.Namespace) -> int:
     from hmd.simulate.simulation import simulate
 
     stream, preset = MissStream.read(args.trace), load(args.preset)
-    fast_pages = _fast_pages(args.fast, stream.user_pages)
+    fast = fast_pages(args.fast, stream.user_pages)
     policies = _policies(args)
-    settings = _settings(args)
-    with _Progress() as progress:
-        fixed = baselines(stream, preset, fast_pages, progress.say)
+    settings = simulation_settings(args)
+    with Progress() as progress:
+        fixed = baselines(stream, preset, fast, progress.say)
         runs: dict[str, Simulated] = {}
         for policy in policies:
             progress.say(policy.name)
-            runs[policy.name] = simulate(stream, preset, fast_pages, policy, settings)
+            runs[policy.name] = simulate(stream, preset, fast, policy, settings)
     if args.picture is not None:
         from hmd.simulate.picture import draw
 
-        told = f"{args.trace.name}, {fast_pages * PAGE_BYTES / 2**20:.1f} MiB of {preset.name} fast"
+        told = f"{args.trace.name}, {fast * PAGE_BYTES / 2**20:.1f} MiB of {preset.name} fast"
         draw(runs, fixed, args.picture, told)
     if args.json:
-        _print_json(args, stream.user_pages, fast_pages, fixed, runs)
+        _print_json(args, stream.user_pages, fast, fixed, runs)
     else:
-        _print(args, stream.user_pages, fast_pages, fixed, runs)
+        _print(args, stream.user_pages, fast, fixed, runs)
     return Exit.OK
 
 
@@ -149,7 +134,7 @@ def _record(args: argparse.Namespace) -> int:
     from hmd.emulate.miss_stream import PAGE_BYTES
     from hmd.simulate.recording import record_misses
 
-    with _Progress() as progress:
+    with Progress() as progress:
         progress.say(f"recording {command[0]} in the emulated machine")
         stream = record_misses(command)
     stream.write(args.record)
@@ -158,81 +143,13 @@ def _record(args: argparse.Namespace) -> int:
     return Exit.OK
 
 
-class _Progress:
-    """A line on a terminal's stderr that says what is being done; nothing elsewhere."""
-
-    def __enter__(self) -> _Progress:
-        from rich.console import Console
-
-        self._status = Console(stderr=True).status("reading the trace")
-        self._status.start()
-        return self
-
-    def say(self, what: str) -> None:
-        """Tell what comes now."""
-        self._status.update(what)
-
-    def __exit__(self, *error: object) -> None:
-        self._status.stop()
-
-
-def _fast_pages(text: str, pages: int) -> int:
-    """Return how many pages are to be fast."""
-    from hmd.emulate.miss_stream import PAGE_BYTES
-
-    try:
-        wanted = round(share(text) * pages) if text.endswith("%") else size(text) // PAGE_BYTES
-    except argparse.ArgumentTypeError as error:
-        raise UsageError(f"--fast: {error}") from None
-    if wanted < 1:
-        raise UsageError(f"--fast {text} is no page of 4 KiB: give the fast node more")
-    return min(wanted, pages)
-
-
 def _policies(args: argparse.Namespace) -> list[Policy]:
     """Return the policies, each with those settings that it has."""
-    from hmd.config.policies import parsed
     from hmd.decide import registry
 
-    given = {}
-    for text in args.set:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise UsageError(f"--set {text}: write KEY=VALUE, as in --set confidence=2")
-        given[key] = value
     names = list(dict.fromkeys(args.policy)) or [registry.DEFAULT]
-    known = {knob.key for name in names for knob in registry.about(name).knobs}
-    for key in given:
-        if key not in known:
-            known_ones = ", ".join(sorted(known)) or "no settings"
-            raise UsageError(f"--set {key}: {' and '.join(names)} can have {known_ones}")
-    policies = []
-    for name in names:
-        knobs = registry.about(name).knobs
-        values: dict[str, object] = {
-            knob.name: {"headroom": 0.0, "headroom_min": HEADROOM_BYTES}[knob.key]
-            for knob in knobs
-            if knob.key in ("headroom", "headroom_min")
-        }
-        values |= {knob.name: parsed(knob, given[knob.key]) for knob in knobs if knob.key in given}
-        policies.append(registry.make(name, values))
-    return policies
-
-
-def _settings(args: argparse.Namespace) -> SimulationSettings:
-    from hmd.simulate.pmu import Sampling
-    from hmd.simulate.simulation import SimulationSettings
-
-    for name, least in (("tick", 0.1), ("delay", 0.0), ("period", 1)):
-        if getattr(args, name) < least:
-            raise UsageError(f"--{name} must be at least {least:g}")
-    if args.loss >= 1 or args.loss < 0:
-        raise UsageError("--loss must be less than 100%")
-    return SimulationSettings(
-        tick_s=args.tick / 1e3,
-        delay_s=args.delay / 1e3,
-        sampling=Sampling(args.period, args.loss, args.seed),
-    )
+    given = given_settings(args.set, names)
+    return [registry.make(name, policy_values(registry.about(name).knobs, given)) for name in names]
 
 
 def _print_json(

@@ -19,6 +19,7 @@ from hmd.config.units import (
     Share,
     Size,
     format_duration,
+    format_number,
     format_share,
     format_size,
     parse_duration,
@@ -54,7 +55,7 @@ _FORMAT: Final[dict[Unit, Callable[[Any], str]]] = {
     Unit.BYTES: format_size,
     Unit.SECONDS: format_duration,
     Unit.COUNT: str,
-    Unit.NUMBER: "{:g}".format,
+    Unit.NUMBER: format_number,
 }
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Annotated
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
@@ -115,6 +116,11 @@ def format_duration(value: float) -> str:
 def format_share(value: float) -> str:
     """Return a share of 1 in per cent."""
     return f"{value * 100:.6g}%"
+
+
+def format_number(value: float) -> str:
+    """Return a number to six digits, without an exponent: which YAML here would take for text."""
+    return format(Decimal(f"{value:.6g}"), "f")
 
 
 def format_like(value: float, given: object) -> str:

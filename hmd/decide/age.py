@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from hmd.decide.knobs import About, Unit, headroom_bytes, headroom_fraction, knob
+from hmd.decide.knobs import About, Search, Unit, headroom_bytes, headroom_fraction, knob
 from hmd.decide.nodes import Nodes, nodes_of
 from hmd.decide.plan import MachineView, Plan
 from hmd.heat.layout import PAGE_BYTES
@@ -37,6 +37,7 @@ class Settings:
         " time at least to the second, and so on. By itself half of what idle then is.",
         Unit.SECONDS,
         key="active",
+        search=Search(1, 100, log=True),
     )
     idle_s: float | None = knob(
         None,
@@ -45,6 +46,7 @@ class Settings:
         " younger pages fill the tier, and then only as room is needed.",
         Unit.SECONDS,
         key="idle",
+        search=Search(2, 200, log=True),
     )
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from hmd.decide.knobs import About, headroom_bytes, headroom_fraction, knob
+from hmd.decide.knobs import About, Search, headroom_bytes, headroom_fraction, knob
 from hmd.decide.nodes import Nodes, nodes_of
 from hmd.decide.persistence import Persistence
 from hmd.decide.plan import MachineView, Plan
@@ -49,12 +49,19 @@ class Settings:
         2000.0,
         "Nanoseconds that moving a page of 4 KiB takes from its program: more of it moves less.",
         least=1,
+        search=Search(200, 50_000, log=True),
     )
     confidence: float = knob(
-        1.0, "How sure of a gain, in standard deviations of each page's heat.", most=10
+        1.0,
+        "How sure of a gain, in standard deviations of each page's heat.",
+        most=10,
+        search=Search(0, 4),
     )
     samples_min: float = knob(
-        2.0, "Samples that a page must rest on before it is promoted.", most=1000
+        2.0,
+        "Samples that a page must rest on before it is promoted.",
+        most=1000,
+        search=Search(1, 32, log=True),
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.decide.aligned import Aligned
-from hmd.decide.knobs import About, Unit, headroom_bytes, headroom_fraction, knob
+from hmd.decide.knobs import About, Search, Unit, headroom_bytes, headroom_fraction, knob
 from hmd.decide.nodes import Nodes, nodes_of
 from hmd.decide.plan import MachineView, Plan
 from hmd.heat.layout import CHUNK_PAGES, PAGE_BYTES
@@ -37,6 +37,7 @@ class Settings:
         Unit.COUNT,
         least=2,
         most=100,
+        search=Search(2, 24),
     )
     retention_s: float | None = knob(
         None,
@@ -44,6 +45,7 @@ class Settings:
         " By itself 8 ticks.",
         Unit.SECONDS,
         key="retention",
+        search=Search(1, 100, log=True),
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hmd.decide.knobs import About, Unit, headroom_bytes, headroom_fraction, knob
+from hmd.decide.knobs import About, Search, Unit, headroom_bytes, headroom_fraction, knob
 from hmd.decide.nodes import nodes_of
 from hmd.decide.plan import MachineView, Plan
 from hmd.heat.layout import CHUNK_PAGES, PAGE_BYTES
@@ -29,13 +29,22 @@ class Settings:
     headroom_fraction: float = headroom_fraction()
     headroom_bytes: int = headroom_bytes()
     hysteresis: float = knob(
-        1.5, "How many times hotter a page must be than the one that it displaces.", least=1
+        1.5,
+        "How many times hotter a page must be than the one that it displaces.",
+        least=1,
+        search=Search(1, 8, log=True),
     )
     confidence: float = knob(
-        1.0, "How sure of that, in standard deviations of each page's heat.", most=10
+        1.0,
+        "How sure of that, in standard deviations of each page's heat.",
+        most=10,
+        search=Search(0, 4),
     )
     samples_min: float = knob(
-        2.0, "Samples that a page must rest on before it is promoted.", most=1000
+        2.0,
+        "Samples that a page must rest on before it is promoted.",
+        most=1000,
+        search=Search(1, 32, log=True),
     )
     worth_fraction: float = knob(
         0.1,
@@ -44,6 +53,7 @@ class Settings:
         Unit.SHARE,
         key="worth",
         most=1,
+        search=Search(0, 0.5),
     )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from hmd.decide.knobs import About, Unit, headroom_bytes, headroom_fraction, knob
+from hmd.decide.knobs import About, Search, Unit, headroom_bytes, headroom_fraction, knob
 from hmd.decide.nodes import Nodes, nodes_of
 from hmd.decide.plan import MachineView, Plan
 from hmd.heat.layout import CHUNK_PAGES, PAGE_BYTES
@@ -43,6 +43,7 @@ class Settings:
         Unit.SHARE,
         key="fast",
         most=1,
+        search=Search(0, 1),
     )
 
 

@@ -32,12 +32,25 @@ class Unit(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Search:
+    """Where ``hmd tune`` looks for a knob's best value: from ``low`` to ``high``, both included.
+
+    In the knob's base unit, but for seconds: these in ticks, which is what durations mean to a
+    policy. ``log`` for knobs of which the ratio counts, so that ``low`` is more than 0.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Knob:
     """One setting of a policy.
 
     ``name`` is the field of the settings' dataclass, ``key`` its name in the configuration.
     Values lie within ``least`` and ``most``. A ``default`` of None is worked out from machine and
-    heat at each tick.
+    heat at each tick. ``search`` is None for what follows from the machine and not from programs.
     """
 
     name: str
@@ -47,6 +60,7 @@ class Knob:
     least: float
     most: float
     effect: str
+    search: Search | None = None
 
     def wrong(self, value: object) -> str | None:
         """Return what a value should have been, None where it is right."""
@@ -77,9 +91,10 @@ def knob(
     key: str = "",
     least: float = 0.0,
     most: float = math.inf,
+    search: Search | None = None,
 ) -> Any:
     """Return the dataclass field of a setting; ``key`` is its field's name if not given."""
-    return field(default=default, metadata={_KNOB: (key, unit, least, most, effect)})
+    return field(default=default, metadata={_KNOB: (key, unit, least, most, effect, search)})
 
 
 def knobs_of(settings: type[Any]) -> tuple[Knob, ...]:
@@ -91,9 +106,9 @@ def knobs_of(settings: type[Any]) -> tuple[Knob, ...]:
     for entry in fields(settings):
         if _KNOB not in entry.metadata:
             raise TypeError(f"{settings.__qualname__}.{entry.name} is not documented: use knob()")
-        key, unit, least, most, effect = entry.metadata[_KNOB]
-        default: Any = entry.default
-        found.append(Knob(entry.name, key or entry.name, unit, default, least, most, effect))
+        key, *rest = entry.metadata[_KNOB]
+        unit, *limits = rest
+        found.append(Knob(entry.name, key or entry.name, unit, entry.default, *limits))
     return tuple(found)
 
 

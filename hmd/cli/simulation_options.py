@@ -1,0 +1,134 @@
+"""Options that ``hmd simulate`` and ``hmd tune`` share: the simulated machine and its daemon."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Self
+
+from hmd.cli.arguments import share, size
+from hmd.errors import UsageError
+
+if TYPE_CHECKING:
+    from hmd.decide.knobs import Knob
+    from hmd.simulate.simulation import SimulationSettings
+
+HEADROOM_BYTES = 64 << 10
+"""Kept free on the fast node where --set says nothing: the simulated machine has no other users."""
+
+
+def add_preset(group: argparse._ArgumentGroup) -> None:
+    """Register ``--preset``."""
+    group.add_argument("--preset", default="dram-pm", metavar="NAME|FILE", help="(dram-pm)")
+
+
+def add_set(group: argparse._ArgumentGroup) -> None:
+    """Register ``--set``."""
+    group.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help='a setting of "hmd policy show", for the policies that have it; repeatable',
+    )
+
+
+def add_daemon(group: argparse._ArgumentGroup) -> None:
+    """Register what the daemon's tick and its sampling are like."""
+    group.add_argument(
+        "--tick", type=float, default=10.0, metavar="MS", help="milliseconds of a tick (10)"
+    )
+    group.add_argument(
+        "--delay",
+        type=float,
+        default=2.0,
+        metavar="MS",
+        help="milliseconds from a tick's samples to its first move (2)",
+    )
+    group.add_argument(
+        "--period", type=int, default=199, metavar="N", help="misses that a sample stands for (199)"
+    )
+    group.add_argument(
+        "--loss", type=share, default=0.0, metavar="SHARE", help="samples that are lost (0%%)"
+    )
+
+
+def simulation_settings(args: argparse.Namespace) -> SimulationSettings:
+    """Return the settings that the options of ``add_daemon`` and ``--seed`` give."""
+    from hmd.simulate.pmu import Sampling
+    from hmd.simulate.simulation import SimulationSettings
+
+    for name, least in (("tick", 0.1), ("delay", 0.0), ("period", 1)):
+        if getattr(args, name) < least:
+            raise UsageError(f"--{name} must be at least {least:g}")
+    if args.loss >= 1 or args.loss < 0:
+        raise UsageError("--loss must be less than 100%")
+    return SimulationSettings(
+        tick_s=args.tick / 1e3,
+        delay_s=args.delay / 1e3,
+        sampling=Sampling(args.period, args.loss, args.seed),
+    )
+
+
+def fast_pages(text: str, pages: int) -> int:
+    """Return how many of a program's pages are to be fast, as ``--fast`` says."""
+    from hmd.emulate.miss_stream import PAGE_BYTES
+
+    try:
+        wanted = round(share(text) * pages) if text.endswith("%") else size(text) // PAGE_BYTES
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"--fast: {error}") from None
+    if wanted < 1:
+        raise UsageError(f"--fast {text} is no page of 4 KiB: give the fast node more")
+    return min(wanted, pages)
+
+
+def given_settings(texts: Sequence[str], policies: Sequence[str]) -> dict[str, str]:
+    """Return what ``--set`` gives, by key; UsageError where none of the policies has it."""
+    from hmd.decide import registry
+
+    given = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"--set {text}: write KEY=VALUE, as in --set confidence=2")
+        given[key] = value
+    known = {knob.key for name in policies for knob in registry.about(name).knobs}
+    for key in given:
+        if key not in known:
+            known_ones = ", ".join(sorted(known)) or "no settings"
+            raise UsageError(f"--set {key}: {' and '.join(policies)} can have {known_ones}")
+    return given
+
+
+def policy_values(knobs: Sequence[Knob], given: Mapping[str, str]) -> dict[str, object]:
+    """Return the settings of a policy on the simulated machine, by field of its dataclass."""
+    from hmd.config.policies import parsed
+
+    kept = {"headroom": 0.0, "headroom_min": HEADROOM_BYTES}
+    values: dict[str, object] = {k.name: kept[k.key] for k in knobs if k.key in kept}
+    return values | {k.name: parsed(k, given[k.key]) for k in knobs if k.key in given}
+
+
+class Progress:
+    """A line on a terminal's stderr that says what is being done; nothing elsewhere."""
+
+    def __enter__(self) -> Self:
+        """Show it."""
+        from rich.console import Console
+
+        self._status = Console(stderr=True).status("reading the trace")
+        self._status.start()
+        return self
+
+    def say(self, what: str) -> None:
+        """Tell what comes now."""
+        self._status.update(what)
+
+    def note(self, line: str) -> None:
+        """Write a line that stays, above the one that changes."""
+        self._status.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def __exit__(self, *error: object) -> None:
+        """Take it away."""
+        self._status.stop()
