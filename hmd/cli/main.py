@@ -20,7 +20,7 @@ from hmd.errors import Exit, HmdError
 
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("The daemon", ("run", "status", "top", "heatmap", "config", "policy")),
-    ("Traces", ("record", "trace", "estimate", "simulate")),
+    ("Traces", ("record", "trace", "estimate", "simulate", "tune")),
     ("The machine", ("topology", "doctor", "migrate")),
     ("The emulated machine", ("emulate", "demo")),
 )

@@ -101,12 +101,12 @@ def given_settings(texts: Sequence[str], policies: Sequence[str]) -> dict[str, s
     return given
 
 
-def policy_values(knobs: Sequence[Knob], given: Mapping[str, str]) -> dict[str, object]:
+def policy_values(knobs: Sequence[Knob], given: Mapping[str, str]) -> dict[str, float | None]:
     """Return the settings of a policy on the simulated machine, by field of its dataclass."""
     from hmd.config.policies import parsed
 
     kept = {"headroom": 0.0, "headroom_min": HEADROOM_BYTES}
-    values: dict[str, object] = {k.name: kept[k.key] for k in knobs if k.key in kept}
+    values: dict[str, float | None] = {k.name: kept[k.key] for k in knobs if k.key in kept}
     return values | {k.name: parsed(k, given[k.key]) for k in knobs if k.key in given}
 
 

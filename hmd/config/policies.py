@@ -7,7 +7,7 @@ limits, and the annotated example. What is added to a policy's settings shows up
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -162,6 +162,14 @@ def example(name: str) -> str:
     Indented as below ``decide:``; empty for a policy without knobs.
     """
     return "".join(f"{line}\n" for line in _example_lines(registry.about(name)))
+
+
+def fragment(name: str, values: Mapping[str, float | None]) -> str:
+    """Return a configuration that chooses a policy with these settings, by field; YAML."""
+    knobs = [knob for knob in registry.about(name).knobs if knob.name in values]
+    section = [f"  {name}:\n"] if knobs else []
+    lines = [f"    {knob.key}: {written(knob, values[knob.name])}\n" for knob in knobs]
+    return "".join([f"decide:\n  policy: {name}\n", *section, *lines])
 
 
 def decide_example() -> str:

@@ -108,7 +108,8 @@ def knobs_of(settings: type[Any]) -> tuple[Knob, ...]:
             raise TypeError(f"{settings.__qualname__}.{entry.name} is not documented: use knob()")
         key, *rest = entry.metadata[_KNOB]
         unit, *limits = rest
-        found.append(Knob(entry.name, key or entry.name, unit, entry.default, *limits))
+        default: Any = entry.default
+        found.append(Knob(entry.name, key or entry.name, unit, default, *limits))
     return tuple(found)
 
 

@@ -1,0 +1,121 @@
+"""The values of a policy's knobs among which a search chooses.
+
+Takes knobs, each with the range that its file documents or that a person gives; gives what Optuna
+draws from, and from what it drew the settings. Values are rounded to what the configuration would
+say of them, so that what was simulated is exactly what is written down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hmd.config.policies import AUTO, parsed, written
+from hmd.decide.knobs import About, Knob, Unit
+from hmd.errors import ConfigError, UsageError
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
+_DIGITS = 3  # of a value that is found: a search knows no more
+_IS_AUTO = " is auto"  # after the key of a knob: the name of the choice to leave it so
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Values of a knob from ``low`` to ``high`` in its base unit, and ``auto`` where that holds."""
+
+    knob: Knob
+    low: float
+    high: float
+    log: bool
+    auto: bool
+
+    def distributions(self) -> dict[str, BaseDistribution]:
+        """Return what is to be drawn, by name."""
+        from optuna.distributions import (
+            CategoricalDistribution,
+            FloatDistribution,
+            IntDistribution,
+        )
+
+        drawn: dict[str, BaseDistribution] = {
+            self.knob.key: IntDistribution(int(self.low), int(self.high), log=self.log)
+            if self._whole
+            else FloatDistribution(self.low, self.high, log=self.log)
+        }
+        if self.auto:
+            drawn[self.knob.key + _IS_AUTO] = CategoricalDistribution([True, False])
+        return drawn
+
+    def value(self, drawn: Mapping[str, Any]) -> float | None:
+        """Return the knob's value for what was drawn."""
+        if drawn.get(self.knob.key + _IS_AUTO):
+            return None
+        number = drawn[self.knob.key]
+        if not self._whole:
+            number = min(max(float(f"{number:.{_DIGITS}g}"), self.low), self.high)
+        return parsed(self.knob, written(self.knob, number))
+
+    def drawn(self, value: float | None) -> dict[str, Any] | None:
+        """Return what is drawn for a value; None where it is none of the range's."""
+        if value is None:
+            middle = (self.low * self.high) ** 0.5 if self.log else (self.low + self.high) / 2
+            number = round(middle) if self._whole else middle
+            return {self.knob.key: number, self.knob.key + _IS_AUTO: True} if self.auto else None
+        if not self.low <= value <= self.high:
+            return None
+        return {self.knob.key: value} | ({self.knob.key + _IS_AUTO: False} if self.auto else {})
+
+    @property
+    def span(self) -> str:
+        """Its ends with their units, as ``20ms to 2s or auto``."""
+        low, high = (written(self.knob, self.knob.taken(end)) for end in (self.low, self.high))
+        return f"{low} to {high}" + (f" or {AUTO}" if self.auto else "")
+
+    @property
+    def _whole(self) -> bool:
+        return self.knob.unit in (Unit.COUNT, Unit.BYTES)
+
+
+def documented(about: About, tick_s: float) -> tuple[Range, ...]:
+    """Return the ranges of all knobs that have one, durations for ticks of that length."""
+    return tuple(_documented(knob, tick_s) for knob in about.knobs if knob.search is not None)
+
+
+def chosen(about: About, texts: Sequence[str], tick_s: float) -> tuple[Range, ...]:
+    """Return the ranges that people name: ``KEY``, or ``KEY=LOW:HIGH`` in the knob's unit.
+
+    Raises UsageError for what is no knob or no range, ConfigError for what is no value of it.
+    """
+    knobs = {knob.key: knob for knob in about.knobs}
+    found: dict[str, Range] = {}
+    for text in texts:
+        key, equals, span = text.partition("=")
+        if key not in knobs:
+            known = ", ".join(knobs) or "none"
+            raise UsageError(f"--knob {text}: policy {about.name} has no knob {key!r}, but {known}")
+        found[key] = _given(knobs[key], span) if equals else _documented(knobs[key], tick_s)
+    return tuple(found.values())
+
+
+def _documented(knob: Knob, tick_s: float) -> Range:
+    if knob.search is None:
+        raise UsageError(f"--knob {knob.key}: it has no range of its own: {knob.key}=LOW:HIGH")
+    unit = tick_s if knob.unit is Unit.SECONDS else 1.0
+    low, high = knob.search.low * unit, knob.search.high * unit
+    return Range(knob, low, high, knob.search.log, auto=knob.default is None)
+
+
+def _given(knob: Knob, span: str) -> Range:
+    low_text, colon, high_text = span.partition(":")
+    if not colon:
+        raise UsageError(f"--knob {knob.key}={span}: write LOW:HIGH (one value: --set)")
+    low, high = parsed(knob, low_text), parsed(knob, high_text)
+    if low is None or high is None:
+        raise ConfigError(f"{knob.key}: auto is no end of a range")
+    if low >= high:
+        raise UsageError(f"--knob {knob.key}={span}: the first must be less than the second")
+    log = knob.search is not None and knob.search.log and low > 0
+    return Range(knob, low, high, log, auto=False)
