@@ -83,14 +83,17 @@ def run_show(args: argparse.Namespace) -> int:
 
 def _print_about(about: About) -> None:
     from hmd.cli.output import console, print_table
-    from hmd.config.policies import limits, written
+    from hmd.config.policies import limits, searched, written
 
     print(f"{about.name}: {about.does}\nuse: {about.use}")
     if not about.knobs:
         print("There is nothing to set.")
         return
-    rows = [(k.key, written(k, k.default), limits(k) or "any", k.unit.value) for k in about.knobs]
-    print_table(("setting", "default", "values", "unit"), rows)
+    rows = [
+        (k.key, written(k, k.default), limits(k) or "any", k.unit.value, searched(k))
+        for k in about.knobs
+    ]
+    print_table(("setting", "default", "values", "unit", "hmd tune searches"), rows)
     for knob in about.knobs:
         console().print(f"[bold]{knob.key}[/bold]: {knob.effect}", soft_wrap=False)
 
@@ -107,7 +110,10 @@ def _summary(about: About) -> dict[str, Any]:
 
 
 def _knob(knob: Any) -> dict[str, Any]:
-    """Return a knob in base units (bytes, seconds, parts of 1); null is worked out, or no limit."""
+    """Return a knob in base units (bytes, seconds, parts of 1); null is worked out, or no limit.
+
+    ``search`` is where ``hmd tune`` looks, for seconds in ticks; null where it does not.
+    """
     import math
 
     return {
@@ -118,4 +124,5 @@ def _knob(knob: Any) -> dict[str, Any]:
         "least": knob.least,
         "most": None if math.isinf(knob.most) else knob.most,
         "effect": knob.effect,
+        "search": knob.search,
     }

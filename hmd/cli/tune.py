@@ -136,7 +136,7 @@ def run(args: argparse.Namespace) -> int:
     given = given_settings(args.set, [about.name])
     ranges = _ranges(about, args, given)
     if args.output is not None:
-        _write(args.output, f"# hmd tune: no trial of {about.name} has ended yet\n")
+        _writable(args.output)
     tuned = _tune(args, about, ranges, given)
     text = _config(args, about, tuned.best, given)
     if args.json:
@@ -269,6 +269,15 @@ def _config(args: argparse.Namespace, about: About, best: Trial, given: dict[str
     return "\n".join([*lines, fragment(about.name, values)])
 
 
+def _writable(path: Path) -> None:
+    """Raise MissingError now, not after the search, where a file cannot be written."""
+    try:
+        with path.open("a"):
+            pass
+    except OSError as error:
+        raise MissingError(f"cannot write {path}: {error.strerror}") from None
+
+
 def _write(path: Path, text: str) -> None:
     """Write a file, whole or not at all."""
     partial = path.with_name(path.name + ".partial")
@@ -276,4 +285,4 @@ def _write(path: Path, text: str) -> None:
         partial.write_text(text)
         partial.replace(path)
     except OSError as error:
-        raise MissingError(f"cannot write {path}: {error.strerror or error}") from None
+        raise MissingError(f"cannot write {path}: {error.strerror}") from None

@@ -88,6 +88,16 @@ def limits(knob: Knob) -> str:
     return " or ".join(filter(None, (span, automatic)))
 
 
+def searched(knob: Knob) -> str:
+    """Return the values that ``hmd tune`` tries, for people; ``-`` where it leaves a knob alone."""
+    if knob.search is None:
+        return "-"
+    low, high = knob.search.low, knob.search.high
+    if knob.unit is Unit.SECONDS:
+        return f"{low:g} to {high:g} ticks"
+    return f"{written(knob, knob.taken(low))} to {written(knob, knob.taken(high))}"
+
+
 def _annotation(knob: Knob) -> Any:
     bounds: dict[str, Any] = {"ge": knob.least, "description": knob.effect}
     if not math.isinf(knob.most):

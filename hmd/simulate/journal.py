@@ -15,8 +15,9 @@ import hmd
 from hmd.emulate.miss_stream import MissStream
 from hmd.errors import MissingError
 
-_DECIDING: Final = ("decide", "emulate/timing", "heat", "migrate", "simulate")
-"""Rooms whose code a simulation runs."""
+_ROOMS: Final = ("decide", "emulate", "heat", "machine", "migrate", "sample", "simulate")
+"""Those whose code a simulation runs."""
+_SOURCES: Final = (".c", ".h", ".py")
 
 
 class Journal:
@@ -74,8 +75,8 @@ def code_digest() -> str:
     """Return a digest of the code that a simulation runs."""
     state = hashlib.blake2b(digest_size=16)
     root = Path(hmd.__file__).parent
-    for room in _DECIDING:
-        for path in sorted((root / room).glob("*.[pch]*")):
-            if path.is_file():
-                state.update(path.name.encode() + b"\0" + path.read_bytes())
+    for room in _ROOMS:
+        for path in sorted((root / room).rglob("*")):
+            if path.suffix in _SOURCES:
+                state.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
     return state.hexdigest()

@@ -158,14 +158,18 @@ class _Search:
         self._distributions = {
             name: each for one in ranges for name, each in one.distributions().items()
         }
-        self._to_beat = math.inf
+        self._best: Trial | None = None  # of those within the ranges
         self._first_touch_s: list[float] = []
         self._least = [math.inf] * len(cases)  # of all trials, logarithms by case
 
     @property
     def best(self) -> Trial:
         """The best of all within the ranges; the defaults until there is one."""
-        return next((t for t in self.trials if t.cost == self._to_beat), self.trials[0])
+        return self._best or self.trials[0]
+
+    @property
+    def _to_beat(self) -> float:
+        return math.inf if self._best is None or self._best.cost is None else self._best.cost
 
     def start(self, study: Study) -> None:
         """Run the defaults; the search starts from them where they lie in its ranges."""
@@ -181,8 +185,7 @@ class _Search:
             if params is None:
                 return
             drawn |= params
-        assert default.cost is not None  # nothing to beat, so that it was not given up
-        self._to_beat = default.cost
+        self._best = default
         study.add_trial(
             create_trial(params=drawn, distributions=self._distributions, value=default.cost)
         )
@@ -200,7 +203,7 @@ class _Search:
             return
         study.tell(asked, trial.cost)
         if trial.cost < self._to_beat:
-            self._to_beat = trial.cost
+            self._best = trial
             self._watch.better(trial)
 
     def rows(self, cases: Sequence[Case], fresh_seed: int | None) -> tuple[Row, ...]:

@@ -1,0 +1,100 @@
+"""Ranges of knobs: documented ones, given ones, and what is drawn from them."""
+
+from __future__ import annotations
+
+import pytest
+
+from hmd.config import loads
+from hmd.config.policies import fragment
+from hmd.decide import registry
+from hmd.errors import HmdError
+from hmd.simulate.search_space import Range, chosen, documented
+
+TICK_S = 0.01
+
+
+def one(policy: str, text: str) -> Range:
+    [found] = chosen(registry.about(policy), [text], TICK_S)
+    return found
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_documented_ranges_lie_within_what_the_policy_takes(name: str) -> None:
+    about = registry.about(name)
+    found = documented(about, TICK_S)
+    assert {each.knob.key for each in found} == {
+        knob.key for knob in about.knobs if not knob.key.startswith("headroom")
+    }
+    for each in found:
+        assert each.low < each.high
+        assert each.low > 0 or not each.log
+        for end in (each.low, each.high):
+            assert each.knob.wrong(end) is None
+        default = each.knob.default
+        assert each.auto if default is None else each.low <= default <= each.high
+
+
+@pytest.mark.parametrize("name", registry.names())
+@pytest.mark.parametrize("share", [0.0, 0.31415926, 1.0])
+def test_what_is_drawn_is_what_the_configuration_says(name: str, share: float) -> None:
+    """YAML holds neither more digits nor fewer than what was simulated."""
+    values = {}
+    for each in documented(registry.about(name), TICK_S):
+        drawn = each.low + share * (each.high - each.low)
+        number = round(drawn) if isinstance(each.knob.taken(2), int) else drawn
+        value = each.value({each.knob.key: number})
+        assert value == pytest.approx(drawn, rel=0.04)
+        values[each.knob.name] = value
+    read = loads(fragment(name, values)).decide
+    assert read.policy == name
+    assert read.policy_settings().items() >= values.items()
+
+
+def test_automatic_knobs_can_stay_so() -> None:
+    idle = one("age", "idle")
+    assert (idle.low, idle.high, idle.auto) == (pytest.approx(0.02), pytest.approx(2.0), True)
+    assert idle.span == "20ms to 2s or auto"
+    for value in (None, 0.25):
+        drawn = idle.drawn(value)
+        assert drawn is not None
+        assert drawn.keys() == idle.distributions().keys()
+        assert idle.value(drawn) == value
+    assert idle.drawn(3.0) is None
+    assert "idle: auto" in fragment("age", {"idle_s": None})
+
+
+def test_given_ranges_have_the_knobs_unit_and_no_auto() -> None:
+    idle = one("age", "idle=50ms:1s")
+    assert (idle.low, idle.high, idle.log, idle.auto) == (0.05, 1.0, True, False)
+    worth = one("histogram", "worth=1%:20%")
+    assert (worth.low, worth.high, worth.log) == (0.01, 0.2, False)
+    room = one("histogram", "headroom_min=64KiB:1MiB")
+    assert room.value({"headroom_min": 100_000}) == 100_000
+    assert one("histogram", "samples_min=0:4").log is False
+
+
+def test_small_and_large_numbers_are_written_without_exponent() -> None:
+    wide = one("benefit", "move_ns=1:4000000")
+    assert wide.value({"move_ns": 2_345_678.9}) == 2_350_000
+    assert "move_ns: 2350000\n" in fragment("benefit", {"move_ns": 2_350_000.0})
+    assert "confidence: 0.000012\n" in fragment("benefit", {"confidence": 0.000012})
+    assert loads(fragment("benefit", {"confidence": 0.000012})).decide.policy == "benefit"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("speed", "no knob 'speed', but headroom, "),
+        ("headroom", "no range of its own: headroom=LOW:HIGH"),
+        ("hysteresis=2", "write LOW:HIGH"),
+        ("hysteresis=3:2", "the first must be less"),
+        ("hysteresis=0.5:2", "hysteresis must be a number of at least 1"),
+        ("hysteresis=one:two", "'one' is no value of it"),
+        ("worth=0.1:0.2", "'0.1' is no value of it"),
+    ],
+)
+def test_what_is_no_range_is_said(text: str, told: str) -> None:
+    with pytest.raises(HmdError, match=told):
+        one("histogram", text)
+    with pytest.raises(HmdError, match="auto is no end"):
+        one("age", "idle=auto:1s")

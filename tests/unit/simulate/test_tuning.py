@@ -1,0 +1,188 @@
+"""The search of a policy's knobs: what it takes for best, and that it can be repeated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hmd.decide import registry
+from hmd.emulate.miss_stream import MissStream
+from hmd.emulate.preset import Preset
+from hmd.simulate.cases import Case, Runs
+from hmd.simulate.journal import Journal
+from hmd.simulate.pmu import Sampling
+from hmd.simulate.search_space import chosen
+from hmd.simulate.simulation import SimulationSettings
+from hmd.simulate.tuning import WORST, Trial, Tuned, Watch, cost_of, tune
+
+from .conftest import HOT_PAGES, PAGES, hot_set, stream_of
+
+FAST_PAGES = HOT_PAGES + 64
+KEPT = {"headroom_fraction": 0.0, "headroom_bytes": 8 * 4096}
+SETTINGS = SimulationSettings(tick_s=0.002, delay_s=0.0005, sampling=Sampling(period=23))
+TRIALS = 8
+
+pytest.importorskip("optuna")
+
+
+def case(name: str, stream: MissStream) -> Case:
+    return Case(name, "17%", FAST_PAGES, stream)
+
+
+@pytest.fixture(scope="module")
+def cases() -> list[Case]:
+    still = hot_set(60_000, PAGES - HOT_PAGES, 1)
+    moving = np.concatenate([still, hot_set(60_000, PAGES // 2, 2)])
+    # The longer one first: trials begin with the shorter.
+    return [case("moving", stream_of(moving)), case("still", stream_of(still))]
+
+
+@pytest.fixture(scope="module")
+def held_out() -> list[Case]:
+    return [case("other", stream_of(hot_set(60_000, PAGES // 4, 3)))]
+
+
+Search = Callable[..., Tuned]
+
+
+@pytest.fixture(scope="module")
+def known() -> Journal:
+    """What any test has simulated."""
+    return Journal()
+
+
+@pytest.fixture
+def search(cases: list[Case], preset: Preset, known: Journal) -> Search:
+    def run(
+        *,
+        knobs: tuple[str, ...] = ("samples_min", "confidence"),
+        held_out: list[Case] | None = None,
+        seed: int = 1,
+        jobs: int = 1,
+        journal: Journal | None = None,
+        said: list[str] | None = None,
+        watch: Watch | None = None,
+    ) -> Tuned:
+        ranges = chosen(registry.about("histogram"), knobs, SETTINGS.tick_s)
+        say = (said if said is not None else []).append
+        results = journal or known
+        with Runs("histogram", preset, SETTINGS, jobs=jobs, journal=results, say=say) as runs:
+            return tune(
+                runs,
+                cases,
+                held_out or [],
+                KEPT,
+                ranges,
+                trials=TRIALS,
+                seed=seed,
+                fresh_seed=2,
+                watch=watch,
+            )
+
+    return run
+
+
+def test_the_best_trial_is_taken_and_the_defaults_are_the_first(search: Search) -> None:
+    tuned = search()
+    assert [trial.number for trial in tuned.trials] == list(range(TRIALS + 1))
+    default = tuned.trials[0]
+    assert (default.values["samples_min"], default.values["confidence"]) == (2.0, 1.0)
+    costs = [trial.cost for trial in tuned.trials if trial.cost is not None]
+    assert tuned.best.cost == min(costs) < max(costs)
+    assert tuned.finished
+    assert tuned.best.gain == pytest.approx(
+        math.exp(sum(math.log(row.gain(row.tuned_s)) for row in tuned.rows) / len(tuned.rows))
+    )
+    assert default.worst == min(row.gain(row.default_s) for row in tuned.rows)
+
+
+def test_defaults_beyond_the_ranges_are_not_the_best(search: Search) -> None:
+    """Pages that have to rest on ever more samples come ever later: the least is best."""
+    tuned = search(knobs=("samples_min=20:400",))
+    tried = sorted(float(str(trial.values["samples_min"])) for trial in tuned.trials[1:])
+    best = float(str(tuned.best.values["samples_min"]))
+    assert 20 <= best <= tried[TRIALS // 3]
+    assert tuned.trials[0].values["samples_min"] == 2.0
+    assert tuned.trials[0].gain > tuned.best.gain
+
+
+def test_trials_are_given_up_where_they_cannot_win(search: Search) -> None:
+    tuned = search(knobs=("samples_min=1:1000",))
+    given_up = [trial for trial in tuned.trials if trial.cost is None]
+    assert given_up
+    for trial in given_up:
+        # It was behind on the shorter program, and the longer one was not run.
+        assert len(trial.logs) == 1
+        assert trial.gain < 1.01 * math.exp(-tuned.best.logs[0])
+    assert tuned.best not in given_up
+
+
+def test_equal_seeds_give_equal_searches(search: Search) -> None:
+    first, again, other = search(), search(jobs=2, journal=Journal()), search(seed=2)
+    assert first.trials == again.trials
+    assert [row.fresh_s for row in first.rows] == [row.fresh_s for row in again.rows]
+    assert first.trials[0] == other.trials[0]
+    assert first.trials[1:] != other.trials[1:]
+
+
+def test_programs_that_are_held_out_are_run_but_not_searched(
+    search: Search, held_out: list[Case]
+) -> None:
+    alone, tuned = search(), search(held_out=held_out)
+    assert tuned.trials == alone.trials
+    assert [row.case.trace for row in tuned.rows] == ["moving", "still"]
+    assert [row.case.trace for row in tuned.held_out] == ["other"]
+    for row in (*tuned.rows, *tuned.held_out):
+        assert row.fresh_s is not None
+        # Other samples give other moves, and so another time, but not by much.
+        assert row.fresh_s[0] != row.default_s
+        assert row.fresh_s == pytest.approx((row.default_s, row.tuned_s), rel=0.1)
+        assert row.fixed["all fast"] < row.tuned_s < row.fixed["all slow"]
+
+
+def test_a_search_that_is_broken_off_tells_what_it_knows(search: Search) -> None:
+    def begins(number: int, best: Trial) -> None:
+        if number == 4:
+            raise KeyboardInterrupt
+
+    whole, broken = search(), search(watch=Watch(begins=begins))
+    assert not broken.finished
+    assert broken.trials == whole.trials[:4]
+    assert [row.fresh_s for row in broken.rows] == [None, None]
+    assert broken.held_out == ()
+
+
+def test_whoever_watches_is_told_of_each_that_is_better(search: Search) -> None:
+    better: list[Trial] = []
+    tuned = search(knobs=("samples_min=20:400",), watch=Watch(better=better.append))
+    costs = [trial.cost for trial in better]
+    assert costs == sorted(costs, key=lambda cost: -(cost or 0.0))
+    assert better[-1] == tuned.best
+
+
+def test_a_journal_spares_what_was_simulated(search: Search, tmp_path: Path) -> None:
+    file = tmp_path / "journal"
+    first: list[str] = []
+    tuned = search(journal=Journal(file), said=first)
+    again: list[str] = []
+    assert search(journal=Journal(file), said=again).trials == tuned.trials
+    assert len(first) > TRIALS
+    assert again == []
+    # The last line was cut off by a kill: its simulation is run again, and no other.
+    file.write_bytes(file.read_bytes()[:-3])
+    assert search(journal=Journal(file), said=again).rows == tuned.rows
+    assert len(again) == 1
+    search(journal=Journal(file), said=again)
+    assert len(again) == 1
+
+
+def test_losses_on_one_program_are_not_paid_by_another() -> None:
+    even, uneven = [math.log(1 / 1.05)] * 2, [math.log(1 / 1.2), math.log(1 / 0.95)]
+    assert sum(uneven) < sum(even)
+    assert cost_of(even) < cost_of(uneven)
+    at_limit = [math.log(1 / 1.2), math.log(1 / WORST)]
+    assert cost_of(at_limit) == pytest.approx(sum(at_limit) / 2)
