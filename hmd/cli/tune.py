@@ -117,7 +117,7 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="simulations at a time, each of 12 bytes a miss (1)",
+        help="simulations at a time, each with 12 bytes of memory a miss (1)",
     )
     group.add_argument(
         "--journal", type=Path, metavar="FILE", help="keep what was simulated, and use it again"
@@ -174,6 +174,10 @@ def _tune(
             by = f"trial {best.number}" if best.number else "the defaults"
             stage = f"trial {number} of {args.trials}, best {best.gain:.3f} x first touch by {by}"
 
+        def ends(best: Trial) -> None:
+            nonlocal stage
+            stage = f"best {best.gain:.3f} x first touch; fresh samples, programs held out"
+
         def better(best: Trial) -> None:
             progress.note(
                 f"trial {best.number}: {best.gain:.3f} x first touch, at worst {best.worst:.3f}"
@@ -199,7 +203,7 @@ def _tune(
                 trials=args.trials,
                 seed=args.seed,
                 fresh_seed=args.seed + 1,
-                watch=Watch(begins, better),
+                watch=Watch(begins, better, ends),
             )
 
 
@@ -261,7 +265,7 @@ def _config(args: argparse.Namespace, about: About, best: Trial, given: dict[str
         f"# {best.gain:.3f} times as fast as first touch (geometric mean), at worst"
         f" {best.worst:.3f}",
     ]
-    if any(knob.unit is Unit.SECONDS for knob in knobs):
+    if any(k.unit is Unit.SECONDS and best.values[k.name] is not None for k in knobs):
         lines.append(
             f"# Durations are for ticks of {args.tick:g} ms: take longer ones for a longer tick."
         )

@@ -91,10 +91,15 @@ class Tuned:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Who is told how a search goes: before each trial, and of each that is the best so far."""
+    """Who is told how a search goes.
+
+    ``begins``: before each trial, with its number and the best so far; ``better``: of each that is
+    the best so far; ``ends``: before the last look with fresh samples and programs held out.
+    """
 
     begins: Callable[[int, Trial], None] = lambda number, best: None
     better: Callable[[Trial], None] = lambda best: None
+    ends: Callable[[Trial], None] = lambda best: None
 
 
 def cost_of(logs: Sequence[float]) -> float:
@@ -125,12 +130,14 @@ def tune(
     """
     drawn_freely = max(1, min(_DRAWN_FREELY, trials // 4))
     study = _study(seed, drawn_freely)
-    search = _Search(runs, cases, {**kept}, tuple(ranges), drawn_freely, watch or Watch())
+    watch = watch or Watch()
+    search = _Search(runs, cases, kept, tuple(ranges), drawn_freely, watch)
     search.start(study)
     rest: tuple[tuple[Row, ...], tuple[Row, ...]] | None = None
     try:
         for _ in range(trials):
             search.step(study)
+        watch.ends(search.best)
         rest = search.rows(cases, fresh_seed), search.rows(held_out, fresh_seed)
     except KeyboardInterrupt:
         pass  # what is known is told

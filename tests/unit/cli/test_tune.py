@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from hmd.cli.main import INTERRUPTED, main
-from hmd.config import load
+from hmd.config import load, loads
 from hmd.emulate.miss_stream import MissStream
 from hmd.errors import Exit
 
@@ -98,11 +98,13 @@ def test_the_configuration_is_printed_where_no_file_is_named(
     traces: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["tune", traces[0], *SMALL, "--policy", "age", "--trials", "1", "--set", "idle=auto"]
-    assert main(words) == Exit.OK
+    assert main([*words, "--knob", "active=2ms:3ms"]) == Exit.OK
     said = capsys.readouterr().out
     assert "# Durations are for ticks of 1 ms" in said
-    assert "\n  policy: age\n" in said
-    assert "\n    idle: auto\n" in said
+    text = said[said.index("# hmd tune: ") :]
+    settings = loads(text).decide.policy_settings()
+    assert settings["idle_s"] is None
+    assert 0.002 <= settings["active_s"] <= 0.003
 
 
 def test_ctrl_c_leaves_the_best_so_far(traces: list[str], tmp_path: Path) -> None:
