@@ -45,8 +45,8 @@ class MigrationCost:
     """What moving a page takes of the daemon's CPU beside its copy, in instructions.
 
     ``unmap`` for each page of a batch before any is copied, ``remap`` for each with its copy.
-    ``interrupt_ns`` is what a batch takes from the program's CPU, which flushes its TLB. Measured
-    in the emulated machine (docs/simulator.md).
+    ``interrupt_ns`` is what a batch takes from the program's CPU, which flushes its TLB: a guess.
+    The sum of the others is about what bench/compare/moving.py measures; their shares are a guess.
     """
 
     unmap_instructions: int = 5000

@@ -13,11 +13,11 @@ import pytest
 from hmd.emulate.compare.campaign import Outcomes, run_cases
 from hmd.emulate.compare.case import Case
 from hmd.emulate.compare.figures import MODELLED, Figures, rows, seconds
+from hmd.emulate.compare.stage import DILATION
 from hmd.emulate.compare.systems import HMD_DEFAULT
 from hmd.emulate.compare.trial import Trial
 
-PROGRAM, RATIO = "drift", "1:2"
-DILATION = 10.0  # less than the bench takes, for time
+PROGRAM, RATIO = "cg", "1:2"
 FEW_BYTES = 4 << 20
 """What moves with nobody tiering (the kernel compacting its memory) is less."""
 
@@ -25,11 +25,11 @@ pytestmark = pytest.mark.timeout(1500)
 
 
 def _case(system: str) -> Case:
-    whole = system.startswith("all-")
+    whole = system == "all-fast"
     return Case(PROGRAM, "whole" if whole else RATIO, system)
 
 
-SYSTEMS = ("all-fast", "all-slow", "first-touch", "kernel-tiering", "damon", HMD_DEFAULT)
+SYSTEMS = ("all-fast", "first-touch", "kernel-tiering", "damon", HMD_DEFAULT)
 CASES = [_case(system) for system in SYSTEMS]
 
 
@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def outcomes(folder: Path) -> Outcomes:
-    return run_cases(CASES, folder / "inputs", folder, lambda line: None, DILATION)
+    return run_cases(CASES, folder / "inputs", folder, lambda line: None)
 
 
 @pytest.fixture(scope="module")
@@ -50,15 +50,13 @@ def trials(outcomes: Outcomes) -> dict[str, Trial]:
 
 
 def test_memory_makes_the_difference(trials: dict[str, Trial]) -> None:
-    fast, slow = trials["all-fast"], trials["all-slow"]
-    assert fast.fast_share > 0.99 > 0.01 > slow.fast_share
-    assert slow.modelled_seconds > 2 * fast.modelled_seconds
-    touch = trials["first-touch"]
-    assert fast.modelled_seconds < touch.modelled_seconds < slow.modelled_seconds
+    fast, touch = trials["all-fast"], trials["first-touch"]
+    assert fast.fast_share > 0.99
+    assert touch.modelled_seconds > 1.5 * fast.modelled_seconds
     assert touch.fast_bytes < fast.fast_bytes
 
 
-@pytest.mark.parametrize("system", ["all-fast", "all-slow", "first-touch"])
+@pytest.mark.parametrize("system", ["all-fast", "first-touch"])
 def test_nothing_moves_by_itself(trials: dict[str, Trial], system: str) -> None:
     assert trials[system].migrated_bytes < FEW_BYTES
     assert trials[system].demoted_bytes == 0
@@ -69,8 +67,10 @@ def test_who_is_to_move_pages_moves_them(trials: dict[str, Trial], system: str) 
     assert trials[system].migrated_bytes > FEW_BYTES
 
 
-def test_a_moving_hot_set_is_followed(trials: dict[str, Trial]) -> None:
-    assert trials[HMD_DEFAULT].fast_share > trials["first-touch"].fast_share
+def test_what_is_hot_becomes_fast(trials: dict[str, Trial]) -> None:
+    ours, touch = trials[HMD_DEFAULT], trials["first-touch"]
+    assert ours.fast_share > 1.2 * touch.fast_share
+    assert ours.modelled_seconds < touch.modelled_seconds
 
 
 def test_the_guest_is_slower_than_what_it_models(trials: dict[str, Trial]) -> None:
@@ -88,6 +88,6 @@ def test_figures_come_of_it(outcomes: Outcomes) -> None:
 
 def test_what_is_known_is_not_run_again(outcomes: Outcomes, folder: Path) -> None:
     said: list[str] = []
-    again = run_cases(CASES, folder / "inputs", folder, said.append, DILATION)
+    again = run_cases(CASES, folder / "inputs", folder, said.append)
     assert said == []
     assert again.trials == outcomes.trials

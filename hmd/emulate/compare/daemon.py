@@ -40,7 +40,7 @@ def configuration(policy: str) -> dict[str, Any]:
     """Return the daemon's configuration for a policy; ConfigError for an unknown name."""
     return {
         "tick": f"{TICK_S}s",
-        "rescan": f"{TICK_S}s",
+        "rescan": f"{TICK_S / 2}s",  # looked at in every tick
         "targets": [{"name": "program", "cgroup": GROUP}],
         "sample": {"sampler": "emulated", "period": PERIOD},
         "decide": {"policy": policy} | _scaled_headroom(policy),
