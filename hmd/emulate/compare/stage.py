@@ -33,10 +33,17 @@ FAST_NODE_BYTES = 256 << 20
 """Of the booted fast node, before it is cut: more than any program takes, and little enough that
 what the kernel keeps back in proportion to it is small beside a cut node."""
 
+FLUSH_US = 10_000
+"""By the guest's clock, how often the program's CPU forgets its translations: QEMU's TLB would keep
+all of them, so that accessed bits, by which DAMON and the kernel's demotion tell hot pages, were
+set once and never again (docs/emulated-machine.md)."""
+
 GROUP = "/programs"
 """The cgroup that programs run in, by which services find them."""
 
-PLACED = Path(__file__).parents[1] / "workloads/placed.c"
+_WORKLOADS = Path(__file__).parents[1] / "workloads"
+PLACED = _WORKLOADS / "placed.c"
+FLUSH_TLB = _WORKLOADS / "flush_tlb.c"
 _BOOT = (f"isolcpus={PROGRAM_CPU}", f"rcu_nocbs={PROGRAM_CPU}")
 _MOVE_KERNEL_THREADS = f"""
 for each in /proc/[0-9]*; do
@@ -118,6 +125,19 @@ class Stage:
         """Keep what the kernel does in threads off the program's CPU, where it lets us."""
         self.sh(_MOVE_KERNEL_THREADS)
 
+    @contextmanager
+    def flushing(self) -> Iterator[None]:
+        """Let the program's CPU forget translations every ``FLUSH_US``."""
+        on_cpu = [str(compile_static(PLACED)), str(PROGRAM_CPU), "bind", str(1 << SLOW_NODE)]
+        flush, said = str(compile_static(FLUSH_TLB)), bytearray()
+        job = self.machine.start(
+            [*on_cpu, flush, str(FLUSH_US)], stdout=said.extend, stderr=said.extend
+        )
+        try:
+            yield
+        finally:
+            job.kill()
+
     def execute(self, command: Command, start: Start) -> None:
         """Run a program alone on its CPU; raises HmdError where it does not do its work."""
         mask = sum(1 << node for node in start.nodes)
@@ -162,7 +182,8 @@ def stage(commands: Sequence[Command], folder: Path, dilation: float = DILATION)
         for command in commands:
             ready.execute(command, ON_SLOW)
         ready.move_kernel_threads()
-        yield ready
+        with ready.flushing():
+            yield ready
 
 
 def _with_fast_node(preset: Preset, size: int) -> Preset:
