@@ -1,7 +1,7 @@
 # hmd's front door for developers. Every target does its own set-up; all want root, because the
 # set-up installs Debian packages. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench bench-estimator bench-policies clean
+.PHONY: help setup demo test lint format bench bench-estimator bench-policies bench-samplers clean
 PYTHON := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
@@ -37,6 +37,9 @@ bench-estimator: setup ## The estimator on a suite of real programs; CASES=gups,
 bench-policies: setup ## hmd beside kernel tiering, DAMON and others; CASES=drift:1:8:damon for some
 	@setup/suite.sh
 	@$(PYTHON) bench/compare/policies.py $(CASES)
+
+bench-samplers: setup ## How much of a program's heat each sampler finds; build/samplers.json
+	@$(PYTHON) bench/suite/samplers.py
 
 clean: ## Remove what was built (not the virtual environment, not the kernel)
 	rm -rf build/setup/native build/demo* build/*.json hmd/_native* hmd/emulate/_timing*

@@ -173,8 +173,9 @@ def physical() -> Callable[[int, int], int]:
 class DamonKernel:
     """DAMON's sysfs tree, where no kernel keeps one: ``write`` does what mm/damon/sysfs.c does.
 
-    ``accesses`` are regions (start, end, count) by pid that the next look finds, once. The real
-    kernel's is tested in the emulated machine (tests/vm/test_samplers.py).
+    ``accesses`` are ranges (start, end, count) by pid that the next look finds, once, in all
+    regions that they reach. The real kernel's is tested in the emulated machine
+    (tests/vm/test_samplers.py).
     """
 
     SCHEME = (
@@ -196,6 +197,8 @@ class DamonKernel:
         self.accesses: dict[int, list[tuple[int, int, int]]] = {}
         self.looks = 0
         self.exclusive = False
+        self.slow = False
+        """Whether counting takes so long that it is given up."""
         self.busy = 0
         """How many writes from now on are answered EBUSY."""
 
@@ -216,7 +219,9 @@ class DamonKernel:
             case "nr_contexts":
                 self._children(path, text, self.CONTEXT)
             case "nr_targets":
-                self._children(path, text, ("pid_target",))
+                self._children(path, text, ("pid_target", "regions/nr_regions"))
+            case "nr_regions":
+                self._children(path, text, ("start", "end"))
             case "nr_schemes":
                 self._children(path, text, self.SCHEME)
             case "nr_filters":
@@ -267,11 +272,24 @@ class DamonKernel:
         assert (matching, scheme.name) == ("N\n", str(index))
         shutil.rmtree(scheme / "tried_regions")
         self._files(scheme / "tried_regions", ("total_bytes",))
-        for i, region in enumerate(self.accesses.pop(pid, [])):
+        accesses, found = self.accesses.get(pid, []), False
+        for i, (start, end) in enumerate([] if self.slow else self.regions(index)):
+            counts = [n for first, last, n in accesses if first < end and start < last]
+            found = found or bool(counts)
             names = ("start", "end", "nr_accesses", "age")
             self._files(scheme / f"tried_regions/{i}", names)
-            for name, value in zip(names, (*region, 0), strict=True):
+            for name, value in zip(names, (start, end, sum(counts), 0), strict=True):
                 (scheme / f"tried_regions/{i}/{name}").write_text(f"{value}\n")
+        if found:
+            del self.accesses[pid]
+
+    def regions(self, target: int) -> list[tuple[int, int]]:
+        """The regions of a target."""
+        folder = self.path / f"0/contexts/0/targets/{target}/regions"
+        each = range(self._number(folder / "nr_regions"))
+        return [
+            (self._number(folder / f"{i}/start"), self._number(folder / f"{i}/end")) for i in each
+        ]
 
     def _children(self, count: Path, text: str, names: tuple[str, ...]) -> None:
         for i in range(self._number(count)):

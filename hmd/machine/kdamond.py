@@ -5,13 +5,16 @@ Takes pids, gives for each of them regions of its address space with a count of 
 that were read do not say of which target they are, so each target has a scheme of its own, with
 the action ``stat``, which does nothing, and a filter for that target.
 
-Settings cost a write each (some 10 µs), a look at the regions waits for one or two aggregation
-intervals and costs about 20 µs a region. Who may use DAMON is ``damon_claim``'s matter.
+The regions are the caller's: DAMON's own splitting is kept from them, and its merging as far as it
+lets itself be.
+
+Settings cost a write each (some 10 µs), regions two, where they are not what they were. A look at
+the regions waits for one or two aggregation intervals and costs about 10 µs a region. Who may use
+DAMON is ``damon_claim``'s matter.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 from collections.abc import Sequence
@@ -23,25 +26,25 @@ import numpy.typing as npt
 
 from hmd.machine.damon import DamonError, Kdamonds
 from hmd.machine.process import PROC, ProcessId, identify, read_stat
+from hmd.machine.pseudofile import absent
 
 _MOST = 2**32 - 1
+_NEVER_US = 3600 * 10**6
+_REGIONS_LEAST = 3  # which damon_set_attrs() asks for
 _MOST_BYTES = 2**64 - 1
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
 class Monitoring:
-    """How DAMON looks: intervals in µs, and how many regions there are over all targets.
+    """How DAMON looks, in µs.
 
     Each ``sample_us`` one page of each region is looked at; what was seen in ``aggregation_us``
-    is the region's count. ``update_us``: mappings are looked up this often.
+    is the region's count.
     """
 
     sample_us: int
     aggregation_us: int
-    update_us: int
-    regions_min: int = 10
-    regions_max: int = 400
 
     @property
     def most_accesses(self) -> int:
@@ -51,7 +54,7 @@ class Monitoring:
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """Regions of one process with accesses, by address; columns of shape ``(n,)``.
+    """Regions of one process, by address; columns of shape ``(n,)``.
 
     ``start`` and ``end`` (exclusive) are addresses, ``accesses`` looks that found an access.
     """
@@ -63,6 +66,15 @@ class Regions:
     def __len__(self) -> int:
         """Return the number of regions."""
         return len(self.start)
+
+    @property
+    def accessed(self) -> Regions:
+        """Those that were accessed."""
+        rows = self.accesses > 0
+        return Regions(self.start[rows], self.end[rows], self.accesses[rows])
+
+
+_NOTHING = Regions(np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0, np.uint32))
 
 
 class Kdamond:
@@ -80,7 +92,8 @@ class Kdamond:
         self._thread: ProcessId | None = None
         self._ticks = 0
         self._past_ticks = 0
-        self._targets = 0
+        self._staged: list[Regions] = []
+        self._targets_inode: int | None = None
 
     @property
     def running(self) -> bool:
@@ -96,8 +109,10 @@ class Kdamond:
                 self._ticks = stat.cpu_ticks
         return (self._past_ticks + self._ticks) / _TICKS_A_SECOND
 
-    def start(self, pids: Sequence[int], monitoring: Monitoring) -> None:
-        """Monitor these processes and no others; regions are found anew.
+    def start(
+        self, pids: Sequence[int], regions: Sequence[Regions], monitoring: Monitoring
+    ) -> None:
+        """Monitor these regions of these processes and no others.
 
         Raises DamonError: EINVAL also where one of them has gone, EBUSY where the kdamond has
         become another's.
@@ -105,35 +120,68 @@ class Kdamond:
         self.stop()
         if self._all.is_on(0) or self._all.identity(0) != self._identity:
             raise DamonError(errno.EBUSY, "the kdamond of hmd has been taken")
-        write = self._all.write
-        write("0/contexts/nr_contexts", 1)
-        context = "0/contexts/0"
-        write(f"{context}/operations", "vaddr")
-        intervals = f"{context}/monitoring_attrs/intervals"
-        write(f"{intervals}/sample_us", monitoring.sample_us)
-        write(f"{intervals}/aggr_us", monitoring.aggregation_us)
-        write(f"{intervals}/update_us", monitoring.update_us)
-        regions = f"{context}/monitoring_attrs/nr_regions"
-        write(f"{regions}/max", max(monitoring.regions_max, monitoring.regions_min * len(pids)))
-        write(f"{regions}/min", monitoring.regions_min)
-        write(f"{context}/targets/nr_targets", len(pids))
-        write(f"{context}/schemes/nr_schemes", len(pids))
-        for index, pid in enumerate(pids):
-            write(f"{context}/targets/{index}/pid_target", pid)
-            self._tell_accessed(f"{context}/schemes/{index}", index)
-        write("0/state", "on")
-        self._targets = len(pids)
+        self._stage(pids, regions, monitoring)
+        self._all.write("0/state", "on")
         self._pid = self._all.thread(0)
         # In a container /proc may not show it.
         self._thread = identify(self._pid, self._proc) if self._pid else None
 
-    def _tell_accessed(self, scheme: str, target: int) -> None:
-        """Let a scheme take all regions of one target that were accessed, to do nothing."""
+    def _stage(
+        self, pids: Sequence[int], regions: Sequence[Regions], monitoring: Monitoring
+    ) -> None:
+        """Write all settings, but regions only where they are not what was written before."""
+        there, self._staged = self._staged, []  # until all is written
+        write, context = self._all.write, "0/contexts/0"
+        if len(there) != len(pids) or self._targets_inode != self._inode():
+            write("0/contexts/nr_contexts", 1)
+            write(f"{context}/targets/nr_targets", len(pids))
+            there = [_NOTHING] * len(pids)
+            self._targets_inode = self._inode()
+        write(f"{context}/operations", "vaddr")
+        intervals = f"{context}/monitoring_attrs/intervals"
+        write(f"{intervals}/sample_us", monitoring.sample_us)
+        write(f"{intervals}/aggr_us", monitoring.aggregation_us)
+        write(f"{intervals}/update_us", _NEVER_US)
+        # DAMON halves its regions while they are no more than half of the most, and merges
+        # neighbours that are alike where they are smaller together than all memory over the fewest.
+        limits = f"{context}/monitoring_attrs/nr_regions"
+        count = max(_REGIONS_LEAST, 2 * sum(map(len, regions)) - 1)
+        write(f"{limits}/max", count)
+        write(f"{limits}/min", count)
+        write(f"{context}/schemes/nr_schemes", len(pids))
+        for index, (pid, its) in enumerate(zip(pids, regions, strict=True)):
+            target = f"{context}/targets/{index}"
+            write(f"{target}/pid_target", pid)
+            self._set_regions(f"{target}/regions", its, there[index])
+            self._tell_all(f"{context}/schemes/{index}", index)
+        self._staged = list(regions)
+
+    def _inode(self) -> int | None:
+        """Return a number that the first target's directory has and none after it."""
+        try:
+            return (self._folder / "targets/0").stat().st_ino
+        except OSError as error:
+            if absent(error):
+                return None
+            raise
+
+    def _set_regions(self, folder: str, regions: Regions, there: Regions) -> None:
+        write = self._all.write
+        if len(regions) != len(there):
+            write(f"{folder}/nr_regions", len(regions))
+            changed = np.arange(len(regions))
+        else:
+            changed = np.flatnonzero((regions.start != there.start) | (regions.end != there.end))
+        for i in changed.tolist():
+            write(f"{folder}/{i}/start", int(regions.start[i]))
+            write(f"{folder}/{i}/end", int(regions.end[i]))
+
+    def _tell_all(self, scheme: str, target: int) -> None:
+        """Let a scheme take all regions of one target, to do nothing."""
         write = self._all.write
         write(f"{scheme}/action", "stat")
         pattern = f"{scheme}/access_pattern"
         write(f"{pattern}/sz/max", _MOST_BYTES)
-        write(f"{pattern}/nr_accesses/min", 1)
         write(f"{pattern}/nr_accesses/max", _MOST)
         write(f"{pattern}/age/max", _MOST)
         write(f"{scheme}/filters/nr_filters", 1)
@@ -151,7 +199,7 @@ class Kdamond:
         self._pid, self._thread, self._ticks = None, None, 0
 
     def look(self) -> list[Regions] | None:
-        """Return the regions of each target that were accessed in the aggregation that ends now.
+        """Return the regions of each target, counted in the aggregation that ends then.
 
         Waits for that. None where it does not run (any more). Raises DamonError.
         """
@@ -161,29 +209,29 @@ class Kdamond:
             if error.errno in (errno.EINVAL, errno.EPERM) and not self.running:
                 return None
             raise
-        return [self._regions(target) for target in range(self._targets)]
+        return [self._regions(target, its) for target, its in enumerate(self._staged)]
 
-    def _regions(self, target: int) -> Regions:
+    def _regions(self, target: int, staged: Regions) -> Regions:
         folder = self._folder / f"schemes/{target}/tried_regions"
-        rows: list[tuple[int, int, int]] = []
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        try:
             fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                names = [name for name in os.listdir(fd) if name.isdigit()]  # noqa: PTH208
-                rows = [_region(fd, name) for name in names]
-            finally:
-                os.close(fd)
-        rows.sort()
-        columns = np.array(rows, np.uint64).reshape(len(rows), 3)
-        return Regions(columns[:, 0].copy(), columns[:, 1].copy(), columns[:, 2].astype(np.uint32))
+        except (FileNotFoundError, NotADirectoryError):
+            return _NOTHING
+        try:
+            names = [name for name in os.listdir(fd) if name.isdigit()]  # noqa: PTH208
+            names.sort(key=int)
+            accesses = _column(fd, names, "nr_accesses").astype(np.uint32)
+            if len(names) == len(staged):  # no two have been merged
+                return Regions(staged.start, staged.end, accesses)
+            return Regions(_column(fd, names, "start"), _column(fd, names, "end"), accesses)
+        except (FileNotFoundError, NotADirectoryError):
+            return _NOTHING
+        finally:
+            os.close(fd)
 
 
-def _region(folder: int, name: str) -> tuple[int, int, int]:
-    return (
-        _number(folder, f"{name}/start"),
-        _number(folder, f"{name}/end"),
-        _number(folder, f"{name}/nr_accesses"),
-    )
+def _column(folder: int, names: list[str], file: str) -> npt.NDArray[np.uint64]:
+    return np.array([_number(folder, f"{name}/{file}") for name in names], np.uint64)
 
 
 def _number(folder: int, name: str) -> int:

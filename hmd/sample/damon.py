@@ -1,20 +1,17 @@
 """Accesses by DAMON: what there is in most virtual machines, where no PMU is.
 
-The kernel looks at accessed bits of one page in each of some hundred regions of a process's
-memory, splits regions and merges those that are alike (Park and others, "DAMON", Middleware 2019;
-mm/damon/). Rows are made of regions by ``regions``, which says what they mean. Kinds are all LOAD:
-an accessed bit does not tell loads from stores. Times are those at which regions were read.
+The kernel looks at accessed bits of one page in each of some hundred regions of processes' memory
+(Park and others, "Profiling Dynamic Data Access Patterns with Controlled Overhead and Quality",
+Middleware 2019; mm/damon/). Rows are made of regions by ``regions``, which says what they mean.
+Kinds are all LOAD: an accessed bit does not tell loads from stores. Times are those at which
+regions were read.
 
-The period is the sampling interval in milliseconds, from DAMON's own 5 ms up. All else follows
-from it, so that what it costs goes with 1/period: counts are taken over 20 intervals, as DAMON
-does, but over no more than two seconds, at 5 looks at least; regions are read once in 50
-intervals at most, and only when the last were taken by ``read``. With 400 regions, 20 ms cost
-about 2 % of a CPU in the kernel and 1 % here; both count for the daemon's quota. A page that is
-accessed more often than once an interval looks like any hotter one, so that shorter intervals
-also tell more of hot pages.
+The period is the time from one look to the next in milliseconds; how a look goes is in
+``damon_watch``. What it costs, in the kernel's thread as much as here, goes with 1/period and is
+some 50 ms of CPU time a look with all of 400 regions. There is no look that no ``read`` asks for,
+and none while the last was not read.
 
-A thread waits for DAMON, because a read of its regions takes up to two aggregations. Regions are
-found anew when a process joins, in some ten aggregations.
+A thread waits for DAMON, because a look takes some hundred sampling intervals.
 """
 
 from __future__ import annotations
@@ -29,19 +26,21 @@ import numpy as np
 
 from hmd.machine.damon import Kdamonds
 from hmd.machine.damon_claim import NOTE, DamonClaim
-from hmd.machine.kdamond import Kdamond
-from hmd.machine.process import PROC, ProcessId
+from hmd.machine.kdamond import Kdamond, Regions
+from hmd.machine.process import PAGE_BYTES, PROC, ProcessId
 from hmd.sample.batch import AccessBatch, Kind
-from hmd.sample.damon_watch import Seen, Watch, monitoring
+from hmd.sample.damon_watch import FIRST_US, REGIONS, Seen, Watch, monitoring
 from hmd.sample.sampler import SamplerStats
 
 DETAIL = "memory regions by DAMON"
-LADDER = (5, 7, 10, 14, 20, 28, 40, 57, 80, 113, 160, 226, 320, 453, 640)
-START_PERIOD = 20
+LADDER = (500, 700, 1000, 1400, 2000, 2800, 4000, 5600, 8000, 11200, 16000, 22400, 32000)
+START_PERIOD = 1000
 TARGETS = 128
 """Most processes that are monitored; of more, the first."""
 
-_READ_INTERVALS = 50
+_ANYTHING = Regions(
+    np.array([PAGE_BYTES], np.uint64), np.array([2 * PAGE_BYTES], np.uint64), np.zeros(1, np.uint32)
+)
 
 
 def open_damon(
@@ -51,8 +50,9 @@ def open_damon(
     note: Path = NOTE,
     clock: Callable[[], float] = time.monotonic,
     kdamonds: Kdamonds | None = None,
+    regions: int = REGIONS,
 ) -> DamonSampler:
-    """Return a sampler of DAMON's regions; ``period`` (20) is in milliseconds.
+    """Return a sampler of DAMON's regions; ``period`` (1000) is in milliseconds.
 
     Raises MissingError where the kernel cannot monitor virtual addresses, or DAMON is another's.
     """
@@ -62,13 +62,13 @@ def open_damon(
     kdamond = Kdamond(kdamonds, proc)
     try:
         # Nothing but trying it tells whether the kernel has what it takes.
-        kdamond.start([os.getpid()], monitoring(period))
+        kdamond.start([os.getpid()], [_ANYTHING], monitoring(FIRST_US))
         kdamond.stop()
     except BaseException:
         kdamond.stop()
         claim.release()
         raise
-    return DamonSampler(claim, kdamond, period, proc, clock)
+    return DamonSampler(claim, Watch(kdamond, proc, clock, regions), period, clock)
 
 
 class DamonSampler:
@@ -77,21 +77,21 @@ class DamonSampler:
     def __init__(
         self,
         claim: DamonClaim,
-        kdamond: Kdamond,
+        watch: Watch,
         period: int,
-        proc: Path = PROC,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Own the claim and the kdamond from now on; ``clock`` gives seconds."""
+        """Own the claim, and what watches by it, from now on; ``clock`` gives seconds."""
         self.name = "damon"
         self.detail = DETAIL
         self.ladder: tuple[int, ...] = LADDER
         self.stats = SamplerStats()
         self._claim = claim
-        self._watch = Watch(kdamond, proc, clock)
+        self._changed = threading.Condition()
+        self._watch = watch
+        self._clock = clock
         self._period = period
         self._processes: tuple[ProcessId, ...] = ()
-        self._changed = threading.Condition()
         self._asked = False
         self._closed = False
         self._seen: Seen | Exception | None = None
@@ -99,7 +99,7 @@ class DamonSampler:
 
     @property
     def period(self) -> int:
-        """The sampling interval in milliseconds."""
+        """Milliseconds from one look to the next."""
         return self._period
 
     @property
@@ -109,16 +109,16 @@ class DamonSampler:
 
     @property
     def outside_cpu_s(self) -> float:
-        """CPU time of the kernel's thread, when regions were read last."""
+        """CPU time of the kernel's threads up to the last look."""
         return self._watch.cpu_s
 
     def set_period(self, period: int) -> int:
-        """Set the sampling interval, brought into the ladder's bounds; returns it."""
+        """Set the time between looks, brought into the ladder's bounds; returns it."""
         self._period = min(max(period, LADDER[0]), LADDER[-1])
         return self._period
 
     def track(self, processes: Sequence[ProcessId]) -> None:
-        """Monitor these processes, of which the first ``TARGETS``; DAMON is off without any."""
+        """Look at these processes, of which at the first ``TARGETS``."""
         with self._changed:
             if self._closed:
                 return
@@ -129,7 +129,7 @@ class DamonSampler:
             self._thread.start()
 
     def read(self) -> AccessBatch:
-        """Return the rows of the regions that were read last, once, and ask for the next.
+        """Return the rows of the last look, once, and ask for the next.
 
         Raises MissingError where DAMON has been taken away.
         """
@@ -171,26 +171,31 @@ class DamonSampler:
         )
 
     def _work(self) -> None:
-        """Look whenever a read or another set of processes asks for it."""
+        """Look whenever a read or another set of processes asks for it, and the last was read."""
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._asked or self._closed)
+                self._changed.wait_for(lambda: self._closed or (self._asked and self._seen is None))
                 if self._closed:
                     return
                 self._asked = False
-                processes, period = self._processes, self._period
+                processes, period_s = self._processes, self._period / 1000
+            begun_s = self._clock()
             seen: Seen | Exception | None
             try:
-                seen = self._watch.look(processes[:TARGETS], period)
+                seen = self._watch.look(processes[:TARGETS])
             except Exception as error:
                 seen = error  # which the next read raises
             with self._changed:
                 self._seen = seen
-                self._pause(processes, period * _READ_INTERVALS / 1000)
+            self._rest(max(0.0, begun_s + period_s - self._clock()), processes)
 
-    def _pause(self, tracked: tuple[ProcessId, ...], seconds: float) -> None:
-        """Wait so long, or until others are tracked; the condition is held."""
-        self._changed.wait_for(lambda: self._closed or self._processes != tracked, seconds)
+    def _rest(self, seconds: float, tracked: tuple[ProcessId, ...] | None = None) -> None:
+        """Wait so long, or until it is closed, or until others than ``tracked`` are."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._closed or (tracked is not None and self._processes != tracked),
+                seconds,
+            )
 
     def close(self) -> None:
         """Stop the kdamond and give DAMON back; waits for two aggregations at most."""

@@ -1,8 +1,15 @@
-"""What watches by DAMON: the right processes monitored, and rows made of their regions.
+"""Looks at processes by DAMON: a kdamond runs for a moment, and its regions become rows.
 
-Takes the processes that are to be watched at each look, starts the kdamond anew where one of
-them is not, and gives the rows of what was accessed since the look before. Processes that have
-ended stay among its targets, which costs nothing, until it starts anew. A look waits for DAMON.
+A look starts the kdamond with the regions that are to be counted next (``region_map``), reads their
+counts and stops it. Between two looks nothing runs, which is how cost is held: a longer sampling
+interval would cost less, too, but sees less, because all pages look alike that are accessed more
+than once an interval.
+
+The interval follows the program: it is so long that a page that is accessed was seen so at half
+of the looks, by mean over accesses. Shorter, cold pages are lost, longer, hot ones look alike.
+
+A look takes some 100 intervals and costs some 100 µs of the kernel's and as much of our CPU time
+for each region of at most ``REGIONS``.
 """
 
 from __future__ import annotations
@@ -10,7 +17,7 @@ from __future__ import annotations
 import errno
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,23 +29,35 @@ from hmd.machine.kdamond import Kdamond, Monitoring, Regions
 from hmd.machine.mappings import read_mappings
 from hmd.machine.pages import query_nodes
 from hmd.machine.process import ProcessId, alive
+from hmd.sample.region_map import RegionMap
 from hmd.sample.regions import Addresses, Pieces, mapped, rows
 
-AGGREGATION_S = 2.0
-"""Counts are taken over no longer time, or a program's phases would blur."""
+FIRST_US = 5000
+"""DAMON's own interval."""
+SHORTEST_US, LONGEST_US = 500, 50_000
+RELIEF_US = 40_000
+"""A slow machine is given longer intervals up to here, then fewer regions."""
+LOOKS = 40
+"""Intervals that a count is taken over: the share of those with an access is known to 8 %."""
 ROWS = 1 << 13
 """Most rows of one read: about 2 ms for finding out which of them have a page."""
+REGIONS, REGIONS_LEAST = 400, 25
 
-_LOOKS = 20
-_LOOKS_LEAST = 5
-_UPDATE_US = 1_000_000
+_AIM, _LOW, _HIGH = 0.5, 0.35, 0.65
+_STEP_MOST = 2.0
 
 
-def monitoring(period: int) -> Monitoring:
-    """Return DAMON's settings for a sampling interval in milliseconds."""
-    looks = max(_LOOKS_LEAST, min(_LOOKS, int(AGGREGATION_S * 1000 / period)))
-    sample_us = period * 1000
-    return Monitoring(sample_us, sample_us * looks, max(_UPDATE_US, sample_us * looks))
+def monitoring(sample_us: int) -> Monitoring:
+    """Return DAMON's settings for a sampling interval."""
+    return Monitoring(sample_us, LOOKS * sample_us)
+
+
+def next_interval_us(sample_us: int, seen: float) -> int:
+    """Return the interval after ``seen``, the mean share of looks with an access, over accesses."""
+    if _LOW <= seen <= _HIGH:
+        return sample_us
+    step = min(max(_AIM / max(seen, 1e-3), 1 / _STEP_MOST), _STEP_MOST)
+    return min(max(round(sample_us * step), SHORTEST_US), LONGEST_US)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,82 +71,113 @@ class Seen:
 class Watch:
     """Looks at processes through one kdamond, for one thread.
 
-    ``cpu_s`` is the CPU time of the kernel's thread at the last look. ``clock`` gives seconds.
+    ``cpu_s`` is the CPU time of the kernel's threads up to the last look, ``sample_us`` the
+    interval of the next. ``clock`` gives seconds; ``regions`` are counted at most.
     """
 
-    def __init__(self, kdamond: Kdamond, proc: Path, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        kdamond: Kdamond,
+        proc: Path,
+        clock: Callable[[], float] = time.monotonic,
+        regions: int = REGIONS,
+    ) -> None:
         self.cpu_s = 0.0
+        self.sample_us = FIRST_US
         self._kdamond = kdamond
         self._proc = proc
         self._clock = clock
         self._random = random.Random(0)
-        self._targets: tuple[ProcessId, ...] = ()
-        self._period = 0
-        self._looked_s = 0.0
+        self._most = regions
+        self._map = RegionMap(regions)
+        self._floor_us = SHORTEST_US
+        self._looked_s: float | None = None
 
     def stop(self) -> None:
         """Stop the kdamond."""
         self._kdamond.stop()
 
-    def look(self, processes: Sequence[ProcessId], period: int) -> Seen | None:
-        """Return what was accessed since the last look; None where there is nothing to tell."""
-        living = tuple(process for process in processes if alive(process, self._proc))
-        if not living or not self._monitored(living, period):
-            self._kdamond.stop()
-            self._targets = ()
-            if not living or not self._start(living, period):
-                return None
-        regions = self._kdamond.look()
-        self.cpu_s = self._kdamond.cpu_s
-        if regions is None:
-            self._targets = ()
+    def look(self, processes: Sequence[ProcessId]) -> Seen | None:
+        """Return what was accessed, told for all the time since the last look.
+
+        None where nothing can be told: nobody lives, or all ended meanwhile. Raises DamonError
+        where DAMON has become another's.
+        """
+        begun_s = self._clock()
+        found = {process: read_mappings(process.pid, self._proc) for process in processes}
+        mappings = {p: m for p, m in found.items() if m is not None and alive(p, self._proc)}
+        chosen = self._map.choose(mappings)
+        regions = {process: its for process, its in chosen.items() if len(its)}
+        settings = monitoring(self.sample_us)
+        if not regions or not self._start(regions, settings):
             return None
-        before_s, self._looked_s = self._looked_s, self._clock()
-        return self._rows(regions, (self._looked_s - before_s) * 1000 / period)
-
-    def _monitored(self, living: Sequence[ProcessId], period: int) -> bool:
-        """Return True where these are monitored, and beside them only some that have ended."""
-        beside = set(self._targets) - set(living)
-        return (
-            self._period == period
-            and set(living) <= set(self._targets)
-            and not any(alive(process, self._proc) for process in beside)
-            and self._kdamond.running
-        )
-
-    def _start(self, living: tuple[ProcessId, ...], period: int) -> bool:
-        """Monitor these; False where one of them has ended meanwhile."""
         try:
-            self._kdamond.start([process.pid for process in living], monitoring(period))
+            counted = self._kdamond.look()
+        finally:
+            self._kdamond.stop()
+            self.cpu_s = self._kdamond.cpu_s
+        if counted is None:
+            return None
+        if not any(map(len, counted)):
+            self._relieve()
+            return None
+        self._recover()
+        before_s = begun_s if self._looked_s is None else self._looked_s
+        self._looked_s = self._clock()
+        intervals = (self._looked_s - before_s) * 1e6 / settings.sample_us
+        pieces: dict[ProcessId, Pieces] = {}
+        for process, its in zip(regions, counted, strict=True):
+            self._map.learn(process, its, settings.most_accesses)
+            if alive(process, self._proc):
+                pieces[process] = mapped(its.accessed, mappings[process], settings.most_accesses)
+        return self._rows(pieces, intervals)
+
+    def _relieve(self) -> None:
+        """Ask less of a machine that does not get through all regions in an interval.
+
+        The kernel then gives up: counting takes twice as long as it should.
+        """
+        if self.sample_us < RELIEF_US:
+            self._floor_us = self.sample_us = min(4 * self.sample_us, RELIEF_US)
+        else:
+            self._map.most = max(self._map.most // 2, REGIONS_LEAST)
+
+    def _recover(self) -> None:
+        """Ask a little more again: it may have been busy for a while."""
+        self._floor_us = max(self._floor_us - self._floor_us // 32, SHORTEST_US)
+        self._map.most = min(self._map.most + self._map.most // 16, self._most)
+
+    def _start(self, regions: dict[ProcessId, Regions], settings: Monitoring) -> bool:
+        """Monitor these; False where one of them has ended meanwhile."""
+        pids = [process.pid for process in regions]
+        try:
+            self._kdamond.start(pids, list(regions.values()), settings)
         except DamonError as error:
-            if error.errno == errno.EINVAL and not self._all_alive(living):
+            if error.errno == errno.EINVAL and not self._all_alive(regions):
                 return False
             raise
-        if not self._all_alive(living):
+        if not self._all_alive(regions):
             self._kdamond.stop()  # it may be another that has the pid
             return False
-        self._targets, self._period, self._looked_s = living, period, self._clock()
         return True
 
-    def _all_alive(self, processes: Sequence[ProcessId]) -> bool:
+    def _all_alive(self, processes: Iterable[ProcessId]) -> bool:
         return all(alive(process, self._proc) for process in processes)
 
-    def _rows(self, regions: Sequence[Regions], intervals: float) -> Seen:
+    def _rows(self, pieces: dict[ProcessId, Pieces], intervals: float) -> Seen:
         time_ns = time.monotonic_ns()
-        found: list[tuple[ProcessId, Pieces]] = []
-        most = monitoring(self._period).most_accesses
-        for process, its in zip(self._targets, regions, strict=True):
-            mappings = read_mappings(process.pid, self._proc)
-            if mappings is not None and alive(process, self._proc):
-                found.append((process, mapped(its, mappings, most)))
+        mass = sum(each.mass for each in pieces.values())
+        if mass:
+            seen = sum(float(each.pages @ each.share**2) for each in pieces.values()) / mass
+            self.sample_us = max(next_interval_us(self.sample_us, seen), self._floor_us)
         made = rows(
-            [pieces for _, pieces in found],
-            [_present(process.pid) for process, _ in found],
+            list(pieces.values()),
+            [_present(process.pid) for process in pieces],
             intervals,
             ROWS,
             self._random.random(),
         )
-        of = zip((process for process, _ in found), made, strict=True)
+        of = zip(pieces, made, strict=True)
         return Seen(time_ns, tuple((process, *columns) for process, columns in of))
 
 

@@ -6,6 +6,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, get_args
 
@@ -17,8 +18,8 @@ from hmd.machine.damon import Kdamonds
 from hmd.machine.process import ProcessId, alive, identify
 from hmd.sample.batch import AccessBatch, Kind
 from hmd.sample.choose import SamplerName
-from hmd.sample.damon import open_damon
-from hmd.sample.damon_watch import monitoring
+from hmd.sample.damon import LADDER, open_damon
+from hmd.sample.damon_watch import LOOKS
 from hmd.sample.emulated import open_emulated
 from hmd.sample.faults import open_faults
 from hmd.sample.idle_pages import IdlePageBits
@@ -106,15 +107,14 @@ class Damon(Plain):
 
     def __init__(self, toucher: Any, kernel: Any, note: Path) -> None:
         kdamonds = Kdamonds(kernel.sysfs, kernel.write)
-        seconds = itertools.count()
-        sampler = open_damon(5, note=note, kdamonds=kdamonds, clock=lambda: next(seconds) / 10)
+        clock = partial(next, (i / 10 for i in itertools.count()))
+        sampler = open_damon(LADDER[0], note=note, clock=clock, kdamonds=kdamonds, regions=40)
         super().__init__(sampler, toucher)
         self._kernel, self._awaited = kernel, False
 
     def access(self, pages: int) -> range:
         touched = super().access(pages)
-        every = monitoring(self.sampler.period).most_accesses
-        region = (touched.start, touched.stop, every)
+        region = (touched.start, touched.stop, LOOKS)
         self._kernel.accesses[self._toucher.process.pid] = [region]
         self._awaited = self._toucher.process in self._tracked
         return touched

@@ -17,7 +17,7 @@ from hmd.emulate.suite.samplers import HOT_SHARE, Case, Found, compare
 
 CHECKOUT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).with_name("programs")
-CASES: tuple[Case, ...] = (("emulated", 97), ("damon", 40), ("softdirty", 1), ("faults", 1))
+CASES: tuple[Case, ...] = (("emulated", 97), ("damon", 1000), ("softdirty", 1), ("faults", 1))
 SECONDS = 15.0
 
 pytestmark = pytest.mark.timeout(1200)

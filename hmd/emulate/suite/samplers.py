@@ -11,10 +11,12 @@ that forgets.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,15 +35,15 @@ PROGRAM_CPU = 1
 SERVICE_CPU = 0
 FOOTPRINT_MIB = 32
 BLOCK_KIB = 256
-FLUSH_US = 10_000
+FLUSH_US = 2_000
 HOT_SHARE = 0.25
 Case = tuple[SamplerName, int]
 """A sampler, and its period."""
 CASES: tuple[Case, ...] = (
     ("emulated", 97),
     ("emulated", 997),
-    ("damon", 40),
-    ("damon", 160),
+    ("damon", 1000),
+    ("damon", 4000),
     ("softdirty", 1),
     ("faults", 1),
 )
@@ -145,10 +147,12 @@ class _Guest:
 
     def expect(self, word: str, timeout_s: float) -> None:
         """Wait until it says a word; raises ``HmdError`` where it does not."""
-        try:
-            said = self._said.get(timeout=timeout_s)
-        except queue.Empty:
-            said = "nothing"
+        said, deadline = "nothing", time.monotonic() + timeout_s
+        while said == "nothing" and time.monotonic() < deadline:
+            with contextlib.suppress(queue.Empty):
+                said = self._said.get(timeout=0.5)
+            if self._job.poll() is not None:
+                break
         if said != word:
             wrong = self._wrong.decode(errors="replace").strip()
             raise HmdError(f"sampling in the guest said {said}, not {word}: {wrong}")

@@ -9,15 +9,19 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hmd.errors import MissingError
 from hmd.machine.damon import DamonError, Kdamonds
 from hmd.machine.damon_claim import DamonClaim, damon_finding, holder, stop_left_behind
 from hmd.machine.finding import Level
-from hmd.machine.kdamond import Kdamond, Monitoring
+from hmd.machine.kdamond import Kdamond, Monitoring, Regions
 
-SETTINGS = Monitoring(sample_us=5000, aggregation_us=100_000, update_us=1_000_000)
+SETTINGS = Monitoring(sample_us=5000, aggregation_us=100_000)
+SOME = Regions(
+    np.array([0x1000, 0x8000], np.uint64), np.array([0x3000, 0x9000], np.uint64), np.zeros(2, "u4")
+)
 
 
 @pytest.fixture
@@ -36,7 +40,7 @@ def killed(kdamonds: Kdamonds, note: Path) -> int:
     if not pid:
         try:
             DamonClaim(kdamonds, note)
-            Kdamond(kdamonds).start([os.getppid()], SETTINGS)
+            Kdamond(kdamonds).start([os.getppid()], [SOME], SETTINGS)
         finally:
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
@@ -45,14 +49,20 @@ def killed(kdamonds: Kdamonds, note: Path) -> int:
 
 def test_settings_and_targets_are_written(damon_kernel: Any, kdamonds: Kdamonds) -> None:
     kdamonds.set_count(1)
-    Kdamond(kdamonds).start([os.getpid(), os.getppid()], SETTINGS)
+    Kdamond(kdamonds).start([os.getpid(), os.getppid()], [SOME, SOME], SETTINGS)
     context = damon_kernel.path / "0/contexts/0"
     assert damon_kernel.on()
     assert damon_kernel.targets() == [os.getpid(), os.getppid()]
     assert (context / "operations").read_text() == "vaddr\n"
     intervals = context / "monitoring_attrs/intervals"
-    told = [(intervals / name).read_text() for name in ("sample_us", "aggr_us", "update_us")]
-    assert told == ["5000\n", "100000\n", "1000000\n"]
+    assert (intervals / "sample_us").read_text() == "5000\n"
+    assert (intervals / "aggr_us").read_text() == "100000\n"
+    # More than half of the most that there may be: DAMON splits none of them.
+    limits = context / "monitoring_attrs/nr_regions"
+    assert (limits / "min").read_text() == (limits / "max").read_text() == "7\n"
+    regions = context / "targets/1/regions"
+    told = [int((regions / f"1/{name}").read_text()) for name in ("start", "end")]
+    assert told == [0x8000, 0x9000]
     assert (context / "schemes/1/action").read_text() == "stat\n"
     assert (context / "schemes/1/filters/0/type").read_text() == "target\n"
     assert SETTINGS.most_accesses == 20
@@ -61,20 +71,22 @@ def test_settings_and_targets_are_written(damon_kernel: Any, kdamonds: Kdamonds)
 def test_each_target_has_its_regions_in_order(damon_kernel: Any, kdamonds: Kdamonds) -> None:
     kdamonds.set_count(1)
     kdamond = Kdamond(kdamonds)
-    kdamond.start([os.getpid(), os.getppid()], SETTINGS)
-    damon_kernel.accesses = {os.getppid(): [(0x9000, 0xB000, 3), (0x1000, 0x2000, 20)]}
+    kdamond.start([os.getpid(), os.getppid()], [SOME, SOME], SETTINGS)
+    damon_kernel.accesses = {os.getppid(): [(0x2000, 0x4000, 3), (0x8000, 0x9000, 20)]}
     found = kdamond.look()
     assert found is not None
-    assert [len(regions) for regions in found] == [0, 2]
-    assert found[1].start.tolist() == [0x1000, 0x9000]
-    assert found[1].end.tolist() == [0x2000, 0xB000]
-    assert found[1].accesses.tolist() == [20, 3]
+    assert [regions.accesses.tolist() for regions in found] == [[0, 0], [3, 20]]
+    for regions in found:
+        assert regions.start.tolist() == SOME.start.tolist()
+        assert regions.end.tolist() == SOME.end.tolist()
+    assert len(found[0].accessed) == 0
+    assert found[1].accessed.accesses.tolist() == [3, 20]
 
 
 def test_a_kdamond_that_ended_tells_nothing(damon_kernel: Any, kdamonds: Kdamonds) -> None:
     kdamonds.set_count(1)
     kdamond = Kdamond(kdamonds)
-    kdamond.start([os.getpid()], SETTINGS)
+    kdamond.start([os.getpid()], [SOME], SETTINGS)
     (damon_kernel.path / "0/state").write_text("off\n")
     assert not kdamond.running
     assert kdamond.look() is None
@@ -84,7 +96,7 @@ def test_a_kdamond_that_ended_tells_nothing(damon_kernel: Any, kdamonds: Kdamond
 def test_a_target_that_is_gone_is_refused(kdamonds: Kdamonds) -> None:
     kdamonds.set_count(1)
     with pytest.raises(DamonError) as caught:
-        Kdamond(kdamonds).start([2**22 + 1], SETTINGS)
+        Kdamond(kdamonds).start([2**22 + 1], [SOME], SETTINGS)
     assert caught.value.errno == errno.EINVAL
 
 
@@ -108,12 +120,12 @@ def test_what_another_makes_of_it_meanwhile_is_left_alone(
     """Ours has ended with its last target, and somebody starts one in its place."""
     claim = DamonClaim(kdamonds, note)
     kdamond = Kdamond(kdamonds)
-    kdamond.start([os.getpid()], SETTINGS)
+    kdamond.start([os.getpid()], [SOME], SETTINGS)
     (damon_kernel.path / "0/pid").write_text("1\n")
     assert not kdamond.running
     kdamond.stop()
     with pytest.raises(DamonError, match="taken") as caught:
-        kdamond.start([os.getpid()], SETTINGS)
+        kdamond.start([os.getpid()], [SOME], SETTINGS)
     assert caught.value.errno == errno.EBUSY
     claim.release()
     assert damon_kernel.on()
@@ -124,7 +136,7 @@ def test_cpu_time_is_kept_when_it_stops(kdamonds: Kdamonds) -> None:
     kdamond = Kdamond(kdamonds)
     assert kdamond.cpu_s == 0
     # The kernel's thread of this tree is this process.
-    kdamond.start([os.getpid()], SETTINGS)
+    kdamond.start([os.getpid()], [SOME], SETTINGS)
     deadline = time.monotonic() + 10
     while not kdamond.cpu_s and time.monotonic() < deadline:
         pass
@@ -132,7 +144,7 @@ def test_cpu_time_is_kept_when_it_stops(kdamonds: Kdamonds) -> None:
     assert used > 0
     kdamond.stop()
     assert kdamond.cpu_s >= used
-    kdamond.start([os.getpid()], SETTINGS)
+    kdamond.start([os.getpid()], [SOME], SETTINGS)
     assert kdamond.cpu_s >= 2 * used
 
 
@@ -154,7 +166,7 @@ def test_a_claim_makes_one_kdamond_and_takes_it_away(
 
 def test_another_s_kdamond_is_left_alone(damon_kernel: Any, kdamonds: Kdamonds, note: Path) -> None:
     kdamonds.set_count(1)
-    Kdamond(kdamonds).start([os.getpid()], SETTINGS)
+    Kdamond(kdamonds).start([os.getpid()], [SOME], SETTINGS)
     with pytest.raises(MissingError, match=r"in use by another: kdamond 0 .*echo off > "):
         DamonClaim(kdamonds, note)
     assert damon_kernel.on()
@@ -207,7 +219,7 @@ def test_what_another_made_since_is_not_the_killed_one_s(
     # one is kept, so that its inode number, which sysfs never uses again, is not used again here.
     (damon_kernel.path / "0").rename(damon_kernel.path / "gone")
     damon_kernel.write(damon_kernel.path / "nr_kdamonds", "1")
-    Kdamond(kdamonds).start([os.getpid()], SETTINGS)
+    Kdamond(kdamonds).start([os.getpid()], [SOME], SETTINGS)
     assert stop_left_behind(kdamonds, note) is None
     with pytest.raises(MissingError, match="in use by another"):
         DamonClaim(kdamonds, note)

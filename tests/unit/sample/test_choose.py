@@ -73,13 +73,13 @@ def test_there_is_one_damon_and_an_open_sampler_of_it_goes_on(
     damon_kernel: Any, tmp_path: Path
 ) -> None:
     kdamonds = Kdamonds(damon_kernel.sysfs, damon_kernel.write)
-    first = open_damon(20, note=tmp_path / "note", kdamonds=kdamonds)
+    first = open_damon(1000, note=tmp_path / "note", kdamonds=kdamonds)
     sysfs = without_pmu(damon_kernel.sysfs)
-    found = open_sampler(SampleSettings(sampler="damon", period=40), sysfs=sysfs, before=first)
+    found = open_sampler(SampleSettings(sampler="damon", period=2000), sysfs=sysfs, before=first)
     assert found.sampler is first
-    assert first.period == 40
+    assert first.period == 2000
     open_sampler(SampleSettings(sampler="damon"), sysfs=sysfs, before=first)
-    assert first.period == 40
+    assert first.period == 2000
     first.close()
 
 

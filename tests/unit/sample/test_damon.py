@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import itertools
-import threading
+import os
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hmd.errors import MissingError
 from hmd.machine.damon import DamonError, Kdamonds
 from hmd.machine.kdamond import Kdamond
+from hmd.machine.pages import query_nodes
 from hmd.machine.process import ProcessId, identify
 from hmd.sample.damon import LADDER, TARGETS, DamonSampler, open_damon
-from hmd.sample.damon_watch import Watch, monitoring
+from hmd.sample.damon_watch import (
+    FIRST_US,
+    LONGEST_US,
+    LOOKS,
+    SHORTEST_US,
+    Watch,
+    next_interval_us,
+)
 
 pytestmark = pytest.mark.root
 
@@ -29,19 +39,19 @@ def kdamonds(damon_kernel: Any) -> Kdamonds:
 @pytest.fixture
 def watch(kdamonds: Kdamonds) -> Watch:
     kdamonds.set_count(1)
-    seconds = itertools.count()
-    return Watch(Kdamond(kdamonds), Path("/proc"), lambda: next(seconds))
+    clock = partial(next, itertools.count())
+    return Watch(Kdamond(kdamonds), Path("/proc"), clock, regions=40)
 
 
 @pytest.fixture
 def sampler(kdamonds: Kdamonds, tmp_path: Path) -> Iterator[DamonSampler]:
-    sampler = open_damon(LADDER[0], note=tmp_path / "note", kdamonds=kdamonds)
+    sampler = open_damon(LADDER[0], note=tmp_path / "note", kdamonds=kdamonds, regions=40)
     yield sampler
     sampler.close()
 
 
 def this_process() -> ProcessId:
-    process = identify(threading.get_native_id())
+    process = identify(os.getpid())
     assert process is not None
     return process
 
@@ -53,88 +63,134 @@ def until(condition: Any) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("period", LADDER)
-def test_counts_rest_on_enough_looks_and_are_of_late(period: int) -> None:
-    settings = monitoring(period)
-    assert 5 <= settings.most_accesses <= 20
-    assert settings.aggregation_us <= max(2_000_000, 5 * settings.sample_us)
-    assert settings.update_us >= settings.aggregation_us
-
-
-def test_it_starts_anew_for_whom_it_does_not_monitor(
-    watch: Watch, damon_kernel: Any, toucher: Any
-) -> None:
+def test_a_look_leaves_nothing_running(watch: Watch, damon_kernel: Any, toucher: Any) -> None:
     ours, its = this_process(), toucher.process
-    watch.look([ours], 20)
-    assert damon_kernel.targets() == [ours.pid]
-    watch.look([ours, its], 20)
+    watch.look([ours, its])
     assert damon_kernel.targets() == [ours.pid, its.pid]
-    watch.look([its], 20)
-    assert damon_kernel.targets() == [its.pid]
-    watch.look([], 20)
+    assert 40 >= sum(len(damon_kernel.regions(i)) for i in (0, 1)) > 30
     assert not damon_kernel.on()
+    assert damon_kernel.looks == 1
 
 
-def test_a_target_that_ended_stays_until_another_comes(
-    watch: Watch, damon_kernel: Any, toucher: Any
-) -> None:
+def test_those_that_have_ended_are_left_out(watch: Watch, damon_kernel: Any, toucher: Any) -> None:
     ours, its = this_process(), toucher.process
-    watch.look([its, ours], 20)
+    watch.look([its, ours])
     toucher.end()
-    damon_kernel.accesses[ours.pid] = [(0, 1 << 47, 20)]
-    seen = watch.look([ours], 20)
-    assert damon_kernel.targets() == [its.pid, ours.pid]
+    damon_kernel.accesses[ours.pid] = [(0, 1 << 47, LOOKS)]
+    seen = watch.look([its, ours])
+    assert damon_kernel.targets() == [ours.pid]
     assert seen is not None
     assert [process for process, _, _ in seen.rows] == [ours]
     assert len(seen.rows[0][1]) > 0
+    assert watch.look([its]) is None
 
 
-def test_it_ends_with_its_last_target(watch: Watch, damon_kernel: Any, toucher: Any) -> None:
-    watch.look([toucher.process], 20)
-    toucher.end()
-    assert watch.look([toucher.process], 20) is None
-    assert not damon_kernel.on()
+def test_what_is_accessed_is_halved_and_what_is_not_merged(
+    watch: Watch, damon_kernel: Any, toucher: Any
+) -> None:
+    pages = toucher.touch(8192)
+    hot = (pages.start, pages.start + 2048 * 4096)
+
+    def within() -> list[tuple[int, int]]:
+        return [r for r in damon_kernel.regions(0) if hot[0] <= r[0] and r[1] <= hot[1]]
+
+    for _ in range(8):
+        damon_kernel.accesses[toucher.process.pid] = [(*hot, LOOKS // 2)]
+        seen = watch.look([toucher.process])
+    assert seen is not None
+    assert len(within()) > 12
+    ((_, address, told),) = seen.rows
+    assert told[(address >= hot[0]) & (address < hot[1])].sum() > 0.9 * told.sum()
+    assert set(range(*hot, 4096)) <= set(address.tolist())
 
 
-def test_one_that_was_switched_off_is_started_again(watch: Watch, damon_kernel: Any) -> None:
-    watch.look([this_process()], 20)
-    (damon_kernel.path / "0/state").write_text("off\n")
-    watch.look([this_process()], 20)
-    assert damon_kernel.on()
+def test_rows_are_told_for_the_time_since_the_last_look(
+    watch: Watch, damon_kernel: Any, toucher: Any
+) -> None:
+    """The clock goes on by a second a call: two calls a look."""
+    toucher.touch(512)
+    totals = []
+    for _ in range(3):
+        damon_kernel.accesses[toucher.process.pid] = [(0, 1 << 47, LOOKS // 2)]
+        interval_us = watch.sample_us
+        seen = watch.look([toucher.process])
+        assert seen is not None
+        ((_, address, told),) = seen.rows
+        pages = len(np.unique(address))
+        totals.append(int(told.sum()) * interval_us / 1e6 / pages)
+    assert totals[1:] == pytest.approx([2 * totals[0], 2 * totals[0]], rel=0.05)
+    # Half of the intervals, and what is told for pages that are not there.
+    assert 0.5 <= totals[0] < 1
 
 
-def test_a_new_period_starts_it_anew(watch: Watch, damon_kernel: Any) -> None:
+@pytest.mark.parametrize(("count", "factor"), [(LOOKS, 0.5), (LOOKS // 2, 1), (2, 2)])
+def test_the_interval_follows_the_program(
+    watch: Watch, damon_kernel: Any, toucher: Any, count: int, factor: float
+) -> None:
     sample_us = damon_kernel.path / "0/contexts/0/monitoring_attrs/intervals/sample_us"
-    for period in (20, 80):
-        watch.look([this_process()], period)
-        assert sample_us.read_text() == f"{period * 1000}\n"
+    damon_kernel.accesses[toucher.process.pid] = [(0, 1 << 47, count)]
+    watch.look([toucher.process])
+    assert sample_us.read_text() == f"{FIRST_US}\n"
+    watch.look([toucher.process])
+    assert sample_us.read_text() == f"{round(FIRST_US * factor)}\n"
+
+
+@pytest.mark.parametrize("seen", [0.0, 0.01, 0.3, 0.5, 0.7, 1.0])
+def test_intervals_have_bounds_and_go_toward_half_of_the_looks(seen: float) -> None:
+    intervals = list(
+        itertools.accumulate([FIRST_US] * 40, lambda us, _: next_interval_us(us, seen))
+    )
+    assert all(SHORTEST_US <= us <= LONGEST_US for us in intervals)
+    assert intervals[-1] == {0.0: LONGEST_US, 0.01: LONGEST_US, 0.3: LONGEST_US}.get(
+        seen, FIRST_US if seen == 0.5 else SHORTEST_US
+    )
+
+
+def test_a_slow_machine_is_asked_less(watch: Watch, damon_kernel: Any, toucher: Any) -> None:
+    damon_kernel.slow = True
+    counts, intervals = [], []
+    for _ in range(4):
+        assert watch.look([toucher.process]) is None
+        counts.append(len(damon_kernel.regions(0)))
+        intervals.append(watch.sample_us)
+    assert intervals == [20_000, 40_000, 40_000, 40_000]
+    assert counts[-1] < 0.7 * counts[0]
+    damon_kernel.slow = False
+    for _ in range(5):
+        damon_kernel.accesses[toucher.process.pid] = [(0, 1 << 47, LOOKS)]
+        assert watch.look([toucher.process]) is not None
+    assert len(damon_kernel.regions(0)) > counts[-1]
+    assert watch.sample_us < 40_000
 
 
 def test_rows_are_of_pages_that_are_there(watch: Watch, damon_kernel: Any, toucher: Any) -> None:
-    pages = toucher.touch(32)
-    watch.look([toucher.process], 20)
-    damon_kernel.accesses[toucher.process.pid] = [(pages.start - (1 << 30), pages.stop, 1)]
-    seen = watch.look([toucher.process], 20)
+    toucher.touch(32)
+    damon_kernel.accesses[toucher.process.pid] = [(0, 1 << 47, LOOKS)]
+    seen = watch.look([toucher.process])
     assert seen is not None
     ((_, address, told),) = seen.rows
-    assert set(pages) <= set(address.tolist())
+    assert (query_nodes(toucher.process.pid, address) >= 0).all()
     assert told.min() >= 1
 
 
-def test_closing_leaves_no_kdamond(sampler: DamonSampler, kdamonds: Kdamonds, toucher: Any) -> None:
+def test_closing_leaves_no_kdamond(
+    sampler: DamonSampler, kdamonds: Kdamonds, damon_kernel: Any, toucher: Any
+) -> None:
     sampler.track([toucher.process])
-    until(lambda: kdamonds.is_on(0))
+    until(lambda: damon_kernel.looks > 0)
     sampler.close()
     assert kdamonds.count == 0
 
 
-def test_nobody_tracked_switches_it_off(
-    sampler: DamonSampler, kdamonds: Kdamonds, toucher: Any
+def test_there_is_no_look_that_no_read_asks_for(
+    sampler: DamonSampler, damon_kernel: Any, toucher: Any
 ) -> None:
     sampler.track([toucher.process])
-    until(lambda: kdamonds.is_on(0))
-    sampler.track([])
-    until(lambda: not kdamonds.is_on(0))
+    until(lambda: damon_kernel.looks == 1)
+    time.sleep(1.5 * LADDER[0] / 1000)
+    assert damon_kernel.looks == 1
+    sampler.read()
+    until(lambda: damon_kernel.looks == 2)
 
 
 def test_what_keeps_it_from_damon_is_told_by_read(
@@ -153,7 +209,7 @@ def test_what_keeps_it_from_damon_is_told_by_read(
     until(refused)
     damon_kernel.exclusive = False
     sampler.read()
-    until(damon_kernel.on)
+    until(lambda: damon_kernel.looks > 0)
 
 
 def test_of_more_processes_the_first_are_monitored(
@@ -161,7 +217,7 @@ def test_of_more_processes_the_first_are_monitored(
 ) -> None:
     gone = [ProcessId(2**22 + i, 1) for i in range(TARGETS)]
     sampler.track([*gone[1:], toucher.process, gone[0]])
-    until(damon_kernel.on)
+    until(lambda: damon_kernel.looks > 0)
     assert damon_kernel.targets() == [toucher.process.pid]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from hmd.machine.damon import Kdamonds
 from hmd.machine.damon_claim import damon_finding
 from hmd.machine.process import identify
 from hmd.sample.choose import SampleSettings, available, open_sampler
+from hmd.sample.damon import LADDER
 
 SYSFS = Path("/sys")
 PATIENCE_S = 60
@@ -46,13 +48,14 @@ def state() -> dict[str, Any]:
 
 
 def hold() -> None:
-    sampler = open_sampler(SampleSettings("damon", 20)).sampler
+    sampler = open_sampler(SampleSettings("damon", LADDER[0])).sampler
     process = identify(os.getppid())
     assert process is not None
     sampler.track([process])
-    until(lambda: Kdamonds(SYSFS).is_on(0))
-    print("on", flush=True)
-    time.sleep(1000)
+    print("tracking", flush=True)
+    while True:
+        time.sleep(0.1)
+        sampler.read()
 
 
 def until(condition: Any) -> None:
@@ -62,17 +65,28 @@ def until(condition: Any) -> None:
         time.sleep(0.02)
 
 
+def stopped_within_a_look(child: subprocess.Popen[bytes]) -> bool:
+    """Stop it; where its kdamond does not run then, let it go on."""
+    child.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+    within = threads() == 1
+    if not within:
+        child.send_signal(signal.SIGCONT)
+    return within
+
+
 def kill_one() -> dict[str, Any]:
     """What is there while an hmd runs, whether a second is refused, and after kill -9."""
     with subprocess.Popen([sys.executable, __file__, "hold"], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
-        assert child.stdout.readline() == b"on\n"
+        assert child.stdout.readline() == b"tracking\n"
         found: dict[str, Any] = {"pid": child.pid, "running": state()}
         try:
             open_sampler(SampleSettings("damon"))
         except MissingError as error:
             found["second"] = str(error)
         found["available"] = {a.name: a.detail for a in available(SampleSettings()) if a.works}
+        until(lambda: stopped_within_a_look(child))
         child.kill()
     found["killed"] = state()
     return found
