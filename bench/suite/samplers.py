@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import subprocess
 import sys
 import tempfile
 from dataclasses import asdict
@@ -38,8 +40,20 @@ def main(seconds: float) -> None:
         for one in compare(machine, Path(folder), seconds, CHECKOUT, env):
             found.append(one)
             print(line(one), flush=True)
+    document = {
+        "samplers": [asdict(one) for one in found],
+        "commit": commit(),
+        "machine": f"{platform.machine()}, {platform.release()}",
+        "command": "make bench-samplers",
+    }
     OUT.parent.mkdir(exist_ok=True)
-    OUT.write_text(json.dumps({"samplers": [asdict(one) for one in found]}, indent=1) + "\n")
+    OUT.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def commit() -> str:
+    """Return the commit that was measured."""
+    words = ["git", "-C", str(CHECKOUT), "describe", "--always", "--dirty"]
+    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
 
 
 HEAD = """\
