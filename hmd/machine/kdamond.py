@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,9 @@ import numpy.typing as npt
 from hmd.machine.damon import DamonError, Kdamonds
 from hmd.machine.process import PROC, ProcessId, identify, read_stat
 from hmd.machine.pseudofile import absent
+
+PATIENCE = 8
+"""How many aggregation intervals a look waits."""
 
 _MOST = 2**32 - 1
 _NEVER_US = 3600 * 10**6
@@ -80,10 +84,15 @@ _NOTHING = Regions(np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0, n
 class Kdamond:
     """The first kdamond, which is ours: one context, a target and a scheme a process.
 
-    What another does with it while it is off is left alone.
+    What another does with it while it is off is left alone. ``waited_s`` is how long the last look
+    waited.
     """
 
-    def __init__(self, kdamonds: Kdamonds, proc: Path = PROC) -> None:
+    def __init__(
+        self, kdamonds: Kdamonds, proc: Path = PROC, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.waited_s = 0.0
+        self._clock = clock
         self._all = kdamonds
         self._proc = proc
         self._folder = kdamonds.path / "0/contexts/0"
@@ -201,15 +210,24 @@ class Kdamond:
     def look(self) -> list[Regions] | None:
         """Return the regions of each target, counted in the aggregation that ends then.
 
-        Waits for that. None where it does not run (any more). Raises DamonError.
+        Waits for that; no regions where the kernel does not get there in ``PATIENCE`` times as
+        long as it should take. None where it does not run (any more). Raises DamonError.
         """
-        try:
-            self._all.write("0/state", "update_schemes_tried_regions")
-        except DamonError as error:
-            if error.errno in (errno.EINVAL, errno.EPERM) and not self.running:
-                return None
-            raise
-        return [self._regions(target, its) for target, its in enumerate(self._staged)]
+        begun_s = self._clock()
+        found: list[Regions] = []
+        # The kernel gives up after two aggregation intervals.
+        for _ in range(PATIENCE // 2):
+            try:
+                self._all.write("0/state", "update_schemes_tried_regions")
+            except DamonError as error:
+                if error.errno in (errno.EINVAL, errno.EPERM) and not self.running:
+                    return None
+                raise
+            self.waited_s = self._clock() - begun_s
+            found = [self._regions(target, its) for target, its in enumerate(self._staged)]
+            if any(map(len, found)):
+                break
+        return found
 
     def _regions(self, target: int, staged: Regions) -> Regions:
         folder = self._folder / f"schemes/{target}/tried_regions"

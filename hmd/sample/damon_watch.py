@@ -8,7 +8,7 @@ than once an interval.
 The interval follows the program: it is so long that a page that is accessed was seen so at half
 of the looks, by mean over accesses. Shorter, cold pages are lost, longer, hot ones look alike.
 
-A look takes some 100 intervals and costs some 100 µs of the kernel's and as much of our CPU time
+A look takes ``LOOKS`` intervals, and costs some 100 µs of the kernel's and as much of our CPU time
 for each region of at most ``REGIONS``.
 """
 
@@ -35,8 +35,6 @@ from hmd.sample.regions import Addresses, Pieces, mapped, rows
 FIRST_US = 5000
 """DAMON's own interval."""
 SHORTEST_US, LONGEST_US = 500, 50_000
-RELIEF_US = 40_000
-"""A slow machine is given longer intervals up to here, then fewer regions."""
 LOOKS = 40
 """Intervals that a count is taken over: the share of those with an access is known to 8 %."""
 ROWS = 1 << 13
@@ -118,10 +116,10 @@ class Watch:
             self.cpu_s = self._kdamond.cpu_s
         if counted is None:
             return None
-        if not any(map(len, counted)):
-            self._relieve()
+        told = any(map(len, counted))
+        self._adapt(told)
+        if not told:
             return None
-        self._recover()
         before_s = begun_s if self._looked_s is None else self._looked_s
         self._looked_s = self._clock()
         intervals = (self._looked_s - before_s) * 1e6 / settings.sample_us
@@ -132,20 +130,21 @@ class Watch:
                 pieces[process] = mapped(its.accessed, mappings[process], settings.most_accesses)
         return self._rows(pieces, intervals)
 
-    def _relieve(self) -> None:
-        """Ask less of a machine that does not get through all regions in an interval.
+    def _adapt(self, told: bool) -> None:
+        """Ask less of a machine that is slow to get through all regions, and more again.
 
-        The kernel then gives up: counting takes twice as long as it should.
+        Its intervals are longer than they are meant to be then: those to come are a quarter of
+        that, because the kernel has ``PATIENCE`` times as long.
         """
-        if self.sample_us < RELIEF_US:
-            self._floor_us = self.sample_us = min(4 * self.sample_us, RELIEF_US)
-        else:
+        took_us = self._kdamond.waited_s * 1e6 / LOOKS
+        least_us = round(took_us / 4 if told else took_us / 2)
+        before_us, self._floor_us = self._floor_us, min(max(least_us, SHORTEST_US), LONGEST_US)
+        if told:
+            self._map.most = min(self._map.most + self._map.most // 16, self._most)
+            return
+        self.sample_us = max(self.sample_us, self._floor_us)
+        if before_us == LONGEST_US:
             self._map.most = max(self._map.most // 2, REGIONS_LEAST)
-
-    def _recover(self) -> None:
-        """Ask a little more again: it may have been busy for a while."""
-        self._floor_us = max(self._floor_us - self._floor_us // 32, SHORTEST_US)
-        self._map.most = min(self._map.most + self._map.most // 16, self._most)
 
     def _start(self, regions: dict[ProcessId, Regions], settings: Monitoring) -> bool:
         """Monitor these; False where one of them has ended meanwhile."""

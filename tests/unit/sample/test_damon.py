@@ -23,6 +23,7 @@ from hmd.sample.damon_watch import (
     FIRST_US,
     LONGEST_US,
     LOOKS,
+    REGIONS_LEAST,
     SHORTEST_US,
     Watch,
     next_interval_us,
@@ -146,21 +147,25 @@ def test_intervals_have_bounds_and_go_toward_half_of_the_looks(seen: float) -> N
     )
 
 
-def test_a_slow_machine_is_asked_less(watch: Watch, damon_kernel: Any, toucher: Any) -> None:
+def test_a_slow_machine_is_asked_less(kdamonds: Kdamonds, damon_kernel: Any, toucher: Any) -> None:
+    """The clock goes on by a second a call, so that what is told has taken 25 ms an interval."""
+    kdamonds.set_count(1)
+    kdamond = Kdamond(kdamonds, clock=partial(next, itertools.count()))
+    watch = Watch(kdamond, Path("/proc"), regions=40)
     damon_kernel.slow = True
     counts, intervals = [], []
-    for _ in range(4):
+    for _ in range(3):
         assert watch.look([toucher.process]) is None
         counts.append(len(damon_kernel.regions(0)))
         intervals.append(watch.sample_us)
-    assert intervals == [20_000, 40_000, 40_000, 40_000]
-    assert counts[-1] < 0.7 * counts[0]
+    assert intervals == [LONGEST_US] * 3
+    assert min(counts[:2]) > REGIONS_LEAST >= counts[2]
     damon_kernel.slow = False
     for _ in range(5):
         damon_kernel.accesses[toucher.process.pid] = [(0, 1 << 47, LOOKS)]
         assert watch.look([toucher.process]) is not None
-    assert len(damon_kernel.regions(0)) > counts[-1]
-    assert watch.sample_us < 40_000
+    assert len(damon_kernel.regions(0)) > REGIONS_LEAST
+    assert watch.sample_us == 25_000 / 4
 
 
 def test_rows_are_of_pages_that_are_there(watch: Watch, damon_kernel: Any, toucher: Any) -> None:
