@@ -29,7 +29,7 @@ from hmd.machine.damon import DamonError, Kdamonds
 from hmd.machine.process import PROC, ProcessId, identify, read_stat
 from hmd.machine.pseudofile import absent
 
-PATIENCE = 8
+PATIENCE = 16
 """How many aggregation intervals a look waits."""
 
 _MOST = 2**32 - 1

@@ -107,7 +107,10 @@ class Watch:
         chosen = self._map.choose(mappings)
         regions = {process: its for process, its in chosen.items() if len(its)}
         settings = monitoring(self.sample_us)
-        if not regions or not self._start(regions, settings):
+        if not regions:
+            self._looked_s = None  # nobody's time passes
+            return None
+        if not self._start(regions, settings):
             return None
         try:
             counted = self._kdamond.look()
@@ -122,7 +125,8 @@ class Watch:
             return None
         before_s = begun_s if self._looked_s is None else self._looked_s
         self._looked_s = self._clock()
-        intervals = (self._looked_s - before_s) * 1e6 / settings.sample_us
+        interval_us = max(settings.sample_us, self._kdamond.waited_s * 1e6 / LOOKS)
+        intervals = (self._looked_s - before_s) * 1e6 / interval_us
         pieces: dict[ProcessId, Pieces] = {}
         for process, its in zip(regions, counted, strict=True):
             self._map.learn(process, its, settings.most_accesses)

@@ -18,7 +18,7 @@ from hmd.emulate.suite.samplers import HOT_SHARE, Case, Found, compare
 CHECKOUT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).with_name("programs")
 CASES: tuple[Case, ...] = (("emulated", 97), ("damon", 1000), ("softdirty", 1), ("faults", 1))
-SECONDS = 15.0
+SECONDS = 20.0
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -43,8 +43,8 @@ def test_the_emulated_pmu_finds_most(found: dict[str, Found]) -> None:
 
 def test_damon_finds_far_more_than_chance(found: dict[str, Found]) -> None:
     damon = found["damon"]
-    assert damon.correlation > 0.2, damon
-    assert damon.hot_found > HOT_SHARE + 0.1, damon
+    assert damon.correlation > 0.4, damon
+    assert damon.hot_found > 2 * HOT_SHARE, damon
     assert damon.kernel_cpu > 0
 
 
