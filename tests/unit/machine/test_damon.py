@@ -68,6 +68,34 @@ def test_settings_and_targets_are_written(damon_kernel: Any, kdamonds: Kdamonds)
     assert SETTINGS.most_accesses == 20
 
 
+def test_regions_are_written_where_they_have_changed(damon_kernel: Any) -> None:
+    written: list[str] = []
+
+    def write(path: Path, text: str) -> None:
+        damon_kernel.write(path, text)
+        if path.parent.parent.name == "regions":
+            written.append(f"{path.parent.name}/{path.name}")
+
+    kdamonds = Kdamonds(damon_kernel.sysfs, write)
+    kdamonds.set_count(1)
+    kdamond = Kdamond(kdamonds)
+    other = Regions(SOME.start, SOME.end + np.array([0, 0x1000], np.uint64), SOME.accesses)
+    each = ["0/start", "0/end", "1/start", "1/end"]
+    for regions, expected in ((SOME, each), (SOME, []), (other, each[2:])):
+        kdamond.start([os.getpid()], [regions], SETTINGS)
+        assert written == expected
+        written.clear()
+    kdamond.stop()
+    # Somebody sets it up otherwise meanwhile. What was is kept, so that its inode number, which
+    # sysfs never uses again, is not used again here.
+    targets = damon_kernel.path / "0/contexts/0/targets"
+    (targets / "0").rename(targets / "gone")
+    damon_kernel.write(targets / "nr_targets", "1")
+    kdamond.start([os.getpid()], [other], SETTINGS)
+    assert written == each
+    assert damon_kernel.regions(0) == [(0x1000, 0x3000), (0x8000, 0xA000)]
+
+
 def test_each_target_has_its_regions_in_order(damon_kernel: Any, kdamonds: Kdamonds) -> None:
     kdamonds.set_count(1)
     kdamond = Kdamond(kdamonds)
