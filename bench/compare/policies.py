@@ -24,6 +24,7 @@ from typing import Any
 
 from oracles import ORACLE, oracle_seconds
 from policies_picture import draw
+from simulations import simulated_seconds
 
 from hmd.emulate.compare.campaign import Outcomes, run_cases
 from hmd.emulate.compare.case import RATIOS, Case
@@ -47,9 +48,9 @@ COMMITTED = ROOT / "docs" / "results" / "policies.json"
 FOLDER = ROOT / "build" / "compare"
 SUITE = ROOT / "build" / "suite"
 
-PROGRAMS = ("betweenness", "compress", "drift", "pagerank", "sat", "xslookup")
+PROGRAMS = ("betweenness", "cg", "compress", "drift", "pagerank", "sat", "xslookup")
 """A hot set that moves all the time (drift), phases (betweenness, sat), growing heat (compress),
-and hot sets that stay, in large (pagerank) and in small pieces (xslookup)."""
+and hot sets that stay: one that fits (cg), and in large (pagerank) and small pieces (xslookup)."""
 
 
 def main() -> int:
@@ -71,10 +72,13 @@ def main() -> int:
         cases = cases or [case for program in PROGRAMS for case in cases_of(program)]
         outcomes = run_cases(cases, SUITE / "inputs", FOLDER, say)
         oracle = oracle_seconds(outcomes.trials, SUITE, FOLDER, say)
+        simulated = simulated_seconds(outcomes.trials, SUITE, FOLDER, say)
     except HmdError as error:
         print(f"bench-policies: {error}", file=sys.stderr)
         return int(error.exit_code)
-    document = summary(outcomes, oracle) | {"host_seconds": round(time.monotonic() - began)}
+    document = summary(outcomes, oracle, simulated) | {
+        "host_seconds": round(time.monotonic() - began)
+    }
     if not asked:
         OUTPUT.parent.mkdir(exist_ok=True)
         OUTPUT.write_text(json.dumps(document, indent=1) + "\n")
@@ -86,7 +90,9 @@ def main() -> int:
     return 1 if outcomes.failed else 0
 
 
-def summary(outcomes: Outcomes, oracle: Mapping[Case, float]) -> dict[str, Any]:
+def summary(
+    outcomes: Outcomes, oracle: Mapping[Case, float], simulated: Mapping[Case, float]
+) -> dict[str, Any]:
     """Return the whole document."""
     trials = outcomes.trials
     clocks = {clock: seconds(trials, clock) for clock in (MODELLED, GUEST)}
@@ -114,6 +120,10 @@ def summary(outcomes: Outcomes, oracle: Mapping[Case, float]) -> dict[str, Any]:
         "programs": sorted({case.program for case in trials}),
         "ratios": [ratio for ratio in RATIOS if any(case.ratio == ratio for case in trials)],
         "systems": [system.name for system in systems() if system.name in ran],
+        "simulated": {
+            str(case): {"seconds": took, "over_guest": took / trials[case].modelled_seconds}
+            for case, took in simulated.items()
+        },
         "cases": [*rows(trials), *(_oracle_row(case, took) for case, took in oracle.items())],
         "failed": {str(case): why for case, why in outcomes.failed.items()},
         "preset": PRESET,
@@ -156,6 +166,10 @@ def show(document: Mapping[str, Any], committed: Mapping[str, Any] | None) -> No
             f"{case['program']:12} {case['ratio']:5} {case['system']:24} {case[MODELLED]:10.3f} "
             f"{guest} {case['migrated_bytes'] / 2**20:9.1f} "
             + (f"{known[MODELLED]:11.3f}" if known else f"{'-':>11}")
+        )
+    for text, found in document["simulated"].items():
+        print(
+            f"{text}: simulated {found['seconds']:.3f} s, {found['over_guest']:.3f} of the guest's"
         )
     for text, why in document["failed"].items():
         print(f"{text} failed: {why}")

@@ -46,6 +46,13 @@ def add_daemon(group: argparse._ArgumentGroup) -> None:
         help="milliseconds from a tick's samples to its first move (2)",
     )
     group.add_argument(
+        "--found",
+        type=float,
+        default=0.0,
+        metavar="MS",
+        help="milliseconds of the program's start that the daemon misses (0)",
+    )
+    group.add_argument(
         "--period", type=int, default=199, metavar="N", help="misses that a sample stands for (199)"
     )
     group.add_argument(
@@ -58,7 +65,7 @@ def simulation_settings(args: argparse.Namespace) -> SimulationSettings:
     from hmd.simulate.pmu import Sampling
     from hmd.simulate.simulation import SimulationSettings
 
-    for name, least in (("tick", 0.1), ("delay", 0.0), ("period", 1)):
+    for name, least in (("tick", 0.1), ("delay", 0.0), ("found", 0.0), ("period", 1)):
         if getattr(args, name) < least:
             raise UsageError(f"--{name} must be at least {least:g}")
     if args.loss >= 1 or args.loss < 0:
@@ -66,6 +73,7 @@ def simulation_settings(args: argparse.Namespace) -> SimulationSettings:
     return SimulationSettings(
         tick_s=args.tick / 1e3,
         delay_s=args.delay / 1e3,
+        found_s=args.found / 1e3,
         sampling=Sampling(args.period, args.loss, args.seed),
     )
 

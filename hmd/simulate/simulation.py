@@ -29,11 +29,13 @@ class SimulationSettings:
 
     A program of a second stands for one of hours, so that the ``tick_s`` is short too: it is what
     the emulated machine's daemon has. ``delay_s`` passes in each tick before pages move: the time
-    that reading, heat and deciding take. ``mover`` rates are bytes a modelled second.
+    that reading, heat and deciding take. Of what the program does in its first ``found_s`` the
+    daemon knows nothing: it has yet to find it. ``mover`` rates are bytes a modelled second.
     """
 
     tick_s: float = 0.010
     delay_s: float = 0.002
+    found_s: float = 0.0
     sampling: Sampling = field(default_factory=Sampling)
     heat: HeatSettings = field(default_factory=HeatSettings)
     mover: MoverSettings = field(
@@ -121,8 +123,10 @@ class _Daemon:
             stat=machine.stat,
             page_filter=lambda _, addresses: np.ones(len(addresses), np.bool_),
         )
-        self._due_s = 0.0
+        self._due_s = settings.found_s
         self._misses = (0, 0)
+        machine.run_until(self._due_s)
+        self._pmu.read()
 
     def tick(self) -> TickRow:
         """Let the program run for a tick, then do what the daemon does at its end."""

@@ -12,13 +12,14 @@ import json
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import hmd
 from hmd.emulate.agent import GuestError
 from hmd.emulate.compare import daemon, damon
 from hmd.emulate.compare.case import Case
+from hmd.emulate.compare.daemon import Daemon, Progress
 from hmd.emulate.compare.footprint import footprint_bytes
 from hmd.emulate.compare.stage import DILATION, FAST_NODE_BYTES, FLUSH_US, PRESET, Stage, stage
 from hmd.emulate.compare.systems import Service, System, system_named
@@ -96,20 +97,30 @@ class _Campaign:
         systems = [system_named(name) for name in dict.fromkeys(case.system for case in cases)]
         with (
             stage(commands, self._folder / "share", self._dilation) as ready,
-            _service(service, ready, systems) as choose,
+            _service(service, ready, systems) as running,
         ):
+            if running is not None:
+                self._warm_up(ready, cases[0])
             for system in systems:
                 with ready.having(system.knobs):
-                    choose(system)
+                    if running is not None:
+                        running.use(system.policy)
                     for case in cases:
                         if case.system == system.name:
-                            self._try(ready, case, system)
+                            self._try(ready, case, system, running)
 
-    def _try(self, ready: Stage, case: Case, system: System) -> None:
+    def _warm_up(self, ready: Stage, case: Case) -> None:
+        """Let the daemon do its work once: what it has not run yet, QEMU has yet to translate."""
+        self._say(f"warming up with {case.program}")
+        self._trial(ready, case, system_named(case.system))
+
+    def _try(self, ready: Stage, case: Case, system: System, running: Daemon | None) -> None:
         done = self._total - len(self._left(set(Service)))
         try:
-            fast = case.fast_bytes(self._footprint(case.program))
-            trial = run_trial(ready, self._command(case.program), system.start, fast)
+            before = running and running.progress()
+            trial = self._trial(ready, case, system)
+            if running and before:
+                trial = _with_pace(trial, before, running.progress())
         except GuestError:
             raise
         except (HmdError, subprocess.SubprocessError) as error:
@@ -125,6 +136,10 @@ class _Campaign:
             f"{trial.fast_share:.0%} of misses fast in {trial.fast_bytes / 2**20:.2f} "
             f"{trial.gained_bytes / 2**20:+.2f} MiB"
         )
+
+    def _trial(self, ready: Stage, case: Case, system: System) -> Trial:
+        fast = case.fast_bytes(self._footprint(case.program))
+        return run_trial(ready, self._command(case.program), system.start, fast)
 
     def _fail(self, cases: Iterable[Case], error: Exception) -> None:
         for case in cases:
@@ -163,18 +178,26 @@ class _Campaign:
 
 
 @contextmanager
-def _service(
-    service: Service, ready: Stage, systems: Sequence[System]
-) -> Iterator[Callable[[System], None]]:
-    """Run a service; yields what lets it be one system or another."""
+def _service(service: Service, ready: Stage, systems: Sequence[System]) -> Iterator[Daemon | None]:
+    """Run a service; yields hmd where it is that."""
     if service is Service.NOTHING:
-        yield lambda _: None
+        yield None
     elif service is Service.DAMON:
         with damon.running_damon(ready):
-            yield lambda _: None
+            yield None
     else:
         with daemon.running_daemon(ready, systems[0].policy) as running:
-            yield lambda system: running.use(system.policy)
+            yield running
+
+
+def _with_pace(trial: Trial, before: Progress, after: Progress) -> Trial:
+    """Return the trial with what the daemon's progress says of its pace."""
+    samples, dropped = after.samples - before.samples, after.dropped - before.dropped
+    return replace(
+        trial,
+        tick_seconds=(after.uptime_s - before.uptime_s) / max(1, after.ticks - before.ticks),
+        unseen_share=dropped / max(1, samples + dropped),
+    )
 
 
 def _daemon_digest() -> str:

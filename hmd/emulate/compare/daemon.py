@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from signal import SIGHUP, SIGTERM
 from typing import Any
@@ -31,6 +31,11 @@ TICK_S = 0.5
 PERIOD = 83
 HEADROOM_BYTES = 256 << 10
 SOCKET = "/run/hmd/hmd.sock"
+_ASK = """\
+import json, pathlib, sys
+from hmd.observe.client import ask
+print(json.dumps(ask(pathlib.Path(sys.argv[1]), "status", timeout_s=60)))
+"""
 _START_TIMEOUT_S = 300
 _STOP_TIMEOUT_S = 120
 _READY, _RELOADED, _NOT_RELOADED = "info: ready: ", "info: reloaded ", "error: reload"
@@ -56,11 +61,25 @@ def _scaled_headroom(policy: str) -> dict[str, Any]:
     return {policy: {"headroom": "0%", "headroom_min": f"{HEADROOM_BYTES >> 10}KiB"}}
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the daemon has done since it started, by its status.
+
+    ``dropped`` are samples of processes that it did not know, or not yet.
+    """
+
+    uptime_s: float
+    ticks: int
+    samples: int
+    dropped: int
+
+
 class Daemon:
     """The running daemon; ``use`` gives it another policy."""
 
-    def __init__(self, policy: str, config: Path, log: Path, job: Job):
-        self._policy, self._config, self._log, self._job = policy, config, log, job
+    def __init__(self, stage: Stage, policy: str, config: Path, log: Path, job: Job):
+        self._stage, self._policy = stage, policy
+        self._config, self._log, self._job = config, log, job
 
     def use(self, policy: str) -> None:
         """Let it reload its configuration with this policy; HmdError where it does not."""
@@ -76,6 +95,15 @@ class Daemon:
             self.check()
             time.sleep(0.2)
         self._policy = policy
+
+    def progress(self) -> Progress:
+        """Return what it has done; HmdError where it does not answer."""
+        done = self._stage.machine.run(service([sys.executable, "-c", _ASK, SOCKET]))
+        if done.returncode:
+            raise HmdError(f"the daemon in the guest does not answer: {done.stderr.strip()}")
+        status = json.loads(done.stdout)
+        sampler = status["sampler"]
+        return Progress(status["uptime_s"], status["ticks"], sampler["samples"], sampler["dropped"])
 
     def check(self) -> None:
         """Raise HmdError where it has ended."""
@@ -97,7 +125,7 @@ def running_daemon(stage: Stage, policy: str) -> Iterator[Daemon]:
     with log.open("wb", buffering=0) as stream:
         job = stage.machine.start(service(command), stdout=stream.write, stderr=stream.write)
         try:
-            running = Daemon(policy, config, log, job)
+            running = Daemon(stage, policy, config, log, job)
             _wait_until_ready(running, log)
             yield running
         finally:
@@ -107,13 +135,6 @@ def running_daemon(stage: Stage, policy: str) -> Iterator[Daemon]:
 
 def _text(policy: str) -> str:
     return json.dumps(configuration(policy))  # JSON is YAML
-
-
-def status(stage: Stage) -> dict[str, Any]:
-    """Return what ``hmd status --json`` says in the guest."""
-    words = [sys.executable, "-m", "hmd", "status", "--socket", SOCKET, "--json"]
-    answer: dict[str, Any] = json.loads(stage.machine.run(service(words), check=True).stdout)
-    return answer
 
 
 def _wait_until_ready(running: Daemon, log: Path) -> None:

@@ -109,6 +109,8 @@ def rows(trials: Mapping[Case, Trial]) -> list[dict[str, Any]]:
             "fast_share": trial.fast_share,
             "fast_bytes": trial.fast_bytes,
             "gained_bytes": trial.gained_bytes,
+            "tick_seconds": trial.tick_seconds,
+            "unseen_share": trial.unseen_share,
         }
         for case, trial in sorted(trials.items(), key=lambda item: item[0])
     ]

@@ -22,7 +22,9 @@ class Trial:
     took down (pgdemote_*), of the kernel's tiering alone. ``fast_share`` is the part of the
     program's misses that the fast node served, ``fast_bytes`` what it could have of that node when
     it began, and ``gained_bytes`` how much more when it had ended: memory of others that was moved
-    away or reclaimed meanwhile.
+    away or reclaimed meanwhile. Of hmd, ``tick_seconds`` is the time by the guest's clock from one
+    tick to the next, and ``unseen_share`` the part of its samples that it dropped: those from
+    before it knew the program.
     """
 
     modelled_seconds: float
@@ -32,6 +34,8 @@ class Trial:
     fast_share: float
     fast_bytes: int
     gained_bytes: int
+    tick_seconds: float = 0.0
+    unseen_share: float = 0.0
 
 
 def run_trial(stage: Stage, command: Command, start: Start, fast_bytes: int | None) -> Trial:

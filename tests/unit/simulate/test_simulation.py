@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hmd.decide import registry
@@ -64,6 +66,20 @@ def test_a_hot_set_that_moves_is_followed(name: str, moving: MissStream, preset:
     found = run(name, moving, preset)
     assert found.runtime_s < fixed["oracle"]
     assert found.ticks[-1].fast_share > 0.8
+
+
+def test_what_is_found_late_is_helped_late(
+    settled: MissStream, preset: Preset, fixed: dict[str, float]
+) -> None:
+    whole, half = fixed["first touch"], fixed["first touch"] / 2
+    at_once, late, never = (
+        run("benefit", settled, preset, replace(SETTINGS, found_s=found_s))
+        for found_s in (0.0, half, whole)
+    )
+    assert at_once.runtime_s < late.runtime_s < never.runtime_s
+    assert never.runtime_s == pytest.approx(whole, rel=1e-9)
+    samples = [sum(tick.samples for tick in found.ticks) for found in (at_once, late)]
+    assert samples[1] == pytest.approx(samples[0] / 2, rel=0.1)
 
 
 def test_equal_settings_give_equal_runs(settled: MissStream, preset: Preset) -> None:

@@ -1,0 +1,90 @@
+"""The simulator beside the guest: the same policy, program, fast memory and pace of the daemon.
+
+For each case of hmd, the runtime that ``hmd simulate`` gives with the daemon's ticks as long as
+they were in the guest by modelled time, and blind as long. Two differences are left. The guest's
+CPU also runs the kernel (page faults, timer ticks, which dilation makes many): as much as first
+touch takes more in the guest than in the simulator is added. And the guest's modelled time leaves
+out the program's sleep at pages under way, which the simulator counts. Kept by digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+
+from oracles import PAGE_BYTES
+
+import hmd
+from hmd.decide import registry
+from hmd.emulate.compare.case import Case
+from hmd.emulate.compare.daemon import HEADROOM_BYTES, PERIOD
+from hmd.emulate.compare.stage import PRESET
+from hmd.emulate.compare.systems import FIRST, system_named
+from hmd.emulate.compare.trial import Trial
+from hmd.emulate.miss_stream import MissStream
+from hmd.emulate.preset import load
+from hmd.emulate.suite.truth import program_digest, recorded
+from hmd.simulate.pmu import Sampling
+from hmd.simulate.simulation import SimulationSettings, simulate
+
+POLICIES = ("benefit", "histogram")
+"""Those that know no times: durations of others are by the guest's clock."""
+
+_ROOMS = ("simulate", "heat", "decide", "migrate")
+
+
+def simulated_seconds(
+    trials: Mapping[Case, Trial], suite: Path, folder: Path, say: Callable[[str], None]
+) -> dict[Case, float]:
+    """Return what the simulator gives for hmd's cases, and with what the guest's kernel adds."""
+    found = {}
+    for case, trial in sorted(trials.items(), key=lambda item: item[0]):
+        policy = system_named(case.system).policy
+        touch = trials.get(Case(case.program, case.ratio, FIRST.name))
+        if policy in POLICIES and touch is not None:
+            kernel_s = touch.modelled_seconds - _kept("none", case, touch, suite, folder, say)
+            found[case] = _kept(policy, case, trial, suite, folder, say) + kernel_s
+    return found
+
+
+def _kept(
+    policy: str, case: Case, trial: Trial, suite: Path, folder: Path, say: Callable[[str], None]
+) -> float:
+    slower = trial.guest_seconds / trial.modelled_seconds
+    tick_s = round(trial.tick_seconds / slower, 4)
+    found_s = round(trial.unseen_share * trial.modelled_seconds, 4)
+    pages = trial.fast_bytes // PAGE_BYTES
+    parts = [policy, pages, tick_s, found_s, program_digest(case.program), _sources()]
+    digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+    path = folder / "simulated" / f"{case.program}-{policy}-{digest}.json"
+    if not path.exists():
+        say(f"{case}: simulating {policy}")
+        stream = recorded(case.program, suite, say).stream
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(_simulated(policy, stream, pages, tick_s, found_s)))
+    return float(json.loads(path.read_text()))
+
+
+def _simulated(policy: str, stream: MissStream, pages: int, tick_s: float, found_s: float) -> float:
+    named = {field.name for field in fields(registry.settings_type(policy))}
+    headroom = {"headroom_fraction": 0.0, "headroom_bytes": HEADROOM_BYTES}
+    made = registry.make(policy, {name: value for name, value in headroom.items() if name in named})
+    settings = SimulationSettings(
+        tick_s=tick_s or SimulationSettings().tick_s,
+        delay_s=tick_s,
+        found_s=found_s,
+        sampling=Sampling(PERIOD),
+    )
+    return simulate(stream, load(PRESET), pages, made, settings).runtime_s
+
+
+def _sources() -> str:
+    root = Path(hmd.__file__).parent
+    digest = hashlib.sha256(load(PRESET).model_dump_json().encode())
+    for room in _ROOMS:
+        for path in sorted((root / room).glob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
