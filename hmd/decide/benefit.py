@@ -5,7 +5,9 @@ Takes rates per page, latencies of tiers, and how long heat has lasted so far
 would be faster on the tier above, divided by how many overlap, times the ticks that its heat is
 expected to last, is what a promotion saves; against it stand its own move and, where the tier is
 full, the coldest page's: that one's loss and its move. Pairs are made from both ends until one does
-not pay. So nothing moves where nothing pays, and no threshold is set by anyone.
+not pay. So nothing moves where nothing pays, and no threshold is set by anyone. Latencies are those
+of now, as samples tell them: where the bandwidth of a fast tier is the limit, loads wait longer for
+it than for the tier below, and hot pages go down until they wait alike.
 
 Both are taken at the cautious end of what a page's samples allow. About 60 ns a page.
 """
@@ -18,12 +20,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
+from hmd.decide.balance import Balance
 from hmd.decide.knobs import About, Search, headroom_bytes, headroom_fraction, knob
+from hmd.decide.latency import loaded_latency_ns
 from hmd.decide.nodes import Nodes, nodes_of
 from hmd.decide.persistence import Persistence
 from hmd.decide.plan import MachineView, Plan
 from hmd.heat.layout import CHUNK_PAGES, PAGE_BYTES
-from hmd.machine.topology import Topology
 
 if TYPE_CHECKING:
     from hmd.heat.table import HeatTable, Rates
@@ -32,8 +35,7 @@ if TYPE_CHECKING:
 _ANSCOMBE: Final = 0.375
 # Wear of one move doubles the cost of the next.
 _WEAR_OCTAVE: Final = 64.0
-# Latency of a tier that firmware says nothing of, over that of the tier above.
-_UNTOLD: Final = 2.0
+_MORE_THAN_ALL: Final = 2.0
 _LEAST_SUPPORT: Final = 1e-9
 
 Values = npt.NDArray[np.float64]
@@ -73,6 +75,7 @@ class Benefit:
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
         self._persistence = Persistence()
+        self._balance = Balance()
 
     def plan(self, heat: HeatTable, machine: MachineView) -> Plan:
         """Return the moves to make now; an empty plan where nothing pays."""
@@ -85,9 +88,13 @@ class Benefit:
         rates = heat.rates()
         horizon = self._persistence.horizon(heat, rates)
         pages = _Pages(heat, nodes, rates, settings, horizon / _overlap(heat, machine, rates))
-        latency = tier_latency_ns(machine.topology, nodes)
-        risers = sum(pages.fill(tier, latency, nodes) for tier in range(nodes.tiers - 1))
-        if not risers and not nodes.relieve[:-1].any() and nodes.limits is None:
+        latency = loaded_latency_ns(heat, machine.topology, nodes)
+        movers = 0
+        for tier, share in enumerate(pages.shares(nodes.tiers)[:-1]):
+            most = self._balance.ceiling(tier, share, latency[tier], latency[tier + 1])
+            movers += pages.fill(tier, latency, nodes, most - share if most < 1 else _MORE_THAN_ALL)
+            movers += pages.shed(tier, latency, share - most)
+        if not movers and not nodes.relieve[:-1].any() and nodes.limits is None:
             return Plan.empty(heat.processes)
         plan = placing(
             heat,
@@ -97,6 +104,7 @@ class Benefit:
             np.zeros(nodes.tiers),
             rates.rate,
             machine.budget_bytes,
+            must=pages.must(),
         )
         up = nodes.tier[plan.to_node] < nodes.tier[plan.from_node]
         self._persistence.planned(plan.take(np.flatnonzero(up)), heat, rates)
@@ -138,12 +146,20 @@ class _Pages:
         self._cost = settings.move_ns * worn
         self._known = rates.support.reshape(-1)[self._at] >= settings.samples_min
         self.value = self._most.copy()
+        self._shed = np.zeros(len(self._at), np.bool_)
 
-    def fill(self, tier: int, latency: Values, nodes: Nodes) -> int:
+    def shares(self, tiers: int) -> list[float]:
+        """Return the share of all accesses that each tier serves."""
+        served = np.bincount(self._here, self._most, tiers)
+        shares: list[float] = (served / max(float(served.sum()), _LEAST_SUPPORT)).tolist()
+        return shares
+
+    def fill(self, tier: int, latency: Values, nodes: Nodes, most: float) -> int:
         """Want on a tier what pays there, and a tier lower what makes room; returns how many come.
 
         Pages of slower tiers come in falling order of what they save, those that are there leave
-        in rising order of what they lose, as long as the one is more than the other.
+        in rising order of what they lose, as long as the one is more than the other, and until what
+        comes has ``most`` of all accesses.
         """
         coming = np.flatnonzero((self.wanted > tier) & self._known)
         nearer = latency[self._here[coming]] - latency[tier]
@@ -151,6 +167,8 @@ class _Pages:
         coming, gain = coming[gain > 0], gain[gain > 0]
         order = np.argsort(-gain, kind="stable")
         coming, gain = coming[order], gain[order]
+        fit = np.searchsorted(np.cumsum(self._most[coming]), most * self._most.sum(), side="right")
+        coming, gain = coming[:fit], gain[:fit]
         room = int(nodes.by_tier(nodes.room)[tier])
         leaving = np.flatnonzero(self.wanted == tier)
         loss = self._most[leaving] * (latency[tier + 1] - latency[tier]) + self._cost[leaving]
@@ -168,6 +186,30 @@ class _Pages:
         self.wanted[gone] = tier + 1
         self.value[coming[:count]] = self._least[coming[:count]]
         return count
+
+    def shed(self, tier: int, latency: Values, share: float) -> int:
+        """Want pages with this share of all accesses a tier lower; returns how many go.
+
+        The hottest take most of the load off a tier for the fewest moves. Those go that save more
+        on the other tier than their move takes, as long as loads wait as they do now.
+        """
+        if share <= 0:
+            return 0
+        there = np.flatnonzero((self.wanted == tier) & (self._here == tier) & self._known)
+        saved = self._least[there] * (latency[tier] - latency[tier + 1])
+        there = there[saved > self._cost[there]]
+        there = there[np.argsort(-self._most[there], kind="stable")]
+        served = np.cumsum(self._most[there])
+        gone = there[: int(np.searchsorted(served, share * self._most.sum(), side="right"))]
+        self.wanted[gone] = tier + 1
+        self._shed[gone] = True
+        return len(gone)
+
+    def must(self) -> npt.NDArray[np.bool_]:
+        """Tell which pages leave their tier whether room is needed or not, ``(chunks, 512)``."""
+        table = np.zeros(self._shape, np.bool_)
+        table.reshape(-1)[self._at] = self._shed
+        return table
 
     def tiers(self) -> npt.NDArray[np.int8]:
         """Return the tiers where pages are wanted, shape ``(chunks, 512)``; -1 for what stays."""
@@ -201,27 +243,6 @@ def _shrunk(rate: Values, support: Values, process: npt.NDArray[np.int32]) -> tu
     exposed = support / np.maximum(rate, 1e-30) + alike / own
     drawn = np.divide(support + alike, exposed, out=rate.copy(), where=seen)
     return drawn, np.where(seen, support + alike, support)
-
-
-def tier_latency_ns(topology: Topology, nodes: Nodes) -> Values:
-    """Return what a line from each tier takes, in ns, rising with the tier.
-
-    The mean latency of its nodes, or what its bandwidth makes of the fastest tier's, if that is
-    more: HBM and DRAM differ by that alone. Where firmware tells neither, twice that of the tier
-    above, about as CXL memory.
-    """
-    latency = np.zeros(nodes.tiers)
-    for tier, ids in enumerate(topology.tiers):
-        members = [node for node in topology.nodes if node.id in ids]
-        told = [node.read_latency_ns for node in members if node.read_latency_ns]
-        latency[tier] = sum(told) / len(told) if told else latency[tier - 1] * _UNTOLD
-        if tier == 0:
-            latency[0] = latency[0] or topology.latency_ns[ids[0]]
-            fastest = sum(node.read_bandwidth_mbps or 0 for node in members)
-        bandwidth = sum(node.read_bandwidth_mbps or 0 for node in members)
-        if fastest and bandwidth:
-            latency[tier] = max(latency[tier], latency[0] * fastest / bandwidth)
-    return np.maximum.accumulate(latency)
 
 
 def _overlap(heat: HeatTable, machine: MachineView, rates: Rates) -> Values:

@@ -6,6 +6,7 @@ and how many pages moved. For tuning and for tests of policies; what moves cost 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,7 +52,8 @@ class Rehearsal:
 
     ``weights`` is how often each page of the program is accessed, in any unit, and may be
     replaced between ticks; ``node`` says where each page starts. Every move is checked: from
-    where the page is, to a node that has room. ``huge`` chunks move as one.
+    where the page is, to a node that has room. ``huge`` chunks move as one. ``latency_ns`` gives
+    how long a load waits for each node where the fastest serves this share of all; None: not known.
     """
 
     def __init__(
@@ -66,8 +68,10 @@ class Rehearsal:
         heat: HeatSettings | None = None,
         budget_bytes: int = 1 << 40,
         seed: int = 1,
+        latency_ns: Callable[[float], Sequence[float]] | None = None,
     ) -> None:
-        self.heat = HeatTable(heat)
+        self._latency_ns = latency_ns
+        self.heat = HeatTable(heat, latency_ns(0.0) if latency_ns else ())
         self.heat.track([_PROCESS])
         self.weights = weights
         self.node = node.copy()
@@ -117,6 +121,9 @@ class Rehearsal:
         n = self.samples_per_tick
         ladder = np.cumsum(self.weights)
         page = np.searchsorted(ladder, self._random.random(n) * ladder[-1], side="right")
+        waits = np.zeros(len(self._tiers))
+        if self._latency_ns is not None:
+            waits[:] = self._latency_ns(self.fast_share)
         address = BASE + page.astype(np.uint64) * np.uint64(PAGE_BYTES)
         return AccessBatch(
             np.zeros(n, np.int32),
@@ -125,7 +132,7 @@ class Rehearsal:
             np.zeros(n, np.uint16),
             np.zeros(n, np.uint32),
             np.zeros(n, np.uint64),
-            np.zeros(n, np.uint32),
+            waits[self.node[page]].astype(np.uint32),
             np.full(n, 101, np.uint32),
         )
 

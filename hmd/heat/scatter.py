@@ -25,6 +25,8 @@ KINDS: Final = 3
 
 _EMPTY: Final = -1
 _LOAD: Final = 0
+# Of a load that took this share of its node's latency, all of it was waited for.
+_WHOLE: Final = np.float32(0.9)
 # A page that is only streamed is still hotter than one that nobody uses.
 _LEAST_SHARE: Final = np.float32(1 / 32)
 # Fibonacci hashing (Knuth, TAOCP 3, 6.4): 2**64 over the golden ratio.
@@ -43,12 +45,22 @@ def _find(keys: npt.NDArray[np.int64], key: np.int64) -> np.int64:
 
 @inline
 def _stall_share(
-    weight_ns: np.uint32, node: np.int64, latency_ns: npt.NDArray[np.float32]
+    weight_ns: np.uint32,
+    node: np.int64,
+    latency_ns: npt.NDArray[np.float32],
+    waits: npt.NDArray[np.float64],
 ) -> np.float32:
-    """Return what a load of this latency counts for: one that was prefetched next to nothing."""
+    """Return what a load of this latency counts for: one that was prefetched next to nothing.
+
+    One that waited for all of it is added to the node's ``waits``.
+    """
     node = FIXED - node if node <= FIXED else node
-    full = latency_ns[node] if 0 <= node < len(latency_ns) else latency_ns[0]
-    return max(min(np.float32(weight_ns) / full, np.float32(1.0)), _LEAST_SHARE)
+    known = 0 <= node < len(latency_ns)
+    share = np.float32(weight_ns) / latency_ns[node if known else 0]
+    if known and share >= _WHOLE:
+        waits[node, 0] += 1.0
+        waits[node, 1] += weight_ns
+    return max(min(share, np.float32(1.0)), _LEAST_SHARE)
 
 
 @kernel("int64", "int32[::1]", "uint64[::1]", "int64[::1]", "int32[::1]")
@@ -104,6 +116,7 @@ def find_chunks(
     "int64[::1]",
     "uint8[:, ::1]",
     "float64[:, ::1]",
+    "float64[:, ::1]",
     returns="int64",
 )
 def scatter(
@@ -126,6 +139,7 @@ def scatter(
     swept: npt.NDArray[np.int64],
     idle: npt.NDArray[np.uint8],
     sums: npt.NDArray[np.float64],
+    waits: npt.NDArray[np.float64],
 ) -> int:
     """Count samples from row ``begin`` on; returns the row that found no room, or the end.
 
@@ -134,7 +148,7 @@ def scatter(
     user address. A chunk with samples of a page that was not there is marked as never swept.
     A sampled page is no longer ``idle``. A load counts for the part of its node's ``latency_ns``
     that it took, by node, where that is not empty. ``sums`` has a row a process: samples, their
-    weights, the weights squared.
+    weights, the weights squared; ``waits`` a row a node: loads that waited for it, and their ns.
     """
     chunk, last = -1, np.int64(-1)
     for i in range(begin, len(address)):
@@ -157,7 +171,7 @@ def scatter(
         page = np.int64(where >> np.uint64(PAGE_SHIFT)) & (CHUNK_PAGES - 1)
         weight = np.float32(period[i]) * kind_weight[slot, kind[i]]
         if len(latency_ns) and kind[i] == _LOAD:
-            weight *= _stall_share(weight_ns[i], np.int64(node[chunk, page]), latency_ns)
+            weight *= _stall_share(weight_ns[i], np.int64(node[chunk, page]), latency_ns, waits)
         # The first sample of a page in a window shows whether it was known to be there.
         if recent[chunk, page] == 0.0 and node[chunk, page] == ABSENT:
             swept[chunk] = 0

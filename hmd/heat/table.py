@@ -29,6 +29,10 @@ from hmd.sample.batch import AccessBatch, Kind
 #: A move adds this to a page's wear; wear halves in about ten ticks.
 MOVE_WEAR = 64
 
+# How many waits for a node tell their mean, and what a tick with fewer leaves of the last one.
+_WAITS_LEAST = 50.0
+_WAITS_FADE = 0.8
+
 
 @dataclass(frozen=True, slots=True)
 class Rates:
@@ -87,6 +91,10 @@ class HeatTable:
         """
         self.settings = settings or HeatSettings()
         self._latency_ns = np.array(latency_ns, np.float32)
+        self._waits = np.zeros((len(self._latency_ns), 2), np.float64)
+        self.loaded_ns: npt.NDArray[np.float64] = np.zeros(len(self._latency_ns))
+        """Mean latency of late of loads that waited for a node, by node id, in ns: above that of an
+        idle node as far as requests queue there. Next to 0 where nobody tells."""
         self.stats = HeatStats()
         self.chunks = Chunks()
         self.clocks = Clocks(self.settings)
@@ -155,6 +163,7 @@ class HeatTable:
                 chunks.columns.swept,
                 chunks.columns.idle,
                 sums,
+                self._waits,
             )
             chunks.used = int(used[0])
             ignored += int(used[1])
@@ -164,6 +173,7 @@ class HeatTable:
         self.stats.samples += len(batch) - ignored
         self.stats.ignored += ignored
         self.clocks.count(sums)
+        self._close_waits()
         self._close_windows()
         self._heal()
         self._measure()
@@ -292,6 +302,13 @@ class HeatTable:
         columns = self.chunks.columns
         count_nodes(self.chunks.used, columns.process, columns.node, movable, fixed)
         return movable, fixed
+
+    def _close_waits(self) -> None:
+        """Take over the mean waits for those nodes where enough loads tell."""
+        told = self._waits[:, 0] >= _WAITS_LEAST
+        self.loaded_ns[told] = self._waits[told, 1] / self._waits[told, 0]
+        self.loaded_ns[~told] *= _WAITS_FADE
+        self._waits[told] = 0.0
 
     def _close_windows(self) -> None:
         """Fold the windows that have enough samples into the history."""
