@@ -66,7 +66,9 @@ def until(condition: Any) -> None:
 
 
 def stopped_within_a_look(child: subprocess.Popen[bytes]) -> bool:
-    """Stop it; where its kdamond does not run then, let it go on."""
+    """Stop it while its kdamond runs; where that has just ended, let it go on."""
+    if threads() != 1:
+        return False
     child.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, child.pid, os.WSTOPPED)
     within = threads() == 1
@@ -77,7 +79,11 @@ def stopped_within_a_look(child: subprocess.Popen[bytes]) -> bool:
 
 def kill_one() -> dict[str, Any]:
     """What is there while an hmd runs, whether a second is refused, and after kill -9."""
-    with subprocess.Popen([sys.executable, __file__, "hold"], stdout=subprocess.PIPE) as child:
+    with (
+        subprocess.Popen([sys.executable, __file__, "hold"], stdout=subprocess.PIPE) as child,
+        contextlib.ExitStack() as undo,
+    ):
+        undo.callback(child.kill)
         assert child.stdout is not None
         assert child.stdout.readline() == b"tracking\n"
         found: dict[str, Any] = {"pid": child.pid, "running": state()}
@@ -87,7 +93,6 @@ def kill_one() -> dict[str, Any]:
             found["second"] = str(error)
         found["available"] = {a.name: a.detail for a in available(SampleSettings()) if a.works}
         until(lambda: stopped_within_a_look(child))
-        child.kill()
     found["killed"] = state()
     return found
 
