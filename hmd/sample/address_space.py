@@ -29,6 +29,8 @@ from hmd.sample.ring import Columns
 
 RECHECK_S = 1.0
 """An answer is looked up again after so long."""
+EARLY_TRIES = 3
+"""So many reads in a row look a new root up: an exec moves pages before its program begins."""
 FIRST_RETRY_S = 0.25
 LAST_RETRY_S = 8.0
 LOOKUPS = 16
@@ -52,6 +54,7 @@ class _Owned:
 
 @dataclass(slots=True)
 class _Unknown:
+    tries: int
     retry_s: float
     wait_s: float
 
@@ -112,8 +115,13 @@ class AddressSpaces:
         if owner is not None:
             self._roots[root] = _Owned(owner, now)
             return owner
-        wait = min(state.wait_s * 2, LAST_RETRY_S) if isinstance(state, _Unknown) else FIRST_RETRY_S
-        self._roots[root] = _Unknown(now + wait, wait)
+        tries, wait_s = 1, 0.0
+        if isinstance(state, _Unknown):
+            tries = state.tries + 1
+            wait_s = min(max(state.wait_s * 2, FIRST_RETRY_S), LAST_RETRY_S)
+        if tries < EARLY_TRIES:
+            wait_s = 0.0
+        self._roots[root] = _Unknown(tries, now + wait_s, wait_s)
         return None
 
     def _look_up(self, root: int, before: ProcessId | None, pages: Pages) -> ProcessId | None:

@@ -43,7 +43,7 @@ class RecordSettings:
     interval_s: float = 0.2
     placement_s: float = 1.0
     placement_share: float = 0.02
-    placement_credit_s: float = 0.5
+    placement_credit_s: float = 2.0
 
 
 class _Followed:
