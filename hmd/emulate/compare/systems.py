@@ -2,8 +2,8 @@
 
 Each is a start (where first touches go), knobs of the kernel that are set while it is in force,
 and perhaps a service beside the programs. All but two find the fast node cut to the ratio.
-``kernel-tiering`` and ``damon`` are as good as we could make them on this machine; what was tried
-is in docs/policies.md.
+``kernel-tiering`` has its knobs scaled to this machine's clock, ``damon`` is as damo's own tiering
+script sets it up.
 """
 
 from __future__ import annotations
