@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the Debian packages of the suite of real programs (hmd/emulate/suite/programs/*.yaml)
-# on a Debian 12 machine, as root. Only `make bench-estimator` needs them; those that setup.sh
+# on a Debian 12 machine, as root. `make bench-estimator` and `make bench-policies` need them; those that setup.sh
 # installs too are not named here. Does nothing where all are there.
 set -euo pipefail
 cd "$(dirname "$0")/.."

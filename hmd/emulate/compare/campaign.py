@@ -112,7 +112,12 @@ class _Campaign:
     def _warm_up(self, ready: Stage, case: Case) -> None:
         """Let the daemon do its work once: what it has not run yet, QEMU has yet to translate."""
         self._say(f"warming up with {case.program}")
-        self._trial(ready, case, system_named(case.system))
+        try:
+            self._trial(ready, case, system_named(case.system))
+        except GuestError:
+            raise
+        except (HmdError, subprocess.SubprocessError) as error:
+            self._say(f"warming up failed: {error}")  # as the case itself will, if it must
 
     def _try(self, ready: Stage, case: Case, system: System, running: Daemon | None) -> None:
         done = self._total - len(self._left(set(Service)))
