@@ -33,6 +33,9 @@ EARLY_TRIES = 3
 """So many reads in a row look a new root up: an exec moves pages before its program begins."""
 FIRST_RETRY_S = 0.25
 LAST_RETRY_S = 8.0
+LAST_READS = 2
+"""So many reads are still a process's that has none of the pages any more: it ends, or has ended
+since rings were drained."""
 LOOKUPS = 16
 """Most pages that are looked up in a process to tell whether a root is its."""
 MAX_UNKNOWN = 4096
@@ -50,6 +53,7 @@ Pages = list[tuple[int, int]]
 class _Owned:
     process: ProcessId
     checked_s: float
+    reads_left: int = LAST_READS
 
 
 @dataclass(slots=True)
@@ -98,20 +102,21 @@ class AddressSpaces:
 
     def _owner(self, root: int, pages: Callable[[], Pages], now: float) -> ProcessId | None:
         state = self._roots.get(root)
-        if isinstance(state, _Owned) and not alive(state.process, self._proc):
-            # This read has what it did before it ended, unless its root is another's already;
-            # what comes later is not its own.
-            del self._roots[root]
-            owner = self._find(root, pages())
+        if isinstance(state, _Owned):
+            living = alive(state.process, self._proc)
+            if living and now - state.checked_s < RECHECK_S:
+                return state.process
+            owner = self._look_up(root, state.process if living else None, pages())
             if owner is None:
+                state.reads_left -= 1
+                if not state.reads_left:
+                    del self._roots[root]
                 return state.process
             self._roots[root] = _Owned(owner, now)
             return owner
-        if isinstance(state, _Owned) and now - state.checked_s < RECHECK_S:
-            return state.process
         if isinstance(state, _Unknown) and now < state.retry_s:
             return None
-        owner = self._look_up(root, state.process if isinstance(state, _Owned) else None, pages())
+        owner = self._find(root, pages())
         if owner is not None:
             self._roots[root] = _Owned(owner, now)
             return owner
@@ -130,10 +135,10 @@ class AddressSpaces:
         The process ``before`` keeps its root as long as it has the pages anywhere and no other
         has them there: they may all have moved since, most of all by our own doing.
         """
-        if before is not None and self._matches(before, pages):
+        if before is not None and self._matches(before.pid, pages):
             return before
         owner = self._find(root, pages)
-        if owner is None and before is not None and any(self._frames(before, pages)):
+        if owner is None and before is not None and any(self._frames(before.pid, pages)):
             return before
         return owner
 
@@ -141,11 +146,15 @@ class AddressSpaces:
         """Return the one process that has most of these pages, None where two have as many.
 
         A parent and its child share pages after fork, and programs share libraries. So of two
-        the one whose root is not known yet is taken; else later samples must tell.
+        the one whose root is not known yet is taken; else later samples must tell. What we have
+        ourselves is ours: a program that we start is a copy of us until its exec.
         """
-        scores = {process: self._matches(process, pages) for process in self._processes}
+        scores = {process: self._matches(process.pid, pages) for process in self._processes}
         most = max(scores.values(), default=0)
         if not most:
+            return None
+        us = os.getpid()
+        if all(process.pid != us for process in scores) and self._matches(us, pages) >= most:
             return None
         best = [process for process, score in scores.items() if score == most]
         if len(best) > 1:
@@ -157,15 +166,15 @@ class AddressSpaces:
             best = [process for process in best if process not in owned]
         return best[0] if len(best) == 1 else None
 
-    def _matches(self, process: ProcessId, pages: Pages) -> int:
+    def _matches(self, pid: int, pages: Pages) -> int:
         """Return how many of the pages this process has where the samples had them."""
-        frames = self._frames(process, pages)
+        frames = self._frames(pid, pages)
         return sum(frame == there for frame, (_, there) in zip(frames, pages, strict=True))
 
-    def _frames(self, process: ProcessId, pages: Pages) -> list[int | None]:
+    def _frames(self, pid: int, pages: Pages) -> list[int | None]:
         """Return where this process has the pages now, None for those that it has not."""
         try:
-            fd = os.open(self._proc / str(process.pid) / "pagemap", os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(self._proc / str(pid) / "pagemap", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             if absent(error):
                 return [None] * len(pages)

@@ -15,7 +15,13 @@ import numpy as np
 import pytest
 
 from hmd.machine.process import ProcessId, identify
-from hmd.sample.address_space import EARLY_TRIES, LAST_RETRY_S, RECHECK_S, AddressSpaces
+from hmd.sample.address_space import (
+    EARLY_TRIES,
+    LAST_READS,
+    LAST_RETRY_S,
+    RECHECK_S,
+    AddressSpaces,
+)
 from hmd.sample.ring import Columns, Ring, SampleType
 
 TYPE = SampleType.TID | SampleType.ADDR | SampleType.PHYS_ADDR
@@ -125,7 +131,8 @@ def test_a_process_that_has_gone_keeps_its_root_for_what_it_did(
     spaces.track([toucher.process])
     assert set(spaces.index(columns_of(samples)).tolist()) == {0}
     toucher.end()
-    assert set(spaces.index(columns_of(samples)).tolist()) == {0}
+    for _ in range(LAST_READS):
+        assert set(spaces.index(columns_of(samples)).tolist()) == {0}
     assert set(spaces.index(columns_of(samples)).tolist()) == {-1}
 
 
@@ -194,9 +201,28 @@ def test_a_process_keeps_its_root_when_all_its_pages_have_moved(machine: Machine
     machine.run(10, 1, {1: 77})
     clock.now += RECHECK_S
     assert spaces.index(at(7, {1: 11})).tolist() == [0]
-    # Pages that it does not have at all are those of whoever has the root now.
+
+
+def test_a_process_that_is_about_to_end_keeps_what_it_did(machine: Machine) -> None:
+    """Its memory is gone before it is; what it did until then is still being read."""
+    clock = Clock()
+    spaces = AddressSpaces(machine.proc, clock)
+    spaces.track([machine.run(10, 1, {1: 11})])
+    assert spaces.index(at(7, {1: 11})).tolist() == [0]
+    machine.run(10, 1, {})
     clock.now += RECHECK_S
-    assert spaces.index(at(7, {5: 55})).tolist() == [-1]
+    for _ in range(LAST_READS):
+        assert spaces.index(at(7, {1: 11})).tolist() == [0]
+    # What comes later is of whoever has the root now.
+    assert spaces.index(at(7, {1: 11})).tolist() == [-1]
+
+
+def test_what_a_program_shares_with_us_before_its_exec_is_ours(machine: Machine) -> None:
+    spaces = AddressSpaces(machine.proc, Clock())
+    machine.run(os.getpid(), 1, {1: 11, 2: 22})
+    spaces.track([machine.run(10, 1, {1: 11, 2: 22, 3: 33})])
+    assert spaces.index(at(7, {1: 11, 2: 22})).tolist() == [-1, -1]
+    assert spaces.index(at(8, {1: 11, 2: 22, 3: 33})).tolist() == [0, 0, 0]
 
 
 def test_a_root_that_is_nobodys_is_looked_up_less_and_less(machine: Machine) -> None:
