@@ -15,7 +15,7 @@ STAMPS=build/setup
 KERNEL=build/machine/kernel
 KERNEL_TRIED=linux-image-6.12.95+deb12-amd64
 PACKAGES=(python3 python3-venv python3-dev gcc libc6-dev libnuma-dev numactl busybox-static
-	redis-tools util-linux xz-utils)
+	redis-tools systemd util-linux xz-utils)
 DISK_NEEDED_MIB=3000
 
 check_disk() {
