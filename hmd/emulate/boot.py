@@ -45,9 +45,10 @@ class Machine:
     the kernel's log; ``append`` more kernel parameters. ``parts`` of the timing model are in
     use (None: no model, memory has one speed), with the guest's clock ``dilation`` times slower
     than modelled time. ``recording_bytes`` is room for recorded misses, 32 bytes each, of which
-    memory is used as it fills. The model is stopped until :meth:`start_model`: a boot need not
-    wait for it. Raises MissingError for missing parts and GuestError where the machine does not
-    come up in ``boot_timeout_s``.
+    memory is used as it fills. ``first`` is a command that becomes the first process once all is
+    mounted, systemd for instance; else there is none but ours. The model is stopped until
+    :meth:`start_model`: a boot need not wait for it. Raises MissingError for missing parts and
+    GuestError where the machine does not come up in ``boot_timeout_s``.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Machine:
         parts: Part | None = Part.ALL,
         dilation: float = DEFAULT_DILATION,
         recording_bytes: int = 0,
+        first: Sequence[str] = (),
         boot_timeout_s: float = 120,
     ):
         self.preset = preset
@@ -69,6 +71,7 @@ class Machine:
         self._parts = parts
         self._dilation = dilation
         self._recording_bytes = recording_bytes
+        self._first = first
         self._recording_fd: int | None = None
         self._boot_timeout_s = boot_timeout_s
         self._files: list[int] = []
@@ -238,7 +241,8 @@ class Machine:
         self._log = self._memory_file("hmd-log")
         shares = [(f"hmd_rw{i}", path, True) for i, path in enumerate(self._share)]
         init = assets.compile_static(_INIT_SOURCE).read_bytes()
-        image = initramfs.build(kernel, init, {tag: str(path) for tag, path, _ in shares})
+        writable = {tag: str(path) for tag, path, _ in shares}
+        image = initramfs.build(kernel, init, writable, self._first)
         files = qemu.BootFiles(
             kernel=self._kernel_path(kernel),
             initramfs_fd=self._memory_file("hmd-initramfs", image),

@@ -67,12 +67,19 @@ def load_order(kernel: Kernel, wanted: Sequence[str] = MODULES) -> list[tuple[st
     return list(order.items())
 
 
-def build(kernel: Kernel, init: bytes, shares: Mapping[str, str]) -> bytes:
-    """Return the initramfs of one boot; ``shares`` maps 9p tags to directories."""
-    return archive(_members(kernel, init, shares))
+def build(
+    kernel: Kernel, init: bytes, shares: Mapping[str, str], first: Sequence[str] = ()
+) -> bytes:
+    """Return the initramfs of one boot; ``shares`` maps 9p tags to directories.
+
+    ``first`` is the command of another first process, of words without line breaks.
+    """
+    return archive(_members(kernel, init, shares, first))
 
 
-def _members(kernel: Kernel, init: bytes, shares: Mapping[str, str]) -> Iterator[bytes]:
+def _members(
+    kernel: Kernel, init: bytes, shares: Mapping[str, str], first: Sequence[str]
+) -> Iterator[bytes]:
     folder, program, plain = stat.S_IFDIR | 0o755, stat.S_IFREG | 0o755, stat.S_IFREG | 0o644
     for name in ("dev", "proc", "sys", "modules"):
         yield entry(name, folder)
@@ -83,6 +90,8 @@ def _members(kernel: Kernel, init: bytes, shares: Mapping[str, str]) -> Iterator
         yield entry(f"modules/{position:02}-{name}.ko", plain, image)
     lines = "".join(f"{tag} {path}\n" for tag, path in shares.items())
     yield entry("shares", plain, lines.encode())
+    if first:
+        yield entry("first", plain, "".join(f"{word}\n" for word in first).encode())
 
 
 def _padded(data: bytes) -> bytes:

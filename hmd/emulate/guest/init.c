@@ -7,6 +7,9 @@
  * {u32 type, u32 job, u32 length} + payload, little endian (hmd/emulate/agent.py is the other
  * end). One poll loop, no threads, no memory but the jobs' table.
  *
+ * Where the initramfs names another first process, that is started in its place once all is
+ * mounted, and this goes on as its first child.
+ *
  * Statically linked, since nothing else exists when it starts.
  */
 #define _GNU_SOURCE
@@ -70,6 +73,7 @@ struct job {
 static int port = -1;
 static struct job jobs[MAX_JOBS];
 static char payload[MAX_PAYLOAD + 1];
+static char *successor[MAX_STRINGS]; /* the other first process, NULL where there is none */
 
 static void power_off(void)
 {
@@ -222,6 +226,24 @@ static void mount_shares(void)
 		fclose(shares);
 }
 
+/* Each line of /first is a word of its command. */
+static void read_successor(void)
+{
+	FILE *words = fopen("/first", "re");
+	size_t room = 0;
+
+	for (int i = 0; words && i < MAX_STRINGS - 1; i++) {
+		if (getline(&successor[i], &room, words) <= 0) {
+			successor[i] = NULL;
+			break;
+		}
+		successor[i][strcspn(successor[i], "\n")] = 0;
+		room = 0;
+	}
+	if (words)
+		fclose(words);
+}
+
 static void mount_root(void)
 {
 	mount_at("hmd_root", "/lower", "9p", MS_RDONLY,
@@ -280,6 +302,7 @@ static void boot(void)
 	mount_root();
 	mount_kernel_file_systems();
 	mount_shares();
+	read_successor();
 	enter_root();
 	name_and_loopback();
 }
@@ -565,12 +588,28 @@ static void loop(int signals)
 	}
 }
 
+/* The first process has to stay the first: it is the other that becomes another program. */
+static void hand_over(void)
+{
+	pid_t pid = fork();
+
+	if (pid < 0)
+		fail("fork");
+	if (pid == 0)
+		return;
+	close(port);
+	execv(successor[0], successor);
+	fail("start %s", successor[0]);
+}
+
 int main(void)
 {
 	sigset_t children;
 
-	signal(SIGPIPE, SIG_IGN);
 	boot();
+	if (successor[0])
+		hand_over();
+	signal(SIGPIPE, SIG_IGN);
 	sigemptyset(&children);
 	sigaddset(&children, SIGCHLD);
 	sigprocmask(SIG_BLOCK, &children, NULL);

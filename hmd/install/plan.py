@@ -1,0 +1,134 @@
+"""What ``hmd enable`` and ``hmd disable`` would change, as data: files first, then commands.
+
+The paths are those that systemd.unit(5), sysusers.d(5) and tmpfiles.d(5) give to administrators,
+so that a package's own files (in /usr/lib) are overridden, never touched.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hmd.install import shipped
+
+UNIT_NAME = "hmd.service"
+UNIT = Path("/etc/systemd/system") / UNIT_NAME
+SAMPLER = Path("/etc/systemd/system/hmd.service.d/10-sampler.conf")
+SYSUSERS = Path("/etc/sysusers.d/hmd.conf")
+TMPFILES = Path("/etc/tmpfiles.d/hmd.conf")
+CONFIG = Path("/etc/hmd/hmd.yaml")
+
+PACKAGED_UNITS = (Path("/usr/lib/systemd/system"), Path("/lib/systemd/system"))
+_PACKAGED_HMD = Path("/usr/bin/hmd")
+_HOMES = ("home", "root")
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """A file as it is and as it shall be; None: it is not there."""
+
+    path: Path
+    before: str | None
+    after: str | None
+
+    @property
+    def kind(self) -> str:
+        """What happens to it: create, change, remove, or keep."""
+        if self.before == self.after:
+            return "keep"
+        if self.before is None:
+            return "create"
+        return "remove" if self.after is None else "change"
+
+    def diff(self) -> str:
+        """Return the change of a file that is there already, in the unified format."""
+        before, after = (self.before or "").splitlines(True), (self.after or "").splitlines(True)
+        name = str(self.path)
+        return "".join(difflib.unified_diff(before, after, name, f"{name} (new)"))
+
+    def apply(self) -> None:
+        """Write or remove it, whole or not at all; raises OSError."""
+        if self.after is None:
+            self.path.unlink(missing_ok=True)
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = self.path.with_name(f".{self.path.name}.new")
+        fresh.write_text(self.after)
+        fresh.chmod(0o644)
+        fresh.replace(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Commands to run first, files to change, commands to run then, and what else to know."""
+
+    files: tuple[FileChange, ...]
+    commands: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...]
+    before: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def changes(self) -> tuple[FileChange, ...]:
+        """The files that do not stay as they are."""
+        return tuple(file for file in self.files if file.kind != "keep")
+
+
+def plan_enable(folder: Path, hmd: Path, sampler: str, *, start: bool, root: Path) -> Plan:
+    """Return what makes hmd a service that starts at boot; ``folder`` has the shipped files.
+
+    ``hmd`` is the command that the unit shall run, ``sampler`` the one that works here, ``root``
+    the machine's root directory. With ``start`` the service is started too, or started again.
+    """
+    wanted: list[tuple[Path, str | None]] = [(CONFIG, _config(folder, root))]
+    packaged = hmd == _PACKAGED_HMD and any(
+        (root / path.relative_to("/") / UNIT_NAME).is_file() for path in PACKAGED_UNITS
+    )
+    if not packaged:
+        wanted += [
+            (SYSUSERS, (folder / shipped.SYSUSERS).read_text()),
+            (TMPFILES, (folder / shipped.TMPFILES).read_text()),
+            (UNIT, _unit((folder / shipped.UNIT).read_text(), hmd)),
+        ]
+    drop_in = shipped.sampler_drop_in(folder, sampler)
+    wanted.append((SAMPLER, drop_in.read_text() if drop_in is not None else None))
+    commands = [("systemd-sysusers",), ("systemd-tmpfiles", "--create", TMPFILES.name)]
+    commands += [("systemctl", "daemon-reload"), ("systemctl", "enable", UNIT_NAME)]
+    if start:
+        commands.append(("systemctl", "restart", UNIT_NAME))
+    notes = [f"sampler: {sampler}" + (f", which needs {drop_in.name}" if drop_in else "")]
+    return Plan(_changes(wanted, root), tuple(commands), tuple(notes))
+
+
+def plan_disable(root: Path) -> Plan:
+    """Return what takes the service away again; configuration and learned state stay."""
+    files = [(path, None) for path in (UNIT, SAMPLER, SYSUSERS, TMPFILES)]
+    return Plan(
+        _changes(files, root),
+        (("systemctl", "daemon-reload"),),
+        (f"{CONFIG} and /var/lib/hmd stay",),
+        before=(("systemctl", "disable", "--now", UNIT_NAME),),
+    )
+
+
+def _changes(wanted: Sequence[tuple[Path, str | None]], root: Path) -> tuple[FileChange, ...]:
+    changes = []
+    for path, after in wanted:
+        there = root / path.relative_to("/")
+        changes.append(FileChange(there, there.read_text() if there.is_file() else None, after))
+    return tuple(change for change in changes if (change.before, change.after) != (None, None))
+
+
+def _config(folder: Path, root: Path) -> str:
+    """Return the configuration that is there, else the example."""
+    there = root / CONFIG.relative_to("/")
+    return (there if there.is_file() else folder / shipped.CONFIG).read_text()
+
+
+def _unit(text: str, hmd: Path) -> str:
+    """Return the unit with the path of ``hmd``, which must not be hidden from it."""
+    text = text.replace(str(_PACKAGED_HMD), str(hmd))
+    if hmd.parts[1] in _HOMES:
+        text = text.replace("ProtectHome=yes", f"# {hmd} is there.\nProtectHome=read-only")
+    return text

@@ -1,0 +1,32 @@
+"""Where the files are that hmd ships beside its code: units, drop-ins, a configuration."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import hmd
+from hmd.errors import MissingError
+
+UNIT = Path("systemd/hmd.service")
+SYSUSERS = Path("systemd/sysusers.d/hmd.conf")
+TMPFILES = Path("systemd/tmpfiles.d/hmd.conf")
+CONFIG = Path("config/hmd.yaml")
+
+
+def shipped_folder() -> Path:
+    """Return the folder that has ``systemd/`` and ``config/``: a checkout's, or share/hmd.
+
+    Raises MissingError where the package was taken apart.
+    """
+    tried = (Path(hmd.__file__).parents[1], Path(sys.prefix) / "share/hmd", Path("/usr/share/hmd"))
+    for folder in tried:
+        if (folder / UNIT).is_file():
+            return folder
+    raise MissingError(f"hmd's own {UNIT} is not in {tried[1]}: install hmd again")
+
+
+def sampler_drop_in(folder: Path, sampler: str) -> Path | None:
+    """Return the drop-in of what a sampler needs beyond the unit, None where it needs nothing."""
+    path = folder / "systemd/samplers" / f"{sampler}.conf"
+    return path if path.is_file() else None
