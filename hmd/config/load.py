@@ -24,10 +24,16 @@ from hmd.config.units import format_like
 from hmd.errors import ConfigError
 
 
+SYSTEM_FILE = Path("/etc/hmd/hmd.yaml")
+RUNTIME_DROP_INS = Path("/run/hmd/hmd.d")
+"""Drop-ins of ``SYSTEM_FILE`` that are gone with the next boot: of batch systems, a file a job."""
+
+
 def load(path: Path) -> Config:
     """Return the settings in ``path``, with ``hmd.d/*.yaml`` beside ``hmd.yaml`` laid over it.
 
     Drop-ins are read in the order of their names: mappings merge, lists grow, values replace.
+    Those of the running system come before an administrator's.
     Raises ``ConfigError`` with one line ``FILE:LINE: key.path: what is wrong`` for each mistake.
     """
     document = read_document(path)
@@ -38,8 +44,9 @@ def load(path: Path) -> Config:
 
 def drop_ins(path: Path) -> list[Path]:
     """Return the drop-in files of a configuration file, in order."""
-    folder = path.with_suffix(".d")
-    return sorted(folder.glob("*.yaml")) if folder.is_dir() else []
+    folders = [RUNTIME_DROP_INS] if path == SYSTEM_FILE else []
+    folders.append(path.with_suffix(".d"))
+    return [file for folder in folders for file in sorted(folder.glob("*.yaml"))]
 
 
 def loads(text: str, file: str = "<text>") -> Config:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hmd.config.load import SYSTEM_FILE
 from hmd.install import shipped
 
 UNIT_NAME = "hmd.service"
@@ -18,7 +19,7 @@ UNIT = Path("/etc/systemd/system") / UNIT_NAME
 SAMPLER = Path("/etc/systemd/system/hmd.service.d/10-sampler.conf")
 SYSUSERS = Path("/etc/sysusers.d/hmd.conf")
 TMPFILES = Path("/etc/tmpfiles.d/hmd.conf")
-CONFIG = Path("/etc/hmd/hmd.yaml")
+CONFIG = SYSTEM_FILE
 
 PACKAGED_UNITS = (Path("/usr/lib/systemd/system"), Path("/lib/systemd/system"))
 _PACKAGED_HMD = Path("/usr/bin/hmd")

@@ -1,7 +1,7 @@
-"""The daemon at its work in the guest: a program on the slow node becomes fast.
+"""The daemon in the guest, a service of systemd: a program on the slow node becomes fast.
 
-tests/vm/programs/daemon.py runs it, kills it, reloads it, and lets its target exit, all in one
-run; here is what is right.
+tests/vm/programs/daemon.py installs and starts it, reloads it, lets it hang, lets its target exit
+and stops it, all in one run; here is what is right.
 """
 
 from __future__ import annotations
@@ -9,12 +9,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hmd.emulate.boot import Machine
+from hmd.emulate.flags import with_nodes
+from hmd.emulate.kernel_cache import warm_kernels
+from hmd.emulate.preset import load
 
 PROGRAMS = Path(__file__).with_name("programs")
 CHECKOUT = Path(__file__).parents[2]
@@ -22,26 +26,56 @@ MIB = 1 << 20
 HOT_BYTES = 12 * MIB
 """Three quarters of the program's memory, all of which is hot."""
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1200)
 
 
 @pytest.fixture(scope="module")
-def found(machine: Machine, machine_share: Path) -> dict[str, Any]:
+def systemd_machine(machine_share: Path) -> Iterator[Machine]:
+    """A machine whose first process is systemd, with the journal and no other service."""
+    preset = with_nodes(load("dram-pm"), ["size=640MiB,cpus=0-1", "size=640MiB"])
+    warm_kernels()
+    first = ["/bin/sh", str(PROGRAMS / "systemd_first.sh")]
+    with Machine(preset, share=[machine_share], first=first) as machine:
+        yield machine
+
+
+@pytest.fixture(scope="module")
+def found(systemd_machine: Machine, machine_share: Path) -> dict[str, Any]:
+    machine = systemd_machine
     gather = machine_share / "gather"
     subprocess.run(
         ["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", gather, PROGRAMS / "gather.c"],
         check=True,
     )
+    machine_share.parent.chmod(0o711)  # another user shall run it
     folder = machine_share / "daemon"
     folder.mkdir()
     argv = [sys.executable, str(PROGRAMS / "daemon.py"), str(gather), str(folder)]
     try:
-        done = machine.run(argv, cwd=CHECKOUT, timeout=800)
+        done = machine.run(argv, cwd=CHECKOUT, timeout=1100)
     finally:
         machine.stop_model()
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
+
+
+def test_what_changes_is_shown(found: dict[str, Any]) -> None:
+    for line in (
+        "create   /etc/systemd/system/hmd.service",
+        "create   /etc/systemd/system/hmd.service.d/10-sampler.conf",
+        "keep     /etc/hmd/hmd.yaml",
+        "run      systemctl enable hmd.service",
+        "sampler: emulated, which needs emulated.conf",
+    ):
+        assert line in found["shown"]
+
+
+def test_it_runs_as_an_unprivileged_user(found: dict[str, Any]) -> None:
+    service = found["service"]
+    assert (service["User"], service["ActiveState"], service["NRestarts"]) == ("hmd", "active", "0")
+    assert found["owner"] not in (0, 65534)
+    assert "1 processes of 1 targets, sampler emulated" in service["StatusText"]
 
 
 def test_it_sees_the_machine_and_the_program(found: dict[str, Any]) -> None:
@@ -73,15 +107,16 @@ def test_metrics_tell_the_same(found: dict[str, Any]) -> None:
     assert sum(v for k, v in metrics.items() if k.startswith("hmd_heat_pages ")) >= 16 * MIB / 4096
 
 
-def test_it_takes_up_its_work_after_a_kill(found: dict[str, Any]) -> None:
+def test_one_that_hangs_is_killed_and_takes_up_its_work(found: dict[str, Any]) -> None:
     restarted = found["restarted"]
-    assert restarted["pid"] != found["promoted"]["pid"]
-    assert restarted["processes"][0]["pid"] == found["promoted"]["processes"][0]["pid"]
+    assert restarted["pid"] != found["mended"]["pid"]
+    assert restarted["processes"][0]["pid"] == found["mended"]["processes"][0]["pid"]
+    assert found["after_hang"] == {"ActiveState": "active", "NRestarts": "1"}
 
 
 def test_a_broken_file_changes_nothing(found: dict[str, Any]) -> None:
     broken, after = found["broken"], found["after_broken"]
-    assert broken["pid"] == after["pid"] == found["restarted"]["pid"]
+    assert broken["pid"] == after["pid"] == found["promoted"]["pid"]
     assert "'tick' is already set in line 1" in broken["reload"]["error"]
     assert found["broken_metrics"]["hmd_config_last_reload_successful"] == 0
     assert [t["name"] for t in after["targets"]] == ["gather"]
@@ -96,10 +131,17 @@ def test_a_mended_file_keeps_what_was_learned(found: dict[str, Any]) -> None:
 def test_it_survives_its_target(found: dict[str, Any]) -> None:
     assert found["exited"]["processes"] == []
     for when in ("promoted", "after_broken", "exited"):
-        assert not any(found[when]["stage_failures"].values()), found["log"]
+        assert not any(found[when]["stage_failures"].values()), found["journal"]
 
 
 def test_it_stops_cleanly(found: dict[str, Any]) -> None:
-    assert found["code"] == 0
+    stopped = {"ActiveState": "inactive", "Result": "success", "ExecMainStatus": "0"}
+    assert found["stopped"] == stopped
     assert not found["socket_left"]
-    assert "Traceback" not in found["log"]
+
+
+def test_the_journal_knows_how_bad_it_was(found: dict[str, Any]) -> None:
+    said = {row["message"]: row["priority"] for row in found["journal"]}
+    assert said["reload failed: the old configuration stays in force"] == 3
+    assert said["reloaded /etc/hmd/hmd.yaml"] == 6
+    assert not any("Traceback" in message for message in said)

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from hmd.cli.run import DEFAULT_CONFIG
 from hmd.config import Config, load, loads, units
 from hmd.config.document import parse_document, resolve
-from hmd.config.load import validate
+from hmd.config.load import SYSTEM_FILE, validate
 from hmd.config.policies import decide_example
 from hmd.errors import ConfigError
 
@@ -57,6 +58,32 @@ def test_limits_of_a_target_are_sizes_or_shares_and_read_back() -> None:
     dumped = config.model_dump(mode="json")
     assert dumped["targets"][0]["fast_max"] == "62.5%"
     assert loads(yaml.safe_dump(dumped)) == config
+
+
+def test_the_running_systems_drop_ins_come_before_an_administrators(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch system's job is a target, and an administrator has the last word."""
+    file, runtime = tmp_path / "hmd.yaml", tmp_path / "run"
+    monkeypatch.setattr("hmd.config.load.SYSTEM_FILE", file)
+    monkeypatch.setattr("hmd.config.load.RUNTIME_DROP_INS", runtime)
+    file.write_text("tick: 1s\n")
+    assert load(file).tick == 1
+    for folder, tick in ((runtime, 3), (tmp_path / "hmd.d", 4)):
+        folder.mkdir()
+        (folder / "job.yaml").write_text(
+            f"tick: {tick}s\ntargets: [{{name: job{tick}, cgroup: /job{tick}}}]\n"
+        )
+    config = load(file)
+    assert [target.name for target in config.targets] == ["job3", "job4"]
+    assert config.tick == 4
+    other = tmp_path / "other.yaml"
+    other.write_text("tick: 1s\n")
+    assert load(other).targets == ()
+
+
+def test_hmd_run_takes_the_systems_file() -> None:
+    assert DEFAULT_CONFIG == SYSTEM_FILE
 
 
 def test_drop_ins_merge_in_the_order_of_their_names(tmp_path: Path) -> None:

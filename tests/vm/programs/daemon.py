@@ -1,4 +1,4 @@
-"""Run the daemon in the guest on a program that lies on the slow node, and print what happens.
+"""Run the daemon in the guest under systemd, on another user's program that lies on the slow node.
 
     daemon.py GATHER FOLDER
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,8 +26,11 @@ from hmd.machine.emulated import SharedMemory, find_device
 from hmd.observe.client import ask
 
 MIB = 16
-ADDRESS = "127.0.0.1:9742"
+METRICS = "http://127.0.0.1:9742/metrics"
+SOCKET = Path("/run/hmd/hmd.sock")
+CONFIG_FILE = Path("/etc/hmd/hmd.yaml")
 PATIENCE_S = 300
+NOBODY = 65534
 
 CONFIG = """\
 tick: 2s
@@ -40,66 +44,106 @@ sample:
 migrate:
   rate: 100MiB/s
 """
+# The guest is many times slower than a real machine, and what this user may run lies in a
+# checkout, with kernels that were compiled outside.
+HERE = f"""\
+[Service]
+TimeoutStartSec=280
+WatchdogSec=20
+Environment=NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES= HMD_EMULATED=1
+Environment=PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={Path.cwd()}
+"""
 
 
-class Daemon:
-    """The daemon, beside this program on CPU 0."""
-
-    def __init__(self, folder: Path) -> None:
-        self.socket = folder / "run/hmd.sock"
-        self.config = folder / "hmd.yaml"
-        self.log = folder / "log"
-        self.text = CONFIG + f"observe: {{metrics: '{ADDRESS}', socket: {self.socket}}}\n"
-        self.config.write_text(self.text)
-        self.start()
-
-    def start(self) -> None:
-        with self.log.open("ab") as log:
-            self.popen = subprocess.Popen(
-                [sys.executable, "-m", "hmd", "run", "--config", str(self.config)], stderr=log
-            )
-        self.when(lambda status: status["ticks"] > 0)
-
-    def status(self) -> dict[str, Any] | None:
-        """Return the status of this very process, None while it does not answer."""
-        try:
-            status = ask(self.socket, "status", timeout_s=90)
-        except UnreachableError:
-            return None
-        return status if status["pid"] == self.popen.pid else None
-
-    def metrics(self) -> dict[str, float]:
-        with urllib.request.urlopen(f"http://{ADDRESS}/metrics", timeout=60) as answer:
-            text = answer.read().decode()
-        return {
-            sample.name
-            + "".join(
-                f" {key}={value}" for key, value in sorted(sample.labels.items())
-            ): sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-        }
-
-    def when(self, true_of: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-        """Return the first status of which something is true."""
-        deadline_s = time.monotonic() + PATIENCE_S
-        status = None
-        while time.monotonic() < deadline_s and self.popen.poll() is None:
-            status = self.status()
-            if status is not None and true_of(status):
-                return status
-            time.sleep(1)
-        raise SystemExit(f"waited in vain; {status}; log: {self.log.read_text()}")
+def run(*words: str) -> str:
+    """Run a command to its end; returns its output."""
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
 
 
-def on_node0(status: dict[str, Any]) -> int:
-    return sum(process["resident_bytes"][0] for process in status["processes"])
+def install() -> str:
+    """Make hmd a service, not started; returns what was shown."""
+    while run("systemctl", "show", "-P", "SystemState").strip() == "starting":
+        time.sleep(0.5)
+    for folder in Path.cwd().parents:
+        folder.chmod(folder.stat().st_mode | 0o011)  # in the guest's overlay
+    CONFIG_FILE.parent.mkdir()
+    CONFIG_FILE.write_text(CONFIG)
+    drop_ins = Path("/etc/systemd/system/hmd.service.d")
+    drop_ins.mkdir(parents=True)
+    (drop_ins / "50-here.conf").write_text(HERE)
+    shown = run(sys.executable, "-m", "hmd", "enable", "--yes", "--no-start")
+    kernels = Path("/var/cache/hmd")
+    shutil.copytree(os.environ["NUMBA_CACHE_DIR"], kernels, dirs_exist_ok=True)
+    run("chown", "-R", "hmd:", str(kernels))
+    return shown
 
 
-def hot(status: dict[str, Any]) -> bool:
+def show(*names: str) -> dict[str, str]:
+    """Return what systemd knows of the service."""
+    said = run("systemctl", "show", "hmd", *(f"-p{name}" for name in names))
+    return dict(line.split("=", 1) for line in said.splitlines())
+
+
+def main_pid() -> int:
+    return int(show("MainPID")["MainPID"])
+
+
+def status() -> dict[str, Any] | None:
+    """Return the service's status, None while it does not answer."""
+    try:
+        found = ask(SOCKET, "status", timeout_s=90)
+    except UnreachableError:
+        return None
+    return found if found["pid"] == main_pid() else None
+
+
+def when(true_of: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    """Return the first status of which something is true."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    found = None
+    while time.monotonic() < deadline_s:
+        found = status()
+        if found is not None and true_of(found):
+            return found
+        time.sleep(1)
+    raise SystemExit(f"waited in vain; {found}; {journal()}")
+
+
+def journal() -> list[dict[str, Any]]:
+    """Return what the service has said: priority and message."""
+    lines = run("journalctl", "-u", "hmd", "-o", "json", "--no-pager").splitlines()
+    rows = [json.loads(line) for line in lines]
+    return [
+        {"priority": int(row["PRIORITY"]), "message": str(row["MESSAGE"])}
+        for row in rows
+        if row.get("_COMM") != "systemd"
+    ]
+
+
+def metrics() -> dict[str, float]:
+    with urllib.request.urlopen(METRICS, timeout=60) as answer:
+        text = answer.read().decode()
+    return {
+        sample.name
+        + "".join(f" {key}={value}" for key, value in sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def on_node0(found: dict[str, Any]) -> int:
+    return sum(process["resident_bytes"][0] for process in found["processes"])
+
+
+def hot(found: dict[str, Any]) -> bool:
     """Most of the program is on the fast node, and its accesses are served there."""
-    share = status["targets"][0]["fast_share"] or 0.0
-    return on_node0(status) > (MIB << 20) * 3 // 4 and share > 0.75
+    share = found["targets"][0]["fast_share"] or 0.0
+    return on_node0(found) > (MIB << 20) * 3 // 4 and share > 0.75
+
+
+def restarted(found: dict[str, Any]) -> bool:
+    """The program is known again, and where its pages are."""
+    return on_node0(found) > (MIB << 20) * 3 // 4
 
 
 def main() -> None:
@@ -107,49 +151,56 @@ def main() -> None:
     device = find_device()
     assert device is not None
     machine = SharedMemory.open(device)
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"shown": install()}
     program = subprocess.Popen(
         ["numactl", "--physcpubind=1", "--membind=1", gather, str(MIB)],
         stdout=subprocess.PIPE,
         text=True,
+        user=NOBODY,
     )
     assert program.stdout is not None
     program.stdout.readline()
     os.sched_setaffinity(0, {0})
 
-    daemon = Daemon(folder)
-    found["first"] = daemon.when(lambda s: s["processes"])
+    run("systemctl", "start", "hmd")
+    found["first"] = when(lambda s: s["processes"])
+    found["service"] = show("User", "StatusText", "ActiveState", "NRestarts")
+    owner = Path(f"/proc/{main_pid()}").stat()
+    found["owner"] = owner.st_uid
     # Memory has two speeds, and misses are sampled, only while modelled time runs; the rest is
     # many times faster without it.
     machine.running = True
-    found["promoted"] = daemon.when(hot)
+    found["promoted"] = when(hot)
     machine.running = False
     # Pages are counted by heat every ten seconds (hmd.daemon.service, CENSUS_S).
-    daemon.when(lambda s: s["uptime_s"] > found["promoted"]["uptime_s"] + 15)
-    found["metrics"] = daemon.metrics()
+    when(lambda s: s["uptime_s"] > found["promoted"]["uptime_s"] + 15)
+    found["metrics"] = metrics()
 
-    daemon.popen.kill()
-    daemon.popen.wait()
-    daemon.start()
-    found["restarted"] = daemon.when(lambda s: on_node0(s) > (MIB << 20) * 3 // 4)
+    CONFIG_FILE.write_text(CONFIG + "tick: soon\n")
+    run("systemctl", "reload", "hmd")
+    found["broken"] = when(lambda s: not s["reload"]["successful"])
+    found["broken_metrics"] = metrics()
+    found["after_broken"] = when(lambda s: s["ticks"] > found["broken"]["ticks"] + 1)
 
-    daemon.config.write_text(daemon.text + "tick: soon\n")
-    daemon.popen.send_signal(signal.SIGHUP)
-    found["broken"] = daemon.when(lambda s: not s["reload"]["successful"])
-    found["broken_metrics"] = daemon.metrics()
-    found["after_broken"] = daemon.when(lambda s: s["ticks"] > found["broken"]["ticks"] + 1)
+    CONFIG_FILE.write_text(CONFIG.replace("rate: 100MiB/s", "rate: 50MiB/s"))
+    run("systemctl", "reload", "hmd")
+    found["mended"] = when(lambda s: s["reload"]["successful"])
 
-    daemon.config.write_text(daemon.text.replace("rate: 100MiB/s", "rate: 50MiB/s"))
-    daemon.popen.send_signal(signal.SIGHUP)
-    found["mended"] = daemon.when(lambda s: s["reload"]["successful"])
+    # One that hangs is found by the watchdog, killed, and started again.
+    os.kill(main_pid(), signal.SIGSTOP)
+    while show("NRestarts")["NRestarts"] == "0":
+        time.sleep(1)
+    found["restarted"] = when(restarted)
+    found["after_hang"] = show("NRestarts", "ActiveState")
 
     program.kill()
     program.wait()
-    found["exited"] = daemon.when(lambda s: not s["processes"])
-    daemon.popen.terminate()
-    found["code"] = daemon.popen.wait(60)
-    found["socket_left"] = daemon.socket.exists()
-    found["log"] = daemon.log.read_text()
+    found["exited"] = when(lambda s: not s["processes"])
+    run("systemctl", "stop", "hmd")
+    found["stopped"] = show("ActiveState", "Result", "ExecMainStatus")
+    found["socket_left"] = SOCKET.exists()
+    found["journal"] = journal()
+    (folder / "journal").write_text(run("journalctl", "-u", "hmd", "--no-pager"))
     print(json.dumps(found))
 
 
