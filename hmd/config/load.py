@@ -23,7 +23,6 @@ from hmd.config.schema import Config
 from hmd.config.units import format_like
 from hmd.errors import ConfigError
 
-
 SYSTEM_FILE = Path("/etc/hmd/hmd.yaml")
 RUNTIME_DROP_INS = Path("/run/hmd/hmd.d")
 """Drop-ins of ``SYSTEM_FILE`` that are gone with the next boot: of batch systems, a file a job."""

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,8 +66,9 @@ def test_the_running_systems_drop_ins_come_before_an_administrators(
 ) -> None:
     """A batch system's job is a target, and an administrator has the last word."""
     file, runtime = tmp_path / "hmd.yaml", tmp_path / "run"
-    monkeypatch.setattr("hmd.config.load.SYSTEM_FILE", file)
-    monkeypatch.setattr("hmd.config.load.RUNTIME_DROP_INS", runtime)
+    module = sys.modules[load.__module__]
+    monkeypatch.setattr(module, "SYSTEM_FILE", file)
+    monkeypatch.setattr(module, "RUNTIME_DROP_INS", runtime)
     file.write_text("tick: 1s\n")
     assert load(file).tick == 1
     for folder, tick in ((runtime, 3), (tmp_path / "hmd.d", 4)):
