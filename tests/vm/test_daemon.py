@@ -128,6 +128,12 @@ def test_a_mended_file_keeps_what_was_learned(found: dict[str, Any]) -> None:
     assert found["mended"]["processes"][0]["resident_bytes"][0] > HOT_BYTES
 
 
+def test_a_job_of_slurm_is_a_target_while_it_runs(found: dict[str, Any]) -> None:
+    names = [target["name"] for target in found["job"]["targets"]]
+    assert names == ["gather", "job-4711"]
+    assert [target["name"] for target in found["job_ended"]["targets"]] == ["gather"]
+
+
 def test_it_survives_its_target(found: dict[str, Any]) -> None:
     assert found["exited"]["processes"] == []
     for when in ("promoted", "after_broken", "exited"):

@@ -11,6 +11,7 @@ its age; in place of the intervals, fixed ones.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,8 @@ from hmd.errors import MissingError
 INTERVALS = ("20ms", "400ms", "4s")  # sampling, aggregation, update of the operations
 REGIONS = ("10", "400")
 COLD_AGE = "2s"
+SETTLE_S = 15.0
+"""Until what else lies on the fast node, untouched since the boot, is down: no program's gain."""
 QUOTA = ("--damos_quota_interval", "1s", "--damos_quota_space", "200MB")
 
 
@@ -56,6 +59,7 @@ def running_damon(stage: Stage) -> Iterator[None]:
     stage.sh("mount -t tracefs tracefs /sys/kernel/tracing 2>&-; true")  # damo looks there
     stage.sh(" ".join([str(damo), "start", *scheme_words()]))
     stage.move_kernel_threads()
+    time.sleep(SETTLE_S)
     try:
         yield
     finally:

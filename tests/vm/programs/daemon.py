@@ -29,6 +29,7 @@ MIB = 16
 METRICS = "http://127.0.0.1:9742/metrics"
 SOCKET = Path("/run/hmd/hmd.sock")
 CONFIG_FILE = Path("/etc/hmd/hmd.yaml")
+SLURM = Path("packaging/slurm")
 PATIENCE_S = 300
 NOBODY = 65534
 
@@ -185,6 +186,13 @@ def main() -> None:
     CONFIG_FILE.write_text(CONFIG.replace("rate: 100MiB/s", "rate: 50MiB/s"))
     run("systemctl", "reload", "hmd")
     found["mended"] = when(lambda s: s["reload"]["successful"])
+
+    # What Slurm runs before and after a job.
+    job = {**os.environ, "SLURM_JOB_ID": "4711"}
+    subprocess.run([SLURM / "prolog.sh"], env=job, check=True)
+    found["job"] = when(lambda s: len(s["targets"]) > 1)
+    subprocess.run([SLURM / "epilog.sh"], env=job, check=True)
+    found["job_ended"] = when(lambda s: len(s["targets"]) == 1)
 
     # One that hangs is found by the watchdog, killed, and started again.
     os.kill(main_pid(), signal.SIGSTOP)

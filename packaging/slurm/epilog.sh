@@ -1,0 +1,6 @@
+#!/bin/sh
+# Slurm's Epilog= (slurm.conf, run by slurmd as root): the job is no target of hmd any more.
+# Slurm drains a node whose epilog fails: see prolog.sh.
+rm -f "${HMD_DROP_INS:-/run/hmd/hmd.d}/slurm-$SLURM_JOB_ID.yaml"
+systemctl reload hmd
+exit 0

@@ -1,0 +1,19 @@
+#!/bin/sh
+# Slurm's Prolog= (slurm.conf, run by slurmd as root): makes the job a target of hmd on this node,
+# by the cgroup that its steps will run in (cgroup/v2 plugin).
+#
+# Slurm drains a node whose prolog fails: whatever goes wrong here, the job runs, without hmd.
+drop_ins=${HMD_DROP_INS:-/run/hmd/hmd.d}
+cgroup=/system.slice/slurmstepd.scope/job_$SLURM_JOB_ID
+
+[ -d "$drop_ins" ] || exit 0 # no hmd on this node
+umask 022
+cat >"$drop_ins/.slurm-$SLURM_JOB_ID" <<EOF || exit 0
+# Made by Slurm's prolog, removed by its epilog.
+targets:
+- name: job-$SLURM_JOB_ID
+  cgroup: $cgroup
+EOF
+mv "$drop_ins/.slurm-$SLURM_JOB_ID" "$drop_ins/slurm-$SLURM_JOB_ID.yaml"
+systemctl reload hmd
+exit 0
