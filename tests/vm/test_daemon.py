@@ -47,7 +47,6 @@ def found(systemd_machine: Machine, machine_share: Path) -> dict[str, Any]:
         ["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", gather, PROGRAMS / "gather.c"],
         check=True,
     )
-    machine_share.parent.chmod(0o711)  # another user shall run it
     folder = machine_share / "daemon"
     folder.mkdir()
     argv = [sys.executable, str(PROGRAMS / "daemon.py"), str(gather), str(folder)]

@@ -153,14 +153,17 @@ def main() -> None:
     assert device is not None
     machine = SharedMemory.open(device)
     found: dict[str, Any] = {"shown": install()}
+    # Where another user may run it.
+    own = shutil.copy(gather, "/usr/local/bin/gather")
     program = subprocess.Popen(
-        ["numactl", "--physcpubind=1", "--membind=1", gather, str(MIB)],
+        ["numactl", "--physcpubind=1", "--membind=1", own, str(MIB)],
         stdout=subprocess.PIPE,
         text=True,
         user=NOBODY,
     )
     assert program.stdout is not None
-    program.stdout.readline()
+    if not program.stdout.readline():
+        raise SystemExit(f"{own} did not start")
     os.sched_setaffinity(0, {0})
 
     run("systemctl", "start", "hmd")
