@@ -14,30 +14,45 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from hmd.emulate.compare.stage import Stage
 from hmd.emulate.demo.placement import FAST_NODE, SLOW_NODE
 from hmd.errors import MissingError
 
-INTERVALS = ("20ms", "400ms", "4s")  # sampling, aggregation, update of the operations
-REGIONS = ("10", "400")
-COLD_AGE = "2s"
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """How DAMON watches.
+
+    ``intervals`` are of sampling, of aggregation, and of the update of its operations; ``regions``
+    the fewest and the most; what was not accessed for ``cold_age`` goes down.
+    """
+
+    intervals: tuple[str, str, str]
+    regions: tuple[str, str]
+    cold_age: str
+
+
+WATCH = Watch(("20ms", "400ms", "4s"), ("10", "400"), "2s")
+"""Of six settings this did best on cg and drift (bench/compare/peer_settings.py)."""
+
 SETTLE_S = 15.0
 """Until what else lies on the fast node, untouched since the boot, is down: no program's gain."""
 QUOTA = ("--damos_quota_interval", "1s", "--damos_quota_space", "200MB")
 
 
-def scheme_words() -> tuple[str, ...]:
+def scheme_words(how: Watch = WATCH) -> tuple[str, ...]:
     """Return the arguments of ``damo start``."""
     watch = (
-        *("--monitoring_intervals", *INTERVALS),
-        *("--monitoring_nr_regions_range", *REGIONS),
+        *("--monitoring_intervals", *how.intervals),
+        *("--monitoring_nr_regions_range", *how.regions),
     )
     demote = (
         *("--numa_node", str(FAST_NODE), *watch),
         *("--damos_action", "migrate_cold", str(SLOW_NODE), "--damos_access_rate", "0%", "0%"),
-        *("--damos_age", COLD_AGE, "max", *QUOTA),
+        *("--damos_age", how.cold_age, "max", *QUOTA),
         *("--damos_filter", "reject", "young"),
     )
     promote = (
@@ -51,13 +66,13 @@ def scheme_words() -> tuple[str, ...]:
 
 
 @contextmanager
-def running_damon(stage: Stage) -> Iterator[None]:
+def running_damon(stage: Stage, how: Watch = WATCH) -> Iterator[None]:
     """Let DAMON move pages; raises MissingError where damo is not installed."""
     damo = Path(sys.executable).with_name("damo")
     if not damo.exists():
         raise MissingError("damo is not installed: run `make setup` (PyPI package damo)")
     stage.sh("mount -t tracefs tracefs /sys/kernel/tracing 2>&-; true")  # damo looks there
-    stage.sh(" ".join([str(damo), "start", *scheme_words()]))
+    stage.sh(" ".join([str(damo), "start", *scheme_words(how)]))
     stage.move_kernel_threads()
     time.sleep(SETTLE_S)
     try:
