@@ -19,7 +19,7 @@ def status_document(now: Snapshot) -> dict[str, Any]:
         "policy": now.policy,
         "tick_s": now.tick_s,
         "ticks": now.ticks,
-        "stage_failures": {stage.value: n for stage, n in now.stage_failures.items()},
+        "stage_failures": {stage.value: n.failures for stage, n in now.stages.items()},
         "cpu_s": now.cpu_s,
         "resident_bytes": now.resident_bytes,
         "reload": {

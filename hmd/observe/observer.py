@@ -17,11 +17,13 @@ from hmd.machine.process import PROC, ProcessId, read_stat
 from hmd.machine.topology import Topology
 from hmd.observe.document import status_document
 from hmd.observe.snapshot import (
+    NodeNumbers,
     Numbers,
     ProcessNumbers,
     ReloadState,
     SamplerNumbers,
     Snapshot,
+    StageNumbers,
     TargetNumbers,
 )
 from hmd.observe.sums import Sums
@@ -76,6 +78,8 @@ class Observer:
         self._names: dict[ProcessId, str] = {}
         self._reload = ReloadState(True, self._started_s)
         self._tally = Tally(topology)
+        self._ticked_s = self._started_s
+        self._succeeded_s = dict.fromkeys(Stage, self._started_s)
         self._places: Places | None = None
         self.use(setting, topology, sampler)
 
@@ -98,7 +102,14 @@ class Observer:
 
     def observe(self, tick: Tick, places: Places | None) -> Snapshot:
         """Take a tick into the sums and publish what is known then."""
-        self._tally.add(tick)
+        tally = self._tally
+        tally.add(tick)
+        if places is not None:
+            tally.stage_in[Stage.DECIDE] += int(places.resident_pages.sum())
+        tally.stage_in[Stage.OBSERVE] += 1
+        self._ticked_s = self._now()
+        for stage in tick.stage_s.keys() - tick.failed:
+            self._succeeded_s[stage] = self._ticked_s
         self._places = places
         self.latest = self._snapshot(places)
         return self.latest
@@ -107,6 +118,9 @@ class Observer:
         """Count what telling of a tick took itself; shows from the next tick on."""
         self._tally.stage_seconds[Stage.OBSERVE].add(seconds)
         self._tally.stage_failures[Stage.OBSERVE] += failed
+        if not failed:
+            self._tally.stage_out[Stage.OBSERVE] += 1
+            self._succeeded_s[Stage.OBSERVE] = self._now()
 
     def status(self) -> bytes:
         """Return the status document as JSON, for the status socket."""
@@ -126,15 +140,12 @@ class Observer:
             tick_s=setting.tick_s,
             policy=setting.policy,
             tiers=tally.topology.tiers,
-            sampler=SamplerNumbers(
-                self._sampler.name,
-                self._sampler.period,
-                replace(self._sampler.stats),
-                self._sampler.outside_cpu_s,
-            ),
+            nodes=_nodes(tally.topology),
+            sampler=self._source(),
             reload=self._reload,
             ticks=tally.ticks,
-            planned_pages=tally.planned_pages,
+            ticked_s=self._ticked_s,
+            planned=dict(tally.planned_pages),
             calls=tally.calls,
             moved_bytes=dict(tally.moved_bytes),
             paged_out_bytes=tally.paged_out_bytes,
@@ -142,13 +153,36 @@ class Observer:
             failure_reasons=FAILURE_REASONS,
             heat_pages=_rows(places.heat_pages) if places else ((),) * tally.tier_count,
             heat_table_bytes=places.table_bytes if places else 0,
+            savings=replace(tally.aftermath.savings),
             tick_seconds=tally.tick_seconds.copy(),
-            stage_seconds={s: d.copy() for s, d in tally.stage_seconds.items()},
-            stage_failures=dict(tally.stage_failures),
+            stages={stage: self._stage(stage) for stage in Stage},
             cpu_s=time.process_time(),
             resident_bytes=own.resident_bytes if own else 0,
             targets=self._targets(resident),
             processes=self._processes(resident),
+        )
+
+    def _source(self) -> SamplerNumbers:
+        sampler = self._sampler
+        return SamplerNumbers(
+            name=sampler.name,
+            period=sampler.period,
+            shortest=min(sampler.ladder),
+            longest=max(sampler.ladder),
+            stats=replace(sampler.stats),
+            outside_cpu_s=sampler.outside_cpu_s,
+        )
+
+    def _stage(self, stage: Stage) -> StageNumbers:
+        tally, stats = self._tally, self._sampler.stats
+        sampled = stage is Stage.SAMPLE
+        read = stats.samples + stats.dropped + stats.corrupt
+        return StageNumbers(
+            seconds=tally.stage_seconds[stage].copy(),
+            items_in=read if sampled else tally.stage_in[stage],
+            items_out=stats.samples if sampled else tally.stage_out[stage],
+            failures=tally.stage_failures[stage],
+            succeeded_s=self._succeeded_s[stage],
         )
 
     def _resident(self, places: Places | None) -> npt.NDArray[np.int64]:
@@ -198,6 +232,16 @@ def _numbers(sums: Sums, row: int, resident: npt.NDArray[np.int64]) -> Numbers:
         promoted_bytes=int(sums.promoted_bytes[row]),
         demoted_bytes=int(sums.demoted_bytes[row]),
         failed_pages=int(sums.failed_pages[row]),
+    )
+
+
+def _nodes(topology: Topology) -> tuple[NodeNumbers, ...]:
+    latency_ns = topology.latency_ns
+    size = {node.id: node.total_bytes for node in topology.nodes}
+    return tuple(
+        NodeNumbers(node, tier, size[node], latency_ns[node])
+        for tier, nodes in enumerate(topology.tiers)
+        for node in nodes
     )
 
 

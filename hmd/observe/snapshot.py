@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hmd.machine.process import ProcessId
+from hmd.observe.aftermath import Savings
 from hmd.observe.tally import Durations
 from hmd.observe.tick import Stage
 from hmd.sample.sampler import SamplerStats
@@ -55,12 +56,38 @@ class TargetNumbers:
 
 @dataclass(frozen=True, slots=True)
 class SamplerNumbers:
-    """The source of accesses; ``period`` and ``outside_cpu_s`` as the ``Sampler`` has them."""
+    """The source of accesses; ``period`` and ``outside_cpu_s`` as the ``Sampler`` has them.
+
+    ``shortest`` and ``longest`` are the periods between which the CPU quota may choose.
+    """
 
     name: str
     period: int
+    shortest: int
+    longest: int
     stats: SamplerStats
     outside_cpu_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNumbers:
+    """A memory node as hmd takes it to be; the latency of a load is that of an unloaded node."""
+
+    id: int
+    tier: int
+    total_bytes: int
+    latency_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class StageNumbers:
+    """One stage: items in and out, ticks in which it failed, Unix time when it last did not."""
+
+    seconds: Durations
+    items_in: int
+    items_out: int
+    failures: int
+    succeeded_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +103,11 @@ class ReloadState:
 class Snapshot:
     """All that hmd tells. Sums are since the start; pages are of 4 KiB; of processes the largest.
 
-    ``started_s`` is Unix time, ``uptime_s`` how long after the start the snapshot was taken.
+    ``started_s`` and ``ticked_s`` (of the last tick; at first of the start) are Unix time,
+    ``uptime_s`` how long after the start the snapshot was taken.
     ``tiers`` are node ids, fastest first; ``moved_bytes`` is by (from node, to node),
-    ``pages_by_status`` what became of planned pages, ``heat_pages`` pages by tier and by the
-    bins of ``HEAT_LOG2``; ``paged_out_bytes`` left memory altogether.
+    ``planned`` pages by direction, ``pages_by_status`` what became of them, ``heat_pages`` pages by
+    tier and by the bins of ``HEAT_LOG2``; ``paged_out_bytes`` left memory altogether.
     """
 
     version: str
@@ -91,10 +119,12 @@ class Snapshot:
     tick_s: float
     policy: str
     tiers: tuple[tuple[int, ...], ...]
+    nodes: tuple[NodeNumbers, ...]
     sampler: SamplerNumbers
     reload: ReloadState
     ticks: int
-    planned_pages: int
+    ticked_s: float
+    planned: Mapping[str, int]
     calls: int
     moved_bytes: Mapping[tuple[int, int], int]
     paged_out_bytes: int
@@ -102,9 +132,9 @@ class Snapshot:
     failure_reasons: tuple[str, ...]
     heat_pages: tuple[tuple[int, ...], ...]
     heat_table_bytes: int
+    savings: Savings
     tick_seconds: Durations
-    stage_seconds: Mapping[Stage, Durations]
-    stage_failures: Mapping[Stage, int]
+    stages: Mapping[Stage, StageNumbers]
     cpu_s: float
     resident_bytes: int
     targets: tuple[TargetNumbers, ...] = ()
@@ -113,6 +143,11 @@ class Snapshot:
     def tier_of(self, node: int) -> int:
         """Return the tier of a node, -1 where it has none."""
         return next((i for i, nodes in enumerate(self.tiers) if node in nodes), -1)
+
+    @property
+    def planned_pages(self) -> int:
+        """Pages that plans named."""
+        return sum(self.planned.values())
 
     @property
     def promoted_bytes(self) -> int:

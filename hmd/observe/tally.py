@@ -17,6 +17,7 @@ from hmd.machine.process import ProcessId
 from hmd.machine.topology import Topology
 from hmd.migrate.outcome import PAGE_BYTES
 from hmd.migrate.status import FAILURES, Status
+from hmd.observe.aftermath import Aftermath
 from hmd.observe.sums import Sums
 from hmd.observe.tick import Stage, Tick
 
@@ -27,6 +28,9 @@ OTHER = "other"
 """Where targets are counted that came after the first ``MAX_TARGETS`` names."""
 
 FAILURE_REASONS = tuple(status.name.lower() for status in sorted(FAILURES))
+
+DIRECTIONS = ("up", "down", "level")
+"""Where a planned page is to go: to a faster tier, to a slower one, to a node of its own."""
 
 
 @dataclass(slots=True)
@@ -61,27 +65,37 @@ class Tally:
         nodes = [node.id for node in topology.nodes]
         self.followed: tuple[ProcessId, ...] = ()
         self.target_row = np.empty(0, np.intp)
-        self.names: list[str] = []
+        self._target_names: tuple[str, ...] = ()
+        self._rows: dict[str, int] = {}
         self.processes = Sums.zeros(0, self.tier_count)
         self.targets = Sums.zeros(0, self.tier_count)
         self.moved_bytes = {(a, b): 0 for a in nodes for b in nodes if a != b}
         self.pages_by_status: dict[Status, int] = {s: 0 for s in Status if s is not Status.PENDING}
-        self.planned_pages = 0
+        self.planned_pages = dict.fromkeys(DIRECTIONS, 0)
+        self.aftermath = Aftermath(topology)
         self.paged_out_bytes = 0
         self.calls = 0
         self.ticks = 0
         self.tick_seconds = Durations()
         self.stage_seconds = {stage: Durations() for stage in Stage}
         self.stage_failures = dict.fromkeys(Stage, 0)
+        self.stage_in = dict.fromkeys(Stage, 0)
+        self.stage_out = dict.fromkeys(Stage, 0)
 
     def know_targets(self, names: Iterable[str]) -> None:
         """Start the sums of these targets at zero, so that their series exist from the first."""
         for name in names:
-            self._row(name)
-        rows = np.arange(len(self.names), dtype=np.intp)
+            known = name in self._rows or len(self._rows) < MAX_TARGETS
+            self._rows.setdefault(name if known else OTHER, len(self._rows))
+        rows = np.arange(len(self._rows), dtype=np.intp)
         if len(rows) > len(self.targets):
             rows[len(self.targets) :] = -1
             self.targets = self.targets.taken_over(rows)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the rows of ``targets``."""
+        return tuple(self._rows)
 
     def tier_bytes(self, pages: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return bytes by tier of pages by node id; shapes ``(n, tiers)`` and ``(n, nodes)``."""
@@ -96,8 +110,10 @@ class Tally:
     def add(self, tick: Tick) -> None:
         """Take one tick into all sums."""
         self._follow(tick.processes, tick.targets)
+        self._add_flow(tick)
         self._add_accesses(tick)
         self._add_moves(tick)
+        self.aftermath.add(tick)
         self.ticks += 1
         self.tick_seconds.add(sum(tick.stage_s.values()))
         for stage, seconds in tick.stage_s.items():
@@ -106,22 +122,28 @@ class Tally:
             self.stage_failures[stage] += 1
 
     def _follow(self, processes: Sequence[ProcessId], targets: Sequence[str]) -> None:
-        self.know_targets(dict.fromkeys(targets))
-        self.target_row = np.array([self._row(name) for name in targets], np.intp)
-        if self.followed == processes:
+        if (self.followed, self._target_names) == (processes, targets):
             return
+        self._target_names = tuple(targets)
+        self.know_targets(dict.fromkeys(targets))
+        self.target_row = np.array([self._rows.get(name, -1) for name in targets], np.intp)
+        self.target_row[self.target_row < 0] = self._rows.get(OTHER, -1)
         rows = {process: row for row, process in enumerate(self.followed)}
         self.followed = tuple(processes)
         self.processes = self.processes.taken_over(
             np.array([rows.get(process, -1) for process in processes], np.intp)
         )
 
-    def _row(self, name: str) -> int:
-        if name not in self.names and len(self.names) >= MAX_TARGETS:
-            name = OTHER
-        if name not in self.names:
-            self.names.append(name)
-        return self.names.index(name)
+    def _add_flow(self, tick: Tick) -> None:
+        """Count what went into the stages and came out of them, where the tick tells."""
+        samples, outcome = len(tick.batch), tick.outcome
+        planned = int(tick.plan.pages.sum())
+        self.stage_in[Stage.HEAT] += samples
+        self.stage_out[Stage.HEAT] += int(np.count_nonzero(tick.node >= 0))
+        self.stage_out[Stage.DECIDE] += planned
+        self.stage_in[Stage.MIGRATE] += planned
+        if outcome is not None and not outcome.dry_run:
+            self.stage_out[Stage.MIGRATE] += sum(outcome.moved.values())
 
     def _add_accesses(self, tick: Tick) -> None:
         self.processes.fade()
@@ -135,7 +157,11 @@ class Tally:
 
     def _add_moves(self, tick: Tick) -> None:
         plan, outcome = tick.plan, tick.outcome
-        self.planned_pages += int(plan.pages.sum())
+        change = self.tier(plan.to_node) - self.tier(plan.from_node)
+        for direction, chosen in zip(
+            DIRECTIONS, (change < 0, change > 0, change == 0), strict=True
+        ):
+            self.planned_pages[direction] += int(plan.pages[chosen].sum())
         self.paged_out_bytes += tick.paged_out_bytes
         if outcome is None:
             return
@@ -151,7 +177,6 @@ class Tally:
         row = np.array([rows.get(process, -1) for process in plan.processes], np.intp)
         row = row[plan.process]
         here = row >= 0
-        change = self.tier(plan.to_node) - self.tier(plan.from_node)
         moved = outcome.moved_pages.astype(np.int64) * PAGE_BYTES
         failed = np.where(np.isin(outcome.status, sorted(FAILURES)), plan.pages, 0)
         columns = (moved * (change < 0), moved * (change > 0), failed.astype(np.int64))

@@ -9,7 +9,7 @@ import pytest
 
 from hmd.machine.process import ProcessId
 from hmd.machine.topology import Topology
-from hmd.observe.observer import Observer, Places
+from hmd.observe.observer import Observer, Places, Setting
 from hmd.observe.snapshot import HEAT_LOG2
 from hmd.observe.tally import MAX_TARGETS, OTHER, Durations, Tally
 from hmd.observe.tick import Stage, Tick
@@ -51,10 +51,48 @@ def test_telling_is_timed_too(observer: Observer, tick: Tick) -> None:
     observer.observe(tick, places())
     observer.observed(0.003, failed=True)
     now = observer.observe(tick, places())
-    assert now.stage_seconds[Stage.OBSERVE].sum_s == pytest.approx(0.003)
-    assert now.stage_failures == {stage: 2 * (stage is Stage.DECIDE) for stage in Stage} | {
-        Stage.OBSERVE: 1
+    assert now.stages[Stage.OBSERVE].seconds.sum_s == pytest.approx(0.003)
+    failures = {stage: numbers.failures for stage, numbers in now.stages.items()}
+    assert failures == {stage: 2 * (stage is Stage.DECIDE) for stage in Stage} | {Stage.OBSERVE: 1}
+
+
+def test_what_goes_into_stages_and_comes_out(observer: Observer, tick: Tick) -> None:
+    observer.observe(tick, places())
+    observer.observed(0.003, failed=False)
+    now = observer.observe(tick, places())
+    flow = {stage: (numbers.items_in, numbers.items_out) for stage, numbers in now.stages.items()}
+    assert flow == {
+        Stage.SAMPLE: (5, 5),
+        Stage.HEAT: (12, 10),
+        Stage.DECIDE: (2 * 153, 2 * 514),
+        Stage.MIGRATE: (2 * 514, 2 * 513),
+        Stage.OBSERVE: (2, 1),
     }
+
+
+def test_when_stages_last_succeeded(topology: Topology, tick: Tick) -> None:
+    now_s = 1000.0
+    setting = Setting("hmd.yaml", False, 1.0, "histogram", ())
+    observer = Observer(setting, topology, QuietSampler(), now=lambda: now_s)
+    now_s = 1001.0
+    observer.observe(tick, None)
+    observer.observed(0.0, failed=True)
+    now_s = 1002.0
+    now = observer.observe(replace(tick, stage_s={Stage.SAMPLE: 0.1}), None)
+    assert now.ticked_s == 1002
+    assert {stage: numbers.succeeded_s for stage, numbers in now.stages.items()} == {
+        Stage.SAMPLE: 1002,
+        Stage.HEAT: 1000,
+        Stage.DECIDE: 1000,
+        Stage.MIGRATE: 1001,
+        Stage.OBSERVE: 1000,
+    }
+
+
+def test_every_planned_page_has_an_end(observer: Observer, tick: Tick) -> None:
+    now = observer.observe(tick, places())
+    assert now.planned == {"up": 513, "down": 1, "level": 0}
+    assert now.planned_pages == sum(now.pages_by_status.values())
 
 
 def test_a_dry_run_moves_no_bytes(observer: Observer, tick: Tick) -> None:
@@ -113,7 +151,7 @@ def test_targets_are_capped(topology: Topology, tick: Tick) -> None:
     tally.know_targets(f"t{i}" for i in range(MAX_TARGETS))
     tally.add(tick)
     assert "redis" not in tally.names
-    assert tally.names[MAX_TARGETS:] == [OTHER]
+    assert tally.names[MAX_TARGETS:] == (OTHER,)
     assert tally.targets.samples[-1] == 6
 
 
