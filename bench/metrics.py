@@ -1,0 +1,149 @@
+"""What metrics cost under many processes: prints a table, writes build/metrics.json.
+
+Ten thousand processes of a thousand targets on four nodes of two tiers; their metrics as an HTTP
+client gets them over loopback, and what telling of a tick costs the daemon. Time of one core, best
+and middle of several runs, beside what is aimed at.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hmd.decide.plan import Plan
+from hmd.machine.process import ProcessId
+from hmd.machine.topology import Node, Topology
+from hmd.migrate.outcome import Outcome
+from hmd.migrate.status import Status
+from hmd.observe.metrics import MetricsServer
+from hmd.observe.observer import Observer, Places, Setting
+from hmd.observe.snapshot import HEAT_LOG2
+from hmd.observe.tick import Stage, Tick
+from hmd.sample.batch import AccessBatch
+from hmd.sample.choose import SampleSettings, open_sampler
+
+OUTPUT = Path(__file__).resolve().parent.parent / "build" / "metrics.json"
+ADDRESS = "127.0.0.1:9743"
+PROCESSES, TARGETS, NODES = 10_000, 1000, 4
+SAMPLES, MOVES = 100_000, 4096
+RUNS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A measured figure, its unit, and what is aimed at."""
+
+    name: str
+    best: float
+    middle: float
+    unit: str
+    aim: str = ""
+
+
+def main() -> int:
+    """Measure, print, write."""
+    topology = Topology(
+        tuple(
+            Node(n, (n,) if n < 2 else (), 64 << 30, (10,) * NODES, n // 2, 90 + 200 * (n // 2))
+            for n in range(NODES)
+        )
+    )
+    names = tuple(f"target{number % TARGETS}" for number in range(PROCESSES))
+    setting = Setting("bench", False, 1.0, "histogram", names)
+    sampler = open_sampler(SampleSettings(sampler="faults", period=1)).sampler
+    observer = Observer(setting, topology, sampler)
+    places = Places(
+        np.full((PROCESSES, NODES), 1000, np.int64), np.ones((2, len(HEAT_LOG2)), np.int64), 1 << 30
+    )
+    ticks = [tick_of(names, seed) for seed in range(2)]
+    turn = iter(range(10**9))
+    told = times(lambda: observer.observe(ticks[next(turn) % 2], places), 10)
+    server = MetricsServer(ADDRESS, lambda: observer.latest)
+    try:
+        scraped = times(scrape, RUNS)
+        text = scrape()
+    finally:
+        server.close()
+        sampler.close()
+    series = sum(not line.startswith(b"#") for line in text.splitlines())
+    figures = [
+        Figure("series", series, series, "", "bounded"),
+        Figure("answer", len(text) / 1024, len(text) / 1024, "KiB"),
+        Figure("scrape", min(scraped) * 1e3, statistics.median(scraped) * 1e3, "ms", "20"),
+        Figure("observe stage", min(told) * 1e3, statistics.median(told) * 1e3, "ms"),
+    ]
+    print(f"{PROCESSES} processes of {TARGETS} targets, {SAMPLES} samples and {MOVES} moves a tick")
+    print(f"{'':15}{'best':>10}{'middle':>10}  unit  aim")
+    for one in figures:
+        print(f"{one.name:15}{one.best:10.1f}{one.middle:10.1f}  {one.unit:5} {one.aim}")
+    OUTPUT.parent.mkdir(exist_ok=True)
+    OUTPUT.write_text(json.dumps([asdict(figure) for figure in figures], indent=1) + "\n")
+    return 0
+
+
+def scrape() -> bytes:
+    """Return the metrics as Prometheus gets them."""
+    with urllib.request.urlopen(f"http://{ADDRESS}/metrics", timeout=60) as answer:
+        text: bytes = answer.read()
+    return text
+
+
+def times(work: Callable[[], object], runs: int) -> list[float]:
+    """Return how long each run took, in seconds."""
+    took = []
+    for _ in range(runs):
+        begun_s = time.perf_counter()
+        work()
+        took.append(time.perf_counter() - begun_s)
+    return took
+
+
+def tick_of(targets: tuple[str, ...], seed: int) -> Tick:
+    """Return a tick of random samples, with as many moves as its seed is even or odd: to or fro."""
+    random = np.random.default_rng(seed)
+    processes = tuple(ProcessId(number, 1) for number in range(PROCESSES))
+    page = random.integers(0, 1000, SAMPLES).astype(np.uint64)
+    batch = AccessBatch(
+        random.integers(0, PROCESSES, SAMPLES).astype(np.int32),
+        page * np.uint64(4096),
+        np.zeros(SAMPLES, np.uint8),
+        np.zeros(SAMPLES, np.uint16),
+        np.zeros(SAMPLES, np.uint32),
+        np.zeros(SAMPLES, np.uint64),
+        np.zeros(SAMPLES, np.uint32),
+        np.full(SAMPLES, 1009, np.uint32),
+    )
+    source, target = (2, 0) if seed % 2 else (0, 2)
+    plan = Plan(
+        processes,
+        (np.arange(MOVES) % PROCESSES).astype(np.int32),
+        np.arange(MOVES, dtype=np.uint64) % np.uint64(1000) * np.uint64(4096),
+        np.ones(MOVES, np.uint32),
+        np.full(MOVES, source, np.int16),
+        np.full(MOVES, target, np.int16),
+        np.ones(MOVES, np.float32),
+    )
+    outcome = Outcome(
+        np.full(MOVES, Status.MOVED, np.int16),
+        plan.to_node,
+        plan.pages,
+        {(source, target): MOVES},
+        {Status.MOVED: MOVES},
+        calls=1,
+        seconds=0.1,
+    )
+    node = random.integers(0, NODES, SAMPLES).astype(np.int16)
+    spent = dict.fromkeys(Stage, 0.01)
+    return Tick(float(seed), processes, targets, batch, node, plan, outcome, stage_s=spent)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
