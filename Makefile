@@ -18,14 +18,14 @@ test: setup lint ## Lint, then run all tests, those in the emulated machine too
 	$(PYTHON) -m pytest
 
 lint: setup ## ruff, mypy --strict, import direction
-	ruff check hmd tests bench cffi_build.py
-	ruff format --check hmd tests bench cffi_build.py
+	ruff check hmd tests bench config cffi_build.py
+	ruff format --check hmd tests bench config cffi_build.py
 	mypy
 	lint-imports
 
 format: setup ## Let ruff format and mend what it can
-	ruff check --fix hmd tests bench cffi_build.py
-	ruff format hmd tests bench cffi_build.py
+	ruff check --fix hmd tests bench config cffi_build.py
+	ruff format hmd tests bench config cffi_build.py
 
 bench: setup ## Measure hmd's own costs on this machine; build/*.json
 	@for script in bench/[a-z]*.py; do $(PYTHON) $$script || exit 1; done

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets up everything that hmd's Makefile needs on a Debian 12 machine, as root: Debian packages,
-# QEMU and a kernel from bookworm-backports, a virtual environment with locked versions, the
-# native modules. Each step is skipped where its result is there; each failure is one line.
+# QEMU and a kernel from bookworm-backports, Prometheus, a virtual environment with locked versions,
+# the native modules. Each step is skipped where its result is there; each failure is one line.
 #
 #   setup/setup.sh          all steps (what `make setup` runs)
 #
@@ -70,6 +70,19 @@ unpack_kernel() { # unpacked, not installed: nothing of this machine's boot chan
 	rm -rf "$KERNEL.new/deb" "$KERNEL" && mv "$KERNEL.new" "$KERNEL"
 }
 
+unpack_prometheus() { # unpacked, not installed: the package starts a server on every address
+	local folder=build/prometheus
+	[ -x "$folder/usr/bin/promtool" ] && return
+	[ -n "$refreshed" ] || refresh_lists
+	say "unpacking prometheus into $folder"
+	rm -rf "$folder.new" && mkdir -p "$folder.new/deb"
+	chmod 777 "$folder.new/deb"
+	quietly prometheus "could not download prometheus: is there a network?" \
+		sh -c "cd '$folder.new/deb' && apt-get download -o APT::Sandbox::User=root prometheus"
+	dpkg -x "$folder".new/deb/*.deb "$folder.new"
+	rm -rf "$folder.new/deb" "$folder" && mv "$folder.new" "$folder"
+}
+
 make_environment() {
 	local wanted stamp=$STAMPS/venv
 	wanted=$(sha256sum setup/requirements.lock | cut -d ' ' -f 1)
@@ -99,5 +112,6 @@ check_disk
 install_packages "${PACKAGES[@]}"
 install_qemu
 unpack_kernel
+unpack_prometheus
 make_environment
 build_native

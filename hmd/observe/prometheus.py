@@ -74,7 +74,11 @@ class Prometheus:
         self.file.write_text(
             json.dumps(
                 {
-                    "global": {"scrape_interval": every, "evaluation_interval": every},
+                    "global": {
+                        "scrape_interval": every,
+                        "scrape_timeout": every,
+                        "evaluation_interval": every,
+                    },
                     "rule_files": [str(rules)] if rules else [],
                     "scrape_configs": scrapes,
                 }
@@ -112,9 +116,13 @@ class Prometheus:
         """Stop the server."""
         self._end()
 
-    def ask(self, expr: str) -> list[Series]:
-        """Return what a query gives now. Raises HmdError with the server's words on a bad one."""
-        data = self.get("query", query=expr)
+    def ask(self, expr: str, at_s: float | None = None) -> list[Series]:
+        """Return what a query gives at a Unix time, or now.
+
+        Raises HmdError with the server's words on a bad one.
+        """
+        when = {} if at_s is None else {"time": str(at_s)}
+        data = self.get("query", query=expr, **when)
         if data["resultType"] == "scalar":
             return [Series({}, (_point(data["result"]),))]
         return [Series(one["metric"], (_point(one["value"]),)) for one in data["result"]]

@@ -1,0 +1,94 @@
+"""A real Prometheus in the guest scrapes the daemon while it migrates.
+
+tests/vm/programs/scraped.py runs both; here is what is right.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hmd.emulate.boot import Machine
+from hmd.observe.prometheus import find_tool
+
+PROGRAMS = Path(__file__).with_name("programs")
+CHECKOUT = Path(__file__).parents[2]
+RULES = CHECKOUT / "config/prometheus/hmd-alerts.yml"
+HOT_PAGES = (12 << 20) // 4096
+"""Three quarters of the program's memory, all of which is hot."""
+
+pytestmark = pytest.mark.timeout(1500)
+
+
+@pytest.fixture(scope="module")
+def found(machine: Machine, machine_share: Path, guest_environ: dict[str, str]) -> dict[str, Any]:
+    folder = machine_share / "scraped"
+    folder.mkdir()
+    gather = folder / "gather"
+    subprocess.run(
+        ["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", gather, PROGRAMS / "gather.c"],
+        check=True,
+    )
+    argv = [sys.executable, str(PROGRAMS / "scraped.py"), str(gather), str(RULES)]
+    try:
+        done = machine.run(argv, cwd=CHECKOUT, env=guest_environ, timeout=1400)
+    finally:
+        machine.stop_model()
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def test_every_query_of_the_dashboard_has_data(found: dict[str, Any]) -> None:
+    empty = [name for name, values in found["answers"].items() if not any_number(values)]
+    assert not empty
+
+
+def any_number(values: list[float | None]) -> bool:
+    return any(value is not None for value in values)
+
+
+def test_every_alert_is_evaluated(found: dict[str, Any]) -> None:
+    assert set(found["health"].values()) == {"ok"}
+
+
+def test_what_migrates_goes_through_the_stages(found: dict[str, Any]) -> None:
+    stages = found["stages"]
+    assert stages["sample in"] >= stages["sample out"] > 100
+    assert stages["heat in"] >= stages["heat out"] > 100
+    assert stages["decide in"] >= stages["decide out"] >= HOT_PAGES
+    assert stages["migrate in"] >= stages["migrate out"] >= HOT_PAGES
+
+
+def test_moves_save_what_was_predicted_by_and_large(found: dict[str, Any]) -> None:
+    answers = found["answers"]
+    (predicted,) = answers["Decisions and moves: Predicted and realised: predicted saving"]
+    (realised,) = answers["Decisions and moves: Predicted and realised: realised saving"]
+    assert predicted is not None
+    assert realised is not None
+    # All of the program stays hot, so that only the first guesses of heat are off.
+    assert predicted / 4 < realised < predicted * 4
+
+
+def test_no_scrape_fails_while_pages_move(found: dict[str, Any]) -> None:
+    assert set(found["up"]) == {1}
+
+
+def test_promtool_finds_nothing_in_the_metrics(found: dict[str, Any]) -> None:
+    done = subprocess.run(
+        [find_tool("promtool"), "check", "metrics"],
+        input=found["metrics"],
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_it_stops_cleanly(found: dict[str, Any]) -> None:
+    assert found["code"] == 0
