@@ -1,0 +1,164 @@
+"""Rows of panels on memory: tiers, targets, decisions and moves."""
+
+from __future__ import annotations
+
+from panel import Panel, Query
+
+TIERS = [
+    Panel(
+        "Memory of targets by tier",
+        "Resident pages of all targets, also those never sampled.",
+        "bytes",
+        (Query("sum by (tier) (hmd_target_resident_bytes{})", "tier {{tier}}"),),
+        stack=True,
+    ),
+    Panel(
+        "Accesses by tier",
+        "Sampled accesses times the period, by the tier that served them. Where pages were not "
+        "yet found, unknown.",
+        "suffix: /s",
+        (Query("sum by (tier) (rate(hmd_target_accesses_total{}[R]))", "tier {{tier}}"),),
+        stack=True,
+    ),
+    Panel(
+        "Hot memory by tier",
+        "Pages with at least one access a tick. Hot memory on a slow tier is what could be won.",
+        "bytes",
+        (
+            Query(
+                'sum by (tier) (hmd_heat_pages{, heat_log2=~"[0-9]+"}) * 4096',
+                "tier {{tier}}",
+            ),
+        ),
+        width=5,
+    ),
+    Panel(
+        "Latency of nodes",
+        "What hmd takes a load from an idle node to take. 90 ns where firmware tells nothing.",
+        "s",
+        (Query("hmd_node_load_latency_seconds{}", "node {{numa_node}}, tier {{tier}}"),),
+        kind="bargauge",
+        width=3,
+    ),
+]
+
+TARGETS = [
+    Panel(
+        "Served by fast memory",
+        "Share of each target's recent accesses that the fastest tier served.",
+        "percentunit",
+        (Query("hmd_target_fast_access_ratio{T}", "{{target}}"),),
+        most=1,
+    ),
+    Panel(
+        "Fast memory by target",
+        "Resident pages on the fastest tier.",
+        "bytes",
+        (Query('sum by (target) (hmd_target_resident_bytes{T, tier="0"})', "{{target}}"),),
+        stack=True,
+    ),
+    Panel(
+        "Slower memory by target",
+        "Resident pages on all other tiers.",
+        "bytes",
+        (
+            Query(
+                "sum by (target) (hmd_target_resident_bytes{T}) - "
+                'sum by (target) (hmd_target_resident_bytes{T, tier="0"})',
+                "{{target}}",
+            ),
+        ),
+        stack=True,
+    ),
+    Panel(
+        "Accesses by target",
+        "Sampled accesses times the period.",
+        "suffix: /s",
+        (Query("sum by (target) (rate(hmd_target_accesses_total{T}[R]))", "{{target}}"),),
+    ),
+    Panel(
+        "Moves by target",
+        "Bytes moved up to a faster tier, and (below zero) down to a slower one.",
+        "Bps",
+        (
+            Query("sum by (target) (rate(hmd_target_promoted_bytes_total{T}[R]))", "{{target}} up"),
+            Query(
+                "sum by (target) (rate(hmd_target_demoted_bytes_total{T}[R]))", "{{target}} down"
+            ),
+        ),
+        below="/ down$/",
+    ),
+    Panel(
+        "Processes and failed pages",
+        "Processes of each target, and its pages that could not be moved.",
+        "none",
+        (
+            Query("sum by (target) (hmd_target_processes{T})", "{{target}} processes"),
+            Query(
+                "sum by (target) (rate(hmd_target_move_failures_total{T}[R]))",
+                "{{target}} failed pages/s",
+            ),
+        ),
+    ),
+]
+
+MOVES = [
+    Panel(
+        "Decisions",
+        "Pages that plans named, by where they are to go: up to a faster tier, down to a slower "
+        "one, or to another node of their tier.",
+        "suffix: pages/s",
+        (Query("sum by (direction) (rate(hmd_planned_pages_total{}[R]))", "{{direction}}"),),
+    ),
+    Panel(
+        "Moved",
+        "Bytes moved from tier to tier, and those sent out to swap or zram.",
+        "Bps",
+        (
+            Query(
+                "sum by (from_tier, to_tier) (rate(hmd_moved_bytes_total{}[R]))",
+                "tier {{from_tier}} to {{to_tier}}",
+            ),
+            Query("sum(rate(hmd_paged_out_bytes_total{}[R]))", "paged out"),
+        ),
+    ),
+    Panel(
+        "Not tried, and why",
+        "Planned pages that were not tried: deferred by the budget, blacklisted after a failure, "
+        "there already, or of a dry run.",
+        "suffix: pages/s",
+        (Query("sum by (reason) (rate(hmd_unmoved_pages_total{}[R]))", "{{reason}}"),),
+    ),
+    Panel(
+        "Failed, and why",
+        "Pages that the kernel did not move. docs/metrics.md says what the reasons mean.",
+        "suffix: pages/s",
+        (Query("sum by (reason) (rate(hmd_move_failures_total{}[R]))", "{{reason}}"),),
+    ),
+    Panel(
+        "Predicted and realised",
+        "What moves of late were to save, and what they saved by samples since; below zero what "
+        "demotions were to cost, and did. In seconds of waiting loads each second.",
+        "suffix: s/s",
+        (
+            Query("sum(rate(hmd_predicted_saving_seconds_total{}[R]))", "predicted saving"),
+            Query("sum(rate(hmd_realised_saving_seconds_total{}[R]))", "realised saving"),
+            Query("sum(rate(hmd_predicted_loss_seconds_total{}[R]))", "predicted loss"),
+            Query("sum(rate(hmd_realised_loss_seconds_total{}[R]))", "realised loss"),
+        ),
+        below="/ loss$/",
+    ),
+    Panel(
+        "Ping-pong",
+        "Pages that came back within 60 ticks, as a share of all that moved; and calls of "
+        "move_pages.",
+        "percentunit",
+        (
+            Query(
+                "4096 * sum(rate(hmd_ping_pong_pages_total{}[R])) / "
+                "(sum(rate(hmd_moved_bytes_total{}[R])) > 0 or vector(1))",
+                "moved back",
+            ),
+        ),
+    ),
+]

@@ -1,0 +1,215 @@
+"""Rows of panels on hmd itself: overview, stages, sampling, what it costs."""
+
+from __future__ import annotations
+
+from panel import Panel, Query, stat
+
+OVERVIEW = [
+    stat(
+        "State",
+        "Whether Prometheus reaches the daemon.",
+        "none",
+        "up{}",
+        names=(("1", "up", "green"), ("0", "down", "red")),
+    ),
+    stat(
+        "Last tick",
+        "Time since the last tick. Many times the tick's interval: the daemon hangs.",
+        "s",
+        "time() - hmd_last_tick_timestamp_seconds{}",
+        steps=((30, "orange"), (120, "red")),
+    ),
+    stat(
+        "Served by fast memory",
+        "Share of the targets' sampled accesses that the fastest tier served.",
+        "percentunit",
+        'sum(rate(hmd_target_accesses_total{, tier="0"}[R])) / '
+        'sum(rate(hmd_target_accesses_total{, tier!="unknown"}[R]))',
+        legend="all targets",
+    ),
+    stat(
+        "Fast memory of targets",
+        "Share of the fastest tier that targets' pages take.",
+        "percentunit",
+        'sum(hmd_target_resident_bytes{, tier="0"}) / sum(hmd_node_memory_bytes{, tier="0"})',
+        legend="all targets",
+    ),
+    stat(
+        "Loads wait less by",
+        "Seconds of waiting that recent moves save each second, less what they cost, by samples.",
+        "suffix: s/s",
+        "sum(rate(hmd_realised_saving_seconds_total{}[R])) - "
+        "sum(rate(hmd_realised_loss_seconds_total{}[R]))",
+        legend="all targets",
+    ),
+    stat(
+        "CPU of hmd",
+        "Share of one CPU that the daemon and the kernel threads that sample for it take.",
+        "percentunit",
+        "rate(hmd_cpu_seconds_total{}[R]) + rate(hmd_sampler_cpu_seconds_total{}[R])",
+        steps=((0.05, "orange"), (0.2, "red")),
+    ),
+    stat(
+        "Configuration",
+        "How the last reload went; after a failed one the old configuration stays in force.",
+        "none",
+        "hmd_config_last_reload_successful{}",
+        names=(("1", "in force", "green"), ("0", "reload failed", "red")),
+    ),
+    stat(
+        "Runs",
+        "Version, policy and sampler.",
+        "none",
+        "hmd_build_info{} * on (instance) group_left (policy) hmd_policy_info{} "
+        "* on (instance) group_left (sampler) hmd_sampler_info{}",
+        legend="{{version}} {{policy}} {{sampler}}",
+        by_name=True,
+    ),
+]
+
+STAGES = [
+    Panel(
+        "Samples through the stages",
+        "Records that the sampler read, samples of targets among them, and those of known pages.",
+        "suffix: /s",
+        (
+            Query('sum by (stage) (rate(hmd_stage_in_total{, item="samples"}[R]))', "{{stage}} in"),
+            Query(
+                'sum by (stage) (rate(hmd_stage_out_total{, item="samples"}[R]))', "{{stage}} out"
+            ),
+        ),
+    ),
+    Panel(
+        "Pages through the stages",
+        "Pages that the policy had before it in each tick, those that it planned to move, and "
+        "those that moved.",
+        "suffix: /s",
+        (
+            Query('sum by (stage) (rate(hmd_stage_in_total{, item="pages"}[R]))', "{{stage}} in"),
+            Query('sum by (stage) (rate(hmd_stage_out_total{, item="pages"}[R]))', "{{stage}} out"),
+        ),
+    ),
+    Panel(
+        "Time of stages",
+        "Mean time that each stage of a tick took.",
+        "s",
+        (
+            Query(
+                "sum by (stage) (rate(hmd_stage_duration_seconds_sum{}[R])) / "
+                "sum by (stage) (rate(hmd_stage_duration_seconds_count{}[R]))",
+                "{{stage}}",
+            ),
+        ),
+        stack=True,
+    ),
+    Panel(
+        "Time of ticks",
+        "Half of all ticks took no longer than the median, one in a hundred longer than p99.",
+        "s",
+        (
+            Query(
+                "histogram_quantile(0.5, sum by (le) "
+                "(rate(hmd_tick_duration_seconds_bucket{}[R])))",
+                "median",
+            ),
+            Query(
+                "histogram_quantile(0.99, sum by (le) "
+                "(rate(hmd_tick_duration_seconds_bucket{}[R])))",
+                "p99",
+            ),
+            Query("max(hmd_tick_interval_seconds{})", "interval"),
+        ),
+    ),
+    Panel(
+        "Failures of stages",
+        "Share of ticks in which a stage failed; the daemon's log says why.",
+        "percentunit",
+        (
+            Query(
+                "sum by (stage) (rate(hmd_stage_failures_total{}[R])) / ignoring (stage) "
+                "group_left sum(rate(hmd_ticks_total{}[R]))",
+                "{{stage}}",
+            ),
+        ),
+        most=1,
+    ),
+    Panel(
+        "Since the last success",
+        "Time since each stage last ran without failing.",
+        "s",
+        (
+            Query(
+                "time() - min by (stage) (hmd_stage_last_success_timestamp_seconds{})",
+                "{{stage}}",
+            ),
+        ),
+    ),
+]
+
+SAMPLING = [
+    Panel(
+        "Samples",
+        "Samples of targets; dropped are those of other programs or of the kernel.",
+        "suffix: /s",
+        (
+            Query("sum(rate(hmd_samples_total{}[R]))", "taken"),
+            Query("sum(rate(hmd_samples_dropped_total{}[R]))", "dropped"),
+        ),
+    ),
+    Panel(
+        "Losses",
+        "Samples that a full ring lost, as a share; throttling by the kernel; corrupt records.",
+        "none",
+        (
+            Query(
+                "sum(rate(hmd_samples_lost_total{}[R])) / (sum(rate(hmd_samples_lost_total{}[R])) "
+                "+ sum(rate(hmd_samples_total{}[R])) > 0 or vector(1))",
+                "lost share",
+            ),
+            Query("sum(rate(hmd_sampler_throttles_total{}[R]))", "throttles/s"),
+            Query("sum(rate(hmd_sampler_corrupt_records_total{}[R]))", "corrupt/s"),
+        ),
+    ),
+    Panel(
+        "Sampling period",
+        "Accesses that one sample stands for (with DAMON milliseconds), between the bounds that "
+        "the CPU quota may choose from.",
+        "none",
+        (
+            Query("max(hmd_sampler_period{})", "in force"),
+            Query("min(hmd_sampler_period_shortest{})", "shortest"),
+            Query("max(hmd_sampler_period_longest{})", "longest"),
+        ),
+    ),
+]
+
+COST = [
+    Panel(
+        "CPU",
+        "Shares of one CPU. The quota (sample: cpu_quota) holds the sum of both by the period.",
+        "percentunit",
+        (
+            Query("sum(rate(hmd_cpu_seconds_total{}[R]))", "daemon"),
+            Query("sum(rate(hmd_sampler_cpu_seconds_total{}[R]))", "sampler's threads"),
+        ),
+        stack=True,
+    ),
+    Panel(
+        "Memory",
+        "Resident memory of the daemon, and how much of it is the heat table.",
+        "bytes",
+        (
+            Query("sum(hmd_resident_memory_bytes{})", "resident"),
+            Query("sum(hmd_heat_table_bytes{})", "heat table"),
+        ),
+    ),
+    Panel(
+        "Calls and reads",
+        "Calls of move_pages that moved, and reads of the sampler that found something.",
+        "suffix: /s",
+        (
+            Query("sum(rate(hmd_move_calls_total{}[R]))", "move_pages"),
+            Query("sum(rate(hmd_sampler_wakeups_total{}[R]))", "sampler reads"),
+        ),
+    ),
+]
