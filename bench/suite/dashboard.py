@@ -159,7 +159,8 @@ def main(trace: Path, seconds: float) -> None:
         with Prometheus(Path(folder), {"hmd": ADDRESS}) as prometheus:
             begun_s = time.time()
             ticks = run(daemon, begun_s + seconds)
-            draw(prometheus, begun_s + 3, time.time(), RATE_INTERVAL, PICTURE)
+            # The last tick is of another length: the program ended in it.
+            draw(prometheus, begun_s + 3, time.time() - 2 * TICK_S, RATE_INTERVAL, PICTURE)
         server.close()
         state = "its end" if machine.done else f"{100 * machine.row / len(stream):.0f} % of it"
         print(f"{name}: {ticks} ticks to {state}, {machine.program_s:.3f} s of it; {PICTURE}")

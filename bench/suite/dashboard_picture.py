@@ -12,6 +12,7 @@ from hmd.observe.prometheus import Prometheus, Series
 
 COLUMNS, WIDTH_IN, ROW_IN = 24, 22.0, 0.36
 POINTS = 240
+COLOURS = 64
 MARGIN = {"left": 0.45, "right": 0.1, "top": 0.32, "bottom": 0.75}
 """Of a panel, in inches: for ticks, title and legend."""
 SCALES = {
@@ -30,6 +31,7 @@ def draw(
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from PIL import Image
 
     found = panels(rate_interval=rate_interval)
     places = [panel.raw["gridPos"] for panel in found]
@@ -51,6 +53,8 @@ def draw(
             _figure(axes, panel, prometheus, end_s)
     figure.savefig(path, dpi=75)
     plt.close(figure)
+    with Image.open(path) as image:
+        image.quantize(COLOURS).save(path, optimize=True)
 
 
 def _box(place: Mapping[str, int], height: int, kind: str) -> tuple[float, float, float, float]:

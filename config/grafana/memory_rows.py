@@ -150,8 +150,7 @@ MOVES = [
     ),
     Panel(
         "Ping-pong",
-        "Pages that came back within 60 ticks, as a share of all that moved; and calls of "
-        "move_pages.",
+        "Pages that moved back within 10 ticks, as a share of all that moved.",
         "percentunit",
         (
             Query(

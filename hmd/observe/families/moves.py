@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from hmd.observe.aftermath import WINDOW_TICKS
+from hmd.observe.aftermath import RETURN_TICKS, WINDOW_TICKS
 from hmd.observe.family import Values, counter, of
 from hmd.observe.snapshot import Snapshot
 
@@ -94,7 +94,7 @@ FAMILIES: Final = (
     counter(
         "hmd_ping_pong_pages",
         "pages",
-        f"Pages that moved up and down again, or down and up, within {WINDOW_TICKS} ticks.",
+        f"Pages that moved up and down again, or down and up, within {RETURN_TICKS} ticks.",
         of(lambda now: now.savings.returned_pages),
     ),
 )

@@ -10,7 +10,7 @@ from hmd.machine.process import ProcessId
 from hmd.machine.topology import Node, Topology
 from hmd.migrate.outcome import Outcome
 from hmd.migrate.status import Status
-from hmd.observe.aftermath import ROWS_PER_TICK, WINDOW_TICKS, Aftermath
+from hmd.observe.aftermath import RETURN_TICKS, ROWS_PER_TICK, WINDOW_TICKS, Aftermath
 from hmd.observe.tick import Tick
 from hmd.sample.batch import AccessBatch
 
@@ -152,8 +152,17 @@ def test_moves_are_followed_for_a_time(aftermath: Aftermath) -> None:
     assert aftermath.savings.predicted_saved_s == pytest.approx(WINDOW_TICKS * 5 * GAP_S)
     aftermath.add(tick(batch=samples(100)))
     assert aftermath.savings.realised_saved_s == full
-    aftermath.add(tick((100, 1, 1)))
-    assert aftermath.savings.returned_pages == 0
+
+
+def test_pages_that_move_back_later_had_their_time(aftermath: Aftermath) -> None:
+    for wait, returned in ((RETURN_TICKS - 1, 1), (RETURN_TICKS, 1)):
+        aftermath.add(tick((100, 1, 0)))
+        for _ in range(wait):
+            aftermath.add(tick())
+        aftermath.add(tick((100, 1, 1)))
+        assert aftermath.savings.returned_pages == returned
+        for _ in range(RETURN_TICKS):
+            aftermath.add(tick())
 
 
 def test_a_process_that_went_is_not_waited_for(aftermath: Aftermath) -> None:
