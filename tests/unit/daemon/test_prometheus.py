@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hmd.errors import HmdError
+from hmd.errors import HmdError, MissingError
 from hmd.observe.dashboard import DASHBOARD, chosen, panels
 from hmd.observe.metrics import MetricsServer
 from hmd.observe.prometheus import Prometheus, find_tool
@@ -46,11 +46,13 @@ QUERIES = [
 def daemon(module_daemon: Daemon) -> Iterator[Daemon]:
     """A daemon with samples: its target faults pages in for ever."""
     with subprocess.Popen([sys.executable, "-c", FAULTER], stdout=subprocess.PIPE) as faulter:
-        module_daemon.configure(f"[{{name: faulter, pid: {faulter.pid}}}]")
-        module_daemon.start()
-        module_daemon.wait_ready()
-        yield module_daemon
-        faulter.kill()
+        try:
+            module_daemon.configure(f"[{{name: faulter, pid: {faulter.pid}}}]")
+            module_daemon.start()
+            module_daemon.wait_ready()
+            yield module_daemon
+        finally:
+            faulter.kill()
 
 
 @pytest.fixture(scope="module")
@@ -162,6 +164,18 @@ def test_every_alert_is_evaluated(prometheus: Prometheus, name: str) -> None:
 def test_what_is_not_a_query_is_refused(prometheus: Prometheus) -> None:
     with pytest.raises(HmdError, match="parse error"):
         prometheus.ask("rate(hmd_ticks_total)[1m]")
+
+
+def test_a_server_that_does_not_come_up_is_told(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yml"
+    rules.write_text("groups: 7\n")
+    with pytest.raises(HmdError, match="does not come up"), Prometheus(tmp_path, {}, rules):
+        pass
+
+
+def test_a_tool_that_is_not_there_is_told() -> None:
+    with pytest.raises(MissingError, match="make setup unpacks it"):
+        find_tool("prometheus-of-another-name")
 
 
 def test_prometheus_knows_what_the_daemon_says(prometheus: Prometheus, daemon: Daemon) -> None:

@@ -25,7 +25,7 @@ from hmd.observe.prometheus import Prometheus
 MIB = 16
 ADDRESS = "127.0.0.1:9742"
 PATIENCE_S = 400
-INTERVAL_S = 10
+INTERVAL_S = 15
 RATE_INTERVAL = "20m"
 """Longer than all of this takes, so that rates see every scrape."""
 
