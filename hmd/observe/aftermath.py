@@ -15,6 +15,7 @@ the same ticks, so that their ratio tells how well heat foretells.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,8 @@ ROWS_PER_TICK = 256
 
 _PAGE_BITS = 44
 """Page numbers of a user address space: 56 bits of address at most (5-level paging)."""
+_SERIALS = 1 << 63 - _PAGE_BITS
+"""Numbers of processes that fit above a page number; they start anew after half a million."""
 
 Floats = npt.NDArray[np.float64]
 Keys = npt.NDArray[np.int64]
@@ -94,8 +97,10 @@ class Aftermath:
         self._tier = np.zeros(len(self._latency_s), np.int16)
         for tier, nodes in enumerate(topology.tiers):
             self._tier[list(nodes)] = tier
+        self._processes: tuple[ProcessId, ...] = ()
         self._serials: dict[ProcessId, int] = {}
-        self._next_serial = 0
+        self._serial = np.empty(0, np.int64)
+        self._fresh = count()
         self._tick = 0
         self._moved = _Moved.none()
         self._random = np.random.default_rng(0)
@@ -104,7 +109,7 @@ class Aftermath:
         """Take one tick: first what its samples tell of earlier moves, then its own moves."""
         self._tick += 1
         self._number(tick.processes)
-        self._forget(tick.processes)
+        self._expire()
         if len(self._moved.start):
             self._accrue(tick)
         outcome = tick.outcome
@@ -112,32 +117,31 @@ class Aftermath:
             self._follow(tick)
 
     def _number(self, processes: tuple[ProcessId, ...]) -> None:
-        for process in processes:
-            if process not in self._serials:
-                self._serials[process] = self._next_serial
-                self._next_serial += 1
-
-    def _forget(self, processes: tuple[ProcessId, ...]) -> None:
-        """Drop moves that are too old or of processes that have gone."""
-        moved = self._moved
-        if len(self._serials) > len(processes):
-            here = set(processes)
-            self._serials = {p: n for p, n in self._serials.items() if p in here}
-        if not len(moved.start):
+        """Give each process a number of its own, and drop the moves of those that have gone."""
+        if processes == self._processes:
             return
-        present = np.isin(moved.start >> _PAGE_BITS, list(self._serials.values()))
-        kept = present & (moved.tick > self._tick - 1 - WINDOW_TICKS)
+        known = self._serials
+        self._serials = {
+            p: known[p] if p in known else next(self._fresh) % _SERIALS for p in processes
+        }
+        self._processes = processes
+        self._serial = np.fromiter(self._serials.values(), np.int64, len(processes))
+        present = np.isin(self._moved.start >> _PAGE_BITS, self._serial)
+        self._moved = self._moved.take(present)
+
+    def _expire(self) -> None:
+        """Drop the moves whose time is over."""
+        kept = self._moved.tick >= self._tick - WINDOW_TICKS
         if not kept.all():
-            self._moved = moved.take(kept)
+            self._moved = self._moved.take(kept)
 
     def _accrue(self, tick: Tick) -> None:
         """Count what this tick was to save by moves before it, and what its samples say."""
         moved, batch = self._moved, tick.batch
         gain_s = moved.gain_s * moved.weight
         expected = moved.heat * gain_s
-        serial = np.array([self._serials[p] for p in tick.processes], np.int64)
         page = (batch.address // np.uint64(PAGE_BYTES)).astype(np.int64)
-        key = (serial[batch.process] << _PAGE_BITS) + page if len(batch) else page
+        key = (self._serial[batch.process] << _PAGE_BITS) + page if len(batch) else page
         row = _row_of(moved, key)
         accesses = np.bincount(row[row >= 0], batch.period[row >= 0], len(moved.start))
         served = accesses * gain_s
@@ -162,10 +166,10 @@ class Aftermath:
             pages = (old.end[back] - old.start[back]) * old.weight[back]
             self.savings.returned_pages += float(pages.sum())
             old = old.take(again < 0)
-        count = len(new.start)
-        if count > ROWS_PER_TICK:
-            new.weight *= count / ROWS_PER_TICK
-            new = new.take(self._random.choice(count, ROWS_PER_TICK, replace=False))
+        moves = len(new.start)
+        if moves > ROWS_PER_TICK:
+            new.weight *= moves / ROWS_PER_TICK
+            new = new.take(self._random.choice(moves, ROWS_PER_TICK, replace=False))
         self._moved = old.joined(new)
 
     def _moves(self, tick: Tick) -> _Moved:

@@ -15,13 +15,15 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from hmd.errors import HmdError, MissingError
+
+T = TypeVar("T")
 
 UNPACKED = Path(__file__).parents[2] / "build/prometheus/usr/bin"
 
@@ -160,7 +162,7 @@ class Prometheus:
         except OSError:
             return False
 
-    def _wait_for(self, what: Any) -> Any:
+    def _wait_for(self, what: Callable[[], T]) -> T:
         deadline_s = time.monotonic() + self._patience_s
         while time.monotonic() < deadline_s and self._process.poll() is None:
             if answer := what():
