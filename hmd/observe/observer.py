@@ -84,12 +84,15 @@ class Observer:
         self.use(setting, topology, sampler)
 
     def use(self, setting: Setting, topology: Topology, sampler: Sampler) -> None:
-        """Tell of another configuration from now on; sums go on unless the tiers changed."""
+        """Tell of another configuration from now on.
+
+        Sums go on unless the tiers changed; those of targets that are gone are forgotten.
+        """
         self._setting, self._sampler = setting, sampler
         if topology != self._tally.topology:
             self._tally = Tally(topology)
             self._places = None
-        self._tally.know_targets(setting.targets)
+        self._tally.use_targets(setting.targets)
         self.latest = self._snapshot(self._places)
 
     def reloaded(self, error: str | None = None) -> None:

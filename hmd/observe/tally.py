@@ -84,13 +84,31 @@ class Tally:
 
     def know_targets(self, names: Iterable[str]) -> None:
         """Start the sums of these targets at zero, so that their series exist from the first."""
-        for name in names:
-            known = name in self._rows or len(self._rows) < MAX_TARGETS
-            self._rows.setdefault(name if known else OTHER, len(self._rows))
+        self._name_rows(names)
         rows = np.arange(len(self._rows), dtype=np.intp)
         if len(rows) > len(self.targets):
             rows[len(self.targets) :] = -1
             self.targets = self.targets.taken_over(rows)
+
+    def use_targets(self, names: Iterable[str]) -> None:
+        """Know these targets, and those that still have a process; sums of others are forgotten.
+
+        Jobs of a batch system come and go by the thousand.
+        """
+        before, self._rows = self._rows, {}
+        rest = [OTHER] if OTHER in before else []
+        self._name_rows([*names, *self._target_names, *rest])
+        rows = np.array([before.get(name, -1) for name in self._rows], np.intp)
+        self.targets = self.targets.taken_over(rows)
+        self.target_row = self._rows_of(self._target_names)
+
+    def _name_rows(self, names: Iterable[str]) -> None:
+        for name in names:
+            known = name in self._rows or len(self._rows) < MAX_TARGETS
+            self._rows.setdefault(name if known else OTHER, len(self._rows))
+
+    def _rows_of(self, names: Iterable[str]) -> npt.NDArray[np.intp]:
+        return np.array([self._rows.get(n, self._rows.get(OTHER, -1)) for n in names], np.intp)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -126,8 +144,7 @@ class Tally:
             return
         self._target_names = tuple(targets)
         self.know_targets(dict.fromkeys(targets))
-        self.target_row = np.array([self._rows.get(name, -1) for name in targets], np.intp)
-        self.target_row[self.target_row < 0] = self._rows.get(OTHER, -1)
+        self.target_row = self._rows_of(targets)
         rows = {process: row for row, process in enumerate(self.followed)}
         self.followed = tuple(processes)
         self.processes = self.processes.taken_over(

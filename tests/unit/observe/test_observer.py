@@ -138,6 +138,37 @@ def test_a_process_that_went_leaves_its_targets_sums(observer: Observer, tick: T
     assert redis.numbers.promoted_bytes == 512 * PAGE
 
 
+def test_a_target_that_left_the_configuration_is_forgotten_with_its_last_process(
+    observer: Observer, topology: Topology, tick: Tick
+) -> None:
+    """Jobs of a batch system are targets for as long as they run."""
+    observer.observe(tick, places())
+    setting = Setting("/etc/hmd/hmd.yaml", False, 1.0, "histogram", ("job", "batch"))
+    observer.use(setting, topology, QuietSampler())
+    # The process is followed until the next tick says otherwise.
+    names = {t.name: t.process_count for t in observer.latest.targets}
+    assert names == {"job": 0, "batch": 1, "redis": 1}
+    sums = {t.name: t.numbers.accesses for t in observer.latest.targets}
+    assert sums == {"job": (0, 0, 0), "batch": (0, 10, 10), "redis": (30, 10, 0)}
+    one = Places(places().resident_pages[1:], places().heat_pages, 0)
+    gone = replace(
+        tick, processes=(BATCH,), targets=("batch",), batch=batch([0]), node=np.array([3], np.int16)
+    )
+    observer.observe(gone, one)
+    observer.use(setting, topology, QuietSampler())
+    assert [t.name for t in observer.latest.targets] == ["job", "batch"]
+    assert observer.latest.targets[1].numbers.accesses == (0, 20, 10)
+
+
+def test_names_make_room_again(topology: Topology, tick: Tick) -> None:
+    tally = Tally(topology)
+    tally.use_targets(f"t{i}" for i in range(MAX_TARGETS + 5))
+    assert OTHER in tally.names
+    tally.use_targets(["redis"])
+    tally.add(tick)
+    assert tally.names == ("redis", OTHER, "batch")
+
+
 def test_nodes_that_the_topology_lacks_are_no_tier(topology: Topology, tick: Tick) -> None:
     tally = Tally(topology)
     tally.add(replace(tick, node=np.array([1, 7, 300, -3, 0, 3], np.int16)))
