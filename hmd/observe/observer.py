@@ -75,6 +75,7 @@ class Observer:
         """Publish a first snapshot in which everything known from the start is zero."""
         self._proc, self._clock, self._now = proc, clock, now
         self._started_s, self._begun_s = now(), clock()
+        self._begun_cpu_s = time.process_time()
         self._names: dict[ProcessId, str] = {}
         self._reload = ReloadState(True, self._started_s)
         self._tally = Tally(topology)
@@ -159,7 +160,7 @@ class Observer:
             savings=replace(tally.aftermath.savings),
             tick_seconds=tally.tick_seconds.copy(),
             stages={stage: self._stage(stage) for stage in Stage},
-            cpu_s=time.process_time(),
+            cpu_s=time.process_time() - self._begun_cpu_s,
             resident_bytes=own.resident_bytes if own else 0,
             targets=self._targets(resident),
             processes=self._processes(resident),
