@@ -1,4 +1,4 @@
-"""One boot of the emulated machine, shared by all tests of a session.
+"""One boot of the emulated machine, shared by all tests of a session, and one under systemd.
 
 Two nodes of 640 MiB, two CPUs on node 0, none on node 1; room for recorded misses, of which only
 what is recorded takes memory. The guest sees this checkout and its virtual environment; it may
@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +24,8 @@ from hmd.emulate.kernel_cache import guest_environment, warm_kernels
 from hmd.emulate.preset import load
 
 CHECKOUT = Path(__file__).parents[2]
+PROGRAMS = Path(__file__).with_name("programs")
+RULES = CHECKOUT / "config/prometheus/hmd-alerts.yml"
 RECORDING_BYTES = 1 << 30
 
 
@@ -46,6 +50,25 @@ def machine(machine_share: Path) -> Iterator[Machine]:
     warm_kernels()
     with Machine(preset, share=[machine_share], recording_bytes=RECORDING_BYTES) as machine:
         yield machine
+
+
+@pytest.fixture(scope="session")
+def served(machine_share: Path) -> dict[str, Any]:
+    """What programs/daemon.py saw: hmd as a service, where systemd is the first process."""
+    gather = machine_share / "gather"
+    subprocess.run(
+        ["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", gather, PROGRAMS / "gather.c"],
+        check=True,
+    )
+    preset = with_nodes(load("dram-pm"), ["size=640MiB,cpus=0-1", "size=640MiB"])
+    warm_kernels()
+    first = ["/bin/sh", str(PROGRAMS / "systemd_first.sh")]
+    argv = [sys.executable, str(PROGRAMS / "daemon.py"), str(gather), str(RULES)]
+    with Machine(preset, share=[machine_share], first=first) as machine:
+        done = machine.run(argv, cwd=CHECKOUT, timeout=1300)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 class Python:

@@ -6,57 +6,20 @@ and stops it, all in one run; here is what is right.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hmd.emulate.boot import Machine
-from hmd.emulate.flags import with_nodes
-from hmd.emulate.kernel_cache import warm_kernels
-from hmd.emulate.preset import load
-
-PROGRAMS = Path(__file__).with_name("programs")
-CHECKOUT = Path(__file__).parents[2]
 MIB = 1 << 20
 HOT_BYTES = 12 * MIB
 """Three quarters of the program's memory, all of which is hot."""
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(1500)
 
 
-@pytest.fixture(scope="module")
-def systemd_machine(machine_share: Path) -> Iterator[Machine]:
-    """A machine whose first process is systemd, with the journal and no other service."""
-    preset = with_nodes(load("dram-pm"), ["size=640MiB,cpus=0-1", "size=640MiB"])
-    warm_kernels()
-    first = ["/bin/sh", str(PROGRAMS / "systemd_first.sh")]
-    with Machine(preset, share=[machine_share], first=first) as machine:
-        yield machine
-
-
-@pytest.fixture(scope="module")
-def found(systemd_machine: Machine, machine_share: Path) -> dict[str, Any]:
-    machine = systemd_machine
-    gather = machine_share / "gather"
-    subprocess.run(
-        ["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", gather, PROGRAMS / "gather.c"],
-        check=True,
-    )
-    folder = machine_share / "daemon"
-    folder.mkdir()
-    argv = [sys.executable, str(PROGRAMS / "daemon.py"), str(gather), str(folder)]
-    try:
-        done = machine.run(argv, cwd=CHECKOUT, timeout=1100)
-    finally:
-        machine.stop_model()
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
+@pytest.fixture
+def found(served: dict[str, Any]) -> dict[str, Any]:
+    return served
 
 
 def test_what_changes_is_shown(found: dict[str, Any]) -> None:

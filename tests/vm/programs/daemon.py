@@ -1,8 +1,9 @@
 """Run the daemon in the guest under systemd, on another user's program that lies on the slow node.
 
-    daemon.py GATHER FOLDER
+    daemon.py GATHER RULES
 
-One JSON line at the end; what is right is in tests/vm/test_daemon.py.
+A real Prometheus, with the alert rules of a file, scrapes it while pages move. One JSON line at
+the end; what is right is in tests/vm/test_daemon.py and test_prometheus.py.
 """
 
 from __future__ import annotations
@@ -13,20 +14,23 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import scraped
 from prometheus_client.parser import text_string_to_metric_families
 
 from hmd.errors import UnreachableError
 from hmd.machine.emulated import SharedMemory, find_device
 from hmd.observe.client import ask
+from hmd.observe.prometheus import Prometheus
 
 MIB = 16
-METRICS = "http://127.0.0.1:9742/metrics"
+ADDRESS = "127.0.0.1:9742"
 SOCKET = Path("/run/hmd/hmd.sock")
 CONFIG_FILE = Path("/etc/hmd/hmd.yaml")
 SLURM = Path("packaging/slurm")
@@ -121,13 +125,16 @@ def journal() -> list[dict[str, Any]]:
     ]
 
 
+def metrics_text() -> str:
+    with urllib.request.urlopen(f"http://{ADDRESS}/metrics", timeout=60) as answer:
+        return str(answer.read().decode())
+
+
 def metrics() -> dict[str, float]:
-    with urllib.request.urlopen(METRICS, timeout=60) as answer:
-        text = answer.read().decode()
     return {
         sample.name
         + "".join(f" {key}={value}" for key, value in sorted(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(text)
+        for family in text_string_to_metric_families(metrics_text())
         for sample in family.samples
     }
 
@@ -148,7 +155,7 @@ def restarted(found: dict[str, Any]) -> bool:
 
 
 def main() -> None:
-    gather, folder = sys.argv[1], Path(sys.argv[2])
+    gather, rules = sys.argv[1], Path(sys.argv[2])
     device = find_device()
     assert device is not None
     machine = SharedMemory.open(device)
@@ -171,14 +178,27 @@ def main() -> None:
     found["service"] = show("User", "StatusText", "ActiveState", "NRestarts")
     owner = Path(f"/proc/{main_pid()}").stat()
     found["owner"] = owner.st_uid
-    # Memory has two speeds, and misses are sampled, only while modelled time runs; the rest is
-    # many times faster without it.
-    machine.running = True
-    found["promoted"] = when(hot)
-    machine.running = False
-    # Pages are counted by heat every ten seconds (hmd.daemon.service, CENSUS_S).
-    when(lambda s: s["uptime_s"] > found["promoted"]["uptime_s"] + 15)
-    found["metrics"] = metrics()
+    # Not on the share: Prometheus maps its files.
+    server = Prometheus(
+        Path(tempfile.mkdtemp()),
+        {"hmd": ADDRESS},
+        rules,
+        interval_s=scraped.INTERVAL_S,
+        patience_s=scraped.PATIENCE_S,
+    )
+    with server as prometheus:
+        # Memory has two speeds, and misses are sampled, only while modelled time runs; the rest
+        # is many times faster without it.
+        began_s = time.time()
+        machine.running = True
+        found["promoted"] = when(hot)
+        for expr in scraped.DONE:
+            scraped.wait_for(prometheus, expr)
+        machine.running = False
+        # Pages are counted by heat every ten seconds (hmd.daemon.service, CENSUS_S).
+        when(lambda s: s["uptime_s"] > found["promoted"]["uptime_s"] + 15)
+        found["metrics"] = metrics()
+        found["scraped"] = scraped.told(prometheus, began_s) | {"metrics": metrics_text()}
 
     CONFIG_FILE.write_text(CONFIG + "tick: soon\n")
     run("systemctl", "reload", "hmd")
@@ -211,7 +231,6 @@ def main() -> None:
     found["stopped"] = show("ActiveState", "Result", "ExecMainStatus")
     found["socket_left"] = SOCKET.exists()
     found["journal"] = journal()
-    (folder / "journal").write_text(run("journalctl", "-u", "hmd", "--no-pager"))
     print(json.dumps(found))
 
 
