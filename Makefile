@@ -15,6 +15,7 @@ demo: setup ## Show hmd at work on an emulated DRAM+PM machine; table, picture, 
 	@$(PYTHON) -m hmd demo
 
 test: setup lint ## Lint, then run all tests, those in the emulated machine too
+	@setup/browser.sh
 	$(PYTHON) -m pytest
 
 lint: setup ## ruff, mypy --strict, import direction

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hmd.cli.estimate_layouts import add_layouts, asked_layout
 from hmd.errors import Exit, UsageError
@@ -135,18 +135,29 @@ def _positive(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     """Predict, and print."""
-    _refuse(args)
-    from hmd.cli.estimate_model import read_subject
-    from hmd.cli.estimate_tables import as_json, show
+    from hmd.cli.estimate_tables import show
     from hmd.cli.output import print_json
 
-    subject = read_subject(args)
-    answer = _swept(args, subject) if args.sweep else _priced(args, subject)
     if args.json:
-        print_json(as_json(args.model, subject, answer))
+        print_json(answer_document(args))
     else:
-        show(subject, answer)
+        show(*_answer(args))
     return Exit.OK
+
+
+def answer_document(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what ``--json`` prints for these arguments; raises HmdError as the command does."""
+    from hmd.cli.estimate_tables import as_json
+
+    return as_json(args.model, *_answer(args))
+
+
+def _answer(args: argparse.Namespace) -> tuple[Subject, Answer]:
+    _refuse(args)
+    from hmd.cli.estimate_model import read_subject
+
+    subject = read_subject(args)
+    return subject, _swept(args, subject) if args.sweep else _priced(args, subject)
 
 
 def _refuse(args: argparse.Namespace) -> None:

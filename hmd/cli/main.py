@@ -19,7 +19,13 @@ from hmd import __version__
 from hmd.errors import Exit, HmdError
 
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("The daemon", ("run", "status", "top", "heatmap", "config", "policy", "enable", "disable")),
+    (
+        "The daemon",
+        (
+            *("run", "status", "top", "heatmap", "dashboard"),
+            *("config", "policy", "enable", "disable"),
+        ),
+    ),
     ("Traces", ("record", "trace", "estimate", "simulate", "tune")),
     ("The machine", ("topology", "doctor", "migrate")),
     ("The emulated machine", ("emulate", "demo")),

@@ -13,17 +13,20 @@ from hmd.errors import UnreachableError
 MAX_ANSWER_BYTES = 64 * 2**20
 
 
-def ask(path: Path, command: str, timeout_s: float = 5.0) -> dict[str, Any]:
-    """Return the daemon's answer to a command.
+def ask(
+    path: Path, command: str, timeout_s: float = 5.0, most_bytes: int = MAX_ANSWER_BYTES
+) -> dict[str, Any]:
+    """Return the daemon's answer to a command, which has ``timeout_s`` in all to arrive.
 
     Raises ``UnreachableError`` with one line that says what to do where none comes.
     """
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
+            deadline_s = time.monotonic() + timeout_s
             s.settimeout(timeout_s)
-            _connect(s, path, timeout_s)
+            _connect(s, path, deadline_s)
             s.sendall(json.dumps({"command": command}).encode() + b"\n")
-            answer = _line(s)
+            answer = _line(s, deadline_s, most_bytes)
     except (FileNotFoundError, ConnectionRefusedError):
         raise UnreachableError(
             f"no daemon answers on {path}: start one (hmd run --config FILE, or systemctl start "
@@ -37,16 +40,15 @@ def ask(path: Path, command: str, timeout_s: float = 5.0) -> dict[str, Any]:
         ) from None
     try:
         document = json.loads(answer)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise UnreachableError(f"{path} answers, but not as hmd does") from None
     if not isinstance(document, dict) or "error" in document:
         raise UnreachableError(f"the daemon on {path} refuses {command!r}: is it another version?")
     return document
 
 
-def _connect(s: socket.socket, path: Path, timeout_s: float) -> None:
+def _connect(s: socket.socket, path: Path, deadline_s: float) -> None:
     """Connect, waiting while the queue is full: a Unix socket does not wait itself (unix(7))."""
-    deadline_s = time.monotonic() + timeout_s
     while True:
         try:
             return s.connect(str(path))
@@ -56,12 +58,16 @@ def _connect(s: socket.socket, path: Path, timeout_s: float) -> None:
             time.sleep(0.01)
 
 
-def _line(s: socket.socket) -> bytes:
+def _line(s: socket.socket, deadline_s: float, most_bytes: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     while part := s.recv(1 << 16):
         parts.append(part)
         size += len(part)
-        if size > MAX_ANSWER_BYTES:
+        if size > most_bytes:
             raise OSError("the answer has no end")
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("timed out")
+        s.settimeout(left_s)
     return b"".join(parts)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
-from hmd.observe.snapshot import Numbers, Snapshot
+from hmd.observe.snapshot import HEAT_LOG2, Numbers, Snapshot
 
 
 def status_document(now: Snapshot) -> dict[str, Any]:
@@ -36,7 +37,13 @@ def status_document(now: Snapshot) -> dict[str, Any]:
             "throttled": now.sampler.stats.throttled,
         },
         "tiers": [list(nodes) for nodes in now.tiers],
+        "tier_bytes": [
+            sum(node.total_bytes for node in now.nodes if node.tier == tier)
+            for tier in range(len(now.tiers))
+        ],
+        "heat": {"first_log2": HEAT_LOG2[0], "pages": [list(row) for row in now.heat_pages]},
         "moves": _moves(now),
+        "rounds": [asdict(each) for each in now.rounds],
         "targets": [
             {"name": t.name, "process_count": t.process_count, **_numbers(t.numbers)}
             for t in now.targets

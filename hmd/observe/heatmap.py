@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -44,12 +43,21 @@ class Outline:
     pages: npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Moment:
-    """All outlines of one tick."""
+    """All outlines of one tick; as JSON alone once somebody has asked for them."""
 
     now_s: float
     outlines: tuple[Outline, ...]
+    text: str = ""
+
+    def as_json(self) -> str:
+        """Return the moment as JSON: made once, however often it is asked for."""
+        if not self.text:
+            processes = ",".join(map(_json, self.outlines))
+            self.text = f'{{"now_s":{round(self.now_s, 3)},"processes":[{processes}]}}'
+            self.outlines = ()
+        return self.text
 
 
 class HeatMap:
@@ -92,11 +100,8 @@ class HeatMap:
 
     def answer(self) -> bytes:
         """Return the moments as JSON, oldest first."""
-        moments = tuple(self._moments)
-        return json.dumps(
-            {"tiers": self._tiers, "moments": [_moment(m) for m in moments]},
-            separators=(",", ":"),
-        ).encode()
+        moments = ",".join(moment.as_json() for moment in tuple(self._moments))
+        return f'{{"tiers":{self._tiers},"moments":[{moments}]}}'.encode()
 
     def _outline(self, heat: HeatTable, slot: int, target: str) -> Outline:
         columns, used = heat.chunks.columns, heat.chunks.used
@@ -116,18 +121,17 @@ class HeatMap:
         )
 
 
-def _moment(moment: Moment) -> dict[str, Any]:
-    return {
-        "now_s": round(moment.now_s, 3),
-        "processes": [
-            {
-                "pid": outline.process.pid,
-                "start_ticks": outline.process.start_ticks,
-                "target": outline.target,
-                "chunk": (outline.address // np.uint64(CHUNK_BYTES)).tolist(),
-                "heat": [float(f"{value:.3g}") for value in outline.heat.tolist()],
-                "pages": outline.pages.tolist(),
-            }
-            for outline in moment.outlines
-        ],
+def _json(outline: Outline) -> str:
+    """Return an outline as JSON, column by column: no dictionary of millions of numbers."""
+    columns = {
+        "chunk": str((outline.address // np.uint64(CHUNK_BYTES)).tolist()),
+        "heat": f"[{','.join(map('{:.3g}'.format, outline.heat.tolist()))}]",
+        "pages": str(outline.pages.tolist()),
     }
+    head = {
+        "pid": outline.process.pid,
+        "start_ticks": outline.process.start_ticks,
+        "target": outline.target,
+    }
+    rows = "".join(f',"{name}":{cells}' for name, cells in columns.items()).replace(" ", "")
+    return json.dumps(head, separators=(",", ":"))[:-1] + rows + "}"

@@ -16,6 +16,7 @@ from hmd import __version__
 from hmd.machine.process import PROC, ProcessId, read_stat
 from hmd.machine.topology import Topology
 from hmd.observe.document import status_document
+from hmd.observe.rounds import Rounds
 from hmd.observe.snapshot import (
     NodeNumbers,
     Numbers,
@@ -79,6 +80,7 @@ class Observer:
         self._names: dict[ProcessId, str] = {}
         self._reload = ReloadState(True, self._started_s)
         self._tally = Tally(topology)
+        self._rounds = Rounds()
         self._ticked_s = self._started_s
         self._succeeded_s = dict.fromkeys(Stage, self._started_s)
         self._places: Places | None = None
@@ -92,6 +94,7 @@ class Observer:
         self._setting, self._sampler = setting, sampler
         if topology != self._tally.topology:
             self._tally = Tally(topology)
+            self._rounds = Rounds()
             self._places = None
         self._tally.use_targets(setting.targets)
         self.latest = self._snapshot(self._places)
@@ -114,6 +117,7 @@ class Observer:
         self._ticked_s = self._now()
         for stage in tick.stage_s.keys() - tick.failed:
             self._succeeded_s[stage] = self._ticked_s
+        self._rounds.add(tick, tally, self._clock() - self._begun_s)
         self._places = places
         self.latest = self._snapshot(places)
         return self.latest
@@ -164,6 +168,7 @@ class Observer:
             resident_bytes=own.resident_bytes if own else 0,
             targets=self._targets(resident),
             processes=self._processes(resident),
+            rounds=self._rounds.latest(),
         )
 
     def _source(self) -> SamplerNumbers:

@@ -41,7 +41,7 @@ def pids(document: Mapping[str, Any]) -> list[int]:
     return sorted(found)
 
 
-def grid(document: Mapping[str, Any], pid: int) -> Grid:
+def grid(document: Mapping[str, Any], pid: int, most_rows: int = MAX_ROWS) -> Grid:
     """Return a process's part of a heat map; ``TargetError`` where it has none."""
     moments = [
         (moment["now_s"], process)
@@ -53,7 +53,7 @@ def grid(document: Mapping[str, Any], pid: int) -> Grid:
         known = ", ".join(map(str, pids(document))) or "none yet"
         raise TargetError(f"the daemon has no heat map of pid {pid}; it has of: {known}")
     chunks = np.unique(np.concatenate([np.asarray(p["chunk"], np.uint64) for _, p in moments]))
-    step = -(-len(chunks) // MAX_ROWS)
+    step = -(-len(chunks) // most_rows)
     rows = chunks[::step]
     heat = np.full((len(rows), len(moments)), np.nan)
     fast = np.full_like(heat, np.nan)

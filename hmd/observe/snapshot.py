@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from hmd.machine.process import ProcessId
 from hmd.observe.aftermath import Savings
+from hmd.observe.rounds import Round
 from hmd.observe.tally import Durations
 from hmd.observe.tick import Stage
 from hmd.sample.sampler import SamplerStats
@@ -108,6 +109,7 @@ class Snapshot:
     ``tiers`` are node ids, fastest first; ``moved_bytes`` is by (from node, to node),
     ``planned`` pages by direction, ``pages_by_status`` what became of them, ``heat_pages`` pages by
     tier and by the bins of ``HEAT_LOG2``; ``paged_out_bytes`` left memory altogether.
+    ``rounds`` are the last ones that planned something.
     """
 
     version: str
@@ -139,6 +141,7 @@ class Snapshot:
     resident_bytes: int
     targets: tuple[TargetNumbers, ...] = ()
     processes: tuple[ProcessNumbers, ...] = ()
+    rounds: tuple[Round, ...] = ()
 
     def tier_of(self, node: int) -> int:
         """Return the tier of a node, -1 where it has none."""

@@ -1,0 +1,1 @@
+"""A page that shows, live, what the daemon does: a client of its status socket."""

@@ -1,0 +1,120 @@
+"""The last minutes of what the daemon told: shares, rates and rounds over time.
+
+Takes checked status answers, keeps ``POINTS`` points and ``ROUNDS`` rounds at most, however long
+it runs and however many targets there are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from hmd.dashboard.answers import Round, Status
+
+POINTS: Final = 300
+ROUNDS: Final = 60
+LINES: Final = 6
+"""Targets whose share is drawn: the largest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One look: shares are of accesses since the point before, None where there were none.
+
+    ``at_s`` is Unix time; rates are bytes a second since the point before, None after a gap.
+    """
+
+    at_s: float
+    fast_share: float | None
+    promoted_bytes_per_s: float | None
+    demoted_bytes_per_s: float | None
+    by_target: dict[str, float | None]
+
+
+class History:
+    """Points at least ``window_s / POINTS`` apart, and the last rounds of moves."""
+
+    def __init__(self, window_s: float) -> None:
+        """Remember nothing yet."""
+        self.spacing_s = window_s / POINTS
+        self._window_s = window_s
+        self._points: deque[Point] = deque(maxlen=POINTS)
+        self._rounds: deque[tuple[float, Round]] = deque(maxlen=ROUNDS)
+        self._last: Status | None = None
+        self._noted: tuple[float, int] = (0.0, 0)
+
+    def take(self, status: Status) -> None:
+        """Take note of an answer, if a tick has ended since the last."""
+        self._take_rounds(status)
+        last = self._last
+        if last is not None and status.at_s < last.at_s:
+            self._points.clear()  # the clock was set back
+            last = None
+        if last is not None and status.at_s - last.at_s < max(self.spacing_s, 1e-9):
+            return
+        while self._points and status.at_s - self._points[0].at_s > self._window_s:
+            self._points.popleft()
+        self._points.append(_point(last, status))
+        self._last = status
+
+    def series(self) -> dict[str, Any]:
+        """Return columns of shape ``(points,)``, oldest first, and a column a target."""
+        points = list(self._points)
+        return {
+            "at_s": [round(p.at_s, 3) for p in points],
+            "fast_share": [_short(p.fast_share) for p in points],
+            "promoted_bytes_per_s": [_short(p.promoted_bytes_per_s) for p in points],
+            "demoted_bytes_per_s": [_short(p.demoted_bytes_per_s) for p in points],
+            "targets": [
+                {"name": name, "fast_share": [_short(p.by_target.get(name)) for p in points]}
+                for name in self._largest()
+            ],
+        }
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """Return the last rounds of moves, newest first; ``at_s`` is Unix time."""
+        return [{"at_s": at_s, **told.model_dump()} for at_s, told in reversed(self._rounds)]
+
+    def _take_rounds(self, status: Status) -> None:
+        for told in status.rounds:
+            if (status.started_s, told.tick) > self._noted:
+                self._noted = status.started_s, told.tick
+                self._rounds.append((round(status.started_s + told.uptime_s, 3), told))
+
+    def _largest(self) -> list[str]:
+        if self._last is None:
+            return []
+        ordered = sorted(self._last.targets, key=lambda t: -sum(t.resident_bytes))
+        return [target.name for target in ordered[:LINES]]
+
+
+def _point(before: Status | None, now: Status) -> Point:
+    shares = {target.name: target.fast_share for target in now.targets}
+    seconds = now.at_s - before.at_s if before is not None else 0.0
+    # Another daemon, or one whose tiers have changed, has begun to count anew.
+    anew = before is None or (before.pid, before.started_s) != (now.pid, now.started_s)
+    if before is None or anew or now.ticks < before.ticks or seconds <= 0:
+        return Point(now.at_s, None, None, None, shares)
+    up = now.moves.promoted_bytes - before.moves.promoted_bytes
+    down = now.moves.demoted_bytes - before.moves.demoted_bytes
+    served = [b - a for a, b in zip(_accesses(before), _accesses(now), strict=False)]
+    known = sum(served[:-1])
+    return Point(
+        now.at_s,
+        min(max(served[0] / known, 0.0), 1.0) if known > 0 else None,
+        max(up, 0) / seconds,
+        max(down, 0) / seconds,
+        shares,
+    )
+
+
+def _accesses(status: Status) -> list[float]:
+    """Return accesses by tier of all targets, last those of no known place."""
+    columns: Iterable[tuple[float, ...]] = zip(*(t.accesses for t in status.targets), strict=True)
+    return [sum(column) for column in columns] or [0.0] * (len(status.tiers) + 1)
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")

@@ -1,0 +1,248 @@
+"""A daemon's own stages over memory and programs made by hand, in virtual time.
+
+Heat, sweep, policy, mover, observer and heat map are the daemon's; what the kernel would answer
+comes from arrays. So a page with minutes of history, moves both ways and failures is made in a
+second, and is the same each time.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.decide import registry
+from hmd.decide.plan import MachineView
+from hmd.heat.residency import Sweep
+from hmd.heat.settings import HeatSettings
+from hmd.heat.table import HeatTable
+from hmd.machine.mappings import Access, MappingKind, Mappings
+from hmd.machine.pages import MoveFlags
+from hmd.machine.process import ProcessId, ProcessStat
+from hmd.machine.topology import Node, NodeMemory, Topology
+from hmd.migrate import STUCK, Mover, MoverSettings
+from hmd.observe.heatmap import HeatMap
+from hmd.observe.observer import Observer, Places, Setting
+from hmd.observe.places import heat_pages, resident_pages, sample_nodes
+from hmd.observe.tick import Stage, Tick
+from hmd.sample.batch import AccessBatch
+from hmd.sample.sampler import SamplerStats
+
+FAST, SLOW = 0, 2
+PAGE = 4096
+MIB_PAGES = 256
+FAST_BYTES, SLOW_BYTES = 144 << 20, 1 << 30
+STARTED_S = 1_700_000_000.0
+PINNED_EVERY = 97
+"""Of the pages of ``sqlite`` one in so many cannot be moved (EBUSY)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program of ``mib`` MiB, with so many samples a tick; its hot set may wander."""
+
+    process: ProcessId
+    name: str
+    target: str
+    mib: int
+    samples: int
+    hot_share: float
+    drifts: bool = False
+
+    @property
+    def base(self) -> int:
+        """Where its memory begins."""
+        return 0x7F00_0000_0000 + self.process.pid * (1 << 30)
+
+    def pages(self, tick: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+        """Pages of this tick's samples: nine in ten in the hot set."""
+        count, hot = self.mib * MIB_PAGES, round(self.mib * MIB_PAGES * self.hot_share)
+        first = (tick // 60 * 2 * hot if self.drifts else count // 3) % count
+        page = (first + (rng.random(self.samples) ** 2 * hot).astype(np.int64)) % count
+        return np.where(rng.random(self.samples) < 0.9, page, rng.integers(0, count, self.samples))
+
+
+PROGRAMS = (
+    Program(ProcessId(2101, 11), "redis-server", "redis", 128, 3000, 0.2, drifts=True),
+    Program(ProcessId(2340, 12), "sqlite3", "sqlite", 96, 1500, 0.5),
+    Program(ProcessId(2391, 13), "python3", "batch", 160, 500, 1.0),
+)
+
+
+class Sampler:
+    """The numbers of a sampler, which the observer reads; samples come from ``Machine``."""
+
+    name, detail, period = "pmu", "loads", 1009
+    ladder, pair_period, outside_cpu_s = (1009,), None, 0.0
+
+    def __init__(self) -> None:
+        self.stats = SamplerStats()
+
+    def set_period(self, period: int) -> int:
+        return period
+
+    def track(self, processes: object) -> None: ...
+
+    def read(self) -> AccessBatch:
+        return AccessBatch.empty()
+
+    def close(self) -> None: ...
+
+
+class Memory:
+    """Where pages lie: what the sweep and the mover ask of the kernel."""
+
+    def __init__(self) -> None:
+        self.node = {p.process.pid: np.full(p.mib * MIB_PAGES, SLOW, np.int16) for p in PROGRAMS}
+        # First touch: the program that came first has the fast node to itself.
+        self.node[PROGRAMS[2].process.pid][: FAST_BYTES // PAGE - 4096] = FAST
+        self.program = {p.process.pid: p for p in PROGRAMS}
+
+    def stat(self, pid: int) -> ProcessStat | None:
+        program = self.program[pid]
+        name = program.name.encode()
+        return ProcessStat(pid, program.process.start_ticks, 1, name, b"R", 0, 0, 0)
+
+    def mappings(self, pid: int) -> Mappings:
+        base, size = self.program[pid].base, len(self.node[pid]) * PAGE
+        return Mappings(
+            np.array([base], np.uint64),
+            np.array([base + size], np.uint64),
+            np.array([MappingKind.ANON], np.uint8),
+            np.array([Access.READ | Access.WRITE], np.uint8),
+            np.zeros(1, np.bool_),
+            np.zeros(1, np.bool_),
+            np.zeros(1, np.int64),
+            ("",),
+        )
+
+    def huge_pages(self, pid: int, mappings: Mappings) -> npt.NDArray[np.uint64]:
+        del pid, mappings
+        return np.empty(0, np.uint64)
+
+    def nodes(self, pid: int, addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.int16]:
+        page = self._page(pid, addresses)
+        here = (page >= 0) & (page < len(self.node[pid]))
+        found = self.node[pid][np.where(here, page, 0)]
+        return np.where(here, found, -errno.ENOENT).astype(np.int16)
+
+    query_nodes = nodes
+
+    def move_pages(
+        self,
+        pid: int,
+        addresses: npt.NDArray[np.uint64],
+        nodes: npt.NDArray[np.int32],
+        flags: MoveFlags,
+        /,
+    ) -> tuple[int, npt.NDArray[np.int32]]:
+        del flags
+        page, target = self._page(pid, addresses), int(nodes[0])
+        status = nodes.astype(np.int32)
+        pinned = (page % PINNED_EVERY == 0) & (self.program[pid].name == "sqlite3")
+        status[pinned] = -errno.EBUSY
+        room = np.cumsum(~pinned) <= self.free_bytes(target) // PAGE
+        status[~pinned & ~room] = -errno.ENOMEM
+        self.node[pid][page[~pinned & room]] = target
+        return 0, status
+
+    def free_bytes(self, node: int) -> int:
+        taken = sum(int(np.count_nonzero(column == node)) for column in self.node.values())
+        return {FAST: FAST_BYTES, SLOW: SLOW_BYTES}[node] - taken * PAGE
+
+    def _page(self, pid: int, addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        return (addresses.astype(np.int64) - self.program[pid].base) // PAGE
+
+
+class Machine:
+    """The daemon; ``tick`` does what :func:`hmd.daemon.tick.run_tick` does, a second later."""
+
+    def __init__(self, policy: str = "histogram", dry_run: bool = False) -> None:
+        self.now_s = 100.0
+        self.topology = Topology(
+            (
+                Node(FAST, (0, 1), FAST_BYTES, (10, 20), tier=0),
+                Node(SLOW, (), SLOW_BYTES, (20, 10), tier=1),
+            )
+        )
+        self.memory, self.sampler = Memory(), Sampler()
+        self.heat = HeatTable(HeatSettings(), self.topology.latency_ns)
+        self.heat.track([p.process for p in PROGRAMS])
+        self._sweep = Sweep(spaces=self.memory, clock=lambda: 0.0)
+        self._policy = registry.make(policy)
+        self._mover = Mover(
+            MoverSettings(rate_bytes_per_s=8 << 20, burst_s=2, dry_run=dry_run),
+            lambda: self.now_s,
+            self.memory,
+            stat=self.memory.stat,
+            page_filter=lambda _, addresses: np.ones(len(addresses), np.bool_),
+        )
+        self.observer = Observer(
+            Setting("/etc/hmd/hmd.yaml", dry_run, 1.0, policy, tuple(p.target for p in PROGRAMS)),
+            self.topology,
+            self.sampler,
+            clock=lambda: self.now_s,
+            now=lambda: STARTED_S,
+        )
+        self.observer._names = {p.process: p.name for p in PROGRAMS}
+        self.heat_map = HeatMap(self.topology)
+        self._rng = np.random.default_rng(5)
+
+    def tick(self) -> Tick:
+        """Let a second pass."""
+        self.now_s += 1.0
+        batch = self._batch()
+        self.sampler.stats.samples += len(batch)
+        self.heat.update(batch)
+        self._sweep.step(self.heat)
+        node = sample_nodes(self.heat, batch)
+        memory = tuple(
+            NodeMemory(n.id, n.total_bytes, self.memory.free_bytes(n.id))
+            for n in self.topology.nodes
+        )
+        budget = self._mover.budget_bytes(self.now_s)
+        view = MachineView(self.topology, memory, self.now_s, 1.0, budget)
+        plan = self._policy.plan(self.heat, view)
+        outcome = self._mover.apply(plan, self.now_s) if len(plan) else None
+        if outcome is not None:
+            self.heat.settle(plan, outcome.node, np.isin(outcome.status, STUCK))
+        targets = tuple(p.target for p in PROGRAMS)
+        tick = Tick(
+            self.now_s,
+            self.heat.processes,
+            targets,
+            batch,
+            node,
+            plan,
+            outcome,
+            stage_s={Stage.SAMPLE: 0.001},
+        )
+        self.observer.observe(
+            tick,
+            Places(
+                resident_pages(self.heat, self.topology), heat_pages(self.heat, self.topology), 0
+            ),
+        )
+        self.heat_map.record(tick, self.heat)
+        return tick
+
+    def _batch(self) -> AccessBatch:
+        tick = int(self.now_s)
+        pages = [p.pages(tick, self._rng) for p in PROGRAMS]
+        process = np.repeat(np.arange(len(PROGRAMS)), [len(p) for p in pages]).astype(np.int32)
+        address = np.concatenate(
+            [p.base + page * PAGE for p, page in zip(PROGRAMS, pages, strict=True)]
+        ).astype(np.uint64)
+        n = len(process)
+        return AccessBatch(
+            process,
+            address,
+            np.zeros(n, np.uint8),
+            np.zeros(n, np.uint16),
+            np.zeros(n, np.uint32),
+            np.zeros(n, np.uint64),
+            np.zeros(n, np.uint32),
+            np.full(n, self.sampler.period, np.uint32),
+        )
