@@ -16,7 +16,10 @@ FAMILIES: Final = (
         of(lambda now: now.started_s),
     ),
     counter(
-        "hmd_cpu_seconds", "seconds", "CPU time that the daemon used since it was ready.", of(lambda now: now.cpu_s)
+        "hmd_cpu_seconds",
+        "seconds",
+        "CPU time that the daemon used since it was ready.",
+        of(lambda now: now.cpu_s),
     ),
     gauge(
         "hmd_resident_memory_bytes",
