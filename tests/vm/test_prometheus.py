@@ -45,14 +45,15 @@ def test_what_migrates_goes_through_the_stages(found: dict[str, Any]) -> None:
     assert stages["migrate in"] >= stages["migrate out"] >= HOT_PAGES
 
 
-def test_moves_save_what_was_predicted_by_and_large(found: dict[str, Any]) -> None:
+def test_moves_save_what_was_predicted_or_more(found: dict[str, Any]) -> None:
     answers = found["answers"]
     (predicted,) = answers["Decisions and moves: Predicted and realised: predicted saving"]
     (realised,) = answers["Decisions and moves: Predicted and realised: realised saving"]
     assert predicted is not None
     assert realised is not None
-    # All of the program stays hot, so that only the first guesses of heat are off.
-    assert predicted / 4 < realised < predicted * 4
+    # All of the program stays hot. Moves are decided by the first tick with samples, of which
+    # modelled time covers but a part, so that heat is underrated.
+    assert realised > predicted / 2 > 0
 
 
 def test_no_scrape_fails_while_pages_move(found: dict[str, Any]) -> None:
