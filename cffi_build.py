@@ -1,15 +1,20 @@
-"""Build of hmd's two native modules, as an in-tree PEP 517 backend around setuptools.
+"""Build of hmd's two native modules and its documents: an in-tree PEP 517 backend.
+
+It wraps that of setuptools.
 
 ``hmd._native``          libnuma, move_pages, perf_event_open and the ring drain (hmd/native/*.c)
 ``hmd.emulate._timing``  the timing model of the emulated machine (hmd/emulate/timing/*.c)
 
 Each is made by cffi in API mode from a declarations file (``*.cdef``) and the C sources beside
 it, as one translation unit with the limited C API, so that one wheel serves CPython 3.11 on.
-``python cffi_build.py`` only writes the C files.
+``python cffi_build.py`` only writes the C files. A wheel has manual pages and completions too,
+written by packaging/pages.
 """
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 from hashlib import sha256
 from pathlib import Path
@@ -49,9 +54,18 @@ def write_sources() -> None:
         ffi.emit_c_code(str(target))
 
 
+def write_documents() -> None:
+    """Write manual pages and completions to where pyproject.toml takes them from."""
+    share = ROOT / "build/share"
+    shutil.rmtree(share, ignore_errors=True)
+    generator = ROOT / "packaging/pages/generate.py"
+    subprocess.run([sys.executable, str(generator), str(share)], check=True)
+
+
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):  # type: ignore[no-untyped-def]
     """PEP 517 build_wheel."""
     write_sources()
+    write_documents()
     return _setuptools.build_wheel(wheel_directory, config_settings, metadata_directory)
 
 

@@ -97,7 +97,7 @@ make_environment() {
 
 build_native() {
 	local wanted stamp=$STAMPS/native
-	wanted=$(cat pyproject.toml cffi_build.py hmd/native/*.[ch]* hmd/emulate/timing/*.[ch]* | sha256sum | cut -d ' ' -f 1)
+	wanted=$(cat pyproject.toml cffi_build.py setup/backend.py hmd/native/*.[ch]* hmd/emulate/timing/*.[ch]* | sha256sum | cut -d ' ' -f 1)
 	[ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && ls hmd/_native*.so >/dev/null 2>&1 && return
 	say "building the native modules"
 	rm -f "$stamp"

@@ -1,0 +1,25 @@
+"""The PEP 517 backend that pyproject.toml names: the checkout's cffi_build.py.
+
+It is here because build frontends look in the backend's folder first for every import. In the
+checkout's root they would find the folder ``packaging`` where setuptools means the library.
+"""
+
+from __future__ import annotations
+
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+_spec = spec_from_file_location("cffi_build", Path(__file__).parents[1] / "cffi_build.py")
+assert _spec is not None
+assert _spec.loader is not None
+_backend = module_from_spec(_spec)
+_spec.loader.exec_module(_backend)
+
+build_editable = _backend.build_editable
+build_sdist = _backend.build_sdist
+build_wheel = _backend.build_wheel
+get_requires_for_build_editable = _backend.get_requires_for_build_editable
+get_requires_for_build_sdist = _backend.get_requires_for_build_sdist
+get_requires_for_build_wheel = _backend.get_requires_for_build_wheel
+prepare_metadata_for_build_editable = _backend.prepare_metadata_for_build_editable
+prepare_metadata_for_build_wheel = _backend.prepare_metadata_for_build_wheel
