@@ -59,12 +59,15 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plan, show, ask, carry out."""
-    from hmd.install.plan import plan_enable
+    from hmd.install.plan import PACKAGED_HMD, plan_enable
     from hmd.install.shipped import shipped_folder
 
     command = Path(sys.executable).with_name("hmd")
     if not command.is_file():
         raise MissingError(f"there is no {command}: install hmd with pip or as a package")
+    # A package's command is a link into an environment of its own (packaging/debian).
+    if PACKAGED_HMD.resolve() == command.resolve():
+        command = PACKAGED_HMD
     plan = plan_enable(
         shipped_folder(),
         command,

@@ -22,7 +22,7 @@ TMPFILES = Path("/etc/tmpfiles.d/hmd.conf")
 CONFIG = SYSTEM_FILE
 
 PACKAGED_UNITS = (Path("/usr/lib/systemd/system"), Path("/lib/systemd/system"))
-_PACKAGED_HMD = Path("/usr/bin/hmd")
+PACKAGED_HMD = Path("/usr/bin/hmd")
 _HOMES = ("home", "root")
 
 
@@ -83,7 +83,7 @@ def plan_enable(folder: Path, hmd: Path, sampler: str, *, start: bool, root: Pat
     the machine's root directory. With ``start`` the service is started too, or started again.
     """
     wanted: list[tuple[Path, str | None]] = [(CONFIG, _config(folder, root))]
-    packaged = hmd == _PACKAGED_HMD and any(
+    packaged = hmd == PACKAGED_HMD and any(
         (root / path.relative_to("/") / UNIT_NAME).is_file() for path in PACKAGED_UNITS
     )
     if not packaged:
@@ -129,7 +129,7 @@ def _config(folder: Path, root: Path) -> str:
 
 def _unit(text: str, hmd: Path) -> str:
     """Return the unit with the path of ``hmd``, which must not be hidden from it."""
-    text = text.replace(str(_PACKAGED_HMD), str(hmd))
+    text = text.replace(str(PACKAGED_HMD), str(hmd))
     if hmd.parts[1] in _HOMES:
         text = text.replace("ProtectHome=yes", f"# {hmd} is there.\nProtectHome=read-only")
     return text

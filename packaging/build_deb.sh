@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Builds build/deb/hmd_VERSION_amd64.deb from this checkout: a wheel of hmd, the wheels of its
+# libraries in the versions of setup/requirements.lock, and of these a package by debhelper
+# (packaging/debian). Wants what setup/setup.sh and setup/debian.sh install. Fails in one line.
+#
+#   packaging/build_deb.sh [OUTPUT-FOLDER]      (build/deb)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. setup/apt.sh
+
+PYTHON=$PWD/.venv/bin/python
+OUTPUT=${1:-build/deb}
+WHEELS=build/wheels
+WORK=build/deb-work
+mkdir -p build/setup "$OUTPUT"
+OUTPUT=$(realpath "$OUTPUT")
+
+build_wheel() {
+	rm -rf "$WORK" && mkdir -p "$WORK/dist"
+	quietly deb-wheel "could not build the wheel" \
+		"$PYTHON" -m build --no-isolation --outdir "$WORK/dist" .
+	version=$(basename "$WORK"/dist/hmd-*.tar.gz .tar.gz)
+	version=${version#hmd-}
+}
+
+fetch_libraries() { # anew where the locked versions have changed
+	"$PYTHON" packaging/runtime_requirements.py setup/requirements.lock >"$WORK/requirements.txt"
+	cmp -s "$WORK/requirements.txt" "$WHEELS/requirements.txt" && return
+	say "fetching the libraries that hmd runs with"
+	rm -rf "$WHEELS" && mkdir -p "$WHEELS"
+	quietly deb-libraries "could not fetch the locked libraries: is there a network?" \
+		"$PYTHON" -m pip download --disable-pip-version-check --require-hashes --no-deps \
+		--only-binary :all: -d "$WHEELS" -r "$WORK/requirements.txt"
+	cp "$WORK/requirements.txt" "$WHEELS/"
+}
+
+lay_out_source() {
+	tar -xf "$WORK/dist/hmd-$version.tar.gz" -C "$WORK"
+	source=$WORK/hmd-$version
+	mv "$source/packaging/debian" "$source/debian"
+	mkdir "$source/wheels"
+	cp "$WHEELS"/*.whl "$WORK"/dist/*.whl "$source/wheels/"
+	sed "s/@VERSION@/$version/; s/@DATE@/$(date -R -u -d "@$SOURCE_DATE_EPOCH")/" \
+		"$source/debian/changelog.in" >"$source/debian/changelog"
+}
+
+build_package() {
+	(cd "$source" && HMD_PIP="$PYTHON -m pip" quietly_there dpkg-buildpackage --build=binary -us -uc) ||
+		fail "could not build the package (whole output: build/setup/deb-package.log)"
+	mv "$WORK/hmd_${version}_amd64.deb" "$OUTPUT/"
+}
+
+quietly_there() {
+	"$@" >"$OLDPWD/build/setup/deb-package.log" 2>&1 || {
+		tail -n 5 "$OLDPWD/build/setup/deb-package.log" >&2
+		return 1
+	}
+}
+
+# Whatever else Python would find is not part of the package.
+unset PYTHONPATH PYTHONHOME
+# Debug information names the folder that it was made in, and is stripped anyway.
+export CFLAGS=-g0
+# The same commit gives the same package.
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
+export SOURCE_DATE_EPOCH
+build_wheel
+fetch_libraries
+lay_out_source
+say "building hmd_${version}_amd64.deb"
+build_package
+rm -rf "$WORK"
+say "built $OUTPUT/hmd_${version}_amd64.deb"
