@@ -1,7 +1,8 @@
 # hmd's front door for developers. Every target does its own set-up; all want root, because the
 # set-up installs Debian packages. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench bench-estimator bench-policies bench-samplers clean
+.PHONY: help setup demo test lint format wheel deb lint-deb bench bench-estimator bench-policies bench-samplers clean
+PYTHON_FILES := hmd tests bench config packaging cffi_build.py setup/backend.py
 PYTHON := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
@@ -16,17 +17,30 @@ demo: setup ## Show hmd at work on an emulated DRAM+PM machine; table, picture, 
 
 test: setup lint ## Lint, then run all tests, those in the emulated machine too
 	@setup/browser.sh
+	@setup/debian.sh
 	$(PYTHON) -m pytest
 
 lint: setup ## ruff, mypy --strict, import direction
-	ruff check hmd tests bench config cffi_build.py
-	ruff format --check hmd tests bench config cffi_build.py
+	ruff check $(PYTHON_FILES)
+	ruff format --check $(PYTHON_FILES)
 	mypy
+	MYPYPATH=packaging/pages mypy packaging/*.py packaging/pages/*.py
 	lint-imports
 
 format: setup ## Let ruff format and mend what it can
-	ruff check --fix hmd tests bench config cffi_build.py
-	ruff format hmd tests bench config cffi_build.py
+	ruff check --fix $(PYTHON_FILES)
+	ruff format $(PYTHON_FILES)
+
+wheel: setup ## Build the source distribution, and of it the wheel; build/dist/
+	@rm -rf build/dist
+	$(PYTHON) -m build --no-isolation --outdir build/dist .
+
+deb: setup ## Build the Debian package build/deb/hmd_VERSION_amd64.deb
+	@setup/debian.sh
+	@packaging/build_deb.sh
+
+lint-deb: deb ## lintian on the Debian package; takes minutes
+	lintian --allow-root --fail-on error --tag-display-limit 0 build/deb/*.deb
 
 bench: setup ## Measure hmd's own costs on this machine; build/*.json
 	@for script in bench/[a-z]*.py; do $(PYTHON) $$script || exit 1; done
@@ -43,4 +57,4 @@ bench-samplers: setup ## How much of a program's heat each sampler finds; build/
 	@$(PYTHON) bench/suite/samplers.py
 
 clean: ## Remove what was built (not the virtual environment, not the kernel)
-	rm -rf build/setup/native build/demo* build/*.json hmd/_native* hmd/emulate/_timing*
+	rm -rf build/setup/native build/dist build/deb build/share build/demo* build/*.json hmd/_native* hmd/emulate/_timing*
