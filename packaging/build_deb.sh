@@ -45,16 +45,9 @@ lay_out_source() {
 }
 
 build_package() {
-	(cd "$source" && HMD_PIP="$PYTHON -m pip" quietly_there dpkg-buildpackage --build=binary -us -uc) ||
-		fail "could not build the package (whole output: build/setup/deb-package.log)"
+	quietly deb-package "could not build the package" env HMD_PIP="$PYTHON -m pip" \
+		sh -c 'cd "$1" && dpkg-buildpackage --build=binary -us -uc' sh "$source"
 	mv "$WORK/hmd_${version}_amd64.deb" "$OUTPUT/"
-}
-
-quietly_there() {
-	"$@" >"$OLDPWD/build/setup/deb-package.log" 2>&1 || {
-		tail -n 5 "$OLDPWD/build/setup/deb-package.log" >&2
-		return 1
-	}
 }
 
 # Whatever else Python would find is not part of the package.
