@@ -49,8 +49,10 @@ class Dashboard:
     """``hmd dashboard`` on a free port."""
 
     def __init__(self, *options: str) -> None:
+        # Where the tests run in the background, SIGINT is ignored, and would be here too.
+        hmd = ["env", "--default-signal=INT", sys.executable, "-m", "hmd"]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "hmd", "dashboard", "--listen", "127.0.0.1:0", *options],
+            [*hmd, "dashboard", "--listen", "127.0.0.1:0", *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
