@@ -24,7 +24,7 @@ lint: setup ## ruff, mypy --strict, import direction
 	ruff check $(PYTHON_FILES)
 	ruff format --check $(PYTHON_FILES)
 	mypy
-	MYPYPATH=packaging/pages mypy packaging/*.py packaging/pages/*.py
+	MYPYPATH=packaging/pages mypy packaging/*.py packaging/*/*.py
 	lint-imports
 
 format: setup ## Let ruff format and mend what it can

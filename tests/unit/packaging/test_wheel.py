@@ -75,6 +75,12 @@ def test_the_wheel_has_units_configuration_pages_and_completions(built: Built) -
     shared = {n.removeprefix(data) for n in built.packaged() if n.startswith(data)}
     files = {name for name in tracked("systemd", "config") if not name.endswith(".py")}
     assert {f"share/hmd/{name}" for name in files} <= shared
+    for folder, kind in (("container", "json"), ("kubernetes", "yaml"), ("slurm", "sh")):
+        assert {
+            f"share/hmd/{name.removeprefix('packaging/')}"
+            for name in tracked(f"packaging/{folder}")
+            if name.endswith(kind)
+        } <= shared
     assert {
         "share/man/man1/hmd-run.1",
         "share/man/man5/hmd.yaml.5",

@@ -1,0 +1,111 @@
+"""The seccomp profile, with hmd under it, and the manifests by Kubernetes' own schemas."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from hmd.config import Config, loads
+from hmd.machine.cgroup import in_unit, parse_cgroup
+
+ROOT = Path(__file__).parents[3]
+PACKAGING = ROOT / "packaging"
+SECCOMP = PACKAGING / "container/seccomp.json"
+UNDER = Path(__file__).with_name("under_seccomp.py")
+OLDEST, NEWEST = "1.30", "1.34"
+"""Kubernetes has appArmorProfile from 1.30 on."""
+
+
+def test_the_seccomp_profile_is_the_units() -> None:
+    words = [sys.executable, str(PACKAGING / "container/seccomp.py")]
+    made = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    assert json.loads(SECCOMP.read_text()) == json.loads(made)
+
+
+def under_seccomp(*command: str) -> subprocess.CompletedProcess[str]:
+    words = ["/usr/bin/python3", str(UNDER), str(SECCOMP), *command]
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.mark.root
+def test_the_daemon_ticks_under_the_seccomp_profile(tmp_path: Path) -> None:
+    config = tmp_path / "hmd.yaml"
+    config.write_text(
+        "targets: [{name: all, cmdline: .}]\ntick: 100ms\n"
+        f"observe: {{metrics: 'off', socket: {tmp_path}/hmd.sock}}\n"
+    )
+    hmd = [sys.executable, "-m", "hmd", "run", "--config", str(config), "--ticks", "3"]
+    done = under_seccomp(*hmd)
+    assert done.returncode == 0, done.stderr
+    assert "ready: " in done.stderr
+    assert "Operation not permitted" not in done.stderr
+
+
+def test_the_seccomp_profile_refuses_what_hmd_has_no_use_for() -> None:
+    done = under_seccomp("unshare", "--mount", "true")
+    assert done.returncode != 0
+    assert "Operation not permitted" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def manifests() -> dict[str, dict[str, Any]]:
+    documents = yaml.safe_load_all((PACKAGING / "kubernetes/hmd.yaml").read_text())
+    return {document["kind"]: document for document in documents}
+
+
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+@pytest.mark.parametrize("kind", ["Namespace", "ConfigMap", "DaemonSet"])
+def test_manifests_are_what_kubernetes_takes(
+    manifests: dict[str, dict[str, Any]], kind: str, version: str
+) -> None:
+    kubernetes_validate.validate(manifests[kind], version, strict=True)
+
+
+def test_a_manifest_with_a_mistake_is_refused(manifests: dict[str, dict[str, Any]]) -> None:
+    wrong = json.loads(json.dumps(manifests["DaemonSet"]))
+    wrong["spec"]["template"]["spec"]["hostPid"] = True
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, NEWEST, strict=True)
+
+
+def test_the_container_may_do_what_the_unit_may(manifests: dict[str, dict[str, Any]]) -> None:
+    unit = (ROOT / "systemd/hmd.service").read_text()
+    lines = [line for line in unit.splitlines() if line.startswith("CapabilityBoundingSet=")]
+    (container,) = manifests["DaemonSet"]["spec"]["template"]["spec"]["containers"]
+    may = container["securityContext"]["capabilities"]
+    assert may["drop"] == ["ALL"]
+    assert [f"CAP_{name}" for name in may["add"]] == lines[0].partition("=")[2].split()
+
+
+@pytest.fixture(scope="module")
+def config(manifests: dict[str, dict[str, Any]]) -> Config:
+    return loads(manifests["ConfigMap"]["data"]["hmd.yaml"])
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "target"),
+    [
+        (b"0::/kubepods.slice/kubepods-pod1f_2.slice/cri-containerd-a.scope\n", "guaranteed"),
+        (
+            b"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1f_2.slice/x.scope\n",
+            "burstable",
+        ),
+        # As a container sees it whose own cgroup is the root of its namespace.
+        (
+            b"0::/../../../kubepods-besteffort.slice/kubepods-besteffort-pod1f.slice/x.scope\n",
+            "besteffort",
+        ),
+        (b"0::/../../../../system.slice/containerd.service\n", None),
+    ],
+)
+def test_a_pod_is_a_target_by_its_class(config: Config, cgroup: bytes, target: str | None) -> None:
+    paths = parse_cgroup(cgroup)
+    found = [t.name for t in config.targets if t.unit and in_unit(paths, t.unit)]
+    assert found == ([target] if target else [])
