@@ -23,7 +23,12 @@ CONFIG = SYSTEM_FILE
 
 PACKAGED_UNITS = (Path("/usr/lib/systemd/system"), Path("/lib/systemd/system"))
 PACKAGED_HMD = Path("/usr/bin/hmd")
-_HOMES = ("home", "root")
+_HIDDEN = {
+    "home": ("ProtectHome=yes", "ProtectHome=read-only"),
+    "root": ("ProtectHome=yes", "ProtectHome=read-only"),
+    "tmp": ("PrivateTmp=yes", "PrivateTmp=no"),
+}
+"""What of the sandbox hides a folder of the root directory, and what does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +135,7 @@ def _config(folder: Path, root: Path) -> str:
 def _unit(text: str, hmd: Path) -> str:
     """Return the unit with the path of ``hmd``, which must not be hidden from it."""
     text = text.replace(str(PACKAGED_HMD), str(hmd))
-    if hmd.parts[1] in _HOMES:
-        text = text.replace("ProtectHome=yes", f"# {hmd} is there.\nProtectHome=read-only")
+    if hmd.parts[1] in _HIDDEN:
+        hides, shows = _HIDDEN[hmd.parts[1]]
+        text = text.replace(hides, f"# {hmd} is there.\n{shows}")
     return text

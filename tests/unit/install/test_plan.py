@@ -87,12 +87,24 @@ def test_a_sampler_brings_its_drop_in_and_takes_it_away(tmp_path: Path) -> None:
     assert not drop_in.exists()
 
 
-def test_a_home_is_not_hidden_from_what_is_installed_there(tmp_path: Path) -> None:
-    assert "ProtectHome=yes" in enable(tmp_path).changes[-1].after  # type: ignore[operator]
-    apply(enable(tmp_path, Path("/home/me/venv/bin/hmd")))
-    unit = (tmp_path / "etc/systemd/system/hmd.service").read_text()
-    assert "ProtectHome=read-only" in unit
-    assert "ProtectHome=yes" not in unit
+@pytest.mark.parametrize(
+    ("place", "hides", "shows"),
+    [
+        ("/home/me/venv", "ProtectHome=yes", "ProtectHome=read-only"),
+        ("/root/venv", "ProtectHome=yes", "ProtectHome=read-only"),
+        ("/tmp/venv", "PrivateTmp=yes", "PrivateTmp=no"),
+    ],
+)
+def test_what_is_installed_there_is_not_hidden(
+    tmp_path: Path, place: str, hides: str, shows: str
+) -> None:
+    unit = {file.path.name: file.after for file in enable(tmp_path).files}["hmd.service"]
+    assert unit is not None
+    assert hides in unit
+    apply(enable(tmp_path, Path(place) / "bin/hmd"))
+    written = (tmp_path / "etc/systemd/system/hmd.service").read_text()
+    assert f"\n{shows}\n" in written
+    assert hides not in written
 
 
 def test_files_of_a_package_are_left_to_it(tmp_path: Path) -> None:
