@@ -3,8 +3,8 @@
     python bench/compare/peer_settings.py kernel                 eight settings of NUMA balancing
     python bench/compare/peer_settings.py damon cg,pagerank 1:8   six of DAMON, on these programs
 
-The best of what this prints is what `make bench-policies` runs (hmd/emulate/compare/systems.py,
-damon.py); docs/policies.md has the table. Some fifteen minutes each on two quiet CPUs.
+What did best is what `make bench-policies` runs (hmd/emulate/compare/systems.py, damon.py). Some
+twenty minutes each.
 """
 
 from __future__ import annotations

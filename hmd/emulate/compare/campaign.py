@@ -176,7 +176,7 @@ class _Campaign:
         parts = [program_digest(case.program), load(PRESET).model_dump_json(), case.ratio]
         parts += [repr(system), repr((self._dilation, FAST_NODE_BYTES, FLUSH_US))]
         if system.service is Service.DAMON:
-            parts.append(repr(damon.scheme_words()))
+            parts.append(repr((damon.scheme_words(), damon.SETTLE_S)))
         if system.service is Service.HMD:
             parts += [repr(daemon.configuration(system.policy)), _daemon_digest()]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]

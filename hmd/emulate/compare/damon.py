@@ -36,7 +36,8 @@ class Watch:
 
 
 WATCH = Watch(("20ms", "400ms", "4s"), ("10", "400"), "2s")
-"""Of six settings this did best on cg and drift (bench/compare/peer_settings.py)."""
+"""Of three settings that were run on drift, on a busy host, this did best
+(bench/compare/peer_settings.py)."""
 
 SETTLE_S = 15.0
 """Until what else lies on the fast node, untouched since the boot, is down: no program's gain."""

@@ -27,7 +27,7 @@ _TIERING: Mapping[str, str | int] = {
     "/proc/sys/kernel/numa_balancing": 2,
 }
 # A run takes 20 to 100 s by the guest's clock where the real one would take minutes. Of eight
-# settings these did best on cg and drift (bench/compare/peer_settings.py).
+# settings these did best on cg and drift, on a busy host (bench/compare/peer_settings.py).
 _SCALED: Mapping[str, str | int] = {
     f"{_BALANCING}/scan_delay_ms": 100,
     f"{_BALANCING}/scan_period_min_ms": 200,
