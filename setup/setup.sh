@@ -39,7 +39,7 @@ add_backports() { # from the same place that this machine has bookworm itself fr
 
 install_qemu() { # bookworm's own 7.2 crashes the guest kernel under software emulation
 	local version
-	version=$(qemu-system-x86_64 --version 2>/dev/null | sed -n 's/^QEMU emulator version \([0-9]*\).*/\1/p')
+	version=$(qemu-system-x86_64 --version 2>/dev/null | sed -n 's/^QEMU emulator version \([0-9]*\).*/\1/p') || version=0 # there is none
 	[ "${version:-0}" -ge 10 ] && return
 	[ -n "$refreshed" ] || refresh_lists
 	add_backports

@@ -1,12 +1,15 @@
 """hmd beside what a user would take instead, in the guest; build/policies.json.
 
     python bench/compare/policies.py                               all (`make bench-policies`)
+    python bench/compare/policies.py --fresh                       all, the committed ones too
+    python bench/compare/policies.py --known                       none: what is known, written out
     python bench/compare/policies.py drift:1:8:hmd:benefit,...     these, beside the committed
 
 Real programs on the real kernel of the emulated machine, each alone on a CPU, with a third, a
 ninth and a seventeenth of its footprint as fast memory, under each system in turn. What is done
 is kept in build/compare, so that a run that broke off goes on; a case takes half a minute to a
-minute and a half on two quiet CPUs.
+minute and a half on two quiet CPUs. A run of all runs what has changed: a committed result serves
+where nothing that it depends on has, by its digest, and says which commit was measured.
 """
 
 from __future__ import annotations
@@ -35,9 +38,9 @@ from hmd.emulate.compare.figures import (
     geomean,
     moved_over_kernel,
     over_oracle,
-    rows,
     seconds,
 )
+from hmd.emulate.compare.result import results, rows
 from hmd.emulate.compare.stage import DILATION, PRESET
 from hmd.emulate.compare.systems import HMD_DEFAULT, cases_of, systems
 from hmd.errors import HmdError
@@ -59,7 +62,10 @@ def main() -> int:
     parser.add_argument(
         "cases", nargs="?", default="", help="cases PROGRAM:RATIO:SYSTEM, separated by commas"
     )
-    asked = [text for text in parser.parse_args().cases.split(",") if text]
+    parser.add_argument("--fresh", action="store_true", help="do not take committed results")
+    parser.add_argument("--known", action="store_true", help="run nothing, sum up what is known")
+    args = parser.parse_args()
+    asked = [text for text in args.cases.split(",") if text]
     began = time.monotonic()
 
     def say(line: str) -> None:
@@ -70,7 +76,8 @@ def main() -> int:
     try:
         cases = [Case.parse(text) for text in asked]
         cases = cases or [case for program in PROGRAMS for case in cases_of(program)]
-        outcomes = run_cases(cases, SUITE / "inputs", FOLDER, say)
+        known = [] if asked or args.fresh or not committed else results(committed["cases"])
+        outcomes = run_cases(cases, SUITE / "inputs", FOLDER, say, known=known, commit=commit())
         oracle = oracle_seconds(outcomes.trials, SUITE, FOLDER, say)
         simulated = simulated_seconds(outcomes.trials, SUITE, FOLDER, say)
     except HmdError as error:
@@ -124,7 +131,10 @@ def summary(
             str(case): {"seconds": took, "over_guest": took / trials[case].modelled_seconds}
             for case, took in simulated.items()
         },
-        "cases": [*rows(trials), *(_oracle_row(case, took) for case, took in oracle.items())],
+        "cases": [
+            *rows(outcomes.results),
+            *(_oracle_row(case, took) for case, took in oracle.items()),
+        ],
         "failed": {str(case): why for case, why in outcomes.failed.items()},
         "preset": PRESET,
         "dilation": DILATION,

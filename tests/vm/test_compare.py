@@ -12,7 +12,8 @@ import pytest
 
 from hmd.emulate.compare.campaign import Outcomes, run_cases
 from hmd.emulate.compare.case import Case
-from hmd.emulate.compare.figures import MODELLED, Figures, rows, seconds
+from hmd.emulate.compare.figures import MODELLED, Figures, seconds
+from hmd.emulate.compare.result import results, rows
 from hmd.emulate.compare.stage import DILATION
 from hmd.emulate.compare.systems import HMD_DEFAULT
 from hmd.emulate.compare.trial import Trial
@@ -79,7 +80,7 @@ def test_the_guest_is_slower_than_what_it_models(trials: dict[str, Trial]) -> No
 
 
 def test_figures_come_of_it(outcomes: Outcomes) -> None:
-    assert len(rows(outcomes.trials)) == len(CASES)
+    assert len(rows(outcomes.results)) == len(CASES)
     figures = Figures.of(seconds(outcomes.trials, MODELLED), HMD_DEFAULT)
     assert figures.worst_vs_first_touch is not None
     assert figures.geomean_vs_best_peer is not None
@@ -91,3 +92,13 @@ def test_what_is_known_is_not_run_again(outcomes: Outcomes, folder: Path) -> Non
     again = run_cases(CASES, folder / "inputs", folder, said.append)
     assert said == []
     assert again.trials == outcomes.trials
+
+
+def test_results_from_elsewhere_serve_while_nothing_has_changed(
+    outcomes: Outcomes, folder: Path, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    known = results(rows(outcomes.results))
+    again = run_cases(CASES, folder / "inputs", tmp_path, said.append, known=known)
+    assert said == []
+    assert again.results == outcomes.results

@@ -2,7 +2,7 @@
 
 Each kind of service has a boot of its own, in which systems follow each other and each runs its
 cases. What a case gave is kept in a file by the digest of all that it depends on, so that a
-campaign that broke off goes on where it was.
+campaign that broke off goes on where it was; a result with that digest from elsewhere serves too.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from hmd.emulate.compare import daemon, damon
 from hmd.emulate.compare.case import Case
 from hmd.emulate.compare.daemon import Daemon, Progress
 from hmd.emulate.compare.footprint import footprint_bytes
+from hmd.emulate.compare.result import Result
 from hmd.emulate.compare.stage import DILATION, FAST_NODE_BYTES, FLUSH_US, PRESET, Stage, stage
 from hmd.emulate.compare.systems import Service, System, system_named
 from hmd.emulate.compare.trial import Trial, run_trial
@@ -41,37 +42,68 @@ _BOOTS = 3  # of machines that end while they are needed
 class Outcomes:
     """What cases gave, and of those that gave nothing why."""
 
-    trials: dict[Case, Trial] = field(default_factory=dict)
+    results: dict[Case, Result] = field(default_factory=dict)
     failed: dict[Case, str] = field(default_factory=dict)
+
+    @property
+    def trials(self) -> dict[Case, Trial]:
+        """What was measured, by case."""
+        return {case: result.trial for case, result in self.results.items()}
 
 
 def run_cases(
-    cases: Sequence[Case], inputs: Path, folder: Path, say: Say, dilation: float = DILATION
+    cases: Sequence[Case],
+    inputs: Path,
+    folder: Path,
+    say: Say,
+    *,
+    dilation: float = DILATION,
+    known: Iterable[Result] = (),
+    commit: str = "",
+    run: bool = True,
 ) -> Outcomes:
     """Run what is not known; ``inputs`` has the programs' inputs, ``folder`` keeps results.
 
-    Raises ConfigError for a program or system that there is not. What else goes wrong is told in
-    the outcome.
+    ``known`` are results from elsewhere, which serve where their digest is the case's; ``commit``
+    is kept with those that are run. Without ``run`` nothing is run. Raises ConfigError for a
+    program or system that there is not. What else goes wrong is told in the outcome.
     """
-    campaign = _Campaign(cases, inputs, folder, say, dilation)
-    for service in Service:
+    campaign = _Campaign(cases, inputs, folder, say, dilation, commit)
+    campaign.take_known(known)
+    for service in Service if run else ():
         campaign.run(service)
     return campaign.outcomes
 
 
 class _Campaign:
     def __init__(
-        self, cases: Sequence[Case], inputs: Path, folder: Path, say: Say, dilation: float
+        self,
+        cases: Sequence[Case],
+        inputs: Path,
+        folder: Path,
+        say: Say,
+        dilation: float,
+        commit: str,
     ):
         self._inputs, self._folder, self._say, self._dilation = inputs, folder, say, dilation
+        self._commit = commit
         self._systems = {case: system_named(case.system) for case in cases}
         self._programs = {c.program: load_program(c.program) for c in cases}
         self._commands: dict[str, Command] = {}
+        self._digests = {case: self._digest(case) for case in cases}
         self.outcomes = Outcomes()
-        for case in cases:
+        self._total = len(cases)
+
+    def take_known(self, elsewhere: Iterable[Result]) -> None:
+        """Take what the folder has of the cases, and what it has not from elsewhere."""
+        by_digest = {result.digest: result for result in elsewhere}
+        for case, digest in self._digests.items():
             if self._path(case).exists():
-                known = json.loads(self._path(case).read_text())
-                self.outcomes.trials[case] = Trial(**known["trial"])
+                kept = json.loads(self._path(case).read_text())
+                result = Result(Trial(**kept["trial"]), digest, kept["commit"])
+                self.outcomes.results[case] = result
+            elif digest in by_digest:
+                self.outcomes.results[case] = by_digest[digest]
         self._total = len(self._left(set(Service)))
 
     def run(self, service: Service) -> None:
@@ -133,8 +165,9 @@ class _Campaign:
             return
         path = self._path(case)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"case": asdict(case), "trial": asdict(trial)}))
-        self.outcomes.trials[case] = trial
+        kept = {"case": asdict(case), "trial": asdict(trial), "commit": self._commit}
+        path.write_text(json.dumps(kept))
+        self.outcomes.results[case] = Result(trial, self._digests[case], self._commit)
         self._say(
             f"{case} ({done + 1} of {self._total}): {trial.modelled_seconds:.3f} s modelled, "
             f"{trial.guest_seconds:.0f} s in the guest, {trial.migrated_bytes >> 20} MiB moved, "
@@ -154,7 +187,7 @@ class _Campaign:
 
     def _left(self, services: set[Service]) -> list[Case]:
         """Return what has neither a result nor a failure yet."""
-        told = self.outcomes.trials.keys() | self.outcomes.failed.keys()
+        told = self.outcomes.results.keys() | self.outcomes.failed.keys()
         return [c for c, s in self._systems.items() if c not in told and s.service in services]
 
     def _command(self, name: str) -> Command:
@@ -167,7 +200,7 @@ class _Campaign:
         return footprint_bytes(name, digest, lambda: self._command(name), self._folder)
 
     def _path(self, case: Case) -> Path:
-        name = f"{case}-{self._digest(case)}.json".replace(":", "-")
+        name = f"{case}-{self._digests[case]}.json".replace(":", "-")
         return self._folder / "cases" / name
 
     def _digest(self, case: Case) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from hmd.emulate.compare.case import Case
 from hmd.emulate.compare.systems import ALL_FAST, FIRST, KERNEL, KERNEL_DEFAULTS, PEERS
@@ -93,27 +92,6 @@ class Figures:
             worst(touch),
             geomean(over_whole(found, ours).values()),
         )
-
-
-def rows(trials: Mapping[Case, Trial]) -> list[dict[str, Any]]:
-    """Return the cases as they stand in the JSON, in order."""
-    return [
-        {
-            "program": case.program,
-            "ratio": case.ratio,
-            "system": case.system,
-            "modelled_seconds": trial.modelled_seconds,
-            "guest_seconds": trial.guest_seconds,
-            "migrated_bytes": trial.migrated_bytes,
-            "demoted_bytes": trial.demoted_bytes,
-            "fast_share": trial.fast_share,
-            "fast_bytes": trial.fast_bytes,
-            "gained_bytes": trial.gained_bytes,
-            "tick_seconds": trial.tick_seconds,
-            "unseen_share": trial.unseen_share,
-        }
-        for case, trial in sorted(trials.items(), key=lambda item: item[0])
-    ]
 
 
 def _of(found: Seconds, system: str) -> list[tuple[Case, float]]:

@@ -12,7 +12,6 @@ from hmd.emulate.compare.figures import (
     geomean,
     moved_over_kernel,
     over_oracle,
-    rows,
     seconds,
 )
 from hmd.emulate.compare.trial import Trial
@@ -72,13 +71,6 @@ def test_the_oracle_is_by_program_and_ratio(trials: dict[Case, Trial]) -> None:
 def test_moved_bytes_are_by_time(trials: dict[Case, Trial]) -> None:
     assert moved_over_kernel(trials, OURS) == pytest.approx((30 / 3.0) / (60 / 3.4))
     assert moved_over_kernel({}, OURS) is None
-
-
-def test_the_rows_have_the_keys_that_are_promised(trials: dict[Case, Trial]) -> None:
-    found = rows(trials)
-    assert [row["program"] for row in found] == sorted(row["program"] for row in found)
-    for row in found:
-        assert {"program", "ratio", "system", MODELLED, GUEST, "migrated_bytes"} <= row.keys()
 
 
 def test_the_mean_of_ratios_is_geometric() -> None:

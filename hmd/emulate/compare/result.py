@@ -1,0 +1,38 @@
+"""A case's result as it is kept: what was measured, what of, and by which commit; its JSON rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from hmd.emulate.compare.case import Case
+from hmd.emulate.compare.trial import Trial
+
+_TRIAL = tuple(each.name for each in fields(Trial))
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A trial, the digest of all that it depends on, and the commit that was measured."""
+
+    trial: Trial
+    digest: str
+    commit: str
+
+
+def rows(results: Mapping[Case, Result]) -> list[dict[str, Any]]:
+    """Return results as they stand in the JSON, in the order of cases."""
+    return [
+        asdict(case) | asdict(found.trial) | {"digest": found.digest, "commit": found.commit}
+        for case, found in sorted(results.items(), key=lambda item: item[0])
+    ]
+
+
+def results(of_rows: Iterable[Mapping[str, Any]]) -> list[Result]:
+    """Return the results that rows tell; rows of another kind (the oracle's) are left out."""
+    return [
+        Result(Trial(**{name: row[name] for name in _TRIAL}), row["digest"], row["commit"])
+        for row in of_rows
+        if row.keys() >= {*_TRIAL, "digest", "commit"}
+    ]
