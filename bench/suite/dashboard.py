@@ -23,6 +23,7 @@ from hmd.daemon.guard import Guard
 from hmd.decide.histogram import Histogram
 from hmd.decide.plan import MachineView, Plan
 from hmd.emulate.miss_stream import MissStream
+from hmd.emulate.monitoring.prometheus import Prometheus
 from hmd.emulate.preset import load
 from hmd.heat.residency import Sweep
 from hmd.heat.table import HeatTable
@@ -31,7 +32,6 @@ from hmd.migrate import STUCK, Mover, Outcome
 from hmd.observe.metrics import MetricsServer
 from hmd.observe.observer import Observer, Places, Setting
 from hmd.observe.places import heat_pages, resident_pages, sample_nodes
-from hmd.observe.prometheus import Prometheus
 from hmd.observe.tick import Stage, Tick
 from hmd.sample.batch import AccessBatch
 from hmd.sample.sampler import SamplerStats

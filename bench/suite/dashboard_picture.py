@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hmd.observe.dashboard import DashboardPanel, panels
-from hmd.observe.prometheus import Prometheus, Series
+from hmd.emulate.monitoring.grafana import DashboardPanel, panels
+from hmd.emulate.monitoring.prometheus import Prometheus, Series
 
 COLUMNS, WIDTH_IN, ROW_IN = 24, 22.0, 0.36
 POINTS = 240

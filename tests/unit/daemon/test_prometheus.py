@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 import yaml
 
+from hmd.emulate.monitoring.grafana import DASHBOARD, chosen, panels
+from hmd.emulate.monitoring.prometheus import Prometheus, find_tool
 from hmd.errors import HmdError, MissingError
-from hmd.observe.dashboard import DASHBOARD, chosen, panels
 from hmd.observe.metrics import MetricsServer
-from hmd.observe.prometheus import Prometheus, find_tool
 from hmd.sample.choose import SampleSettings, open_sampler
 
 from .conftest import FAULTER, Daemon, free_port, wait_for

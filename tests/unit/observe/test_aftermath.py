@@ -10,7 +10,13 @@ from hmd.machine.process import ProcessId
 from hmd.machine.topology import Node, Topology
 from hmd.migrate.outcome import Outcome
 from hmd.migrate.status import Status
-from hmd.observe.aftermath import RETURN_TICKS, ROWS_PER_TICK, WINDOW_TICKS, Aftermath
+from hmd.observe.aftermath import (
+    RETURN_TICKS,
+    ROWS_PER_TICK,
+    SAMPLES_PER_TICK,
+    WINDOW_TICKS,
+    Aftermath,
+)
 from hmd.observe.tick import Tick
 from hmd.sample.batch import AccessBatch
 
@@ -190,3 +196,10 @@ def test_many_moves_are_followed_by_a_part_that_stands_for_all(aftermath: Afterm
     assert savings.realised_saved_s == pytest.approx(count * 10 * GAP_S)
     aftermath.add(tick(*((page, 1, 1) for page in range(count))))
     assert aftermath.savings.returned_pages == pytest.approx(count)
+
+
+def test_many_samples_are_looked_at_in_part_and_stand_for_all(aftermath: Aftermath) -> None:
+    aftermath.add(tick((100, 1, 0)))
+    often = SAMPLES_PER_TICK * 7 // 2
+    aftermath.add(tick(batch=samples(*([100] * often + [300] * often))))
+    assert aftermath.savings.realised_saved_s == pytest.approx(often * 10 * GAP_S, rel=0.002)

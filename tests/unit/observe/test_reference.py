@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from hmd.emulate.monitoring.grafana import DASHBOARD, panels
 from hmd.migrate.status import Status
-from hmd.observe.dashboard import DASHBOARD, panels
 from hmd.observe.families import FAMILIES
 from hmd.observe.reference import FILE, MARK, REASONS, reference
 

@@ -6,8 +6,8 @@ import math
 import time
 from typing import Any
 
-from hmd.observe.dashboard import panels
-from hmd.observe.prometheus import Prometheus
+from hmd.emulate.monitoring.grafana import panels
+from hmd.emulate.monitoring.prometheus import Prometheus
 
 PATIENCE_S = 400
 INTERVAL_S = 15

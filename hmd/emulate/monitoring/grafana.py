@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-DASHBOARD = Path(__file__).parents[2] / "config/grafana/hmd.json"
+DASHBOARD = Path(__file__).parents[3] / "config/grafana/hmd.json"
 
 
 @dataclass(frozen=True, slots=True)

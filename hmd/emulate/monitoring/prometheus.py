@@ -25,7 +25,7 @@ from hmd.errors import HmdError, MissingError
 
 T = TypeVar("T")
 
-UNPACKED = Path(__file__).parents[2] / "build/prometheus/usr/bin"
+UNPACKED = Path(__file__).parents[3] / "build/prometheus/usr/bin"
 
 
 def find_tool(name: str) -> str:
