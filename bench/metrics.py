@@ -59,7 +59,7 @@ def main() -> int:
         )
     )
     names = tuple(f"target{number % TARGETS}" for number in range(PROCESSES))
-    setting = Setting("bench", False, 1.0, "histogram", names)
+    setting = Setting("bench", False, 1.0, 0.01, "histogram", names)
     sampler = open_sampler(SampleSettings(sampler="faults", period=1)).sampler
     observer = Observer(setting, topology, sampler)
     places = Places(

@@ -191,8 +191,8 @@ COST = [
         (
             Query("sum(rate(hmd_cpu_seconds_total{}[R]))", "daemon"),
             Query("sum(rate(hmd_sampler_cpu_seconds_total{}[R]))", "sampler's threads"),
+            Query("sum(hmd_cpu_quota_ratio{})", "quota"),
         ),
-        stack=True,
     ),
     Panel(
         "Memory",

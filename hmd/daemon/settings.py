@@ -148,6 +148,7 @@ def observer_setting(config: Config, file: str) -> Setting:
         config_file=file,
         dry_run=config.migrate.dry_run,
         tick_s=config.tick,
+        cpu_quota=config.sample.cpu_quota,
         policy=config.decide.policy,
         targets=tuple(target.name for target in config.targets),
     )

@@ -19,6 +19,7 @@ def status_document(now: Snapshot) -> dict[str, Any]:
         "dry_run": now.dry_run,
         "policy": now.policy,
         "tick_s": now.tick_s,
+        "cpu_quota": now.cpu_quota,
         "ticks": now.ticks,
         "stage_failures": {stage.value: n.failures for stage, n in now.stages.items()},
         "cpu_s": now.cpu_s,

@@ -38,11 +38,12 @@ MAX_LISTED = 256
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What of the configuration is told; ``targets`` are their names."""
+    """What of the configuration is told; ``cpu_quota`` is of one CPU, ``targets`` are names."""
 
     config_file: str
     dry_run: bool
     tick_s: float
+    cpu_quota: float
     policy: str
     targets: tuple[str, ...]
 
@@ -146,6 +147,7 @@ class Observer:
             config_file=setting.config_file,
             dry_run=setting.dry_run,
             tick_s=setting.tick_s,
+            cpu_quota=setting.cpu_quota,
             policy=setting.policy,
             tiers=tally.topology.tiers,
             nodes=_nodes(tally.topology),

@@ -119,6 +119,7 @@ class Snapshot:
     config_file: str
     dry_run: bool
     tick_s: float
+    cpu_quota: float
     policy: str
     tiers: tuple[tuple[int, ...], ...]
     nodes: tuple[NodeNumbers, ...]

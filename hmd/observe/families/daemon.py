@@ -22,6 +22,12 @@ FAMILIES: Final = (
         of(lambda now: now.cpu_s),
     ),
     gauge(
+        "hmd_cpu_quota_ratio",
+        "ratio",
+        "Share of one CPU that hmd's work for a tick is to take (sample: cpu_quota).",
+        of(lambda now: now.cpu_quota),
+    ),
+    gauge(
         "hmd_resident_memory_bytes",
         "bytes",
         "Resident memory of the daemon.",

@@ -40,7 +40,7 @@ class Rehearsed(Rehearsal):
                 Node(1, (), 2 * self.PAGES * 4096, (20, 10), tier=1, read_latency_ns=305),
             )
         )
-        setting = Setting("rehearsed", False, 1.0, policy.name, ("rehearsed",))
+        setting = Setting("rehearsed", False, 1.0, 0.01, policy.name, ("rehearsed",))
         self.observer = Observer(setting, self.topology, sampler)
         self.ticks = 0
 

@@ -53,7 +53,7 @@ def topology() -> Topology:
 
 @pytest.fixture
 def observer(topology: Topology) -> Observer:
-    setting = Setting("/etc/hmd/hmd.yaml", False, 1.0, "histogram", ("redis", "batch"))
+    setting = Setting("/etc/hmd/hmd.yaml", False, 1.0, 0.01, "histogram", ("redis", "batch"))
     return Observer(setting, topology, QuietSampler())
 
 

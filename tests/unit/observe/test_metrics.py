@@ -165,7 +165,7 @@ def test_series_are_bounded_whatever_the_number_of_processes(topology: Topology)
     count = 10_000
     names = tuple(f"t{number % 1000}" for number in range(count))
     observer = Observer(
-        Setting("hmd.yaml", False, 1.0, "histogram", names), topology, QuietSampler()
+        Setting("hmd.yaml", False, 1.0, 0.01, "histogram", names), topology, QuietSampler()
     )
     tick = Tick(
         now_s=1.0,

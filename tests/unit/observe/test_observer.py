@@ -72,7 +72,7 @@ def test_what_goes_into_stages_and_comes_out(observer: Observer, tick: Tick) -> 
 
 def test_when_stages_last_succeeded(topology: Topology, tick: Tick) -> None:
     now_s = 1000.0
-    setting = Setting("hmd.yaml", False, 1.0, "histogram", ())
+    setting = Setting("hmd.yaml", False, 1.0, 0.01, "histogram", ())
     observer = Observer(setting, topology, QuietSampler(), now=lambda: now_s)
     now_s = 1001.0
     observer.observe(tick, None)
@@ -143,7 +143,7 @@ def test_a_target_that_left_the_configuration_is_forgotten_with_its_last_process
 ) -> None:
     """Jobs of a batch system are targets for as long as they run."""
     observer.observe(tick, places())
-    setting = Setting("/etc/hmd/hmd.yaml", False, 1.0, "histogram", ("job", "batch"))
+    setting = Setting("/etc/hmd/hmd.yaml", False, 1.0, 0.01, "histogram", ("job", "batch"))
     observer.use(setting, topology, QuietSampler())
     # The process is followed until the next tick says otherwise.
     names = {t.name: t.process_count for t in observer.latest.targets}
@@ -249,7 +249,7 @@ def test_names_come_from_proc(topology: Topology, tick: Tick, tmp_path: Path) ->
 def _setting() -> object:
     from hmd.observe.observer import Setting
 
-    return Setting("f", False, 1.0, "histogram", ())
+    return Setting("f", False, 1.0, 0.01, "histogram", ())
 
 
 @pytest.mark.parametrize(("seconds", "place"), [(0.0, 0), (0.001, 0), (0.0011, 1), (99.0, 11)])
