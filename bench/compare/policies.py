@@ -1,4 +1,4 @@
-"""hmd beside what a user would take instead, in the guest; build/policies.json.
+"""hmd beside what a user would take instead, in the guest; build/policies.json, .md and .png.
 
     python bench/compare/policies.py                               all (`make bench-policies`)
     python bench/compare/policies.py --fresh                       all, the committed ones too
@@ -27,7 +27,8 @@ from typing import Any
 
 from oracles import ORACLE, oracle_seconds
 from policies_picture import draw
-from simulations import simulated_seconds
+from policies_table import tables
+from simulations import Simulation, simulations
 
 from hmd.emulate.compare.campaign import Outcomes, run_cases
 from hmd.emulate.compare.case import RATIOS, Case
@@ -79,7 +80,7 @@ def main() -> int:
         known = [] if asked or args.fresh or not committed else results(committed["cases"])
         outcomes = run_cases(cases, SUITE / "inputs", FOLDER, say, known=known, commit=commit())
         oracle = oracle_seconds(outcomes.trials, SUITE, FOLDER, say)
-        simulated = simulated_seconds(outcomes.trials, SUITE, FOLDER, say)
+        simulated = simulations(outcomes.trials, SUITE, FOLDER, say)
     except HmdError as error:
         print(f"bench-policies: {error}", file=sys.stderr)
         return int(error.exit_code)
@@ -89,6 +90,7 @@ def main() -> int:
     if not asked:
         OUTPUT.parent.mkdir(exist_ok=True)
         OUTPUT.write_text(json.dumps(document, indent=1) + "\n")
+        OUTPUT.with_suffix(".md").write_text(tables(document))
         draw(document, OUTPUT.with_suffix(".png"))
     show(document, committed)
     if not asked:
@@ -98,7 +100,7 @@ def main() -> int:
 
 
 def summary(
-    outcomes: Outcomes, oracle: Mapping[Case, float], simulated: Mapping[Case, float]
+    outcomes: Outcomes, oracle: Mapping[Case, float], simulated: Mapping[Case, Simulation]
 ) -> dict[str, Any]:
     """Return the whole document."""
     trials = outcomes.trials
@@ -128,8 +130,12 @@ def summary(
         "ratios": [ratio for ratio in RATIOS if any(case.ratio == ratio for case in trials)],
         "systems": [system.name for system in systems() if system.name in ran],
         "simulated": {
-            str(case): {"seconds": took, "over_guest": took / trials[case].modelled_seconds}
-            for case, took in simulated.items()
+            str(case): {
+                "seconds": found.seconds,
+                "over_guest": found.seconds / trials[case].modelled_seconds,
+                "times_faster": trials[case].guest_seconds / found.cpu_seconds,
+            }
+            for case, found in simulated.items()
         },
         "cases": [
             *rows(outcomes.results),
@@ -179,7 +185,8 @@ def show(document: Mapping[str, Any], committed: Mapping[str, Any] | None) -> No
         )
     for text, found in document["simulated"].items():
         print(
-            f"{text}: simulated {found['seconds']:.3f} s, {found['over_guest']:.3f} of the guest's"
+            f"{text}: simulated {found['seconds']:.3f} s, {found['over_guest']:.3f} of the guest's,"
+            f" {found['times_faster']:.0f} times faster than there"
         )
     for text, why in document["failed"].items():
         print(f"{text} failed: {why}")

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from oracles import PAGE_BYTES
@@ -36,23 +37,33 @@ POLICIES = ("benefit", "histogram")
 _ROOMS = ("simulate", "heat", "decide", "migrate")
 
 
-def simulated_seconds(
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """The program's ``seconds`` by the simulator, and the CPU time that simulating it took."""
+
+    seconds: float
+    cpu_seconds: float
+
+
+def simulations(
     trials: Mapping[Case, Trial], suite: Path, folder: Path, say: Callable[[str], None]
-) -> dict[Case, float]:
-    """Return what the simulator gives for hmd's cases, and with what the guest's kernel adds."""
+) -> dict[Case, Simulation]:
+    """Return what the simulator gives for hmd's cases, with what the guest's kernel adds."""
     found = {}
     for case, trial in sorted(trials.items(), key=lambda item: item[0]):
         policy = system_named(case.system).policy
         touch = trials.get(Case(case.program, case.ratio, FIRST.name))
         if policy in POLICIES and touch is not None:
-            kernel_s = touch.modelled_seconds - _kept("none", case, touch, suite, folder, say)
-            found[case] = _kept(policy, case, trial, suite, folder, say) + kernel_s
+            bare = _kept("none", case, touch, suite, folder, say)
+            kernel_s = touch.modelled_seconds - bare.seconds
+            ours = _kept(policy, case, trial, suite, folder, say)
+            found[case] = Simulation(ours.seconds + kernel_s, ours.cpu_seconds)
     return found
 
 
 def _kept(
     policy: str, case: Case, trial: Trial, suite: Path, folder: Path, say: Callable[[str], None]
-) -> float:
+) -> Simulation:
     slower = trial.guest_seconds / trial.modelled_seconds
     tick_s = round(trial.tick_seconds / slower, 4)
     found_s = round(trial.unseen_share * trial.modelled_seconds, 4)
@@ -64,8 +75,10 @@ def _kept(
         say(f"{case}: simulating {policy}")
         stream = recorded(case.program, suite, say).stream
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(_simulated(policy, stream, pages, tick_s, found_s)))
-    return float(json.loads(path.read_text()))
+        begun_s = time.process_time()
+        seconds = _simulated(policy, stream, pages, tick_s, found_s)
+        path.write_text(json.dumps(asdict(Simulation(seconds, time.process_time() - begun_s))))
+    return Simulation(**json.loads(path.read_text()))
 
 
 def _simulated(policy: str, stream: MissStream, pages: int, tick_s: float, found_s: float) -> float:
