@@ -78,7 +78,15 @@ def main() -> int:
         cases = [Case.parse(text) for text in asked]
         cases = cases or [case for program in PROGRAMS for case in cases_of(program)]
         known = [] if asked or args.fresh or not committed else results(committed["cases"])
-        outcomes = run_cases(cases, SUITE / "inputs", FOLDER, say, known=known, commit=commit())
+        outcomes = run_cases(
+            cases,
+            SUITE / "inputs",
+            FOLDER,
+            say,
+            known=known,
+            commit=commit(),
+            run=not args.known,
+        )
         oracle = oracle_seconds(outcomes.trials, SUITE, FOLDER, say)
         simulated = simulations(outcomes.trials, SUITE, FOLDER, say)
     except HmdError as error:
