@@ -1,7 +1,7 @@
 # hmd's front door for developers. Every target does its own set-up; all want root, because the
 # set-up installs Debian packages. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format wheel deb lint-deb bench bench-estimator bench-policies bench-samplers clean
+.PHONY: help setup demo test lint format site wheel deb lint-deb bench bench-estimator bench-policies bench-samplers clean
 PYTHON_FILES := hmd tests bench config packaging cffi_build.py setup/backend.py
 PYTHON := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -31,6 +31,9 @@ format: setup ## Let ruff format and mend what it can
 	ruff check --fix $(PYTHON_FILES)
 	ruff format $(PYTHON_FILES)
 
+site: setup ## Build the documentation into build/site; a broken link fails
+	@mkdocs build --quiet --strict
+
 wheel: setup ## Build the source distribution, and of it the wheel; build/dist/
 	@rm -rf build/dist
 	$(PYTHON) -m build --no-isolation --outdir build/dist .
@@ -57,4 +60,4 @@ bench-samplers: setup ## How much of a program's heat each sampler finds; build/
 	@$(PYTHON) bench/suite/samplers.py
 
 clean: ## Remove what was built (not the virtual environment, not the kernel)
-	rm -rf build/setup/native build/dist build/deb build/share build/demo* build/*.json hmd/_native* hmd/emulate/_timing*
+	rm -rf build/setup/native build/dist build/deb build/share build/site build/demo* build/*.json hmd/_native* hmd/emulate/_timing*
