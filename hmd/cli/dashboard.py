@@ -31,7 +31,7 @@ EXAMPLES = f"""\
 examples:
   hmd dashboard                                  then open http://{DEFAULT_LISTEN}/
   hmd dashboard --listen 127.0.0.1:8000 --minutes 60
-  hmd dashboard --socket /run/user/1000/hmd.sock a daemon with another observe.socket
+  hmd dashboard --socket /run/user/1000/hmd.sock  a daemon with another observe.socket
   hmd dashboard --traces slow.hmdt fast.hmdt     with the curve of 'hmd estimate --sweep'
 
 The data is at /state.json and /heat.json?process=PID:START. Ctrl-C ends it.

@@ -31,7 +31,7 @@ examples:
   hmd estimate slow.hmdt fast.hmdt --sweep             how much fast memory it needs
   hmd estimate slow.hmdt fast.hmdt --sweep --steps 50 --picture sweep.png
   hmd estimate slow.hmdt fast.hmdt --hot-first 25%     the hottest quarter of its pages fast
-  hmd estimate slow.hmdt fast.hmdt --fast-bytes 512MiB the hottest that fit
+  hmd estimate slow.hmdt fast.hmdt --fast-bytes 512MiB  the hottest that fit
   hmd estimate slow.hmdt fast.hmdt --range 7f0000000000-7f0040000000 --by region
   hmd estimate slow.hmdt fast.hmdt --layout hot.txt --json
   hmd estimate slow.hmdt fast.hmdt --schedule moves.csv --move-ns 3000

@@ -6,19 +6,10 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Iterator
 
-from parsers import Command, groups, top
+from parsers import Command, groups, meaning, top, value
 from roff import Page, bold, italic, text
-
-SECTIONS = {
-    "examples": "Examples",
-    "exit codes": "Exit status",
-    "columns": "Columns",
-    "levels": "Levels",
-}
-"""Headings of the texts below the options, and those of the sections that they become."""
 
 FILES = (
     ("/etc/hmd/hmd.yaml", "The daemon's configuration, hmd.yaml(5)."),
@@ -50,10 +41,10 @@ def _overview(command: Command, families: dict[str, Command], date: str, version
         for family in present:
             page.entry(rf"\fB{family.page.replace('-', chr(92) + '-')}\fR(1)", text(family.summary))
     options(page, command)
-    epilog(page, command.parser.epilog or "")
+    epilog(page, command)
     page.heading("Files")
-    for path, meaning in FILES:
-        page.entry(italic(path), text(meaning))
+    for path, what in FILES:
+        page.entry(italic(path), text(what))
     page.heading("See also")
     page.paragraph("hmd(8), hmd.yaml(5), numactl(8), move_pages(2)")
     return page.source()
@@ -78,7 +69,7 @@ def _family(family: Command, date: str, version: str) -> str:
         for _, actions in command.arguments():
             _entries(page, actions)
     options(page, family)
-    epilog(page, family.parser.epilog or "")
+    epilog(page, family)
     page.heading("See also")
     page.paragraph("hmd(1), hmd(8), hmd.yaml(5)")
     return page.source()
@@ -86,10 +77,7 @@ def _family(family: Command, date: str, version: str) -> str:
 
 def usage(command: Command) -> list[str]:
     """Return the ways to call a command, escaped; its name in bold."""
-    formatter = argparse.HelpFormatter(command.name, width=10_000)
-    exclusive = command.parser._mutually_exclusive_groups
-    formatter.add_usage(command.parser.usage, command.parser._actions, exclusive, prefix="")
-    lines = [" ".join(line.split()) for line in formatter.format_help().strip().splitlines()]
+    lines = command.calls()
     return [f"{bold(command.name)}{text(line.removeprefix(command.name))}" for line in lines]
 
 
@@ -107,33 +95,26 @@ def options(page: Page, command: Command) -> None:
 
 def _entries(page: Page, actions: list[argparse.Action]) -> None:
     for action in actions:
-        # argparse fills in %(default)s and its like.
-        given = {**vars(action), "prog": "hmd"}
-        meaning = (action.help or "") % given if "%" in (action.help or "") else action.help or ""
-        page.entry(_called(action), text(" ".join(meaning.split())))
+        page.entry(_called(action), text(meaning(action)))
 
 
 def _called(action: argparse.Action) -> str:
+    name = value(action)
     if not action.option_strings:
-        return italic(str(action.metavar or action.dest))
-    value = ""
-    if action.nargs != 0:
-        name = action.metavar or ("|".join(map(str, action.choices or ())) or action.dest.upper())
-        value = f" {italic(str(name))}" if action.nargs != "?" else f" [{italic(str(name))}]"
-    return ", ".join(f"{bold(option)}{value}" for option in action.option_strings)
+        return italic(name)
+    after = f" [{italic(name)}]" if action.nargs == "?" else f" {italic(name)}" if name else ""
+    return ", ".join(f"{bold(option)}{after}" for option in action.option_strings)
 
 
-def epilog(page: Page, written: str) -> None:
+def epilog(page: Page, command: Command) -> None:
     """Add what follows the options: a section for each heading that it has, the rest as notes."""
     notes = []
-    for block in filter(None, re.split(r"\n\s*\n", written.strip("\n"))):
-        head, _, rest = block.partition(":")
-        if head in SECTIONS:
-            page.heading(SECTIONS[head])
-            # What is on the heading's own line is running text.
-            page.block(rest.removeprefix(" ").strip("\n").splitlines())
+    for heading, written in command.epilog():
+        if heading:
+            page.heading(heading)
+            page.block(written.splitlines())
         else:
-            notes.append(block)
+            notes.append(written)
     if notes:
         page.heading("Notes")
         page.prose("\n\n".join(notes))

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hmd.cli.main import GROUPS, build_parser
+
+SECTIONS = {
+    "examples": "Examples",
+    "exit codes": "Exit status",
+    "columns": "Columns",
+    "levels": "Levels",
+}
+"""Headings of the texts below the options, and those of the sections that they become."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +59,43 @@ class Command:
             ]
             if shown:
                 yield group.title or "", shown
+
+    def calls(self) -> list[str]:
+        """Return the ways to call it, a line each."""
+        formatter = argparse.HelpFormatter(self.name, width=10_000)
+        exclusive = self.parser._mutually_exclusive_groups
+        formatter.add_usage(self.parser.usage, self.parser._actions, exclusive, prefix="")
+        return [" ".join(line.split()) for line in formatter.format_help().strip().splitlines()]
+
+    def epilog(self) -> Iterator[tuple[str, str]]:
+        """Yield each section below the options, by its heading; notes have none."""
+        written = (self.parser.epilog or "").strip("\n")
+        for block in filter(None, re.split(r"\n\s*\n", written)):
+            head, _, rest = block.partition(":")
+            if head in SECTIONS:
+                # What is on the heading's own line is running text.
+                yield SECTIONS[head], rest.removeprefix(" ").strip("\n")
+            else:
+                yield "", block
+
+
+def meaning(action: argparse.Action) -> str:
+    """Return an argument's help on one line, as argparse fills it in (``%(default)s``)."""
+    written = action.help or ""
+    filled = written % {**vars(action), "prog": "hmd"} if "%" in written else written
+    return " ".join(filled.split())
+
+
+def value(action: argparse.Action) -> str:
+    """Return what stands for an argument's value; empty for a switch.
+
+    An option's value that may be left out (``nargs`` "?") belongs in brackets.
+    """
+    if not action.option_strings:
+        return str(action.metavar or action.dest)
+    if action.nargs == 0:
+        return ""
+    return str(action.metavar or "|".join(map(str, action.choices or ())) or action.dest.upper())
 
 
 def subparsers(
