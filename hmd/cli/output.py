@@ -70,8 +70,13 @@ def table(
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left", no_wrap=True)
     for row in rows:
-        made.add_row(*(c if isinstance(c, Text) else Text(str(c)) for c in row))
+        made.add_row(*(c if isinstance(c, Text) else Text(printable(str(c))) for c in row))
     return made
+
+
+def printable(text: str) -> str:
+    """Return a text without control characters: programs choose their names, terminals obey."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def print_table(

@@ -23,12 +23,14 @@ from hmd.machine.tiers import kernel_tiers, tier_warning
 from hmd.machine.topology import Topology
 
 _SYSFS = Path("/sys")
+_PAGE_BYTES = 4096
 
 
 def feature_findings(proc: Path = PROC, sysfs: Path = _SYSFS) -> tuple[Finding, ...]:
     """Return what the kernel and the native module can do."""
     return (
         _move_pages(),
+        page_size_finding(),
         _memory_tiers(sysfs),
         _pidfd(),
         _huge_page_knowledge(proc),
@@ -82,6 +84,20 @@ def _move_pages() -> Finding:
         f"refused: {errno.errorcode.get(-node, str(-node))}",
         "hmd moves pages with it; a seccomp profile or a kernel without CONFIG_NUMA refuses it",
         "in a container allow move_pages in the seccomp profile; else use a kernel with NUMA",
+    )
+
+
+def page_size_finding(page_bytes: int = mmap.PAGESIZE) -> Finding:
+    """Return whether the kernel's pages are those that hmd counts in."""
+    state = f"{page_bytes >> 10} KiB"
+    if page_bytes == _PAGE_BYTES:
+        return Finding("page size", Level.OK, state)
+    return Finding(
+        "page size",
+        Level.FAIL,
+        f"{state}, not 4 KiB",
+        "hmd counts heat and moves by pages of 4 KiB, of which the kernel knows several as one",
+        "boot a kernel with pages of 4 KiB (on ARM, CONFIG_ARM64_4K_PAGES)",
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hmd.cli.main import main
-from hmd.cli.output import format_bytes, format_count, format_share
+from hmd.cli.output import format_bytes, format_count, format_share, print_table
 from hmd.cli.tables import summary
 from hmd.cli.top import rates_between
 from hmd.errors import Exit
@@ -112,6 +112,13 @@ def test_status_for_people(daemon: Path, capsys: pytest.CaptureFixture[str]) -> 
         *("[bold]redis", "101", "3.0", "GiB", "1.0", "GiB", "93.1", "%"),
         *("2.0", "MiB", "1.0", "MiB", "12", "345"),
     ]
+
+
+def test_a_process_s_name_gives_the_terminal_no_orders(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("name",), [("evil\x1b]0;title\x07\x9b2J\r\n",)])
+    told = capsys.readouterr().out
+    assert "evil\ufffd]0;title\ufffd\ufffd2J" in told
+    assert not set(told) & set("\x1b\x07\x9b\r")
 
 
 def test_status_for_programs(daemon: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmd.machine.competing import competing_findings
-from hmd.machine.features import feature_findings, topology_finding
+from hmd.machine.features import feature_findings, page_size_finding, topology_finding
 from hmd.machine.finding import Level
 from hmd.machine.privileges import (
     Capability,
@@ -156,5 +156,12 @@ def test_this_kernel_is_tried_out():
     found = by_name(feature_findings())
     assert found["move_pages"].level == Level.OK
     assert set(found) == {
-        "move_pages", "kernel memory tiers", "pidfd", "huge page knowledge", "DAMON",
+        "move_pages", "page size", "kernel memory tiers", "pidfd", "huge page knowledge", "DAMON",
     }  # fmt: skip
+    assert found["page size"].level == Level.OK
+
+
+def test_a_kernel_with_other_pages_is_refused():
+    found = page_size_finding(65536)
+    assert (found.level, found.state) == (Level.FAIL, "64 KiB, not 4 KiB")
+    assert "CONFIG_ARM64_4K_PAGES" in found.action
