@@ -32,7 +32,7 @@ format: setup ## Let ruff format and mend what it can
 	ruff format $(PYTHON_FILES)
 
 site: setup ## Build the documentation into build/site; a broken link fails
-	@mkdocs build --quiet --strict
+	@mkdocs build --strict
 
 wheel: setup ## Build the source distribution, and of it the wheel; build/dist/
 	@rm -rf build/dist

@@ -19,6 +19,9 @@ import sys
 import time
 from pathlib import Path
 
+from hmd.errors import UnreachableError
+from hmd.observe.client import ask
+
 PATIENCE_S = 120
 ENDLESS = re.compile(r"hmd (run|top|dashboard)\b(?!.* --(ticks|once|help)\b)")
 SIOCSIFFLAGS, IFF_UP_RUNNING = 0x8914, 0x41
@@ -66,11 +69,14 @@ def start_daemon(configuration: str, folder: Path) -> subprocess.Popen[bytes]:
         ["hmd", "run", "--config", configuration], cwd=folder, stderr=subprocess.DEVNULL
     )
     deadline_s = time.monotonic() + PATIENCE_S
-    while not SOCKET.exists():
-        if process.poll() is not None or time.monotonic() > deadline_s:
-            raise SystemExit(f"the daemon did not start: {process.returncode}")
-        time.sleep(0.05)
-    return process
+    while process.poll() is None and time.monotonic() < deadline_s:
+        try:
+            ask(SOCKET, "status")
+        except UnreachableError:
+            time.sleep(0.05)
+        else:
+            return process
+    raise SystemExit(f"the daemon did not start: {process.returncode}")
 
 
 def main(folder: Path, configuration: str) -> None:

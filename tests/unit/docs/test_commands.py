@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from hmd.cli.main import INTERRUPTED, build_parser
+from hmd.config import loads
 from hmd.errors import Exit
 
 from .blocks import OTHERS, ROOT, SHELL, Block, Command, blocks, documents, inline
@@ -83,6 +84,13 @@ def test_what_is_shown_of_hmd_is_what_hmd_takes(
                 except SystemExit as left:
                     told = capsys.readouterr().err
                     assert left.code == 0, f"{block}: {command.text}: {told}"
+
+
+@pytest.mark.parametrize("file", PAGES)
+def test_configurations_are_right(file: str) -> None:
+    for block in blocks(file):
+        if block.language == "yaml":
+            loads(block.text, str(block))
 
 
 @pytest.mark.parametrize("file", PAGES)
