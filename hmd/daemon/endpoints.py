@@ -10,16 +10,16 @@ from hmd.config import Config
 from hmd.observe.instance import InstanceLock
 from hmd.observe.metrics import MetricsServer
 from hmd.observe.snapshot import Snapshot
-from hmd.observe.status_socket import Answers, StatusSocket
+from hmd.observe.status_socket import Answers, Orders, StatusSocket
 
 
 class _Status:
     """A status socket with the lock that makes it ours."""
 
-    def __init__(self, path: Path, answers: Answers) -> None:
+    def __init__(self, path: Path, answers: Answers, orders: Orders) -> None:
         self._lock = InstanceLock(path)
         try:
-            self._socket = StatusSocket(path, answers)
+            self._socket = StatusSocket(path, answers, orders)
         except BaseException:
             self._lock.release()
             raise
@@ -33,9 +33,9 @@ class _Status:
 class Endpoints:
     """The open endpoints; none before the first ``open``."""
 
-    def __init__(self, answers: Answers, snapshot: Callable[[], Snapshot]) -> None:
-        """Answer with ``answers`` on the socket and ``snapshot`` as metrics."""
-        self._answers, self._snapshot = answers, snapshot
+    def __init__(self, answers: Answers, orders: Orders, snapshot: Callable[[], Snapshot]) -> None:
+        """Answer with ``answers`` and ``orders`` on the socket and ``snapshot`` as metrics."""
+        self._answers, self._orders, self._snapshot = answers, orders, snapshot
         self._status: _Status | None = None
         self._metrics: MetricsServer | None = None
 
@@ -48,7 +48,7 @@ class Endpoints:
         status, metrics = self._status, self._metrics
         with ExitStack() as undo:
             if status is None or status.path != observe.socket:
-                status = _Status(observe.socket, self._answers)
+                status = _Status(observe.socket, self._answers, self._orders)
                 undo.callback(status.close)
             if observe.metrics == "off":
                 metrics = None

@@ -4,31 +4,41 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import select
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from types import FrameType
 
 from hmd.config import Config
 from hmd.daemon import settings
+from hmd.daemon.carrying import control_numbers, send_errand
+from hmd.daemon.commands import Commands
+from hmd.daemon.control import Control
 from hmd.daemon.endpoints import Endpoints
 from hmd.daemon.guard import Guard
 from hmd.daemon.stages import SYSFS, build
 from hmd.daemon.tick import BLIND, run_tick
+from hmd.daemon.waker import Waker
 from hmd.errors import HmdError
 from hmd.machine.competing import competing_findings
 from hmd.machine.finding import Level
+from hmd.machine.node_watch import NodeWatch
+from hmd.machine.nodes import read_topology
 from hmd.machine.process import PROC, ProcessId
+from hmd.machine.pseudofile import format_ids
 from hmd.machine.tiers import tier_warning
+from hmd.machine.topology import Topology
+from hmd.migrate.evacuation import Evacuation
 from hmd.observe.heatmap import HeatMap
 from hmd.observe.log import Once
 from hmd.observe.notify import Notifier
 from hmd.observe.observer import Observer, Places
 from hmd.observe.places import heat_pages, resident_pages
 from hmd.observe.tick import Stage, Tick
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 CENSUS_S = 10.0
 """Time between two counts of all pages by heat, which cost as much as a decision."""
@@ -56,16 +66,23 @@ class Service:
         self._load, self._file, self._notifier = load, file, notifier
         self._log = logging.getLogger("hmd")
         self._once = Once(self._log)
-        config = load()
+        self._configured = config = load()
         with contextlib.ExitStack() as undo:
+            self._waker = Waker()
+            undo.callback(self._waker.close)
             self.stages = build(config, None, proc, sysfs)
             undo.callback(self.stages.close)
             setting = settings.observer_setting(config, file)
             stages = self.stages
             self.observer = Observer(setting, stages.topology, stages.sampler, proc=proc)
             self._heat_map = HeatMap(stages.topology)
+            self._evacuation = Evacuation(self._log, proc, sysfs)
+            commands = Commands(stages.orders, self, proc)
+            self._control = Control(commands, self._waker.wake, self._log, proc)
+            self._nodes = NodeWatch(sysfs)
+            self.followed: Mapping[ProcessId, str] = {}
             answers = {"status": self.observer.status, "heatmap": self._heat_map.answer}
-            self._endpoints = Endpoints(answers, lambda: self.observer.latest)
+            self._endpoints = Endpoints(answers, self._control.orders, lambda: self.observer.latest)
             self._endpoints.open(config)
             undo.pop_all()
         self._guard = Guard(self._log)
@@ -76,7 +93,7 @@ class Service:
 
     def run(self, ticks: int | None = None) -> None:
         """Tick until told to stop, or ``ticks`` times."""
-        with self._signals() as woken:
+        with self._waker.on(SIGNALS, self._on_signal):
             self._notifier.ready(self._status_line())
             self._log.info("ready: %s", self._status_line())
             due_s, done = time.monotonic(), 0
@@ -86,25 +103,50 @@ class Service:
                 if done != ticks:
                     # A tick that took too long delays the next; it is not made up for by a burst.
                     due_s = max(due_s + self.stages.config.tick, time.monotonic())
-                    self._wait(woken, due_s)
+                    self._wait(due_s)
             self._notifier.stopping()
 
     def close(self) -> None:
         """Free everything."""
         self._endpoints.close()
+        self._evacuation.close()
         self.stages.close()
+        self._waker.close()
+
+    @property
+    def topology(self) -> Topology:
+        """The nodes with memory, as orders name them."""
+        return self.stages.topology
+
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        """The targets of the configuration."""
+        return tuple(target.name for target in self.stages.config.targets)
+
+    def use_policy(self, name: str | None) -> None:
+        """Plan with another policy than the configuration's; raises ``HmdError``.
+
+        ``name`` is in the standing orders already.
+        """
+        settings.with_policy(self._configured, name)
+        self._rebuild(self._configured, changed=True)
 
     def tick(self, now_s: float) -> Tick:
         """Do one tick, and whatever was asked for at its boundary."""
         if self._reload:
             self._reload = False
             self.reload()
+        self._serve()
+        self._guard.begin()
+        self._guard.run(Stage.SAMPLE, self._follow_nodes, None)
         stages = self.stages
         before = dict(zip(stages.processes, stages.targets, strict=True))
-        self._guard.begin()
         if self._guard.run(Stage.SAMPLE, lambda: stages.follow(now_s), False):
             self._tell_processes(before)
+        self.followed = dict(zip(stages.processes, stages.targets, strict=True))
         tick = run_tick(stages, self._guard, now_s)
+        errand = partial(send_errand, stages, self._evacuation, now_s)
+        self._guard.run(Stage.MIGRATE, errand, None)
         self._guard.run(Stage.OBSERVE, lambda: self._observe(tick), None)
         failed = Stage.OBSERVE in self._guard.failed
         self.observer.observed(self._guard.seconds[Stage.OBSERVE], failed)
@@ -117,15 +159,9 @@ class Service:
     def reload(self) -> bool:
         """Take over the configuration anew; on any error all stays as it was."""
         self._notifier.reloading()
-        old = self.stages
         try:
             config = self._load()
-            new = build(config, old, old.proc, old.sysfs)
-            try:
-                self._endpoints.open(config)
-            except BaseException:
-                new.close(heir=old)
-                raise
+            self._rebuild(config)
         except Exception as error:
             expected = isinstance(error, HmdError)
             for line in str(error).splitlines():
@@ -134,16 +170,59 @@ class Service:
             self.observer.reloaded(str(error))
             self._notifier.ready(self._status_line())
             return False
-        old.close(heir=new)
-        self.stages = new
-        setting = settings.observer_setting(config, self._file)
-        self.observer.use(setting, new.topology, new.sampler)
+        self._configured = config
         self.observer.reloaded()
-        self._heat_map.use(new.topology)
         self._log.info("reloaded %s", self._file)
         self._warn()
         self._notifier.ready(self._status_line())
         return True
+
+    def _rebuild(self, configured: Config, *, changed: bool = False) -> None:
+        """Build stages anew, under the orders in force; on any error all stays as it was."""
+        old = self.stages
+        config = settings.with_policy(configured, old.orders.policy)
+        new = build(config, old, old.proc, old.sysfs, changed=changed)
+        try:
+            self._endpoints.open(config)
+        except BaseException:
+            new.close(heir=old)
+            raise
+        old.close(heir=new)
+        new.enter()
+        self.stages = new
+        setting = settings.observer_setting(config, self._file)
+        self.observer.use(setting, new.topology, new.sampler)
+        if new.topology.tiers != old.topology.tiers:
+            self._heat_map.use(new.topology)
+
+    def _serve(self) -> None:
+        """Carry out the orders that wait, and tell of what is now in force."""
+        if self._control.serve():
+            self._tell_orders()
+
+    def _tell_orders(self) -> None:
+        told = control_numbers(self.stages, self._evacuation, self._control.told)
+        self.observer.controlled(told)
+
+    def _follow_nodes(self) -> None:
+        """Take note of memory that has come or gone; on any error all stays as it was."""
+        stages, now = self.stages, self.stages.topology
+        if self._nodes.due():
+            tiers = stages.config.machine.tiers
+            found = read_topology(stages.sysfs, tiers, changed=True)
+            if (found.tiers, found.latency_ns) != (now.tiers, now.latency_ns):
+                self._rebuild(self._configured, changed=True)
+                told = " | ".join(format_ids(nodes) for nodes in found.tiers)
+                self._log.info("memory nodes have changed: tiers are now %s", told)
+                return
+        sizes = {memory.node: memory.total_bytes for memory in stages.memory}
+        nodes = tuple(
+            replace(node, total_bytes=sizes.get(node.id) or node.total_bytes) for node in now.nodes
+        )
+        if nodes != now.nodes:
+            stages.topology = replace(now, nodes=nodes)
+            setting = settings.observer_setting(stages.config, self._file)
+            self.observer.use(setting, stages.topology, stages.sampler)
 
     def _observe(self, tick: Tick) -> None:
         stages = self.stages
@@ -152,6 +231,7 @@ class Service:
         if by_heat is None or tick.now_s - self._census_s >= CENSUS_S:
             self._census_s = tick.now_s
             by_heat = heat_pages(heat, topology)
+        self._tell_orders()
         self._places = Places(resident_pages(heat, topology), by_heat, heat.stats.bytes)
         self.observer.observe(tick, self._places)
         self._heat_map.record(tick, heat)
@@ -190,46 +270,31 @@ class Service:
 
     def _status_line(self) -> str:
         now, stages = self.observer.latest, self.stages
+        orders = stages.orders
         dry = ", dry run" if now.dry_run else ""
+        dry += ", paused" if orders.paused else ""
+        if orders.drained:
+            dry += f", node {format_ids(sorted(orders.drained))} drained"
         return (
             f"{len(stages.processes)} processes of {len(stages.config.targets)} targets, "
             f"sampler {stages.sampler.name}, {now.promoted_bytes >> 20} MiB promoted, "
             f"{now.demoted_bytes >> 20} MiB demoted{dry}"
         )
 
-    def _wait(self, woken: int, due_s: float) -> None:
-        """Sleep until a time, or until a signal asks for something."""
+    def _wait(self, due_s: float) -> None:
+        """Sleep until a time, or until a signal asks for something; orders are served meanwhile."""
         patience_s = (self._notifier.watchdog_s or 0.0) / 2
         while not (self._stop or self._reload):
             left_s = due_s - time.monotonic()
             if left_s <= 0:
                 return
-            ready, _, _ = select.select([woken], [], [], min(left_s, patience_s or left_s))
-            if ready:
-                os.read(woken, 64)
+            if self._waker.wait(min(left_s, patience_s or left_s)):
+                self._serve()
             self._notifier.alive()
 
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[int]:
-        """Turn signals into flags for the loop; yields what becomes readable with each."""
-        woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-
-        def on_signal(number: int, _: FrameType | None) -> None:
-            if number == signal.SIGHUP:
-                self._reload = True
-            else:
-                self._stop = True
-                self.stages.mover.stop()
-
-        numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-        old = {number: signal.signal(number, on_signal) for number in numbers}
-        old_fd = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
-        try:
-            yield woken
-        finally:
-            signal.set_wakeup_fd(old_fd)
-            for number, handler in old.items():
-                signal.signal(number, handler)
-            os.close(woken)
-            os.close(wake)
+    def _on_signal(self, number: int) -> None:
+        if number == signal.SIGHUP:
+            self._reload = True
+        else:
+            self._stop = True
+            self.stages.mover.stop()

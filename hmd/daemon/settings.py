@@ -12,6 +12,7 @@ from hmd.config import Config
 from hmd.config.units import Amount
 from hmd.decide import registry
 from hmd.decide.plan import FastLimits, Policy
+from hmd.errors import UsageError
 from hmd.heat.residency import Patterns, SweepSettings
 from hmd.heat.settings import HeatSettings
 from hmd.machine.process import ProcessId
@@ -140,6 +141,19 @@ def period_settings(config: Config) -> PeriodSettings:
 def policy(config: Config) -> Policy:
     """Return the policy that the configuration names."""
     return registry.make(config.decide.policy, config.decide.policy_settings())
+
+
+def with_policy(config: Config, name: str | None) -> Config:
+    """Return the configuration with another policy, at what it sets for that one; None: as it is.
+
+    Raises ``UsageError`` for a name that is none.
+    """
+    if name is None:
+        return config
+    if name not in registry.names():
+        raise UsageError(f"no policy {name[:80]!r}: there are {', '.join(registry.names())}")
+    decide = config.decide.model_copy(update={"policy": name})
+    return config.model_copy(update={"decide": decide})
 
 
 def observer_setting(config: Config, file: str) -> Setting:

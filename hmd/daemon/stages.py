@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hmd.config import Config
 from hmd.daemon import settings
+from hmd.daemon.orders import Standing
 from hmd.decide.plan import FastLimits, Policy
 from hmd.heat.residency import KernelAddressSpaces, Sweep
 from hmd.heat.table import HeatTable
@@ -21,7 +22,7 @@ from hmd.machine.nodes import read_topology
 from hmd.machine.process import PROC, ProcessId
 from hmd.machine.processes import ProcessWatcher
 from hmd.machine.reserves import Reserves
-from hmd.machine.topology import Topology
+from hmd.machine.topology import NodeMemory, Topology
 from hmd.migrate import MovableMappings, Mover, Pageout
 from hmd.sample.choose import Chosen, open_sampler
 from hmd.sample.period import PeriodControl
@@ -32,7 +33,10 @@ SYSFS = Path("/sys")
 
 @dataclass(slots=True)
 class Stages:
-    """What one tick needs. ``processes`` are followed now, ``targets`` names each one's target."""
+    """What one tick needs. ``processes`` are followed now, ``targets`` names each one's target.
+
+    ``memory`` is that of the nodes at the last tick, () before the first.
+    """
 
     config: Config
     topology: Topology
@@ -51,6 +55,8 @@ class Stages:
     processes: tuple[ProcessId, ...] = ()
     targets: tuple[str, ...] = ()
     limits: FastLimits | None = None
+    orders: Standing = field(default_factory=Standing)
+    memory: tuple[NodeMemory, ...] = ()
     _scanned_s: float = float("-inf")
     _tracking: bool = False
     _looked_s: float = 0.0
@@ -100,6 +106,10 @@ class Stages:
                 self.sampler.set_period(wanted)
         self._looked_s, self._cpu_s, self._lost = now_s, cpu_s, lost
 
+    def enter(self) -> None:
+        """Begin to be the stages in force: what they took over is theirs to change from now on."""
+        self.heat.expect(self.topology.latency_ns)
+
     def close(self, heir: Stages | None = None) -> None:
         """Free what ``heir`` did not take over."""
         if heir is None or heir.sampler is not self.sampler:
@@ -108,13 +118,19 @@ class Stages:
 
 
 def build(
-    config: Config, before: Stages | None = None, proc: Path = PROC, sysfs: Path = SYSFS
+    config: Config,
+    before: Stages | None = None,
+    proc: Path = PROC,
+    sysfs: Path = SYSFS,
+    *,
+    changed: bool = False,
 ) -> Stages:
     """Return the stages of a configuration, taking over from ``before`` what did not change.
 
+    ``changed`` says that the machine has other nodes than when the configuration was checked.
     Raises ``HmdError``; ``before`` is then as it was.
     """
-    topology = read_topology(sysfs, config.machine.tiers)
+    topology = read_topology(sysfs, config.machine.tiers, changed=changed)
     with ExitStack() as undo:
         source = _source(config, before, undo, proc, sysfs)
         stages = Stages(
@@ -132,6 +148,7 @@ def build(
             pageout=_pageout(config, before, proc),
             proc=proc,
             sysfs=sysfs,
+            orders=before.orders if before else Standing(),
         )
         undo.pop_all()
     return stages
@@ -163,11 +180,7 @@ def _watcher(config: Config, before: Stages | None, proc: Path) -> ProcessWatche
 
 
 def _heat(config: Config, topology: Topology, before: Stages | None) -> HeatTable:
-    if (
-        before
-        and before.config.heat == config.heat
-        and before.topology.latency_ns == topology.latency_ns
-    ):
+    if before and before.config.heat == config.heat:
         return before.heat
     return HeatTable(settings.heat_settings(config), topology.latency_ns)
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from hmd.daemon.carrying import note_progress
 from hmd.daemon.guard import Guard
 from hmd.daemon.stages import Stages
+from hmd.decide.drain import after, beside, drain, gather
 from hmd.decide.pageout import idle_pages
 from hmd.decide.plan import MachineView, Plan
+from hmd.heat.hold import holding
 from hmd.machine.nodes import read_node_memory
 from hmd.migrate import STUCK, Outcome
 from hmd.observe.places import sample_nodes
@@ -52,34 +55,51 @@ def _heat(stages: Stages, batch: AccessBatch) -> npt.NDArray[np.int16]:
 
 
 def _decide(stages: Stages, now_s: float) -> Plan:
+    """Return what was ordered to move, then what the policy wants with what that leaves."""
+    heat, orders = stages.heat, stages.orders
+    stages.memory = read_node_memory(stages.topology, stages.sysfs, stages.reserves.at(now_s))
+    if orders.paused:
+        return Plan.empty(heat.processes)
     machine = MachineView(
         topology=stages.topology,
-        memory=read_node_memory(stages.topology, stages.sysfs, stages.reserves.at(now_s)),
+        memory=stages.memory,
         now_s=now_s,
         tick_s=stages.config.tick,
         budget_bytes=stages.mover.budget_bytes(now_s),
         limits=stages.limits,
     )
-    return stages.policy.plan(stages.heat, machine)
+    held = orders.held(heat.processes, stages.targets)
+    drained = orders.drained
+    emptied = drain(heat, machine, drained, held)
+    machine = after(machine, emptied)
+    brought = gather(heat, machine, orders.goals(heat.processes, stages.targets), drained)
+    machine = after(machine, brought)
+    with holding(heat, held):
+        wanted = stages.policy.plan(heat, beside(machine, drained))
+    return Plan.joined((emptied, brought, wanted))
 
 
 def _migrate(stages: Stages, plan: Plan, now_s: float) -> Outcome | None:
-    if not len(plan):
-        return None
-    outcome = stages.mover.apply(plan, now_s)
-    stages.heat.settle(plan, outcome.node, np.isin(outcome.status, STUCK))
+    outcome = None
+    if len(plan):
+        outcome = stages.mover.apply(plan, now_s)
+        stages.heat.settle(plan, outcome.node, np.isin(outcome.status, STUCK))
+    note_progress(stages, plan, outcome)
     return outcome
 
 
 def _page_out(stages: Stages, now_s: float) -> int:
     """Send out what was idle for longer than is set, with what moves have left of the budget."""
-    idle_s = stages.config.decide.pageout
-    if idle_s is None or stages.sampler.name in BLIND:
+    idle_s, orders = stages.config.decide.pageout, stages.orders
+    if idle_s is None or stages.sampler.name in BLIND or orders.paused:
         return 0
     left = stages.mover.budget_bytes(now_s)
     machine = MachineView(stages.topology, (), now_s, stages.config.tick, left)
     # Of pages that the kernel keeps there may be many before one that it does not.
-    plan = idle_pages(stages.heat, machine, idle_s, PAGEOUT_CHOICE * left)
+    with holding(stages.heat, orders.held(stages.heat.processes, stages.targets)):
+        plan = idle_pages(
+            stages.heat, beside(machine, orders.drained), idle_s, PAGEOUT_CHOICE * left
+        )
     sent = stages.pageout.apply(plan, left, now_s)
     stages.mover.charge(sent.out_bytes)
     rows = np.flatnonzero(sent.tried)

@@ -254,7 +254,8 @@ def _overlap(heat: HeatTable, machine: MachineView, rates: Rates) -> Values:
     columns, used = heat.chunks.columns, heat.chunks.used
     known = np.array([*machine.topology.latency_ns, 0.0])
     node = columns.node[:used]
-    waited = rates.rate * known[np.where(node >= 0, node, len(known) - 1)]
+    told = (node >= 0) & (node < len(known))
+    waited = rates.rate * known[np.where(told, node, len(known) - 1)]
     per_process = np.bincount(
         columns.process[:used], weights=waited.sum(axis=1), minlength=len(heat.processes)
     )

@@ -26,6 +26,8 @@ def idle_pages(heat: HeatTable, machine: MachineView, idle_s: float, most_bytes:
     """
     used, columns = heat.chunks.used, heat.chunks.columns
     nodes = nodes_of(machine, 0.0, 0)
+    if not nodes.tiers:
+        return Plan.empty(heat.processes)
     ticks = heat.idle().ticks
     long = (nodes.of_pages(columns.node[:used]) == nodes.tiers - 1) & (
         ticks >= max(idle_s / machine.tick_s, 1.0)

@@ -6,7 +6,7 @@ The same policy object is called by the daemon, by the simulator and by training
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -52,6 +52,20 @@ class Plan:
             self.to_node[rows],
             self.heat[rows],
         )
+
+    def to(self, node: npt.NDArray[np.int16]) -> Plan:
+        """Return the same pages on their way to other nodes, shape ``(n,)``."""
+        return replace(self, to_node=node)
+
+    @classmethod
+    def joined(cls, plans: Sequence[Plan]) -> Plan:
+        """Return the moves of plans of the same processes, one plan after the other."""
+        some = [plan for plan in plans if len(plan)]
+        if len(some) < 2:
+            return some[0] if some else plans[0]
+        names = ("process", "address", "pages", "from_node", "to_node", "heat")
+        columns = {name: np.concatenate([getattr(p, name) for p in some]) for name in names}
+        return cls(some[0].processes, **columns)
 
     @classmethod
     def empty(cls, processes: Sequence[ProcessId] = ()) -> Plan:

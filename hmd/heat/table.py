@@ -90,6 +90,7 @@ class HeatTable:
         a page that the prefetcher streams is not as hot as one whose misses all are waited for.
         """
         self.settings = settings or HeatSettings()
+        self._told_ns = tuple(latency_ns)
         self._latency_ns = np.array(latency_ns, np.float32)
         self._waits = np.zeros((len(self._latency_ns), 2), np.float64)
         self.loaded_ns: npt.NDArray[np.float64] = np.zeros(len(self._latency_ns))
@@ -101,6 +102,15 @@ class HeatTable:
         self._kind_weight = np.ones((0, KINDS), np.float32)
         self._priority = np.ones(0, np.float64)
         self._worn = False
+
+    def expect(self, latency_ns: Sequence[float]) -> None:
+        """Take nodes to be this fast from now on; heat is kept, waits are counted anew."""
+        if tuple(latency_ns) == tuple(self._told_ns):
+            return
+        self._told_ns = tuple(latency_ns)
+        self._latency_ns = np.array(latency_ns, np.float32)
+        self._waits = np.zeros((len(latency_ns), 2), np.float64)
+        self.loaded_ns = np.zeros(len(latency_ns))
 
     @property
     def processes(self) -> tuple[ProcessId, ...]:

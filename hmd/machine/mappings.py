@@ -76,8 +76,13 @@ class Mappings:
         Not: kernel and device pages, and executable file mappings, which are libraries shared
         by many processes: moving them costs a walk of all mappers and gains little.
         """
+        return self.migratable & ~self.executable_file
+
+    @property
+    def migratable(self) -> npt.NDArray[np.bool_]:
+        """Where the kernel can move pages, also where that gains little, shape ``(n,)``."""
         special: npt.NDArray[np.bool_] = self.kind == MappingKind.SPECIAL
-        return ~(self.unmovable | special | self.executable_file)
+        return ~(self.unmovable | special)
 
     def keeping(self, patterns: Sequence[re.Pattern[str]]) -> Mappings:
         """Return the mappings; those in whose path one of the patterns is found are unmovable."""

@@ -13,19 +13,26 @@ from pathlib import Path
 
 from hmd.errors import MissingError
 from hmd.machine.pseudofile import parse_ids, read_bytes, read_int, read_text
-from hmd.machine.tiers import rank_nodes
-from hmd.machine.topology import Node, NodeMemory, Topology
+from hmd.machine.tiers import fitting, rank_nodes
+from hmd.machine.topology import Node, NodeMemory, NodeUse, Topology
 
 _SYSFS = Path("/sys")
 _NODE_NAME = re.compile(r"node(\d+)", re.ASCII)
 _TOTAL = re.compile(rb"MemTotal:\s*(\d+) kB")
 _FREE = re.compile(rb"MemFree:\s*(\d+) kB")
+_FIELD = re.compile(rb"^Node \d+ (\w+):\s*(\d+) kB$", re.MULTILINE)
+_HUGE_TOTAL = re.compile(rb"HugePages_Total:\s*(\d+)")
+_HUGE_FREE = re.compile(rb"HugePages_Free:\s*(\d+)")
 
 
-def read_topology(sysfs: Path = _SYSFS, tiers: Sequence[Sequence[int]] | None = None) -> Topology:
+def read_topology(
+    sysfs: Path = _SYSFS, tiers: Sequence[Sequence[int]] | None = None, *, changed: bool = False
+) -> Topology:
     """Return the nodes that have memory, with CPUs, distances, HMAT figures and tiers.
 
-    ``tiers`` is the configuration's override, lists of node ids, fastest first.
+    ``tiers`` is the configuration's override, lists of node ids, fastest first. Where the machine
+    has ``changed`` since that was checked, nodes that it does not know make a tier of their own,
+    the slowest, and nodes that are gone are left out.
     Raises MissingError where the kernel has no NUMA nodes, ConfigError for a wrong override.
     """
     online = _online(sysfs)
@@ -35,6 +42,8 @@ def read_topology(sysfs: Path = _SYSFS, tiers: Sequence[Sequence[int]] | None = 
         )
     memory = {node: total for node in online if (total := _total_bytes(sysfs, node))}
     nodes = [_read_node(sysfs, node, total, online, memory) for node, total in memory.items()]
+    if tiers and changed:
+        tiers = fitting(tiers, [node.id for node in nodes])
     ranks, source = rank_nodes(nodes, sysfs, tiers)
     return Topology(
         nodes=tuple(replace(node, tier=ranks[node.id]) for node in nodes), tier_source=source
@@ -50,6 +59,38 @@ def read_node_memory(
     that has gone offline since has no bytes.
     """
     return tuple(_node_memory(sysfs, node.id, reserves or {}) for node in topology.nodes)
+
+
+def memory_nodes(sysfs: Path = _SYSFS) -> tuple[int, ...] | None:
+    """Return the nodes that have memory now, None where the kernel does not tell; one small read.
+
+    Documentation/ABI/stable/sysfs-devices-node.
+    """
+    text = read_text(_folder(sysfs) / "has_memory")
+    return None if text is None else parse_ids(text)
+
+
+def read_node_use(node: int, sysfs: Path = _SYSFS) -> NodeUse:
+    """Return what a node's memory is used for; all 0 of a node that is not there."""
+    text = read_bytes(_folder(sysfs) / f"node{node}/meminfo") or b""
+    field = {name.decode(): int(kib) << 10 for name, kib in _FIELD.findall(text)}.get
+    total, free = field("MemTotal", 0), field("MemFree", 0)
+    mapped = field("Mapped", 0)
+    huge = _number(_HUGE_TOTAL, text) - _number(_HUGE_FREE, text)
+    return NodeUse(
+        total_bytes=total,
+        used_bytes=max(total - free, 0),
+        program_bytes=field("AnonPages", 0) + mapped,
+        cache_bytes=max(field("FilePages", 0) - mapped, 0),
+        locked_bytes=field("Mlocked", 0),
+        kernel_bytes=field("Slab", 0) + field("KernelStack", 0) + field("PageTables", 0),
+        hugetlb_pages=max(huge, 0),
+    )
+
+
+def _number(pattern: re.Pattern[bytes], text: bytes) -> int:
+    match = pattern.search(text)
+    return int(match.group(1)) if match else 0
 
 
 def _folder(sysfs: Path) -> Path:

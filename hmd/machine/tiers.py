@@ -52,6 +52,17 @@ def rank_nodes(
     return _dense({n.id: 0 if n.cpus else 1 for n in nodes}), TierSource.GUESS
 
 
+def fitting(override: Sequence[Sequence[int]], nodes: Sequence[int]) -> list[list[int]]:
+    """Return an override for the nodes that there are now.
+
+    Nodes that it does not know are the slowest: until somebody says so, none counts as fast.
+    """
+    named = {node for tier in override for node in tier}
+    tiers = [[node for node in tier if node in nodes] for tier in override]
+    tiers.append([node for node in nodes if node not in named])
+    return [tier for tier in tiers if tier]
+
+
 def kernel_tiers(sysfs: Path) -> list[tuple[int, ...]]:
     """Return the kernel's memory tiers as lists of nodes, fastest first; empty before Linux 6.1.
 

@@ -6,7 +6,8 @@ changes from tick to tick. Tier 0 is the fastest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Container
+from dataclasses import dataclass, replace
 
 _DRAM_NS = 90.0
 
@@ -51,6 +52,21 @@ class Topology:
         known = {node.id: float(node.read_latency_ns or _DRAM_NS) for node in self.nodes}
         return tuple(known.get(node, _DRAM_NS) for node in range(max(known, default=-1) + 1))
 
+    def without(self, gone: Container[int]) -> Topology:
+        """Return the topology of the other nodes; tiers that have none left are no tiers."""
+        kept = [node.id not in gone for node in self.nodes]
+        return replace(
+            self,
+            nodes=tuple(
+                replace(
+                    node,
+                    distances=tuple(d for d, k in zip(node.distances, kept, strict=False) if k),
+                )
+                for node, keep in zip(self.nodes, kept, strict=True)
+                if keep
+            ),
+        )
+
     @property
     def one_tier(self) -> bool:
         """True where there is nothing to tier."""
@@ -68,3 +84,21 @@ class NodeMemory:
     total_bytes: int
     free_bytes: int
     reserve_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUse:
+    """What a node's memory is used for now, in bytes (/sys/devices/system/node/nodeN/meminfo).
+
+    ``program_bytes`` are anonymous and mapped pages, ``cache_bytes`` pages of files and shared
+    memory that nobody maps, ``locked_bytes`` of both what is locked, ``kernel_bytes`` slabs, stacks
+    and page tables. They do not add up to ``used_bytes``: the kernel counts no more by node.
+    """
+
+    total_bytes: int
+    used_bytes: int
+    program_bytes: int
+    cache_bytes: int
+    locked_bytes: int
+    kernel_bytes: int
+    hugetlb_pages: int

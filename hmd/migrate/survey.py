@@ -28,7 +28,7 @@ from hmd.migrate.status import PROCESS_WIDE, Status, of_pages
 from hmd.migrate.work import HUGE_PAGES
 
 SLICE_BYTES: Final = 256 << 20
-_WITH_PAGES = re.compile(rb"^([0-9a-f]{1,16}) [^\n]*? N\d{1,4}=", re.MULTILINE)
+_WITH_PAGES = r"^([0-9a-f]{{1,16}}) [^\n]*? N{}="
 _NO_BLOCKS: Final = np.empty(0, np.uint64)
 
 Span: TypeAlias = tuple[int, int]
@@ -52,7 +52,8 @@ class Survey:
     """What there is to move to ``to_node``, from anywhere or from ``from_node`` alone.
 
     ``ranges`` are the addresses to look at, all of them where there are none; a huge page that a
-    range cuts stays where it is.
+    range cuts stays where it is. ``movable`` marks the mappings to look at, shape ``(mappings,)``:
+    by itself those that are movable.
     """
 
     def __init__(
@@ -63,18 +64,22 @@ class Survey:
         *,
         from_node: int | None = None,
         ranges: Sequence[Span] = (),
+        movable: npt.NDArray[np.bool_] | None = None,
         proc: Path = PROC,
         query: Callable[[int, npt.NDArray[np.uint64]], npt.NDArray[np.int16]] = (
             kernel_pages.query_nodes
         ),
     ) -> None:
-        huge = read_huge_pages(process.pid, mappings, proc)
+        chosen = mappings.movable if movable is None else movable
+        numa_maps = read_bytes(proc / str(process.pid) / "numa_maps")
+        self.spans = _spans(mappings, chosen, ranges, numa_maps, from_node)
+        # To ask for huge pages may cost a walk of all page tables.
+        huge = read_huge_pages(process.pid, mappings, proc) if self.spans else None
         self._process = process
         self._huge = huge.address if huge else _NO_BLOCKS
         self._to_node = to_node
         self._from_node = from_node
         self._query = query
-        self.spans = _spans(mappings, ranges, read_bytes(proc / str(process.pid) / "numa_maps"))
 
     @property
     def span_bytes(self) -> int:
@@ -150,12 +155,19 @@ def _length(spans: Sequence[Span]) -> int:
     return sum(end - start for start, end in spans)
 
 
-def _spans(mappings: Mappings, ranges: Sequence[Span], numa_maps: bytes | None) -> list[Span]:
+def _spans(
+    mappings: Mappings,
+    movable: npt.NDArray[np.bool_],
+    ranges: Sequence[Span],
+    numa_maps: bytes | None,
+    from_node: int | None,
+) -> list[Span]:
     """Return the parts of movable mappings that lie in the ranges and may have pages."""
-    chosen = mappings.movable.copy()
+    chosen = movable.copy()
     if numa_maps is not None:
         # Address space that was reserved and never touched (terabytes, for some runtimes).
-        starts = {int(start, 16) for start in _WITH_PAGES.findall(numa_maps)}
+        pattern = _WITH_PAGES.format(r"\d{1,4}" if from_node is None else from_node)
+        starts = {int(s, 16) for s in re.findall(pattern.encode(), numa_maps, re.MULTILINE)}
         chosen &= np.array([start in starts for start in mappings.start.tolist()], np.bool_)
     found = zip(mappings.start[chosen].tolist(), mappings.end[chosen].tolist(), strict=True)
     if not ranges:

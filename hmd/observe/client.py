@@ -1,16 +1,30 @@
-"""Asking a daemon over its status socket."""
+"""Asking a daemon over its status socket, and giving it orders."""
 
 from __future__ import annotations
 
 import json
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hmd.errors import UnreachableError
+from hmd.errors import (
+    ConfigError,
+    HmdError,
+    MissingError,
+    TargetError,
+    UnreachableError,
+    UsageError,
+)
 
 MAX_ANSWER_BYTES = 64 * 2**20
+ORDER_TIMEOUT_S = 90.0
+"""An order is answered at the end of the tick under way, or withdrawn after a minute."""
+
+_ERRORS = {
+    int(kind.exit_code): kind for kind in (UsageError, ConfigError, MissingError, TargetError)
+}
 
 
 def ask(
@@ -20,12 +34,40 @@ def ask(
 
     Raises ``UnreachableError`` with one line that says what to do where none comes.
     """
+    document = _answer(path, {"command": command}, timeout_s, most_bytes)
+    if "error" in document:
+        raise UnreachableError(f"the daemon on {path} refuses {command!r}: is it another version?")
+    return document
+
+
+def order(
+    path: Path,
+    command: str,
+    arguments: Mapping[str, Any] | None = None,
+    timeout_s: float = ORDER_TIMEOUT_S,
+) -> dict[str, Any]:
+    """Have the daemon do something, and return what it answers once it has taken it on.
+
+    Raises ``HmdError`` with the daemon's line where it refuses: ``MissingError`` without
+    permission, ``TargetError`` for a process or node that is not there, ``UsageError`` for an
+    order that makes no sense. ``UnreachableError`` where no answer comes.
+    """
+    request = {**(arguments or {}), "command": command}
+    document = _answer(path, request, timeout_s, MAX_ANSWER_BYTES)
+    if "error" in document:
+        raise _ERRORS.get(document.get("code", 1), HmdError)(str(document["error"]))
+    return document
+
+
+def _answer(
+    path: Path, request: Mapping[str, Any], timeout_s: float, most_bytes: int
+) -> dict[str, Any]:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
             deadline_s = time.monotonic() + timeout_s
             s.settimeout(timeout_s)
             _connect(s, path, deadline_s)
-            s.sendall(json.dumps({"command": command}).encode() + b"\n")
+            s.sendall(json.dumps(request).encode() + b"\n")
             answer = _line(s, deadline_s, most_bytes)
     except (FileNotFoundError, ConnectionRefusedError):
         raise UnreachableError(
@@ -42,8 +84,8 @@ def ask(
         document = json.loads(answer)
     except (ValueError, RecursionError):
         raise UnreachableError(f"{path} answers, but not as hmd does") from None
-    if not isinstance(document, dict) or "error" in document:
-        raise UnreachableError(f"the daemon on {path} refuses {command!r}: is it another version?")
+    if not isinstance(document, dict):
+        raise UnreachableError(f"{path} answers, but not as hmd does")
     return document
 
 

@@ -37,6 +37,7 @@ def status_document(now: Snapshot) -> dict[str, Any]:
             "dropped": now.sampler.stats.dropped,
             "throttled": now.sampler.stats.throttled,
         },
+        "control": _control(now),
         "tiers": [list(nodes) for nodes in now.tiers],
         "tier_bytes": [
             sum(node.total_bytes for node in now.nodes if node.tier == tier)
@@ -59,6 +60,17 @@ def status_document(now: Snapshot) -> dict[str, Any]:
             }
             for p in now.processes
         ],
+    }
+
+
+def _control(now: Snapshot) -> dict[str, Any]:
+    control = now.control
+    return {
+        "paused": control.paused,
+        "policy_ordered": control.policy_ordered,
+        "drains": [asdict(drain) for drain in control.drains],
+        "pins": [asdict(pin) for pin in control.pins],
+        "pinned": control.pinned,
     }
 
 

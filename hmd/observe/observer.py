@@ -18,6 +18,7 @@ from hmd.machine.topology import Topology
 from hmd.observe.document import status_document
 from hmd.observe.rounds import Rounds
 from hmd.observe.snapshot import (
+    ControlNumbers,
     NodeNumbers,
     Numbers,
     ProcessNumbers,
@@ -85,6 +86,7 @@ class Observer:
         self._ticked_s = self._started_s
         self._succeeded_s = dict.fromkeys(Stage, self._started_s)
         self._places: Places | None = None
+        self._control = ControlNumbers()
         self.use(setting, topology, sampler)
 
     def use(self, setting: Setting, topology: Topology, sampler: Sampler) -> None:
@@ -93,12 +95,20 @@ class Observer:
         Sums go on unless the tiers changed; those of targets that are gone are forgotten.
         """
         self._setting, self._sampler = setting, sampler
-        if topology != self._tally.topology:
+        was = self._tally.topology
+        if (topology.tiers, topology.latency_ns) == (was.tiers, was.latency_ns):
+            self._tally.topology = topology
+        else:
             self._tally = Tally(topology)
             self._rounds = Rounds()
             self._places = None
         self._tally.use_targets(setting.targets)
         self.latest = self._snapshot(self._places)
+
+    def controlled(self, control: ControlNumbers) -> None:
+        """Take note of the orders in force."""
+        self._control = control
+        self.latest = replace(self.latest, control=control)
 
     def reloaded(self, error: str | None = None) -> None:
         """Take note of how a reload went."""
@@ -171,6 +181,7 @@ class Observer:
             targets=self._targets(resident),
             processes=self._processes(resident),
             rounds=self._rounds.latest(),
+            control=self._control,
         )
 
     def _source(self) -> SamplerNumbers:

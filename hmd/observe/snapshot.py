@@ -7,9 +7,10 @@ that none of them ever sees half a tick or needs a lock.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hmd.machine.process import ProcessId
+from hmd.machine.topology import NodeUse
 from hmd.observe.aftermath import Savings
 from hmd.observe.rounds import Round
 from hmd.observe.tally import Durations
@@ -101,6 +102,53 @@ class ReloadState:
 
 
 @dataclass(frozen=True, slots=True)
+class PinNumbers:
+    """A process that is pinned, or with pid 0 a target; ``node`` None is where its pages are."""
+
+    pid: int
+    start_ticks: int
+    target: str
+    node: int | None
+    uid: int
+
+
+@dataclass(frozen=True, slots=True)
+class DrainNumbers:
+    """A node that is being emptied, or is empty; pages are of 4 KiB.
+
+    ``waiting_pages`` are those of followed processes that ticks have still to move,
+    ``moved_pages`` those that the thread beside them has moved in ``passes``; ``left`` is by reason
+    what it could not move. ``settled``: what is left will stay. A node that is not ``there`` any
+    more was taken out.
+    """
+
+    node: int
+    there: bool
+    use: NodeUse
+    waiting_pages: int
+    moved_pages: int
+    passes: int
+    left: Mapping[str, int]
+    settled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ControlNumbers:
+    """Orders in force, and all that came by command and outcome (done, refused).
+
+    ``policy_ordered`` takes the place of the configuration's. ``pinned`` counts pins, of which
+    ``pins`` has the first.
+    """
+
+    paused: bool = False
+    policy_ordered: str | None = None
+    drains: tuple[DrainNumbers, ...] = ()
+    pins: tuple[PinNumbers, ...] = ()
+    pinned: int = 0
+    orders: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """All that hmd tells. Sums are since the start; pages are of 4 KiB; of processes the largest.
 
@@ -109,7 +157,7 @@ class Snapshot:
     ``tiers`` are node ids, fastest first; ``moved_bytes`` is by (from node, to node),
     ``planned`` pages by direction, ``pages_by_status`` what became of them, ``heat_pages`` pages by
     tier and by the bins of ``HEAT_LOG2``; ``paged_out_bytes`` left memory altogether.
-    ``rounds`` are the last ones that planned something.
+    ``rounds`` are the last ones that planned something, ``control`` what people have ordered.
     """
 
     version: str
@@ -143,6 +191,7 @@ class Snapshot:
     targets: tuple[TargetNumbers, ...] = ()
     processes: tuple[ProcessNumbers, ...] = ()
     rounds: tuple[Round, ...] = ()
+    control: ControlNumbers = ControlNumbers()
 
     def tier_of(self, node: int) -> int:
         """Return the tier of a node, -1 where it has none."""
