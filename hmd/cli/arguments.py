@@ -41,6 +41,16 @@ def rate(text: str) -> int:
     raise argparse.ArgumentTypeError(f"{text!r}: write a rate with its unit, as in 200MiB/s")
 
 
+def duration(text: str) -> float:
+    """Parse a time with its unit, in seconds."""
+    from hmd.config.units import parse_duration
+
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+
+
 def share(text: str) -> float:
     """Parse a share, as in 25% or 0.25."""
     number = text.removesuffix("%")

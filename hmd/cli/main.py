@@ -26,6 +26,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
             *("config", "policy", "enable", "disable"),
         ),
     ),
+    ("Orders to the daemon", ("pause", "resume", "drain", "undrain", "pin", "unpin")),
     ("Traces", ("record", "trace", "estimate", "simulate", "tune")),
     ("The machine", ("topology", "doctor", "migrate")),
     ("The emulated machine", ("emulate", "demo")),

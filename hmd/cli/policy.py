@@ -1,4 +1,4 @@
-"""``hmd policy``: which policies there are, what each does, and what can be set."""
+"""``hmd policy``: which policies there are, what each does, what can be set; and taking one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from hmd.errors import Exit
+from hmd.cli.ordering import add_order_arguments, give
+from hmd.errors import Exit, UsageError
 
 if TYPE_CHECKING:
     from hmd.cli.main import Subparsers
@@ -17,6 +18,7 @@ List the policies, which decide what pages move where, or show one with its sett
 
 A policy is chosen by "policy:" in the "decide:" section of the configuration; its settings are
 below its name there. None needs to be set: thresholds follow the machine and the programs.
+"hmd policy use" has the running daemon take another one, until it is told otherwise or ends.
 """
 
 EXAMPLES = """\
@@ -24,6 +26,8 @@ examples:
   hmd policy list                           names, and what each does
   hmd policy show histogram                 when to use it; settings, units, limits, effects
   hmd policy show age --yaml                its section of the configuration, at the defaults
+  hmd policy use age                        the running daemon plans by age from now on (root)
+  hmd policy use --default                  by what its configuration names again
 """
 
 
@@ -31,11 +35,11 @@ def add_parser(subparsers: Subparsers) -> None:
     """Register ``hmd policy`` and its commands."""
     parser = subparsers.add_parser(
         "policy",
-        help="list the policies, and what can be set",
+        help="list the policies, what can be set; take another one",
         description=DESCRIPTION,
         epilog=EXAMPLES,
     )
-    commands = parser.add_subparsers(metavar="list|show", required=True)
+    commands = parser.add_subparsers(metavar="list|show|use", required=True)
     listing = commands.add_parser("list", help="names, and what each does")
     listing.add_argument("--json", action="store_true", help="print JSON")
     listing.set_defaults(func=run_list)
@@ -45,6 +49,11 @@ def add_parser(subparsers: Subparsers) -> None:
     form.add_argument("--json", action="store_true", help="print JSON, in base units")
     form.add_argument("--yaml", action="store_true", help="print its section of the configuration")
     show.set_defaults(func=run_show)
+    use = commands.add_parser("use", help="have the running daemon plan by another policy")
+    use.add_argument("name", metavar="NAME", nargs="?", help='a name of "hmd policy list"')
+    use.add_argument("--default", action="store_true", help="the one of the configuration again")
+    add_order_arguments(use)
+    use.set_defaults(func=run_use)
 
 
 def run_list(args: argparse.Namespace) -> int:
@@ -79,6 +88,13 @@ def run_show(args: argparse.Namespace) -> int:
     else:
         _print_about(about)
     return Exit.OK
+
+
+def run_use(args: argparse.Namespace) -> int:
+    """Give the order."""
+    if args.default == (args.name is not None):
+        raise UsageError("name a policy (hmd policy list), or give --default")
+    return give(args, "policy", {"name": args.name})
 
 
 def _print_about(about: About) -> None:

@@ -31,6 +31,7 @@ def summary(status: Status) -> list[str]:
         f"moved {format_bytes(moves['promoted_bytes'])} up, "
         f"{format_bytes(moves['demoted_bytes'])} down" + _failures(moves),
     ]
+    lines += orders(status.get("control") or {})
     if len(status["tiers"]) < 2:
         lines.append("one memory tier only: there is nowhere to move pages (hmd topology)")
     if sampler["name"] == "faults":
@@ -38,6 +39,33 @@ def summary(status: Status) -> list[str]:
     if not status["reload"]["successful"]:
         lines.append(f"last reload failed, the old settings hold: {status['reload']['error']}")
     return lines
+
+
+def orders(control: Mapping[str, Any]) -> list[str]:
+    """Return what people have ordered that is in force; nothing of a daemon that knows none."""
+    lines = []
+    if control.get("paused"):
+        lines.append("paused: no page moves (hmd resume)")
+    if control.get("policy_ordered"):
+        lines.append("the policy is by order, not the configuration's (hmd policy use --default)")
+    for drain in control.get("drains", ()):
+        state = "nothing more can be moved" if drain["settled"] else "under way"
+        size = format_bytes(drain["use"]["program_bytes"])
+        lines.append(
+            f"node {drain['node']} is drained, {size} of programs left, {state} (hmd undrain)"
+            if drain["there"]
+            else f"node {drain['node']} was drained and is not there any more (hmd undrain)"
+        )
+    if control.get("pinned"):
+        first = ", ".join(_pin(pin) for pin in control["pins"][:4])
+        more = ", …" if control["pinned"] > 4 else ""
+        lines.append(f"pinned: {first}{more} (hmd unpin)")
+    return lines
+
+
+def _pin(pin: Mapping[str, Any]) -> str:
+    who = f"pid {pin['pid']}" if pin["pid"] else f"target {pin['target']}"
+    return who if pin["node"] is None else f"{who} to node {pin['node']}"
 
 
 def process_table(status: Status, rates: Rates | None = None) -> Table:

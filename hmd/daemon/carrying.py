@@ -76,6 +76,7 @@ def send_errand(stages: Stages, evacuation: Evacuation, now_s: float) -> None:
         stages.mover.charge(evacuation.send(None, 0))
         return
     errand = Errand(
+        serial=orders.drains,
         drained=orders.drained,
         topology=stages.topology,
         spared=_spared(stages),
@@ -134,7 +135,7 @@ def _drains(stages: Stages, evacuation: Evacuation) -> Iterator[DrainNumbers]:
     if not orders.drained:
         return
     there = {node.id for node in stages.topology.nodes}
-    current = progress.drained == orders.drained
+    current = progress.serial == orders.drains
     for node in sorted(orders.drained):
         use = read_node_use(node, stages.sysfs)
         left = progress.left.get(node, {}) if current else {}
@@ -143,8 +144,8 @@ def _drains(stages: Stages, evacuation: Evacuation) -> Iterator[DrainNumbers]:
             there=node in there,
             use=use,
             waiting_pages=int(movable_on(stages, frozenset({node})).sum()),
-            moved_pages=progress.moved_pages,
-            passes=progress.passes,
+            moved_pages=progress.moved_pages if current else 0,
+            passes=progress.passes if current else 0,
             left={reason: pages for reason, pages in left.items() if pages},
             settled=node not in there or (current and progress.settled and not orders.paused),
         )

@@ -93,7 +93,7 @@ class Commands:
         for name, pin in pins.items():
             if pin.node in nodes:
                 raise UsageError(f"{name} is pinned to node {pin.node}: hmd unpin {name} first")
-        standing.drained, standing.stalled_ticks = drained, 0
+        standing.drain(drained)
         return Done(f"draining node {format_ids(sorted(nodes))}", tuple(sorted(nodes)))
 
     def _undrain(self, request: Request) -> Done:
@@ -102,7 +102,7 @@ class Commands:
         nodes = self._nodes(request, there=False)
         if not nodes & self._standing.drained:
             raise TargetError(f"node {format_ids(sorted(nodes))} is not drained: see hmd status")
-        self._standing.drained -= nodes
+        self._standing.drain(self._standing.drained - nodes)
         return Done(f"node {format_ids(sorted(nodes))} is in use again")
 
     def _pin(self, request: Request) -> Done:

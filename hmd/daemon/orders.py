@@ -34,7 +34,8 @@ class Standing:
 
     ``pins`` are of processes, ``target_pins`` of all that a target has or will have. ``moves`` are
     under way and end by themselves. ``policy`` takes the place of the configuration's.
-    ``stalled_ticks`` counts ticks in which drains got no further.
+    ``stalled_ticks`` counts ticks in which drains got no further, ``drains`` how often nodes were
+    drained or undrained.
     """
 
     paused: bool = False
@@ -44,6 +45,7 @@ class Standing:
     target_pins: dict[str, Pin] = field(default_factory=dict)
     moves: dict[ProcessId, Pin] = field(default_factory=dict)
     stalled_ticks: int = 0
+    drains: int = 0
 
     def pin_of(self, process: ProcessId, target: str) -> Pin | None:
         """Return what holds for a process, None where policies may move it."""
@@ -60,6 +62,11 @@ class Standing:
         """Return the node where each process's pages are to be, -1 for any; ``(processes,)``."""
         pins = map(self.pin_of, processes, targets)
         return np.array([-1 if p is None or p.node is None else p.node for p in pins], np.int64)
+
+    def drain(self, nodes: frozenset[int]) -> None:
+        """Have these nodes, and no others, be drained."""
+        self.drained, self.stalled_ticks = nodes, 0
+        self.drains += 1
 
     def forget_exited(self, proc: Path = PROC) -> None:
         """Drop what was ordered of processes that have gone."""

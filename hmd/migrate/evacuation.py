@@ -53,10 +53,11 @@ _DONE: Final = (Status.MOVED, Status.ALREADY_THERE, Status.NOT_PRESENT, Status.D
 class Errand:
     """What is to be emptied now.
 
-    Processes that are ``spared`` are left to the ticks, ``pinned`` ones stay; ``unmovable`` gives a
+    An errand with another ``serial`` is another one. Processes that are ``spared`` are left to the ticks, ``pinned`` ones stay; ``unmovable`` gives a
     process's mappings with those to keep marked.
     """
 
+    serial: int
     drained: frozenset[int]
     topology: Topology
     spared: frozenset[ProcessId] = frozenset()
@@ -67,13 +68,13 @@ class Errand:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What passes have come to.
+    """What passes have come to for the errands of one ``serial``.
 
     ``left`` are pages of 4 KiB by node and reason as the last whole pass found them. ``settled``
     says that this pass left nothing out and moved nothing: what is left will stay.
     """
 
-    drained: frozenset[int] = frozenset()
+    serial: int = -1
     passes: int = 0
     moved_pages: int = 0
     left: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
@@ -180,9 +181,9 @@ class Evacuation:
         with self._changed:
             if self._errand is None:
                 return
-            before = self.progress
+            before = self.progress if self.progress.serial == errand.serial else Progress()
             self.progress = Progress(
-                drained=errand.drained,
+                serial=errand.serial,
                 passes=before.passes + 1,
                 moved_pages=before.moved_pages + doing.moved_pages,
                 left={node: dict(reasons) for node, reasons in left.items()},
@@ -193,7 +194,7 @@ class Evacuation:
         """Tell whether a pass serves nobody any more."""
         with self._changed:
             now = self._errand
-        return self._closing or now is None or now.drained != errand.drained
+        return self._closing or now is None or now.serial != errand.serial
 
     def _empty_process(self, doing: _Pass, process: ProcessId) -> None:
         mappings = read_mappings(process.pid, self._proc)
@@ -243,7 +244,7 @@ class Evacuation:
         """Return how many bytes may be moved now, once there are some; None: let it be."""
         with self._changed:
             while not (self._closing or self._errand is None):
-                if self._errand.drained != errand.drained:
+                if self._errand.serial != errand.serial:
                     return None
                 if self._granted_bytes >= PAGE_BYTES:
                     return self._granted_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from hmd.observe.families import daemon, moves, sampling, stages, targets, tiers
+from hmd.observe.families import daemon, moves, orders, sampling, stages, targets, tiers
 from hmd.observe.family import Family
 
 
@@ -24,6 +24,7 @@ SECTIONS: Final = (
     Section("Tiers and heat", tiers.FAMILIES),
     Section("Decisions and moves", moves.FAMILIES),
     Section("Targets", targets.FAMILIES),
+    Section("Orders", orders.FAMILIES),
 )
 
 FAMILIES: Final = tuple(family for section in SECTIONS for family in section.families)
