@@ -110,13 +110,15 @@ def _keeping(stages: Stages) -> Callable[[ProcessId, Mappings], Mappings]:
 
 
 def control_numbers(
-    stages: Stages, evacuation: Evacuation, told: Mapping[tuple[str, str], int]
+    stages: Stages,
+    followed: Mapping[ProcessId, str],
+    evacuation: Evacuation,
+    told: Mapping[tuple[str, str], int],
 ) -> ControlNumbers:
-    """Return what is told of orders."""
+    """Return what is told of orders; ``followed`` are processes with their targets."""
     orders = stages.orders
-    targets = dict(zip(stages.processes, stages.targets, strict=True))
     pins = [
-        PinNumbers(process.pid, process.start_ticks, targets.get(process, ""), pin.node, pin.uid)
+        PinNumbers(process.pid, process.start_ticks, followed.get(process, ""), pin.node, pin.uid)
         for process, pin in orders.pins.items()
     ]
     pins += [PinNumbers(0, 0, name, pin.node, pin.uid) for name, pin in orders.target_pins.items()]

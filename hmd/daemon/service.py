@@ -143,6 +143,7 @@ class Service:
         before = dict(zip(stages.processes, stages.targets, strict=True))
         if self._guard.run(Stage.SAMPLE, lambda: stages.follow(now_s), False):
             self._tell_processes(before)
+            stages.orders.forget_exited(stages.proc)
         self.followed = dict(zip(stages.processes, stages.targets, strict=True))
         tick = run_tick(stages, self._guard, now_s)
         errand = partial(send_errand, stages, self._evacuation, now_s)
@@ -201,7 +202,7 @@ class Service:
             self._tell_orders()
 
     def _tell_orders(self) -> None:
-        told = control_numbers(self.stages, self._evacuation, self._control.told)
+        told = control_numbers(self.stages, self.followed, self._evacuation, self._control.told)
         self.observer.controlled(told)
 
     def _follow_nodes(self) -> None:
@@ -230,6 +231,7 @@ class Service:
         by_heat = self._places.heat_pages if self._places else None
         if by_heat is None or tick.now_s - self._census_s >= CENSUS_S:
             self._census_s = tick.now_s
+            stages.orders.forget_exited(stages.proc)
             by_heat = heat_pages(heat, topology)
         self._tell_orders()
         self._places = Places(resident_pages(heat, topology), by_heat, heat.stats.bytes)

@@ -53,8 +53,8 @@ _DONE: Final = (Status.MOVED, Status.ALREADY_THERE, Status.NOT_PRESENT, Status.D
 class Errand:
     """What is to be emptied now.
 
-    An errand with another ``serial`` is another one. Processes that are ``spared`` are left to the ticks, ``pinned`` ones stay; ``unmovable`` gives a
-    process's mappings with those to keep marked.
+    An errand with another ``serial`` is another one. Processes that are ``spared`` are left to the
+    ticks, ``pinned`` ones stay; ``unmovable`` gives a process's mappings with those to keep marked.
     """
 
     serial: int
