@@ -148,6 +148,6 @@ def _drains(stages: Stages, evacuation: Evacuation) -> Iterator[DrainNumbers]:
             waiting_pages=int(movable_on(stages, frozenset({node})).sum()),
             moved_pages=progress.moved_pages if current else 0,
             passes=progress.passes if current else 0,
-            left={reason: pages for reason, pages in left.items() if pages},
+            left=left,
             settled=node not in there or (current and progress.settled and not orders.paused),
         )

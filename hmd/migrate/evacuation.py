@@ -186,7 +186,7 @@ class Evacuation:
                 serial=errand.serial,
                 passes=before.passes + 1,
                 moved_pages=before.moved_pages + doing.moved_pages,
-                left={node: dict(reasons) for node, reasons in left.items()},
+                left={node: dict(+reasons) for node, reasons in left.items()},
                 settled=doing.complete and (errand.dry_run or not doing.moved_pages),
             )
 

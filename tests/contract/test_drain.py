@@ -1,0 +1,188 @@
+"""What moves by order keep to, whatever the machine and the heat; and what policies may then do."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hmd.decide import registry
+from hmd.decide.drain import after, beside, drain, gather, nearest
+from hmd.decide.plan import MachineView, Plan
+from hmd.heat.hold import holding
+from hmd.heat.layout import CHUNK_PAGES, FIXED, PAGE_BYTES
+from hmd.heat.table import HeatTable
+from hmd.machine.topology import Node, NodeMemory, Topology
+
+from .test_policies import Scene, contract, fresh, page_nodes, scenes
+
+NOBODY = np.zeros(2, np.bool_)
+
+
+@st.composite
+def drains(draw: st.DrawFn) -> tuple[Scene, frozenset[int]]:
+    """A scene, and some of its nodes, but not all."""
+    scene = draw(scenes())
+    ids = [node for node, _, _ in scene.nodes]
+    chosen = draw(st.lists(st.sampled_from(ids), min_size=1, max_size=len(ids) - 1, unique=True))
+    return scene, frozenset(chosen)
+
+
+def rows(plan: Plan) -> list[tuple[int, int, int, int, int]]:
+    """Moves as (process, address, pages, from, to)."""
+    columns = (plan.process, plan.address, plan.pages, plan.from_node, plan.to_node)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def check_possible(scene: Scene, table: HeatTable, plan: Plan) -> None:
+    """Each move is of a page that is there and may move, whole, once, to where there is room."""
+    node = page_nodes(table)
+    free = {i: pages for i, _, pages in scene.nodes}
+    for process, address, size, source, target in rows(plan):
+        assert size in (1, CHUNK_PAGES)
+        for i in range(size):
+            assert node.pop((process, address + i * PAGE_BYTES)) == source
+        free[target] -= size
+        assert free[target] >= 0
+    assert plan.pages.sum() <= scene.budget_pages
+
+
+@contract
+@given(case=drains())
+def test_every_move_finds_room_and_is_paid_for(case: tuple[Scene, frozenset[int]]) -> None:
+    scene, drained = case
+    table = scene.table()
+    plan = drain(table, scene.machine(), drained)
+    check_possible(scene, table, plan)
+    assert all(
+        source in drained and target not in drained for _, _, _, source, target in rows(plan)
+    )
+
+
+@contract
+@given(case=drains())
+def test_all_leaves_where_there_is_room_and_budget(case: tuple[Scene, frozenset[int]]) -> None:
+    scene, drained = case
+    table, machine = scene.table(), scene.machine()
+    roomy = tuple(NodeMemory(m.node, m.total_bytes, 1 << 40) for m in machine.memory)
+    plan = drain(table, MachineView(machine.topology, roomy, 0.0, 1.0, 1 << 40), drained)
+    nodes = Counter(page_nodes(table).values())
+    assert plan.pages.sum() == sum(nodes[node] for node in drained)
+
+
+@contract
+@given(case=drains())
+def test_the_hottest_go_first(case: tuple[Scene, frozenset[int]]) -> None:
+    scene, drained = case
+    table, machine = scene.table(), scene.machine()
+    roomy = tuple(NodeMemory(m.node, m.total_bytes, 1 << 40) for m in machine.memory)
+    everything = drain(table, MachineView(machine.topology, roomy, 0.0, 1.0, 1 << 40), drained)
+    some = MachineView(machine.topology, roomy, 0.0, 1.0, machine.budget_bytes)
+    plan = drain(table, some, drained)
+    assert (np.diff(plan.heat) <= 0).all()
+    # What waits is colder, but for huge pages that the budget does not pay for any more.
+    moved = {(process, address) for process, address, *_ in rows(plan)}
+    waits = [
+        heat
+        for (process, address, size, *_), heat in zip(
+            rows(everything), everything.heat.tolist(), strict=True
+        )
+        if (process, address) not in moved and size == 1
+    ]
+    small = plan.heat[plan.pages == 1]
+    if waits and len(small):
+        assert max(waits) <= small.min()
+    if waits:
+        assert plan.pages.sum() == scene.budget_pages
+
+
+@contract
+@given(case=drains(), held=st.tuples(st.booleans(), st.booleans()))
+def test_held_processes_stay(case: tuple[Scene, frozenset[int]], held: tuple[bool, bool]) -> None:
+    scene, drained = case
+    plan = drain(scene.table(), scene.machine(), drained, np.array(held))
+    assert not any(held[process] for process in plan.process.tolist())
+
+
+@contract
+@given(case=drains(), goals=st.tuples(*[st.sampled_from([-1, 0, 1, 2, 3, 4, 5])] * 2))
+def test_pages_are_gathered_on_one_node(
+    case: tuple[Scene, frozenset[int]], goals: tuple[int, int]
+) -> None:
+    scene, drained = case
+    known = {node for node, _, _ in scene.nodes}
+    goal = np.array([g if g in known else -1 for g in goals], np.int64)
+    table = scene.table()
+    plan = gather(table, scene.machine(), goal, drained)
+    check_possible(scene, table, plan)
+    for process, _, _, source, target in rows(plan):
+        assert target == goal[process] != source
+        assert target not in drained
+
+
+@pytest.mark.parametrize("name", registry.names())
+@contract
+@given(case=drains(), held=st.tuples(st.booleans(), st.booleans()))
+def test_policies_leave_drained_nodes_and_held_processes_alone(
+    name: str, case: tuple[Scene, frozenset[int]], held: tuple[bool, bool]
+) -> None:
+    scene, drained = case
+    table, machine = scene.table(), scene.machine()
+    before = page_nodes(table)
+    emptied = drain(table, machine, drained, np.array(held))
+    machine = after(machine, emptied)
+    with holding(table, np.array(held)):
+        plan = fresh(name).plan(table, beside(machine, drained))
+    assert page_nodes(table) == before
+    for process, _, _, source, target in rows(plan):
+        assert not {source, target} & drained
+        assert not held[process]
+    # Both together find room, in their order, and are within the budget.
+    check_budget_and_room(scene, Plan.joined((emptied, plan)))
+
+
+def check_budget_and_room(scene: Scene, plan: Plan) -> None:
+    free = {i: pages for i, _, pages in scene.nodes}
+    for _, _, size, source, target in rows(plan):
+        free[source] += size
+        free[target] -= size
+        assert free[target] >= 0
+    assert plan.pages.sum() <= scene.budget_pages
+    pages = [(process, address) for process, address, *_ in rows(plan)]
+    assert len(set(pages)) == len(pages)
+
+
+def test_what_raises_in_between_holds_nothing() -> None:
+    table = Scene(((0, 0, 10),), ((0, False, (0,)),), 0, 0, 1, 1).table()
+    before = table.chunks.columns.node.copy()
+    with pytest.raises(ZeroDivisionError), holding(table, np.array([True, False])):
+        assert (table.chunks.columns.node[0] == FIXED).all()
+        raise ZeroDivisionError
+    assert np.array_equal(table.chunks.columns.node, before)
+
+
+def test_the_nearest_is_of_the_same_tier_first_then_of_the_nearest_speed() -> None:
+    topology = Topology(
+        (
+            Node(0, (0,), 1, (10, 20, 14, 28), 0),
+            Node(1, (1,), 1, (20, 10, 28, 14), 0),
+            Node(2, (), 1, (14, 28, 10, 30), 1),
+            Node(3, (), 1, (28, 14, 30, 10), 2),
+        )
+    )
+    assert nearest(topology, {0}) == {0: (1, 2, 3)}
+    assert nearest(topology, {2}) == {2: (0, 1, 3)}
+    assert nearest(topology, {3, 2}) == {2: (0, 1), 3: (1, 0)}
+    assert [node.distances for node in topology.without({1, 2}).nodes] == [(10, 28), (28, 10)]
+    assert topology.without({2}).tiers == ((0, 1), (3,))
+
+
+def test_nothing_to_do_costs_no_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(((0, 0, 10), (1, 1, 10)), ((0, False, (0,)),), 0, 0, 1, 1000)
+    table = scene.table()
+    monkeypatch.setattr(table, "rates", None, raising=False)
+    assert not len(drain(table, scene.machine(), {1}))
+    assert not len(gather(table, scene.machine(), np.array([0, -1])))

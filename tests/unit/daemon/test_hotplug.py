@@ -1,0 +1,175 @@
+"""Memory nodes that come and go while the daemon ticks; sysfs is a tree that a test changes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hmd.config.load import loads
+from hmd.daemon.service import Service
+from hmd.observe.notify import Notifier
+
+pytestmark = pytest.mark.root
+
+
+class Nodes:
+    """Nodes in a sysfs tree; node 0 has the CPUs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.sysfs = folder
+        self.folder = folder / "devices/system/node"
+        self.sizes: dict[int, int] = {}
+
+    def set(self, **mebibytes: int) -> None:
+        """Have nodes, by names such as ``node0``, of so many MiB, and no others."""
+        self.sizes = {int(name[4:]): size for name, size in mebibytes.items()}
+        shutil.rmtree(self.folder, ignore_errors=True)
+        for node, size in self.sizes.items():
+            own = self.folder / f"node{node}"
+            own.mkdir(parents=True)
+            text = "".join(
+                f"Node {node} {key}: {size << 10} kB\n" for key in ("MemTotal", "MemFree")
+            )
+            (own / "meminfo").write_text(text)
+            (own / "cpulist").write_text("" if node else "0-1\n")
+            row = " ".join("10" if other == node else "20" for other in self.sizes)
+            (own / "distance").write_text(f"{row}\n")
+        self.tell()
+
+    def tell(self, text: str | None = None) -> None:
+        """Write the list of nodes with memory."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        listed = text if text is not None else ",".join(map(str, self.sizes))
+        (self.folder / "has_memory").write_text(f"{listed}\n")
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Nodes:
+    made = Nodes(tmp_path / "sys")
+    made.set(node0=512)
+    return made
+
+
+def started(tmp_path: Path, nodes: Nodes, machine: str = "") -> Service:
+    text = (
+        f"tick: 50ms\n{machine}targets: [{{name: one, pid: 1}}]\nsample: {{sampler: faults}}\n"
+        f"decide: {{policy: heat-classes}}\n"
+        f"observe: {{metrics: 'off', socket: {tmp_path}/hmd.sock}}\n"
+    )
+    return Service(lambda: loads(text, "test"), "test", Notifier({}), sysfs=nodes.sysfs)
+
+
+@pytest.fixture
+def service(tmp_path: Path, nodes: Nodes) -> Iterator[Service]:
+    made = started(tmp_path, nodes)
+    made.tick(0.0)
+    yield made
+    made.close()
+
+
+def tiers(service: Service) -> tuple[tuple[int, ...], ...]:
+    return service.observer.latest.tiers
+
+
+def test_new_memory_is_put_to_use(service: Service, nodes: Nodes) -> None:
+    heat, samples = service.stages.heat, service.stages.sampler
+    assert tiers(service) == ((0,),)
+    nodes.set(node0=512, node2=256)
+    tick = service.tick(1.0)
+    assert tiers(service) == ((0,), (2,))
+    assert not tick.failed
+    # What was learned is kept, and goes on with the new node.
+    assert service.stages.heat is heat
+    assert service.stages.sampler is samples
+    assert len(heat.loaded_ns) == 3
+    assert service.observer.latest.nodes[1].total_bytes == 256 << 20
+    assert [memory.node for memory in service.stages.memory] == [0, 2]
+
+
+def test_a_node_that_goes_is_forgotten(service: Service, nodes: Nodes) -> None:
+    nodes.set(node0=512, node1=256)
+    service.tick(1.0)
+    service.stages.orders.drain(frozenset({1}))
+    nodes.set(node0=512)
+    tick = service.tick(2.0)
+    assert (tiers(service), tick.failed) == (((0,),), frozenset())
+    (drain,) = service.observer.latest.control.drains
+    assert (drain.node, drain.there, drain.settled) == (1, False, True)
+    # It stays drained until somebody says otherwise, also where it comes back.
+    nodes.set(node0=512, node1=256)
+    service.tick(3.0)
+    assert service.observer.latest.control.drains[0].there
+
+
+def test_a_node_that_grows_is_no_other_machine(service: Service, nodes: Nodes) -> None:
+    stages, ticks = service.stages, service.observer.latest.ticks
+    nodes.set(node0=768)
+    for second in (1.0, 2.0):
+        service.tick(second)
+    assert service.observer.latest.nodes[0].total_bytes == 768 << 20
+    assert service.stages is stages
+    assert service.observer.latest.ticks == ticks + 2
+
+
+def test_a_node_whose_memory_is_counted_late(service: Service, nodes: Nodes) -> None:
+    nodes.tell("0,1")
+    service.tick(1.0)
+    assert tiers(service) == ((0,),)
+    nodes.set(node0=512, node1=256)
+    service.tick(2.0)
+    assert tiers(service) == ((0,), (1,))
+
+
+def test_what_cannot_be_read_changes_nothing(
+    service: Service, nodes: Nodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    stages = service.stages
+    shutil.rmtree(nodes.folder)
+    for second in range(1, 8):
+        assert service.tick(float(second)).now_s == second
+    assert service.stages is stages
+    assert caplog.text.count("no memory nodes in") == 1
+    nodes.set(node0=512, node1=128)
+    service.tick(9.0)
+    assert tiers(service) == ((0,), (1,))
+
+
+def test_a_node_that_the_configuration_does_not_know_is_the_slowest(
+    tmp_path: Path, nodes: Nodes
+) -> None:
+    nodes.set(node0=512, node1=512)
+    service = started(tmp_path, nodes, "machine: {tiers: [[1], [0]]}\n")
+    service.tick(0.0)
+    assert tiers(service) == ((1,), (0,))
+    nodes.set(node0=512, node1=512, node3=64)
+    service.tick(1.0)
+    assert tiers(service) == ((1,), (0,), (3,))
+    nodes.set(node0=512)
+    service.tick(2.0)
+    assert tiers(service) == ((0,),)
+    # A reload says what is wrong with the configuration now.
+    assert not service.reload()
+    assert "node 1 has no memory here" in service.observer.latest.reload.error
+    service.close()
+
+
+def test_orders_come_with_the_stages_that_follow(service: Service, nodes: Nodes) -> None:
+    service.stages.orders.paused = True
+    nodes.set(node0=512, node1=256)
+    service.tick(1.0)
+    assert service.stages.orders.paused
+    service.use_policy(None)
+    assert service.stages.orders.paused
+
+
+def test_the_last_node_but_the_drained_one_goes(service: Service, nodes: Nodes) -> None:
+    """Nothing is left to plan with: ticks go on."""
+    nodes.set(node0=512, node1=256)
+    service.tick(1.0)
+    service.stages.orders.drain(frozenset({1}))
+    nodes.set(node1=256)
+    for second in (2.0, 3.0):
+        assert not service.tick(second).failed

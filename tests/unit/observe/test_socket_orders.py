@@ -1,0 +1,322 @@
+"""Orders on the status socket: whose they are, when they are answered, and what garbage does."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hmd.errors import (
+    ConfigError,
+    HmdError,
+    MissingError,
+    TargetError,
+    UnreachableError,
+    UsageError,
+)
+from hmd.observe.client import ask, order
+from hmd.observe.request import MAX_REQUEST_BYTES, Peer, Request
+from hmd.observe.status_socket import MAX_CLIENTS, StatusSocket
+
+NOBODY = 65534
+
+
+class Loop:
+    """What orders are handed to: it keeps them, and answers where a test says so."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[Request, Future[bytes]]] = []
+        self.arrived = threading.Semaphore(0)
+        self.at_once = True
+
+    def take(self, request: Request) -> Future[bytes]:
+        promise: Future[bytes] = Future()
+        self.taken.append((request, promise))
+        if self.at_once:
+            promise.set_result(json.dumps({"done": sorted(request.arguments)}).encode())
+        self.arrived.release()
+        return promise
+
+    def fail(self, _: Request) -> Future[bytes]:
+        raise ZeroDivisionError
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+@pytest.fixture
+def path(tmp_path: Path, loop: Loop) -> Iterator[Path]:
+    path = tmp_path / "hmd.sock"
+    orders = {"pause": loop.take, "fail": loop.fail}
+    server = StatusSocket(path, {"status": lambda: b'{"ticks": 7}'}, orders, promise_time_s=0.5)
+    yield path
+    server.close()
+
+
+def in_background(what: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=what)
+    thread.start()
+    return thread
+
+
+def test_an_order_is_answered_when_its_promise_is_kept(path: Path, loop: Loop) -> None:
+    loop.at_once = False
+    answers: list[object] = []
+    thread = in_background(lambda: answers.append(order(path, "pause", {"why": 1})))
+    assert loop.arrived.acquire(timeout=10)
+    # Others are answered meanwhile.
+    assert ask(path, "status") == {"ticks": 7}
+    assert answers == []
+    loop.taken[0][1].set_result(b'{"done": "yes"}')
+    thread.join()
+    assert answers == [{"done": "yes"}]
+    assert loop.taken[0][0].arguments == {"why": 1}
+
+
+def test_it_comes_with_the_caller_s_credentials(path: Path, loop: Loop) -> None:
+    order(path, "pause")
+    assert loop.taken[0][0].peer == Peer(os.getpid(), os.getuid(), os.getgid())
+
+
+@pytest.mark.root
+def test_and_they_are_the_kernel_s(path: Path, loop: Loop) -> None:
+    """Whoever says in its request that it is root is who it is."""
+    path.chmod(0o666)
+    for folder in path.parents:
+        if folder.is_relative_to(Path("/tmp")):
+            folder.chmod(folder.stat().st_mode | 0o011)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            order(path, "pause", {"uid": 0, "pid": 1, "peer": {"uid": 0}})
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert status == 0
+    assert loop.taken[0][0].peer == Peer(child, NOBODY, NOBODY)
+
+
+def test_who_may_not_connect_does_not_order(path: Path) -> None:
+    if os.getuid():
+        pytest.skip("root becomes another user here")
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+        try:
+            order(path, "pause")
+        except UnreachableError as error:
+            os.write(write, str(error).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert b"is closed to you: ask as root or as its group" in os.read(read, 4096)
+    os.close(read)
+    os.close(write)
+
+
+def test_an_order_that_nobody_comes_to_is_withdrawn(path: Path, loop: Loop) -> None:
+    loop.at_once = False
+    with pytest.raises(HmdError, match=r"did not come to it in 0\.5 s; the order is withdrawn"):
+        order(path, "pause")
+    assert not loop.taken[0][1].set_running_or_notify_cancel()
+
+
+def test_an_order_under_way_cannot_be_withdrawn(path: Path, loop: Loop) -> None:
+    loop.at_once = False
+    told: list[str] = []
+
+    def give() -> None:
+        try:
+            order(path, "pause")
+        except HmdError as error:
+            told.append(str(error))
+
+    thread = in_background(give)
+    assert loop.arrived.acquire(timeout=10)
+    assert loop.taken[0][1].set_running_or_notify_cancel()
+    thread.join()
+    assert told == [
+        "the daemon did not come to it in 0.5 s; the order is under way: see hmd status"
+    ]
+    loop.taken[0][1].set_result(b"{}")
+    assert ask(path, "status") == {"ticks": 7}
+
+
+@pytest.mark.parametrize("kind", [UsageError, ConfigError, MissingError, TargetError, HmdError])
+def test_refusals_arrive_as_they_were(path: Path, loop: Loop, kind: type[HmdError]) -> None:
+    loop.at_once = False
+    raised: list[HmdError] = []
+
+    def give() -> None:
+        try:
+            order(path, "pause")
+        except HmdError as error:
+            raised.append(error)
+
+    thread = in_background(give)
+    assert loop.arrived.acquire(timeout=10)
+    loop.taken[0][1].set_exception(kind("no:\n you may not"))
+    thread.join()
+    assert type(raised[0]) is kind
+    assert str(raised[0]) == "no: you may not"
+
+
+def test_an_order_that_breaks_is_answered(path: Path) -> None:
+    with pytest.raises(HmdError, match=r"^ZeroDivisionError$"):
+        order(path, "fail")
+    assert ask(path, "status") == {"ticks": 7}
+
+
+def test_what_is_no_order_is_told(path: Path) -> None:
+    with pytest.raises(UsageError, match="no such command; there are fail, pause, status"):
+        order(path, "dance")
+
+
+def test_a_request_is_not_read_twice(path: Path, loop: Loop) -> None:
+    with socket.socket(socket.AF_UNIX) as s:
+        s.connect(str(path))
+        s.sendall(b'{"command": "pause"}\n' * 20)
+        assert s.makefile().read() == '{"done": []}\n'
+    assert ask(path, "status") == {"ticks": 7}
+    assert len(loop.taken) == 1
+
+
+def test_clients_that_leave_before_the_answer(path: Path, loop: Loop) -> None:
+    loop.at_once = False
+    for _ in range(MAX_CLIENTS // 2):
+        with socket.socket(socket.AF_UNIX) as s:
+            s.connect(str(path))
+            s.sendall(b'{"command": "pause"}\n')
+        assert loop.arrived.acquire(timeout=10)
+    assert ask(path, "status") == {"ticks": 7}
+    for _, promise in loop.taken:
+        promise.set_result(b"{}")
+    assert ask(path, "status") == {"ticks": 7}
+
+
+def test_no_more_clients_than_there_is_room_for(path: Path, loop: Loop) -> None:
+    """Some wait for their orders, some say nothing: others are sent away until their time is over.
+
+    Those are heard again.
+    """
+    loop.at_once = False
+    waiting = []
+    for number in range(MAX_CLIENTS):
+        s = socket.socket(socket.AF_UNIX)
+        s.connect(str(path))
+        s.sendall(b'{"command": "pause"}\n' if number % 2 else b'{"comm')
+        waiting.append(s)
+    for _ in range(MAX_CLIENTS // 2):
+        assert loop.arrived.acquire(timeout=10)
+    with socket.socket(socket.AF_UNIX) as late:
+        late.connect(str(path))
+        assert late.recv(100) == b""
+    for s in waiting[1::2]:
+        assert b"is withdrawn" in s.makefile("rb").read()
+    assert ask(path, "status") == {"ticks": 7}
+    for s in waiting:
+        s.close()
+
+
+def test_a_byte_at_a_time_is_heard(path: Path, loop: Loop) -> None:
+    with socket.socket(socket.AF_UNIX) as s:
+        s.connect(str(path))
+        for byte in b'{"command": "pause", "a": 1}\n':
+            s.send(bytes([byte]))
+        assert s.makefile().read() == '{"done": ["a"]}\n'
+
+
+def test_close_waits_for_nobody(tmp_path: Path, loop: Loop) -> None:
+    loop.at_once = False
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    path = tmp_path / "other.sock"
+    server = StatusSocket(path, {}, {"pause": loop.take})
+    with socket.socket(socket.AF_UNIX) as s:
+        s.connect(str(path))
+        s.sendall(b'{"command": "pause"}\n')
+        assert loop.arrived.acquire(timeout=10)
+        server.close()
+        # The promise is kept when nobody is there any more.
+        loop.taken[0][1].set_result(b"{}")
+        assert s.recv(10) == b""
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=40),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=9), inner),
+    max_leaves=12,
+)
+commands = st.sampled_from(["pause", "status", "fail", "", "PAUSE"]) | values
+lines = (
+    st.fixed_dictionaries({"command": commands}, optional={"pid": values, "to": values})
+    | st.dictionaries(st.text(max_size=9), values)
+    | values
+).map(lambda document: json.dumps(document).encode())
+garbage = st.binary(max_size=2 * MAX_REQUEST_BYTES)
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=200
+)
+@given(pieces=st.lists(lines | garbage | st.just(b"\n"), max_size=4), leaves=st.booleans())
+def test_whatever_is_said(path: Path, pieces: list[bytes], leaves: bool) -> None:
+    """Whole, half and huge lines, well-formed or not, in pieces, by one who stays or leaves."""
+    with socket.socket(socket.AF_UNIX) as s:
+        s.settimeout(20)
+        s.connect(str(path))
+        try:
+            for piece in pieces:
+                s.sendall(piece)
+            if not leaves:
+                s.shutdown(socket.SHUT_WR)
+                answer = s.makefile("rb").read()
+                assert not answer or {"error", "done", "ticks"} & set(json.loads(answer))
+                assert answer.count(b"\n") <= 1
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+    assert ask(path, "status", timeout_s=30) == {"ticks": 7}
+
+
+class Counting(StatusSocket):
+    """Counts how often its thread looks around."""
+
+    looks = 0
+
+    def _patience_s(self) -> float | None:
+        self.looks += 1
+        return super()._patience_s()
+
+
+def test_one_who_hangs_up_half_keeps_no_thread_awake(tmp_path: Path, loop: Loop) -> None:
+    """As nc does: its end of file stays readable while it waits."""
+    loop.at_once = False
+    server = Counting(tmp_path / "other.sock", {}, {"pause": loop.take})
+    with socket.socket(socket.AF_UNIX) as s:
+        s.connect(str(server.path))
+        s.sendall(b'{"command": "pause"}\n')
+        s.shutdown(socket.SHUT_WR)
+        assert loop.arrived.acquire(timeout=10)
+        time.sleep(0.2)
+        assert server.looks < 20
+        loop.taken[0][1].set_result(b'{"done": 1}')
+        assert s.makefile().read() == '{"done": 1}\n'
+    server.close()
