@@ -52,7 +52,7 @@ def service(tmp_path: Path, sysfs: Path, toucher: Toucher) -> Iterator[Service]:
         (proc / name).symlink_to(f"/proc/{name}")
     text = (
         f"tick: 50ms\nrescan: 100ms\ntargets: [{{name: one, pid: {toucher.process.pid}}}]\n"
-        "sample: {sampler: faults}\ndecide: {policy: interleave}\n"
+        "sample: {sampler: faults, period: 1}\ndecide: {policy: interleave}\n"
         f"observe: {{metrics: 'off', socket: {tmp_path}/hmd.sock}}\n"
     )
     made = Service(lambda: loads(text, "test"), "test", Notifier({}), proc=proc, sysfs=sysfs)
