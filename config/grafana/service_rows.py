@@ -213,3 +213,26 @@ COST = [
         ),
     ),
 ]
+
+ORDERS = [
+    Panel(
+        "Orders in force",
+        "What people have ordered: pause, a policy that is not the configuration's, drained nodes, "
+        "pins.",
+        "none",
+        (
+            Query("hmd_paused{}", "paused"),
+            Query("hmd_policy_ordered{}", "another policy"),
+            Query("hmd_node_drained{}", "node {{numa_node}} drained"),
+            Query("hmd_pins{}", "pins"),
+        ),
+        width=12,
+    ),
+    Panel(
+        "Orders",
+        "Orders that came, done and refused.",
+        "none",
+        (Query("increase(hmd_orders_total{}[R])", "{{order}} {{outcome}}"),),
+        width=12,
+    ),
+]
