@@ -16,7 +16,7 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -24,6 +24,7 @@ from typing import Self
 from hmd.emulate import assets, initramfs, kernel_image, qemu
 from hmd.emulate.agent import Agent, GuestError, Job, Sink
 from hmd.emulate.kernel_cache import guest_environment
+from hmd.emulate.monitor import Monitor
 from hmd.emulate.plugin_build import plugin_library
 from hmd.emulate.preset import Preset
 from hmd.emulate.replay import Part, packed
@@ -46,7 +47,8 @@ class Machine:
     use (None: no model, memory has one speed), with the guest's clock ``dilation`` times slower
     than modelled time. ``recording_bytes`` is room for recorded misses, 32 bytes each, of which
     memory is used as it fills. ``first`` is a command that becomes the first process once all is
-    mounted, systemd for instance; else there is none but ours. The model is stopped until
+    mounted, systemd for instance; else there is none but ours. Nodes that are ``absent`` have no
+    memory until :meth:`plug`, and no timing model knows them. The model is stopped until
     :meth:`start_model`: a boot need not wait for it. Raises MissingError for missing parts and
     GuestError where the machine does not come up in ``boot_timeout_s``.
     """
@@ -62,6 +64,7 @@ class Machine:
         dilation: float = DEFAULT_DILATION,
         recording_bytes: int = 0,
         first: Sequence[str] = (),
+        absent: Collection[int] = (),
         boot_timeout_s: float = 120,
     ):
         self.preset = preset
@@ -72,6 +75,8 @@ class Machine:
         self._dilation = dilation
         self._recording_bytes = recording_bytes
         self._first = first
+        self._absent = absent
+        self._monitor: Monitor | None = None
         self._recording_fd: int | None = None
         self._boot_timeout_s = boot_timeout_s
         self._files: list[int] = []
@@ -121,6 +126,26 @@ class Machine:
     def stop_model(self) -> None:
         """Let the guest run as fast as it can, with modelled time standing still."""
         self.shared.running = False
+
+    def plug(self, node: int) -> None:
+        """Plug the memory of an absent node, as an owner does with a module; raises HmdError."""
+        self._ask_monitor().do(
+            "device_add", driver="pc-dimm", id=f"dimm{node}", memdev=f"ram{node}", node=node
+        )
+
+    def unplug(self, node: int, timeout_s: float = 120) -> None:
+        """Have the guest give plugged memory back, and take it out; raises HmdError if it keeps it.
+
+        The kernel of the guest moves what lies there first, and refuses where it cannot.
+        """
+        monitor = self._ask_monitor()
+        monitor.do("device_del", id=f"dimm{node}")
+        monitor.wait("DEVICE_DELETED", timeout_s)
+
+    def _ask_monitor(self) -> Monitor:
+        if self._monitor is None:
+            raise GuestError("this emulated machine was booted without absent nodes")
+        return self._monitor
 
     @contextlib.contextmanager
     def record_misses(self, vcpu: int) -> Iterator[Path]:
@@ -207,6 +232,9 @@ class Machine:
             self._process.kill()
             self._process.wait()
             self._process = None
+        if self._monitor is not None:
+            self._monitor.close()
+            self._monitor = None
         if self._shared is not None:
             self._shared.close()
             self._shared = None
@@ -218,12 +246,16 @@ class Machine:
         began = time.monotonic()
         kernel = assets.find_kernel()
         ours, theirs = socket.socketpair()
-        with theirs:
+        monitor, monitored = socket.socketpair()
+        self._monitor = Monitor(monitor) if self._absent else None
+        with theirs, monitored:
             try:
-                self._process = self._spawn(kernel, theirs.fileno())
+                self._process = self._spawn(kernel, theirs.fileno(), monitored.fileno())
             except BaseException:
                 ours.close()
                 raise
+        if self._monitor is None:
+            monitor.close()
         self._agent = Agent(ours)
         while not self._agent.wait_ready(0.2):
             if self._agent.closed or self._process.poll() is not None:
@@ -237,7 +269,9 @@ class Machine:
         if self._shared is not None:
             self._shared.check()
 
-    def _spawn(self, kernel: assets.Kernel, agent_fd: int) -> subprocess.Popen[bytes]:
+    def _spawn(
+        self, kernel: assets.Kernel, agent_fd: int, monitor_fd: int
+    ) -> subprocess.Popen[bytes]:
         self._log = self._memory_file("hmd-log")
         shares = [(f"hmd_rw{i}", path, True) for i, path in enumerate(self._share)]
         init = assets.compile_static(_INIT_SOURCE).read_bytes()
@@ -250,10 +284,16 @@ class Machine:
             console_fd=self._log if self._console is None else self._console,
             shares=(("hmd_root", Path("/"), False), *shares),
             model=self._model(),
+            monitor_fd=monitor_fd if self._absent else None,
         )
         program = assets.find_program("qemu-system-x86_64", "qemu-system-x86")
         words = qemu.command_line(
-            program, self.preset, files, verbose=self._console is not None, append=self._append
+            program,
+            self.preset,
+            files,
+            verbose=self._console is not None,
+            append=self._append,
+            absent=self._absent,
         )
         # A session of its own, so that a terminal's Ctrl-C reaches the launcher alone.
         return subprocess.Popen(
@@ -261,7 +301,7 @@ class Machine:
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
-            pass_fds=[agent_fd, files.console_fd, *self._files],
+            pass_fds=[agent_fd, monitor_fd, files.console_fd, *self._files],
             start_new_session=True,
         )
 

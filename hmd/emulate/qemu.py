@@ -6,7 +6,7 @@ system when the launcher is killed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,12 +54,22 @@ class BootFiles:
     console_fd: int
     shares: tuple[tuple[str, Path, bool], ...]  # 9p tag, directory, writable
     model: Model | None = None
+    monitor_fd: int | None = None
 
 
 def command_line(
-    qemu: str, preset: Preset, files: BootFiles, *, verbose: bool, append: Sequence[str] = ()
+    qemu: str,
+    preset: Preset,
+    files: BootFiles,
+    *,
+    verbose: bool,
+    append: Sequence[str] = (),
+    absent: Collection[int] = (),
 ) -> list[str]:
-    """Return the whole command line, program first."""
+    """Return the whole command line, program first.
+
+    The memory of nodes that are ``absent`` is there to be plugged, by its id ``ramN``.
+    """
     parameters = [*KERNEL_PARAMETERS, "loglevel=7" if verbose else "quiet loglevel=3", *append]
     words = [
         qemu,
@@ -70,15 +80,18 @@ def command_line(
         # Fast strings: the kernel would clear and copy pages by `rep stosb` and `rep movsb`, of
         # which emulation makes an access a byte; without them it moves words.
         *("-cpu", "max,la57=off,erms=off,fsrm=off,fsrs=off"),
-        *("-smp", _smp(preset), "-m", f"{preset.size_bytes}B"),
+        *("-smp", _smp(preset), "-m", _memory(preset, absent)),
         *("-kernel", str(files.kernel), "-initrd", f"/proc/self/fd/{files.initramfs_fd}"),
         *("-append", " ".join(parameters)),
         *("-chardev", f"file,id=console,path=/proc/self/fd/{files.console_fd}"),
         *("-serial", "chardev:console"),
         *("-device", "virtio-serial-pci", "-chardev", f"socket,id=agent,fd={files.agent_fd}"),
         *("-device", "virtserialport,chardev=agent,name=hmd.agent"),
-        *_numa(preset),
+        *_numa(preset, absent),
     ]
+    if files.monitor_fd is not None:
+        words += ["-chardev", f"socket,id=monitor,fd={files.monitor_fd}"]
+        words += ["-mon", "chardev=monitor,mode=control"]
     for tag, folder, writable in files.shares:
         words += _share(tag, folder, writable)
     if files.model is not None:
@@ -102,13 +115,21 @@ def _smp(preset: Preset) -> str:
     return f"{preset.cpus},sockets={preset.cpus // cores},cores={cores},threads=1"
 
 
-def _numa(preset: Preset) -> Iterator[str]:
+def _memory(preset: Preset, absent: Collection[int]) -> str:
+    """Return the memory at boot, with slots for what is plugged later."""
+    later = sum(preset.nodes[node].size for node in absent)
+    slots = f",slots={len(absent)},maxmem={preset.size_bytes}B" if absent else ""
+    return f"{preset.size_bytes - later}B{slots}"
+
+
+def _numa(preset: Preset, absent: Collection[int]) -> Iterator[str]:
     """Yield nodes, CPUs, distances, HMAT; of each pair latency before bandwidth, as QEMU asks."""
     initiators = [i for i, node in enumerate(preset.nodes) if node.cpus]
     for i, node in enumerate(preset.nodes):
         yield from ("-object", f"memory-backend-ram,id=ram{i},size={node.size}B")
         near = i if node.cpus else min(initiators, key=lambda k: preset.distance(k, i))
-        yield from ("-numa", f"node,nodeid={i},memdev=ram{i},initiator={near}")
+        memory = "" if i in absent else f",memdev=ram{i}"
+        yield from ("-numa", f"node,nodeid={i}{memory},initiator={near}")
     cores = _cores_per_socket(preset)
     for i, node in enumerate(preset.nodes):
         for cpu in node.cpus:

@@ -70,3 +70,23 @@ def test_hmat_bandwidths_fit_its_sixteen_bits_and_are_near_those_asked(name: str
     assert max(told) / unit < 65535
     for value, node in zip(told, preset.nodes, strict=True):
         assert value == pytest.approx(node.read_bandwidth_gbps * 1000, rel=0.001)
+
+
+def test_absent_nodes_have_slots_and_no_memory() -> None:
+    preset = load("three-tier")
+    words = command_line(
+        "qemu",
+        preset,
+        BootFiles(Path("/k"), 5, 6, 7, (), monitor_fd=8),
+        verbose=False,
+        absent={2},
+    )
+    later = preset.nodes[2].size
+    assert after(words, "-m") == [
+        f"{preset.size_bytes - later}B,slots=1,maxmem={preset.size_bytes}B"
+    ]
+    nodes = [word for word in after(words, "-numa") if word.startswith("node,")]
+    assert nodes[1:] == ["node,nodeid=1,memdev=ram1,initiator=0", "node,nodeid=2,initiator=0"]
+    assert f"memory-backend-ram,id=ram2,size={later}B" in after(words, "-object")
+    assert after(words, "-mon") == ["chardev=monitor,mode=control"]
+    assert "-mon" not in words_of(preset)

@@ -1,0 +1,77 @@
+"""QEMU's monitor: what a machine's owner does to its hardware while it runs.
+
+One JSON document a line each way (QMP, docs/interop/qmp-spec.rst in QEMU's source): commands and
+their answers, and in between events, which are passed over unless waited for.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from typing import Any
+
+from hmd.errors import HmdError
+
+
+class MonitorError(HmdError):
+    """QEMU refuses, or does not answer."""
+
+
+class Monitor:
+    """The monitor at the other end of a socket, from construction to ``close``."""
+
+    def __init__(self, connection: socket.socket, timeout_s: float = 30.0) -> None:
+        """Shake hands, which QEMU does once it runs. Raises ``MonitorError``."""
+        self._socket = connection
+        self._timeout_s = timeout_s
+        self._events: list[dict[str, Any]] = []
+        self._file = connection.makefile("rb")
+        self._shaken = False
+
+    def do(self, command: str, **arguments: Any) -> Any:
+        """Return what QEMU answers to a command; raises ``MonitorError`` where it refuses."""
+        if not self._shaken:
+            self._shaken = True
+            self._hear()  # the greeting
+            self.do("qmp_capabilities")
+        request = {"execute": command, "arguments": arguments}
+        try:
+            self._socket.sendall(json.dumps(request).encode() + b"\n")
+        except OSError as error:
+            raise MonitorError(f"QEMU's monitor does not answer: {error}") from None
+        while True:
+            heard = self._hear()
+            if "event" in heard:
+                self._events.append(heard)
+            elif "error" in heard:
+                raise MonitorError(f"QEMU refuses {command}: {heard['error'].get('desc')}")
+            else:
+                return heard.get("return")
+
+    def wait(self, event: str, timeout_s: float) -> dict[str, Any]:
+        """Return the data of the next event of a name, of those heard of late at first."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            for heard in self._events:
+                if heard["event"] == event:
+                    self._events.remove(heard)
+                    data: dict[str, Any] = heard.get("data", {})
+                    return data
+            self._events.append(self._hear(max(deadline_s - time.monotonic(), 0.01)))
+
+    def close(self) -> None:
+        """Hang up."""
+        self._file.close()
+        self._socket.close()
+
+    def _hear(self, timeout_s: float | None = None) -> dict[str, Any]:
+        self._socket.settimeout(self._timeout_s if timeout_s is None else timeout_s)
+        try:
+            line = self._file.readline()
+        except OSError as error:
+            raise MonitorError(f"QEMU's monitor does not answer: {error}") from None
+        if not line:
+            raise MonitorError("QEMU's monitor has hung up")
+        heard: dict[str, Any] = json.loads(line)
+        return heard
