@@ -161,9 +161,7 @@ def _print(drain: Drain) -> None:
         print(f"node {node} is not there any more")
         return
     left = left_pages(drain)
-    print(
-        f"node {node}: {'pages of programs are left' if left else 'no page of a program is left'}"
-    )
+    print(f"node {node}: {'' if left else 'no '}pages of programs are left")
     for reason, pages in sorted(left.items(), key=lambda item: -item[1]):
         told = REASONS.get(reason, reason.replace("_", " "))
         print(f"  {format_bytes(pages * 4096)}, {format_count(pages)} pages: {told}")

@@ -22,6 +22,9 @@ from hmd.observe.request import Request
 MAX_PINS: Final = 4096
 """Processes that are pinned or being moved by order."""
 
+MAX_OWN_PINS: Final = 256
+"""The same by order of one user who is no administrator."""
+
 
 class Daemon(Protocol):
     """What orders are about."""
@@ -207,6 +210,10 @@ class Commands:
             self._check_setter(request, orders[process], f"process {process.pid}")
         elif len(orders) >= MAX_PINS:
             raise UsageError(f"{MAX_PINS} processes are pinned or moved: unpin some")
+        elif not commands_all(request.peer):
+            own = sum(known.uid == request.peer.uid for known in orders.values())
+            if own >= MAX_OWN_PINS:
+                raise UsageError(f"{own} processes are pinned or moved by your order: unpin some")
         orders[process] = pin
 
     def _process(self, request: Request, what: str) -> ProcessId:

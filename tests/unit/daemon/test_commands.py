@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import subprocess
 from collections.abc import Mapping
 
 import pytest
@@ -145,6 +146,26 @@ def test_pins_have_a_number(
     standing.pins = {ProcessId(own.pid, own.start_ticks + 1): Pin(None, 0)}
     do(commands, "pin", pid=toucher.process.pid)
     assert list(standing.pins) == [toucher.process]
+
+
+@pytest.mark.root
+def test_one_user_has_no_more_than_his_share(
+    commands: Commands, standing: Standing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = identify(os.getpid())
+    assert own is not None
+    sleepers = [
+        subprocess.Popen(["sleep", "99"], user=THEIRS.uid, group=THEIRS.gid) for _ in range(2)
+    ]
+    monkeypatch.setattr("hmd.daemon.commands.MAX_OWN_PINS", 1)
+    do(commands, "pin", pid=own.pid)
+    do(commands, "pin", THEIRS, pid=sleepers[0].pid)
+    with pytest.raises(UsageError, match="1 processes are pinned or moved by your order"):
+        do(commands, "pin", THEIRS, pid=sleepers[1].pid)
+    do(commands, "pin", pid=sleepers[1].pid)
+    for sleeper in sleepers:
+        sleeper.kill()
+        sleeper.wait()
 
 
 def test_kernel_threads_are_told(commands: Commands) -> None:
