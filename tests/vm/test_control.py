@@ -102,7 +102,7 @@ class Guest:
         self.start(["/bin/sh", "-c", f"exec {command}"])
         deadline_s = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline_s:
-            done = self.machine.run(["pgrep", "-x", name])
+            done = self.machine.run(["pgrep", "-n", "-x", name])
             if done.returncode == 0:
                 pid = int(done.stdout.split()[0])
                 if sum(self.pages(pid).values()) * 4096 > BYSTANDER_MIB * MIB:
