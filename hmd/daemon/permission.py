@@ -13,10 +13,11 @@ from typing import Final
 
 from hmd.errors import MissingError, TargetError
 from hmd.machine.process import PROC, ProcessId, identify, read_stat
-from hmd.machine.pseudofile import read_bytes
+from hmd.machine.pseudofile import read_bytes, read_int, read_text
 from hmd.observe.request import Peer
 
 ROOT: Final = 0
+_ALL_UIDS: Final = str(2**32 - 1)
 _UIDS = re.compile(rb"^Uid:\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)$", re.MULTILINE)
 
 
@@ -39,6 +40,7 @@ def check_owner(
     """Raise ``MissingError`` where a process is not the caller's, ``TargetError`` where it went."""
     if commands_all(peer, own_uid):
         return
+    check_known(peer, proc)
     owners = owner_uids(process, proc)
     if owners is None:
         raise TargetError(f"process {process.pid} has exited: name another")
@@ -48,6 +50,19 @@ def check_owner(
             f"process {process.pid} is of uid {told}, you are uid {peer.uid}: only its owner, root "
             f"and the daemon's user may {what}"
         )
+
+
+def check_known(peer: Peer, proc: Path = PROC) -> None:
+    """Raise ``MissingError`` for a user of whom nothing is known.
+
+    In a user namespace of the daemon's own, all users that it does not map have one uid
+    (user_namespaces(7), kernel.overflowuid), and are not the user who has that uid.
+    """
+    if peer.uid != read_int(proc / "sys/kernel/overflowuid"):
+        return
+    mapped = (read_text(proc / "self/uid_map") or "").split()
+    if mapped and mapped != ["0", "0", _ALL_UIDS]:
+        raise MissingError("the daemon's user namespace does not know you: ask as its root")
 
 
 def check_caller(peer: Peer, proc: Path = PROC) -> None:

@@ -82,6 +82,7 @@ class Service:
             self._nodes = NodeWatch(sysfs)
             self.followed: Mapping[ProcessId, str] = {}
             answers = {"status": self.observer.status, "heatmap": self._heat_map.answer}
+            self._tell_orders()
             self._endpoints = Endpoints(answers, self._control.orders, lambda: self.observer.latest)
             self._endpoints.open(config)
             undo.pop_all()
@@ -199,7 +200,7 @@ class Service:
     def _serve(self) -> None:
         """Carry out the orders that wait, and tell of what is now in force."""
         if self._control.serve():
-            self._tell_orders()
+            self._guard.run(Stage.OBSERVE, self._tell_orders, None)
 
     def _tell_orders(self) -> None:
         told = control_numbers(self.stages, self.followed, self._evacuation, self._control.told)

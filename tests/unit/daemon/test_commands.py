@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,7 +16,8 @@ from hypothesis import strategies as st
 from hmd.daemon.commands import Commands
 from hmd.daemon.control import MAX_WAITING, Control
 from hmd.daemon.orders import Pin, Standing
-from hmd.errors import HmdError, TargetError, UsageError
+from hmd.daemon.permission import check_known
+from hmd.errors import HmdError, MissingError, TargetError, UsageError
 from hmd.machine.process import ProcessId, identify
 from hmd.machine.topology import Node, Topology
 from hmd.observe.request import Peer, Request
@@ -166,6 +168,25 @@ def test_one_user_has_no_more_than_his_share(
     for sleeper in sleepers:
         sleeper.kill()
         sleeper.wait()
+
+
+@pytest.mark.parametrize(
+    ("uid_map", "refused"),
+    [("0 0 4294967295", False), ("0 100000 65536", True), ("", False)],
+)
+def test_users_that_a_namespace_does_not_map_are_nobody(
+    tmp_path: Path, uid_map: str, refused: bool
+) -> None:
+    (tmp_path / "sys/kernel").mkdir(parents=True)
+    (tmp_path / "sys/kernel/overflowuid").write_text("65534\n")
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/uid_map").write_text(f"{uid_map}\n")
+    check_known(Peer(1, 1000, 1000), tmp_path)
+    if not refused:
+        check_known(Peer(1, 65534, 65534), tmp_path)
+        return
+    with pytest.raises(MissingError, match="does not know you"):
+        check_known(Peer(1, 65534, 65534), tmp_path)
 
 
 def test_kernel_threads_are_told(commands: Commands) -> None:
