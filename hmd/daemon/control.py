@@ -50,11 +50,6 @@ class Control:
         """What the status socket hands on."""
         return dict.fromkeys(self._does, self.take)
 
-    @property
-    def waits(self) -> bool:
-        """Tell whether there is something to serve."""
-        return bool(self._waiting)
-
     def take(self, request: Request) -> Promise:
         """Take an order down; its answer comes with the next :meth:`serve`. For any thread."""
         promise: Promise = Promise()
@@ -65,25 +60,32 @@ class Control:
         self._wake()
         return promise
 
-    def serve(self) -> bool:
-        """Carry out what waits, in the order in which it came; says whether there was any."""
-        served = False
+    def serve(self, tell: Callable[[], None] = lambda: None) -> None:
+        """Carry out what waits, in the order in which it came.
+
+        ``tell`` has the status say so; it is called before the answer goes out, as whoever gets
+        that may ask for the status next.
+        """
         while self._waiting:
             with self._lock:
                 request, promise = self._waiting.popleft()
             if not promise.set_running_or_notify_cancel():
                 continue
-            served = True
+            error: Exception | None = None
+            answer = b""
             try:
                 done = self._carry_out(request)
-                answer = {"done": done.line, "nodes": done.nodes}
-                promise.set_result(json.dumps(answer).encode())
-            except HmdError as error:
+                answer = json.dumps({"done": done.line, "nodes": done.nodes}).encode()
+            except HmdError as refusal:
+                error = refusal
+            except Exception as defect:
+                self._log.error("order %s failed", request.command, exc_info=defect)
+                error = HmdError("the order failed: the daemon's log says why")
+            tell()
+            if error is None:
+                promise.set_result(answer)
+            else:
                 promise.set_exception(error)
-            except Exception as error:
-                self._log.error("order %s failed", request.command, exc_info=error)
-                promise.set_exception(HmdError("the order failed: the daemon's log says why"))
-        return served
 
     def _carry_out(self, request: Request) -> Done:
         """Do it; raises where it is refused."""

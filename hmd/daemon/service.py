@@ -199,8 +199,7 @@ class Service:
 
     def _serve(self) -> None:
         """Carry out the orders that wait, and tell of what is now in force."""
-        if self._control.serve():
-            self._guard.run(Stage.OBSERVE, self._tell_orders, None)
+        self._control.serve(lambda: self._guard.run(Stage.OBSERVE, self._tell_orders, None))
 
     def _tell_orders(self) -> None:
         told = control_numbers(self.stages, self.followed, self._evacuation, self._control.told)

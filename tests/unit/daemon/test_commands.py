@@ -212,18 +212,30 @@ def test_orders_are_served_in_their_turn_and_counted(control: Control) -> None:
         for command, peer in (("pause", OURS), ("resume", THEIRS), ("resume", OURS))
     ]
     assert not any(promise.done() for promise in promises)
-    assert control.serve()
+    control.serve()
     assert json.loads(promises[0].result())["done"].startswith("paused")
     assert isinstance(promises[1].exception(), HmdError)
     assert json.loads(promises[2].result())["done"] == "resumed"
     assert control.told["resume", "done"] == control.told["resume", "refused"] == 1
-    assert not control.serve()
 
 
 def test_what_was_withdrawn_is_not_done(control: Control, standing: Standing) -> None:
     control.take(Request("pause", {}, OURS)).cancel()
-    assert not control.serve()
+    control.serve()
     assert not standing.paused
+
+
+def test_the_status_says_so_before_the_answer_does(control: Control, standing: Standing) -> None:
+    """Who has the answer may ask for the status at once."""
+    promises = [control.take(Request(name, {}, OURS)) for name in ("pause", "dance", "drain")]
+    seen: list[tuple[bool, list[bool]]] = []
+    control.serve(lambda: seen.append((standing.paused, [p.done() for p in promises])))
+    assert seen == [
+        (True, [False, False, False]),
+        (True, [True, False, False]),
+        (True, [True, True, False]),
+    ]
+    assert all(promise.done() for promise in promises)
 
 
 def test_no_more_wait_than_may(control: Control) -> None:
