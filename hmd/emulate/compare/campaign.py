@@ -20,6 +20,7 @@ from hmd.emulate.agent import GuestError
 from hmd.emulate.compare import daemon, damon
 from hmd.emulate.compare.case import Case
 from hmd.emulate.compare.daemon import Daemon, Progress
+from hmd.emulate.compare.finding import Finding
 from hmd.emulate.compare.footprint import footprint_bytes
 from hmd.emulate.compare.result import Result
 from hmd.emulate.compare.stage import DILATION, FAST_NODE_BYTES, FLUSH_US, PRESET, Stage, stage
@@ -154,10 +155,12 @@ class _Campaign:
     def _try(self, ready: Stage, case: Case, system: System, running: Daemon | None) -> None:
         done = self._total - len(self._left(set(Service)))
         try:
-            before = running and running.progress()
-            trial = self._trial(ready, case, system)
-            if running and before:
-                trial = _with_pace(trial, before, running.progress())
+            if running is None:
+                trial = self._trial(ready, case, system)
+            else:
+                before, finding = running.progress(), Finding(running)
+                trial = self._trial(ready, case, system, finding)
+                trial = _with_pace(trial, before, running.progress(), finding.seconds)
         except GuestError:
             raise
         except (HmdError, subprocess.SubprocessError) as error:
@@ -175,9 +178,11 @@ class _Campaign:
             f"{trial.gained_bytes / 2**20:+.2f} MiB"
         )
 
-    def _trial(self, ready: Stage, case: Case, system: System) -> Trial:
+    def _trial(
+        self, ready: Stage, case: Case, system: System, finding: Finding | None = None
+    ) -> Trial:
         fast = case.fast_bytes(self._footprint(case.program))
-        return run_trial(ready, self._command(case.program), system.start, fast)
+        return run_trial(ready, self._command(case.program), system.start, fast, finding)
 
     def _fail(self, cases: Iterable[Case], error: Exception) -> None:
         for case in cases:
@@ -228,13 +233,12 @@ def _service(service: Service, ready: Stage, systems: Sequence[System]) -> Itera
             yield running
 
 
-def _with_pace(trial: Trial, before: Progress, after: Progress) -> Trial:
+def _with_pace(trial: Trial, before: Progress, after: Progress, found_s: float) -> Trial:
     """Return the trial with what the daemon's progress says of its pace."""
-    samples, dropped = after.samples - before.samples, after.dropped - before.dropped
     return replace(
         trial,
         tick_seconds=(after.uptime_s - before.uptime_s) / max(1, after.ticks - before.ticks),
-        unseen_share=dropped / max(1, samples + dropped),
+        unseen_share=min(1.0, found_s / trial.guest_seconds),
     )
 
 

@@ -63,15 +63,10 @@ def _scaled_headroom(policy: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the daemon has done since it started, by its status.
-
-    ``dropped`` are samples of processes that it did not know, or not yet.
-    """
+    """What the daemon has done since it started, by its status."""
 
     uptime_s: float
     ticks: int
-    samples: int
-    dropped: int
 
 
 class Daemon:
@@ -102,8 +97,7 @@ class Daemon:
         if done.returncode:
             raise HmdError(f"the daemon in the guest does not answer: {done.stderr.strip()}")
         status = json.loads(done.stdout)
-        sampler = status["sampler"]
-        return Progress(status["uptime_s"], status["ticks"], sampler["samples"], sampler["dropped"])
+        return Progress(status["uptime_s"], status["ticks"])
 
     def check(self) -> None:
         """Raise HmdError where it has ended."""

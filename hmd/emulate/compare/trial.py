@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from hmd.emulate.compare.stage import Stage, Start
@@ -23,8 +24,8 @@ class Trial:
     program's misses that the fast node served, ``fast_bytes`` what it could have of that node when
     it began, and ``gained_bytes`` how much more when it had ended: memory of others that was moved
     away or reclaimed meanwhile. Of hmd, ``tick_seconds`` is the time by the guest's clock from one
-    tick to the next, and ``unseen_share`` the part of its samples that it dropped: those from
-    before it knew the program.
+    tick to the next, and ``unseen_share`` the part of the run that had passed when it found the
+    program.
     """
 
     modelled_seconds: float
@@ -38,8 +39,17 @@ class Trial:
     unseen_share: float = 0.0
 
 
-def run_trial(stage: Stage, command: Command, start: Start, fast_bytes: int | None) -> Trial:
-    """Run a program with so much of the fast node, None: all; HmdError where it fails."""
+def run_trial(
+    stage: Stage,
+    command: Command,
+    start: Start,
+    fast_bytes: int | None,
+    watch: AbstractContextManager[object] | None = None,
+) -> Trial:
+    """Run a program with so much of the fast node, None: all; HmdError where it fails.
+
+    ``watch`` is entered around the program alone.
+    """
     try:
         left = stage.preset.nodes[FAST_NODE].size
         if fast_bytes is not None:
@@ -47,7 +57,8 @@ def run_trial(stage: Stage, command: Command, start: Start, fast_bytes: int | No
         counted = stage.vmstat()
         with stage.modelled():
             before, began = stage.meter.read(), time.monotonic()
-            stage.execute(command, start)
+            with watch or nullcontext():
+                stage.execute(command, start)
             took, passed = time.monotonic() - began, stage.meter.read().since(before)
         gained = stage.fast_node.for_programs_bytes() - left if fast_bytes is not None else 0
         moved = {name: count - counted[name] for name, count in stage.vmstat().items()}
