@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -198,40 +199,42 @@ def test_others_than_root_are_refused(
     assert f"order: {command} by uid 65534, pid " in daemon.log.read_text()
 
 
+@contextlib.contextmanager
+def running(program: str, user: int | None = None) -> Iterator[int]:
+    """A program of a user, from its first line of output on; yields its pid."""
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", program], stdout=subprocess.PIPE, user=user, group=user
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
 def test_an_owner_orders_about_his_own_processes(
     daemon: Daemon, faulter: subprocess.Popen[bytes]
 ) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", FAULTER], stdout=subprocess.PIPE, user=NOBODY, group=NOBODY
-    ) as own:
-        assert own.stdout is not None
-        own.stdout.readline()
+    with running(FAULTER, NOBODY) as own:
         theirs = as_nobody(daemon, "pin", pid=faulter.pid)
         assert f"process {faulter.pid} is of uid 0, you are uid {NOBODY}" in theirs["error"]
-        answer = as_nobody(daemon, "pin", pid=own.pid, to=0)
-        assert answer["done"].startswith(f"process {own.pid} is pinned to node 0")
+        answer = as_nobody(daemon, "pin", pid=own, to=0)
+        assert answer["done"].startswith(f"process {own} is pinned to node 0")
         assert control(daemon)["pins"][0]["uid"] == NOBODY
-        assert "no longer" in as_nobody(daemon, "unpin", pid=own.pid)["done"]
+        assert "no longer" in as_nobody(daemon, "unpin", pid=own)["done"]
         # What root has pinned its owner does not unpin.
-        order(daemon.socket, "pin", {"pid": own.pid})
+        order(daemon.socket, "pin", {"pid": own})
         for command in ("pin", "unpin"):
-            refused = as_nobody(daemon, command, pid=own.pid)
+            refused = as_nobody(daemon, command, pid=own)
             assert "is where uid 0 ordered it to be" in refused["error"]
-        # What runs with the rights of more than one user is nobody's own.
-        mixed = subprocess.Popen(
-            [
-                *(sys.executable, "-S", "-c"),
-                "import os, time; os.setresuid(65534, 65534, 0); print(flush=True); time.sleep(99)",
-            ],
-            stdout=subprocess.PIPE,
-        )
-        assert mixed.stdout is not None
-        mixed.stdout.readline()
-        assert "is of uid 0, 65534" in as_nobody(daemon, "pin", pid=mixed.pid)["error"]
-        for process in (mixed, own):
-            process.kill()
-        mixed.wait()
-        mixed.stdout.close()
+
+
+@pytest.mark.parametrize("uids", ["65534, 65534, 0", "0, 65534, 65534", "65534, 0, 65534"])
+def test_what_runs_with_others_rights_too_is_not_its_users_own(daemon: Daemon, uids: str) -> None:
+    program = f"import os, time; os.setresuid({uids}); print(flush=True); time.sleep(99)"
+    with running(program) as mixed:
+        assert "is of uid 0, 65534" in as_nobody(daemon, "pin", pid=mixed).get("error", "")
 
 
 def test_an_order_of_one_who_has_gone_is_not_obeyed(daemon: Daemon) -> None:
