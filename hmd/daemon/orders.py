@@ -47,12 +47,19 @@ class Standing:
     stalled_ticks: int = 0
     drains: int = 0
 
+    @property
+    def pinned(self) -> bool:
+        """Tell whether there are any pins or moves: mostly there are none, of ten thousand."""
+        return bool(self.pins or self.target_pins or self.moves)
+
     def pin_of(self, process: ProcessId, target: str) -> Pin | None:
         """Return what holds for a process, None where policies may move it."""
         return self.pins.get(process) or self.target_pins.get(target) or self.moves.get(process)
 
     def held(self, processes: Sequence[ProcessId], targets: Sequence[str]) -> npt.NDArray[np.bool_]:
         """Return which processes policies are to leave alone, shape ``(processes,)``."""
+        if not self.pinned:
+            return np.zeros(len(processes), np.bool_)
         pins = map(self.pin_of, processes, targets)
         return np.array([pin is not None for pin in pins], np.bool_)
 
@@ -60,6 +67,8 @@ class Standing:
         self, processes: Sequence[ProcessId], targets: Sequence[str]
     ) -> npt.NDArray[np.int64]:
         """Return the node where each process's pages are to be, -1 for any; ``(processes,)``."""
+        if not self.pinned:
+            return np.full(len(processes), -1, np.int64)
         pins = map(self.pin_of, processes, targets)
         return np.array([-1 if p is None or p.node is None else p.node for p in pins], np.int64)
 

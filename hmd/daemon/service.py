@@ -145,7 +145,7 @@ class Service:
         if self._guard.run(Stage.SAMPLE, lambda: stages.follow(now_s), False):
             self._tell_processes(before)
             stages.orders.forget_exited(stages.proc)
-        self.followed = dict(zip(stages.processes, stages.targets, strict=True))
+            self.followed = dict(zip(stages.processes, stages.targets, strict=True))
         tick = run_tick(stages, self._guard, now_s)
         errand = partial(send_errand, stages, self._evacuation, now_s)
         self._guard.run(Stage.MIGRATE, errand, None)
