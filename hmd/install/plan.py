@@ -13,12 +13,14 @@ from pathlib import Path
 
 from hmd.config.load import SYSTEM_FILE
 from hmd.install import shipped
+from hmd.machine.privileges import PERFMON_ENOUGH, read_privileges
 
 UNIT_NAME = "hmd.service"
 UNIT = Path("/etc/systemd/system") / UNIT_NAME
 SAMPLER = Path("/etc/systemd/system/hmd.service.d/10-sampler.conf")
 SYSUSERS = Path("/etc/sysusers.d/hmd.conf")
 TMPFILES = Path("/etc/tmpfiles.d/hmd.conf")
+SYSCTL = Path("/etc/sysctl.d/60-hmd.conf")
 CONFIG = SYSTEM_FILE
 
 PACKAGED_UNITS = (Path("/usr/lib/systemd/system"), Path("/lib/systemd/system"))
@@ -29,6 +31,13 @@ _HIDDEN = {
     "tmp": ("PrivateTmp=yes", "PrivateTmp=no"),
 }
 """What of the sandbox hides a folder of the root directory, and what does not."""
+
+_BY_PERF = ("pmu", "faults")
+_PERFMON = f"""\
+# Kernels of Debian and Ubuntu keep perf events for CAP_SYS_ADMIN above this value, which is that of
+# Linux itself; hmd has CAP_PERFMON alone. Users may then profile their own programs.
+kernel.perf_event_paranoid = {PERFMON_ENOUGH}
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +109,9 @@ def plan_enable(folder: Path, hmd: Path, sampler: str, *, start: bool, root: Pat
     drop_in = shipped.sampler_drop_in(folder, sampler)
     wanted.append((SAMPLER, drop_in.read_text() if drop_in is not None else None))
     commands = [("systemd-sysusers",), ("systemd-tmpfiles", "--create", TMPFILES.name)]
+    if sampler in _BY_PERF and read_privileges(root / "proc").perf_for_admins:
+        wanted.append((SYSCTL, _PERFMON))
+        commands.append(("sysctl", "-p", str(SYSCTL)))
     commands += [("systemctl", "daemon-reload"), ("systemctl", "enable", UNIT_NAME)]
     if start:
         commands.append(("systemctl", "restart", UNIT_NAME))
@@ -109,7 +121,7 @@ def plan_enable(folder: Path, hmd: Path, sampler: str, *, start: bool, root: Pat
 
 def plan_disable(root: Path) -> Plan:
     """Return what takes the service away again; configuration and learned state stay."""
-    files = [(path, None) for path in (UNIT, SAMPLER, SYSUSERS, TMPFILES)]
+    files = [(path, None) for path in (UNIT, SAMPLER, SYSUSERS, TMPFILES, SYSCTL)]
     return Plan(
         _changes(files, root),
         (("systemctl", "daemon-reload"),),

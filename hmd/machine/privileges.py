@@ -37,6 +37,10 @@ class Capability(IntEnum):
     PERFMON = 38
 
 
+PERFMON_ENOUGH = 2
+"""The highest kernel.perf_event_paranoid at which every kernel lets CAP_PERFMON open events."""
+
+
 @dataclass(frozen=True, slots=True)
 class Privileges:
     """Effective capabilities and the limits beside them; None where the file is absent.
@@ -61,10 +65,19 @@ class Privileges:
         CAP_SYS_ADMIN includes what CAP_PERFMON gives (since Linux 5.8, which split it off).
         """
         return (
-            self.has(Capability.PERFMON)
+            (self.has(Capability.PERFMON) and not self.perf_for_admins)
             or self.has(Capability.SYS_ADMIN)
             or (self.perf_event_paranoid is not None and self.perf_event_paranoid < 0)
         )
+
+    @property
+    def perf_for_admins(self) -> bool:
+        """True where CAP_PERFMON may not be enough.
+
+        Linux itself knows values up to 2; Debian's and Ubuntu's kernels keep perf_event_open(2)
+        for CAP_SYS_ADMIN above that, and 3 and 4 are their defaults. Others ignore it.
+        """
+        return self.perf_event_paranoid is not None and self.perf_event_paranoid > PERFMON_ENOUGH
 
 
 def read_privileges(proc: Path = PROC) -> Privileges:
@@ -144,7 +157,17 @@ def _sampling(privileges: Privileges) -> Finding:
             "use a kernel with CONFIG_PERF_EVENTS",
         )
     if privileges.may_sample:
-        return Finding(name, Level.OK, f"perf events allowed (perf_event_paranoid {paranoid})")
+        service = ": the service's user needs 2" if privileges.perf_for_admins else ""
+        state = f"perf events allowed (perf_event_paranoid {paranoid}{service})"
+        return Finding(name, Level.OK, state)
+    if privileges.has(Capability.PERFMON):
+        return Finding(
+            name,
+            Level.WARN,
+            f"CAP_PERFMON, but perf_event_paranoid is {paranoid}",
+            "kernels of Debian and Ubuntu then keep perf_event_open(2) for CAP_SYS_ADMIN",
+            f"sysctl -w kernel.perf_event_paranoid={PERFMON_ENOUGH}",
+        )
     return Finding(
         name,
         Level.FAIL,

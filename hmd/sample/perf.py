@@ -60,8 +60,8 @@ def _advice(code: int) -> str:
             )
         case errno.EPERM | errno.EACCES:
             return (
-                "not permitted: run as root, give hmd CAP_PERFMON (and CAP_IPC_LOCK for its "
-                "rings), or lower kernel.perf_event_paranoid to -1"
+                "not permitted: run as root, or give hmd CAP_PERFMON (and CAP_IPC_LOCK for its "
+                "rings) with kernel.perf_event_paranoid at 2 or below"
             )
         case errno.ENOENT | errno.ENODEV | errno.ENXIO:
             return "this CPU, or this virtual machine, has no such event: set sampler to faults"

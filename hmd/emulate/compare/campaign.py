@@ -20,7 +20,7 @@ from hmd.emulate.agent import GuestError
 from hmd.emulate.compare import daemon, damon
 from hmd.emulate.compare.case import Case
 from hmd.emulate.compare.daemon import Daemon, Progress
-from hmd.emulate.compare.finding import Finding
+from hmd.emulate.compare.discovery import Discovery
 from hmd.emulate.compare.footprint import footprint_bytes
 from hmd.emulate.compare.result import Result
 from hmd.emulate.compare.stage import DILATION, FAST_NODE_BYTES, FLUSH_US, PRESET, Stage, stage
@@ -158,9 +158,9 @@ class _Campaign:
             if running is None:
                 trial = self._trial(ready, case, system)
             else:
-                before, finding = running.progress(), Finding(running)
-                trial = self._trial(ready, case, system, finding)
-                trial = _with_pace(trial, before, running.progress(), finding.seconds)
+                before, discovery = running.progress(), Discovery(running)
+                trial = self._trial(ready, case, system, discovery)
+                trial = _with_pace(trial, before, running.progress(), discovery.seconds)
         except GuestError:
             raise
         except (HmdError, subprocess.SubprocessError) as error:
@@ -179,10 +179,10 @@ class _Campaign:
         )
 
     def _trial(
-        self, ready: Stage, case: Case, system: System, finding: Finding | None = None
+        self, ready: Stage, case: Case, system: System, discovery: Discovery | None = None
     ) -> Trial:
         fast = case.fast_bytes(self._footprint(case.program))
-        return run_trial(ready, self._command(case.program), system.start, fast, finding)
+        return run_trial(ready, self._command(case.program), system.start, fast, discovery)
 
     def _fail(self, cases: Iterable[Case], error: Exception) -> None:
         for case in cases:

@@ -14,6 +14,7 @@ from hmd.errors import Exit
 from hmd.install.plan import (
     CONFIG,
     SAMPLER,
+    SYSCTL,
     SYSUSERS,
     TMPFILES,
     UNIT,
@@ -48,6 +49,27 @@ def test_a_fresh_machine_gets_everything(tmp_path: Path) -> None:
     unit = (tmp_path / "etc/systemd/system/hmd.service").read_text()
     assert f"ExecStart={HMD} run --config /etc/hmd/hmd.yaml" in unit
     assert set(kinds(enable(tmp_path), tmp_path).values()) == {"keep"}
+
+
+@pytest.mark.parametrize(
+    ("sampler", "paranoid", "set_to_2"),
+    [("pmu", 3, True), ("faults", 4, True), ("pmu", 2, False), ("damon", 3, False)],
+)
+def test_a_kernel_that_keeps_perf_events_for_admins(
+    tmp_path: Path, sampler: str, paranoid: int, set_to_2: bool
+) -> None:
+    value = tmp_path / "proc/sys/kernel/perf_event_paranoid"
+    value.parent.mkdir(parents=True)
+    value.write_text(f"{paranoid}\n")
+    plan = enable(tmp_path, sampler=sampler)
+    assert (SYSCTL in kinds(plan, tmp_path)) == set_to_2
+    assert (("sysctl", "-p", str(SYSCTL)) in plan.commands) == set_to_2
+    apply(plan)
+    if set_to_2:
+        there = tmp_path / SYSCTL.relative_to("/")
+        assert there.read_text().splitlines()[-1] == "kernel.perf_event_paranoid = 2"
+        apply(plan_disable(tmp_path))
+        assert not there.exists()
 
 
 def test_not_to_be_started_it_is_not(tmp_path: Path) -> None:

@@ -99,6 +99,14 @@ def test_an_ordinary_user_can_do_little(machine):
     assert all(f.action for f in found.values() if f.level != Level.OK)
 
 
+def test_perf_events_may_be_for_admins_alone(machine_copy):
+    root = machine_copy("optane-2s")
+    (root / "proc/sys/kernel/perf_event_paranoid").write_text("3\n")
+    found = privileges(root)["sample accesses"]
+    assert found.level == Level.WARN
+    assert found.action == "sysctl -w kernel.perf_event_paranoid=2"
+
+
 def test_root_can_do_all(machine):
     assert {f.level for f in privileges(machine("three-tier")).values()} == {Level.OK}
     assert privileges(machine("three-tier"))["open files"].state == "unlimited"

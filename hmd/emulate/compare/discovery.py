@@ -11,7 +11,7 @@ _FOLLOWING = ": following pid "
 _LOOK_S = 0.02
 
 
-class Finding:
+class Discovery:
     """Around a program's run: ``seconds`` until the daemon followed it, by the guest's clock.
 
     As long as the run, where it never did.
@@ -23,7 +23,7 @@ class Finding:
         self._over = threading.Event()
         self.seconds = 0.0
 
-    def __enter__(self) -> Finding:
+    def __enter__(self) -> Discovery:
         """Begin to look."""
         self._began_s, self._before = time.monotonic(), self._daemon.told(_FOLLOWING)
         self._thread = threading.Thread(target=self._look, daemon=True)
