@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any
 
 from hmd.emulate.compare.case import Case
 from hmd.emulate.compare.trial import Trial
 
 _TRIAL = tuple(each.name for each in fields(Trial))
+_NEEDED = {each.name for each in fields(Trial) if each.default is MISSING}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,11 @@ def rows(results: Mapping[Case, Result]) -> list[dict[str, Any]]:
 def results(of_rows: Iterable[Mapping[str, Any]]) -> list[Result]:
     """Return the results that rows tell; rows of another kind (the oracle's) are left out."""
     return [
-        Result(Trial(**{name: row[name] for name in _TRIAL}), row["digest"], row["commit"])
+        Result(
+            Trial(**{name: row[name] for name in _TRIAL if name in row}),
+            row["digest"],
+            row["commit"],
+        )
         for row in of_rows
-        if row.keys() >= {*_TRIAL, "digest", "commit"}
+        if row.keys() >= {*_NEEDED, "digest", "commit"}
     ]

@@ -25,7 +25,7 @@ class Trial:
     it began, and ``gained_bytes`` how much more when it had ended: memory of others that was moved
     away or reclaimed meanwhile. Of hmd, ``tick_seconds`` is the time by the guest's clock from one
     tick to the next, and ``unseen_share`` the part of the run that had passed when it found the
-    program.
+    program. ``misses`` and ``instructions`` are all of that CPU, the kernel's too.
     """
 
     modelled_seconds: float
@@ -37,6 +37,8 @@ class Trial:
     gained_bytes: int
     tick_seconds: float = 0.0
     unseen_share: float = 0.0
+    misses: int = 0
+    instructions: int = 0
 
 
 def run_trial(
@@ -73,4 +75,6 @@ def run_trial(
         fast_share=passed.fast_share,
         fast_bytes=left,
         gained_bytes=gained,
+        misses=sum(passed.misses),
+        instructions=passed.instructions,
     )

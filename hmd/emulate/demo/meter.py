@@ -12,16 +12,18 @@ from hmd.emulate.demo.placement import FAST_NODE, PROGRAM_CPU
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Of the program's CPU since the boot: modelled time it was busy, demand misses by node."""
+    """Of the program's CPU since the boot: modelled busy time, misses by node, instructions."""
 
     busy_s: float
     misses: tuple[int, ...]
+    instructions: int
 
     def since(self, earlier: Reading) -> Reading:
         """Return what was added since an earlier reading."""
         return Reading(
             self.busy_s - earlier.busy_s,
             tuple(a - b for a, b in zip(self.misses, earlier.misses, strict=True)),
+            self.instructions - earlier.instructions,
         )
 
     @property
@@ -56,6 +58,7 @@ class Meter:
         return Reading(
             counters.busy_ps * 1e-12,
             tuple(node.load_misses + node.store_misses for node in counters.nodes),
+            counters.instructions,
         )
 
     @contextmanager

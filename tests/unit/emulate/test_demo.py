@@ -17,7 +17,7 @@ from hmd.errors import HmdError
 
 def progress(time_s: float, updates: int, modelled_s: float, fast: int = 0) -> Progress:
     phase = 1 if time_s < 5 else 2
-    return Progress(time_s, phase, updates, modelled_s, Reading(modelled_s, (fast, 100 - fast)))
+    return Progress(time_s, phase, updates, modelled_s, Reading(modelled_s, (fast, 100 - fast), 0))
 
 
 def result(**changed: object) -> ProgramResult:
