@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hmd.emulate.agent import Job
+from hmd.emulate.agent import GuestError, Job
 from hmd.emulate.assets import compile_static
 from hmd.emulate.boot import Machine
 from hmd.errors import HmdError
@@ -115,13 +115,19 @@ class _Rest:
         )
 
     def hold(self, wanted_bytes: int) -> None:
-        """Set so much aside; raises HmdError where the node has not got it."""
+        """Set so much aside; raises HmdError where the node has not got it.
+
+        GuestError where the guest's kernel has ended what holds it: it takes another boot.
+        """
         self._answered.clear()
         self._job.write(f"{wanted_bytes}\n".encode())
         give_up = time.monotonic() + ANSWER_S
         while not self._answered.wait(0.1):
-            if self._job.poll() is not None or time.monotonic() > give_up:
-                why = self._wrong.decode(errors="replace").strip() or "it does not answer"
+            told = self._wrong.decode(errors="replace").strip()
+            if self._job.poll() is not None and not told:
+                raise GuestError("what held the rest of the guest's fast node has been ended")
+            if told or time.monotonic() > give_up:
+                why = told or "it does not answer"
                 raise HmdError(f"no {wanted_bytes >> 10} KiB of a node could be set aside: {why}")
 
     def end(self) -> None:
