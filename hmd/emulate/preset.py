@@ -93,8 +93,12 @@ class CorePreset(_Checked):
 
 
 class CachePreset(_Checked):
-    """The last-level cache, shared by all CPUs."""
+    """The last-level cache, shared by all CPUs; or ``count`` of them, CPU i using number i % count.
 
+    More than one stands for CPUs of several sockets or core complexes.
+    """
+
+    count: Annotated[int, Field(ge=1, le=MAX_CPUS)] = 1
     size: Size
     ways: Annotated[int, Field(ge=1, le=64)]
     hit_ns: Annotated[float, Field(ge=0, le=1000)]

@@ -71,7 +71,7 @@ class NodeParams:
 
 @dataclass(frozen=True, slots=True)
 class TimingParams:
-    """The machine: its nodes, its CPUs (all alike), the cache that they share.
+    """The machine: its nodes, its CPUs (all alike), the caches that they share.
 
     The fields are those of ``struct timing_params``, which says what each means.
     """
@@ -86,6 +86,7 @@ class TimingParams:
     rob_instructions: int
     chase_span_bytes: int
     prefetch_streams: int
+    llcs: int = 1
     parts: Part = Part.ALL
 
 

@@ -25,6 +25,7 @@ def timing_params(preset: Preset, parts: Part = Part.ALL) -> TimingParams:
         ),
         vcpus=preset.cpus,
         instruction_ps=_picoseconds(preset.core.instruction_ns),
+        llcs=min(preset.cache.count, preset.cpus),
         llc_bytes=preset.cache.size,
         llc_ways=preset.cache.ways,
         llc_hit_ps=_picoseconds(preset.cache.hit_ns),

@@ -23,7 +23,15 @@ from hmd.emulate.compare.daemon import Daemon, Progress
 from hmd.emulate.compare.discovery import Discovery
 from hmd.emulate.compare.footprint import footprint_bytes
 from hmd.emulate.compare.result import Result
-from hmd.emulate.compare.stage import DILATION, FAST_NODE_BYTES, FLUSH_US, PRESET, Stage, stage
+from hmd.emulate.compare.stage import (
+    CACHES,
+    DILATION,
+    FAST_NODE_BYTES,
+    FLUSH_US,
+    PRESET,
+    Stage,
+    stage,
+)
 from hmd.emulate.compare.systems import Service, System, system_named
 from hmd.emulate.compare.trial import Trial, run_trial
 from hmd.emulate.kernel_cache import warm_kernels
@@ -212,7 +220,7 @@ class _Campaign:
         """Return a digest of all that a result depends on, but for the host's haste."""
         system = self._systems[case]
         parts = [program_digest(case.program), load(PRESET).model_dump_json(), case.ratio]
-        parts += [repr(system), repr((self._dilation, FAST_NODE_BYTES, FLUSH_US))]
+        parts += [repr(system), repr((self._dilation, FAST_NODE_BYTES, FLUSH_US, CACHES))]
         if system.service is Service.DAMON:
             parts.append(repr((damon.scheme_words(), damon.SETTLE_S)))
         if system.service is Service.HMD:

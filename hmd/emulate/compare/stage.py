@@ -1,7 +1,9 @@
 """The machine that programs are compared in: booted, quiet, with a fast node of any size.
 
-The program has CPU 1 for itself, with its timer's ticks (NUMA balancing looks at a task's memory
-from them), and all else that can be moved runs on CPU 0 and out of the fast node. Pages are
+The program has CPU 1 and a last-level cache for itself, with its timer's ticks (NUMA balancing
+looks at a task's memory from them), and all else that can be moved runs on CPU 0, which has a cache
+of its own as on another socket or core complex, and out of the fast node: the modelled cache is as
+small as the programs are, and what services do between two ticks is not. Pages are
 4 KiB: transparent huge pages are off for every system alike, since 2 MiB of these programs are
 what gigabytes are of those that they stand for. Files that programs read are in the page cache,
 on the slow node, before anything is measured.
@@ -32,6 +34,9 @@ than that, and then the guest's clock runs ahead."""
 FAST_NODE_BYTES = 256 << 20
 """Of the booted fast node, before it is cut: more than any program takes, and little enough that
 what the kernel keeps back in proportion to it is small beside a cut node."""
+
+CACHES = 2
+"""Last-level caches: the program's and the services'."""
 
 FLUSH_US = 10_000
 """By the guest's clock, how often the program's CPU forgets its translations: QEMU's TLB would keep
@@ -165,6 +170,8 @@ class Stage:
 def stage(commands: Sequence[Command], folder: Path, dilation: float = DILATION) -> Iterator[Stage]:
     """Boot the machine for these programs; their files are read, and the model is ready."""
     preset = _with_fast_node(load(PRESET), FAST_NODE_BYTES)
+    cache = preset.cache.model_copy(update={"count": CACHES})
+    preset = preset.model_copy(update={"cache": cache})
     folder.mkdir(parents=True, exist_ok=True)
     with (
         Machine(preset, share=[folder], dilation=dilation, append=_BOOT) as machine,

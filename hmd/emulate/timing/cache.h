@@ -1,5 +1,5 @@
 /*
- * The last-level cache: shared by all vCPUs, set-associative by physical line, true LRU,
+ * A last-level cache: shared by the vCPUs that use it, set-associative by physical line, true LRU,
  * write-allocate, write-back.
  *
  * A set is an array of lines, most recent first. Search and shift are vectors without branches,

@@ -56,6 +56,8 @@ static const char *nodes_overlap(const struct timing_params *params)
 
 static const char *llc_wrong(const struct timing_params *params)
 {
+	if (params->llcs < 1 || params->llcs > params->vcpus)
+		return "llcs must be 1 to vcpus";
 	if (params->llc_ways < 1 || params->llc_ways > CACHE_MAX_WAYS)
 		return "llc_ways must be 1 to " VALUE(CACHE_MAX_WAYS);
 	if (params->llc_bytes < CACHE_LINE_BYTES * params->llc_ways ||

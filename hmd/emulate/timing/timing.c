@@ -101,14 +101,14 @@ static void access_beyond_l1(struct timing *timing, struct vcpu *vcpu,
 
 	if (node == NO_NODE)
 		return; /* a device */
-	cache_prefetch_set(&timing->cache, line);
+	cache_prefetch_set(vcpu->cache, line);
 	victim = vcpu->l1[place];
 	vcpu->l1[place] = line << 1 | access->store;
 	vcpu->l1_ready[place] = (struct arrival){0};
 	covered = part_on(timing, TIMING_PREFETCH) &&
 		  streams_cover(&vcpu->streams, access->vaddr >> CACHE_LINE_SHIFT);
 	if (part_on(timing, TIMING_CACHE)) {
-		result = cache_access(&timing->cache, line, access->store, &victim);
+		result = cache_access(vcpu->cache, line, access->store, &victim);
 		if (result == CACHE_MISS_DIRTY_VICTIM)
 			memory_write_back(timing, vcpu, access->instructions, victim);
 	} else if (victim != L1_EMPTY && (victim & L1_DIRTY)) {
@@ -128,7 +128,7 @@ static void l1_first_store(struct timing *timing, struct vcpu *vcpu,
 
 	vcpu->l1[l1_place(access->vaddr)] |= L1_DIRTY;
 	if (part_on(timing, TIMING_CACHE) &&
-	    cache_access(&timing->cache, line, true, &victim) == CACHE_MISS_DIRTY_VICTIM)
+	    cache_access(vcpu->cache, line, true, &victim) == CACHE_MISS_DIRTY_VICTIM)
 		memory_write_back(timing, vcpu, access->instructions, victim);
 }
 
@@ -317,8 +317,9 @@ const struct timing_vcpu_counters *timing_counters_of(const struct timing *timin
 	return &timing->vcpu[vcpu].counters;
 }
 
-static void vcpu_init(struct vcpu *vcpu, const struct timing_params *params)
+static void vcpu_init(struct vcpu *vcpu, const struct timing_params *params, struct cache *cache)
 {
+	vcpu->cache = cache;
 	memset(vcpu->l1, 0xff, sizeof(vcpu->l1));
 	vcpu->halted = true; /* until its first access */
 	chase_init(&vcpu->chase, params->chase_span_bytes);
@@ -341,12 +342,14 @@ struct timing *timing_new(const struct timing_params *params, const char **why)
 		return NULL;
 	memset(timing, 0, size);
 	timing->params = *params;
-	if (!cache_init(&timing->cache, params->llc_bytes, params->llc_ways)) {
-		free(timing);
-		return NULL;
+	for (uint32_t i = 0; i < params->llcs; i++) {
+		if (!cache_init(&timing->cache[i], params->llc_bytes, params->llc_ways)) {
+			timing_free(timing);
+			return NULL;
+		}
 	}
 	for (uint32_t i = 0; i < params->vcpus; i++)
-		vcpu_init(&timing->vcpu[i], params);
+		vcpu_init(&timing->vcpu[i], params, &timing->cache[i % params->llcs]);
 	*why = NULL;
 	return timing;
 }
@@ -361,6 +364,7 @@ void timing_free(struct timing *timing)
 {
 	if (!timing)
 		return;
-	cache_free(&timing->cache);
+	for (uint32_t i = 0; i < timing->params.llcs; i++)
+		cache_free(&timing->cache[i]);
 	free(timing);
 }

@@ -42,7 +42,8 @@ struct timing_params {
 	uint32_t nodes, vcpus;
 	uint32_t parts;                   /* enum timing_part, or-ed */
 	uint32_t instruction_ps;          /* per retired instruction, all else hidden */
-	uint32_t llc_bytes, llc_ways;     /* shared by all vCPUs; line is 64 bytes */
+	uint32_t llcs;                    /* last-level caches; vCPU i uses number i % llcs */
+	uint32_t llc_bytes, llc_ways;     /* of each; line is 64 bytes */
 	uint32_t llc_hit_ps;              /* visible cost of an LLC hit, after overlap */
 	uint32_t mshrs;                   /* line fill buffers a vCPU: outstanding misses */
 	uint32_t rob_instructions;        /* reorder window */
@@ -94,7 +95,7 @@ void timing_free(struct timing *timing);
 /*
  * One access. `instructions` is the vCPU's cumulative count of retired instructions; `value` the
  * value loaded (first 8 bytes), for pointer-chase detection. Thread-safe across vCPUs: a vCPU's
- * state is touched by its own thread only; the LLC and the nodes' utilisation are shared.
+ * state is touched by its own thread only; LLCs and the nodes' utilisation are shared.
  */
 void timing_access(struct timing *timing, unsigned vcpu, uint64_t instructions, uint64_t vaddr,
 		   uint64_t paddr, uint32_t size, uint32_t flags, uint64_t value,

@@ -40,6 +40,7 @@ struct vcpu {
 	uint32_t near_hits;     /* those of them soon after it: counts by step, timing.h */
 	uint64_t observed_at;   /* its instruction count */
 	bool halted;
+	struct cache *cache;    /* one of the machine's */
 	struct chase chase;
 	struct window window;
 	struct streams streams;
@@ -48,7 +49,7 @@ struct vcpu {
 
 struct timing {
 	struct timing_params params;
-	struct cache cache;
+	struct cache cache[TIMING_MAX_VCPUS]; /* the first params.llcs of them */
 	struct bandwidth_published published[TIMING_MAX_VCPUS];
 	struct bandwidth_media media;
 	timing_observer *observer;

@@ -88,6 +88,21 @@ def test_the_cache_is_shared_by_the_cpus_and_the_l1_filter_is_not(machine, colum
     assert levels(model, columns([0], vcpu=1, start=100)) == [Level.L1]
 
 
+def test_cpus_of_two_caches_do_not_share(machine, columns):
+    model = machine(parts=Part.CACHE, llcs=2, vcpus=3)
+    assert levels(model, columns([0])) == [Level.MEMORY]
+    assert levels(model, columns([0], vcpu=1)) == [Level.MEMORY]
+    assert levels(model, columns([0], vcpu=2)) == [Level.LLC]
+
+
+def test_what_one_cache_drops_another_keeps(machine, columns):
+    model = machine(parts=Part.CACHE, llcs=2, llc_bytes=16 * 64, llc_ways=16)
+    mine = L1_BYTES * np.arange(16)
+    levels(model, columns(mine))
+    levels(model, columns(L1_BYTES * np.arange(100, 200), vcpu=1))
+    assert set(levels(model, columns(mine, start=1000))) == {Level.LLC}
+
+
 def test_a_hit_costs_its_time_and_nothing_in_l1(machine, columns):
     model = machine(parts=Part.CACHE)
     model.replay(columns([0, L1_BYTES]))

@@ -97,6 +97,8 @@ def test_idle_waits_for_what_is_on_its_way(machine, columns):
         ({"rob_instructions": 1025}, "rob_instructions must be 1 to 1024"),
         ({"chase_span_bytes": 65537}, "chase_span_bytes must be at most 65536"),
         ({"prefetch_streams": 33}, "prefetch_streams must be 1 to 32"),
+        ({"llcs": 0}, "llcs must be 1 to vcpus"),
+        ({"llcs": 3}, "llcs must be 1 to vcpus"),
         ({"llc_ways": 0}, "llc_ways must be 1 to 64"),
         ({"llc_ways": 65}, "llc_ways must be 1 to 64"),
         ({"llc_bytes": 0}, "llc_bytes must be a multiple"),
