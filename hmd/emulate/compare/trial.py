@@ -55,6 +55,7 @@ def run_trial(
     try:
         left = stage.preset.nodes[FAST_NODE].size
         if fast_bytes is not None:
+            stage.forget_inodes()
             left = stage.fast_node.leave(fast_bytes, drop_caches=False)
         counted = stage.vmstat()
         with stage.modelled():
