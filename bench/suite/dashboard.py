@@ -93,7 +93,7 @@ class Daemon:
             stat=machine.stat,
             page_filter=lambda _, addresses: np.ones(len(addresses), np.bool_),
         )
-        setting = Setting("dashboard", False, TICK_S, self.policy.name, (name,))
+        setting = Setting("dashboard", False, TICK_S, 0.01, self.policy.name, (name,))
         self.observer = Observer(setting, machine.topology, self.sampler)
         self.guard = Guard(logging.getLogger("dashboard"))
         self.due_s = 0.0

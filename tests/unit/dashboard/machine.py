@@ -180,7 +180,9 @@ class Machine:
             page_filter=lambda _, addresses: np.ones(len(addresses), np.bool_),
         )
         self.observer = Observer(
-            Setting("/etc/hmd/hmd.yaml", dry_run, 1.0, policy, tuple(p.target for p in PROGRAMS)),
+            Setting(
+                "/etc/hmd/hmd.yaml", dry_run, 1.0, 0.01, policy, tuple(p.target for p in PROGRAMS)
+            ),
             self.topology,
             self.sampler,
             clock=lambda: self.now_s,
