@@ -208,7 +208,8 @@ def main() -> None:
 
     CONFIG_FILE.write_text(CONFIG.replace("rate: 100MiB/s", "rate: 50MiB/s"))
     run("systemctl", "reload", "hmd")
-    found["mended"] = when(lambda s: s["reload"]["successful"])
+    ticked = found["after_broken"]["ticks"]
+    found["mended"] = when(lambda s: s["reload"]["successful"] and s["ticks"] > ticked)
 
     # What Slurm runs before and after a job.
     job = {**os.environ, "SLURM_JOB_ID": "4711"}
