@@ -26,7 +26,7 @@ from hmd.emulate.preset import load
 CHECKOUT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).with_name("programs")
 RULES = CHECKOUT / "config/prometheus/hmd-alerts.yml"
-RECORDING_BYTES = 1 << 30
+RECORDING_BYTES = 4 << 30
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
