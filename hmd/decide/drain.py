@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.decide.nodes import Nodes, nodes_of
+from hmd.decide.pages import moves_of
 from hmd.decide.plan import MachineView, Plan
 from hmd.heat.layout import CHUNK_PAGES, PAGE_BYTES
 from hmd.machine.topology import Topology
@@ -185,16 +186,5 @@ def _plan(
     target: Integers,
 ) -> Plan:
     """Return the plan of the pages that have a target."""
-    columns = heat.chunks.columns
     rows = np.flatnonzero(target >= 0)
-    page = page[rows]
-    chunk, offset = page // CHUNK_PAGES, page % CHUNK_PAGES * PAGE_BYTES
-    return Plan(
-        heat.processes,
-        columns.process[chunk],
-        columns.address[chunk] + offset.astype(np.uint64),
-        size[rows].astype(np.uint32),
-        source[rows].astype(np.int16),
-        target[rows].astype(np.int16),
-        rate[rows],
-    )
+    return moves_of(heat, page[rows], size[rows], source[rows], target[rows], rate[rows])

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from hmd.decide.nodes import nodes_of
+from hmd.decide.pages import moves_of
 from hmd.decide.plan import MachineView, Plan
 from hmd.heat.layout import CHUNK_PAGES, PAGE_BYTES
 from hmd.heat.table import HeatTable
@@ -35,17 +36,9 @@ def idle_pages(heat: HeatTable, machine: MachineView, idle_s: float, most_bytes:
     long[:, 1:] &= ~columns.huge[:used, None]
     page = np.flatnonzero(long)
     page = page[np.argsort(-ticks.reshape(-1)[page], kind="stable")]
-    chunk = page // CHUNK_PAGES
-    size = np.where(columns.huge[chunk], CHUNK_PAGES, 1)
+    size = np.where(columns.huge[page // CHUNK_PAGES], CHUNK_PAGES, 1)
     fits = np.cumsum(size) <= min(most_bytes, 1 << 62) // PAGE_BYTES
-    page, chunk, size = page[fits], chunk[fits], size[fits]
-    offset = (page % CHUNK_PAGES * PAGE_BYTES).astype(np.uint64)
-    return Plan(
-        heat.processes,
-        columns.process[chunk],
-        columns.address[chunk] + offset,
-        size.astype(np.uint32),
-        columns.node.reshape(-1)[page].astype(np.int16),
-        np.full(len(page), OUT, np.int16),
-        np.zeros(len(page), np.float32),
-    )
+    page, size = page[fits], size[fits]
+    source = columns.node.reshape(-1)[page]
+    out, no_rate = np.full(len(page), OUT, np.int16), np.zeros(len(page), np.float32)
+    return moves_of(heat, page, size, source, out, no_rate)

@@ -15,6 +15,7 @@ from hmd.decide.choice import collect
 from hmd.decide.limits import Wanted, groups_of, within_limits
 from hmd.decide.nodes import Nodes
 from hmd.decide.order import arrange
+from hmd.decide.pages import moves_of
 from hmd.decide.plan import Plan
 from hmd.decide.rounds import in_rounds
 from hmd.heat.layout import CHUNK_PAGES, PAGE_BYTES
@@ -87,16 +88,7 @@ def placing(
     in_rounds(size[moved], source[moved], target, nodes.tier, nodes.tiers, nodes.room.copy(), turns)
     rows, target = moved[turns], target[turns]
     page = page[rows]
-    chunk, offset = page // CHUNK_PAGES, page % CHUNK_PAGES * PAGE_BYTES
-    return Plan(
-        heat.processes,
-        columns.process[chunk],
-        columns.address[chunk] + offset.astype(np.uint64),
-        size[rows].astype(np.uint32),
-        source[rows].astype(np.int16),
-        target.astype(np.int16),
-        rate.reshape(-1)[page],
-    )
+    return moves_of(heat, page, size[rows], source[rows], target, rate.reshape(-1)[page])
 
 
 @dataclass(frozen=True, slots=True)

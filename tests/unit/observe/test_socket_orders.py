@@ -112,9 +112,8 @@ def test_and_they_are_the_kernel_s(path: Path, loop: Loop) -> None:
     assert loop.taken[0][0].peer == Peer(child, NOBODY, NOBODY)
 
 
+@pytest.mark.root
 def test_who_may_not_connect_does_not_order(path: Path) -> None:
-    if os.getuid():
-        pytest.skip("root becomes another user here")
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
