@@ -24,6 +24,7 @@ from hmd.machine.process import ProcessId
 from hmd.machine.topology import Node, Topology
 from hmd.migrate.outcome import Outcome
 from hmd.migrate.status import Status
+from hmd.observe.aftermath import Aftermath
 from hmd.observe.metrics import MetricsServer
 from hmd.observe.observer import Observer, Places, Setting
 from hmd.observe.snapshot import HEAT_LOG2
@@ -68,6 +69,8 @@ def main() -> int:
     ticks = [tick_of(names, seed) for seed in range(2)]
     turn = iter(range(10**9))
     told = times(lambda: observer.observe(ticks[next(turn) % 2], places), 10)
+    aftermath = Aftermath(topology)
+    followed = times(lambda: aftermath.add(ticks[next(turn) % 2]), RUNS)
     server = MetricsServer(ADDRESS, lambda: observer.latest)
     try:
         scraped = times(scrape, RUNS)
@@ -82,6 +85,7 @@ def main() -> int:
         Figure("answer", len(packed) / 1024, len(packed) / 1024, "KiB"),
         Figure("scrape", min(scraped) * 1e3, statistics.median(scraped) * 1e3, "ms", "20"),
         Figure("observe stage", min(told) * 1e3, statistics.median(told) * 1e3, "ms"),
+        Figure("its aftermath", min(followed) * 1e3, statistics.median(followed) * 1e3, "ms"),
     ]
     print(f"{PROCESSES} processes of {TARGETS} targets, {SAMPLES} samples and {MOVES} moves a tick")
     print(f"{'':15}{'best':>10}{'middle':>10}  unit  aim")
