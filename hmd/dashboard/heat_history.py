@@ -37,7 +37,7 @@ class HeatHistory:
 
     def take(self, told: HeatMap) -> bool:
         """Keep what is new of an answer; returns whether anything was."""
-        if told.tiers != self._tiers or self._ahead_of(told):
+        if told.tiers != self._tiers or self.is_ahead_of(told):
             self._moments.clear()
             self._tiers = told.tiers
         spacing_s = self._window_s / MOMENTS
@@ -50,6 +50,10 @@ class HeatHistory:
         while self._moments and newest_s - self._moments[0]["now_s"] > self._window_s:
             self._moments.popleft()
         return newest_s > last_s
+
+    def is_ahead_of(self, told: HeatMap) -> bool:
+        """Tell whether the daemon's clock is behind ours: the machine is another, or began anew."""
+        return bool(told.moments) and told.moments[-1].now_s < self.last_s
 
     def processes(self) -> list[str]:
         """Return the processes of the last moment, largest first, as ``pid:start``."""
@@ -82,10 +86,6 @@ class HeatHistory:
             },
             separators=(",", ":"),
         ).encode()
-
-    def _ahead_of(self, told: HeatMap) -> bool:
-        """Whether the daemon's clock is behind ours: the machine is another, or began anew."""
-        return bool(told.moments) and told.moments[-1].now_s < self.last_s
 
 
 def _key(process: dict[str, Any]) -> str:

@@ -8,13 +8,14 @@ processes are: they are asked for so rarely that reading them takes ``HEAT_COST`
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from hmd.dashboard.answers import Status, read_heat_map, read_status
+from hmd.dashboard.answers import HeatMap, Status, read_heat_map, read_status
 from hmd.dashboard.heat_history import HeatHistory
 from hmd.dashboard.history import History
 from hmd.errors import UnreachableError
@@ -93,8 +94,9 @@ class Watch:
     def _look_at_heat(self) -> None:
         begun_s = self._clock()
         try:
-            told = ask(self._socket, "heatmap", most_bytes=MOST_HEAT_BYTES)
-            new = read_heat_map(told, self._heat.last_s)
+            new = self._heat_after(self._heat.last_s)
+            if self._heat.is_ahead_of(new):
+                new = self._heat_after(-math.inf)
             with self._lock:
                 if self._heat.take(new):
                     self._grids.clear()
@@ -102,6 +104,13 @@ class Watch:
             now_s = self._clock()
             pause_s = max(self._history.spacing_s, (now_s - begun_s) / HEAT_COST)
             self._heat_due_s = now_s + pause_s
+
+    def _heat_after(self, after_s: float) -> HeatMap:
+        """Return the moments after a time, the last one in any case."""
+        arguments = {"after_s": after_s} if math.isfinite(after_s) else {}
+        return read_heat_map(
+            ask(self._socket, "heatmap", arguments, most_bytes=MOST_HEAT_BYTES), after_s
+        )
 
     def _publish(self) -> bytes:
         status = self._status

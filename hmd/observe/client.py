@@ -28,13 +28,19 @@ _ERRORS = {
 
 
 def ask(
-    path: Path, command: str, timeout_s: float = 5.0, most_bytes: int = MAX_ANSWER_BYTES
+    path: Path,
+    command: str,
+    arguments: Mapping[str, Any] | None = None,
+    *,
+    timeout_s: float = 5.0,
+    most_bytes: int = MAX_ANSWER_BYTES,
 ) -> dict[str, Any]:
     """Return the daemon's answer to a command, which has ``timeout_s`` in all to arrive.
 
     Raises ``UnreachableError`` with one line that says what to do where none comes.
     """
-    document = _answer(path, {"command": command}, timeout_s, most_bytes)
+    request = {**(arguments or {}), "command": command}
+    document = _answer(path, request, timeout_s, most_bytes)
     if "error" in document:
         raise UnreachableError(f"the daemon on {path} refuses {command!r}: is it another version?")
     return document

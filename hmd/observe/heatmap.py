@@ -9,8 +9,11 @@ outlined on fewer ticks.
 from __future__ import annotations
 
 import json
+import math
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +23,7 @@ from hmd.heat.table import HeatTable
 from hmd.machine.process import ProcessId
 from hmd.machine.topology import Topology
 from hmd.observe.places import plain_node
+from hmd.observe.request import RequestError
 from hmd.observe.tick import Tick
 
 MAX_BINS = 512
@@ -51,11 +55,16 @@ class Moment:
     outlines: tuple[Outline, ...]
     text: str = ""
 
+    @property
+    def told_s(self) -> float:
+        """The time as clients know it."""
+        return round(self.now_s, 3)
+
     def as_json(self) -> str:
         """Return the moment as JSON: made once, however often it is asked for."""
         if not self.text:
             processes = ",".join(map(_json, self.outlines))
-            self.text = f'{{"now_s":{round(self.now_s, 3)},"processes":[{processes}]}}'
+            self.text = f'{{"now_s":{self.told_s},"processes":[{processes}]}}'
             self.outlines = ()
         return self.text
 
@@ -98,9 +107,19 @@ class HeatMap:
             )
         )
 
-    def answer(self) -> bytes:
-        """Return the moments as JSON, oldest first."""
-        moments = ",".join(moment.as_json() for moment in tuple(self._moments))
+    def answer(self, arguments: Mapping[str, Any] | None = None) -> bytes:
+        """Return the moments as JSON, oldest first.
+
+        The argument ``after_s`` leaves out those that are as old as it or older, but for the last,
+        which tells a client whose clock is another that it is. ``RequestError`` where it is no
+        number.
+        """
+        after_s = (arguments or {}).get("after_s", -math.inf)
+        if isinstance(after_s, bool) or not isinstance(after_s, int | float):
+            raise RequestError("after_s is a number: the now_s of a moment that is known")
+        kept = tuple(self._moments)
+        told = [moment for moment in kept[:-1] if moment.told_s > after_s]
+        moments = ",".join(moment.as_json() for moment in (*told, *kept[-1:]))
         return f'{{"tiers":{self._tiers},"moments":[{moments}]}}'.encode()
 
     def _outline(self, heat: HeatTable, slot: int, target: str) -> Outline:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -141,8 +142,8 @@ class Observer:
             self._tally.stage_out[Stage.OBSERVE] += 1
             self._succeeded_s[Stage.OBSERVE] = self._now()
 
-    def status(self) -> bytes:
-        """Return the status document as JSON, for the status socket."""
+    def status(self, _: Mapping[str, Any] | None = None) -> bytes:
+        """Return the status document as JSON, for the status socket; it takes no arguments."""
         return json.dumps(status_document(self.latest)).encode()
 
     def _snapshot(self, places: Places | None) -> Snapshot:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hmd.errors import HmdError
 from hmd.observe.request import (
@@ -38,8 +39,9 @@ PROMISE_TIME_S = 60.0
 MAX_PATH_BYTES = 107
 """sun_path holds 108 bytes with its final zero (unix(7))."""
 
-Answers = Mapping[str, Callable[[], bytes]]
-"""By command: a function that returns the JSON document of the answer, called in the thread."""
+Answers = Mapping[str, Callable[[Mapping[str, Any]], bytes]]
+"""By command: a function that returns, for the arguments of a request, the JSON document of the
+answer; called in the thread."""
 
 Promise = Future[bytes]
 Orders = Mapping[str, Callable[[Request], Promise]]
@@ -186,7 +188,7 @@ class StatusSocket:
             request = parse_request(line, client.peer)
             answer = self._answers.get(request.command)
             if answer is not None:
-                self._say(client, answer())
+                self._say(client, answer(request.arguments))
                 return
             order = self._orders.get(request.command)
             if order is None:

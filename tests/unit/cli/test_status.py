@@ -92,8 +92,8 @@ def daemon(tmp_path: Path) -> Iterator[Path]:
     server = StatusSocket(
         tmp_path / "s",
         {
-            "status": lambda: json.dumps(STATUS).encode(),
-            "heatmap": lambda: json.dumps(HEATMAP).encode(),
+            "status": lambda _: json.dumps(STATUS).encode(),
+            "heatmap": lambda _: json.dumps(HEATMAP).encode(),
         },
     )
     yield server.path

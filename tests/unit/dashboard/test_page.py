@@ -267,7 +267,7 @@ def test_names_are_never_markup(
     text = machine.observer.status().decode().replace('"redis"', json.dumps(evil))
     text = text.replace('"redis-server"', json.dumps(evil)).replace('"histogram"', json.dumps(evil))
     daemon = StatusSocket(
-        tmp_path / "s", {"status": text.encode, "heatmap": machine.heat_map.answer}
+        tmp_path / "s", {"status": lambda _: text.encode(), "heatmap": machine.heat_map.answer}
     )
     watch = Watch(tmp_path / "s", 600)
     watch.look()
@@ -343,7 +343,7 @@ def test_what_needs_attention_is_said(
     status["stage_failures"]["decide"] = 3
     daemon = StatusSocket(
         tmp_path / "s",
-        {"status": lambda: json.dumps(status).encode(), "heatmap": machine.heat_map.answer},
+        {"status": lambda _: json.dumps(status).encode(), "heatmap": machine.heat_map.answer},
     )
     watch = Watch(tmp_path / "s", 600)
     watch.look()

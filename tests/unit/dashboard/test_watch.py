@@ -7,7 +7,7 @@ import socket as sockets
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from hmd.dashboard.history import LINES, POINTS, ROUNDS, History
 from hmd.dashboard.watch import Watch
 from hmd.errors import UnreachableError
 from hmd.observe import heatmap, observer, rounds, tally
+from hmd.observe.heatmap import HeatMap, Moment
 from hmd.observe.status_socket import StatusSocket
 
 from .machine import PROGRAMS, STARTED_S, Machine
@@ -184,6 +185,33 @@ def test_no_daemon_yet_then_one_then_none(machine: Machine, watched: Watch, tmp_
     watch.look()
     assert state(watch)["reached"]
     again.close()
+
+
+def test_only_new_moments_are_asked_for_and_all_of_a_new_daemon(
+    machine: Machine, watched: Watch, tmp_path: Path
+) -> None:
+    del watched
+    clock_s, asked = [0.0], []
+    kept = [HeatMap(machine.topology), HeatMap(machine.topology)]
+    kept[0]._moments.extend(Moment(at_s, ()) for at_s in (100.0, 110.0, 120.0))
+    kept[1]._moments.extend(Moment(at_s, ()) for at_s in (5.0, 15.0))
+
+    def answer(arguments: Mapping[str, Any]) -> bytes:
+        asked.append(arguments.get("after_s"))
+        return kept[0].answer(arguments)
+
+    answers = {"status": machine.observer.status, "heatmap": answer}
+    daemon = StatusSocket(tmp_path / "s", answers)
+    watch = Watch(tmp_path / "s", 600, clock=lambda: clock_s[0])
+    for _ in range(2):
+        watch.look()
+        clock_s[0] += 60
+    assert asked == [None, 120.0]
+    kept.pop(0)
+    watch.look()
+    assert asked == [None, 120.0, 120.0, None]
+    assert [moment["now_s"] for moment in watch._heat._moments] == [5.0, 15.0]
+    daemon.close()
 
 
 def test_a_daemon_that_stands_still_is_told(machine: Machine, watched: Watch, socket: Path) -> None:

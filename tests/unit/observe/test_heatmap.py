@@ -3,8 +3,11 @@
 import json
 
 import numpy as np
+import pytest
 
-from hmd.observe.heatmap import Moment, Outline
+from hmd.machine.topology import Topology
+from hmd.observe.heatmap import HeatMap, Moment, Outline
+from hmd.observe.request import RequestError
 
 from .conftest import REDIS
 
@@ -34,3 +37,22 @@ def test_a_moment_as_json() -> None:
 
 def test_a_moment_without_processes() -> None:
     assert json.loads(Moment(1.0, ()).as_json()) == {"now_s": 1.0, "processes": []}
+
+
+def test_what_a_client_knows_is_not_told_again(topology: Topology) -> None:
+    heat_map = HeatMap(topology)
+    assert json.loads(heat_map.answer({"after_s": 1.0}))["moments"] == []
+    heat_map._moments.extend(Moment(at_s, ()) for at_s in (1.0004, 2.0, 3.0))
+
+    def told(arguments: dict[str, object]) -> list[float]:
+        moments = json.loads(heat_map.answer(arguments))["moments"]
+        return [moment["now_s"] for moment in moments]
+
+    assert told({}) == [1.0, 2.0, 3.0]
+    assert told({"after_s": 1.0}) == [2.0, 3.0]
+    assert told({"after_s": 2}) == [3.0]
+    # The last is always told: a client whose clock is ahead sees that it is.
+    assert told({"after_s": 100.0}) == [3.0]
+    for wrong in ("1", None, True, [1.0]):
+        with pytest.raises(RequestError, match="after_s is a number"):
+            heat_map.answer({"after_s": wrong})

@@ -59,7 +59,7 @@ def loop() -> Loop:
 def path(tmp_path: Path, loop: Loop) -> Iterator[Path]:
     path = tmp_path / "hmd.sock"
     orders = {"pause": loop.take, "fail": loop.fail}
-    server = StatusSocket(path, {"status": lambda: b'{"ticks": 7}'}, orders, promise_time_s=0.5)
+    server = StatusSocket(path, {"status": lambda _: b'{"ticks": 7}'}, orders, promise_time_s=0.5)
     yield path
     server.close()
 

@@ -26,7 +26,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def served(path: Path) -> Iterator[Path]:
     large = json.dumps({"rows": list(range(300_000))}).encode()
-    answers = {"status": lambda: b'{"ticks": 7}', "large": lambda: large}
+    answers = {"status": lambda _: b'{"ticks": 7}', "large": lambda _: large}
     server = StatusSocket(path, answers)
     yield path
     server.close()
@@ -117,7 +117,7 @@ def test_many_at_once(served: Path) -> None:
 
 def test_close_removes_the_socket_and_leaks_nothing(path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    server = StatusSocket(path, {"status": lambda: b"{}"})
+    server = StatusSocket(path, {"status": lambda _: b"{}"})
     ask(path, "status")
     server.close()
     server.close()
@@ -127,7 +127,7 @@ def test_close_removes_the_socket_and_leaks_nothing(path: Path) -> None:
 
 def test_close_leaves_the_socket_of_a_successor(path: Path) -> None:
     first = StatusSocket(path, {})
-    second = StatusSocket(path, {"status": lambda: b'{"second": 1}'})
+    second = StatusSocket(path, {"status": lambda _: b'{"second": 1}'})
     first.close()
     assert ask(path, "status") == {"second": 1}
     second.close()
@@ -155,7 +155,7 @@ def test_stale_socket_of_a_killed_daemon(path: Path) -> None:
         dead.bind(str(path))
     with pytest.raises(UnreachableError, match="no daemon answers"):
         ask(path, "status")
-    server = StatusSocket(path, {"status": lambda: b"{}"})
+    server = StatusSocket(path, {"status": lambda _: b"{}"})
     assert ask(path, "status") == {}
     server.close()
 
