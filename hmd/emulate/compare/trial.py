@@ -57,6 +57,7 @@ def run_trial(
         if fast_bytes is not None:
             stage.forget_inodes()
             left = stage.fast_node.leave(fast_bytes, drop_caches=False)
+            stage.rouse_kswapd()
         counted = stage.vmstat()
         with stage.modelled():
             before, began = stage.meter.read(), time.monotonic()
