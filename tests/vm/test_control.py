@@ -43,6 +43,14 @@ decide: {policy: none}
 migrate: {rate: 100MiB/s}
 observe: {metrics: 'off'}
 """
+HUGETLB = """
+import mmap, os, time
+memory = mmap.mmap(-1, 4 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40000)
+memory[0] = memory[2 << 20] = 1
+print("holds", os.getpid(), flush=True)
+time.sleep(10000)
+"""
+"""A program with two huge pages (MAP_HUGETLB)."""
 
 
 class Guest:
@@ -203,6 +211,26 @@ def test_a_drained_node_is_empty_of_programs(guest: Guest) -> None:
     guest.wait_pages(late, lambda pages: 1 not in pages)
     guest.sh(f"kill {late}")
     guest.do("undrain", "1")
+
+
+def test_pages_of_hugetlbfs_are_drained_where_another_node_has_some(guest: Guest) -> None:
+    pool = "/sys/devices/system/node/node{}/hugepages/hugepages-2048kB/nr_hugepages"
+    for node in (0, 1):
+        guest.sh(f"echo 2 > {pool.format(node)}")
+    guest.start(["/bin/sh", "-c", f"exec {ON_NODE_1} python3 -c '{HUGETLB}'"])
+    deadline_s = time.monotonic() + PATIENCE_S
+    while b"holds " not in guest.log:
+        assert time.monotonic() < deadline_s, guest.log.decode()
+        time.sleep(0.5)
+    pid = int(guest.log.decode().partition("holds ")[2].split()[0])
+    mapping = guest.sh(f"grep 'huge.*anon=2' /proc/{pid}/numa_maps")
+    assert " N1=2 " in mapping
+    guest.do("drain", "1", "--timeout", "4min")
+    assert " N0=2 " in guest.sh(f"grep 'huge.*anon=2' /proc/{pid}/numa_maps")
+    guest.sh(f"kill {pid}")
+    guest.do("undrain", "1")
+    for node in (0, 1):
+        guest.sh(f"echo 0 > {pool.format(node)}")
 
 
 def test_an_owner_brings_his_own_pages_to_a_node(guest: Guest) -> None:
