@@ -56,19 +56,6 @@ for each in /proc/[0-9]*; do
     [ -s $each/cmdline ] || taskset -p {1 << SERVICE_CPU:x} ${{each#/proc/}}
 done >/dev/null 2>&1
 true"""
-_RECLAIM = f"""
-[ "$(cat /sys/kernel/mm/numa/demotion_enabled)" = true ] || exit 0
-cd /sys/fs/cgroup
-echo +memory > cgroup.subtree_control
-mkdir reclaimed
-sh -c 'echo $$ > reclaimed/cgroup.procs; exec "$@"' sh \
-    PLACED {SERVICE_CPU} bind {1 << FAST_NODE} sleep {_TIMEOUT_S} &
-until grep -q '^Name:.sleep' /proc/$!/status; do :; done
-echo 16K > reclaimed/memory.reclaim
-kill $!
-wait
-rmdir reclaimed
-echo -memory > cgroup.subtree_control"""
 _IN_GROUP = f'echo $$ > /sys/fs/cgroup{GROUP}/cgroup.procs && exec "$@"'
 
 
@@ -146,16 +133,6 @@ class Stage:
         memory than who does not. Files stay in the page cache.
         """
         self.sh("echo 2 > /proc/sys/vm/drop_caches")
-
-    def rouse_kswapd(self) -> None:
-        """Let the kernel demote again on a fast node where it has given up.
-
-        kswapd that fails sixteen times on a node is not woken there before something has been
-        reclaimed (kswapd_failures, mm/vmscan.c). A node that is filled with what cannot move makes
-        it fail, and tiering then promotes nothing for want of free pages. Here a few pages of a
-        process of its own are demoted (memory.reclaim, Linux 5.19); nothing where demotion is off.
-        """
-        self.sh(_RECLAIM.replace("PLACED", str(compile_static(PLACED))))
 
     def move_kernel_threads(self) -> None:
         """Keep what the kernel does in threads off the program's CPU, where it lets us."""

@@ -6,6 +6,7 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+from hmd.emulate.compare import demotion
 from hmd.emulate.compare.stage import Stage, Start
 from hmd.emulate.demo.placement import FAST_NODE
 from hmd.emulate.suite.inputs import Command
@@ -57,9 +58,8 @@ def run_trial(
         if fast_bytes is not None:
             stage.forget_inodes()
             left = stage.fast_node.leave(fast_bytes, drop_caches=False)
-            stage.rouse_kswapd()
         counted = stage.vmstat()
-        with stage.modelled():
+        with demotion.going_on(stage), stage.modelled():
             before, began = stage.meter.read(), time.monotonic()
             with watch or nullcontext():
                 stage.execute(command, start)
