@@ -18,7 +18,7 @@ from pathlib import Path
 import hmd
 from hmd.emulate.agent import GuestError
 from hmd.emulate.compare import daemon, damon
-from hmd.emulate.compare.case import RATIOS, Case
+from hmd.emulate.compare.case import Case
 from hmd.emulate.compare.daemon import Daemon, Progress
 from hmd.emulate.compare.discovery import Discovery
 from hmd.emulate.compare.footprint import footprint_bytes
@@ -32,7 +32,7 @@ from hmd.emulate.compare.stage import (
     Stage,
     stage,
 )
-from hmd.emulate.compare.systems import KERNEL, Service, System, system_named
+from hmd.emulate.compare.systems import Service, System, system_named
 from hmd.emulate.compare.trial import Trial, run_trial
 from hmd.emulate.kernel_cache import warm_kernels
 from hmd.emulate.preset import load
@@ -136,29 +136,19 @@ class _Campaign:
         self._say(f"booting for {', '.join(names)}, beside them {service}")
         commands = [self._command(name) for name in names]
         systems = [system_named(name) for name in dict.fromkeys(case.system for case in cases)]
-        with stage(commands, self._folder / "share", self._dilation) as ready:
-            self._clear(ready, cases[0])
-            with _service(service, ready, systems) as running:
-                if running is not None:
-                    self._warm_up(ready, cases[0])
-                for system in systems:
-                    with ready.having(system.knobs):
-                        if running is not None:
-                            running.use(system.policy)
-                        for case in cases:
-                            if case.system == system.name:
-                                self._try(ready, case, system, running)
-
-    def _clear(self, ready: Stage, case: Case) -> None:
-        """Have the kernel move off the fast node what it can, and nobody will gain it later.
-
-        Booting leaves some 6 MiB of files and of other processes there, which kernel tiering's
-        demotion would move away in the first case, and give to the program.
-        """
-        scarce = Case(case.program, RATIOS[-1], KERNEL.name)
-        self._say(f"clearing the fast node by {scarce}")
-        with ready.having(KERNEL.knobs):
-            self._trial(ready, scarce, KERNEL)
+        with (
+            stage(commands, self._folder / "share", self._dilation) as ready,
+            _service(service, ready, systems) as running,
+        ):
+            if running is not None:
+                self._warm_up(ready, cases[0])
+            for system in systems:
+                with ready.having(system.knobs):
+                    if running is not None:
+                        running.use(system.policy)
+                    for case in cases:
+                        if case.system == system.name:
+                            self._try(ready, case, system, running)
 
     def _warm_up(self, ready: Stage, case: Case) -> None:
         """Let the daemon do its work once: what it has not run yet, QEMU has yet to translate."""

@@ -57,6 +57,7 @@ def run_trial(
         left = stage.preset.nodes[FAST_NODE].size
         if fast_bytes is not None:
             stage.forget_inodes()
+            stage.fast_node.clear()
             left = stage.fast_node.leave(fast_bytes, drop_caches=False)
         counted = stage.vmstat()
         with demotion.going_on(stage), stage.modelled():

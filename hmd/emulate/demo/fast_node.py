@@ -25,10 +25,13 @@ HUGE_PAGE_BYTES = 2 << 20
 # of the fast node, more than the hot set itself.
 MIN_FREE_KBYTES = 8192
 NEAR_BYTES = 128 << 10
+CLEAR_BYTES = 512 << 10
 MAX_TRIES = 20
 SETTLE_S = 0.3
 ANSWER_S = 60.0
 SOURCE = Path(__file__).parents[1] / "workloads/set_aside.c"
+_DEMOTION = "/sys/kernel/mm/numa/demotion_enabled"
+_MEMINFO = re.compile(r"(\w+):\s+(\d+) kB")
 _COUNT = "/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages"
 
 
@@ -41,11 +44,7 @@ class FastNode:
 
     def free_bytes(self) -> int:
         """Return MemFree of the node."""
-        text = self._read(f"/sys/devices/system/node/node{self._node}/meminfo")
-        found = re.search(r"MemFree:\s+(\d+) kB", text)
-        if found is None:
-            raise HmdError(f"the guest's node {self._node} has no MemFree line in its meminfo")
-        return int(found[1]) << 10
+        return self._meminfo()["MemFree"]
 
     def for_programs_bytes(self) -> int:
         """Return what programs can have of it now: what is free beyond the kernel's reserve."""
@@ -76,14 +75,43 @@ class FastNode:
             f"{wanted_bytes >> 10} are wanted"
         )
 
+    def clear(self) -> None:
+        """Move files and others' memory off the node, as far as the kernel can: by demotion.
+
+        The kernel tries for more huge pages than the node has, and demotes what is in their way;
+        unlike processes that want memory which is not there, this ends no process. HmdError where
+        more than ``CLEAR_BYTES`` stay.
+        """
+        self.release()
+        before = self._read(_DEMOTION).strip()
+        self._write(_DEMOTION, "true")
+        try:
+            for _ in range(MAX_TRIES):
+                found = self._meminfo()
+                if found["Active"] + found["Inactive"] <= CLEAR_BYTES:
+                    return
+                self._set_huge_pages(found["MemTotal"] // HUGE_PAGE_BYTES)
+                self._set_huge_pages(0)
+        finally:
+            self._write(_DEMOTION, before)
+        stays = (found["Active"] + found["Inactive"]) >> 10
+        raise HmdError(f"{stays} KiB cannot be moved off node {self._node} of the guest")
+
     def release(self) -> None:
         """Give back what ``leave`` has set aside."""
         self._rest.hold(0)
         self._set_huge_pages(0)
 
     def _set_huge_pages(self, pages: int) -> None:
-        place = _COUNT.format(node=self._node)
-        self._machine.run(["sh", "-c", f"echo {pages} > {place}"], check=True)
+        self._write(_COUNT.format(node=self._node), str(pages))
+
+    def _meminfo(self) -> dict[str, int]:
+        """Return the node's meminfo in bytes."""
+        text = self._read(f"/sys/devices/system/node/node{self._node}/meminfo")
+        return {name: int(size) << 10 for name, size in _MEMINFO.findall(text)}
+
+    def _write(self, path: str, value: str) -> None:
+        self._machine.run(["sh", "-c", f"echo {value} > {path}"], check=True)
 
     def _read(self, path: str) -> str:
         return self._machine.run(["cat", path], check=True).stdout
@@ -91,8 +119,15 @@ class FastNode:
 
 @contextmanager
 def open_fast_node(machine: Machine, node: int) -> Iterator[FastNode]:
-    """Make a node ready to be cut; its kernel keeps little back, and hides little by CPU."""
-    settings = [f"vm.min_free_kbytes={MIN_FREE_KBYTES}", "vm.percpu_pagelist_high_fraction=1000"]
+    """Make a node ready to be cut; its kernel keeps little back, and hides little by CPU.
+
+    Nor does it keep back more for a while where kinds of pages had to be mixed (watermark boost).
+    """
+    settings = [
+        f"vm.min_free_kbytes={MIN_FREE_KBYTES}",
+        "vm.percpu_pagelist_high_fraction=1000",
+        "vm.watermark_boost_factor=0",
+    ]
     machine.run(["sysctl", "-qw", *settings], check=True)
     rest = _Rest(machine, node)
     try:
