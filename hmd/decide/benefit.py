@@ -48,13 +48,13 @@ class Settings:
     headroom_fraction: float = headroom_fraction()
     headroom_bytes: int = headroom_bytes()
     move_ns: float = knob(
-        2000.0,
+        5000.0,
         "Nanoseconds that moving a page of 4 KiB takes from its program: more of it moves less.",
         least=1,
         search=Search(200, 50_000, log=True),
     )
     confidence: float = knob(
-        1.0,
+        2.0,
         "How sure of a gain, in standard deviations of each page's heat.",
         most=10,
         search=Search(0, 4),

@@ -35,7 +35,7 @@ class Settings:
         search=Search(1, 8, log=True),
     )
     confidence: float = knob(
-        1.0,
+        1.25,
         "How sure of that, in standard deviations of each page's heat.",
         most=10,
         search=Search(0, 4),

@@ -42,16 +42,20 @@ _S_PER_PS = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class MigrationCost:
-    """What moving a page takes of the daemon's CPU beside its copy, in instructions.
+    """What moving pages takes beside the copy itself.
 
-    ``unmap`` for each page of a batch before any is copied, ``remap`` for each with its copy.
-    ``interrupt_ns`` is what a batch takes from the program's CPU, which flushes its TLB: a guess.
-    bench/compare/moving.py measures 8,300 instructions for both others; their shares are a guess.
+    Of the daemon's CPU, in instructions: ``unmap`` for each page of a batch before any is copied,
+    ``remap`` for each with its copy. bench/compare/moving.py measures 8,300 for both; their shares
+    are a guess. Of the program's CPU: ``interrupt_ns`` a batch, as it flushes its TLB, a guess; and
+    ``cold_lines`` a page, which its cache held at the page's old frame and has to fetch again. The
+    guest's programs have 9 to 18 misses more for each page moved (``misses`` in
+    docs/results/policies.json).
     """
 
     unmap_instructions: int = 5000
     remap_instructions: int = 5000
     interrupt_ns: float = 2000.0
+    cold_lines: int = 12
 
 
 class SimulatedMachine:
@@ -75,6 +79,7 @@ class SimulatedMachine:
         self._address = stream.page_address[:pages]
         self._places = [frames(stream, preset, np.full(pages, fast)) for fast in (True, False)]
         self._model_nodes = tiers_of(preset)
+        self._read_latency_ns = [preset.nodes[of].read_latency_ns for of in self._model_nodes]
         self._first_row = first_rows(stream)
         self._by_touch = np.argsort(self._first_row, kind="stable")
         self._node = np.full(pages, SLOW, np.int8)
@@ -244,7 +249,11 @@ class SimulatedMachine:
         unmap_ps = len(page) * cost.unmap_instructions * self._instruction_ps
         end_ps = self._model.clock_ps + unmap_ps
         self._model.sleep(_DAEMON_CPU, end_ps)
-        self._sleep(self._model.counters(_PROGRAM_CPU).clock_ps + round(cost.interrupt_ns * 1000))
+        lost_ns = len(page) * cost.cold_lines * self._read_latency_ns[target]
+        self._sleep(
+            self._model.counters(_PROGRAM_CPU).clock_ps
+            + round((cost.interrupt_ns + lost_ns) * 1000)
+        )
         places[page] = UNMAPPED
         for begin in range(0, len(page), _GROUP_PAGES):
             group = slice(begin, begin + _GROUP_PAGES)

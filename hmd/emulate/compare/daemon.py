@@ -5,7 +5,7 @@ tick, rescan   the guest's clock runs some hundred times slower than modelled ti
                daemon's work is as much slower: a tick is as short as that allows
 period         fixed: the emulated PMU's own cost is nothing, and the daemon's work in emulation
                would use up any quota
-headroom       the fast node is cut to megabytes; what is left free of it is scaled likewise
+headroom       the fast node is cut to megabytes; of three, 2 % are left free, as by default
 rate           no limit: a limit is for neighbours, and here is none
 """
 
@@ -29,7 +29,7 @@ from hmd.errors import HmdError
 
 TICK_S = 0.5
 PERIOD = 83
-HEADROOM_BYTES = 256 << 10
+HEADROOM_BYTES = 64 << 10
 SOCKET = "/run/hmd/hmd.sock"
 _ASK = """\
 import json, pathlib, sys
