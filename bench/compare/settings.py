@@ -1,0 +1,131 @@
+"""Settings of policies beside each other, simulated on the comparison's programs and ratios.
+
+    python bench/compare/settings.py histogram benefit:confidence=1,move_ns=2000 ...
+
+Each is POLICY or POLICY:KEY=VALUE,...; prints how many times as fast as first touch it is, and
+writes build/settings.json. Ticks, periods, headroom and delays are those that hmd has in the guest
+(10 ms, 83, 64 KiB, 8 ms). A program takes some ten seconds a policy at three ratios, and a minute
+to be recorded the first time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from policies import FOLDER, PROGRAMS, ROOT, SUITE
+
+from hmd.decide import registry
+from hmd.emulate.compare.case import RATIOS, Case
+from hmd.emulate.compare.daemon import HEADROOM_BYTES, PERIOD
+from hmd.emulate.compare.figures import geomean
+from hmd.emulate.compare.footprint import footprint_bytes
+from hmd.emulate.compare.stage import PRESET
+from hmd.emulate.miss_stream import PAGE_BYTES, MissStream
+from hmd.emulate.preset import load
+from hmd.emulate.suite.inputs import prepare
+from hmd.emulate.suite.program import load_program
+from hmd.emulate.suite.truth import program_digest, recorded
+from hmd.errors import ConfigError, HmdError
+from hmd.simulate.pmu import Sampling
+from hmd.simulate.simulation import SimulationSettings, simulate
+
+OUTPUT = ROOT / "build" / "settings.json"
+SETTINGS = SimulationSettings(tick_s=0.010, delay_s=0.008, found_s=0.005, sampling=Sampling(PERIOD))
+HEADROOM = {"headroom_fraction": 0.0, "headroom_bytes": HEADROOM_BYTES}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A policy and what of its settings is not its default."""
+
+    policy: str
+    values: tuple[tuple[str, float], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Setting:
+        """Return the setting of a text; raises ConfigError where it is none."""
+        policy, _, rest = text.partition(":")
+        try:
+            pairs = [pair.split("=") for pair in rest.split(",") if pair]
+            made = cls(policy, tuple((key, float(value)) for key, value in pairs))
+        except ValueError:
+            raise ConfigError(f"{text!r} is not POLICY:KEY=NUMBER,...") from None
+        registry.make(policy, HEADROOM | dict(made.values))
+        return made
+
+
+FIRST_TOUCH = Setting("none")
+
+
+def simulated(program: str, settings: Sequence[Setting]) -> dict[str, list[tuple[float, int]]]:
+    """Return a program's seconds and MiB moved by setting and ratio."""
+    stream = recorded(program, SUITE, _say).stream
+    prepared = partial(prepare, load_program(program), SUITE / "inputs")
+    footprint = footprint_bytes(program, program_digest(program), prepared, FOLDER)
+    found: dict[str, list[tuple[float, int]]] = {}
+    for ratio in RATIOS:
+        fast_bytes = Case(program, ratio, "").fast_bytes(footprint) or 0
+        for setting in settings:
+            took = _run(stream, fast_bytes // PAGE_BYTES, setting)
+            found.setdefault(repr(setting), []).append(took)
+    return found
+
+
+def _run(stream: MissStream, pages: int, setting: Setting) -> tuple[float, int]:
+    headroom = HEADROOM if setting != FIRST_TOUCH else {}
+    policy = registry.make(setting.policy, headroom | dict(setting.values))
+    found = simulate(stream, load(PRESET), pages, policy, SETTINGS)
+    return found.runtime_s, found.moved_bytes >> 20
+
+
+def main() -> int:
+    """Simulate what was asked for, print and write it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("settings", nargs="+", metavar="POLICY:KEY=VALUE,...")
+    parser.add_argument("--programs", default=",".join(PROGRAMS), help="separated by commas")
+    args = parser.parse_args()
+    programs = args.programs.split(",")
+    try:
+        settings = [Setting.parse(text) for text in args.settings]
+        with ProcessPoolExecutor(2) as pool:
+            runs = pool.map(simulated, programs, [[FIRST_TOUCH, *settings]] * len(programs))
+            found = dict(zip(programs, runs, strict=True))
+    except HmdError as error:
+        print(f"settings: {error}", file=sys.stderr)
+        return int(error.exit_code)
+    rows = {text: _row(found, s) for text, s in zip(args.settings, settings, strict=True)}
+    OUTPUT.write_text(json.dumps(rows, indent=1) + "\n")
+    for text, row in rows.items():
+        print(f"\n{text}: geometric mean {row['geomean']:.3f}, worst {row['worst']:.3f}")
+        for program, cells in row["programs"].items():
+            print(f"  {program:12}" + "".join(f"{c['times']:8.3f} {c['mib']:4} MiB" for c in cells))
+    return 0
+
+
+def _row(
+    found: Mapping[str, Mapping[str, Sequence[tuple[float, int]]]], setting: Setting
+) -> dict[str, Any]:
+    programs: dict[str, list[dict[str, Any]]] = {}
+    times = []
+    for program, runs in found.items():
+        programs[program] = []
+        both = zip(RATIOS, runs[repr(FIRST_TOUCH)], runs[repr(setting)], strict=True)
+        for ratio, (touch, _), (took, mib) in both:
+            times.append(touch / took)
+            programs[program].append({"ratio": ratio, "times": times[-1], "mib": mib})
+    return {"geomean": geomean(times), "worst": min(times), "programs": programs}
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
