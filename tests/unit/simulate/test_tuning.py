@@ -90,7 +90,7 @@ def test_the_best_trial_is_taken_and_the_defaults_are_the_first(search: Search) 
     tuned = search()
     assert [trial.number for trial in tuned.trials] == list(range(TRIALS + 1))
     default = tuned.trials[0]
-    assert (default.values["samples_min"], default.values["confidence"]) == (2.0, 1.0)
+    assert (default.values["samples_min"], default.values["confidence"]) == (2.0, 1.25)
     costs = [trial.cost for trial in tuned.trials if trial.cost is not None]
     assert tuned.best.cost == min(costs) < max(costs)
     assert tuned.finished
