@@ -34,6 +34,20 @@ KEPT = re.compile(
 """Where a package manager and systemd keep records of their own, also of what has gone."""
 
 
+def _run(words: list[str], timeout_s: float, code: int | None) -> str:
+    done = subprocess.run(
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout_s,
+        env=PATH,
+        check=False,
+    )
+    assert code is None or done.returncode == code, done.stdout
+    return done.stdout
+
+
 class Debian:
     """A Debian in a folder."""
 
@@ -42,17 +56,8 @@ class Debian:
 
     def run(self, *words: str, code: int = 0) -> str:
         """Run a command in it as root; return what it printed, errors too."""
-        done = subprocess.run(
-            ["unshare", "--mount", "--pid", "--fork", "sh", "-c", ENTER, str(self.folder), *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=400,
-            env=PATH,
-            check=False,
-        )
-        assert done.returncode == code, done.stdout
-        return done.stdout
+        inside = ["unshare", "--mount", "--pid", "--fork", "sh", "-c", ENTER, str(self.folder)]
+        return _run([*inside, *words], 400, code)
 
     def files(self) -> dict[str, tuple[int, int]]:
         """Return mode and size of all files, by path, but of records."""
@@ -79,17 +84,7 @@ class Booted:
 
     def run(self, *words: str, code: int | None = 0) -> str:
         """Run a command in it as root; return what it printed, errors too."""
-        done = subprocess.run(
-            [*self._enter, *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=200,
-            env=PATH,
-            check=False,
-        )
-        assert code is None or done.returncode == code, done.stdout
-        return done.stdout
+        return _run([*self._enter, *words], 200, code)
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
         """Start a command in it as root."""
