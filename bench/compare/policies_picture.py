@@ -42,7 +42,7 @@ def draw(document: Mapping[str, Any], path: Path) -> None:
         axis.axhline(1, color="black", linewidth=0.6)
         axis.set_xticks(range(len(programs)), programs)
         axis.set_ylabel(f"{ratio}: speed of all fast")
-    axes[0, 0].legend(fontsize="x-small", ncols=4, loc="lower left")
+    axes[0, 0].legend(fontsize="x-small", ncols=8, loc="lower left", bbox_to_anchor=(0, 1))
     figure.suptitle("black: static oracle; dotted: all slow", fontsize="small")
     figure.tight_layout()
     figure.savefig(path, dpi=110)
