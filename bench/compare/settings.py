@@ -4,8 +4,8 @@
 
 Each is POLICY or POLICY:KEY=VALUE,...; prints how many times as fast as first touch it is, and
 writes build/settings.json. Ticks, periods, headroom and delays are those that hmd has in the guest
-(10 ms, 83, 64 KiB, 8 ms). A program takes some ten seconds a policy at three ratios, and a minute
-to be recorded the first time.
+(10 ms, 83, 64 KiB, 8 ms). A program takes some three seconds of CPU a policy at three ratios, and
+a minute to be recorded the first time.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from functools import partial
 from typing import Any
 
 from policies import FOLDER, PROGRAMS, ROOT, SUITE
+from simulations import made
 
-from hmd.decide import registry
 from hmd.emulate.compare.case import RATIOS, Case
-from hmd.emulate.compare.daemon import HEADROOM_BYTES, PERIOD
+from hmd.emulate.compare.daemon import PERIOD
 from hmd.emulate.compare.figures import geomean
 from hmd.emulate.compare.footprint import footprint_bytes
 from hmd.emulate.compare.stage import PRESET
@@ -38,7 +38,6 @@ from hmd.simulate.simulation import SimulationSettings, simulate
 
 OUTPUT = ROOT / "build" / "settings.json"
 SETTINGS = SimulationSettings(tick_s=0.010, delay_s=0.008, found_s=0.005, sampling=Sampling(PERIOD))
-HEADROOM = {"headroom_fraction": 0.0, "headroom_bytes": HEADROOM_BYTES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +53,11 @@ class Setting:
         policy, _, rest = text.partition(":")
         try:
             pairs = [pair.split("=") for pair in rest.split(",") if pair]
-            made = cls(policy, tuple((key, float(value)) for key, value in pairs))
+            values = tuple((key, float(value)) for key, value in pairs)
         except ValueError:
             raise ConfigError(f"{text!r} is not POLICY:KEY=NUMBER,...") from None
-        registry.make(policy, HEADROOM | dict(made.values))
-        return made
+        made(policy, dict(values))
+        return cls(policy, values)
 
 
 FIRST_TOUCH = Setting("none")
@@ -79,8 +78,7 @@ def simulated(program: str, settings: Sequence[Setting]) -> dict[str, list[tuple
 
 
 def _run(stream: MissStream, pages: int, setting: Setting) -> tuple[float, int]:
-    headroom = HEADROOM if setting != FIRST_TOUCH else {}
-    policy = registry.make(setting.policy, headroom | dict(setting.values))
+    policy = made(setting.policy, dict(setting.values))
     found = simulate(stream, load(PRESET), pages, policy, SETTINGS)
     return found.runtime_s, found.moved_bytes >> 20
 

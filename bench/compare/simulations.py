@@ -15,11 +15,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from oracles import PAGE_BYTES
 
 import hmd
 from hmd.decide import registry
+from hmd.decide.plan import Policy
 from hmd.emulate.compare.case import Case
 from hmd.emulate.compare.daemon import HEADROOM_BYTES, PERIOD
 from hmd.emulate.compare.stage import PRESET
@@ -61,6 +63,14 @@ def simulations(
     return found
 
 
+def made(policy: str, values: Mapping[str, Any] | None = None) -> Policy:
+    """Return a policy with the guest's headroom and these settings; ConfigError for unknown."""
+    named = {field.name for field in fields(registry.settings_type(policy))}
+    headroom = {"headroom_fraction": 0.0, "headroom_bytes": HEADROOM_BYTES}
+    given = {name: value for name, value in headroom.items() if name in named}
+    return registry.make(policy, {**given, **(values or {})})
+
+
 def _kept(
     policy: str, case: Case, trial: Trial, suite: Path, folder: Path, say: Callable[[str], None]
 ) -> Simulation:
@@ -82,16 +92,13 @@ def _kept(
 
 
 def _simulated(policy: str, stream: MissStream, pages: int, tick_s: float, found_s: float) -> float:
-    named = {field.name for field in fields(registry.settings_type(policy))}
-    headroom = {"headroom_fraction": 0.0, "headroom_bytes": HEADROOM_BYTES}
-    made = registry.make(policy, {name: value for name, value in headroom.items() if name in named})
     settings = SimulationSettings(
         tick_s=tick_s or SimulationSettings().tick_s,
         delay_s=tick_s,
         found_s=found_s,
         sampling=Sampling(PERIOD),
     )
-    return simulate(stream, load(PRESET), pages, made, settings).runtime_s
+    return simulate(stream, load(PRESET), pages, made(policy), settings).runtime_s
 
 
 def _sources() -> str:

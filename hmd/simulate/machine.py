@@ -47,9 +47,8 @@ class MigrationCost:
     Of the daemon's CPU, in instructions: ``unmap`` for each page of a batch before any is copied,
     ``remap`` for each with its copy. bench/compare/moving.py measures 8,300 for both; their shares
     are a guess. Of the program's CPU: ``interrupt_ns`` a batch, as it flushes its TLB, a guess; and
-    ``cold_lines`` a page, which its cache held at the page's old frame and has to fetch again. The
-    guest's programs have 9 to 18 misses more for each page moved (``misses`` in
-    docs/results/policies.json).
+    ``cold_lines`` a page, which its cache held at the page's old frame and has to fetch again:
+    about what two programs showed, and more than others do (docs/simulator.md).
     """
 
     unmap_instructions: int = 5000

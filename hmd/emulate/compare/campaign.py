@@ -28,6 +28,7 @@ from hmd.emulate.compare.stage import (
     DILATION,
     FAST_NODE_BYTES,
     FLUSH_US,
+    MEASURE,
     PRESET,
     Stage,
     stage,
@@ -44,6 +45,7 @@ from hmd.errors import HmdError
 Say = Callable[[str], None]
 
 _DAEMON_ROOMS = ("machine", "sample", "heat", "decide", "migrate", "daemon", "native")
+_SETTING = (MEASURE, FAST_NODE_BYTES, FLUSH_US, CACHES)
 _BOOTS = 3  # of machines that end while they are needed
 
 
@@ -220,7 +222,7 @@ class _Campaign:
         """Return a digest of all that a result depends on, but for the host's haste."""
         system = self._systems[case]
         parts = [program_digest(case.program), load(PRESET).model_dump_json(), case.ratio]
-        parts += [repr(system), repr((self._dilation, FAST_NODE_BYTES, FLUSH_US, CACHES))]
+        parts += [repr(system), repr((self._dilation, *_SETTING))]
         if system.service is Service.DAMON:
             parts.append(repr((damon.scheme_words(), damon.SETTLE_S)))
         if system.service is Service.HMD:

@@ -35,6 +35,10 @@ FAST_NODE_BYTES = 256 << 20
 """Of the booted fast node, before it is cut: more than any program takes, and little enough that
 what the kernel keeps back in proportion to it is small beside a cut node."""
 
+MEASURE = 3
+"""The way of measuring, by number: whoever changes what a case gives raises it, in this file, the
+trial, the demotion or the fast node, and no result from before serves any more."""
+
 CACHES = 2
 """Last-level caches: the program's and the services'."""
 
