@@ -1,15 +1,16 @@
 """hmd beside what a user would take instead, in the guest; build/policies.json, .md and .png.
 
     python bench/compare/policies.py                               all (`make bench-policies`)
-    python bench/compare/policies.py --fresh                       all, the committed ones too
+    python bench/compare/policies.py --fresh                       all, from the beginning
     python bench/compare/policies.py --known                       none: what is known, written out
     python bench/compare/policies.py drift:1:8:hmd:benefit,...     these, beside the committed
+    python bench/compare/policies.py --resume drift:1:8:...        those of them still to be run
 
 Real programs on the real kernel of the emulated machine, each alone on a CPU, with a third, a
 ninth and a seventeenth of its footprint as fast memory, under each system in turn. What is done
-is kept in build/compare, so that a run that broke off goes on; a case takes half a minute to a
-minute and a half on two quiet CPUs. A run of all runs what has changed: a committed result serves
-where nothing that it depends on has, by its digest, and says which commit was measured.
+is kept in build/compare, so that a run of all that broke off goes on; a case takes half a minute
+to a minute and a half on two quiet CPUs. A run of all runs what has changed: a committed result
+serves where nothing that it depends on has, by its digest, and says which commit was measured.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ def main() -> int:
     parser.add_argument(
         "cases", nargs="?", default="", help="cases PROGRAM:RATIO:SYSTEM, separated by commas"
     )
-    parser.add_argument("--fresh", action="store_true", help="do not take committed results")
+    parser.add_argument("--fresh", action="store_true", help="run all anew, also what is known")
+    parser.add_argument("--resume", action="store_true", help="named cases: keep those that were run")
     parser.add_argument("--known", action="store_true", help="run nothing, sum up what is known")
     args = parser.parse_args()
     asked = [text for text in args.cases.split(",") if text]
@@ -85,6 +87,7 @@ def main() -> int:
             say,
             known=known,
             commit=commit(),
+            fresh=not args.known and (args.fresh or bool(asked) and not args.resume),
             run=not args.known,
         )
         oracle = oracle_seconds(outcomes.trials, SUITE, FOLDER, say)
@@ -92,6 +95,9 @@ def main() -> int:
     except HmdError as error:
         print(f"bench-policies: {error}", file=sys.stderr)
         return int(error.exit_code)
+    except KeyboardInterrupt:
+        say("stopped; what was measured is kept, and a run of all or --resume goes on")
+        return 130
     document = summary(outcomes, oracle, simulated) | {
         "host_seconds": round(time.monotonic() - began)
     }

@@ -4,7 +4,7 @@
 
 Each is POLICY or POLICY:KEY=VALUE,...; prints how many times as fast as first touch it is, and
 writes build/settings.json. Ticks, periods, headroom and delays are those that hmd has in the guest
-(10 ms, 83, 64 KiB, 8 ms). A program takes some three seconds of CPU a policy at three ratios, and
+(5 ms, 41, 64 KiB, 3 ms). A program takes some three seconds of CPU a policy at three ratios, and
 a minute to be recorded the first time.
 """
 
@@ -20,10 +20,10 @@ from functools import partial
 from typing import Any
 
 from policies import FOLDER, PROGRAMS, ROOT, SUITE
-from simulations import made
+from simulations import DELAY_S, made
 
 from hmd.emulate.compare.case import RATIOS, Case
-from hmd.emulate.compare.daemon import PERIOD
+from hmd.emulate.compare.daemon import PACE
 from hmd.emulate.compare.figures import geomean
 from hmd.emulate.compare.footprint import footprint_bytes
 from hmd.emulate.compare.stage import PRESET
@@ -37,7 +37,9 @@ from hmd.simulate.pmu import Sampling
 from hmd.simulate.simulation import SimulationSettings, simulate
 
 OUTPUT = ROOT / "build" / "settings.json"
-SETTINGS = SimulationSettings(tick_s=0.010, delay_s=0.008, found_s=0.005, sampling=Sampling(PERIOD))
+SETTINGS = SimulationSettings(
+    tick_s=0.005, delay_s=DELAY_S, found_s=0.005, sampling=Sampling(PACE.period)
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ import hmd
 from hmd.decide import registry
 from hmd.decide.plan import Policy
 from hmd.emulate.compare.case import Case
-from hmd.emulate.compare.daemon import HEADROOM_BYTES, PERIOD
+from hmd.emulate.compare.daemon import HEADROOM_BYTES, PACE
 from hmd.emulate.compare.stage import PRESET
 from hmd.emulate.compare.systems import FIRST, system_named
 from hmd.emulate.compare.trial import Trial
@@ -35,6 +35,10 @@ from hmd.simulate.simulation import SimulationSettings, simulate
 
 POLICIES = ("benefit", "histogram")
 """Those that know no times: durations of others are by the guest's clock."""
+
+DELAY_S = 0.003
+"""Modelled seconds from the end of a tick to its first move: reading samples, heat and deciding took
+the daemon some 0.15 s by the guest's clock on drift."""
 
 _ROOMS = ("simulate", "heat", "decide", "migrate")
 
@@ -78,7 +82,7 @@ def _kept(
     tick_s = round(trial.tick_seconds / slower, 4)
     found_s = round(trial.unseen_share * trial.modelled_seconds, 4)
     pages = trial.fast_bytes // PAGE_BYTES
-    parts = [policy, pages, tick_s, found_s, program_digest(case.program), _sources()]
+    parts = [policy, pages, tick_s, found_s, DELAY_S, PACE.period, program_digest(case.program), _sources()]
     digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
     path = folder / "simulated" / f"{case.program}-{policy}-{digest}.json"
     if not path.exists():
@@ -94,9 +98,9 @@ def _kept(
 def _simulated(policy: str, stream: MissStream, pages: int, tick_s: float, found_s: float) -> float:
     settings = SimulationSettings(
         tick_s=tick_s or SimulationSettings().tick_s,
-        delay_s=tick_s,
+        delay_s=DELAY_S,
         found_s=found_s,
-        sampling=Sampling(PERIOD),
+        sampling=Sampling(PACE.period),
     )
     return simulate(stream, load(PRESET), pages, made(policy), settings).runtime_s
 

@@ -104,3 +104,15 @@ def test_results_from_elsewhere_serve_while_nothing_has_changed(
     again = run_cases(CASES, folder / "inputs", tmp_path, said.append, known=known)
     assert said == []
     assert again.results == outcomes.results
+
+
+def test_what_is_known_is_forgotten_where_it_is_to_be_run_anew(
+    outcomes: Outcomes, folder: Path
+) -> None:
+    kept = {path: path.read_bytes() for path in (folder / "cases").iterdir()}
+    forgotten = CASES[:1]
+    run_cases(forgotten, folder / "inputs", folder, lambda line: None, fresh=True, run=False)
+    left = run_cases(CASES, folder / "inputs", folder, lambda line: None, run=False)
+    assert left.trials.keys() == outcomes.trials.keys() - set(forgotten)
+    for path, text in kept.items():
+        path.write_bytes(text)

@@ -71,15 +71,19 @@ def run_cases(
     dilation: float = DILATION,
     known: Iterable[Result] = (),
     commit: str = "",
+    fresh: bool = False,
     run: bool = True,
 ) -> Outcomes:
     """Run what is not known; ``inputs`` has the programs' inputs, ``folder`` keeps results.
 
     ``known`` are results from elsewhere, which serve where their digest is the case's; ``commit``
-    is kept with those that are run. Without ``run`` nothing is run. Raises ConfigError for a
+    is kept with those that are run. ``fresh`` drops what the folder has of these cases. Without
+    ``run`` nothing is run. Raises ConfigError for a
     program or system that there is not. What else goes wrong is told in the outcome.
     """
     campaign = _Campaign(cases, inputs, folder, say, dilation, commit)
+    if fresh:
+        campaign.forget()
     campaign.take_known(known)
     for service in Service if run else ():
         campaign.run(service)
@@ -104,6 +108,11 @@ class _Campaign:
         self._digests = {case: self._digest(case) for case in cases}
         self.outcomes = Outcomes()
         self._total = len(cases)
+
+    def forget(self) -> None:
+        """Drop what the folder has of the cases."""
+        for case in self._digests:
+            self._path(case).unlink(missing_ok=True)
 
     def take_known(self, elsewhere: Iterable[Result]) -> None:
         """Take what the folder has of the cases, and what it has not from elsewhere."""

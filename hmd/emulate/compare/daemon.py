@@ -4,7 +4,7 @@ What differs from the defaults of the daemon, and why:
 tick, rescan   the guest's clock runs some hundred times slower than modelled time, and the
                daemon's work is as much slower: a tick is as short as that allows
 period         fixed: the emulated PMU's own cost is nothing, and the daemon's work in emulation
-               would use up any quota
+               would use up any quota; both of those tried did best (bench/compare/tried_settings.py)
 headroom       the fast node is cut to megabytes; of three, 2 % are left free, as by default
 rate           no limit: a limit is for neighbours, and here is none
 """
@@ -27,8 +27,6 @@ from hmd.emulate.compare.stage import GROUP, Stage
 from hmd.emulate.demo.placement import service
 from hmd.errors import HmdError
 
-TICK_S = 0.5
-PERIOD = 83
 HEADROOM_BYTES = 64 << 10
 SOCKET = "/run/hmd/hmd.sock"
 _ASK = """\
@@ -41,13 +39,24 @@ _STOP_TIMEOUT_S = 120
 _READY, _RELOADED, _NOT_RELOADED = "info: ready: ", "info: reloaded ", "error: reload"
 
 
-def configuration(policy: str) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often the daemon ticks, by the guest's clock, and of how many misses it samples one."""
+
+    tick_s: float
+    period: int
+
+
+PACE = Pace(0.25, 41)
+
+
+def configuration(policy: str, pace: Pace = PACE) -> dict[str, Any]:
     """Return the daemon's configuration for a policy; ConfigError for an unknown name."""
     return {
-        "tick": f"{TICK_S}s",
-        "rescan": f"{TICK_S / 2}s",  # looked at in every tick
+        "tick": f"{pace.tick_s}s",
+        "rescan": f"{pace.tick_s / 2}s",  # looked at in every tick
         "targets": [{"name": "program", "cgroup": GROUP}],
-        "sample": {"sampler": "emulated", "period": PERIOD},
+        "sample": {"sampler": "emulated", "period": pace.period},
         "decide": {"policy": policy} | _scaled_headroom(policy),
         "migrate": {"rate": "10GiB/s"},
         "observe": {"metrics": "off", "socket": SOCKET},
@@ -72,8 +81,10 @@ class Progress:
 class Daemon:
     """The running daemon; ``use`` gives it another policy."""
 
-    def __init__(self, stage: Stage, policy: str, config: Path, log: Path, job: Job):
-        self._stage, self._policy = stage, policy
+    def __init__(
+        self, stage: Stage, policy: str, pace: Pace, config: Path, log: Path, job: Job
+    ) -> None:
+        self._stage, self._policy, self._pace = stage, policy, pace
         self._config, self._log, self._job = config, log, job
 
     def use(self, policy: str) -> None:
@@ -81,7 +92,7 @@ class Daemon:
         if policy == self._policy:
             return
         before = self.told(_RELOADED)
-        self._config.write_text(_text(policy))
+        self._config.write_text(_text(policy, self._pace))
         self._job.send_signal(SIGHUP)
         give_up = time.monotonic() + _START_TIMEOUT_S
         while self.told(_RELOADED) == before:
@@ -110,16 +121,16 @@ class Daemon:
 
 
 @contextmanager
-def running_daemon(stage: Stage, policy: str) -> Iterator[Daemon]:
+def running_daemon(stage: Stage, policy: str, pace: Pace = PACE) -> Iterator[Daemon]:
     """Run ``hmd run`` beside the programs; HmdError where it does not start."""
     config, log = stage.folder / "hmd.yaml", stage.folder / "hmd.log"
-    config.write_text(_text(policy))
+    config.write_text(_text(policy, pace))
     stage.sh(f"mkdir -p {Path(SOCKET).parent}")
     command = [sys.executable, "-m", "hmd", "run", "--config", str(config)]
     with log.open("wb", buffering=0) as stream:
         job = stage.machine.start(service(command), stdout=stream.write, stderr=stream.write)
         try:
-            running = Daemon(stage, policy, config, log, job)
+            running = Daemon(stage, policy, pace, config, log, job)
             _wait_until_ready(running, log)
             yield running
         finally:
@@ -127,8 +138,8 @@ def running_daemon(stage: Stage, policy: str) -> Iterator[Daemon]:
             job.wait(_STOP_TIMEOUT_S)
 
 
-def _text(policy: str) -> str:
-    return json.dumps(configuration(policy))  # JSON is YAML
+def _text(policy: str, pace: Pace) -> str:
+    return json.dumps(configuration(policy, pace))  # JSON is YAML
 
 
 def _wait_until_ready(running: Daemon, log: Path) -> None:

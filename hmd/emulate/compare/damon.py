@@ -35,9 +35,8 @@ class Watch:
     cold_age: str
 
 
-WATCH = Watch(("20ms", "400ms", "4s"), ("10", "400"), "2s")
-"""Of three settings that were run on drift, on a busy host, this did best
-(bench/compare/peer_settings.py)."""
+WATCH = Watch(("20ms", "200ms", "2s"), ("10", "1000"), "500ms")
+"""Of those that were tried this did best (bench/compare/tried_settings.py)."""
 
 SETTLE_S = 15.0
 """Until what else lies on the fast node, untouched since the boot, is down: no program's gain."""

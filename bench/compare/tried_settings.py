@@ -1,0 +1,151 @@
+"""What settings each system does best with: kernel tiering, DAMON and hmd on the same programs.
+
+    python bench/compare/tried_settings.py kernel                 NUMA balancing's knobs
+    python bench/compare/tried_settings.py damon cg,pagerank 1:8  intervals, regions, ages
+    python bench/compare/tried_settings.py hmd                    ticks and periods
+
+One boot for kernel tiering and DAMON, one each for hmd. What did best is what `make bench-policies`
+runs (hmd/emulate/compare/systems.py, damon.py, daemon.py). Some twenty minutes each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from hmd.emulate.agent import GuestError
+from hmd.emulate.compare.case import Case
+from hmd.emulate.compare.daemon import Pace, running_daemon
+from hmd.emulate.compare.damon import Watch, running_damon
+from hmd.emulate.compare.footprint import footprint_bytes
+from hmd.emulate.compare.stage import FIRST_TOUCH, Stage, stage
+from hmd.emulate.compare.systems import HMD_DEFAULT, KERNEL_DEFAULTS, system_named
+from hmd.emulate.compare.trial import run_trial
+from hmd.emulate.suite.inputs import Command, prepare
+from hmd.emulate.suite.program import load_program
+from hmd.emulate.suite.truth import program_digest
+from hmd.errors import HmdError
+
+BUILD = Path(__file__).resolve().parents[2] / "build"
+BALANCING = "/sys/kernel/debug/sched/numa_balancing"
+
+
+def _balancing(*values: int) -> Mapping[str, int]:
+    names = ("scan_delay_ms", "scan_period_min_ms", "scan_period_max_ms", "hot_threshold_ms")
+    return dict(zip(names, values, strict=False))
+
+
+KERNEL: tuple[Mapping[str, int], ...] = (
+    {},
+    _balancing(100),
+    _balancing(100, 1000, 60000, 5000),
+    _balancing(100, 500),
+    _balancing(100, 500, 60000, 500),
+    _balancing(100, 500, 60000, 5000),
+    _balancing(100, 200, 60000, 500),
+    _balancing(100, 200, 2000, 2000),
+    _balancing(100, 200, 2000, 1000),
+    _balancing(100, 200, 2000, 500),
+    _balancing(100, 100, 1000, 500),
+    _balancing(100, 50, 500, 500),
+)
+"""Settings of /sys/kernel/debug/sched/numa_balancing beside memory tiering and demotion."""
+
+DAMON: tuple[Watch, ...] = (
+    Watch(("50ms", "1s", "10s"), ("10", "1000"), "5s"),
+    Watch(("20ms", "400ms", "4s"), ("10", "400"), "2s"),
+    Watch(("20ms", "400ms", "4s"), ("10", "1000"), "5s"),
+    Watch(("20ms", "400ms", "4s"), ("10", "1000"), "2s"),
+    Watch(("20ms", "200ms", "2s"), ("10", "1000"), "2s"),
+    Watch(("20ms", "200ms", "2s"), ("10", "1000"), "1s"),
+    Watch(("20ms", "200ms", "2s"), ("10", "1000"), "500ms"),
+    Watch(("20ms", "200ms", "2s"), ("100", "2000"), "1s"),
+    Watch(("10ms", "100ms", "1s"), ("10", "1000"), "1s"),
+    Watch(("5ms", "100ms", "1s"), ("10", "1000"), "2s"),
+)
+
+HMD: tuple[Pace, ...] = (Pace(0.5, 83), Pace(0.25, 83), Pace(0.25, 41), Pace(0.3, 20))
+
+
+def main() -> int:
+    """Run every setting on every program; prints a line a run."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("system", choices=("kernel", "damon", "hmd"))
+    parser.add_argument("programs", nargs="?", default="cg,drift", help="(default cg,drift)")
+    parser.add_argument("ratio", nargs="?", default="1:2", help="fast to slow (default 1:2)")
+    args = parser.parse_args()
+    try:
+        measure(args.system, args.programs.split(","), args.ratio)
+    except HmdError as error:
+        print(f"tried-settings: {error}", file=sys.stderr)
+        return int(error.exit_code)
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def measure(system: str, programs: list[str], ratio: str) -> None:
+    """Boot, and run all."""
+    commands = {name: prepare(load_program(name), BUILD / "suite/inputs") for name in programs}
+    fast = {
+        name: Case(name, ratio, system).fast_bytes(
+            footprint_bytes(name, program_digest(name), lambda c=command: c, BUILD / "compare")
+        )
+        for name, command in commands.items()
+    }
+    if system == "hmd":
+        policy = system_named(HMD_DEFAULT).policy
+        for pace in HMD:
+            with _booted(commands) as ready, running_daemon(ready, policy, pace):
+                _try(ready, {"warming up": next(iter(commands.values()))}, {}, "")
+                _try(ready, commands, fast, f"tick {pace.tick_s} s, period {pace.period}")
+        return
+    with _booted(commands) as ready:
+        if system == "damon":
+            for watch in DAMON:
+                with running_damon(ready, watch):
+                    _try(ready, commands, fast, _told(watch))
+            return
+        for knobs in KERNEL:
+            files = {f"{BALANCING}/{name}": value for name, value in knobs.items()}
+            with ready.having({**files, **KERNEL_DEFAULTS.knobs}):
+                told = ", ".join(f"{name} {value}" for name, value in knobs.items())
+                _try(ready, commands, fast, told or "all at defaults")
+
+
+def _booted(commands: Mapping[str, Command]) -> AbstractContextManager[Stage]:
+    return stage(list(commands.values()), BUILD / "compare/share")
+
+
+def _try(
+    ready: Stage, commands: Mapping[str, Command], fast: Mapping[str, int | None], setting: str
+) -> None:
+    for name, command in commands.items():
+        try:
+            trial = run_trial(ready, command, FIRST_TOUCH, fast.get(name))
+        except GuestError:
+            raise
+        except HmdError as error:
+            print(f"{name:12} {error}  {setting}", flush=True)
+            continue
+        print(
+            f"{name:12} {trial.modelled_seconds:7.3f} s modelled, "
+            f"{trial.guest_seconds:4.0f} s in the guest, "
+            f"{trial.migrated_bytes / 2**20:6.1f} MiB moved, "
+            f"{trial.gained_bytes / 2**20:+5.1f} MiB gained  {setting}",
+            flush=True,
+        )
+
+
+def _told(watch: Watch) -> str:
+    return (
+        f"intervals {' '.join(watch.intervals)}, regions {'-'.join(watch.regions)}, "
+        f"cold after {watch.cold_age}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
