@@ -65,7 +65,7 @@ def main() -> int:
         "cases", nargs="?", default="", help="cases PROGRAM:RATIO:SYSTEM, separated by commas"
     )
     parser.add_argument("--fresh", action="store_true", help="run all anew, also what is known")
-    parser.add_argument("--resume", action="store_true", help="named cases: keep those that were run")
+    parser.add_argument("--resume", action="store_true", help="of named cases, keep what was run")
     parser.add_argument("--known", action="store_true", help="run nothing, sum up what is known")
     args = parser.parse_args()
     asked = [text for text in args.cases.split(",") if text]
@@ -87,7 +87,7 @@ def main() -> int:
             say,
             known=known,
             commit=commit(),
-            fresh=not args.known and (args.fresh or bool(asked) and not args.resume),
+            fresh=not args.known and (args.fresh or (bool(asked) and not args.resume)),
             run=not args.known,
         )
         oracle = oracle_seconds(outcomes.trials, SUITE, FOLDER, say)

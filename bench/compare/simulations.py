@@ -37,8 +37,8 @@ POLICIES = ("benefit", "histogram")
 """Those that know no times: durations of others are by the guest's clock."""
 
 DELAY_S = 0.003
-"""Modelled seconds from the end of a tick to its first move: reading samples, heat and deciding took
-the daemon some 0.15 s by the guest's clock on drift."""
+"""Modelled seconds from the end of a tick to its first move: reading samples, heat and deciding
+took the daemon some 0.15 s by the guest's clock on drift."""
 
 _ROOMS = ("simulate", "heat", "decide", "migrate")
 
@@ -82,7 +82,8 @@ def _kept(
     tick_s = round(trial.tick_seconds / slower, 4)
     found_s = round(trial.unseen_share * trial.modelled_seconds, 4)
     pages = trial.fast_bytes // PAGE_BYTES
-    parts = [policy, pages, tick_s, found_s, DELAY_S, PACE.period, program_digest(case.program), _sources()]
+    pace = (tick_s, DELAY_S, found_s, PACE.period)
+    parts = [policy, pages, pace, program_digest(case.program), _sources()]
     digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
     path = folder / "simulated" / f"{case.program}-{policy}-{digest}.json"
     if not path.exists():

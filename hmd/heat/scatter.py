@@ -97,6 +97,39 @@ def find_chunks(
 
 
 @kernel(
+    column("int32"),
+    column("uint64"),
+    "int64[::1]",
+    "int32[::1]",
+    "int8[:, ::1]",
+    "int16[::1]",
+)
+def find_nodes(
+    process: npt.NDArray[np.int32],
+    address: npt.NDArray[np.uint64],
+    keys: npt.NDArray[np.int64],
+    places: npt.NDArray[np.int32],
+    node: npt.NDArray[np.int8],
+    found: npt.NDArray[np.int16],
+) -> None:
+    """Put the node of each address's page into ``found``, -1 where it is not known."""
+    chunk, last = np.int64(-1), np.int64(-1)
+    for i in range(len(address)):
+        number = np.int64(address[i] >> np.uint64(CHUNK_SHIFT))
+        key = (np.int64(process[i]) << NUMBER_BITS) | number
+        if key != last:
+            row = _find(keys, key)
+            chunk = np.int64(-1) if keys[row] == _EMPTY else np.int64(places[row])
+            last = key
+        found[i] = -1
+        if chunk >= 0:
+            where = np.int64(
+                node[chunk, np.int64(address[i] >> np.uint64(PAGE_SHIFT)) & (CHUNK_PAGES - 1)]
+            )
+            found[i] = FIXED - where if where <= FIXED else where
+
+
+@kernel(
     "int64",
     column("int32"),
     column("uint64"),

@@ -227,3 +227,67 @@ static int hmd_ring_drain(const struct hmd_ring_source *source, struct hmd_ring_
 	__atomic_store_n(&page->data_tail, tail, __ATOMIC_RELEASE);
 	return over;
 }
+
+/* A table of values that were seen, at most half full. */
+#define DISTINCT_SLOTS 32768
+#define HMD_DISTINCT_MOST (DISTINCT_SLOTS / 2)
+
+/*
+ * Puts the values of a column into `values`, each once and in the order in which they come, and
+ * which of them each row has into `which`. Returns how many there are; HMD_DISTINCT_MOST at
+ * most, and rows of values beyond those have -1.
+ */
+static size_t hmd_ring_distinct(const uint32_t *column, size_t rows, uint32_t *values, int32_t *which)
+{
+	int32_t slots[DISTINCT_SLOTS] = { 0 }; /* 1 + the place in `values`, 0: free */
+	size_t count = 0;
+	uint32_t last = 0;
+	int32_t place = -1;
+
+	for (size_t row = 0; row < rows; row++) {
+		if (row == 0 || column[row] != last) {
+			/* Fibonacci hashing (Knuth, TAOCP 3, 6.4): the upper 15 bits of the product. */
+			uint32_t slot = (column[row] * 0x9E3779B9u) >> 17;
+
+			last = column[row];
+			while (slots[slot] && values[slots[slot] - 1] != last)
+				slot = (slot + 1) % DISTINCT_SLOTS;
+			if (!slots[slot] && count < HMD_DISTINCT_MOST) {
+				values[count] = last;
+				slots[slot] = (int32_t)++count;
+			}
+			place = slots[slot] - 1;
+		}
+		which[row] = place;
+	}
+	return count;
+}
+
+/*
+ * Leaves in the columns the rows of a process (0 or above) whose address is not 0 and below `end`,
+ * in their order, and in `process` theirs. Returns how many.
+ */
+static size_t hmd_ring_keep(struct hmd_ring_columns *c, int32_t *process, uint64_t end)
+{
+	size_t kept = 0;
+
+	for (size_t row = 0; row < c->count; row++) {
+		if (process[row] < 0 || !c->address[row] || c->address[row] >= end)
+			continue;
+		if (kept != row) {
+			process[kept] = process[row];
+			c->address[kept] = c->address[row];
+			c->physical[kept] = c->physical[row];
+			c->time_ns[kept] = c->time_ns[row];
+			c->instructions[kept] = c->instructions[row];
+			c->pid[kept] = c->pid[row];
+			c->tid[kept] = c->tid[row];
+			c->weight[kept] = c->weight[row];
+			c->period[kept] = c->period[row];
+			c->cpu[kept] = c->cpu[row];
+			c->kind[kept] = c->kind[row];
+		}
+		kept++;
+	}
+	return c->count = kept;
+}

@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.heat.census import COLDEST, HEAT_BINS, count_heat
-from hmd.heat.layout import ABSENT, CHUNK_BYTES, FIXED, PAGE_BYTES
+from hmd.heat.layout import FIXED
+from hmd.heat.scatter import find_nodes
 from hmd.heat.table import HeatTable
 from hmd.machine.topology import Topology
 from hmd.observe.snapshot import HEAT_LOG2
@@ -25,16 +26,11 @@ def plain_node(node: npt.NDArray[np.int8]) -> npt.NDArray[np.int16]:
 def sample_nodes(heat: HeatTable, batch: AccessBatch) -> npt.NDArray[np.int16]:
     """Return the node of each sample's page, -1 where it is not known; shape ``(len(batch),)``.
 
-    Costs about 50 ns a sample.
+    Costs about 5 ns a sample.
     """
-    node = np.full(len(batch), ABSENT, np.int16)
-    chunk_start = batch.address - batch.address % np.uint64(CHUNK_BYTES)
-    page = (batch.address % np.uint64(CHUNK_BYTES) // np.uint64(PAGE_BYTES)).astype(np.intp)
-    for slot in np.unique(batch.process).tolist():
-        rows = np.flatnonzero(batch.process == slot)
-        found = heat.chunks.find(slot, chunk_start[rows])
-        rows, found = rows[found >= 0], found[found >= 0]
-        node[rows] = plain_node(heat.chunks.columns.node[found, page[rows]])
+    node = np.empty(len(batch), np.int16)
+    chunks = heat.chunks
+    find_nodes(batch.process, batch.address, chunks.keys, chunks.places, chunks.columns.node, node)
     return node
 
 

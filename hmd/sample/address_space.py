@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from hmd.machine.process import PROC, ProcessId, alive
 from hmd.machine.pseudofile import absent
-from hmd.sample.ring import Columns
+from hmd.sample.ring import Columns, distinct
 
 RECHECK_S = 1.0
 """An answer is looked up again after so long."""
@@ -88,17 +88,16 @@ class AddressSpaces:
 
     def index(self, columns: Columns) -> npt.NDArray[np.int32]:
         """Return each row's process; -1 where its root is no tracked process's, or not yet."""
-        count = columns.count
-        roots, which = np.unique(columns.pid[:count], return_inverse=True)
-        found = np.full(len(roots), -1, np.int32)
+        roots, which = distinct(columns.pid[: columns.count])
+        found = np.full(len(roots) + 1, -1, np.int32)  # the last for rows of too many roots
         now = self._clock()
         if len(self._roots) > MAX_UNKNOWN + len(self._processes):
             self._roots = {r: s for r, s in self._roots.items() if isinstance(s, _Owned)}
-        for i, root in enumerate(roots.tolist()):
-            process = self._owner(root, partial(_pages, columns, which == i), now)
+        for i, root in enumerate(roots):
+            process = self._owner(root, partial(_pages, columns, which, i), now)
             if process is not None:
                 found[i] = self._index[process]
-        return found[which].astype(np.int32)
+        return found[which]
 
     def _owner(self, root: int, pages: Callable[[], Pages], now: float) -> ProcessId | None:
         state = self._roots.get(root)
@@ -198,9 +197,9 @@ def _frame(fd: int, page: int) -> int | None:
     return value & _FRAME or None if value & _PRESENT else None
 
 
-def _pages(columns: Columns, rows: npt.NDArray[np.bool_]) -> Pages:
-    """Return the newest distinct pages of these rows, ``LOOKUPS`` at most."""
-    last = np.flatnonzero(rows)[::-1][: 8 * LOOKUPS]
+def _pages(columns: Columns, which: npt.NDArray[np.int32], root: int) -> Pages:
+    """Return the newest distinct pages of a root's rows, ``LOOKUPS`` at most."""
+    last = np.flatnonzero(which == root)[::-1][: 8 * LOOKUPS]
     pages = (columns.address[last] >> np.uint64(_PAGE_SHIFT)).tolist()
     frames = (columns.physical[last] >> np.uint64(_PAGE_SHIFT)).tolist()
     newest: dict[int, int] = {}

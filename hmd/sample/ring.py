@@ -121,6 +121,34 @@ class Columns:
         """Forget the rows."""
         self._c.count = 0
 
+    def keep(self, process: npt.NDArray[np.int32], end: int) -> npt.NDArray[np.int32]:
+        """Leave the rows of a process (0 or above) with an address from 1 to below ``end``.
+
+        ``process`` has shape ``(count,)`` and is changed too; returns what is left of it.
+        """
+        if len(process) != self.count or not process.flags.c_contiguous:
+            raise ValueError(f"processes of {len(process)} rows, not {self.count} in a row")
+        kept = lib.hmd_ring_keep(self._c, ffi.from_buffer("int32_t[]", process), end)
+        return process[: int(kept)]
+
+
+def distinct(column: npt.NDArray[np.uint32]) -> tuple[list[int], npt.NDArray[np.int32]]:
+    """Return the values of a column, each once, and which of them each row has.
+
+    In the order in which they come, 16384 of them at most; rows of values beyond have -1. Some
+    2 ns a row: numpy's unique sorts.
+    """
+    column = np.ascontiguousarray(column, np.uint32)
+    values = np.empty(min(len(column), lib.HMD_DISTINCT_MOST), np.uint32)
+    which = np.empty(len(column), np.int32)
+    count = lib.hmd_ring_distinct(
+        ffi.from_buffer("uint32_t[]", column),
+        len(column),
+        ffi.from_buffer("uint32_t[]", values),
+        ffi.from_buffer("int32_t[]", which),
+    )
+    return values[: int(count)].tolist(), which
+
 
 _COLUMN_TYPES = {
     "address": "uint64_t *",

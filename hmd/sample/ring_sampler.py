@@ -28,7 +28,7 @@ READ_ROWS = 1 << 18
 If it waited in the rings, each read would begin with what the last one left, and heat would be
 that of long ago."""
 
-USER_END = np.uint64(1 << 56)
+USER_END = 1 << 56
 """No user address lies above (x86-64 with five levels; Documentation/arch/x86/x86_64/mm.rst)."""
 
 
@@ -164,22 +164,22 @@ class RingSampler:
         self._drain(columns)
         count = columns.count
         self._tell_period(columns.period[:count], columns.kind[:count])
-        process = self._attribution.index(columns)
-        address = columns.address[:count]
-        rows = np.flatnonzero((process >= 0) & (address != 0) & (address < USER_END))
-        self.stats.samples += len(rows)
-        self.stats.dropped += count - len(rows)
+        process = columns.keep(self._attribution.index(columns), USER_END)
+        kept = len(process)
+        self.stats.samples += kept
+        self.stats.dropped += count - kept
         self.stats.wakeups += count > 0
+        instructions = columns.instructions[:kept].copy() if self._counts_instructions else None
         return AccessBatch(
-            process=process[rows],
-            address=columns.address[rows],
-            kind=columns.kind[rows],
-            cpu=columns.cpu[rows],
-            thread=columns.tid[rows],
-            time_ns=columns.time_ns[rows],
-            weight_ns=self._to_ns(columns.weight[rows]),
-            period=columns.period[rows],
-            instructions=columns.instructions[rows] if self._counts_instructions else None,
+            process=process,
+            address=columns.address[:kept].copy(),
+            kind=columns.kind[:kept].copy(),
+            cpu=columns.cpu[:kept].copy(),
+            thread=columns.tid[:kept].copy(),
+            time_ns=columns.time_ns[:kept].copy(),
+            weight_ns=self._to_ns(columns.weight[:kept]),
+            period=columns.period[:kept].copy(),
+            instructions=instructions,
         )
 
     def _tell_period(self, period: npt.NDArray[np.uint32], kind: npt.NDArray[np.uint8]) -> None:
@@ -190,7 +190,7 @@ class RingSampler:
 
     def _to_ns(self, weight: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
         if self._ns_per_weight == 1.0:
-            return weight
+            return weight.copy()
         ns: npt.NDArray[np.uint32] = np.clip(
             weight * self._ns_per_weight, 0, np.iinfo(np.uint32).max
         ).astype(np.uint32)

@@ -4,7 +4,8 @@ What differs from the defaults of the daemon, and why:
 tick, rescan   the guest's clock runs some hundred times slower than modelled time, and the
                daemon's work is as much slower: a tick is as short as that allows
 period         fixed: the emulated PMU's own cost is nothing, and the daemon's work in emulation
-               would use up any quota; both of those tried did best (bench/compare/tried_settings.py)
+               would use up any quota; of the paces that were tried this did best
+               (bench/compare/tried_settings.py)
 headroom       the fast node is cut to megabytes; of three, 2 % are left free, as by default
 rate           no limit: a limit is for neighbours, and here is none
 """

@@ -15,7 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmd.sample.batch import Kind
-from hmd.sample.ring import HEADER_BYTES, Columns, Ring, RingCounts, SampleType, sample_bytes
+from hmd.sample.ring import (
+    HEADER_BYTES,
+    Columns,
+    Ring,
+    RingCounts,
+    SampleType,
+    distinct,
+    sample_bytes,
+)
 
 LOST, THROTTLE, UNTHROTTLE, SAMPLE, LOST_SAMPLES = 2, 5, 6, 9, 13
 DATA_HEAD, DATA_TAIL = 1024, 1032
@@ -370,3 +378,50 @@ def test_a_ring_over_an_array_keeps_it_alive() -> None:
 def test_a_ring_needs_its_header() -> None:
     with pytest.raises(ValueError, match="header page"):
         Ring.over(np.zeros(HEADER_BYTES, np.uint8), PMU_TYPE)
+
+
+@given(st.lists(st.integers(0, 5) | st.integers(0, U32), max_size=300))
+def test_distinct_values_of_a_column_are_told_in_the_order_in_which_they_come(
+    column: list[int],
+) -> None:
+    values, which = distinct(np.array(column, np.uint32))
+    assert values == list(dict.fromkeys(column))
+    assert [values[i] for i in which] == column
+
+
+def test_of_too_many_values_the_last_are_told_of_none() -> None:
+    column = np.arange(40_000, dtype=np.uint32) * np.uint32(32_768)
+    values, which = distinct(np.concatenate([column, column]))
+    most = len(values)
+    assert values == column[:most].tolist()
+    assert 10_000 < most < 40_000
+    expected = np.where(np.arange(40_000) < most, np.arange(40_000), -1)
+    assert (which == np.concatenate([expected, expected])).all()
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(-1, 3), st.sampled_from([0, 1, 4096, 1 << 55, 1 << 56, U64])),
+        max_size=40,
+    )
+)
+def test_rows_of_no_process_or_no_user_address_are_dropped(rows: list[tuple[int, int]]) -> None:
+    ring = bytearray(4096 + 4096)
+    for i, (_, address) in enumerate(rows):
+        struct.pack_into("<IHHQQ", ring, 4096 + 24 * i, SAMPLE, 0, 24, address, i)
+    struct.pack_into("<Q", ring, 1024, 24 * len(rows))
+    memory = np.frombuffer(ring, np.uint8)
+    columns = Columns(64)
+    Ring.over(memory, SampleType.ADDR | SampleType.PHYS_ADDR).drain(columns)
+    process = np.array([process for process, _ in rows], np.int32)
+    left = columns.keep(process, 1 << 56)
+    kept = [(i, p, a) for i, (p, a) in enumerate(rows) if p >= 0 and 0 < a < 1 << 56]
+    assert columns.count == len(kept)
+    assert left.tolist() == [p for _, p, _ in kept]
+    assert columns.address[: len(kept)].tolist() == [a for _, _, a in kept]
+    assert columns.physical[: len(kept)].tolist() == [i for i, _, _ in kept]
+
+
+def test_processes_of_other_rows_are_refused() -> None:
+    with pytest.raises(ValueError, match="processes of 1 rows, not 0"):
+        Columns(4).keep(np.zeros(1, np.int32), 1 << 56)
