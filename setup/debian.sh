@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . setup/apt.sh
 
-PACKAGES=(debhelper dpkg-dev fish lintian man-db mandoc mmdebstrap python3-seccomp zsh)
+PACKAGES=(buildah debhelper dpkg-dev fish lintian man-db mandoc mmdebstrap python3-seccomp zsh)
 
 check_machine
 mkdir -p build/setup
