@@ -106,8 +106,7 @@ def measure(system: str, programs: list[str], ratio: str) -> None:
     with _booted(commands) as ready:
         if system == "damon":
             for watch in DAMON:
-                with running_damon(ready, watch):
-                    _try(ready, commands, fast, _told(watch))
+                _try(ready, commands, fast, _told(watch), watch)
             return
         for knobs in KERNEL:
             files = {f"{BALANCING}/{name}": value for name, value in knobs.items()}
@@ -121,11 +120,16 @@ def _booted(commands: Mapping[str, Command]) -> AbstractContextManager[Stage]:
 
 
 def _try(
-    ready: Stage, commands: Mapping[str, Command], fast: Mapping[str, int | None], setting: str
+    ready: Stage,
+    commands: Mapping[str, Command],
+    fast: Mapping[str, int | None],
+    setting: str,
+    watch: Watch | None = None,
 ) -> None:
     for name, command in commands.items():
+        beside = running_damon(ready, watch) if watch else None
         try:
-            trial = run_trial(ready, command, FIRST_TOUCH, fast.get(name))
+            trial = run_trial(ready, command, FIRST_TOUCH, fast.get(name), beside=beside)
         except GuestError:
             raise
         except HmdError as error:

@@ -201,7 +201,15 @@ class _Campaign:
         self, ready: Stage, case: Case, system: System, discovery: Discovery | None = None
     ) -> Trial:
         fast = case.fast_bytes(self._footprint(case.program))
-        return run_trial(ready, self._command(case.program), system.start, fast, discovery)
+        beside = damon.running_damon(ready) if system.service is Service.DAMON else None
+        return run_trial(
+            ready,
+            self._command(case.program),
+            system.start,
+            fast,
+            beside=beside,
+            watch=discovery,
+        )
 
     def _fail(self, cases: Iterable[Case], error: Exception) -> None:
         for case in cases:
@@ -241,15 +249,12 @@ class _Campaign:
 
 @contextmanager
 def _service(service: Service, ready: Stage, systems: Sequence[System]) -> Iterator[Daemon | None]:
-    """Run a service; yields hmd where it is that."""
-    if service is Service.NOTHING:
-        yield None
-    elif service is Service.DAMON:
-        with damon.running_damon(ready):
-            yield None
-    else:
+    """Run a service that stays for all programs; yields hmd where it is that."""
+    if service is Service.HMD:
         with daemon.running_daemon(ready, systems[0].policy) as running:
             yield running
+    else:
+        yield None
 
 
 def _with_pace(trial: Trial, before: Progress, after: Progress, found_s: float) -> Trial:

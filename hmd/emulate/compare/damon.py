@@ -38,8 +38,8 @@ class Watch:
 WATCH = Watch(("20ms", "200ms", "2s"), ("10", "1000"), "500ms")
 """Of those that were tried this did best (bench/compare/tried_settings.py)."""
 
-SETTLE_S = 15.0
-"""Until what else lies on the fast node, untouched since the boot, is down: no program's gain."""
+SETTLE_S = 3.0
+"""Until its regions are as fine as they may be: each aggregation can double them."""
 QUOTA = ("--damos_quota_interval", "1s", "--damos_quota_space", "200MB")
 
 
@@ -67,7 +67,11 @@ def scheme_words(how: Watch = WATCH) -> tuple[str, ...]:
 
 @contextmanager
 def running_damon(stage: Stage, how: Watch = WATCH) -> Iterator[None]:
-    """Let DAMON move pages; raises MissingError where damo is not installed."""
+    """Let DAMON move pages of one program, which is yet to start.
+
+    It moves whatever is hot to the fast node, so that nothing could be kept off it between two
+    programs. Raises MissingError where damo is not installed.
+    """
     damo = Path(sys.executable).with_name("damo")
     if not damo.exists():
         raise MissingError("damo is not installed: run `make setup` (PyPI package damo)")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 
 from hmd.emulate.compare import demotion
@@ -47,18 +47,22 @@ def run_trial(
     command: Command,
     start: Start,
     fast_bytes: int | None,
+    *,
+    beside: AbstractContextManager[object] | None = None,
     watch: AbstractContextManager[object] | None = None,
 ) -> Trial:
     """Run a program with so much of the fast node, None: all; HmdError where it fails.
 
-    ``watch`` is entered around the program alone.
+    ``beside`` is entered when the fast node is ready, ``watch`` around the program alone.
     """
-    try:
+    with ExitStack() as undo:
+        undo.callback(stage.fast_node.release)
         left = stage.preset.nodes[FAST_NODE].size
         if fast_bytes is not None:
             stage.forget_inodes()
             stage.fast_node.clear()
             left = stage.fast_node.leave(fast_bytes, drop_caches=False)
+        undo.enter_context(beside or nullcontext())
         counted = stage.vmstat()
         with demotion.going_on(stage), stage.modelled():
             before, began = stage.meter.read(), time.monotonic()
@@ -67,8 +71,6 @@ def run_trial(
             took, passed = time.monotonic() - began, stage.meter.read().since(before)
         gained = stage.fast_node.for_programs_bytes() - left if fast_bytes is not None else 0
         moved = {name: count - counted[name] for name, count in stage.vmstat().items()}
-    finally:
-        stage.fast_node.release()
     demoted = sum(count for name, count in moved.items() if name.startswith("pgdemote_"))
     return Trial(
         modelled_seconds=passed.busy_s,
