@@ -4,7 +4,7 @@
 
 Each is POLICY or POLICY:KEY=VALUE,...; prints how many times as fast as first touch it is, and
 writes build/settings.json. Ticks, periods, headroom and delays are those that hmd has in the guest
-(5 ms, 41, 64 KiB, 3 ms). A program takes some three seconds of CPU a policy at three ratios, and
+(5 ms, 83, 64 KiB, 3 ms). A program takes some three seconds of CPU a policy at three ratios, and
 a minute to be recorded the first time.
 """
 

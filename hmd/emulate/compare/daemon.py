@@ -48,7 +48,7 @@ class Pace:
     period: int
 
 
-PACE = Pace(0.25, 41)
+PACE = Pace(0.25, 83)
 
 
 def configuration(policy: str, pace: Pace = PACE) -> dict[str, Any]:
