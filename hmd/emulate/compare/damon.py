@@ -67,10 +67,9 @@ def scheme_words(how: Watch = WATCH) -> tuple[str, ...]:
 
 @contextmanager
 def running_damon(stage: Stage, how: Watch = WATCH) -> Iterator[None]:
-    """Let DAMON move pages of one program, which is yet to start.
+    """Let DAMON move pages of a program that is yet to start.
 
-    It moves whatever is hot to the fast node, so that nothing could be kept off it between two
-    programs. Raises MissingError where damo is not installed.
+    Raises MissingError where damo is not installed.
     """
     damo = Path(sys.executable).with_name("damo")
     if not damo.exists():
