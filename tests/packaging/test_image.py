@@ -33,8 +33,8 @@ class Images:
     def __init__(self, folder: Path) -> None:
         self._where = ("--root", str(folder / "store"), "--runroot", str(folder / "run"))
 
-    def run(self, *words: str) -> str:
-        """Run buildah; return what it printed."""
+    def run(self, *words: str, log: bool = False) -> str:
+        """Run buildah; return what it printed, or what it logged."""
         done = subprocess.run(
             ["buildah", *self._where, "--storage-driver=vfs", *words],
             capture_output=True,
@@ -43,7 +43,7 @@ class Images:
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        return done.stderr if log else done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,9 @@ def image(
     shutil.copy(package, context / "build/deb")
     build = ("build", "--quiet", "--isolation=chroot", "--pull-never", "--tag=hmd")
     images.run(*build, f"--file={RECIPE}", str(context))
-    yield images, images.run("from", "--pull-never", "localhost/hmd").strip()
+    # Not by docs/clusters.md: a chroot's capabilities are set after its filter, which ours forbids.
+    start = ("from", "--pull-never", "--security-opt=seccomp=unconfined")
+    yield images, images.run(*start, "localhost/hmd").strip()
     shutil.rmtree(folder)
 
 
@@ -72,10 +74,10 @@ def test_the_image_runs_hmd(image: tuple[Images, str]) -> None:
     config = json.loads(images.run("inspect", "--type=image", "localhost/hmd"))["OCIv1"]["config"]
     assert config["Entrypoint"] == ["hmd"]
     assert config["Cmd"] == ["run"]
-    assert config["ExposedPorts"] == {"9742": {}}
-    run = ("run", "--isolation=chroot", container, *config["Entrypoint"])
+    assert config["ExposedPorts"] == {"9742/tcp": {}}
+    run = ("run", "--isolation=chroot", "--cap-add=CAP_SYS_ADMIN", container, *config["Entrypoint"])
     assert images.run(*run, "--version").strip() == f"hmd {__version__}"
-    assert "ready: 0 processes" in images.run(*run, *config["Cmd"], "--once")
+    assert "ready: 0 processes" in images.run(*run, *config["Cmd"], "--once", log=True)
 
 
 def test_the_image_holds_nothing_that_only_built_it(image: tuple[Images, str]) -> None:
