@@ -3,9 +3,9 @@
     python bench/compare/settings.py histogram benefit:confidence=1,move_ns=2000 ...
 
 Each is POLICY or POLICY:KEY=VALUE,...; prints how many times as fast as first touch it is, and
-writes build/settings.json. Ticks, periods, headroom and delays are those that hmd has in the guest
-(5 ms, 83, 64 KiB, 3 ms). A program takes some three seconds of CPU a policy at three ratios, and
-a minute to be recorded the first time.
+writes build/settings.json. Where nothing else is said, ticks, period, window and delay are those
+that hmd has in the guest; its headroom always is. A program takes some three seconds of CPU a
+policy at three ratios, and a minute to be recorded the first time.
 """
 
 from __future__ import annotations
@@ -26,20 +26,18 @@ from hmd.emulate.compare.case import RATIOS, Case
 from hmd.emulate.compare.daemon import PACE
 from hmd.emulate.compare.figures import geomean
 from hmd.emulate.compare.footprint import footprint_bytes
-from hmd.emulate.compare.stage import PRESET
+from hmd.emulate.compare.stage import DILATION, PRESET
 from hmd.emulate.miss_stream import PAGE_BYTES, MissStream
 from hmd.emulate.preset import load
 from hmd.emulate.suite.inputs import prepare
 from hmd.emulate.suite.program import load_program
 from hmd.emulate.suite.truth import program_digest, recorded
 from hmd.errors import ConfigError, HmdError
+from hmd.heat.settings import HeatSettings
 from hmd.simulate.pmu import Sampling
 from hmd.simulate.simulation import SimulationSettings, simulate
 
 OUTPUT = ROOT / "build" / "settings.json"
-SETTINGS = SimulationSettings(
-    tick_s=0.005, delay_s=DELAY_S, found_s=0.005, sampling=Sampling(PACE.period)
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,9 @@ class Setting:
 FIRST_TOUCH = Setting("none")
 
 
-def simulated(program: str, settings: Sequence[Setting]) -> dict[str, list[tuple[float, int]]]:
+def simulated(
+    program: str, settings: Sequence[Setting], how: SimulationSettings
+) -> dict[str, list[tuple[float, int]]]:
     """Return a program's seconds and MiB moved by setting and ratio."""
     stream = recorded(program, SUITE, _say).stream
     prepared = partial(prepare, load_program(program), SUITE / "inputs")
@@ -74,14 +74,16 @@ def simulated(program: str, settings: Sequence[Setting]) -> dict[str, list[tuple
     for ratio in RATIOS:
         fast_bytes = Case(program, ratio, "").fast_bytes(footprint) or 0
         for setting in settings:
-            took = _run(stream, fast_bytes // PAGE_BYTES, setting)
+            took = _run(stream, fast_bytes // PAGE_BYTES, setting, how)
             found.setdefault(repr(setting), []).append(took)
     return found
 
 
-def _run(stream: MissStream, pages: int, setting: Setting) -> tuple[float, int]:
+def _run(
+    stream: MissStream, pages: int, setting: Setting, how: SimulationSettings
+) -> tuple[float, int]:
     policy = made(setting.policy, dict(setting.values))
-    found = simulate(stream, load(PRESET), pages, policy, SETTINGS)
+    found = simulate(stream, load(PRESET), pages, policy, how)
     return found.runtime_s, found.moved_bytes >> 20
 
 
@@ -90,12 +92,30 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("settings", nargs="+", metavar="POLICY:KEY=VALUE,...")
     parser.add_argument("--programs", default=",".join(PROGRAMS), help="separated by commas")
+    tick_ms = 1000 * PACE.tick_s / DILATION
+    window = HeatSettings().window_pages_per_sample
+    for name, default, unit in (
+        ("tick", tick_ms, "modelled ms"),
+        ("delay", 1000 * DELAY_S, "modelled ms to a tick's first move"),
+        ("period", PACE.period, "misses a sample"),
+        ("window", window, "resident pages for each of a window's samples"),
+    ):
+        kind = type(default)
+        parser.add_argument(f"--{name}", type=kind, default=default, help=f"{unit} ({default:g})")
     args = parser.parse_args()
+    how = SimulationSettings(
+        tick_s=args.tick / 1000,
+        delay_s=args.delay / 1000,
+        found_s=0.005,
+        sampling=Sampling(args.period),
+        heat=HeatSettings(window_pages_per_sample=args.window),
+    )
     programs = args.programs.split(",")
     try:
         settings = [Setting.parse(text) for text in args.settings]
         with ProcessPoolExecutor(2) as pool:
-            runs = pool.map(simulated, programs, [[FIRST_TOUCH, *settings]] * len(programs))
+            one = partial(simulated, settings=[FIRST_TOUCH, *settings], how=how)
+            runs = pool.map(one, programs)
             found = dict(zip(programs, runs, strict=True))
     except HmdError as error:
         print(f"settings: {error}", file=sys.stderr)

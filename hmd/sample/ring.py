@@ -135,8 +135,8 @@ class Columns:
 def distinct(column: npt.NDArray[np.uint32]) -> tuple[list[int], npt.NDArray[np.int32]]:
     """Return the values of a column, each once, and which of them each row has.
 
-    In the order in which they come, 16384 of them at most; rows of values beyond have -1. Some
-    2 ns a row: numpy's unique sorts.
+    In the order in which they come, 16384 of them at most; rows of values beyond have -1. It
+    does not sort, as numpy's unique does.
     """
     column = np.ascontiguousarray(column, np.uint32)
     values = np.empty(min(len(column), lib.HMD_DISTINCT_MOST), np.uint32)

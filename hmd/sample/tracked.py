@@ -1,7 +1,7 @@
 """Samples whose ``pid`` is a pid: finding the tracked process of each row.
 
 The kernel puts the process's id (tgid) beside the thread's into a sample, so that threads need
-no map. Costs some 3 ns a row, and one read of /proc/PID/stat a call for each process that has rows.
+no map. Costs a few ns a row, and one read of /proc/PID/stat a call for each process that has rows.
 """
 
 from __future__ import annotations
