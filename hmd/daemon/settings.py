@@ -17,7 +17,7 @@ from hmd.heat.residency import Patterns, SweepSettings
 from hmd.heat.settings import HeatSettings
 from hmd.machine.process import ProcessId
 from hmd.machine.targets import TargetSpec
-from hmd.migrate import MoverSettings, PageoutSettings
+from hmd.migrate import APPLY_TICKS, MoverSettings, PageoutSettings
 from hmd.observe.observer import Setting
 from hmd.sample.choose import SampleSettings
 from hmd.sample.period import PeriodSettings
@@ -116,13 +116,13 @@ def sweep_settings(config: Config) -> SweepSettings:
 
 
 def mover_settings(config: Config) -> MoverSettings:
-    """Return how pages move; a tick may spend a tick's worth of the rate, and of time."""
+    """Return how pages move; a tick may spend a tick's worth of the rate, and two of time."""
     migrate = config.migrate
     return MoverSettings(
         rate_bytes_per_s=migrate.rate,
         burst_s=config.tick,
         call_target_s=migrate.batch,
-        apply_limit_s=config.tick,
+        apply_limit_s=APPLY_TICKS * config.tick,
         move_shared=migrate.move_all,
         dry_run=migrate.dry_run,
     )

@@ -65,7 +65,7 @@ def _decide(stages: Stages, now_s: float) -> Plan:
         memory=stages.memory,
         now_s=now_s,
         tick_s=stages.config.tick,
-        budget_bytes=stages.mover.budget_bytes(now_s),
+        budget_bytes=stages.mover.plan_bytes(now_s),
         limits=stages.limits,
     )
     held = orders.held(heat.processes, stages.targets)

@@ -41,6 +41,7 @@ def _count(
     heat: npt.NDArray[np.float32],
     recent: npt.NDArray[np.float32],
     exposure: npt.NDArray[np.uint8],
+    kept: npt.NDArray[np.float32],
     clock: npt.NDArray[np.float64],
     window: npt.NDArray[np.float64],
     unit: npt.NDArray[np.float64],
@@ -56,8 +57,8 @@ def _count(
         n, e = 0.0, 0.0
         for i in range(block * BLOCK_PAGES, (block + 1) * BLOCK_PAGES):
             there = per_unit if node[chunk, i] != ABSENT else 0.0
-            count[i] = (heat[chunk, i] + recent[chunk, i]) * there
-            exposed[i] = (grain * exposure[chunk, i] + window[p]) * there
+            count[i] = (kept[chunk, i] * heat[chunk, i] + recent[chunk, i]) * there
+            exposed[i] = (kept[chunk, i] * grain * exposure[chunk, i] + window[p]) * there
             n += count[i]
             e += exposed[i]
         sampled[block] = n + _UNSEEN
@@ -87,6 +88,7 @@ def _excess(
     "float32[:, ::1]",
     "float32[:, ::1]",
     "uint8[:, ::1]",
+    "float32[:, ::1]",
     "float32[::1]",
     "float32[::1]",
     "float64[::1]",
@@ -104,6 +106,7 @@ def estimate(
     heat: npt.NDArray[np.float32],
     recent: npt.NDArray[np.float32],
     exposure: npt.NDArray[np.uint8],
+    kept: npt.NDArray[np.float32],
     heat_sum: npt.NDArray[np.float32],
     recent_sum: npt.NDArray[np.float32],
     clock: npt.NDArray[np.float64],
@@ -116,7 +119,8 @@ def estimate(
     """Fill ``rate`` (accesses a tick) and ``support`` (samples); both 0 where no page is.
 
     By process: ``clock`` and ``window`` as in :func:`hmd.heat.cooling.fold`, ``unit`` the weight
-    of a sample, ``intensity`` the weight of all its samples in a tick.
+    of a sample, ``intensity`` the weight of all its samples in a tick. ``kept`` is the share of
+    each page's history that :func:`hmd.heat.surprise.believe` leaves.
     """
     count = np.zeros(CHUNK_PAGES, np.float64)
     exposed = np.zeros(CHUNK_PAGES, np.float64)
@@ -135,6 +139,7 @@ def estimate(
             heat,
             recent,
             exposure,
+            kept,
             clock,
             window,
             unit,
@@ -155,6 +160,7 @@ def estimate(
             heat,
             recent,
             exposure,
+            kept,
             clock,
             window,
             unit,

@@ -29,6 +29,7 @@ KERNEL_MODULES: Final = (
     "hmd.heat.estimate",
     "hmd.heat.census",
     "hmd.heat.idle",
+    "hmd.heat.surprise",
 )
 
 

@@ -23,6 +23,7 @@ from hmd.heat.idle import NEW, Idle, age, decoded, successors
 from hmd.heat.layout import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED, PAGE_BYTES
 from hmd.heat.scatter import KINDS, scatter
 from hmd.heat.settings import HeatSettings, HeatStats
+from hmd.heat.surprise import believe
 from hmd.machine.process import ProcessId
 from hmd.sample.batch import AccessBatch, Kind
 
@@ -202,6 +203,7 @@ class HeatTable:
             columns.heat,
             columns.recent,
             columns.exposure,
+            self._believed(),
             columns.heat_sum,
             columns.recent_sum,
             clocks.clock,
@@ -339,7 +341,7 @@ class HeatTable:
             window,
             keep,
             clocks.unit,
-            self.settings.surprise,
+            self._believed(),
             columns.heat,
             columns.recent,
             columns.exposure,
@@ -348,6 +350,26 @@ class HeatTable:
         )
         clocks.close(window, keep)
         self.stats.windows += int(np.count_nonzero(window))
+
+    def _believed(self) -> npt.NDArray[np.float32]:
+        """Return the share of its history to keep, by page."""
+        chunks, clocks, columns = self.chunks, self.clocks, self.chunks.columns
+        kept = np.empty((chunks.used, CHUNK_PAGES), np.float32)
+        believe(
+            chunks.used,
+            columns.process,
+            clocks.clock,
+            clocks.window,
+            clocks.unit,
+            self.settings.surprise,
+            columns.heat,
+            columns.recent,
+            columns.exposure,
+            columns.heat_sum,
+            columns.recent_sum,
+            kept,
+        )
+        return kept
 
     def _heal(self) -> None:
         """Let the wear of moved pages fade."""

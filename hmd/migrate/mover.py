@@ -23,6 +23,7 @@ from hmd.migrate.blacklist import Blacklist, BlacklistSettings
 from hmd.migrate.budget import TokenBucket
 from hmd.migrate.outcome import PAGE_BYTES, MoverStats, Outcome
 from hmd.migrate.page_filter import MovableMappings, PageFilter
+from hmd.migrate.reach import Reach
 from hmd.migrate.status import NODE_WIDE, PROCESS_WIDE, PUNISHED, Status
 from hmd.migrate.transfer import PageCalls, Transfer
 from hmd.migrate.work import HUGE_PAGES, SUBPAGES, Work
@@ -72,6 +73,7 @@ class Mover:
         self._clock = clock
         self._page_filter = page_filter or MovableMappings()
         self._bucket = TokenBucket(settings.rate_bytes_per_s, settings.burst_s)
+        self._reach = Reach(settings.apply_limit_s)
         self._blacklist = Blacklist(settings.blacklist)
         size = BatchSize(
             settings.least_batch_pages, settings.most_batch_pages, settings.call_target_s
@@ -86,6 +88,13 @@ class Mover:
     def budget_bytes(self, now_s: float | None = None) -> int:
         """Return how many bytes a plan may move now."""
         return self._bucket.available_bytes(self._clock() if now_s is None else now_s)
+
+    def plan_bytes(self, now_s: float) -> int:
+        """Return how many bytes are worth planning for now.
+
+        What the budget allows, and what can be moved within ``apply_limit_s`` at the speed of late.
+        """
+        return min(self.budget_bytes(now_s), self._reach.bytes)
 
     def charge(self, moved_bytes: int) -> None:
         """Take from the budget what others have moved."""
@@ -119,6 +128,7 @@ class Mover:
         )
         if not outcome.dry_run:
             self._bucket.spend(outcome.moved_bytes)
+            self._reach.learn(outcome.moved_bytes, outcome.seconds)
             self._count(outcome)
         return outcome
 

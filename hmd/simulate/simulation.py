@@ -8,7 +8,7 @@ is the only one there is, so that equal settings give equal results.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from hmd.emulate.preset import Preset
 from hmd.heat.residency import Sweep
 from hmd.heat.settings import HeatSettings
 from hmd.heat.table import HeatTable
-from hmd.migrate import STUCK, Mover, MoverSettings, Outcome
+from hmd.migrate import APPLY_TICKS, STUCK, Mover, MoverSettings, Outcome
 from hmd.simulate.machine import FAST, PROGRAM, SLOW, MigrationCost, SimulatedMachine
 from hmd.simulate.pmu import Sampling, SimulatedPmu
 
@@ -30,7 +30,8 @@ class SimulationSettings:
     A program of a second stands for one of hours, so that the ``tick_s`` is short too: it is what
     the emulated machine's daemon has. ``delay_s`` passes in each tick before pages move: the time
     that reading, heat and deciding take. Of what the program does in its first ``found_s`` the
-    daemon knows nothing: it has yet to find it. ``mover`` rates are bytes a modelled second.
+    daemon knows nothing: it has yet to find it. ``mover`` rates are bytes a modelled second; its
+    ``apply_limit_s`` is the daemon's, two ticks.
     """
 
     tick_s: float = 0.010
@@ -117,7 +118,7 @@ class _Daemon:
         self._heat.track([PROGRAM])
         self._sweep = Sweep(spaces=machine, clock=lambda: 0.0)
         self._mover = Mover(
-            settings.mover,
+            replace(settings.mover, apply_limit_s=APPLY_TICKS * settings.tick_s),
             lambda: machine.now_s,
             machine,
             stat=machine.stat,
@@ -144,7 +145,7 @@ class _Daemon:
                 machine.memory(),
                 now_s,
                 settings.tick_s,
-                self._mover.budget_bytes(now_s),
+                self._mover.plan_bytes(now_s),
             ),
         )
         machine.run_until(now_s + settings.delay_s)

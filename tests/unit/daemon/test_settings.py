@@ -49,10 +49,10 @@ def test_a_target_arrives_whole() -> None:
     )
 
 
-def test_a_tick_may_spend_its_rate_and_its_time_on_moves() -> None:
+def test_a_tick_may_spend_its_rate_and_twice_its_time_on_moves() -> None:
     config = loads("tick: 1min\nmigrate: {rate: 1MiB/s}")
     mover = settings.mover_settings(config)
-    assert (mover.apply_limit_s, mover.burst_s) == (60, 60)
+    assert (mover.apply_limit_s, mover.burst_s) == (120, 60)
 
 
 @pytest.mark.parametrize(("text", "pages"), [("tick: 10ms", 1 << 12), ("tick: 1h", 1 << 18)])

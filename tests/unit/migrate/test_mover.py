@@ -328,6 +328,18 @@ def test_time_that_runs_out_defers_the_rest(bench, kernel, process):
     assert statuses(outcome) == [Status.MOVED] * 512 + [Status.DEFERRED] * 488
 
 
+def test_a_plan_is_worth_making_as_far_as_the_time_reaches(bench, kernel, process):
+    rows = rows_of(2000, 1, 0)
+    fill(kernel, rows)
+    kernel.page_cost_s = 1e-3
+    mover = bench.mover(kernel, apply_limit_s=1.0, rate_bytes_per_s=1 << 30)
+    assert mover.plan_bytes(0.0) == mover.budget_bytes(0.0)
+    moved = mover.apply(bench.plan([process], rows), now_s=0.0).moved_bytes
+    assert 0 < moved < 2000 * 4096
+    assert mover.plan_bytes(100.0) == pytest.approx(1000 * 4096, rel=0.3)
+    assert mover.budget_bytes(100.0) > 2 * mover.plan_bytes(100.0)
+
+
 def test_a_stop_defers_the_rest(bench, kernel, process):
     rows = rows_of(10, 1, 0)
     fill(kernel, rows)
