@@ -1,10 +1,11 @@
 """The simulator beside the guest: the same policy, program, fast memory and pace of the daemon.
 
-For each case of hmd, the runtime that ``hmd simulate`` gives with the daemon's ticks as long as
-they were in the guest by modelled time, and blind as long. Two differences are left. The guest's
-CPU also runs the kernel (page faults, timer ticks, which dilation makes many): as much as first
-touch takes more in the guest than in the simulator is added. And the guest's modelled time leaves
-out the program's sleep at pages under way, which the simulator counts. Kept by digest.
+For each case of hmd, the runtime that ``hmd simulate`` gives with the ticks that the daemon was
+told to make, by modelled time, and blind as long as it was; moves that take longer prolong a tick
+here as there. Two differences are left. The guest's CPU also runs the kernel (page faults, timer
+ticks, which dilation makes many): what first touch takes more in the guest than in the simulator
+is added, for each second by the guest's clock. And the guest's modelled time leaves out the
+program's sleep at pages under way, which the simulator counts. Kept by digest.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ def simulations(
         if policy in POLICIES and touch is not None:
             bare = _kept("none", case, touch, suite, folder, say)
             kernel_s = touch.modelled_seconds - bare.seconds
+            kernel_s *= trial.guest_seconds / touch.guest_seconds
             ours = _kept(policy, case, trial, suite, folder, say)
             found[case] = Simulation(ours.seconds + kernel_s, ours.cpu_seconds)
     return found
@@ -79,7 +81,7 @@ def _kept(
     policy: str, case: Case, trial: Trial, suite: Path, folder: Path, say: Callable[[str], None]
 ) -> Simulation:
     slower = trial.guest_seconds / trial.modelled_seconds
-    tick_s = round(trial.tick_seconds / slower, 4)
+    tick_s = round(PACE.tick_s / slower, 4)
     found_s = round(trial.unseen_share * trial.modelled_seconds, 4)
     pages = trial.fast_bytes // PAGE_BYTES
     pace = (tick_s, DELAY_S, found_s, PACE.period)
@@ -98,7 +100,7 @@ def _kept(
 
 def _simulated(policy: str, stream: MissStream, pages: int, tick_s: float, found_s: float) -> float:
     settings = SimulationSettings(
-        tick_s=tick_s or SimulationSettings().tick_s,
+        tick_s=tick_s,
         delay_s=DELAY_S,
         found_s=found_s,
         sampling=Sampling(PACE.period),

@@ -67,7 +67,7 @@ DAMON: tuple[Watch, ...] = (
     Watch(("5ms", "100ms", "1s"), ("10", "1000"), "2s"),
 )
 
-HMD: tuple[Pace, ...] = (Pace(0.5, 83), Pace(0.25, 83), Pace(0.25, 41), Pace(0.25, 20))
+HMD: tuple[Pace, ...] = (Pace(0.25, 41), Pace(0.25, 83))
 
 
 def main() -> int:

@@ -19,6 +19,7 @@ from hmd.emulate.suite.layouts import Layout
 from hmd.emulate.suite.truth import replayed
 
 _S_PER_PS = 1e-12
+_ROWS = 1 << 16
 
 
 def baselines(
@@ -58,7 +59,10 @@ def baselines(
 def first_rows(stream: MissStream) -> npt.NDArray[np.int64]:
     """Return the row of each of the program's pages at which it is touched first."""
     first = np.full(stream.pages, len(stream), np.int64)
-    np.minimum.at(first, stream.page, np.arange(len(stream)))
+    # From the end, so that of a page's rows the first is written last.
+    for begin in reversed(range(0, len(stream), _ROWS)):
+        part = stream.page[begin : begin + _ROWS]
+        first[part[::-1]] = np.arange(begin, begin + len(part))[::-1]
     return first[: stream.user_pages]
 
 
