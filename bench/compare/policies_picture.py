@@ -8,6 +8,9 @@ from typing import Any
 
 WHOLE = ("all-fast", "all-slow")
 
+_FAMILIES = {"kernel-tiering": "Purples", "damon": "Greens", "hmd": "Oranges"}
+"""Colour maps by how a system's name begins; what never moves a page is grey."""
+
 
 def draw(document: Mapping[str, Any], path: Path) -> None:
     """Draw a panel a ratio, a group of bars a program, into a PNG file."""
@@ -24,8 +27,10 @@ def draw(document: Mapping[str, Any], path: Path) -> None:
     programs = document["programs"]
     if not ratios or not systems:
         return
-    figure, axes = plt.subplots(len(ratios), 1, figsize=(10, 2.7 * len(ratios)), squeeze=False)
-    colours = plt.get_cmap("tab20")
+    figure, axes = plt.subplots(
+        len(ratios), 1, figsize=(12, 2.7 * len(ratios) + 0.6), squeeze=False
+    )
+    colours = _colours(systems)
     for axis, ratio in zip(axes[:, 0], ratios, strict=True):
         width = 0.85 / len(systems)
         for number, system in enumerate(systems):
@@ -35,18 +40,34 @@ def draw(document: Mapping[str, Any], path: Path) -> None:
                 [_speed(took, name, ratio, system) for name in programs],
                 width,
                 label=system,
-                color=colours(number),
+                color=colours[system],
             )
         _mark(axis, [_speed(took, name, "whole", "all-slow") for name in programs], ":")
         _mark(axis, [_speed(took, name, ratio, "oracle") for name in programs], "-")
         axis.axhline(1, color="black", linewidth=0.6)
         axis.set_xticks(range(len(programs)), programs)
         axis.set_ylabel(f"{ratio}: speed of all fast")
-    axes[0, 0].legend(fontsize="x-small", ncols=8, loc="lower left", bbox_to_anchor=(0, 1))
-    figure.suptitle("black: static oracle; dotted: all slow", fontsize="small")
-    figure.tight_layout()
+    figure.legend(
+        *axes[0, 0].get_legend_handles_labels(), fontsize="small", ncols=6, loc="upper center"
+    )
+    axes[-1, 0].set_xlabel("black: static oracle; dotted: all slow", fontsize="small")
+    figure.tight_layout(rect=(0, 0, 1, 1 - 0.6 / (2.7 * len(ratios) + 0.6)))
     figure.savefig(path, dpi=110)
     plt.close(figure)
+
+
+def _colours(systems: Sequence[str]) -> dict[str, Any]:
+    """Return a colour for each system: a shade of its family's, darkest the last."""
+    import matplotlib
+
+    family = {s: next((f for f in _FAMILIES if s.startswith(f)), "") for s in systems}
+    members = {f: [s for s in systems if family[s] == f] for f in set(family.values())}
+    return {
+        system: matplotlib.colormaps[_FAMILIES.get(name, "Greys")](
+            0.25 + 0.5 * (members[name].index(system) + 1) / len(members[name])
+        )
+        for system, name in family.items()
+    }
 
 
 def _mark(axis: Any, heights: Sequence[float], style: str) -> None:
