@@ -102,6 +102,9 @@ def measure() -> list[Figure]:
     cooled = full_table(always)
     for seed in range(4):
         cooled.update(batch_of(SAMPLES, PAGES, seed))
+    doubted = full_table(HeatSettings(window_samples_min=SAMPLES, window_pages_per_sample=1e9))
+    for samples in (SAMPLES, SAMPLES // 2):
+        doubted.update(batch_of(samples, PAGES, samples))
     one = batch_of(1, PAGES)
     fold_s = best_s(lambda: cooled.update(one))
     policy, view = Histogram(), machine()
@@ -117,6 +120,7 @@ def measure() -> list[Figure]:
         Figure("samples counted, 128 MiB of memory", 65_000 / small_s / 1e6, "M/s", ">= 20"),
         Figure("a window folded, 1 M pages", fold_s * 1e3, "ms"),
         Figure("rates of 1 M pages", best_s(cooled.rates) * 1e3, "ms"),
+        Figure("rates of 1 M pages within a window", best_s(doubted.rates) * 1e3, "ms"),
         Figure(f"plan of {len(first)} moves, 1 M pages", plan_s * 1e3, "ms", "< 50"),
         Figure(f"plan of {len(plan)} moves, 1 M pages", still_s * 1e3, "ms", "< 50"),
         Figure("memory of a page", cooled.stats.bytes / PAGES, "B", "<= 12"),

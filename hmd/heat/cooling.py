@@ -1,7 +1,7 @@
 """Cooling: at the end of a window of samples, what was counted joins the history.
 
 Takes the counts of a window, gives cooled counts and the exposure over which they were counted;
-their quotient is a page's rate. Costs about 2 ns a page that has heat, far less one that has
+their quotient is a page's rate. Costs about 3 ns a page that has heat, far less one that has
 none, once a window.
 
 History is worth less as it ages: by half every ``cooling_samples`` samples of its process, so

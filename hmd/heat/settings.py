@@ -11,8 +11,8 @@ class HeatSettings:
 
     ``cooling_samples``: history is halved after this many samples of its process; None is
     ``cooling_samples_per_page`` times its resident pages.
-    ``window_pages_per_sample``: a window closes, and may contradict the history, when there is
-    a sample for this many resident pages; smaller is slower to react and surer.
+    ``window_pages_per_sample``: a window closes, and what it contradicts of the history is
+    forgotten for good, when there is a sample for this many resident pages; smaller is surer.
     ``window_samples_min``: no window closes on fewer samples.
     ``surprise``: deviation, in standard deviations, from which history loses weight.
     ``store_weight``: what a store counts for against a load.
