@@ -20,12 +20,12 @@ import numpy as np
 
 from hmd.decide.histogram import Histogram
 from hmd.decide.plan import MachineView
-from hmd.heat.layout import CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES
-from hmd.heat.settings import HeatSettings
-from hmd.heat.table import HeatTable
-from hmd.machine.process import ProcessId
+from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES
+from hmd.heat.heat_settings import HeatSettings
+from hmd.heat.heat_table import HeatTable
+from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Node, NodeMemory, Topology
-from hmd.sample.batch import AccessBatch
+from hmd.sample.access_batch import AccessBatch
 
 OUTPUT = Path(__file__).resolve().parent.parent / "build" / "heat.json"
 CHUNKS = 2048
@@ -35,7 +35,7 @@ RUNS = 7
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class HeatFigure:
     """A measured figure, its unit, and what is aimed at."""
 
     name: str
@@ -89,7 +89,7 @@ def machine() -> MachineView:
     return MachineView(Topology(nodes), memory, 0.0, 1.0, 1 << 40)
 
 
-def measure() -> list[Figure]:
+def measure() -> list[HeatFigure]:
     """Return all figures."""
     never = HeatSettings(window_samples_min=1 << 40)
     always = HeatSettings(window_samples_min=1, window_pages_per_sample=1e9)
@@ -116,15 +116,15 @@ def measure() -> list[Figure]:
     still_s = best_s(lambda: policy.plan(cooled, view))
     plan = policy.plan(cooled, view)
     return [
-        Figure("samples counted, 4 GiB of memory", SAMPLES / count_s / 1e6, "M/s", ">= 20"),
-        Figure("samples counted, 128 MiB of memory", 65_000 / small_s / 1e6, "M/s", ">= 20"),
-        Figure("a window folded, 1 M pages", fold_s * 1e3, "ms"),
-        Figure("rates of 1 M pages", best_s(cooled.rates) * 1e3, "ms"),
-        Figure("rates of 1 M pages within a window", best_s(doubted.rates) * 1e3, "ms"),
-        Figure(f"plan of {len(first)} moves, 1 M pages", plan_s * 1e3, "ms", "< 50"),
-        Figure(f"plan of {len(plan)} moves, 1 M pages", still_s * 1e3, "ms", "< 50"),
-        Figure("memory of a page", cooled.stats.bytes / PAGES, "B", "<= 12"),
-        Figure("kernels loaded from their cache", load_s() * 1e3, "ms"),
+        HeatFigure("samples counted, 4 GiB of memory", SAMPLES / count_s / 1e6, "M/s", ">= 20"),
+        HeatFigure("samples counted, 128 MiB of memory", 65_000 / small_s / 1e6, "M/s", ">= 20"),
+        HeatFigure("a window folded, 1 M pages", fold_s * 1e3, "ms"),
+        HeatFigure("rates of 1 M pages", best_s(cooled.rates) * 1e3, "ms"),
+        HeatFigure("rates of 1 M pages within a window", best_s(doubted.rates) * 1e3, "ms"),
+        HeatFigure(f"plan of {len(first)} moves, 1 M pages", plan_s * 1e3, "ms", "< 50"),
+        HeatFigure(f"plan of {len(plan)} moves, 1 M pages", still_s * 1e3, "ms", "< 50"),
+        HeatFigure("memory of a page", cooled.stats.bytes / PAGES, "B", "<= 12"),
+        HeatFigure("kernels loaded from their cache", load_s() * 1e3, "ms"),
     ]
 
 

@@ -20,17 +20,17 @@ from pathlib import Path
 import numpy as np
 
 from hmd.decide.plan import Plan
-from hmd.machine.process import ProcessId
+from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Node, Topology
-from hmd.migrate.outcome import Outcome
-from hmd.migrate.status import Status
-from hmd.observe.aftermath import Aftermath
+from hmd.migrate.move_status import MoveStatus
+from hmd.migrate.outcome import MoveOutcome
 from hmd.observe.metrics import MetricsServer
-from hmd.observe.observer import Observer, Places, Setting
+from hmd.observe.observer import ObservedConfig, Observer, Places
+from hmd.observe.savings import Aftermath
 from hmd.observe.snapshot import HEAT_LOG2
-from hmd.observe.tick import Stage, Tick
-from hmd.sample.batch import AccessBatch
-from hmd.sample.choose import SampleSettings, open_sampler
+from hmd.observe.tick_record import Stage, TickRecord
+from hmd.sample.access_batch import AccessBatch
+from hmd.sample.auto_select import SampleSettings, open_sampler
 
 OUTPUT = Path(__file__).resolve().parent.parent / "build" / "metrics.json"
 ADDRESS = "127.0.0.1:9743"
@@ -41,7 +41,7 @@ HEADERS = {"Accept": "application/openmetrics-text; version=1.0.0", "Accept-Enco
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class MetricsFigure:
     """A measured figure, its unit, and what is aimed at."""
 
     name: str
@@ -60,7 +60,7 @@ def main() -> int:
         )
     )
     names = tuple(f"target{number % TARGETS}" for number in range(PROCESSES))
-    setting = Setting("bench", False, 1.0, 0.01, "histogram", names)
+    setting = ObservedConfig("bench", False, 1.0, 0.01, "histogram", names)
     sampler = open_sampler(SampleSettings(sampler="faults", period=1)).sampler
     observer = Observer(setting, topology, sampler)
     places = Places(
@@ -81,11 +81,13 @@ def main() -> int:
     text = gzip.decompress(packed)
     series = sum(not line.startswith(b"#") for line in text.splitlines())
     figures = [
-        Figure("series", series, series, "", "bounded"),
-        Figure("answer", len(packed) / 1024, len(packed) / 1024, "KiB"),
-        Figure("scrape", min(scraped) * 1e3, statistics.median(scraped) * 1e3, "ms", "20"),
-        Figure("observe stage", min(told) * 1e3, statistics.median(told) * 1e3, "ms"),
-        Figure("its aftermath", min(followed) * 1e3, statistics.median(followed) * 1e3, "ms"),
+        MetricsFigure("series", series, series, "", "bounded"),
+        MetricsFigure("answer", len(packed) / 1024, len(packed) / 1024, "KiB"),
+        MetricsFigure("scrape", min(scraped) * 1e3, statistics.median(scraped) * 1e3, "ms", "20"),
+        MetricsFigure("observe stage", min(told) * 1e3, statistics.median(told) * 1e3, "ms"),
+        MetricsFigure(
+            "its aftermath", min(followed) * 1e3, statistics.median(followed) * 1e3, "ms"
+        ),
     ]
     print(f"{PROCESSES} processes of {TARGETS} targets, {SAMPLES} samples and {MOVES} moves a tick")
     print(f"{'':15}{'best':>10}{'middle':>10}  unit  aim")
@@ -114,7 +116,7 @@ def times(work: Callable[[], object], runs: int) -> list[float]:
     return took
 
 
-def tick_of(targets: tuple[str, ...], seed: int) -> Tick:
+def tick_of(targets: tuple[str, ...], seed: int) -> TickRecord:
     """Return a tick of random samples, with as many moves as its seed is even or odd: to or fro."""
     random = np.random.default_rng(seed)
     processes = tuple(ProcessId(number, 1) for number in range(PROCESSES))
@@ -139,18 +141,18 @@ def tick_of(targets: tuple[str, ...], seed: int) -> Tick:
         np.full(MOVES, target, np.int16),
         np.ones(MOVES, np.float32),
     )
-    outcome = Outcome(
-        np.full(MOVES, Status.MOVED, np.int16),
+    outcome = MoveOutcome(
+        np.full(MOVES, MoveStatus.MOVED, np.int16),
         plan.to_node,
         plan.pages,
         {(source, target): MOVES},
-        {Status.MOVED: MOVES},
+        {MoveStatus.MOVED: MOVES},
         calls=1,
         seconds=0.1,
     )
     node = random.integers(0, NODES, SAMPLES).astype(np.int16)
     spent = dict.fromkeys(Stage, 0.01)
-    return Tick(float(seed), processes, targets, batch, node, plan, outcome, stage_s=spent)
+    return TickRecord(float(seed), processes, targets, batch, node, plan, outcome, stage_s=spent)
 
 
 if __name__ == "__main__":

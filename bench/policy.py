@@ -24,7 +24,7 @@ SETTLE_TICKS, STILL_TICKS, FOLLOW_TICKS = 20, 10, 5
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class HotBlockCase:
     """Samples a tick, pages of a hot block, fast tier over hot set, share of hot accesses."""
 
     samples: int
@@ -34,14 +34,14 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class HotBlockResult:
     """What came of a case.
 
     ``still`` is moves a tick when settled. ``before`` and ``after`` are the share of the most
     that the fast tier could serve, when the hot set has changed and after each tick.
     """
 
-    case: Case
+    case: HotBlockCase
     still: float
     before: float
     after: list[float]
@@ -49,13 +49,13 @@ class Result:
 
 
 CASES = [
-    *(Case(samples, block) for samples in (65_000, 20_000, 5_000) for block in (16, 64, 1)),
-    *(Case(samples, block, fast=0.5) for samples in (65_000, 5_000) for block in (16, 1)),
-    *(Case(samples, 16, hot_share=0.0) for samples in (65_000, 5_000)),
+    *(HotBlockCase(samples, block) for samples in (65_000, 20_000, 5_000) for block in (16, 64, 1)),
+    *(HotBlockCase(samples, block, fast=0.5) for samples in (65_000, 5_000) for block in (16, 1)),
+    *(HotBlockCase(samples, 16, hot_share=0.0) for samples in (65_000, 5_000)),
 ]
 
 
-def run(case: Case) -> Result:
+def run(case: HotBlockCase) -> HotBlockResult:
     """Settle, change the hot set, follow."""
     fast = int(HOT * case.fast)
     # Headroom by default: 4 MiB, which is more than 2 % of this machine.
@@ -71,7 +71,7 @@ def run(case: Case) -> Result:
     best = float(np.sort(program.weights)[-fast:].sum() / program.weights.sum())
     before = program.fast_share / best
     ticks = [program.tick() for _ in range(FOLLOW_TICKS)]
-    return Result(
+    return HotBlockResult(
         case,
         still,
         round(before, 3),

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import numpy as np
 
-from hmd.heat.layout import CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES
-from hmd.heat.table import HeatTable
-from hmd.machine.process import identify
-from hmd.observe.places import sample_nodes
-from hmd.sample.batch import Kind
-from hmd.sample.ring import HEADER_BYTES, Columns, Ring, SampleType
+from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES
+from hmd.heat.heat_table import HeatTable
+from hmd.machine.process_id import identify
+from hmd.observe.residency_counts import sample_nodes
+from hmd.sample.access_batch import Kind
+from hmd.sample.perf_ring import HEADER_BYTES, RecordColumns, Ring, SampleType
+from hmd.sample.pid_attribution import TrackedPids
 from hmd.sample.ring_sampler import RingSampler
-from hmd.sample.tracked import TrackedPids
 
 OUTPUT = Path(__file__).resolve().parent.parent / "build" / "ring.json"
 TYPE = (
@@ -62,7 +62,7 @@ def main() -> None:
 
     us = identify(os.getpid())
     assert us is not None
-    columns = Columns(SAMPLES)
+    columns = RecordColumns(SAMPLES)
     sampler = RingSampler(
         "bench", "", [ring], Switch(), TrackedPids(), period=41, ladder=(41,), read_rows=SAMPLES
     )

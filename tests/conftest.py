@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.machine.process import ProcessId, identify, read_stat
+from hmd.machine.process_id import ProcessId, identify, read_stat
 
 PROGRAM = """
 import mmap, sys, threading, ctypes, os

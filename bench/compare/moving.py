@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 from hmd.emulate.assets import compile_static
-from hmd.emulate.compare.stage import FIRST_TOUCH, Stage, stage
-from hmd.emulate.demo.placement import PROGRAM_CPU
+from hmd.emulate.compare.stage import FIRST_TOUCH, Testbed, stage
+from hmd.emulate.demo.variants import PROGRAM_CPU
 from hmd.emulate.suite.inputs import Command
 from hmd.errors import HmdError
 
@@ -49,7 +49,7 @@ def _command(rounds: int) -> Command:
     return Command((str(compile_static(PROGRAM)), str(rounds)), env={}, expect="moved")
 
 
-def _instructions(ready: Stage, command: Command) -> int:
+def _instructions(ready: Testbed, command: Command) -> int:
     """Return how many instructions the program's CPU runs for a command."""
     with ready.modelled():
         before = ready.machine.shared.counters(PROGRAM_CPU).instructions

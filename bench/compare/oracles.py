@@ -11,10 +11,10 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from hmd.emulate.compare.case import Case
+from hmd.emulate.compare.case import ComparisonCase
 from hmd.emulate.compare.stage import PRESET
 from hmd.emulate.compare.systems import FIRST
-from hmd.emulate.compare.trial import Trial
+from hmd.emulate.compare.trial import ComparisonTrial
 from hmd.emulate.preset import load
 from hmd.emulate.suite.truth import program_digest, recorded
 from hmd.simulate import baselines as of_recording
@@ -24,14 +24,17 @@ ORACLE = "oracle"
 
 
 def oracle_seconds(
-    trials: Mapping[Case, Trial], suite: Path, folder: Path, say: Callable[[str], None]
-) -> dict[Case, float]:
+    trials: Mapping[ComparisonCase, ComparisonTrial],
+    suite: Path,
+    folder: Path,
+    say: Callable[[str], None],
+) -> dict[ComparisonCase, float]:
     """Return the oracle's runtime for each program and ratio that first touch was run with."""
     found = {}
     for case, trial in sorted(trials.items(), key=lambda item: item[0]):
         if case.system == FIRST.name:
             pages = trial.fast_bytes // PAGE_BYTES
-            oracle = Case(case.program, case.ratio, ORACLE)
+            oracle = ComparisonCase(case.program, case.ratio, ORACLE)
             found[oracle] = _seconds(case.program, pages, suite, folder, say)
     return found
 

@@ -31,8 +31,8 @@ from policies_picture import draw
 from policies_table import tables
 from simulations import Simulation, simulations
 
-from hmd.emulate.compare.campaign import Outcomes, run_cases
-from hmd.emulate.compare.case import RATIOS, Case
+from hmd.emulate.compare.campaign import CampaignResults, run_cases
+from hmd.emulate.compare.case import RATIOS, ComparisonCase
 from hmd.emulate.compare.figures import (
     GUEST,
     MODELLED,
@@ -77,7 +77,7 @@ def main() -> int:
 
     committed = json.loads(COMMITTED.read_text()) if COMMITTED.exists() else None
     try:
-        cases = [Case.parse(text) for text in asked]
+        cases = [ComparisonCase.parse(text) for text in asked]
         cases = cases or [case for program in PROGRAMS for case in cases_of(program)]
         known = [] if asked or args.fresh or not committed else results(committed["cases"])
         outcomes = run_cases(
@@ -114,7 +114,9 @@ def main() -> int:
 
 
 def summary(
-    outcomes: Outcomes, oracle: Mapping[Case, float], simulated: Mapping[Case, Simulation]
+    outcomes: CampaignResults,
+    oracle: Mapping[ComparisonCase, float],
+    simulated: Mapping[ComparisonCase, Simulation],
 ) -> dict[str, Any]:
     """Return the whole document."""
     trials = outcomes.trials
@@ -164,7 +166,7 @@ def summary(
     }
 
 
-def _oracle_row(case: Case, took: float) -> dict[str, Any]:
+def _oracle_row(case: ComparisonCase, took: float) -> dict[str, Any]:
     """Return the oracle as a case: it has no guest, and moves nothing."""
     return {
         "program": case.program,

@@ -22,7 +22,7 @@ from typing import Any
 from policies import FOLDER, PROGRAMS, ROOT, SUITE
 from simulations import DELAY_S, made
 
-from hmd.emulate.compare.case import RATIOS, Case
+from hmd.emulate.compare.case import RATIOS, ComparisonCase
 from hmd.emulate.compare.daemon import PACE
 from hmd.emulate.compare.figures import geomean
 from hmd.emulate.compare.footprint import footprint_bytes
@@ -33,22 +33,22 @@ from hmd.emulate.suite.inputs import prepare
 from hmd.emulate.suite.program import load_program
 from hmd.emulate.suite.truth import program_digest, recorded
 from hmd.errors import ConfigError, HmdError
-from hmd.heat.settings import HeatSettings
-from hmd.simulate.pmu import Sampling
+from hmd.heat.heat_settings import HeatSettings
+from hmd.simulate.simulated_pmu import PmuSettings
 from hmd.simulate.simulation import SimulationSettings, simulate
 
 OUTPUT = ROOT / "build" / "settings.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class PolicySetting:
     """A policy and what of its settings is not its default."""
 
     policy: str
     values: tuple[tuple[str, float], ...] = ()
 
     @classmethod
-    def parse(cls, text: str) -> Setting:
+    def parse(cls, text: str) -> PolicySetting:
         """Return the setting of a text; raises ConfigError where it is none."""
         policy, _, rest = text.partition(":")
         try:
@@ -60,11 +60,11 @@ class Setting:
         return cls(policy, values)
 
 
-FIRST_TOUCH = Setting("none")
+FIRST_TOUCH = PolicySetting("none")
 
 
 def simulated(
-    program: str, settings: Sequence[Setting], how: SimulationSettings
+    program: str, settings: Sequence[PolicySetting], how: SimulationSettings
 ) -> dict[str, list[tuple[float, int]]]:
     """Return a program's seconds and MiB moved by setting and ratio."""
     stream = recorded(program, SUITE, _say).stream
@@ -72,7 +72,7 @@ def simulated(
     footprint = footprint_bytes(program, program_digest(program), prepared, FOLDER)
     found: dict[str, list[tuple[float, int]]] = {}
     for ratio in RATIOS:
-        fast_bytes = Case(program, ratio, "").fast_bytes(footprint) or 0
+        fast_bytes = ComparisonCase(program, ratio, "").fast_bytes(footprint) or 0
         for setting in settings:
             took = _run(stream, fast_bytes // PAGE_BYTES, setting, how)
             found.setdefault(repr(setting), []).append(took)
@@ -80,7 +80,7 @@ def simulated(
 
 
 def _run(
-    stream: MissStream, pages: int, setting: Setting, how: SimulationSettings
+    stream: MissStream, pages: int, setting: PolicySetting, how: SimulationSettings
 ) -> tuple[float, int]:
     policy = made(setting.policy, dict(setting.values))
     found = simulate(stream, load(PRESET), pages, policy, how)
@@ -107,12 +107,12 @@ def main() -> int:
         tick_s=args.tick / 1000,
         delay_s=args.delay / 1000,
         found_s=0.005,
-        sampling=Sampling(args.period),
+        sampling=PmuSettings(args.period),
         heat=HeatSettings(window_pages_per_sample=args.window),
     )
     programs = args.programs.split(",")
     try:
-        settings = [Setting.parse(text) for text in args.settings]
+        settings = [PolicySetting.parse(text) for text in args.settings]
         with ProcessPoolExecutor(2) as pool:
             one = partial(simulated, settings=[FIRST_TOUCH, *settings], how=how)
             runs = pool.map(one, programs)
@@ -130,7 +130,7 @@ def main() -> int:
 
 
 def _row(
-    found: Mapping[str, Mapping[str, Sequence[tuple[float, int]]]], setting: Setting
+    found: Mapping[str, Mapping[str, Sequence[tuple[float, int]]]], setting: PolicySetting
 ) -> dict[str, Any]:
     programs: dict[str, list[dict[str, Any]]] = {}
     times = []

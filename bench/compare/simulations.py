@@ -23,15 +23,15 @@ from oracles import PAGE_BYTES
 import hmd
 from hmd.decide import registry
 from hmd.decide.plan import Policy
-from hmd.emulate.compare.case import Case
+from hmd.emulate.compare.case import ComparisonCase
 from hmd.emulate.compare.daemon import HEADROOM_BYTES, PACE
 from hmd.emulate.compare.stage import PRESET
 from hmd.emulate.compare.systems import FIRST, system_named
-from hmd.emulate.compare.trial import Trial
+from hmd.emulate.compare.trial import ComparisonTrial
 from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import load
 from hmd.emulate.suite.truth import program_digest, recorded
-from hmd.simulate.pmu import Sampling
+from hmd.simulate.simulated_pmu import PmuSettings
 from hmd.simulate.simulation import SimulationSettings, simulate
 
 POLICIES = ("benefit", "histogram")
@@ -53,13 +53,16 @@ class Simulation:
 
 
 def simulations(
-    trials: Mapping[Case, Trial], suite: Path, folder: Path, say: Callable[[str], None]
-) -> dict[Case, Simulation]:
+    trials: Mapping[ComparisonCase, ComparisonTrial],
+    suite: Path,
+    folder: Path,
+    say: Callable[[str], None],
+) -> dict[ComparisonCase, Simulation]:
     """Return what the simulator gives for hmd's cases, with what the guest's kernel adds."""
     found = {}
     for case, trial in sorted(trials.items(), key=lambda item: item[0]):
         policy = system_named(case.system).policy
-        touch = trials.get(Case(case.program, case.ratio, FIRST.name))
+        touch = trials.get(ComparisonCase(case.program, case.ratio, FIRST.name))
         if policy in POLICIES and touch is not None:
             bare = _kept("none", case, touch, suite, folder, say)
             kernel_s = touch.modelled_seconds - bare.seconds
@@ -78,7 +81,12 @@ def made(policy: str, values: Mapping[str, Any] | None = None) -> Policy:
 
 
 def _kept(
-    policy: str, case: Case, trial: Trial, suite: Path, folder: Path, say: Callable[[str], None]
+    policy: str,
+    case: ComparisonCase,
+    trial: ComparisonTrial,
+    suite: Path,
+    folder: Path,
+    say: Callable[[str], None],
 ) -> Simulation:
     slower = trial.guest_seconds / trial.modelled_seconds
     tick_s = round(PACE.tick_s / slower, 4)
@@ -103,7 +111,7 @@ def _simulated(policy: str, stream: MissStream, pages: int, tick_s: float, found
         tick_s=tick_s,
         delay_s=DELAY_S,
         found_s=found_s,
-        sampling=Sampling(PACE.period),
+        sampling=PmuSettings(PACE.period),
     )
     return simulate(stream, load(PRESET), pages, made(policy), settings).runtime_s
 

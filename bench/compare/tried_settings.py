@@ -16,14 +16,14 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from hmd.emulate.agent import GuestError
-from hmd.emulate.compare.case import Case
+from hmd.emulate.compare.case import ComparisonCase
 from hmd.emulate.compare.daemon import Pace, running_daemon
-from hmd.emulate.compare.damon import Watch, running_damon
+from hmd.emulate.compare.damon import DamonSettings, running_damon
 from hmd.emulate.compare.footprint import footprint_bytes
-from hmd.emulate.compare.stage import FIRST_TOUCH, Stage, stage
+from hmd.emulate.compare.stage import FIRST_TOUCH, Testbed, stage
 from hmd.emulate.compare.systems import HMD_DEFAULT, KERNEL_DEFAULTS, system_named
 from hmd.emulate.compare.trial import run_trial
+from hmd.emulate.guest_agent import GuestError
 from hmd.emulate.suite.inputs import Command, prepare
 from hmd.emulate.suite.program import load_program
 from hmd.emulate.suite.truth import program_digest
@@ -54,17 +54,17 @@ KERNEL: tuple[Mapping[str, int], ...] = (
 )
 """Settings of /sys/kernel/debug/sched/numa_balancing beside memory tiering and demotion."""
 
-DAMON: tuple[Watch, ...] = (
-    Watch(("50ms", "1s", "10s"), ("10", "1000"), "5s"),
-    Watch(("20ms", "400ms", "4s"), ("10", "400"), "2s"),
-    Watch(("20ms", "400ms", "4s"), ("10", "1000"), "5s"),
-    Watch(("20ms", "400ms", "4s"), ("10", "1000"), "2s"),
-    Watch(("20ms", "200ms", "2s"), ("10", "1000"), "2s"),
-    Watch(("20ms", "200ms", "2s"), ("10", "1000"), "1s"),
-    Watch(("20ms", "200ms", "2s"), ("10", "1000"), "500ms"),
-    Watch(("20ms", "200ms", "2s"), ("100", "2000"), "1s"),
-    Watch(("10ms", "100ms", "1s"), ("10", "1000"), "1s"),
-    Watch(("5ms", "100ms", "1s"), ("10", "1000"), "2s"),
+DAMON: tuple[DamonSettings, ...] = (
+    DamonSettings(("50ms", "1s", "10s"), ("10", "1000"), "5s"),
+    DamonSettings(("20ms", "400ms", "4s"), ("10", "400"), "2s"),
+    DamonSettings(("20ms", "400ms", "4s"), ("10", "1000"), "5s"),
+    DamonSettings(("20ms", "400ms", "4s"), ("10", "1000"), "2s"),
+    DamonSettings(("20ms", "200ms", "2s"), ("10", "1000"), "2s"),
+    DamonSettings(("20ms", "200ms", "2s"), ("10", "1000"), "1s"),
+    DamonSettings(("20ms", "200ms", "2s"), ("10", "1000"), "500ms"),
+    DamonSettings(("20ms", "200ms", "2s"), ("100", "2000"), "1s"),
+    DamonSettings(("10ms", "100ms", "1s"), ("10", "1000"), "1s"),
+    DamonSettings(("5ms", "100ms", "1s"), ("10", "1000"), "2s"),
 )
 
 HMD: tuple[Pace, ...] = (Pace(0.25, 41), Pace(0.25, 83))
@@ -91,7 +91,7 @@ def measure(system: str, programs: list[str], ratio: str) -> None:
     """Boot, and run all."""
     commands = {name: prepare(load_program(name), BUILD / "suite/inputs") for name in programs}
     fast = {
-        name: Case(name, ratio, system).fast_bytes(
+        name: ComparisonCase(name, ratio, system).fast_bytes(
             footprint_bytes(name, program_digest(name), lambda c=command: c, BUILD / "compare")
         )
         for name, command in commands.items()
@@ -115,16 +115,16 @@ def measure(system: str, programs: list[str], ratio: str) -> None:
                 _try(ready, commands, fast, told or "all at defaults")
 
 
-def _booted(commands: Mapping[str, Command]) -> AbstractContextManager[Stage]:
+def _booted(commands: Mapping[str, Command]) -> AbstractContextManager[Testbed]:
     return stage(list(commands.values()), BUILD / "compare/share")
 
 
 def _try(
-    ready: Stage,
+    ready: Testbed,
     commands: Mapping[str, Command],
     fast: Mapping[str, int | None],
     setting: str,
-    watch: Watch | None = None,
+    watch: DamonSettings | None = None,
 ) -> None:
     for name, command in commands.items():
         beside = running_damon(ready, watch) if watch else None
@@ -144,7 +144,7 @@ def _try(
         )
 
 
-def _told(watch: Watch) -> str:
+def _told(watch: DamonSettings) -> str:
     return (
         f"intervals {' '.join(watch.intervals)}, regions {'-'.join(watch.regions)}, "
         f"cold after {watch.cold_age}"

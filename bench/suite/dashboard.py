@@ -19,24 +19,24 @@ from pathlib import Path
 import numpy as np
 from dashboard_picture import draw
 
-from hmd.daemon.guard import Guard
+from hmd.daemon.stage_guard import Guard
 from hmd.decide.histogram import Histogram
 from hmd.decide.plan import MachineView, Plan
 from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.monitoring.prometheus import Prometheus
 from hmd.emulate.preset import load
-from hmd.heat.residency import Sweep
-from hmd.heat.table import HeatTable
-from hmd.machine.process import ProcessId
-from hmd.migrate import STUCK, Mover, Outcome
+from hmd.heat.heat_table import HeatTable
+from hmd.heat.residency_sweep import ResidencySweep
+from hmd.machine.process_id import ProcessId
+from hmd.migrate import STUCK, MoveOutcome, Mover
 from hmd.observe.metrics import MetricsServer
-from hmd.observe.observer import Observer, Places, Setting
-from hmd.observe.places import heat_pages, resident_pages, sample_nodes
-from hmd.observe.tick import Stage, Tick
-from hmd.sample.batch import AccessBatch
+from hmd.observe.observer import ObservedConfig, Observer, Places
+from hmd.observe.residency_counts import heat_pages, resident_pages, sample_nodes
+from hmd.observe.tick_record import Stage, TickRecord
+from hmd.sample.access_batch import AccessBatch
 from hmd.sample.sampler import SamplerStats
-from hmd.simulate.machine import PROGRAM, SimulatedMachine
-from hmd.simulate.pmu import Sampling, SimulatedPmu
+from hmd.simulate.simulated_machine import PROGRAM, SimulatedMachine
+from hmd.simulate.simulated_pmu import PmuSettings, SimulatedPmu
 from hmd.simulate.simulation import SimulationSettings
 
 PICTURE = Path(__file__).resolve().parents[2] / "docs/dashboard.png"
@@ -52,7 +52,7 @@ class SampledProgram:
     name, detail = "simulated", "misses"
     pair_period, outside_cpu_s = None, 0.0
 
-    def __init__(self, machine: SimulatedMachine, sampling: Sampling) -> None:
+    def __init__(self, machine: SimulatedMachine, sampling: PmuSettings) -> None:
         self._pmu = SimulatedPmu(machine, sampling)
         self.period, self.ladder = sampling.period, (sampling.period,)
         self.stats = SamplerStats()
@@ -75,7 +75,7 @@ class SampledProgram:
         """Free nothing."""
 
 
-class Daemon:
+class SimulatedDaemon:
     """The stages of the tick over a simulated machine, and an observer that tells of them."""
 
     def __init__(self, machine: SimulatedMachine, name: str) -> None:
@@ -84,7 +84,7 @@ class Daemon:
         self.sampler = SampledProgram(machine, self.settings.sampling)
         self.heat = HeatTable(self.settings.heat, machine.topology.latency_ns)
         self.heat.track([PROGRAM])
-        self.sweep = Sweep(spaces=machine, clock=lambda: 0.0)
+        self.sweep = ResidencySweep(spaces=machine, clock=lambda: 0.0)
         self.policy = Histogram()
         self.mover = Mover(
             self.settings.mover,
@@ -93,7 +93,7 @@ class Daemon:
             stat=machine.stat,
             page_filter=lambda _, addresses: np.ones(len(addresses), np.bool_),
         )
-        setting = Setting("dashboard", False, TICK_S, 0.01, self.policy.name, (name,))
+        setting = ObservedConfig("dashboard", False, TICK_S, 0.01, self.policy.name, (name,))
         self.observer = Observer(setting, machine.topology, self.sampler)
         self.guard = Guard(logging.getLogger("dashboard"))
         self.due_s = 0.0
@@ -112,7 +112,7 @@ class Daemon:
         outcome = guard.run(Stage.MIGRATE, lambda: self._migrate(plan), None)
         machine.rest()
         processes: tuple[ProcessId, ...] = (PROGRAM,)
-        tick = Tick(
+        tick = TickRecord(
             self.due_s, processes, (self.name,), batch, node, plan, outcome, 0, dict(guard.seconds)
         )
         guard.run(Stage.OBSERVE, lambda: self.observer.observe(tick, self._places()), None)
@@ -129,7 +129,7 @@ class Daemon:
         view = MachineView(machine.topology, machine.memory(), now_s, self.settings.tick_s, budget)
         return self.policy.plan(self.heat, view)
 
-    def _migrate(self, plan: Plan) -> Outcome | None:
+    def _migrate(self, plan: Plan) -> MoveOutcome | None:
         if not len(plan) or self.machine.done:
             return None
         outcome = self.mover.apply(plan, self.due_s)
@@ -154,7 +154,7 @@ def main(trace: Path, seconds: float) -> None:
         SimulatedMachine(stream, preset, fast_pages) as machine,
         tempfile.TemporaryDirectory() as folder,
     ):
-        daemon = Daemon(machine, name)
+        daemon = SimulatedDaemon(machine, name)
         server = MetricsServer(ADDRESS, lambda: daemon.observer.latest)
         with Prometheus(Path(folder), {"hmd": ADDRESS}) as prometheus:
             begun_s = time.time()
@@ -166,7 +166,7 @@ def main(trace: Path, seconds: float) -> None:
         print(f"{name}: {ticks} ticks to {state}, {machine.program_s:.3f} s of it; {PICTURE}")
 
 
-def run(daemon: Daemon, end_s: float) -> int:
+def run(daemon: SimulatedDaemon, end_s: float) -> int:
     """Tick on the clock until a time or the program's end; returns the number of ticks."""
     ticks, due_s = 0, time.time()
     while not daemon.machine.done and due_s < end_s:

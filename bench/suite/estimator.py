@@ -29,8 +29,8 @@ from large_trace import SIZES, cold_start_s, measure
 
 from hmd.emulate.preset import Preset, load
 from hmd.emulate.suite.evaluate import (
-    Case,
     Errors,
+    EstimatorCase,
     case_of,
     ends_of,
     heat_of,
@@ -40,12 +40,18 @@ from hmd.emulate.suite.evaluate import (
 )
 from hmd.emulate.suite.layouts import mixed_layouts
 from hmd.emulate.suite.program import program_names
-from hmd.emulate.suite.sampled import Sampling
-from hmd.emulate.suite.truth import RECORDED_ON, Recorded, recorded, require_same_cache, runtimes
+from hmd.emulate.suite.sampled import TraceSampling
+from hmd.emulate.suite.truth import (
+    RECORDED_ON,
+    RecordedStream,
+    recorded,
+    require_same_cache,
+    runtimes,
+)
 from hmd.emulate.suite.verify import Verified, verified
 from hmd.errors import HmdError
-from hmd.estimate.model import Coefficients, Terms, build_model
-from hmd.estimate.sweep import sweep
+from hmd.estimate.capacity_sweep import sweep
+from hmd.estimate.runtime_model import Coefficients, Terms, build_model
 
 ROOT = Path(__file__).resolve().parents[2]
 OUTPUT = ROOT / "build" / "estimator.json"
@@ -138,7 +144,7 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def judge(program: Recorded, preset: Preset, say: Any) -> Judged:
+def judge(program: RecordedStream, preset: Preset, say: Any) -> Judged:
     """Judge a program on a preset."""
     require_same_cache(preset)
     stream = program.stream
@@ -146,16 +152,16 @@ def judge(program: Recorded, preset: Preset, say: Any) -> Judged:
     layouts = mixed_layouts(stream.page_address[: stream.user_pages], heat_of(stream, ends, preset))
     truth = runtimes(program, preset, layouts, FOLDER, say)
 
-    def case(sampling: Sampling) -> Case:
+    def case(sampling: TraceSampling) -> EstimatorCase:
         traces = traces_of(stream, ends, preset, sampling)
         return case_of(stream, preset, traces, layouts, truth)
 
-    usual = case(Sampling())
+    usual = case(TraceSampling())
     say(f"{program.name} on {preset.name}: estimating {len(layouts)} layouts")
     estimate_s, sweep_s = timed(usual)
-    others = {f"period {p}": Sampling(p, second_period(p)) for p in PERIODS if p != 199}
-    others |= {f"seed {seed}": Sampling(seed=seed) for seed in SEEDS}
-    others[f"loss {LOSS:.0%}"] = Sampling(loss=LOSS)
+    others = {f"period {p}": TraceSampling(p, second_period(p)) for p in PERIODS if p != 199}
+    others |= {f"seed {seed}": TraceSampling(seed=seed) for seed in SEEDS}
+    others[f"loss {LOSS:.0%}"] = TraceSampling(loss=LOSS)
     return Judged(
         program.name,
         preset.name,
@@ -179,7 +185,7 @@ def second_period(period: int) -> int:
     return int(period * 1.06) | 1
 
 
-def timed(case: Case) -> tuple[float, float]:
+def timed(case: EstimatorCase) -> tuple[float, float]:
     """Return what an estimate costs once a model is built, and one step of a sweep of 100."""
     model = build_model(case.runs)
     layouts = list(case.layouts.values())

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from hmd.estimate import build_model, layout, side_by_side
-from hmd.sample.batch import Kind
-from hmd.trace.large import TraceFile
+from hmd.sample.access_batch import Kind
+from hmd.trace.streaming import TraceFile
 from hmd.trace.trace import Ending, TracedProcess
-from hmd.trace.writer import TraceWriter
+from hmd.trace.trace_writer import TraceWriter
 
 SIZES = (10**6, 10**7, 10**8)
 PAGES = 1 << 18
@@ -109,7 +109,7 @@ def cold_start_s() -> float:
     """Return what a process takes to load the kernels from numba's cache, numba itself included."""
     code = (
         "import time; began = time.perf_counter(); "
-        "import hmd.estimate.mass, hmd.estimate.pricing, hmd.estimate.core_model; "
+        "import hmd.estimate.slow_accesses, hmd.estimate.window_cost, hmd.estimate.core_model; "
         "print(time.perf_counter() - began)"
     )
     command = [sys.executable, "-c", code]

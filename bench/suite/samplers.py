@@ -17,9 +17,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from hmd.emulate.boot import Machine
-from hmd.emulate.flags import with_nodes
 from hmd.emulate.kernel_cache import guest_environment
 from hmd.emulate.preset import load
+from hmd.emulate.preset_overrides import with_nodes
 from hmd.emulate.suite.samplers import Found, compare
 
 CHECKOUT = Path(__file__).resolve().parents[2]

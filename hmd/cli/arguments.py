@@ -21,7 +21,7 @@ def address_range(text: str) -> tuple[int, int]:
 
 def size(text: str) -> int:
     """Parse a size with its unit."""
-    from hmd.config.units import parse_size
+    from hmd.config.quantities import parse_size
 
     try:
         return parse_size(text)
@@ -31,7 +31,7 @@ def size(text: str) -> int:
 
 def rate(text: str) -> int:
     """Parse a rate with its unit; 0 would never end."""
-    from hmd.config.units import parse_rate
+    from hmd.config.quantities import parse_rate
 
     try:
         if value := parse_rate(text):
@@ -43,7 +43,7 @@ def rate(text: str) -> int:
 
 def duration(text: str) -> float:
     """Parse a time with its unit, in seconds."""
-    from hmd.config.units import parse_duration
+    from hmd.config.quantities import parse_duration
 
     try:
         return parse_duration(text)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hmd.cli.output import console, format_bytes, format_count, print_table
 
 if TYPE_CHECKING:
-    from hmd.emulate.calibrate import Calibration
+    from hmd.emulate.calibration import Calibration
     from hmd.emulate.preset import NodePreset, Preset
 
 
@@ -41,7 +41,7 @@ def _node_row(node: NodePreset) -> tuple[object, ...]:
 
 
 def print_counters(document: dict[str, Any]) -> None:
-    """Print the counters of :func:`hmd.emulate.report.counters_document`."""
+    """Print the counters of :func:`hmd.emulate.machine_report.counters_document`."""
     columns = (
         "node",
         "load misses",

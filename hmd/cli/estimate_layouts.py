@@ -10,7 +10,7 @@ from hmd.cli.arguments import address_range, share, size
 
 if TYPE_CHECKING:
     from hmd.estimate.layout import Layout
-    from hmd.estimate.pages import PageIndex
+    from hmd.estimate.page_index import PageIndex
 
 
 def add_layouts(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +59,7 @@ def by_heat(args: argparse.Namespace) -> bool:
 def asked_layout(args: argparse.Namespace, pages: PageIndex) -> tuple[str, Layout] | None:
     """Return the layout that was asked for and its name; None where none was."""
     from hmd.estimate import layout
-    from hmd.machine.process import PAGE_BYTES
+    from hmd.machine.process_id import PAGE_BYTES
 
     def heat(part: float, *, hot_first: bool) -> Layout:
         return layout.by_heat(pages, round(part * len(pages)), hot_first=hot_first)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from hmd.estimate import Estimate, Layout, Model, PageIndex, Sweep
-    from hmd.trace.large import TraceFile
+    from hmd.estimate import CapacitySweep, Estimate, Layout, PageIndex, RuntimeModel
+    from hmd.trace.streaming import TraceFile
     from hmd.trace.trace import Trace
 
 ISC22_WINDOW_MS = 50.0
@@ -38,7 +38,7 @@ class Subject:
     fast_ns: npt.NDArray[np.float64]
     accesses: npt.NDArray[np.float64]
     estimate: Callable[[Layout], Estimate]
-    model: Model | None
+    model: RuntimeModel | None
     notes: list[str] = field(default_factory=list)
 
     def access_share(self, layout: Layout) -> float:
@@ -49,18 +49,20 @@ class Subject:
         """Return a runtime as a multiple of the fast run's."""
         return runtime_ns / max(self.fast.runtime_ns, 1)
 
-    def swept(self, steps: int) -> Sweep:
+    def swept(self, steps: int) -> CapacitySweep:
         """Return the runtime by capacity, the hottest pages first."""
         import numpy as np
 
-        from hmd.estimate import Sweep, find_knee, layout, sweep
+        from hmd.estimate import CapacitySweep, find_knee, layout, sweep
 
         if self.model is not None:
             return sweep(self.model, layout.heat_order(self.pages), steps)
         fast_pages = np.arange(steps + 1) * len(self.pages) // steps
         found = [self.estimate(layout.by_heat(self.pages, n)) for n in fast_pages.tolist()]
         runtime_ns = np.array([each.runtime_ns for each in found])
-        return Sweep(fast_pages, runtime_ns, find_knee(fast_pages.astype(float), runtime_ns))
+        return CapacitySweep(
+            fast_pages, runtime_ns, find_knee(fast_pages.astype(float), runtime_ns)
+        )
 
 
 def read_subject(args: argparse.Namespace) -> Subject:
@@ -69,7 +71,7 @@ def read_subject(args: argparse.Namespace) -> Subject:
     Raises HmdError where they cannot be read or do not go together.
     """
     from hmd.estimate import check
-    from hmd.trace.large import TraceFile
+    from hmd.trace.streaming import TraceFile
 
     slow, fast = TraceFile(args.slow), TraceFile(args.fast)
     notes = check(slow.outline, fast.outline, (str(args.slow), str(args.fast)))
@@ -82,13 +84,15 @@ def read_subject(args: argparse.Namespace) -> Subject:
 def _ours(args: argparse.Namespace, slow: TraceFile, fast: TraceFile, notes: list[str]) -> Subject:
     import numpy as np
 
-    from hmd.estimate import CutBy, Rows, Terms, build_model, side_by_side
-    from hmd.estimate.runs import WINDOWS
+    from hmd.estimate import CutBy, SampleSelection, Terms, build_model, side_by_side
+    from hmd.estimate.aligned_runs import WINDOWS
 
     cut_by = None if args.cut_by is None else CutBy(args.cut_by)
     runs = side_by_side(slow, fast, windows=args.windows or WINDOWS, cut_by=cut_by)
     heat = by_heat(args)
-    model = build_model(runs, terms=Terms(rows=Rows.FAST if heat else Rows.BOTH))
+    model = build_model(
+        runs, terms=Terms(rows=SampleSelection.FAST if heat else SampleSelection.BOTH)
+    )
     if not runs.same_addresses:
         notes.append(
             "the two runs have different addresses, so that the slow run's samples alone are "

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hmd.cli.output import console, format_bytes, format_seconds, format_share, print_table
-from hmd.machine.process import PAGE_BYTES
+from hmd.machine.process_id import PAGE_BYTES
 
 if TYPE_CHECKING:
     from hmd.cli.estimate_model import Subject
-    from hmd.estimate import Phase, PricedSchedule, Region, Sweep
+    from hmd.estimate import CapacitySweep, Phase, PricedSchedule, Region
 
 NEAR = 0.05
 """How near to all fast is near enough, in the answer to how much memory a program needs."""
@@ -21,7 +21,7 @@ FEWEST = 0.001
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class EstimateRow:
     """One layout's prediction; bounds are None where the model gives none."""
 
     layout: str
@@ -52,11 +52,11 @@ class Row:
 class Answer:
     """All that was asked; what was not is None."""
 
-    rows: Sequence[Row]
+    rows: Sequence[EstimateRow]
     described: str
     phases: Sequence[Phase] | None = None
     regions: Sequence[Region] | None = None
-    curve: Sweep | None = None
+    curve: CapacitySweep | None = None
     schedule: PricedSchedule | None = None
 
 
@@ -108,7 +108,7 @@ def as_json(model: str, subject: Subject, answer: Answer) -> dict[str, Any]:
     return document
 
 
-def _curve_json(subject: Subject, curve: Sweep) -> dict[str, Any]:
+def _curve_json(subject: Subject, curve: CapacitySweep) -> dict[str, Any]:
     steps = [
         {
             "fast_bytes": int(capacity),
@@ -187,7 +187,7 @@ def _show_regions(subject: Subject, described: str, regions: Sequence[Region]) -
         )
 
 
-def _show_curve(subject: Subject, curve: Sweep) -> None:
+def _show_curve(subject: Subject, curve: CapacitySweep) -> None:
     columns = ["fast memory", "of sampled", "runtime", "over all fast", ""]
     pages = max(len(subject.pages), 1)
     rows = [
@@ -206,7 +206,7 @@ def _show_curve(subject: Subject, curve: Sweep) -> None:
     console().print("\n".join(_need(subject, curve)))
 
 
-def _need(subject: Subject, curve: Sweep) -> list[str]:
+def _need(subject: Subject, curve: CapacitySweep) -> list[str]:
     """Return the answer to how much fast memory the program needs."""
     near = curve.within(NEAR)
     if near == 0:

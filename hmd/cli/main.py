@@ -1,8 +1,9 @@
 """The ``hmd`` command: finds the families, parses, runs one, and turns errors into exit codes.
 
-A family is a module of this package with ``add_parser(subparsers)``; it registers its subparser
-and sets ``func``, a function of the parsed arguments that returns an ``Exit`` code. Families
-import what is heavy inside ``func``, so that ``hmd --help`` costs argparse and nothing more.
+The family of ``hmd NAME`` is ``NAME_command.py`` of this package, with ``add_parser(subparsers)``;
+it registers its subparser and sets ``func``, a function of the parsed arguments that returns an
+``Exit`` code. Families import what is heavy inside ``func``, so that ``hmd --help`` costs argparse
+and nothing more.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, NoReturn, TypeAlias
 
 from hmd import __version__
@@ -108,8 +108,7 @@ def build_parser() -> TopParser:
     parser.families = parser.add_subparsers(metavar="COMMAND", parser_class=CommandParser)
     for _, names in GROUPS:
         for name in names:
-            if find_spec(f"hmd.cli.{name}"):
-                import_module(f"hmd.cli.{name}").add_parser(parser.families)
+            import_module(f"hmd.cli.{name}_command").add_parser(parser.families)
     return parser
 
 

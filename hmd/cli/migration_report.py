@@ -7,12 +7,12 @@ from typing import Any
 
 from hmd.cli.output import format_bytes, format_count, print_table
 from hmd.errors import HmdError
-from hmd.migrate import Status
+from hmd.migrate import MoveStatus
 from hmd.migrate.outcome import PAGE_BYTES
-from hmd.migrate.tally import Tally
+from hmd.migrate.totals import MoveTotals
 
 
-def failure(tally: Tally, args: argparse.Namespace) -> HmdError | None:
+def failure(tally: MoveTotals, args: argparse.Namespace) -> HmdError | None:
     """Return why nothing could be moved, where something should have been."""
     if tally.moved_pages or not tally.failures:
         return None
@@ -20,23 +20,23 @@ def failure(tally: Tally, args: argparse.Namespace) -> HmdError | None:
     return HmdError(f"nothing was moved to node {args.to}: {_advice(reason, args)}")
 
 
-def _advice(reason: Status, args: argparse.Namespace) -> str:
+def _advice(reason: MoveStatus, args: argparse.Namespace) -> str:
     node, pid = args.to, args.pid
     return {
-        Status.NO_MEMORY: "it is full; free memory there ('hmd topology' shows it)"
+        MoveStatus.NO_MEMORY: "it is full; free memory there ('hmd topology' shows it)"
         " or move less with --limit",
-        Status.CPUSET: f"the cpuset of process {pid} keeps it off this node; "
+        MoveStatus.CPUSET: f"the cpuset of process {pid} keeps it off this node; "
         f"add {node} to cpuset.mems of its cgroup",
-        Status.OFFLINE: "it has no memory now; bring it online or choose another",
-        Status.SHARED: "other processes map these pages too; --shared moves them",
-        Status.BUSY: "the pages are in use by a device or the kernel; try again later",
-        Status.UNMOVABLE: "these pages cannot be moved (the zero page, devices)",
-        Status.NOT_PRESENT: "the process gave its pages back meanwhile; try again",
-        Status.GONE: f"process {pid} has exited",
+        MoveStatus.OFFLINE: "it has no memory now; bring it online or choose another",
+        MoveStatus.SHARED: "other processes map these pages too; --shared moves them",
+        MoveStatus.BUSY: "the pages are in use by a device or the kernel; try again later",
+        MoveStatus.UNMOVABLE: "these pages cannot be moved (the zero page, devices)",
+        MoveStatus.NOT_PRESENT: "the process gave its pages back meanwhile; try again",
+        MoveStatus.GONE: f"process {pid} has exited",
     }.get(reason, "the kernel refused; 'dmesg' may tell why")
 
 
-def document(tally: Tally, args: argparse.Namespace) -> dict[str, Any]:
+def document(tally: MoveTotals, args: argparse.Namespace) -> dict[str, Any]:
     """Return the JSON form; pages are of 4 KiB."""
     return {
         "pid": args.pid,
@@ -57,7 +57,7 @@ def document(tally: Tally, args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def print_tally(tally: Tally, args: argparse.Namespace) -> None:
+def print_tally(tally: MoveTotals, args: argparse.Namespace) -> None:
     """Print a table of pages by what became of them, the sum, and advice on failures."""
     if not tally.pages:
         where = f"node {args.from_node}" if args.from_node is not None else "another node"
@@ -84,5 +84,5 @@ def print_tally(tally: Tally, args: argparse.Namespace) -> None:
         print(f"{_words(reason)}: {_advice(reason, args)}")
 
 
-def _words(status: Status) -> str:
+def _words(status: MoveStatus) -> str:
     return status.name.lower().replace("_", " ")

@@ -10,7 +10,7 @@ from hmd.cli.arguments import share, size
 from hmd.errors import UsageError
 
 if TYPE_CHECKING:
-    from hmd.decide.knobs import Knob
+    from hmd.decide.tunables import Knob
     from hmd.simulate.simulation import SimulationSettings
 
 HEADROOM_BYTES = 64 << 10
@@ -62,7 +62,7 @@ def add_daemon(group: argparse._ArgumentGroup) -> None:
 
 def simulation_settings(args: argparse.Namespace) -> SimulationSettings:
     """Return the settings that the options of ``add_daemon`` and ``--seed`` give."""
-    from hmd.simulate.pmu import Sampling
+    from hmd.simulate.simulated_pmu import PmuSettings
     from hmd.simulate.simulation import SimulationSettings
 
     for name, least in (("tick", 0.1), ("delay", 0.0), ("found", 0.0), ("period", 1)):
@@ -74,7 +74,7 @@ def simulation_settings(args: argparse.Namespace) -> SimulationSettings:
         tick_s=args.tick / 1e3,
         delay_s=args.delay / 1e3,
         found_s=args.found / 1e3,
-        sampling=Sampling(args.period, args.loss, args.seed),
+        sampling=PmuSettings(args.period, args.loss, args.seed),
     )
 
 
@@ -111,14 +111,14 @@ def given_settings(texts: Sequence[str], policies: Sequence[str]) -> dict[str, s
 
 def policy_values(knobs: Sequence[Knob], given: Mapping[str, str]) -> dict[str, float | None]:
     """Return the settings of a policy on the simulated machine, by field of its dataclass."""
-    from hmd.config.policies import parsed
+    from hmd.config.policy_sections import parsed
 
     kept = {"headroom": 0.0, "headroom_min": HEADROOM_BYTES}
     values: dict[str, float | None] = {k.name: kept[k.key] for k in knobs if k.key in kept}
     return values | {k.name: parsed(k, given[k.key]) for k in knobs if k.key in given}
 
 
-class Progress:
+class ProgressLine:
     """A line on a terminal's stderr that says what is being done; nothing elsewhere."""
 
     def __enter__(self) -> Self:

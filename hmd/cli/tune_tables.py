@@ -8,12 +8,12 @@ from statistics import geometric_mean
 from typing import Any
 
 from hmd.cli.output import format_seconds, print_table
-from hmd.config.policies import written
+from hmd.config.policy_sections import written
 from hmd.emulate.miss_stream import PAGE_BYTES
 from hmd.simulate.search_space import Range
-from hmd.simulate.tuning import WORST, Row, Trial, Tuned
+from hmd.simulate.tuning import WORST, Tuned, TuningRow, TuningTrial
 
-_COLUMNS: tuple[tuple[str, Callable[[Row], float | None]], ...] = (
+_COLUMNS: tuple[tuple[str, Callable[[TuningRow], float | None]], ...] = (
     ("default", lambda row: row.gain(row.default_s)),
     ("tuned", lambda row: row.gain(row.tuned_s)),
     ("default, fresh", lambda row: row.gain(row.fresh_s[0]) if row.fresh_s else None),
@@ -75,29 +75,29 @@ def result_json(tuned: Tuned, args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _knob_cells(each: Range, default: Trial, best: Trial) -> tuple[str, ...]:
+def _knob_cells(each: Range, default: TuningTrial, best: TuningTrial) -> tuple[str, ...]:
     before, after = (written(each.knob, t.values[each.knob.name]) for t in (default, best))
     return each.knob.key, before, after, each.span
 
 
-def _case_cells(row: Row) -> tuple[str, ...]:
+def _case_cells(row: TuningRow) -> tuple[str, ...]:
     first = format_seconds(row.fixed["first touch"])
     return row.case.trace, row.case.fast, first, *(_number(of(row)) for _, of in _COLUMNS)
 
 
-def _summaries(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+def _summaries(rows: Sequence[TuningRow]) -> list[tuple[str, ...]]:
     means = [_number(mean) for mean in _means(rows).values()]
     worst = [_number(_over(rows, of, min)) for _, of in _COLUMNS]
     return [("geometric mean", "", "", *means), ("worst", "", "", *worst)]
 
 
-def _means(rows: Sequence[Row]) -> dict[str, float | None]:
+def _means(rows: Sequence[TuningRow]) -> dict[str, float | None]:
     return {name: _over(rows, of, geometric_mean) for name, of in _COLUMNS}
 
 
 def _over(
-    rows: Sequence[Row],
-    of: Callable[[Row], float | None],
+    rows: Sequence[TuningRow],
+    of: Callable[[TuningRow], float | None],
     what: Callable[[list[float]], float],
 ) -> float | None:
     values = [value for row in rows if (value := of(row)) is not None]
@@ -108,7 +108,7 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def _case_json(row: Row) -> dict[str, Any]:
+def _case_json(row: TuningRow) -> dict[str, Any]:
     before, after = row.fresh_s or (None, None)
     return {
         "trace": row.case.trace,

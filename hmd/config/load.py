@@ -9,7 +9,9 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from hmd.config.document import (
+from hmd.config.quantities import format_like
+from hmd.config.schema import Config
+from hmd.config.yaml_document import (
     Mapping,
     locate,
     merge,
@@ -19,8 +21,6 @@ from hmd.config.document import (
     values,
     written,
 )
-from hmd.config.schema import Config
-from hmd.config.units import format_like
 from hmd.errors import ConfigError
 
 SYSTEM_FILE = Path("/etc/hmd/hmd.yaml")

@@ -1,7 +1,7 @@
 """Every setting of hmd: name, type, default, limits and one line of meaning.
 
 Attribute names are the keys of the file. Sizes are bytes, durations seconds, shares parts of 1
-once loaded. What policies can be told is documented with them (:mod:`hmd.config.policies`).
+once loaded. What policies can be told is documented with them (:mod:`hmd.config.policy_sections`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
-from hmd.config.policies import DecideSection
-from hmd.config.section import Section
-from hmd.config.units import Amount, Duration, Rate, Share, Size, SizeOrShare
+from hmd.config.policy_sections import DecideSection
+from hmd.config.quantities import Amount, Duration, Rate, Share, Size, SizeOrShare
+from hmd.config.section import ConfigSection
 
 DEFAULT_SOCKET = "/run/hmd/hmd.sock"
 DEFAULT_METRICS = "127.0.0.1:9742"
@@ -58,7 +58,7 @@ AbsolutePath = Annotated[Path, BeforeValidator(_absolute), PlainSerializer(str, 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
 
-class MachineSection(Section):
+class MachineSection(ConfigSection):
     """What the machine is, where the kernel does not say it right."""
 
     tiers: tuple[tuple[Annotated[int, Field(ge=0)], ...], ...] | None = None
@@ -75,7 +75,7 @@ class MachineSection(Section):
         return self
 
 
-class TargetSection(Section):
+class TargetSection(ConfigSection):
     """Which processes to serve: those that match every selector given here."""
 
     name: Name
@@ -117,7 +117,7 @@ class TargetSection(Section):
         return self
 
 
-class SampleSection(Section):
+class SampleSection(ConfigSection):
     """Where sampled accesses come from, and how many."""
 
     sampler: Literal["auto", "pmu", "emulated", "damon", "idle", "faults", "softdirty"] = "auto"
@@ -138,7 +138,7 @@ class SampleSection(Section):
     """Sample stores too."""
 
 
-class HeatSection(Section):
+class HeatSection(ConfigSection):
     """How samples become heat."""
 
     cooling: Annotated[int, Field(ge=1000)] | None = None
@@ -147,7 +147,7 @@ class HeatSection(Section):
     """What a store counts for against a load; above 1 where slow memory writes badly."""
 
 
-class MigrateSection(Section):
+class MigrateSection(ConfigSection):
     """How pages are moved."""
 
     rate: Rate = 1024 * 2**20
@@ -160,7 +160,7 @@ class MigrateSection(Section):
     """Decide, count and report, but move nothing."""
 
 
-class ObserveSection(Section):
+class ObserveSection(ConfigSection):
     """Where hmd tells what it does."""
 
     metrics: Annotated[str, BeforeValidator(_address)] = DEFAULT_METRICS
@@ -173,7 +173,7 @@ def _empty_list(value: object) -> object:
     return () if value is None else value
 
 
-class Config(Section):
+class Config(ConfigSection):
     """The whole configuration."""
 
     tick: Annotated[Duration, Field(ge=0.01, le=3600)] = 1.0

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, model_validator
 
 
-class Section(BaseModel):
+class ConfigSection(BaseModel):
     """A mapping of settings; an empty one in the file means its defaults.
 
     Frozen, refuses unknown keys and converts nothing silently.

@@ -7,10 +7,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from hmd.config import Config
-from hmd.observe.instance import InstanceLock
+from hmd.control.status_socket import Answers, Orders, StatusSocket
+from hmd.daemon.instance_lock import InstanceLock
 from hmd.observe.metrics import MetricsServer
 from hmd.observe.snapshot import Snapshot
-from hmd.observe.status_socket import Answers, Orders, StatusSocket
 
 
 class _Status:

@@ -12,31 +12,31 @@ from functools import partial
 from pathlib import Path
 
 from hmd.config import Config
-from hmd.daemon import settings
-from hmd.daemon.carrying import control_numbers, send_errand
-from hmd.daemon.commands import Commands
-from hmd.daemon.control import Control
+from hmd.control.admin_commands import Commands
+from hmd.control.command_queue import CommandQueue
+from hmd.daemon import stage_settings
+from hmd.daemon.drain_progress import control_numbers, send_errand
 from hmd.daemon.endpoints import Endpoints
-from hmd.daemon.guard import Guard
+from hmd.daemon.log import Once
+from hmd.daemon.notify import Notifier
+from hmd.daemon.stage_guard import Guard
 from hmd.daemon.stages import SYSFS, build
 from hmd.daemon.tick import BLIND, run_tick
-from hmd.daemon.waker import Waker
+from hmd.daemon.wakeup_fd import Waker
 from hmd.errors import HmdError
-from hmd.machine.competing import competing_findings
-from hmd.machine.finding import Level
+from hmd.machine.conflicts import competing_findings
+from hmd.machine.diagnostic import Severity
 from hmd.machine.node_watch import NodeWatch
-from hmd.machine.nodes import read_topology
-from hmd.machine.process import PROC, ProcessId
-from hmd.machine.pseudofile import format_ids
+from hmd.machine.numa_nodes import read_topology
+from hmd.machine.process_id import PROC, ProcessId
+from hmd.machine.procfs import format_ids
 from hmd.machine.tiers import tier_warning
 from hmd.machine.topology import Topology
-from hmd.migrate.evacuation import Evacuation
-from hmd.observe.heatmap import HeatMap
-from hmd.observe.log import Once
-from hmd.observe.notify import Notifier
+from hmd.migrate.drain_worker import Evacuation
+from hmd.observe.heat_history import HeatHistory
 from hmd.observe.observer import Observer, Places
-from hmd.observe.places import heat_pages, resident_pages
-from hmd.observe.tick import Stage, Tick
+from hmd.observe.residency_counts import heat_pages, resident_pages
+from hmd.observe.tick_record import Stage, TickRecord
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -72,13 +72,13 @@ class Service:
             undo.callback(self._waker.close)
             self.stages = build(config, None, proc, sysfs)
             undo.callback(self.stages.close)
-            setting = settings.observer_setting(config, file)
+            setting = stage_settings.observer_setting(config, file)
             stages = self.stages
             self.observer = Observer(setting, stages.topology, stages.sampler, proc=proc)
-            self._heat_map = HeatMap(stages.topology)
+            self._heat_map = HeatHistory(stages.topology)
             self._evacuation = Evacuation(self._log, proc, sysfs)
             commands = Commands(stages.orders, self, proc)
-            self._control = Control(commands, self._waker.wake, self._log, proc)
+            self._control = CommandQueue(commands, self._waker.wake, self._log, proc)
             self._nodes = NodeWatch(sysfs)
             self.followed: Mapping[ProcessId, str] = {}
             answers = {"status": self.observer.status, "heatmap": self._heat_map.answer}
@@ -129,10 +129,10 @@ class Service:
 
         ``name`` is in the standing orders already.
         """
-        settings.with_policy(self._configured, name)
+        stage_settings.with_policy(self._configured, name)
         self._rebuild(self._configured, changed=True)
 
-    def tick(self, now_s: float) -> Tick:
+    def tick(self, now_s: float) -> TickRecord:
         """Do one tick, and whatever was asked for at its boundary."""
         if self._reload:
             self._reload = False
@@ -182,7 +182,7 @@ class Service:
     def _rebuild(self, configured: Config, *, changed: bool = False) -> None:
         """Build stages anew, under the orders in force; on any error all stays as it was."""
         old = self.stages
-        config = settings.with_policy(configured, old.orders.policy)
+        config = stage_settings.with_policy(configured, old.orders.policy)
         new = build(config, old, old.proc, old.sysfs, changed=changed)
         try:
             self._endpoints.open(config)
@@ -192,7 +192,7 @@ class Service:
         old.close(heir=new)
         new.enter()
         self.stages = new
-        setting = settings.observer_setting(config, self._file)
+        setting = stage_settings.observer_setting(config, self._file)
         self.observer.use(setting, new.topology, new.sampler)
         if new.topology.tiers != old.topology.tiers:
             self._heat_map.use(new.topology)
@@ -222,10 +222,10 @@ class Service:
         )
         if nodes != now.nodes:
             stages.topology = replace(now, nodes=nodes)
-            setting = settings.observer_setting(stages.config, self._file)
+            setting = stage_settings.observer_setting(stages.config, self._file)
             self.observer.use(setting, stages.topology, stages.sampler)
 
-    def _observe(self, tick: Tick) -> None:
+    def _observe(self, tick: TickRecord) -> None:
         stages = self.stages
         heat, topology = stages.heat, stages.topology
         by_heat = self._places.heat_pages if self._places else None
@@ -255,7 +255,7 @@ class Service:
         if warning:
             self._once.warn(warning)
         findings = competing_findings(stages.proc, stages.sysfs)
-        rivals = [f"{f.name} ({f.action})" for f in findings if f.level is not Level.OK]
+        rivals = [f"{f.name} ({f.action})" for f in findings if f.level is not Severity.OK]
         if rivals:
             self._once.warn(f"also at work on this machine: {'; '.join(rivals)}; see hmd doctor")
         if not stages.config.targets:

@@ -12,20 +12,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hmd.config import Config
-from hmd.daemon import settings
-from hmd.daemon.orders import Standing
+from hmd.control.admin_state import Standing
+from hmd.daemon import stage_settings
 from hmd.decide.plan import FastLimits, Policy
-from hmd.heat.residency import KernelAddressSpaces, Sweep
-from hmd.heat.table import HeatTable
-from hmd.machine.exits import ExitWatch
-from hmd.machine.nodes import read_topology
-from hmd.machine.process import PROC, ProcessId
+from hmd.heat.heat_table import HeatTable
+from hmd.heat.residency_sweep import KernelAddressSpaces, ResidencySweep
+from hmd.machine.exit_watch import ExitWatch
+from hmd.machine.numa_nodes import read_topology
+from hmd.machine.process_id import PROC, ProcessId
 from hmd.machine.processes import ProcessWatcher
-from hmd.machine.reserves import Reserves
 from hmd.machine.topology import NodeMemory, Topology
+from hmd.machine.zone_reserves import Reserves
 from hmd.migrate import MovableMappings, Mover, Pageout
-from hmd.sample.choose import Chosen, open_sampler
-from hmd.sample.period import PeriodControl
+from hmd.sample.auto_select import Chosen, open_sampler
+from hmd.sample.period_control import PeriodControl
 from hmd.sample.sampler import Sampler
 
 SYSFS = Path("/sys")
@@ -46,7 +46,7 @@ class Stages:
     source: Chosen
     period: PeriodControl | None
     heat: HeatTable
-    sweep: Sweep
+    sweep: ResidencySweep
     policy: Policy
     mover: Mover
     pageout: Pageout
@@ -88,9 +88,9 @@ class Stages:
         self.processes, self.targets = tuple(found), tuple(found.values())
         self.exits.watch(self.processes)
         self.heat.track(self.processes)
-        self.heat.weigh(*settings.weights(self.config, self.targets))
-        self.sweep.keep(settings.kept_mappings(self.config, found))
-        self.limits = settings.fast_limits(self.config, self.targets)
+        self.heat.weigh(*stage_settings.weights(self.config, self.targets))
+        self.sweep.keep(stage_settings.kept_mappings(self.config, found))
+        self.limits = stage_settings.fast_limits(self.config, self.targets)
         self.sampler.track(self.processes)
         return True
 
@@ -143,7 +143,7 @@ def build(
             period=_period(config, source.sampler),
             heat=_heat(config, topology, before),
             sweep=_sweep(config, before, proc),
-            policy=settings.policy(config),
+            policy=stage_settings.policy(config),
             mover=_mover(config, before, proc),
             pageout=_pageout(config, before, proc),
             proc=proc,
@@ -160,7 +160,7 @@ def _source(
     if before and before.config.sample == config.sample:
         return before.source
     last = before.sampler if before else None
-    source = open_sampler(settings.sample_settings(config), proc, sysfs, last)
+    source = open_sampler(stage_settings.sample_settings(config), proc, sysfs, last)
     if source.sampler is not last:
         undo.callback(source.sampler.close)
     return source
@@ -169,38 +169,38 @@ def _source(
 def _period(config: Config, sampler: Sampler) -> PeriodControl | None:
     if config.sample.period is not None:
         return None
-    return PeriodControl(settings.period_settings(config), sampler.ladder, sampler.period)
+    return PeriodControl(stage_settings.period_settings(config), sampler.ladder, sampler.period)
 
 
 def _watcher(config: Config, before: Stages | None, proc: Path) -> ProcessWatcher:
     # The old one knows children whose parents have gone, and what pids once meant.
     if before and before.config.targets == config.targets:
         return before.watcher
-    return ProcessWatcher(settings.target_specs(config), proc)
+    return ProcessWatcher(stage_settings.target_specs(config), proc)
 
 
 def _heat(config: Config, topology: Topology, before: Stages | None) -> HeatTable:
     if before and before.config.heat == config.heat:
         return before.heat
-    return HeatTable(settings.heat_settings(config), topology.latency_ns)
+    return HeatTable(stage_settings.heat_settings(config), topology.latency_ns)
 
 
-def _sweep(config: Config, before: Stages | None, proc: Path) -> Sweep:
-    made = settings.sweep_settings(config)
+def _sweep(config: Config, before: Stages | None, proc: Path) -> ResidencySweep:
+    made = stage_settings.sweep_settings(config)
     if before and before.sweep.settings == made:
         return before.sweep
-    return Sweep(made, KernelAddressSpaces(proc))
+    return ResidencySweep(made, KernelAddressSpaces(proc))
 
 
 def _mover(config: Config, before: Stages | None, proc: Path) -> Mover:
-    made = settings.mover_settings(config)
+    made = stage_settings.mover_settings(config)
     if before and before.mover.settings == made:
         return before.mover
     return Mover(made, page_filter=MovableMappings(proc))
 
 
 def _pageout(config: Config, before: Stages | None, proc: Path) -> Pageout:
-    made = settings.pageout_settings(config)
+    made = stage_settings.pageout_settings(config)
     if before and before.pageout.settings == made:
         return before.pageout
     return Pageout(made, proc)

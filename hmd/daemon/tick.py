@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hmd.daemon.carrying import note_progress
-from hmd.daemon.guard import Guard
+from hmd.daemon.drain_progress import note_progress
+from hmd.daemon.stage_guard import Guard
 from hmd.daemon.stages import Stages
-from hmd.decide.drain import after, beside, drain, gather
-from hmd.decide.pageout import idle_pages
+from hmd.decide.admin_moves import after, beside, drain, gather
+from hmd.decide.idle_selection import idle_pages
 from hmd.decide.plan import MachineView, Plan
-from hmd.heat.hold import holding
-from hmd.machine.nodes import read_node_memory
-from hmd.migrate import STUCK, Outcome
-from hmd.observe.places import sample_nodes
-from hmd.observe.tick import Stage, Tick
-from hmd.sample.batch import AccessBatch
+from hmd.heat.pinned_pages import holding
+from hmd.machine.numa_nodes import read_node_memory
+from hmd.migrate import STUCK, MoveOutcome
+from hmd.observe.residency_counts import sample_nodes
+from hmd.observe.tick_record import Stage, TickRecord
+from hmd.sample.access_batch import AccessBatch
 
 BLIND = ("faults", "softdirty")
 """Samplers to which pages in use look idle: reads of pages that are there show in none of them."""
@@ -25,7 +25,7 @@ PAGEOUT_CHOICE = 16
 """How many times the budget of idle pages there are to choose from, of which some have to wait."""
 
 
-def run_tick(stages: Stages, guard: Guard, now_s: float) -> Tick:
+def run_tick(stages: Stages, guard: Guard, now_s: float) -> TickRecord:
     """Run one tick after ``guard.begin``; a stage that fails leaves a neutral result."""
     batch = guard.run(Stage.SAMPLE, stages.sampler.read, AccessBatch.empty())
     unknown = np.full(len(batch), -1, np.int16)
@@ -33,7 +33,7 @@ def run_tick(stages: Stages, guard: Guard, now_s: float) -> Tick:
     plan = guard.run(Stage.DECIDE, lambda: _decide(stages, now_s), Plan.empty(stages.processes))
     outcome = guard.run(Stage.MIGRATE, lambda: _migrate(stages, plan, now_s), None)
     paged_out_bytes = guard.run(Stage.MIGRATE, lambda: _page_out(stages, now_s), 0)
-    return Tick(
+    return TickRecord(
         now_s=now_s,
         processes=stages.processes,
         targets=stages.targets,
@@ -79,7 +79,7 @@ def _decide(stages: Stages, now_s: float) -> Plan:
     return Plan.joined((emptied, brought, wanted))
 
 
-def _migrate(stages: Stages, plan: Plan, now_s: float) -> Outcome | None:
+def _migrate(stages: Stages, plan: Plan, now_s: float) -> MoveOutcome | None:
     outcome = None
     if len(plan):
         outcome = stages.mover.apply(plan, now_s)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from hmd.dashboard.answers import Round, Status
+from hmd.dashboard.status_validation import StatusAnswer, TickMovesAnswer
 
 POINTS: Final = 300
 ROUNDS: Final = 60
@@ -41,11 +41,11 @@ class History:
         self.spacing_s = window_s / POINTS
         self._window_s = window_s
         self._points: deque[Point] = deque(maxlen=POINTS)
-        self._rounds: deque[tuple[float, Round]] = deque(maxlen=ROUNDS)
-        self._last: Status | None = None
+        self._rounds: deque[tuple[float, TickMovesAnswer]] = deque(maxlen=ROUNDS)
+        self._last: StatusAnswer | None = None
         self._noted: tuple[float, int] = (0.0, 0)
 
-    def take(self, status: Status) -> None:
+    def take(self, status: StatusAnswer) -> None:
         """Take note of an answer, if a tick has ended since the last."""
         self._take_rounds(status)
         last = self._last
@@ -77,7 +77,7 @@ class History:
         """Return the last rounds of moves, newest first; ``at_s`` is Unix time."""
         return [{"at_s": at_s, **told.model_dump()} for at_s, told in reversed(self._rounds)]
 
-    def _take_rounds(self, status: Status) -> None:
+    def _take_rounds(self, status: StatusAnswer) -> None:
         for told in status.rounds:
             if (status.started_s, told.tick) > self._noted:
                 self._noted = status.started_s, told.tick
@@ -90,7 +90,7 @@ class History:
         return [target.name for target in ordered[:LINES]]
 
 
-def _point(before: Status | None, now: Status) -> Point:
+def _point(before: StatusAnswer | None, now: StatusAnswer) -> Point:
     shares = {target.name: target.fast_share for target in now.targets}
     seconds = now.at_s - before.at_s if before is not None else 0.0
     # Another daemon, or one whose tiers have changed, has begun to count anew.
@@ -110,7 +110,7 @@ def _point(before: Status | None, now: Status) -> Point:
     )
 
 
-def _accesses(status: Status) -> list[float]:
+def _accesses(status: StatusAnswer) -> list[float]:
     """Return accesses by tier of all targets, last those of no known place."""
     columns: Iterable[tuple[float, ...]] = zip(*(t.accesses for t in status.targets), strict=True)
     return [sum(column) for column in columns] or [0.0] * (len(status.tiers) + 1)

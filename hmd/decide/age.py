@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from hmd.decide.knobs import About, Search, Unit, headroom_bytes, headroom_fraction, knob
-from hmd.decide.nodes import Nodes, nodes_of
+from hmd.decide.node_arrays import Nodes, nodes_of
 from hmd.decide.plan import MachineView, Plan
-from hmd.heat.layout import PAGE_BYTES
+from hmd.decide.tunables import About, Search, Unit, headroom_bytes, headroom_fraction, knob
+from hmd.heat.geometry import PAGE_BYTES
 
 if TYPE_CHECKING:
-    from hmd.heat.table import HeatTable
+    from hmd.heat.heat_table import HeatTable
 
 _NEVER: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class AgeSettings:
     """How the age policy decides."""
 
     headroom_fraction: float = headroom_fraction()
@@ -55,12 +55,12 @@ class Age:
 
     name = "age"
 
-    def __init__(self, settings: Settings | None = None) -> None:
-        self.settings = settings or Settings()
+    def __init__(self, settings: AgeSettings | None = None) -> None:
+        self.settings = settings or AgeSettings()
 
     def plan(self, heat: HeatTable, machine: MachineView) -> Plan:
         """Return the moves to make now; the most recently used pages rise first."""
-        from hmd.decide.placing import placing
+        from hmd.decide.plan_builder import placing
 
         settings = self.settings
         nodes = nodes_of(machine, settings.headroom_fraction, settings.headroom_bytes)
@@ -125,6 +125,6 @@ ABOUT = About(
     name=Age.name,
     does="Moves pages seen in use of late up, and pages idle for long down.",
     use="Programs whose working set changes slowly, and for those who know memtierd's policy.",
-    settings=Settings,
+    settings=AgeSettings,
     make=Age,
 )

@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from hmd.decide.balance import Balance
-from hmd.decide.knobs import About, Search, headroom_bytes, headroom_fraction, knob
-from hmd.decide.latency import loaded_latency_ns
-from hmd.decide.nodes import Nodes, nodes_of
+from hmd.decide.bandwidth_balance import Balance
+from hmd.decide.loaded_latency import loaded_latency_ns
+from hmd.decide.node_arrays import Nodes, nodes_of
 from hmd.decide.persistence import Persistence
 from hmd.decide.plan import MachineView, Plan
-from hmd.heat.layout import CHUNK_PAGES, PAGE_BYTES
+from hmd.decide.tunables import About, Search, headroom_bytes, headroom_fraction, knob
+from hmd.heat.geometry import CHUNK_PAGES, PAGE_BYTES
 
 if TYPE_CHECKING:
-    from hmd.heat.table import HeatTable, Rates
+    from hmd.heat.heat_table import HeatTable, PageRates
 
 # Anscombe's transform of a Poisson count n has standard deviation 1/2: sqrt(n + 3/8).
 _ANSCOMBE: Final = 0.375
@@ -42,7 +42,7 @@ Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class BenefitSettings:
     """How the benefit policy decides."""
 
     headroom_fraction: float = headroom_fraction()
@@ -72,14 +72,14 @@ class Benefit:
 
     name = "benefit"
 
-    def __init__(self, settings: Settings | None = None) -> None:
-        self.settings = settings or Settings()
+    def __init__(self, settings: BenefitSettings | None = None) -> None:
+        self.settings = settings or BenefitSettings()
         self._persistence = Persistence()
         self._balance = Balance()
 
     def plan(self, heat: HeatTable, machine: MachineView) -> Plan:
         """Return the moves to make now; an empty plan where nothing pays."""
-        from hmd.decide.placing import placing
+        from hmd.decide.plan_builder import placing
 
         settings = self.settings
         nodes = nodes_of(machine, settings.headroom_fraction, settings.headroom_bytes)
@@ -87,7 +87,9 @@ class Benefit:
             return Plan.empty(heat.processes)
         rates = heat.rates()
         horizon = self._persistence.horizon(heat, rates)
-        pages = _Pages(heat, nodes, rates, settings, horizon / _overlap(heat, machine, rates))
+        pages = _BenefitPages(
+            heat, nodes, rates, settings, horizon / _overlap(heat, machine, rates)
+        )
         latency = loaded_latency_ns(heat, machine.topology, nodes)
         movers = 0
         for tier, share in enumerate(pages.shares(nodes.tiers)[:-1]):
@@ -111,7 +113,7 @@ class Benefit:
         return plan
 
 
-class _Pages:
+class _BenefitPages:
     """The movable pages as columns of shape ``(n,)``, and where they are wanted so far.
 
     ``value`` is what a page on the tier where it is wanted saves a nanosecond of latency, until it
@@ -119,7 +121,12 @@ class _Pages:
     """
 
     def __init__(
-        self, heat: HeatTable, nodes: Nodes, rates: Rates, settings: Settings, weight: Values
+        self,
+        heat: HeatTable,
+        nodes: Nodes,
+        rates: PageRates,
+        settings: BenefitSettings,
+        weight: Values,
     ) -> None:
         columns, used = heat.chunks.columns, heat.chunks.used
         here = nodes.of_pages(columns.node[:used])
@@ -229,7 +236,7 @@ def _shrunk(rate: Values, support: Values, process: npt.NDArray[np.int32]) -> tu
 
     Of many pages that are all alike the hottest looks hot, and swaps would never end. How much
     pages differ beyond chance, by the method of moments, is the prior of a Gamma-Poisson model, as
-    :mod:`hmd.heat.estimate` has it within blocks. All columns have shape ``(n,)``.
+    :mod:`hmd.heat.rates` has it within blocks. All columns have shape ``(n,)``.
     """
     seen = support > 0
     slots = int(process.max(initial=-1)) + 1
@@ -245,7 +252,7 @@ def _shrunk(rate: Values, support: Values, process: npt.NDArray[np.int32]) -> tu
     return drawn, np.where(seen, support + alike, support)
 
 
-def _overlap(heat: HeatTable, machine: MachineView, rates: Rates) -> Values:
+def _overlap(heat: HeatTable, machine: MachineView, rates: PageRates) -> Values:
     """Return how many misses of each process are under way at once at least, by process.
 
     If waiting for them one after another would take longer than all CPUs had time for, they were
@@ -267,6 +274,6 @@ ABOUT = About(
     name=Benefit.name,
     does="Makes the moves that save more time than they cost, by latency, overlap and persistence.",
     use="Everything: it fills the fast tiers like histogram, and keeps still where that is best.",
-    settings=Settings,
+    settings=BenefitSettings,
     make=Benefit,
 )

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from hmd.decide.aligned import Aligned
-from hmd.decide.knobs import About, Search, Unit, headroom_bytes, headroom_fraction, knob
-from hmd.decide.nodes import Nodes, nodes_of
+from hmd.decide.node_arrays import Nodes, nodes_of
+from hmd.decide.page_state import Aligned
 from hmd.decide.plan import MachineView, Plan
-from hmd.heat.layout import CHUNK_PAGES, PAGE_BYTES
+from hmd.decide.tunables import About, Search, Unit, headroom_bytes, headroom_fraction, knob
+from hmd.heat.geometry import CHUNK_PAGES, PAGE_BYTES
 
 if TYPE_CHECKING:
-    from hmd.heat.table import HeatTable
+    from hmd.heat.heat_table import HeatTable
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class HeatClassesSettings:
     """How the policy of heat classes decides."""
 
     headroom_fraction: float = headroom_fraction()
@@ -54,14 +54,14 @@ class HeatClasses:
 
     name = "heat-classes"
 
-    def __init__(self, settings: Settings | None = None) -> None:
-        self.settings = settings or Settings()
+    def __init__(self, settings: HeatClassesSettings | None = None) -> None:
+        self.settings = settings or HeatClassesSettings()
         self._class = Aligned(np.int8, -1)
         self._since = Aligned(np.int32, 0)
 
     def plan(self, heat: HeatTable, machine: MachineView) -> Plan:
         """Return the moves to make now, the hottest classes first."""
-        from hmd.decide.placing import placing
+        from hmd.decide.plan_builder import placing
 
         settings = self.settings
         nodes = nodes_of(machine, settings.headroom_fraction, settings.headroom_bytes)
@@ -149,6 +149,6 @@ ABOUT = About(
     name=HeatClasses.name,
     does="Gives the hottest classes of pages the fastest tiers; a page keeps its class for a time.",
     use="Programs of steady heat, and for those who know memtierd's policy of heat.",
-    settings=Settings,
+    settings=HeatClassesSettings,
     make=HeatClasses,
 )

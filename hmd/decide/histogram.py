@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hmd.decide.knobs import About, Search, Unit, headroom_bytes, headroom_fraction, knob
-from hmd.decide.nodes import nodes_of
+from hmd.decide.node_arrays import nodes_of
 from hmd.decide.plan import MachineView, Plan
-from hmd.heat.layout import CHUNK_PAGES, PAGE_BYTES
+from hmd.decide.tunables import About, Search, Unit, headroom_bytes, headroom_fraction, knob
+from hmd.heat.geometry import CHUNK_PAGES, PAGE_BYTES
 
 if TYPE_CHECKING:
-    from hmd.heat.table import HeatTable
+    from hmd.heat.heat_table import HeatTable
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class HistogramSettings:
     """How the histogram policy decides."""
 
     headroom_fraction: float = headroom_fraction()
@@ -62,13 +62,13 @@ class Histogram:
 
     name = "histogram"
 
-    def __init__(self, settings: Settings | None = None) -> None:
-        self.settings = settings or Settings()
+    def __init__(self, settings: HistogramSettings | None = None) -> None:
+        self.settings = settings or HistogramSettings()
 
     def plan(self, heat: HeatTable, machine: MachineView) -> Plan:
         """Return the moves to make now; an empty plan where nothing pays."""
-        from hmd.decide.choice import choose
-        from hmd.decide.placing import placing
+        from hmd.decide.hottest_fit import choose
+        from hmd.decide.plan_builder import placing
 
         settings = self.settings
         nodes = nodes_of(machine, settings.headroom_fraction, settings.headroom_bytes)
@@ -111,6 +111,6 @@ ABOUT = About(
     name=Histogram.name,
     does="Fills the fast tiers, less their headroom, with the hottest pages that fit.",
     use="Programs whose hot memory is told by counting accesses: a good choice where in doubt.",
-    settings=Settings,
+    settings=HistogramSettings,
     make=Histogram,
 )

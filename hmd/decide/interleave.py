@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from hmd.decide.knobs import About, Search, Unit, headroom_bytes, headroom_fraction, knob
-from hmd.decide.nodes import Nodes, nodes_of
+from hmd.decide.node_arrays import Nodes, nodes_of
 from hmd.decide.plan import MachineView, Plan
-from hmd.heat.layout import CHUNK_PAGES, PAGE_BYTES
+from hmd.decide.tunables import About, Search, Unit, headroom_bytes, headroom_fraction, knob
+from hmd.heat.geometry import CHUNK_PAGES, PAGE_BYTES
 from hmd.machine.topology import Topology
 
 if TYPE_CHECKING:
-    from hmd.heat.table import HeatTable
+    from hmd.heat.heat_table import HeatTable
 
 # Multipliers of splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
 # generators", OOPSLA 2014).
@@ -30,7 +30,7 @@ _MIX_2: Final = np.uint64(0x94D049BB133111EB)
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class InterleaveSettings:
     """How the interleave policy decides."""
 
     headroom_fraction: float = headroom_fraction()
@@ -52,12 +52,12 @@ class Interleave:
 
     name = "interleave"
 
-    def __init__(self, settings: Settings | None = None) -> None:
-        self.settings = settings or Settings()
+    def __init__(self, settings: InterleaveSettings | None = None) -> None:
+        self.settings = settings or InterleaveSettings()
 
     def plan(self, heat: HeatTable, machine: MachineView) -> Plan:
         """Return the moves that bring pages to the tiers of their addresses."""
-        from hmd.decide.placing import placing
+        from hmd.decide.plan_builder import placing
 
         settings = self.settings
         nodes = nodes_of(machine, settings.headroom_fraction, settings.headroom_bytes)
@@ -126,6 +126,6 @@ ABOUT = About(
     name=Interleave.name,
     does="Spreads pages over all tiers in the ratio of their bandwidths, by address alone.",
     use="To compare with, and for programs bound by bandwidth whose pages are all alike.",
-    settings=Settings,
+    settings=InterleaveSettings,
     make=Interleave,
 )

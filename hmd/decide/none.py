@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hmd.decide.knobs import About
 from hmd.decide.plan import MachineView, Plan
+from hmd.decide.tunables import About
 
 if TYPE_CHECKING:
-    from hmd.heat.table import HeatTable
+    from hmd.heat.heat_table import HeatTable
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class NoneSettings:
     """There is nothing to set."""
 
 
@@ -22,8 +22,8 @@ class NonePolicy:
 
     name = "none"
 
-    def __init__(self, settings: Settings | None = None) -> None:
-        self.settings = settings or Settings()
+    def __init__(self, settings: NoneSettings | None = None) -> None:
+        self.settings = settings or NoneSettings()
 
     def plan(self, heat: HeatTable, machine: MachineView) -> Plan:
         """Return an empty plan."""
@@ -35,6 +35,6 @@ ABOUT = About(
     name=NonePolicy.name,
     does="Moves nothing; hmd samples and reports.",
     use="To watch first, and to compare with.",
-    settings=Settings,
+    settings=NoneSettings,
     make=NonePolicy,
 )

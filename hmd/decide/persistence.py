@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.decide.plan import Plan
-from hmd.heat.layout import CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES
-from hmd.machine.process import ProcessId
+from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES
+from hmd.machine.process_id import ProcessId
 
 if TYPE_CHECKING:
-    from hmd.heat.table import HeatTable, Rates
+    from hmd.heat.heat_table import HeatTable, PageRates
 
 _COHORTS: Final = 16  # ticks of promotions that are watched
 _WATCHED: Final = 1024  # pages of each
@@ -49,7 +49,7 @@ class Persistence:
         self._tick = -1
         self._planned: _Cohort | None = None
 
-    def horizon(self, heat: HeatTable, rates: Rates) -> npt.NDArray[np.float64]:
+    def horizon(self, heat: HeatTable, rates: PageRates) -> npt.NDArray[np.float64]:
         """Return for how many ticks heat is expected to last, by process; at least 1.
 
         Learns from the first call of a tick; what was ``planned`` in the one before is watched
@@ -68,7 +68,7 @@ class Persistence:
             self._learn(heat, rates)
         return np.array([self._of(process) for process in heat.processes], np.float64)
 
-    def planned(self, plan: Plan, heat: HeatTable, rates: Rates) -> None:
+    def planned(self, plan: Plan, heat: HeatTable, rates: PageRates) -> None:
         """Take note of the promotions of this tick; of two such plans the later counts."""
         self._planned = _Cohort.of(plan, heat, rates) if len(plan) else None
 
@@ -78,7 +78,7 @@ class Persistence:
         lasts = min(seen.after / seen.before, 1.0)
         return min(age, 1.0 / max(1.0 - lasts, 1.0 / age))
 
-    def _learn(self, heat: HeatTable, rates: Rates) -> None:
+    def _learn(self, heat: HeatTable, rates: PageRates) -> None:
         """Compare each cohort's share of its process's accesses with that of a tick ago."""
         known = set(heat.processes)
         self._seen = {p: seen for p, seen in self._seen.items() if p in known}
@@ -107,14 +107,14 @@ class _Cohort:
         self.share: dict[ProcessId, float] = {}
 
     @classmethod
-    def of(cls, plan: Plan, heat: HeatTable, rates: Rates) -> _Cohort:
+    def of(cls, plan: Plan, heat: HeatTable, rates: PageRates) -> _Cohort:
         """Return the pages of a plan that are hottest, at most ``_WATCHED``."""
         rows = np.argsort(-plan.heat, kind="stable")[:_WATCHED]
         made = cls(plan.processes, plan.process[rows], plan.address[rows])
         made.look(heat, rates)
         return made
 
-    def look(self, heat: HeatTable, rates: Rates) -> dict[ProcessId, float]:
+    def look(self, heat: HeatTable, rates: PageRates) -> dict[ProcessId, float]:
         """Return the shares now."""
         slots = {process: slot for slot, process in enumerate(heat.processes)}
         self.share = {}

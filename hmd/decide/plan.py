@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from hmd.machine.process import ProcessId
+from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import NodeMemory, Topology
 
 if TYPE_CHECKING:
     # Only named here: plans are also made without heat (hmd migrate), and heat brings numba.
-    from hmd.heat.table import HeatTable
+    from hmd.heat.heat_table import HeatTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class MachineView:
 
     ``now_s`` is a clock of the caller's (real or virtual), ``tick_s`` the length of a tick,
     ``budget_bytes`` what the mover may move in this tick. ``limits`` are kept by
-    :func:`hmd.decide.placing.placing` for every policy; None where there are none.
+    :func:`hmd.decide.plan_builder.placing` for every policy; None where there are none.
     """
 
     topology: Topology

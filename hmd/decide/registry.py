@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from hmd.decide import age, benefit, heat_classes, histogram, interleave, none
-from hmd.decide.knobs import About
 from hmd.decide.plan import Policy
+from hmd.decide.tunables import About
 from hmd.errors import ConfigError
 
 _POLICIES: Final = (
@@ -26,9 +26,9 @@ _POLICIES: Final = (
 DEFAULT: Final = histogram.ABOUT.name
 
 _KERNELS: Final = (
-    "hmd.decide.choice",
-    "hmd.decide.order",
-    "hmd.decide.rounds",
+    "hmd.decide.hottest_fit",
+    "hmd.decide.move_order",
+    "hmd.decide.move_phases",
 )
 
 

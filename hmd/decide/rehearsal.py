@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.decide.plan import MachineView, Plan, Policy
-from hmd.heat.layout import CHUNK_PAGES, PAGE_BYTES
-from hmd.heat.settings import HeatSettings
-from hmd.heat.table import HeatTable
-from hmd.machine.process import ProcessId
+from hmd.heat.geometry import CHUNK_PAGES, PAGE_BYTES
+from hmd.heat.heat_settings import HeatSettings
+from hmd.heat.heat_table import HeatTable
+from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Node, NodeMemory, Topology
-from hmd.sample.batch import AccessBatch
+from hmd.sample.access_batch import AccessBatch
 
 #: Where the rehearsed program's memory begins: an address as mmap gives them.
 BASE = 0x7F00_0000_0000
@@ -26,7 +26,7 @@ _PROCESS = ProcessId(1000, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class RehearsalTick:
     """What a tick came to: share of accesses on the fastest tier after it, and 4 KiB moved."""
 
     fast_share: float
@@ -136,13 +136,13 @@ class Rehearsal:
             np.full(n, 101, np.uint32),
         )
 
-    def tick(self) -> Tick:
+    def tick(self) -> RehearsalTick:
         """Sample, decide and move once."""
         self.heat.update(self.sample())
         self.plan = plan = self.policy.plan(self.heat, self.machine)
         promoted = self._apply(plan)
         self.heat.settle(plan, plan.to_node, np.zeros(len(plan), np.bool_))
-        return Tick(self.fast_share, promoted, int(plan.pages.sum()) - promoted)
+        return RehearsalTick(self.fast_share, promoted, int(plan.pages.sum()) - promoted)
 
     def _apply(self, plan: Plan) -> int:
         """Move pages in order; returns how many 4 KiB went up."""

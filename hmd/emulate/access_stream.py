@@ -20,7 +20,7 @@ from hmd.errors import HmdError
 NO_NODE = 0xFF
 
 
-class Level(IntEnum):
+class CacheLevel(IntEnum):
     """What served an access."""
 
     L1 = 0
@@ -80,11 +80,11 @@ class AccessStream:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcomes:
+class AccessCosts:
     """What each access of a stream cost, columns of shape ``(n,)``.
 
-    ``level`` of ``Level``; ``node`` that served it, ``NO_NODE`` on a hit; ``latency_ps`` as PEBS
-    would weigh it, from issue to data; ``stall_ps`` by which the CPU's clock advanced.
+    ``level`` of ``CacheLevel``; ``node`` that served it, ``NO_NODE`` on a hit; ``latency_ps`` as
+    PEBS would weigh it, from issue to data; ``stall_ps`` by which the CPU's clock advanced.
     """
 
     level: npt.NDArray[np.uint8]
@@ -117,7 +117,7 @@ _NARROW = {
 }
 
 
-def _columns(owner: AccessStream | Outcomes, count: int) -> list[npt.NDArray[Any]]:
+def _columns(owner: AccessStream | AccessCosts, count: int) -> list[npt.NDArray[Any]]:
     columns = []
     for field in fields(owner):
         column = getattr(owner, field.name)

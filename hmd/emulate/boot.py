@@ -22,14 +22,14 @@ from types import TracebackType
 from typing import Self
 
 from hmd.emulate import assets, initramfs, kernel_image, qemu
-from hmd.emulate.agent import Agent, GuestError, Job, Sink
+from hmd.emulate.guest_agent import Agent, GuestError, Job, Sink
 from hmd.emulate.kernel_cache import guest_environment
-from hmd.emulate.monitor import Monitor
 from hmd.emulate.plugin_build import plugin_library
 from hmd.emulate.preset import Preset
-from hmd.emulate.replay import Part, packed
+from hmd.emulate.qmp import Monitor
+from hmd.emulate.replay import ModelPart, packed
 from hmd.emulate.timing_params import timing_params
-from hmd.machine.emulated import SharedMemory
+from hmd.machine.plugin_memory import SharedMemory
 
 DEFAULT_DILATION = 20.0
 """Host and guest time over modelled time: about what emulation costs a program that misses."""
@@ -60,7 +60,7 @@ class Machine:
         share: Sequence[Path] = (),
         console: int | None = None,
         append: Sequence[str] = (),
-        parts: Part | None = Part.ALL,
+        parts: ModelPart | None = ModelPart.ALL,
         dilation: float = DEFAULT_DILATION,
         recording_bytes: int = 0,
         first: Sequence[str] = (),
@@ -305,7 +305,7 @@ class Machine:
             start_new_session=True,
         )
 
-    def _model(self) -> qemu.Model | None:
+    def _model(self) -> qemu.TimingModel | None:
         if self._parts is None:
             return None
         shared_fd = self._memory_file("hmd-shared")
@@ -315,7 +315,7 @@ class Machine:
             self._recording_fd = self._memory_file("hmd-misses")
             os.ftruncate(self._recording_fd, self._recording_bytes)
         params = packed(timing_params(self.preset, self._parts))
-        return qemu.Model(
+        return qemu.TimingModel(
             plugin=plugin_library(),
             shared_fd=shared_fd,
             shared_bytes=SHARED_BYTES,

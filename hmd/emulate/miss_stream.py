@@ -129,14 +129,14 @@ class MissOutcomes:
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class MissRecording:
     """A recording as it was made: the stream, and the frame that each page lay in."""
 
     stream: MissStream
     page_paddr: npt.NDArray[np.uint64]
 
 
-def read_recording(path: Path, count: int) -> Recording:
+def read_recording(path: Path, count: int) -> MissRecording:
     """Return a recording of ``count`` misses that the plugin has made.
 
     Raises ``HmdError`` where the file had no room for all of them.
@@ -163,7 +163,7 @@ def read_recording(path: Path, count: int) -> Recording:
         page_address=address,
         user_pages=int(user.sum()),
     )
-    return Recording(stream, frame[first] * np.uint64(PAGE_BYTES))
+    return MissRecording(stream, frame[first] * np.uint64(PAGE_BYTES))
 
 
 def _page_keys(

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from hmd.config.document import Mapping, locate, parse_document, values
-from hmd.config.units import Size
+from hmd.config.quantities import Size
+from hmd.config.yaml_document import Mapping, locate, parse_document, values
 from hmd.errors import ConfigError
 
 BUNDLED = ("dram-pm", "dram-cxl", "hbm-dram", "three-tier")
@@ -45,18 +45,18 @@ Nanoseconds = Annotated[float, Field(gt=0, le=60_000)]
 GigabytesPerSecond = Annotated[float, Field(ge=0.1, le=10_000)]
 
 
-class _Checked(BaseModel):
+class _CheckedPreset(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class LoadPoint(_Checked):
+class LoadPoint(_CheckedPreset):
     """Latency under load: ``factor`` times the idle latency at a share of the peak bandwidth."""
 
     utilisation: Annotated[float, Field(gt=0, lt=1)]
     factor: Annotated[float, Field(ge=1, le=100)]
 
 
-class NodePreset(_Checked):
+class NodePreset(_CheckedPreset):
     """One node. Bandwidth in 10^9 bytes a second, sequential, all CPUs together."""
 
     name: str
@@ -82,7 +82,7 @@ class NodePreset(_Checked):
         return self
 
 
-class CorePreset(_Checked):
+class CorePreset(_CheckedPreset):
     """What one CPU can overlap."""
 
     instruction_ns: Annotated[float, Field(gt=0, le=100)]
@@ -92,7 +92,7 @@ class CorePreset(_Checked):
     source: str
 
 
-class CachePreset(_Checked):
+class CachePreset(_CheckedPreset):
     """The last-level cache, shared by all CPUs; or ``count`` of them, CPU i using number i % count.
 
     More than one stands for CPUs of several sockets or core complexes.
@@ -105,7 +105,7 @@ class CachePreset(_Checked):
     source: str
 
 
-class Preset(_Checked):
+class Preset(_CheckedPreset):
     """A machine to emulate."""
 
     name: str

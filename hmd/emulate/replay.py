@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.emulate._timing import ffi, lib
-from hmd.emulate.access_stream import AccessFlag, AccessStream, Level, Outcomes
+from hmd.emulate.access_stream import AccessCosts, AccessFlag, AccessStream, CacheLevel
 from hmd.emulate.miss_stream import MissOutcomes, MissStream
 from hmd.errors import HmdError
 
@@ -40,7 +40,7 @@ _MISS_COLUMNS = (
 )
 
 
-class Part(IntFlag):
+class ModelPart(IntFlag):
     """The parts of the model; with none of them a miss costs its node's idle latency."""
 
     CACHE = 1
@@ -87,21 +87,21 @@ class TimingParams:
     chase_span_bytes: int
     prefetch_streams: int
     llcs: int = 1
-    parts: Part = Part.ALL
+    parts: ModelPart = ModelPart.ALL
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What one access cost; as a row of ``Outcomes``."""
+class AccessCost:
+    """What one access cost; as a row of ``AccessCosts``."""
 
-    level: Level
+    level: CacheLevel
     node: int
     latency_ps: int
     stall_ps: int
 
 
 @dataclass(frozen=True, slots=True)
-class NodeCounters:
+class ReplayNodeCounters:
     """Traffic between one CPU and one node. Each line is in one of the first four counts.
 
     Bytes are those the media moved, write-backs included.
@@ -117,7 +117,7 @@ class NodeCounters:
 
 
 @dataclass(frozen=True, slots=True)
-class VcpuCounters:
+class ReplayVcpuCounters:
     """One CPU. ``clock_ps`` includes the jumps after a halt, ``busy_ps`` does not."""
 
     instructions: int
@@ -126,7 +126,7 @@ class VcpuCounters:
     llc_hits: int
     clock_ps: int
     busy_ps: int
-    nodes: tuple[NodeCounters, ...]
+    nodes: tuple[ReplayNodeCounters, ...]
 
 
 class TimingModel:
@@ -175,22 +175,22 @@ class TimingModel:
         size: int = 8,
         flags: AccessFlag = AccessFlag.LOAD,
         value: int = 0,
-    ) -> Outcome:
+    ) -> AccessCost:
         """Make one access."""
         timing, out = self._open(vcpu), self._outcome
         lib.timing_access(timing, vcpu, instructions, vaddr, paddr, size, flags, value, out)
-        return Outcome(Level(out.level), out.node, out.latency_ps, out.stall_ps)
+        return AccessCost(CacheLevel(out.level), out.node, out.latency_ps, out.stall_ps)
 
-    def replay(self, stream: AccessStream, into: Outcomes | None = None) -> int:
+    def replay(self, stream: AccessStream, into: AccessCosts | None = None) -> int:
         """Make all accesses of a stream, in its order; return the machine's clock in ps.
 
-        What each cost is written ``into`` the columns of ``Outcomes.empty(len(stream))``.
+        What each cost is written ``into`` the columns of ``AccessCosts.empty(len(stream))``.
         """
         timing, count = self._open(), len(stream)
         if count and int(stream.vcpu.max()) >= self._params.vcpus:
             raise ValueError(f"the stream has CPU {stream.vcpu.max()}: give that many vcpus")
         accesses = [ffi.from_buffer(f"{each.dtype}_t[]", each) for each in stream.columns()]
-        outcomes = [ffi.NULL] * len(fields(Outcomes))
+        outcomes = [ffi.NULL] * len(fields(AccessCosts))
         if into is not None:
             columns = into.columns(count)
             outcomes = [ffi.from_buffer(f"{each.dtype}_t[]", each) for each in columns]
@@ -264,14 +264,16 @@ class TimingModel:
         """Modelled time of the machine: of the CPU that is furthest."""
         return int(lib.timing_clock_ps(self._open()))
 
-    def counters(self, vcpu: int) -> VcpuCounters:
+    def counters(self, vcpu: int) -> ReplayVcpuCounters:
         """Return a copy of a CPU's counters."""
         native = lib.timing_counters_of(self._open(vcpu), vcpu)
         nodes = tuple(
-            NodeCounters(*(getattr(native.node[i], field.name) for field in fields(NodeCounters)))
+            ReplayNodeCounters(
+                *(getattr(native.node[i], field.name) for field in fields(ReplayNodeCounters))
+            )
             for i in range(len(self._params.nodes))
         )
-        return VcpuCounters(
+        return ReplayVcpuCounters(
             native.instructions,
             native.loads,
             native.stores,

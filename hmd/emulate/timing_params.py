@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 from hmd.emulate.memory_layout import node_ranges
 from hmd.emulate.preset import NodePreset, Preset
-from hmd.emulate.replay import NodeParams, Part, TimingParams
+from hmd.emulate.replay import ModelPart, NodeParams, TimingParams
 from hmd.errors import ConfigError
 
 # A load this near behind a loaded value is taken to use it as a pointer: fields of one object.
 CHASE_SPAN_BYTES = 256
 
-PART_NAMES = {part.name.lower(): part for part in Part if part.name}
+PART_NAMES = {part.name.lower(): part for part in ModelPart if part.name}
 """Names of the model's parts, as ``--parts`` and ``--without`` take them."""
 
 
-def timing_params(preset: Preset, parts: Part = Part.ALL) -> TimingParams:
+def timing_params(preset: Preset, parts: ModelPart = ModelPart.ALL) -> TimingParams:
     """Return the parameters of the machine that ``preset`` describes."""
     ranges = node_ranges([node.size for node in preset.nodes])
     return TimingParams(
@@ -37,9 +37,9 @@ def timing_params(preset: Preset, parts: Part = Part.ALL) -> TimingParams:
     )
 
 
-def parts_named(names: Sequence[str]) -> Part:
+def parts_named(names: Sequence[str]) -> ModelPart:
     """Return the parts of these names; raises ``ConfigError`` for a name that is none."""
-    parts = Part(0)
+    parts = ModelPart(0)
     for name in names:
         if name not in PART_NAMES:
             known = ", ".join(PART_NAMES)

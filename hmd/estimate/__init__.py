@@ -4,7 +4,7 @@ From two recorded runs of a program, one with all of its pages slow and one with
 runtime of any other layout, of every capacity of the fast tier, or of a schedule of migrations::
 
     from hmd.estimate import Rows, Terms, build_model, interval, layout, side_by_side, sweep
-    from hmd.trace.large import TraceFile
+    from hmd.trace.streaming import TraceFile
 
     runs = side_by_side(TraceFile(Path("slow.hmdt")), TraceFile(Path("fast.hmdt")))
     every_other = layout.interleaved(runs.pages, 0.5)      # bool, True in fast memory: (pages,)
@@ -21,39 +21,45 @@ first estimate.
 """
 
 from hmd.estimate import isc22, layout
+from hmd.estimate.aligned_runs import AlignedRuns, TierSpeeds, side_by_side
 from hmd.estimate.breakdown import Phase, Region, by_phase, by_region
-from hmd.estimate.estimate import Estimate
-from hmd.estimate.files import read_layout, read_schedule
+from hmd.estimate.capacity_sweep import CapacitySweep, find_knee, sweep
 from hmd.estimate.interval import Interval, interval
 from hmd.estimate.layout import Layout
-from hmd.estimate.match import check
-from hmd.estimate.model import Coefficients, Model, Rows, Terms, build_model
-from hmd.estimate.oracle import Oracle, best_static, oracle
-from hmd.estimate.pages import PageIndex, index_pages
-from hmd.estimate.regions import Regions, find_regions
-from hmd.estimate.runs import Runs, TierSpeeds, side_by_side
+from hmd.estimate.layout_estimate import Estimate
+from hmd.estimate.layout_files import read_layout, read_schedule
+from hmd.estimate.memory_regions import MemoryRegions, find_regions
+from hmd.estimate.page_index import PageIndex, index_pages
+from hmd.estimate.runtime_model import (
+    Coefficients,
+    RuntimeModel,
+    SampleSelection,
+    Terms,
+    build_model,
+)
 from hmd.estimate.schedule import MOVE_NS, PricedSchedule, Schedule, price_schedule
-from hmd.estimate.sweep import Sweep, find_knee, sweep
+from hmd.estimate.static_oracle import Oracle, best_static, oracle
+from hmd.estimate.trace_compatibility import check
 from hmd.estimate.windows import CutBy, Windows, cut, window_count
 
 __all__ = [
     "MOVE_NS",
+    "AlignedRuns",
+    "CapacitySweep",
     "Coefficients",
     "CutBy",
     "Estimate",
     "Interval",
     "Layout",
-    "Model",
+    "MemoryRegions",
     "Oracle",
     "PageIndex",
     "Phase",
     "PricedSchedule",
     "Region",
-    "Regions",
-    "Rows",
-    "Runs",
+    "RuntimeModel",
+    "SampleSelection",
     "Schedule",
-    "Sweep",
     "Terms",
     "TierSpeeds",
     "Windows",

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hmd.estimate.estimate import Estimate
 from hmd.estimate.layout import Layout
-from hmd.estimate.regions import Regions
+from hmd.estimate.layout_estimate import Estimate
+from hmd.estimate.memory_regions import MemoryRegions
 
 PHASES = 10
 REGIONS = 12
@@ -68,7 +68,7 @@ def by_phase(
 
 
 def by_region(
-    regions: Regions,
+    regions: MemoryRegions,
     accesses: Floats,
     layout: Layout,
     estimate: Callable[[Layout], Estimate],

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hmd.estimate.layout import Layout
-from hmd.estimate.model import Model
+from hmd.estimate.runtime_model import RuntimeModel
 
 DRAWS = 16
 GAIN_ERROR = 0.03
@@ -33,7 +33,7 @@ class Interval:
     high_ns: float
 
 
-def interval(model: Model, layout: Layout, seed: int = 1) -> Interval:
+def interval(model: RuntimeModel, layout: Layout, seed: int = 1) -> Interval:
     """Return the estimate of a layout with its interval."""
     mass = model.slow_mass((~layout).astype(np.float32))
     runtime = model.price(mass).runtime_ns

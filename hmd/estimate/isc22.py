@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from hmd.estimate.estimate import Estimate
+from hmd.estimate.aligned_runs import AlignedRuns
 from hmd.estimate.layout import Layout
-from hmd.estimate.runs import Runs
+from hmd.estimate.layout_estimate import Estimate
 
 GUARD = 1.03
 """A window whose slow run is not longer than this many times its fast run gains nothing."""
 
 
-def estimate(runs: Runs, layout: Layout) -> Estimate:
+def estimate(runs: AlignedRuns, layout: Layout) -> Estimate:
     """Return the runtime of a layout; windows are as the runs are cut, by time in the paper."""
     slow, fast, count = runs.slow, runs.fast, runs.windows
     total = np.bincount(slow.window, slow.samples, count).astype(np.float64)

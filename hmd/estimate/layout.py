@@ -1,7 +1,7 @@
 """Layouts: which pages of a program lie in fast memory.
 
-A layout is an array over the pages of a trace (:class:`hmd.estimate.pages.PageIndex`). Pages that
-were never sampled cost nothing wherever they are.
+A layout is an array over the pages of a trace (:class:`hmd.estimate.page_index.PageIndex`). Pages
+that were never sampled cost nothing wherever they are.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hmd.estimate.pages import PageIndex
+from hmd.estimate.page_index import PageIndex
 
 Layout: TypeAlias = npt.NDArray[np.bool_]
 """True for pages in fast memory, shape ``(pages,)``."""

@@ -8,11 +8,11 @@ neighbour within the window is (y where pages are placed independently, 1 where 
 their page). With all slow, waits are 1/K of the misses; a chain of dependent misses has K = 1 and
 is linear in y, as the published formula takes all programs to be.
 
-K and p are measured by pairs (``hmd.estimate.pairs``): a miss with K - 1 neighbours on either side
-is in 2 (K - 1) / period pairs. K differs by data structure and over time, so it is fitted by class
-of pages and by window. What the runs' times say corrects it: waits x difference in latency =
-difference in time. Where pairs promise fewer waits than that, some misses have no neighbours
-that they overlap with (they are a chain, say), and the others have the more.
+K and p are measured by pairs (``hmd.estimate.sample_pairs``): a miss with K - 1 neighbours on
+either side is in 2 (K - 1) / period pairs. K differs by data structure and over time, so it is
+fitted by class of pages and by window. What the runs' times say corrects it: waits x difference in
+latency = difference in time. Where pairs promise fewer waits than that, some misses have no
+neighbours that they overlap with (they are a chain, say), and the others have the more.
 """
 
 from __future__ import annotations

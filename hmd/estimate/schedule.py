@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hmd.estimate.estimate import Estimate
 from hmd.estimate.layout import Layout
-from hmd.estimate.model import Model, SlowMass
+from hmd.estimate.layout_estimate import Estimate
 from hmd.estimate.overlap import CLASSES
+from hmd.estimate.runtime_model import RuntimeModel, SlowMass
 
 MOVE_NS = 2000.0
 """What moving a 4 KiB page takes from the program: published figures are 1 to 12 us (HeMem,
@@ -61,7 +61,7 @@ class PricedSchedule:
 
 
 def price_schedule(
-    model: Model, start: Layout, schedule: Schedule, move_ns: float = MOVE_NS
+    model: RuntimeModel, start: Layout, schedule: Schedule, move_ns: float = MOVE_NS
 ) -> PricedSchedule:
     """Return the run that starts with pages placed as ``start`` says and then moves them.
 
@@ -87,13 +87,13 @@ def price_schedule(
 
 
 def _played(
-    model: Model,
+    model: RuntimeModel,
     start: Layout,
     schedule: Schedule,
     window_ns: npt.NDArray[np.float64],
 ) -> tuple[SlowMass, npt.NDArray[np.float64]]:
     """Return what is slow in each window as pages move, and how many move in each."""
-    from hmd.estimate.mass import add_slow
+    from hmd.estimate.slow_accesses import add_slow
 
     ends = np.cumsum(window_ns)
     # What is to move after the end is of no consequence.

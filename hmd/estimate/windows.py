@@ -54,7 +54,7 @@ def window_count(slow: Trace, window_ns: float) -> int:
 def cut(trace: Trace, count: int, by: CutBy = CutBy.TIME) -> Windows:
     """Return a run in ``count`` windows; their lengths add up to its runtime.
 
-    An outline (``hmd.trace.large``) will do. Raises UsageError where it is to be cut by
+    An outline (``hmd.trace.streaming``) will do. Raises UsageError where it is to be cut by
     instructions and has no counts of them.
     """
     runtime = float(trace.runtime_ns)

@@ -11,15 +11,15 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from hmd.heat.idle import NEW
-from hmd.heat.layout import ABSENT, CHUNK_PAGES
-from hmd.heat.scatter import find_chunks, rebuild_index
+from hmd.heat.geometry import ABSENT, CHUNK_PAGES
+from hmd.heat.idle_age import NEW
+from hmd.heat.sample_counting import find_chunks, rebuild_index
 
 _LEAST_CHUNKS = 64
 
 
 @dataclass(slots=True)
-class Columns:
+class ChunkColumns:
     """The columns of all chunks; the first axis has shape ``(capacity,)``.
 
     By chunk: ``process`` slot, ``address`` of its start, whether it is one ``huge`` page, sums of
@@ -27,8 +27,8 @@ class Columns:
     ``swept``, from 1 (0: not yet, or out of date).
     By page: ``heat`` is the weight of cooled samples, ``recent`` of those in the open window,
     ``exposure`` how much of the process's clock ``heat`` was counted over, in 1/255, ``node``
-    where it is (see hmd.heat.layout), ``wear`` what recent moves have left, ``idle`` for how long
-    it was not sampled (see hmd.heat.idle).
+    where it is (see hmd.heat.geometry), ``wear`` what recent moves have left, ``idle`` for how long
+    it was not sampled (see hmd.heat.idle_age).
     """
 
     process: npt.NDArray[np.int32]
@@ -46,7 +46,7 @@ class Columns:
     idle: npt.NDArray[np.uint8]
 
     @classmethod
-    def blank(cls, capacity: int) -> Columns:
+    def blank(cls, capacity: int) -> ChunkColumns:
         """Return columns of chunks without heat or pages."""
         pages = (capacity, CHUNK_PAGES)
         return cls(
@@ -69,18 +69,18 @@ class Columns:
 class Chunks:
     """The chunks of all processes: ``columns`` up to row ``used``.
 
-    ``keys`` and ``places`` are the index that :mod:`hmd.heat.scatter` reads.
+    ``keys`` and ``places`` are the index that :mod:`hmd.heat.sample_counting` reads.
     """
 
     def __init__(self) -> None:
         self.used = 0
-        self.columns = Columns.blank(_LEAST_CHUNKS)
+        self.columns = ChunkColumns.blank(_LEAST_CHUNKS)
         self._rebuild()
 
     @property
     def nbytes(self) -> int:
         """Bytes of all columns and of the index."""
-        columns = sum(getattr(self.columns, f.name).nbytes for f in fields(Columns))
+        columns = sum(getattr(self.columns, f.name).nbytes for f in fields(ChunkColumns))
         return int(columns) + self.keys.nbytes + self.places.nbytes
 
     def find(self, process: int, addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:
@@ -111,8 +111,8 @@ class Chunks:
         left = int(np.count_nonzero(stays))
         holes = np.flatnonzero(~stays[:left])
         movers = left + np.flatnonzero(stays[left:])
-        blank = Columns.blank(1)
-        for field in fields(Columns):
+        blank = ChunkColumns.blank(1)
+        for field in fields(ChunkColumns):
             column = getattr(self.columns, field.name)
             column[holes] = column[movers]
             column[left : self.used] = getattr(blank, field.name)
@@ -128,8 +128,8 @@ class Chunks:
         self.remove(np.flatnonzero(process < 0))
 
     def _resize(self, capacity: int) -> None:
-        larger = Columns.blank(capacity)
-        for field in fields(Columns):
+        larger = ChunkColumns.blank(capacity)
+        for field in fields(ChunkColumns):
             getattr(larger, field.name)[: self.used] = getattr(self.columns, field.name)[
                 : self.used
             ]

@@ -6,7 +6,8 @@ none, once a window.
 
 History is worth less as it ages: by half every ``cooling_samples`` samples of its process, so
 that an idle process keeps its own. And it is worth less where the window contradicts it
-(:mod:`hmd.heat.surprise`). This is the discounted Gamma-Poisson filter (Harvey and Fernandes,
+(:mod:`hmd.heat.change_detection`). This is the discounted Gamma-Poisson filter (Harvey and
+Fernandes,
 "Time series models for count or qualitative observations", 1989) whose discount is set by
 surprise.
 """
@@ -16,8 +17,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from hmd.heat.geometry import CHUNK_PAGES, FULL_EXPOSURE
 from hmd.heat.kernels import inline, kernel
-from hmd.heat.layout import CHUNK_PAGES, FULL_EXPOSURE
 
 
 @inline

@@ -4,7 +4,7 @@ A kernel is a plain function on flat arrays, compiled when its module is importe
 explicit signature, so that no call ever waits for a compiler. Machine code is cached beside the
 source or in ``NUMBA_CACHE_DIR``. Numba's cache watches the file of a kernel only: the
 :func:`inline` functions that a kernel calls live in its file, and who changes this file or
-hmd.heat.layout removes ``__pycache__``.
+hmd.heat.geometry removes ``__pycache__``.
 
 Costs, natively: about a second a kernel to compile, once; about 10 ms a kernel to load, and 0.3 s
 for numba to get ready.
@@ -24,12 +24,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 _FAST: Final = {"reassoc", "contract", "arcp", "nsz"}
 
 KERNEL_MODULES: Final = (
-    "hmd.heat.scatter",
+    "hmd.heat.sample_counting",
     "hmd.heat.cooling",
-    "hmd.heat.estimate",
-    "hmd.heat.census",
-    "hmd.heat.idle",
-    "hmd.heat.surprise",
+    "hmd.heat.rates",
+    "hmd.heat.page_counts",
+    "hmd.heat.idle_age",
+    "hmd.heat.change_detection",
 )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import Literal, Protocol, TypeAlias
 
-from hmd.machine.emulated import SharedMemory
+from hmd.machine.plugin_memory import SharedMemory
 
 ClockKind: TypeAlias = Literal["monotonic", "modelled"]
 

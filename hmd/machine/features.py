@@ -12,13 +12,13 @@ import mmap
 import os
 from pathlib import Path
 
-from hmd.machine.damon_claim import damon_finding
-from hmd.machine.finding import Finding, Level
+from hmd.machine.damon_ownership import damon_finding
+from hmd.machine.diagnostic import Diagnostic, Severity
 from hmd.machine.huge_pages import HugeSource, read_huge_pages
 from hmd.machine.mappings import read_mappings
-from hmd.machine.nodes import read_topology
-from hmd.machine.process import PROC
-from hmd.machine.pseudofile import format_ids
+from hmd.machine.numa_nodes import read_topology
+from hmd.machine.process_id import PROC
+from hmd.machine.procfs import format_ids
 from hmd.machine.tiers import kernel_tiers, tier_warning
 from hmd.machine.topology import Topology
 
@@ -26,7 +26,7 @@ _SYSFS = Path("/sys")
 _PAGE_BYTES = 4096
 
 
-def feature_findings(proc: Path = PROC, sysfs: Path = _SYSFS) -> tuple[Finding, ...]:
+def feature_findings(proc: Path = PROC, sysfs: Path = _SYSFS) -> tuple[Diagnostic, ...]:
     """Return what the kernel and the native module can do."""
     return (
         _move_pages(),
@@ -38,34 +38,34 @@ def feature_findings(proc: Path = PROC, sysfs: Path = _SYSFS) -> tuple[Finding, 
     )
 
 
-def topology_finding(sysfs: Path = _SYSFS) -> Finding:
+def topology_finding(sysfs: Path = _SYSFS) -> Diagnostic:
     """Return whether there is fast and slow memory. Raises MissingError without NUMA nodes."""
     topology = read_topology(sysfs)
     warning = tier_warning(topology)
     order = " then ".join(format_ids(tier) for tier in topology.tiers)
     state = f"nodes {order}, by {topology.tier_source}"
     if warning is None:
-        return Finding("memory tiers", Level.OK, state)
+        return Diagnostic("memory tiers", Severity.OK, state)
     what, _, action = warning.rpartition("; ")
-    return Finding("memory tiers", _tier_level(topology), state, what, action)
+    return Diagnostic("memory tiers", _tier_level(topology), state, what, action)
 
 
-def _tier_level(topology: Topology) -> Level:
+def _tier_level(topology: Topology) -> Severity:
     """One node can never be tiered; a wrong or missing ranking can be configured."""
-    return Level.FAIL if len(topology.nodes) < 2 else Level.WARN
+    return Severity.FAIL if len(topology.nodes) < 2 else Severity.WARN
 
 
-def _move_pages() -> Finding:
+def _move_pages() -> Diagnostic:
     """Ask where a page of our own lies."""
     name = "move_pages"
     try:
         import numpy as np
 
-        from hmd.machine.pages import query_nodes
+        from hmd.machine.move_pages import query_nodes
     except ImportError as error:
-        return Finding(
+        return Diagnostic(
             name,
-            Level.FAIL,
+            Severity.FAIL,
             f"the native module does not load: {error}",
             "hmd moves and samples through it; it needs libnuma.so.1",
             "apt install libnuma1, then install hmd again",
@@ -77,67 +77,67 @@ def _move_pages() -> Finding:
     del held
     page.close()
     if node >= 0:
-        return Finding(name, Level.OK, f"works (a page of this process is on node {node})")
-    return Finding(
+        return Diagnostic(name, Severity.OK, f"works (a page of this process is on node {node})")
+    return Diagnostic(
         name,
-        Level.FAIL,
+        Severity.FAIL,
         f"refused: {errno.errorcode.get(-node, str(-node))}",
         "hmd moves pages with it; a seccomp profile or a kernel without CONFIG_NUMA refuses it",
         "in a container allow move_pages in the seccomp profile; else use a kernel with NUMA",
     )
 
 
-def page_size_finding(page_bytes: int = mmap.PAGESIZE) -> Finding:
+def page_size_finding(page_bytes: int = mmap.PAGESIZE) -> Diagnostic:
     """Return whether the kernel's pages are those that hmd counts in."""
     state = f"{page_bytes >> 10} KiB"
     if page_bytes == _PAGE_BYTES:
-        return Finding("page size", Level.OK, state)
-    return Finding(
+        return Diagnostic("page size", Severity.OK, state)
+    return Diagnostic(
         "page size",
-        Level.FAIL,
+        Severity.FAIL,
         f"{state}, not 4 KiB",
         "hmd counts heat and moves by pages of 4 KiB, of which the kernel knows several as one",
         "boot a kernel with pages of 4 KiB (on ARM, CONFIG_ARM64_4K_PAGES)",
     )
 
 
-def _memory_tiers(sysfs: Path) -> Finding:
+def _memory_tiers(sysfs: Path) -> Diagnostic:
     name = "kernel memory tiers"
     tiers = kernel_tiers(sysfs)
     if tiers:
-        return Finding(name, Level.OK, f"{len(tiers)} in /sys/devices/virtual/memory_tiering")
-    return Finding(
+        return Diagnostic(name, Severity.OK, f"{len(tiers)} in /sys/devices/virtual/memory_tiering")
+    return Diagnostic(
         name,
-        Level.WARN,
+        Severity.WARN,
         "not in this kernel",
         "it ranks nodes (from Linux 6.1); without it HMAT figures and CPUs have to do",
         "check `hmd topology`, and configure `tiers:` where it is wrong",
     )
 
 
-def _pidfd() -> Finding:
+def _pidfd() -> Diagnostic:
     name = "pidfd"
     try:
         os.close(os.pidfd_open(os.getpid()))
     except OSError as error:
-        return Finding(
+        return Diagnostic(
             name,
-            Level.OK,
+            Severity.OK,
             f"not usable: {error.strerror}",
             "exits of processes are noticed at the next scan instead",
         )
-    return Finding(name, Level.OK, "exits of processes are noticed at once")
+    return Diagnostic(name, Severity.OK, "exits of processes are noticed at once")
 
 
-def _huge_page_knowledge(proc: Path) -> Finding:
+def _huge_page_knowledge(proc: Path) -> Diagnostic:
     name = "huge page knowledge"
     mappings = read_mappings(os.getpid(), proc)
     found = read_huge_pages(os.getpid(), mappings, proc) if mappings else None
     if found is not None and found.source != HugeSource.SMAPS:
-        return Finding(name, Level.OK, f"exact, from {found.source}")
-    return Finding(
+        return Diagnostic(name, Severity.OK, f"exact, from {found.source}")
+    return Diagnostic(
         name,
-        Level.WARN,
+        Severity.WARN,
         "only whole mappings, from smaps" if found else "none",
         "a huge page that is not known as one is weighed and moved page by page",
         "use Linux 6.7 or newer (PAGEMAP_SCAN), or grant CAP_SYS_ADMIN (kpageflags)",

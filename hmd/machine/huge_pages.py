@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from hmd.machine.mappings import HUGE_BYTES, MappingKind, Mappings, read_mapping_details
 from hmd.machine.pagemap_scan import PageIs, scan
-from hmd.machine.process import PAGE_BYTES, PROC
-from hmd.machine.pseudofile import absent
+from hmd.machine.process_id import PAGE_BYTES, PROC
+from hmd.machine.procfs import absent
 
 # Documentation/admin-guide/mm/pagemap.rst
 _PRESENT = 1 << 63

@@ -25,9 +25,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hmd.machine.damon import DamonError, Kdamonds
-from hmd.machine.process import PROC, ProcessId, identify, read_stat
-from hmd.machine.pseudofile import absent
+from hmd.machine.damon_sysfs import DamonError, Kdamonds
+from hmd.machine.process_id import PROC, ProcessId, identify, read_stat
+from hmd.machine.procfs import absent
 
 PATIENCE = 16
 """How many aggregation intervals a look waits."""
@@ -57,7 +57,7 @@ class Monitoring:
 
 
 @dataclass(frozen=True, slots=True)
-class Regions:
+class DamonRegions:
     """Regions of one process, by address; columns of shape ``(n,)``.
 
     ``start`` and ``end`` (exclusive) are addresses, ``accesses`` looks that found an access.
@@ -72,13 +72,13 @@ class Regions:
         return len(self.start)
 
     @property
-    def accessed(self) -> Regions:
+    def accessed(self) -> DamonRegions:
         """Those that were accessed."""
         rows = self.accesses > 0
-        return Regions(self.start[rows], self.end[rows], self.accesses[rows])
+        return DamonRegions(self.start[rows], self.end[rows], self.accesses[rows])
 
 
-_NOTHING = Regions(np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0, np.uint32))
+_NOTHING = DamonRegions(np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0, np.uint32))
 
 
 class Kdamond:
@@ -101,7 +101,7 @@ class Kdamond:
         self._thread: ProcessId | None = None
         self._ticks = 0
         self._past_ticks = 0
-        self._staged: list[Regions] = []
+        self._staged: list[DamonRegions] = []
         self._targets_inode: int | None = None
 
     @property
@@ -119,7 +119,7 @@ class Kdamond:
         return (self._past_ticks + self._ticks) / _TICKS_A_SECOND
 
     def start(
-        self, pids: Sequence[int], regions: Sequence[Regions], monitoring: Monitoring
+        self, pids: Sequence[int], regions: Sequence[DamonRegions], monitoring: Monitoring
     ) -> None:
         """Monitor these regions of these processes and no others.
 
@@ -136,7 +136,7 @@ class Kdamond:
         self._thread = identify(self._pid, self._proc) if self._pid else None
 
     def _stage(
-        self, pids: Sequence[int], regions: Sequence[Regions], monitoring: Monitoring
+        self, pids: Sequence[int], regions: Sequence[DamonRegions], monitoring: Monitoring
     ) -> None:
         """Write all settings, but regions only where they are not what was written before."""
         there, self._staged = self._staged, []  # until all is written
@@ -174,7 +174,7 @@ class Kdamond:
                 return None
             raise
 
-    def _set_regions(self, folder: str, regions: Regions, there: Regions) -> None:
+    def _set_regions(self, folder: str, regions: DamonRegions, there: DamonRegions) -> None:
         write = self._all.write
         if len(regions) != len(there):
             write(f"{folder}/nr_regions", len(regions))
@@ -207,14 +207,14 @@ class Kdamond:
             self._all.switch_off(0)
         self._pid, self._thread, self._ticks = None, None, 0
 
-    def look(self) -> list[Regions] | None:
+    def look(self) -> list[DamonRegions] | None:
         """Return the regions of each target, counted in the aggregation that ends then.
 
         Waits for that; no regions where the kernel does not get there in ``PATIENCE`` times as
         long as it should take. None where it does not run (any more). Raises DamonError.
         """
         begun_s = self._clock()
-        found: list[Regions] = []
+        found: list[DamonRegions] = []
         # The kernel gives up after two aggregation intervals.
         for _ in range(PATIENCE // 2):
             try:
@@ -229,7 +229,7 @@ class Kdamond:
                 break
         return found
 
-    def _regions(self, target: int, staged: Regions) -> Regions:
+    def _regions(self, target: int, staged: DamonRegions) -> DamonRegions:
         folder = self._folder / f"schemes/{target}/tried_regions"
         try:
             fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -240,8 +240,8 @@ class Kdamond:
             names.sort(key=int)
             accesses = _column(fd, names, "nr_accesses").astype(np.uint32)
             if len(names) == len(staged):  # no two have been merged
-                return Regions(staged.start, staged.end, accesses)
-            return Regions(_column(fd, names, "start"), _column(fd, names, "end"), accesses)
+                return DamonRegions(staged.start, staged.end, accesses)
+            return DamonRegions(_column(fd, names, "start"), _column(fd, names, "end"), accesses)
         except (FileNotFoundError, NotADirectoryError):
             return _NOTHING
         finally:

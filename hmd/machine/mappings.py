@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hmd.machine.process import PROC
-from hmd.machine.pseudofile import read_bytes
+from hmd.machine.process_id import PROC
+from hmd.machine.procfs import read_bytes
 
 HUGE_BYTES = 2 << 20
 
@@ -36,7 +36,7 @@ class MappingKind(IntEnum):
     """Kernel pages ([vdso], [vvar]), devices and other things that are no movable memory."""
 
 
-class Access(IntFlag):
+class MappingAccess(IntFlag):
     """Permissions of a mapping."""
 
     READ = 1
@@ -50,7 +50,7 @@ class Mappings:
     """Mappings of one process in order of address; all columns have shape ``(n,)``.
 
     ``start`` and ``end`` (exclusive) are addresses, ``kind`` holds ``MappingKind``, ``access``
-    bits of ``Access``. ``unmovable`` marks pages that only smaps can tell (I/O and PFN maps,
+    bits of ``MappingAccess``. ``unmovable`` marks pages that only smaps can tell (I/O and PFN maps,
     locked ones are still movable); ``huge_eligible`` where the kernel may use transparent huge
     pages, by shape alone until ``read_mapping_details`` has asked smaps. ``huge_bytes`` is the
     part that is in huge pages now, -1 where not asked.
@@ -94,7 +94,7 @@ class Mappings:
     def executable_file(self) -> npt.NDArray[np.bool_]:
         """Where code of a program or library is mapped, shape ``(n,)``."""
         file: npt.NDArray[np.bool_] = self.kind == MappingKind.FILE
-        code: npt.NDArray[np.bool_] = (self.access & Access.EXEC) != 0
+        code: npt.NDArray[np.bool_] = (self.access & MappingAccess.EXEC) != 0
         return file & code
 
     def movable_at(self, addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
@@ -188,7 +188,7 @@ def _columns(headers: list[tuple[bytes, ...]]) -> Mappings:
     first = (start + huge - np.uint64(1)) // huge * huge
     # Beside the top of the address space the rounding wraps to 0; nothing fits there.
     fits = (first >= start) & (end >= first) & (end - first >= huge)
-    private = (access & Access.SHARED) == 0
+    private = (access & MappingAccess.SHARED) == 0
     own = (kind == MappingKind.ANON) | (kind == MappingKind.HEAP) | (kind == MappingKind.STACK)
     return Mappings(
         start=start,
@@ -204,10 +204,10 @@ def _columns(headers: list[tuple[bytes, ...]]) -> Mappings:
 
 def _access(header: tuple[bytes, ...]) -> int:
     return (
-        (header[2] == b"r") * Access.READ
-        | (header[3] == b"w") * Access.WRITE
-        | (header[4] == b"x") * Access.EXEC
-        | (header[5] == b"s") * Access.SHARED
+        (header[2] == b"r") * MappingAccess.READ
+        | (header[3] == b"w") * MappingAccess.WRITE
+        | (header[4] == b"x") * MappingAccess.EXEC
+        | (header[5] == b"s") * MappingAccess.SHARED
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from hmd.machine.nodes import memory_nodes
+from hmd.machine.numa_nodes import memory_nodes
 
 LOOKS: Final = 3
 """A node is listed before its memory is counted and its tier is known: so often is looked again."""

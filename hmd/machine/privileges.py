@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
-from hmd.machine.finding import Finding, Level
-from hmd.machine.process import PROC
-from hmd.machine.pseudofile import read_int, read_text
+from hmd.machine.diagnostic import Diagnostic, Severity
+from hmd.machine.process_id import PROC
+from hmd.machine.procfs import read_int, read_text
 
 _EFFECTIVE = re.compile(r"^CapEff:\s*([0-9a-f]{1,16})$", re.MULTILINE)
 _OPEN_FILES = re.compile(r"^Max open files\s+(\d+|unlimited)", re.MULTILINE)
@@ -107,7 +107,7 @@ def parse_open_files(limits: str) -> int | None:
     return -1 if match.group(1) == "unlimited" else int(match.group(1))
 
 
-def privilege_findings(privileges: Privileges) -> tuple[Finding, ...]:
+def privilege_findings(privileges: Privileges) -> tuple[Diagnostic, ...]:
     """Return what works and what does not with these privileges."""
     return (
         _moving(privileges),
@@ -119,39 +119,39 @@ def privilege_findings(privileges: Privileges) -> tuple[Finding, ...]:
     )
 
 
-def _moving(privileges: Privileges) -> Finding:
+def _moving(privileges: Privileges) -> Diagnostic:
     name = "move pages"
     if privileges.has(Capability.SYS_PTRACE):
-        return Finding(name, Level.OK, "CAP_SYS_PTRACE: pages of all processes")
-    return Finding(
+        return Diagnostic(name, Severity.OK, "CAP_SYS_PTRACE: pages of all processes")
+    return Diagnostic(
         name,
-        Level.FAIL,
+        Severity.FAIL,
         "no CAP_SYS_PTRACE: only processes of this user",
         "move_pages(2), maps and smaps of other users' processes need it",
         _GRANT.format("CAP_SYS_PTRACE"),
     )
 
 
-def _moving_shared(privileges: Privileges) -> Finding:
+def _moving_shared(privileges: Privileges) -> Diagnostic:
     name = "move shared pages"
     if privileges.has(Capability.SYS_NICE):
-        return Finding(name, Level.OK, "CAP_SYS_NICE: also pages that several processes map")
-    return Finding(
+        return Diagnostic(name, Severity.OK, "CAP_SYS_NICE: also pages that several processes map")
+    return Diagnostic(
         name,
-        Level.WARN,
+        Severity.WARN,
         "no CAP_SYS_NICE: pages that several processes map stay where they are",
         "MPOL_MF_MOVE_ALL needs it (only with `migrate: move_all: true`)",
         _GRANT.format("CAP_SYS_NICE"),
     )
 
 
-def _sampling(privileges: Privileges) -> Finding:
+def _sampling(privileges: Privileges) -> Diagnostic:
     name = "sample accesses"
     paranoid = privileges.perf_event_paranoid
     if paranoid is None:
-        return Finding(
+        return Diagnostic(
             name,
-            Level.FAIL,
+            Severity.FAIL,
             "this kernel has no perf events",
             "samplers read hardware and software events through perf_event_open(2)",
             "use a kernel with CONFIG_PERF_EVENTS",
@@ -159,62 +159,62 @@ def _sampling(privileges: Privileges) -> Finding:
     if privileges.may_sample:
         service = ": the service's user needs 2" if privileges.perf_for_admins else ""
         state = f"perf events allowed (perf_event_paranoid {paranoid}{service})"
-        return Finding(name, Level.OK, state)
+        return Diagnostic(name, Severity.OK, state)
     if privileges.has(Capability.PERFMON):
-        return Finding(
+        return Diagnostic(
             name,
-            Level.WARN,
+            Severity.WARN,
             f"CAP_PERFMON, but perf_event_paranoid is {paranoid}",
             "kernels of Debian and Ubuntu then keep perf_event_open(2) for CAP_SYS_ADMIN",
             f"sysctl -w kernel.perf_event_paranoid={PERFMON_ENOUGH}",
         )
-    return Finding(
+    return Diagnostic(
         name,
-        Level.FAIL,
+        Severity.FAIL,
         f"no CAP_PERFMON and perf_event_paranoid is {paranoid}",
         "perf_event_open(2) refuses events on other users' processes",
         _GRANT.format("CAP_PERFMON"),
     )
 
 
-def _ring_memory(privileges: Privileges) -> Finding:
+def _ring_memory(privileges: Privileges) -> Diagnostic:
     name = "memory of sample rings"
     kib = privileges.perf_event_mlock_kib
     if privileges.has(Capability.IPC_LOCK) or privileges.perf_event_paranoid == -1:
-        return Finding(name, Level.OK, "CAP_IPC_LOCK: rings of any size")
+        return Diagnostic(name, Severity.OK, "CAP_IPC_LOCK: rings of any size")
     if kib is not None and kib >= 516:
-        return Finding(name, Level.OK, f"{kib} KiB a CPU (perf_event_mlock_kb)")
-    return Finding(
+        return Diagnostic(name, Severity.OK, f"{kib} KiB a CPU (perf_event_mlock_kb)")
+    return Diagnostic(
         name,
-        Level.WARN,
+        Severity.WARN,
         f"{kib} KiB a CPU (perf_event_mlock_kb)",
         "mmap of a ring past that fails, and small rings lose samples",
         "sysctl -w kernel.perf_event_mlock_kb=516",
     )
 
 
-def _frames(privileges: Privileges) -> Finding:
+def _frames(privileges: Privileges) -> Diagnostic:
     name = "physical addresses"
     needed = (Capability.DAC_READ_SEARCH, Capability.SYS_ADMIN)
     lacking = [f"CAP_{c.name}" for c in needed if not privileges.has(c)]
     if not lacking:
-        return Finding(name, Level.OK, "frame numbers in pagemap, and kpageflags")
-    return Finding(
+        return Diagnostic(name, Severity.OK, "frame numbers in pagemap, and kpageflags")
+    return Diagnostic(
         name,
-        Level.OK,
+        Severity.OK,
         f"no {', '.join(lacking)}: frame numbers are hidden",
         "only samplers that give physical addresses and the emulated machine need them",
     )
 
 
-def _descriptors(privileges: Privileges) -> Finding:
+def _descriptors(privileges: Privileges) -> Diagnostic:
     name = "open files"
     limit = privileges.open_files
     if limit is None or limit < 0 or limit >= _FEW_FILES:
-        return Finding(name, Level.OK, "unlimited" if limit == -1 else f"{limit} descriptors")
-    return Finding(
+        return Diagnostic(name, Severity.OK, "unlimited" if limit == -1 else f"{limit} descriptors")
+    return Diagnostic(
         name,
-        Level.WARN,
+        Severity.WARN,
         f"{limit} descriptors",
         "a ring takes one for each CPU and event, a watched process one",
         "LimitNOFILE=65536 in the unit, or `ulimit -n 65536`",

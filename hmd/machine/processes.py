@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hmd.machine.process import PROC, ProcessId, ProcessStat, parse_stat
-from hmd.machine.pseudofile import absent
+from hmd.machine.process_id import PROC, ProcessId, ProcessStat, parse_stat
+from hmd.machine.procfs import absent
 from hmd.machine.targets import Selector, TargetSpec, folder_of
 
 __all__ = ["ProcessWatcher", "ScanStats", "TargetSpec"]

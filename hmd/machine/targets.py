@@ -22,7 +22,7 @@ from hmd.machine.cgroup import (
     parse_cgroup,
     unit_selector,
 )
-from hmd.machine.pseudofile import absent, read_bytes
+from hmd.machine.procfs import absent, read_bytes
 
 _UID = re.compile(rb"^Uid:\s+(\d+)", re.MULTILINE)
 _DELETED = " (deleted)"

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from hmd.machine.process import PROC
-from hmd.machine.pseudofile import read_bytes
+from hmd.machine.process_id import PROC
+from hmd.machine.procfs import read_bytes
 
 ThreadTimes: TypeAlias = Mapping[int, int]
 """Nanoseconds that each thread has run, by its id."""

@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from hmd.errors import ConfigError
-from hmd.machine.pseudofile import format_ids, parse_ids, read_text
+from hmd.machine.procfs import format_ids, parse_ids, read_text
 from hmd.machine.topology import Node, Topology
 
 

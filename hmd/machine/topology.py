@@ -77,7 +77,7 @@ class Topology:
 class NodeMemory:
     """Memory of a node now, in bytes (/sys/devices/system/node/nodeN/meminfo).
 
-    Of what is free, ``reserve_bytes`` are the kernel's own (:mod:`hmd.machine.reserves`).
+    Of what is free, ``reserve_bytes`` are the kernel's own (:mod:`hmd.machine.zone_reserves`).
     """
 
     node: int

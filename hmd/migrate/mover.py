@@ -1,7 +1,7 @@
 """The mover: applies a plan with move_pages(2), within a budget.
 
-Takes a ``Plan``, gives an ``Outcome`` in which every row has exactly one Status. Looks before it
-moves (0.2 µs a page), so that pages which are there already, or nowhere, cost no call. Never
+Takes a ``Plan``, gives an ``MoveOutcome`` in which every row has exactly one Status. Looks before
+it moves (0.2 µs a page), so that pages which are there already, or nowhere, cost no call. Never
 raises for a target: it may exit, exec or unmap at any moment.
 """
 
@@ -15,18 +15,18 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.decide.plan import Plan
-from hmd.machine import pages as kernel_pages
-from hmd.machine.pages import MoveFlags
-from hmd.machine.process import ProcessId, ProcessStat, read_stat
+from hmd.machine import move_pages as kernel_pages
+from hmd.machine.move_pages import MoveFlags
+from hmd.machine.process_id import ProcessId, ProcessStat, read_stat
 from hmd.migrate.batches import BatchSize, Group, groups
-from hmd.migrate.blacklist import Blacklist, BlacklistSettings
 from hmd.migrate.budget import TokenBucket
-from hmd.migrate.outcome import PAGE_BYTES, MoverStats, Outcome
+from hmd.migrate.move_pages_engine import PageCalls, Transfer
+from hmd.migrate.move_status import NODE_WIDE, PROCESS_WIDE, PUNISHED, MoveStatus
+from hmd.migrate.outcome import PAGE_BYTES, MoveOutcome, MoverStats
 from hmd.migrate.page_filter import MovableMappings, PageFilter
-from hmd.migrate.reach import Reach
-from hmd.migrate.status import NODE_WIDE, PROCESS_WIDE, PUNISHED, Status
-from hmd.migrate.transfer import PageCalls, Transfer
-from hmd.migrate.work import HUGE_PAGES, SUBPAGES, Work
+from hmd.migrate.plan_progress import HUGE_PAGES, SUBPAGES, Work
+from hmd.migrate.retry_backoff import Blacklist, BlacklistSettings
+from hmd.migrate.throughput import Reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ class MoverSettings:
 class Mover:
     """Applies plans; remembers pages that fail and what its budget has left.
 
-    ``calls`` are the two functions of ``hmd.machine.pages``, ``stat`` reads /proc/PID/stat, and
-    ``page_filter`` says what may be moved: by default all but shared executable code.
+    ``calls`` are the two functions of ``hmd.machine.move_pages``, ``stat`` reads /proc/PID/stat,
+    and ``page_filter`` says what may be moved: by default all but shared executable code.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Mover:
         """Take from the budget what others have moved."""
         self._bucket.spend(moved_bytes)
 
-    def apply(self, plan: Plan, now_s: float | None = None) -> Outcome:
+    def apply(self, plan: Plan, now_s: float | None = None) -> MoveOutcome:
         """Move what the plan says, in its order, as far as the budget goes.
 
         ``now_s`` is the time of the budget and of the blacklist, the mover's own clock if None.
@@ -115,7 +115,7 @@ class Mover:
         self._defer(work, now_s)
         if self.settings.dry_run:
             rows = work.pending()
-            work.status[rows] = Status.WOULD_MOVE
+            work.status[rows] = MoveStatus.WOULD_MOVE
             work.moved_pages[rows] = plan.pages[rows]
         else:
             self._move(work, begun_s + self.settings.apply_limit_s)
@@ -137,69 +137,69 @@ class Mover:
         plan = work.plan
         for process, rows in work.by_process(work.pending()):
             if self._transfer.is_gone(process):
-                work.status[rows] = Status.GONE
+                work.status[rows] = MoveStatus.GONE
                 continue
             target = plan.to_node[rows]
             status, node = self._transfer.look(process, plan.address[rows], target)
             work.status[rows], work.node[rows], work.origin[rows] = status, node, node
             # A huge page that was split may lie on two nodes; its last page then tells.
-            huge = (plan.pages[rows] == HUGE_PAGES) & (status == Status.ALREADY_THERE)
+            huge = (plan.pages[rows] == HUGE_PAGES) & (status == MoveStatus.ALREADY_THERE)
             if huge.any():
                 last = plan.address[rows[huge]] + SUBPAGES[-1]
                 status, node = self._transfer.look(process, last, target[huge])
-                elsewhere = rows[huge][status == Status.PENDING]
-                work.status[elsewhere] = Status.PENDING
-                work.origin[elsewhere] = node[status == Status.PENDING]
+                elsewhere = rows[huge][status == MoveStatus.PENDING]
+                work.status[elsewhere] = MoveStatus.PENDING
+                work.origin[elsewhere] = node[status == MoveStatus.PENDING]
 
     def _set_aside(self, work: Work, now_s: float) -> None:
         """Leave out what the page filter keeps and what failed not long ago."""
         for process, rows in work.by_process(work.pending()):
             addresses = work.plan.address[rows]
             work.status[rows[self._blacklist.blocked(process, addresses, now_s)]] = (
-                Status.BLACKLISTED
+                MoveStatus.BLACKLISTED
             )
-            work.status[rows[~self._page_filter(process, addresses)]] = Status.SKIPPED
+            work.status[rows[~self._page_filter(process, addresses)]] = MoveStatus.SKIPPED
 
     def _defer(self, work: Work, now_s: float) -> None:
         """Leave what exceeds the budget, from the first row in the plan's order that does."""
         rows = work.pending()
         total = np.cumsum(work.plan.pages[rows], dtype=np.int64) * PAGE_BYTES
-        work.status[rows[total > self._bucket.available_bytes(now_s)]] = Status.DEFERRED
+        work.status[rows[total > self._bucket.available_bytes(now_s)]] = MoveStatus.DEFERRED
 
     def _move(self, work: Work, deadline_s: float) -> None:
         """Transfer all pending rows; an answer about a process or a node is asked for once."""
-        refused: dict[tuple[int, int | None], Status] = {}
+        refused: dict[tuple[int, int | None], MoveStatus] = {}
         full: set[int] = set()
         for group in groups(work.plan, work.pending(), work.origin):
             verdict = refused.get((group.process, None)) or refused.get((group.process, group.node))
             if verdict is None and group.node in full:
-                verdict = Status.NO_MEMORY
+                verdict = MoveStatus.NO_MEMORY
             if verdict is not None:
                 work.status[group.rows] = verdict
                 continue
             for status in self._transfer_group(work, group, deadline_s):
                 if status in PROCESS_WIDE:
                     refused[group.process, None] = status
-                elif status is Status.NO_MEMORY:
+                elif status is MoveStatus.NO_MEMORY:
                     full.add(group.node)
                 elif status in NODE_WIDE:
                     refused[group.process, group.node] = status
 
-    def _transfer_group(self, work: Work, group: Group, deadline_s: float) -> set[Status]:
+    def _transfer_group(self, work: Work, group: Group, deadline_s: float) -> set[MoveStatus]:
         """Move one group; returns which statuses occurred."""
         plan, rows = work.plan, group.rows
         process = plan.processes[group.process]
         status = self._transfer.run(
             process, plan.address[rows], plan.pages[rows], group.node, deadline_s
         )
-        moved = status == Status.MOVED
+        moved = status == MoveStatus.MOVED
         work.status[rows] = status
         work.node[rows[moved]] = group.node
         work.moved_pages[rows[moved]] = plan.pages[rows[moved]]
         huge = rows[moved & (plan.pages[rows] == HUGE_PAGES)]
         if len(huge):
             self._finish_split(work, process, huge, group.node, deadline_s)
-        return {Status(code) for code in np.unique(work.status[rows]).tolist()}
+        return {MoveStatus(code) for code in np.unique(work.status[rows]).tolist()}
 
     def _finish_split(
         self,
@@ -218,25 +218,25 @@ class Mover:
         where, _ = self._transfer.look(
             process, address[huge] + SUBPAGES[-1], np.full(len(huge), node, np.int16)
         )
-        split = huge[where != Status.ALREADY_THERE]
+        split = huge[where != MoveStatus.ALREADY_THERE]
         self.stats.split_huge_pages += len(split)
         for row in split.tolist():
             addresses = address[row] + SUBPAGES
             status, _ = self._transfer.look(
                 process, addresses, np.full(len(addresses), node, np.int16)
             )
-            left = np.flatnonzero(status == Status.PENDING)
+            left = np.flatnonzero(status == MoveStatus.PENDING)
             status[left] = self._transfer.run(
                 process, addresses[left], np.ones(len(left), np.uint32), node, deadline_s
             )
-            work.moved_pages[row] = 1 + int((status == Status.MOVED).sum())
-            failed = status[left][status[left] != Status.MOVED]
+            work.moved_pages[row] = 1 + int((status == MoveStatus.MOVED).sum())
+            failed = status[left][status[left] != MoveStatus.MOVED]
             if len(failed):
                 work.status[row] = failed[0]
 
     def _locate_duplicates(self, work: Work) -> None:
         """Find where pages are now that another row has moved, or a huge page took along."""
-        for process, rows in work.by_process(np.flatnonzero(work.status == Status.DUPLICATE)):
+        for process, rows in work.by_process(np.flatnonzero(work.status == MoveStatus.DUPLICATE)):
             _, work.node[rows] = self._transfer.look(
                 process, work.plan.address[rows], work.plan.to_node[rows]
             )
@@ -248,10 +248,10 @@ class Mover:
         failed = np.flatnonzero(np.isin(work.status, PUNISHED) & (work.origin >= 0))
         for process, rows in work.by_process(failed):
             self._blacklist.add(process, plan.address[rows], now_s)
-        for process, _ in work.by_process(np.flatnonzero(work.status == Status.GONE)):
+        for process, _ in work.by_process(np.flatnonzero(work.status == MoveStatus.GONE)):
             self._blacklist.forget(process)
 
-    def _count(self, outcome: Outcome) -> None:
+    def _count(self, outcome: MoveOutcome) -> None:
         stats, calls = self.stats, self._transfer.stats
         stats.applies += 1
         stats.rows += len(outcome)

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from hmd.migrate.status import FAILURES, Status
+from hmd.migrate.move_status import FAILURES, MoveStatus
 
 PAGE_BYTES: Final = 4096
 Flow = tuple[int, int]
@@ -17,7 +17,7 @@ Flow = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class MoveOutcome:
     """The end of an applied plan; columns have shape ``(n,)`` and the order of the plan's rows.
 
     ``status`` holds Status codes, ``node`` where the page is now (-1 absent or unknown),
@@ -30,7 +30,7 @@ class Outcome:
     node: npt.NDArray[np.int16]
     moved_pages: npt.NDArray[np.uint32]
     moved: Mapping[Flow, int]
-    pages: Mapping[Status, int]
+    pages: Mapping[MoveStatus, int]
     calls: int
     seconds: float
     dry_run: bool = False
@@ -47,10 +47,10 @@ class Outcome:
     @property
     def deferred_pages(self) -> int:
         """Pages that the budget of bytes or time left for later."""
-        return self.pages.get(Status.DEFERRED, 0)
+        return self.pages.get(MoveStatus.DEFERRED, 0)
 
     @property
-    def failures(self) -> dict[Status, int]:
+    def failures(self) -> dict[MoveStatus, int]:
         """Pages that could not be moved, by reason."""
         return {status: n for status, n in self.pages.items() if status in FAILURES}
 
@@ -76,6 +76,6 @@ class MoverStats:
     blacklisted_pages: int = 0
     batch_pages: int = 0
     moved_pages: dict[Flow, int] = field(default_factory=dict)
-    pages: dict[Status, int] = field(
-        default_factory=lambda: {s: 0 for s in Status if s is not Status.PENDING}
+    pages: dict[MoveStatus, int] = field(
+        default_factory=lambda: {s: 0 for s in MoveStatus if s is not MoveStatus.PENDING}
     )

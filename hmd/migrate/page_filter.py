@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.machine.mappings import read_mappings
-from hmd.machine.process import PROC, ProcessId
+from hmd.machine.process_id import PROC, ProcessId
 
 PageFilter: TypeAlias = Callable[[ProcessId, npt.NDArray[np.uint64]], npt.NDArray[np.bool_]]
 """Which pages of a process may be moved: a mask of the addresses' shape."""

@@ -1,7 +1,7 @@
 """Sending pages out of memory: to swap or zram, or, of files, back to them.
 
-Takes the rows of :func:`hmd.decide.pageout.idle_pages`, gives where their pages are then. The
-kernel says only that it was asked, so that pages are looked up afterwards (0.2 µs each); those
+Takes the rows of :func:`hmd.decide.idle_selection.idle_pages`, gives where their pages are then.
+The kernel says only that it was asked, so that pages are looked up afterwards (0.2 µs each); those
 that stayed, for want of swap or because others map them too, are left alone for ever longer.
 Never raises for a target: it may exit or unmap at any moment.
 """
@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.decide.plan import Plan
-from hmd.machine.pageout import RANGES_MOST, page_out
-from hmd.machine.pages import query_nodes
-from hmd.machine.process import PROC
-from hmd.migrate.blacklist import Blacklist, BlacklistSettings
+from hmd.machine.move_pages import query_nodes
+from hmd.machine.process_id import PROC
+from hmd.machine.process_madvise import RANGES_MOST, page_out
 from hmd.migrate.outcome import PAGE_BYTES
+from hmd.migrate.retry_backoff import Blacklist, BlacklistSettings
 
 # A call holds the target's memory map while it writes; no more pages at once than it takes ranges.
 _CALL_PAGES: Final = RANGES_MOST

@@ -1,5 +1,5 @@
 /*
- * process_madvise(2) with MADV_PAGEOUT over flat arrays, for hmd.machine.pageout. The call has no
+ * process_madvise(2) with MADV_PAGEOUT over flat arrays, for hmd.machine.process_madvise. The call has no
  * wrapper in the C library of Debian 12; its number is the same on all architectures.
  */
 #include <errno.h>

@@ -1,5 +1,5 @@
 /*
- * move_pages(2) over flat arrays, for hmd.machine.pages, and set_mempolicy(2) of the caller, for
+ * move_pages(2) over flat arrays, for hmd.machine.move_pages, and set_mempolicy(2) of the caller, for
  * hmd.machine.memory_policy. cffi releases the interpreter's lock around the calls, so a slow
  * migration does not stop the other threads of the daemon.
  *

@@ -1,6 +1,6 @@
 /*
  * perf_event_open(2) and what is done to its descriptors. Every function returns 0 or a
- * descriptor, or a negative errno; hmd.sample.perf turns that into words.
+ * descriptor, or a negative errno; hmd.sample.perf_events turns that into words.
  */
 #include <errno.h>
 #include <linux/perf_event.h>

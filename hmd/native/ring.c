@@ -14,7 +14,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* hmd.sample.batch.Kind */
+/* hmd.sample.access_batch.Kind */
 #define HMD_KIND_LOAD 0
 #define HMD_KIND_STORE 1
 

@@ -14,14 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd import __version__
-from hmd.machine.process import PROC, ProcessId, read_stat
+from hmd.control.status_json import status_document
+from hmd.machine.process_id import PROC, ProcessId, read_stat
 from hmd.machine.topology import Topology
-from hmd.observe.document import status_document
-from hmd.observe.rounds import Rounds
+from hmd.observe.counters import FAILURE_REASONS, Counters
+from hmd.observe.recent_moves import Rounds
+from hmd.observe.row_sums import Sums
 from hmd.observe.snapshot import (
+    AccessTotals,
     ControlNumbers,
     NodeNumbers,
-    Numbers,
     ProcessNumbers,
     ReloadState,
     SamplerNumbers,
@@ -29,9 +31,7 @@ from hmd.observe.snapshot import (
     StageNumbers,
     TargetNumbers,
 )
-from hmd.observe.sums import Sums
-from hmd.observe.tally import FAILURE_REASONS, Tally
-from hmd.observe.tick import Stage, Tick
+from hmd.observe.tick_record import Stage, TickRecord
 from hmd.sample.sampler import Sampler
 
 MAX_LISTED = 256
@@ -39,7 +39,7 @@ MAX_LISTED = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ObservedConfig:
     """What of the configuration is told; ``cpu_quota`` is of one CPU, ``targets`` are names."""
 
     config_file: str
@@ -68,7 +68,7 @@ class Observer:
 
     def __init__(
         self,
-        setting: Setting,
+        setting: ObservedConfig,
         topology: Topology,
         sampler: Sampler,
         *,
@@ -82,7 +82,7 @@ class Observer:
         self._begun_cpu_s = time.process_time()
         self._names: dict[ProcessId, str] = {}
         self._reload = ReloadState(True, self._started_s)
-        self._tally = Tally(topology)
+        self._tally = Counters(topology)
         self._rounds = Rounds()
         self._ticked_s = self._started_s
         self._succeeded_s = dict.fromkeys(Stage, self._started_s)
@@ -90,7 +90,7 @@ class Observer:
         self._control = ControlNumbers()
         self.use(setting, topology, sampler)
 
-    def use(self, setting: Setting, topology: Topology, sampler: Sampler) -> None:
+    def use(self, setting: ObservedConfig, topology: Topology, sampler: Sampler) -> None:
         """Tell of another configuration from now on.
 
         Sums go on unless the tiers changed; those of targets that are gone are forgotten.
@@ -100,7 +100,7 @@ class Observer:
         if (topology.tiers, topology.latency_ns) == (was.tiers, was.latency_ns):
             self._tally.topology = topology
         else:
-            self._tally = Tally(topology)
+            self._tally = Counters(topology)
             self._rounds = Rounds()
             self._places = None
         self._tally.use_targets(setting.targets)
@@ -119,7 +119,7 @@ class Observer:
             self._reload = ReloadState(False, self._reload.success_s, error)
         self.latest = replace(self.latest, reload=self._reload)
 
-    def observe(self, tick: Tick, places: Places | None) -> Snapshot:
+    def observe(self, tick: TickRecord, places: Places | None) -> Snapshot:
         """Take a tick into the sums and publish what is known then."""
         tally = self._tally
         tally.add(tick)
@@ -246,8 +246,8 @@ class Observer:
         return stat.name.decode("utf-8", "replace") if stat else "?"
 
 
-def _numbers(sums: Sums, row: int, resident: npt.NDArray[np.int64]) -> Numbers:
-    return Numbers(
+def _numbers(sums: Sums, row: int, resident: npt.NDArray[np.int64]) -> AccessTotals:
+    return AccessTotals(
         accesses=tuple(sums.accesses[row].tolist()),
         fast_share=sums.fast_share(row),
         samples=int(sums.samples[row]),

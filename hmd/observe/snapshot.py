@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hmd.machine.process import ProcessId
+from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import NodeUse
-from hmd.observe.aftermath import Savings
-from hmd.observe.rounds import Round
-from hmd.observe.tally import Durations
-from hmd.observe.tick import Stage
+from hmd.observe.counters import Durations
+from hmd.observe.recent_moves import TickMoves
+from hmd.observe.savings import Savings
+from hmd.observe.tick_record import Stage
 from hmd.sample.sampler import SamplerStats
 
 HEAT_LOG2 = tuple(range(-8, 16))
@@ -22,7 +22,7 @@ HEAT_LOG2 = tuple(range(-8, 16))
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class AccessTotals:
     """Sums of one process or target; ``accesses`` by tier, last those of no known place.
 
     ``resident_bytes`` by tier is what sweeps of all pages found, also of those never sampled.
@@ -44,7 +44,7 @@ class ProcessNumbers:
     process: ProcessId
     name: str
     target: str
-    numbers: Numbers
+    numbers: AccessTotals
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class TargetNumbers:
 
     name: str
     process_count: int
-    numbers: Numbers
+    numbers: AccessTotals
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ class Snapshot:
     resident_bytes: int
     targets: tuple[TargetNumbers, ...] = ()
     processes: tuple[ProcessNumbers, ...] = ()
-    rounds: tuple[Round, ...] = ()
+    rounds: tuple[TickMoves, ...] = ()
     control: ControlNumbers = ControlNumbers()
 
     def tier_of(self, node: int) -> int:

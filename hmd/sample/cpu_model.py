@@ -12,8 +12,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from hmd.machine.process import PROC
-from hmd.machine.pseudofile import read_text
+from hmd.machine.process_id import PROC
+from hmd.machine.procfs import read_text
 
 LOAD_LATENCY = 0x01CD  # MEM_TRANS_RETIRED.LOAD_LATENCY, threshold in config1
 L3_MISS = 0x20D1  # MEM_LOAD_RETIRED.L3_MISS

@@ -22,8 +22,8 @@ import numpy.typing as npt
 
 from hmd.errors import MissingError
 from hmd.machine.privileges import Capability, read_privileges
-from hmd.machine.process import PROC
-from hmd.sample.batch import Kind
+from hmd.machine.process_id import PROC
+from hmd.sample.access_batch import Kind
 from hmd.sample.page_scan import PRESENT, PageScanSampler
 
 BITMAP = "kernel/mm/page_idle/bitmap"

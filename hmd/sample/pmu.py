@@ -19,16 +19,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hmd.errors import MissingError
-from hmd.machine.process import PROC
-from hmd.machine.pseudofile import parse_ids, read_text
-from hmd.sample.batch import Kind
+from hmd.machine.process_id import PROC
+from hmd.machine.procfs import parse_ids, read_text
+from hmd.sample.access_batch import Kind
 from hmd.sample.cpu_model import read_cpu_model
-from hmd.sample.events import EventChoice, EventSpec, choose_events
-from hmd.sample.perf import PerfControl, PerfError, PerfEvent, PerfRing, open_rings
-from hmd.sample.period import PRIMES, partner
-from hmd.sample.ring import SampleType
+from hmd.sample.memory_events import EventChoice, EventSpec, choose_events
+from hmd.sample.perf_events import PerfControl, PerfError, PerfEvent, PerfRing, open_rings
+from hmd.sample.perf_ring import SampleType
+from hmd.sample.period_control import PRIMES, partner
+from hmd.sample.pid_attribution import TrackedPids
 from hmd.sample.ring_sampler import RingSampler
-from hmd.sample.tracked import TrackedPids
 
 RING_PAGES = 64
 """Data pages of a ring: 256 KiB hold about 4600 samples between two reads."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hmd.errors import MissingError
-from hmd.machine.pseudofile import parse_ids, read_int, read_text
+from hmd.machine.procfs import parse_ids, read_int, read_text
 
 _FORMAT = re.compile(r"(config[123]?):(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)")
 _WORDS = ("config", "config1", "config2")

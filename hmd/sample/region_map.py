@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hmd.machine.kdamond import Regions
+from hmd.machine.kdamond import DamonRegions
 from hmd.machine.mappings import MappingKind, Mappings
-from hmd.machine.process import PAGE_BYTES, ProcessId
+from hmd.machine.process_id import PAGE_BYTES, ProcessId
 
 SMALLEST_PAGES = 32
 """Memory is looked at no closer: more regions would cost more than the finer borders bring."""
@@ -58,7 +58,7 @@ class RegionMap:
         self.most = most
         self._known: dict[ProcessId, _Spans] = {}
 
-    def choose(self, mappings: Mapping[ProcessId, Mappings]) -> dict[ProcessId, Regions]:
+    def choose(self, mappings: Mapping[ProcessId, Mappings]) -> dict[ProcessId, DamonRegions]:
         """Return the regions to look at, by process; others are forgotten."""
         spans = _joined([self._cut(i, p, m) for i, (p, m) in enumerate(mappings.items())])
         full = len(spans.start) > self.most - self.most // 4
@@ -75,7 +75,7 @@ class RegionMap:
         self._known = {p: _of(spans, i) for i, p in enumerate(mappings)}
         return {process: _regions(known) for process, known in self._known.items()}
 
-    def learn(self, process: ProcessId, regions: Regions, most_accesses: int) -> None:
+    def learn(self, process: ProcessId, regions: DamonRegions, most_accesses: int) -> None:
         """Take what a look found of a process, where a page always in use has ``most_accesses``."""
         known = self._known[process]
         if not len(regions):
@@ -184,8 +184,8 @@ def _of(spans: _Spans, index: int) -> _Spans:
     return _Spans(spans.process[rows], spans.start[rows], spans.end[rows], spans.share[rows])
 
 
-def _regions(spans: _Spans) -> Regions:
-    return Regions(
+def _regions(spans: _Spans) -> DamonRegions:
+    return DamonRegions(
         spans.start.astype(np.uint64),
         spans.end.astype(np.uint64),
         np.zeros(len(spans.start), np.uint32),

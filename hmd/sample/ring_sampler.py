@@ -2,7 +2,7 @@
 
 A read drains all rings into columns (``ring``), finds each row's process (``Attribution``), drops
 what is no user's access of a tracked process, and gives the rest as a batch. What differs
-between sources is how sampling is started and its period set (``Control``), and how a sample
+between sources is how sampling is started and its period set (``RingControl``), and how a sample
 names its process.
 
 Costs some 20 ns a sample in all (bench/ring.py), and one small file a read for each process that
@@ -17,10 +17,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from hmd.machine.process import ProcessId
-from hmd.sample.batch import AccessBatch, Kind
-from hmd.sample.period import partner, stands_for
-from hmd.sample.ring import Columns, RingCounts
+from hmd.machine.process_id import ProcessId
+from hmd.sample.access_batch import AccessBatch, Kind
+from hmd.sample.perf_ring import RecordColumns, RingCounts
+from hmd.sample.period_control import partner, stands_for
 from hmd.sample.sampler import SamplerStats
 
 READ_ROWS = 1 << 18
@@ -41,12 +41,12 @@ class Drainable(Protocol):
         """What was read from the ring."""
         ...
 
-    def drain(self, columns: Columns) -> bool:
+    def drain(self, columns: RecordColumns) -> bool:
         """As ``Ring.drain``."""
         ...
 
 
-class Control(Protocol):
+class RingControl(Protocol):
     """Switches the source that writes the rings; ``close`` frees it, and the rings."""
 
     def start(self) -> None:
@@ -73,7 +73,7 @@ class Attribution(Protocol):
         """Find these processes and no others."""
         ...
 
-    def index(self, columns: Columns) -> npt.NDArray[np.int32]:
+    def index(self, columns: RecordColumns) -> npt.NDArray[np.int32]:
         """Return each row's process as an index of the tracked, -1 for none or one that ended."""
         ...
 
@@ -86,7 +86,7 @@ class RingSampler:
         name: str,
         detail: str,
         rings: Sequence[Drainable],
-        control: Control,
+        control: RingControl,
         attribution: Attribution,
         *,
         period: int,
@@ -112,7 +112,7 @@ class RingSampler:
         self._ns_per_weight = ns_per_weight
         self._counts_instructions = counts_instructions
         self._pairs = pairs
-        self._columns = Columns(read_rows)
+        self._columns = RecordColumns(read_rows)
         self._started = False
         self._first = 0
         self._closed = False
@@ -197,7 +197,7 @@ class RingSampler:
         ).astype(np.uint32)
         return ns
 
-    def _drain(self, columns: Columns) -> None:
+    def _drain(self, columns: RecordColumns) -> None:
         # Starts after the ring at which the last read was full, so that no busy CPU starves others.
         rings = self._rings[self._first :] + self._rings[: self._first]
         over = [ring.drain(columns) for ring in rings]

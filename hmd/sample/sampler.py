@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from hmd.machine.process import ProcessId
-from hmd.sample.batch import AccessBatch
+from hmd.machine.process_id import ProcessId
+from hmd.sample.access_batch import AccessBatch
 
 
 @dataclass(slots=True)

@@ -22,9 +22,9 @@ import numpy.typing as npt
 
 from hmd.errors import MissingError
 from hmd.machine.privileges import Capability, read_privileges
-from hmd.machine.process import PAGE_BYTES, PROC
-from hmd.machine.pseudofile import absent, write_text
-from hmd.sample.batch import Kind
+from hmd.machine.process_id import PAGE_BYTES, PROC
+from hmd.machine.procfs import absent, write_text
+from hmd.sample.access_batch import Kind
 from hmd.sample.page_scan import PRESENT, PageScanSampler
 
 SOFT_DIRTY = np.uint64(1 << 55)

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hmd.config.policies import AUTO, parsed, written
-from hmd.decide.knobs import About, Knob, Unit
+from hmd.config.policy_sections import AUTO, parsed, written
+from hmd.decide.tunables import About, Knob, Unit
 from hmd.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ import numpy as np
 from hmd.decide.plan import MachineView, Policy
 from hmd.emulate.miss_stream import PAGE_BYTES, MissStream
 from hmd.emulate.preset import Preset
-from hmd.heat.residency import Sweep
-from hmd.heat.settings import HeatSettings
-from hmd.heat.table import HeatTable
-from hmd.migrate import APPLY_TICKS, STUCK, Mover, MoverSettings, Outcome
-from hmd.simulate.machine import FAST, PROGRAM, SLOW, MigrationCost, SimulatedMachine
-from hmd.simulate.pmu import Sampling, SimulatedPmu
+from hmd.heat.heat_settings import HeatSettings
+from hmd.heat.heat_table import HeatTable
+from hmd.heat.residency_sweep import ResidencySweep
+from hmd.migrate import APPLY_TICKS, STUCK, MoveOutcome, Mover, MoverSettings
+from hmd.simulate.simulated_machine import FAST, PROGRAM, SLOW, MigrationCost, SimulatedMachine
+from hmd.simulate.simulated_pmu import PmuSettings, SimulatedPmu
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class SimulationSettings:
     tick_s: float = 0.010
     delay_s: float = 0.002
     found_s: float = 0.0
-    sampling: Sampling = field(default_factory=Sampling)
+    sampling: PmuSettings = field(default_factory=PmuSettings)
     heat: HeatSettings = field(default_factory=HeatSettings)
     mover: MoverSettings = field(
         default_factory=lambda: MoverSettings(
@@ -116,7 +116,7 @@ class _Daemon:
         self._pmu = SimulatedPmu(machine, settings.sampling)
         self._heat = HeatTable(settings.heat, machine.topology.latency_ns)
         self._heat.track([PROGRAM])
-        self._sweep = Sweep(spaces=machine, clock=lambda: 0.0)
+        self._sweep = ResidencySweep(spaces=machine, clock=lambda: 0.0)
         self._mover = Mover(
             replace(settings.mover, apply_limit_s=APPLY_TICKS * settings.tick_s),
             lambda: machine.now_s,
@@ -155,7 +155,7 @@ class _Daemon:
         machine.rest()
         return self._row(len(batch), outcome)
 
-    def _row(self, samples: int, outcome: Outcome | None) -> TickRow:
+    def _row(self, samples: int, outcome: MoveOutcome | None) -> TickRow:
         before, self._misses = self._misses, self._machine.misses
         fast, slow = (now - then for now, then in zip(self._misses, before, strict=True))
         moved = outcome.moved if outcome is not None else {}

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from hmd.errors import MissingError
-from hmd.simulate.cases import Case, Runs, Values
 from hmd.simulate.search_space import Range
+from hmd.simulate.simulation_cases import CaseRuntimes, SimulationCase, Values
 
 if TYPE_CHECKING:
     from optuna.study import Study
@@ -35,7 +35,7 @@ _DRAWN_FREELY: Final = 10  # trials at most before one is drawn by what others g
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class TuningTrial:
     """Settings that were tried: number 0 are the defaults.
 
     ``logs`` are of runtimes over first touch's, of the cases that they were run on, shortest first;
@@ -59,14 +59,14 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TuningRow:
     """A case: runtimes in seconds of fixed placements by name, and under the policy.
 
     ``fresh`` are by default and tuned settings with samples that no trial had; None where the
     search was broken off.
     """
 
-    case: Case
+    case: SimulationCase
     fixed: dict[str, float]
     default_s: float
     tuned_s: float
@@ -82,24 +82,24 @@ class Tuned:
     """A search: its trials in order, the best of them, and its cases."""
 
     ranges: tuple[Range, ...]
-    trials: tuple[Trial, ...]
-    best: Trial
-    rows: tuple[Row, ...]
-    held_out: tuple[Row, ...]
+    trials: tuple[TuningTrial, ...]
+    best: TuningTrial
+    rows: tuple[TuningRow, ...]
+    held_out: tuple[TuningRow, ...]
     finished: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class TuningProgress:
     """Who is told how a search goes.
 
     ``begins``: before each trial, with its number and the best so far; ``better``: of each that is
     the best so far; ``ends``: before the last look with fresh samples and programs held out.
     """
 
-    begins: Callable[[int, Trial], None] = lambda number, best: None
-    better: Callable[[Trial], None] = lambda best: None
-    ends: Callable[[Trial], None] = lambda best: None
+    begins: Callable[[int, TuningTrial], None] = lambda number, best: None
+    better: Callable[[TuningTrial], None] = lambda best: None
+    ends: Callable[[TuningTrial], None] = lambda best: None
 
 
 def cost_of(logs: Sequence[float]) -> float:
@@ -112,16 +112,16 @@ def cost_of(logs: Sequence[float]) -> float:
 
 
 def tune(
-    runs: Runs,
-    cases: Sequence[Case],
-    held_out: Sequence[Case],
+    runs: CaseRuntimes,
+    cases: Sequence[SimulationCase],
+    held_out: Sequence[SimulationCase],
     kept: Values,
     ranges: Sequence[Range],
     *,
     trials: int,
     seed: int,
     fresh_seed: int,
-    watch: Watch | None = None,
+    watch: TuningProgress | None = None,
 ) -> Tuned:
     """Search; a KeyboardInterrupt after the defaults were run ends it early.
 
@@ -130,10 +130,10 @@ def tune(
     """
     drawn_freely = max(1, min(_DRAWN_FREELY, trials // 4))
     study = _study(seed, drawn_freely)
-    watch = watch or Watch()
+    watch = watch or TuningProgress()
     search = _Search(runs, cases, kept, tuple(ranges), drawn_freely, watch)
     search.start(study)
-    rest: tuple[tuple[Row, ...], tuple[Row, ...]] | None = None
+    rest: tuple[tuple[TuningRow, ...], tuple[TuningRow, ...]] | None = None
     try:
         for _ in range(trials):
             search.step(study)
@@ -150,27 +150,27 @@ class _Search:
 
     def __init__(
         self,
-        runs: Runs,
-        cases: Sequence[Case],
+        runs: CaseRuntimes,
+        cases: Sequence[SimulationCase],
         kept: Values,
         ranges: tuple[Range, ...],
         drawn_freely: int,
-        watch: Watch,
+        watch: TuningProgress,
     ) -> None:
         self._runs, self._kept, self._watch = runs, kept, watch
         self._cases = sorted(cases, key=lambda case: len(case.stream))
         self._drawn_freely = drawn_freely
         self.ranges = ranges
-        self.trials: list[Trial] = []
+        self.trials: list[TuningTrial] = []
         self._distributions = {
             name: each for one in ranges for name, each in one.distributions().items()
         }
-        self._best: Trial | None = None  # of those within the ranges
+        self._best: TuningTrial | None = None  # of those within the ranges
         self._first_touch_s: list[float] = []
         self._least = [math.inf] * len(cases)  # of all trials, logarithms by case
 
     @property
-    def best(self) -> Trial:
+    def best(self) -> TuningTrial:
         """The best of all within the ranges; the defaults until there is one."""
         return self._best or self.trials[0]
 
@@ -213,11 +213,13 @@ class _Search:
             self._best = trial
             self._watch.better(trial)
 
-    def rows(self, cases: Sequence[Case], fresh_seed: int | None) -> tuple[Row, ...]:
+    def rows(
+        self, cases: Sequence[SimulationCase], fresh_seed: int | None
+    ) -> tuple[TuningRow, ...]:
         """Return what came of cases by the defaults and the best."""
         return tuple(self._row(case, fresh_seed) for case in cases)
 
-    def _row(self, case: Case, fresh_seed: int | None) -> Row:
+    def _row(self, case: SimulationCase, fresh_seed: int | None) -> TuningRow:
         default, best = self.trials[0].values, self.best.values
 
         def both(seed: int | None) -> tuple[float, float]:
@@ -227,9 +229,9 @@ class _Search:
             return before, after
 
         fresh = None if fresh_seed is None else both(fresh_seed)
-        return Row(case, self._runs.fixed(case), *both(None), fresh)
+        return TuningRow(case, self._runs.fixed(case), *both(None), fresh)
 
-    def _run(self, values: Values, asked: AskedTrial | None = None) -> Trial:
+    def _run(self, values: Values, asked: AskedTrial | None = None) -> TuningTrial:
         """Run the cases with these settings, for as long as they can become the best."""
         number, values = len(self.trials), {**self._kept, **values}
         logs: list[float] = []
@@ -243,8 +245,8 @@ class _Search:
                     asked.report(at_best, step)
                 last = step + 1 == len(self._cases)
                 if number > self._drawn_freely and not last and at_best >= self._to_beat:
-                    return Trial(number, values, tuple(logs), None)
-        return Trial(number, values, tuple(logs), cost_of(logs))
+                    return TuningTrial(number, values, tuple(logs), None)
+        return TuningTrial(number, values, tuple(logs), cost_of(logs))
 
 
 def _study(seed: int, drawn_freely: int) -> Study:

@@ -16,15 +16,15 @@ import numpy as np
 
 from hmd.machine.clock import Clock
 from hmd.machine.mappings import Mappings, read_mappings
-from hmd.machine.process import PROC, ProcessId, alive, read_stat
+from hmd.machine.process_id import PROC, ProcessId, alive, read_stat
 from hmd.machine.processes import ProcessWatcher
 from hmd.machine.targets import TargetSpec
 from hmd.machine.threads import ThreadTimes, last_cpu, thread_times
-from hmd.trace.exit_watch import ExitWatch
-from hmd.trace.placement import PlacementLog, resident
-from hmd.trace.sources import Moment, Sources
+from hmd.trace.placement_log import PlacementLog, resident
+from hmd.trace.record_inputs import ClockPair, Sources
+from hmd.trace.recorded_exit import ChildExitWatch
 from hmd.trace.trace import Losses, TracedProcess
-from hmd.trace.writer import TraceWriter
+from hmd.trace.trace_writer import TraceWriter
 
 MAX_PROCESSES = 1 << 16
 FLUSH_S = 1.0
@@ -138,7 +138,7 @@ class Recorder:
         self._stopped = False
         self.since_ns = 0
         """Samples from before are left out."""
-        self.ended: Moment | None = None
+        self.ended: ClockPair | None = None
         """When the last process was seen to have ended."""
 
     @property
@@ -201,8 +201,8 @@ class Recorder:
         /proc tells of the first process should stay until this returns.
         """
         self.ended = None
-        with ExitWatch(self._root.pid, ended, self._sources, self._proc) as watch:
-            first_ended: Moment | None = None
+        with ChildExitWatch(self._root.pid, ended, self._sources, self._proc) as watch:
+            first_ended: ClockPair | None = None
             while time.monotonic() < until_s and not self._stopped:
                 left_s = min(self._settings.interval_s, max(0.0, until_s - time.monotonic()))
                 if first_ended is None:

@@ -21,7 +21,7 @@ from hmd.machine.clock import ClockKind
 class Samples:
     """Sampled accesses in order of time; all columns have shape ``(n,)``.
 
-    ``process`` indexes the trace's processes. ``kind`` holds ``hmd.sample.batch.Kind``.
+    ``process`` indexes the trace's processes. ``kind`` holds ``hmd.sample.access_batch.Kind``.
     ``thread`` is 0 and ``weight_ns`` (latency) 0 where the source does not know them; ``period``
     is how many accesses a row stands for. ``instructions`` is what the row's CPU, whoever ran
     there, had executed by then; 0 where nobody counts.
@@ -117,7 +117,7 @@ class PlacementChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class InstructionProgress:
     """How far each process had come at moments; columns have shape ``(n,)``.
 
     ``cpu_ns`` is the time that its threads have run since it began, by the kernel's clock
@@ -167,7 +167,7 @@ class Trace:
 
     ``about`` is what held for all of it: program, machine, sampler, period, tier. ``ending`` is
     None where the recorder was killed; ``damage`` says from where on a damaged file was left out.
-    Of an outline (``hmd.trace.large``), ``samples`` are every so-manieth: one of ``one_of``.
+    Of an outline (``hmd.trace.streaming``), ``samples`` are every so-manieth: one of ``one_of``.
     """
 
     about: Mapping[str, Any]
@@ -175,7 +175,7 @@ class Trace:
     samples: Samples
     mappings: tuple[MappingSnapshot, ...] = ()
     placement: tuple[PlacementChange, ...] = ()
-    progress: Progress | None = None
+    progress: InstructionProgress | None = None
     losses: Losses = field(default_factory=Losses)
     ending: Ending | None = None
     damage: str | None = None
@@ -183,7 +183,7 @@ class Trace:
 
     @property
     def outline(self) -> Trace:
-        """The trace itself: what is in memory needs no outline (``hmd.trace.large.Recording``)."""
+        """The trace itself, as :class:`hmd.trace.streaming.SampleSource` asks."""
         return self
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from roff import Page, bold, italic, text
 
-from hmd.config.reference import Setting, Topic, topics
+from hmd.config.config_reference import SettingRow, Topic, topics
 
 SUMMARY = "configuration of the heterogeneous memory daemon"
 
@@ -56,7 +56,7 @@ def _topic(made: Page, topic: Topic) -> None:
         made.entry(bold(f"{setting.key}:"), text(setting.effect), text(facts(setting)))
 
 
-def facts(setting: Setting) -> str:
+def facts(setting: SettingRow) -> str:
     """Return what a setting takes, in one line."""
     parts = [setting.kind[:1].upper() + setting.kind[1:], setting.limits]
     taken = "; ".join(filter(None, parts))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from parsers import Command, groups, meaning, top, value
 
-from hmd.config.reference import Setting, topics
+from hmd.config.config_reference import SettingRow, topics
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 MARK = "<!-- From here on made by python packaging/pages/reference_pages.py -->\n"
@@ -99,7 +99,7 @@ def configuration() -> Iterator[str]:
         yield ""
 
 
-def _setting(setting: Setting) -> str:
+def _setting(setting: SettingRow) -> str:
     takes = "; ".join(filter(None, (setting.kind, setting.limits)))
     default = f"`{_cell(setting.default)}`" if setting.default else "-"
     effect = _cell(_text(setting.effect))

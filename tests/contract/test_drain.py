@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmd.decide import registry
-from hmd.decide.drain import after, beside, drain, gather, nearest
+from hmd.decide.admin_moves import after, beside, drain, gather, nearest
 from hmd.decide.plan import MachineView, Plan
-from hmd.heat.hold import holding
-from hmd.heat.layout import CHUNK_PAGES, FIXED, PAGE_BYTES
-from hmd.heat.table import HeatTable
+from hmd.heat.geometry import CHUNK_PAGES, FIXED, PAGE_BYTES
+from hmd.heat.heat_table import HeatTable
+from hmd.heat.pinned_pages import holding
 from hmd.machine.topology import Node, NodeMemory, Topology
 
 from .test_policies import Scene, contract, fresh, page_nodes, scenes

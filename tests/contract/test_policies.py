@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from hmd.decide import registry
 from hmd.decide.plan import FastLimits, MachineView, Plan, Policy
-from hmd.heat.layout import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED, PAGE_BYTES
-from hmd.heat.settings import HeatSettings
-from hmd.heat.table import HeatTable
-from hmd.machine.process import ProcessId
+from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED, PAGE_BYTES
+from hmd.heat.heat_settings import HeatSettings
+from hmd.heat.heat_table import HeatTable
+from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Node, NodeMemory, Topology
-from hmd.sample.batch import AccessBatch
+from hmd.sample.access_batch import AccessBatch
 
 HEADROOM = 40
 KEPT: dict[str, object] = {"headroom_fraction": 0.0, "headroom_bytes": HEADROOM * PAGE_BYTES}

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 from hmd.errors import MissingError
-from hmd.machine.damon import Kdamonds
-from hmd.machine.process import ProcessId, alive, identify
-from hmd.sample.batch import AccessBatch, Kind
-from hmd.sample.choose import SamplerName
-from hmd.sample.damon import LADDER, open_damon
-from hmd.sample.damon_watch import LOOKS
-from hmd.sample.emulated import open_emulated
-from hmd.sample.faults import open_faults
+from hmd.machine.damon_sysfs import Kdamonds
+from hmd.machine.process_id import ProcessId, alive, identify
+from hmd.sample.access_batch import AccessBatch, Kind
+from hmd.sample.auto_select import SamplerName
+from hmd.sample.damon_cycle import LOOKS
+from hmd.sample.damon_sampler import LADDER, open_damon
+from hmd.sample.emulated_pebs import open_emulated
+from hmd.sample.fault_sampler import open_faults
 from hmd.sample.idle_pages import IdlePageBits
 from hmd.sample.page_scan import PageScanSampler
 from hmd.sample.sampler import Sampler

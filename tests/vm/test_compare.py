@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from hmd.emulate.compare.campaign import Outcomes, run_cases
-from hmd.emulate.compare.case import Case
+from hmd.emulate.compare.campaign import CampaignResults, run_cases
+from hmd.emulate.compare.case import ComparisonCase
 from hmd.emulate.compare.figures import MODELLED, Figures, seconds
 from hmd.emulate.compare.result import results, rows
 from hmd.emulate.compare.stage import DILATION
 from hmd.emulate.compare.systems import HMD_DEFAULT
-from hmd.emulate.compare.trial import Trial
+from hmd.emulate.compare.trial import ComparisonTrial
 
 PROGRAM, RATIO = "cg", "1:2"
 FEW_BYTES = 4 << 20
@@ -25,11 +25,11 @@ FEW_BYTES = 4 << 20
 pytestmark = pytest.mark.timeout(1500)
 
 
-def _case(system: str) -> Case:
+def _case(system: str) -> ComparisonCase:
     whole = system == "all-fast"
     # DAMON takes longer to know a program's memory than cg lasts.
     program = "compress" if system == "damon" else PROGRAM
-    return Case(program, "whole" if whole else RATIO, system)
+    return ComparisonCase(program, "whole" if whole else RATIO, system)
 
 
 SYSTEMS = ("all-fast", "first-touch", "kernel-tiering", "damon", HMD_DEFAULT)
@@ -42,17 +42,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def outcomes(folder: Path) -> Outcomes:
+def outcomes(folder: Path) -> CampaignResults:
     return run_cases(CASES, folder / "inputs", folder, lambda line: None)
 
 
 @pytest.fixture(scope="module")
-def trials(outcomes: Outcomes) -> dict[str, Trial]:
+def trials(outcomes: CampaignResults) -> dict[str, ComparisonTrial]:
     assert not outcomes.failed
     return {case.system: trial for case, trial in outcomes.trials.items()}
 
 
-def test_memory_makes_the_difference(trials: dict[str, Trial]) -> None:
+def test_memory_makes_the_difference(trials: dict[str, ComparisonTrial]) -> None:
     fast, touch = trials["all-fast"], trials["first-touch"]
     assert fast.fast_share > 0.99
     assert touch.modelled_seconds > 1.5 * fast.modelled_seconds
@@ -60,28 +60,28 @@ def test_memory_makes_the_difference(trials: dict[str, Trial]) -> None:
 
 
 @pytest.mark.parametrize("system", ["all-fast", "first-touch"])
-def test_nothing_moves_by_itself(trials: dict[str, Trial], system: str) -> None:
+def test_nothing_moves_by_itself(trials: dict[str, ComparisonTrial], system: str) -> None:
     assert trials[system].migrated_bytes < FEW_BYTES
     assert trials[system].demoted_bytes == 0
 
 
 @pytest.mark.parametrize("system", ["kernel-tiering", "damon", HMD_DEFAULT])
-def test_who_is_to_move_pages_moves_them(trials: dict[str, Trial], system: str) -> None:
+def test_who_is_to_move_pages_moves_them(trials: dict[str, ComparisonTrial], system: str) -> None:
     assert trials[system].migrated_bytes > FEW_BYTES
 
 
-def test_what_is_hot_becomes_fast(trials: dict[str, Trial]) -> None:
+def test_what_is_hot_becomes_fast(trials: dict[str, ComparisonTrial]) -> None:
     ours, touch = trials[HMD_DEFAULT], trials["first-touch"]
     assert ours.fast_share > 1.2 * touch.fast_share
     assert ours.modelled_seconds < touch.modelled_seconds
 
 
-def test_the_guest_is_slower_than_what_it_models(trials: dict[str, Trial]) -> None:
+def test_the_guest_is_slower_than_what_it_models(trials: dict[str, ComparisonTrial]) -> None:
     for trial in trials.values():
         assert trial.guest_seconds > 0.95 * DILATION * trial.modelled_seconds
 
 
-def test_figures_come_of_it(outcomes: Outcomes) -> None:
+def test_figures_come_of_it(outcomes: CampaignResults) -> None:
     assert len(rows(outcomes.results)) == len(CASES)
     figures = Figures.of(seconds(outcomes.trials, MODELLED), HMD_DEFAULT)
     assert figures.worst_vs_first_touch is not None
@@ -89,7 +89,7 @@ def test_figures_come_of_it(outcomes: Outcomes) -> None:
     assert figures.geomean_vs_best_peer <= figures.worst_vs_first_touch
 
 
-def test_what_is_known_is_not_run_again(outcomes: Outcomes, folder: Path) -> None:
+def test_what_is_known_is_not_run_again(outcomes: CampaignResults, folder: Path) -> None:
     said: list[str] = []
     again = run_cases(CASES, folder / "inputs", folder, said.append)
     assert said == []
@@ -97,7 +97,7 @@ def test_what_is_known_is_not_run_again(outcomes: Outcomes, folder: Path) -> Non
 
 
 def test_results_from_elsewhere_serve_while_nothing_has_changed(
-    outcomes: Outcomes, folder: Path, tmp_path: Path
+    outcomes: CampaignResults, folder: Path, tmp_path: Path
 ) -> None:
     said: list[str] = []
     known = results(rows(outcomes.results))
@@ -107,7 +107,7 @@ def test_results_from_elsewhere_serve_while_nothing_has_changed(
 
 
 def test_what_is_known_is_forgotten_where_it_is_to_be_run_anew(
-    outcomes: Outcomes, folder: Path
+    outcomes: CampaignResults, folder: Path
 ) -> None:
     kept = {path: path.read_bytes() for path in (folder / "cases").iterdir()}
     forgotten = CASES[:1]

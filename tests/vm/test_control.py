@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from hmd.emulate.agent import Job
 from hmd.emulate.boot import Machine
-from hmd.emulate.flags import with_nodes
+from hmd.emulate.guest_agent import Job
 from hmd.emulate.kernel_cache import warm_kernels
 from hmd.emulate.preset import load
+from hmd.emulate.preset_overrides import with_nodes
 from hmd.errors import Exit
 
 from .conftest import CHECKOUT, PROGRAMS, environment

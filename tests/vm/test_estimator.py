@@ -11,7 +11,7 @@ import pytest
 
 from hmd.emulate.preset import load
 from hmd.emulate.suite.evaluate import (
-    Case,
+    EstimatorCase,
     case_of,
     ends_of,
     heat_of,
@@ -19,21 +19,23 @@ from hmd.emulate.suite.evaluate import (
     judge_published,
     traces_of,
 )
-from hmd.emulate.suite.guest import Placement, Policy, guest, run_in, widest_core
+from hmd.emulate.suite.guest import MemoryPolicy, Placement, guest, run_in, widest_core
 from hmd.emulate.suite.inputs import prepare
 from hmd.emulate.suite.layouts import mixed_layouts
 from hmd.emulate.suite.program import load_program
-from hmd.emulate.suite.sampled import Sampling
-from hmd.emulate.suite.truth import RECORDED_ON, Recorded, replayed
+from hmd.emulate.suite.sampled import TraceSampling
+from hmd.emulate.suite.truth import RECORDED_ON, RecordedStream, replayed
 from hmd.emulate.suite.verify import placed
 
 PROGRAMS = ("gups", "xslookup")
 PARTS = (20, 50, 80)
-INTERLEAVED = Placement(Policy.INTERLEAVE, (0, 1))
+INTERLEAVED = Placement(MemoryPolicy.INTERLEAVE, (0, 1))
 
 
 @pytest.fixture(scope="module", params=PROGRAMS)
-def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+def program(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> RecordedStream:
     """A program's stream, and that it takes as long replayed as in the guest."""
     folder = tmp_path_factory.mktemp("suite")
     command = prepare(load_program(request.param), folder)
@@ -41,7 +43,7 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     with guest(widest_core(preset), command) as machine:
         run = run_in(machine, command, INTERLEAVED)
         assert run.recording is not None
-        found = Recorded(request.param, run.recording.stream, run.host_s)
+        found = RecordedStream(request.param, run.recording.stream, run.host_s)
         layout = placed(found, run.recording, preset)
         assert 0.4 < layout.mean() < 0.6
         replay_s = replayed(found.stream, widest_core(preset), layout) * 1e-12
@@ -50,7 +52,7 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.mark.timeout(600)
-def test_half_the_error_of_the_published_formula(program: Recorded) -> None:
+def test_half_the_error_of_the_published_formula(program: RecordedStream) -> None:
     preset, stream = load("dram-pm"), program.stream
     ends = ends_of(stream, preset)
     assert ends.slow_ps > 1.5 * ends.fast_ps
@@ -58,25 +60,25 @@ def test_half_the_error_of_the_published_formula(program: Recorded) -> None:
     layouts = mixed_layouts(address, heat_of(stream, ends, preset), parts=PARTS)
     truth = {name: replayed(stream, preset, each) * 1e-12 for name, each in layouts.items()}
 
-    def case(sampling: Sampling) -> Case:
+    def case(sampling: TraceSampling) -> EstimatorCase:
         return case_of(stream, preset, traces_of(stream, ends, preset, sampling), layouts, truth)
 
-    usual = case(Sampling())
+    usual = case(TraceSampling())
     ours = judge_model(usual)
     assert ours.mean < 0.05
     assert ours.mean < min(judge_published(usual, windows).mean for windows in (1, 20)) / 2
     assert ours.regret < 0.01
     # Records that are lost, in bursts, are known to be lost.
-    assert judge_model(case(Sampling(loss=0.2))).mean < 0.06
+    assert judge_model(case(TraceSampling(loss=0.2))).mean < 0.06
 
 
-def test_both_runs_are_met(program: Recorded) -> None:
+def test_both_runs_are_met(program: RecordedStream) -> None:
     preset, stream = load("dram-pm"), program.stream
     ends = ends_of(stream, preset)
     none = np.zeros(stream.user_pages, np.bool_)
     layouts = {"slow": none, "fast": ~none}
     truth = {"slow": ends.slow_ps * 1e-12, "fast": ends.fast_ps * 1e-12}
     met = judge_model(
-        case_of(stream, preset, traces_of(stream, ends, preset, Sampling()), layouts, truth)
+        case_of(stream, preset, traces_of(stream, ends, preset, TraceSampling()), layouts, truth)
     )
     assert met.worst < 0.005

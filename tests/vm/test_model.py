@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hmd.emulate.boot import Machine
-from hmd.emulate.calibrate import MODELLED_BOUND, Bench
+from hmd.emulate.calibration import MODELLED_BOUND, Bench
 
 CHECKOUT = Path(__file__).parents[2]
 LINES = (16 << 20) // 64

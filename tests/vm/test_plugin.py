@@ -11,7 +11,7 @@ import pytest
 from hmd.emulate import boot
 from hmd.emulate.assets import compile_static
 from hmd.emulate.boot import Machine
-from hmd.machine.emulated import VcpuCounters
+from hmd.machine.plugin_memory import PluginVcpuCounters
 
 ACCESSES = 200_000
 EMULATE = Path(boot.__file__).parent
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.timeout(900)
 class Run:
     """Counters of both vCPUs before and after a chase through one node's memory."""
 
-    before: tuple[VcpuCounters, ...]
-    after: tuple[VcpuCounters, ...]
+    before: tuple[PluginVcpuCounters, ...]
+    after: tuple[PluginVcpuCounters, ...]
 
     def misses(self, node: int) -> int:
         return sum(
@@ -33,7 +33,7 @@ class Run:
         )
 
 
-def counters(machine: Machine) -> tuple[VcpuCounters, ...]:
+def counters(machine: Machine) -> tuple[PluginVcpuCounters, ...]:
     return tuple(machine.shared.counters(vcpu) for vcpu in range(machine.shared.vcpus))
 
 

@@ -15,12 +15,12 @@ import pytest
 from hmd.emulate.assets import compile_static
 from hmd.emulate.boot import Machine
 from hmd.emulate.demo.hotset import INCLUDES, SOURCE
-from hmd.machine.emulated import VcpuCounters
-from hmd.machine.process import PAGE_BYTES
-from hmd.sample.batch import Kind
-from hmd.trace.placement import pages_of
-from hmd.trace.reader import read_trace
+from hmd.machine.plugin_memory import PluginVcpuCounters
+from hmd.machine.process_id import PAGE_BYTES
+from hmd.sample.access_batch import Kind
+from hmd.trace.placement_log import pages_of
 from hmd.trace.trace import Trace
+from hmd.trace.trace_reader import read_trace
 
 CHECKOUT = Path(__file__).parents[2]
 MIB = 1 << 20
@@ -37,8 +37,8 @@ class Run:
 
     trace: Trace
     lines: list[dict[str, Any]]
-    before: VcpuCounters
-    after: VcpuCounters
+    before: PluginVcpuCounters
+    after: PluginVcpuCounters
 
 
 def _keep_to(machine: Machine, cpus: str) -> None:

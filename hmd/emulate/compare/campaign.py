@@ -16,13 +16,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import hmd
-from hmd.emulate.agent import GuestError
 from hmd.emulate.compare import daemon, damon
-from hmd.emulate.compare.case import Case
-from hmd.emulate.compare.daemon import Daemon, Progress
+from hmd.emulate.compare.case import ComparisonCase
+from hmd.emulate.compare.daemon import DaemonProgress, GuestDaemon
 from hmd.emulate.compare.discovery import Discovery
 from hmd.emulate.compare.footprint import footprint_bytes
-from hmd.emulate.compare.result import Result
+from hmd.emulate.compare.result import CaseResult
 from hmd.emulate.compare.stage import (
     CACHES,
     DILATION,
@@ -30,11 +29,12 @@ from hmd.emulate.compare.stage import (
     FLUSH_US,
     MEASURE,
     PRESET,
-    Stage,
+    Testbed,
     stage,
 )
-from hmd.emulate.compare.systems import Service, System, system_named
-from hmd.emulate.compare.trial import Trial, run_trial
+from hmd.emulate.compare.systems import BootService, System, system_named
+from hmd.emulate.compare.trial import ComparisonTrial, run_trial
+from hmd.emulate.guest_agent import GuestError
 from hmd.emulate.kernel_cache import warm_kernels
 from hmd.emulate.preset import load
 from hmd.emulate.suite.inputs import Command, prepare
@@ -50,30 +50,30 @@ _BOOTS = 3  # machines that end while they are needed
 
 
 @dataclass(slots=True)
-class Outcomes:
+class CampaignResults:
     """What cases gave, and of those that gave nothing why."""
 
-    results: dict[Case, Result] = field(default_factory=dict)
-    failed: dict[Case, str] = field(default_factory=dict)
+    results: dict[ComparisonCase, CaseResult] = field(default_factory=dict)
+    failed: dict[ComparisonCase, str] = field(default_factory=dict)
 
     @property
-    def trials(self) -> dict[Case, Trial]:
+    def trials(self) -> dict[ComparisonCase, ComparisonTrial]:
         """What was measured, by case."""
         return {case: result.trial for case, result in self.results.items()}
 
 
 def run_cases(
-    cases: Sequence[Case],
+    cases: Sequence[ComparisonCase],
     inputs: Path,
     folder: Path,
     say: Say,
     *,
     dilation: float = DILATION,
-    known: Iterable[Result] = (),
+    known: Iterable[CaseResult] = (),
     commit: str = "",
     fresh: bool = False,
     run: bool = True,
-) -> Outcomes:
+) -> CampaignResults:
     """Run what is not known; ``inputs`` has the programs' inputs, ``folder`` keeps results.
 
     ``known`` are results from elsewhere, which serve where their digest is the case's; ``commit``
@@ -85,7 +85,7 @@ def run_cases(
     if fresh:
         campaign.forget()
     campaign.take_known(known)
-    for service in Service if run else ():
+    for service in BootService if run else ():
         campaign.run(service)
     return campaign.outcomes
 
@@ -93,7 +93,7 @@ def run_cases(
 class _Campaign:
     def __init__(
         self,
-        cases: Sequence[Case],
+        cases: Sequence[ComparisonCase],
         inputs: Path,
         folder: Path,
         say: Say,
@@ -106,7 +106,7 @@ class _Campaign:
         self._programs = {c.program: load_program(c.program) for c in cases}
         self._commands: dict[str, Command] = {}
         self._digests = {case: self._digest(case) for case in cases}
-        self.outcomes = Outcomes()
+        self.outcomes = CampaignResults()
         self._total = len(cases)
 
     def forget(self) -> None:
@@ -114,19 +114,19 @@ class _Campaign:
         for case in self._digests:
             self._path(case).unlink(missing_ok=True)
 
-    def take_known(self, elsewhere: Iterable[Result]) -> None:
+    def take_known(self, elsewhere: Iterable[CaseResult]) -> None:
         """Take what the folder has of the cases, and what it has not from elsewhere."""
         by_digest = {result.digest: result for result in elsewhere}
         for case, digest in self._digests.items():
             if self._path(case).exists():
                 kept = json.loads(self._path(case).read_text())
-                result = Result(Trial(**kept["trial"]), digest, kept["commit"])
+                result = CaseResult(ComparisonTrial(**kept["trial"]), digest, kept["commit"])
                 self.outcomes.results[case] = result
             elif digest in by_digest:
                 self.outcomes.results[case] = by_digest[digest]
-        self._total = len(self._left(set(Service)))
+        self._total = len(self._left(set(BootService)))
 
-    def run(self, service: Service) -> None:
+    def run(self, service: BootService) -> None:
         """Run the cases of one service, in as few boots as it takes.
 
         DAMON has one for each: what it has brought to the fast node, the next program could not
@@ -134,7 +134,7 @@ class _Campaign:
         """
         tries = _BOOTS
         while left := self._left({service}):
-            together = left[:1] if service is Service.DAMON else left
+            together = left[:1] if service is BootService.DAMON else left
             try:
                 self._boot(service, together)
             except GuestError as error:
@@ -145,8 +145,8 @@ class _Campaign:
             except (HmdError, subprocess.SubprocessError) as error:
                 self._fail(together, error)
 
-    def _boot(self, service: Service, cases: Sequence[Case]) -> None:
-        if service is Service.HMD:
+    def _boot(self, service: BootService, cases: Sequence[ComparisonCase]) -> None:
+        if service is BootService.HMD:
             warm_kernels()
         names = sorted({case.program for case in cases})
         self._say(f"booting for {', '.join(names)}, beside them {service}")
@@ -166,7 +166,7 @@ class _Campaign:
                         if case.system == system.name:
                             self._try(ready, case, system, running)
 
-    def _warm_up(self, ready: Stage, case: Case) -> None:
+    def _warm_up(self, ready: Testbed, case: ComparisonCase) -> None:
         """Let the daemon do its work once: what it has not run yet, QEMU has yet to translate."""
         self._say(f"warming up with {case.program}")
         try:
@@ -176,8 +176,10 @@ class _Campaign:
         except (HmdError, subprocess.SubprocessError) as error:
             self._say(f"warming up failed: {error}")  # as the case itself will, if it must
 
-    def _try(self, ready: Stage, case: Case, system: System, running: Daemon | None) -> None:
-        done = self._total - len(self._left(set(Service)))
+    def _try(
+        self, ready: Testbed, case: ComparisonCase, system: System, running: GuestDaemon | None
+    ) -> None:
+        done = self._total - len(self._left(set(BootService)))
         try:
             if running is None:
                 trial = self._trial(ready, case, system)
@@ -194,7 +196,7 @@ class _Campaign:
         path.parent.mkdir(parents=True, exist_ok=True)
         kept = {"case": asdict(case), "trial": asdict(trial), "commit": self._commit}
         path.write_text(json.dumps(kept))
-        self.outcomes.results[case] = Result(trial, self._digests[case], self._commit)
+        self.outcomes.results[case] = CaseResult(trial, self._digests[case], self._commit)
         self._say(
             f"{case} ({done + 1} of {self._total}): {trial.modelled_seconds:.3f} s modelled, "
             f"{trial.guest_seconds:.0f} s in the guest, {trial.migrated_bytes >> 20} MiB moved, "
@@ -203,10 +205,14 @@ class _Campaign:
         )
 
     def _trial(
-        self, ready: Stage, case: Case, system: System, discovery: Discovery | None = None
-    ) -> Trial:
+        self,
+        ready: Testbed,
+        case: ComparisonCase,
+        system: System,
+        discovery: Discovery | None = None,
+    ) -> ComparisonTrial:
         fast = case.fast_bytes(self._footprint(case.program))
-        beside = damon.running_damon(ready) if system.service is Service.DAMON else None
+        beside = damon.running_damon(ready) if system.service is BootService.DAMON else None
         return run_trial(
             ready,
             self._command(case.program),
@@ -216,13 +222,13 @@ class _Campaign:
             watch=discovery,
         )
 
-    def _fail(self, cases: Iterable[Case], error: Exception) -> None:
+    def _fail(self, cases: Iterable[ComparisonCase], error: Exception) -> None:
         for case in cases:
             line = " ".join(str(error).split())
             self.outcomes.failed[case] = line
             self._say(f"{case} failed: {line}")
 
-    def _left(self, services: set[Service]) -> list[Case]:
+    def _left(self, services: set[BootService]) -> list[ComparisonCase]:
         """Return what has neither a result nor a failure yet."""
         told = self.outcomes.results.keys() | self.outcomes.failed.keys()
         return [c for c, s in self._systems.items() if c not in told and s.service in services]
@@ -236,33 +242,37 @@ class _Campaign:
         digest = program_digest(name)
         return footprint_bytes(name, digest, lambda: self._command(name), self._folder)
 
-    def _path(self, case: Case) -> Path:
+    def _path(self, case: ComparisonCase) -> Path:
         name = f"{case}-{self._digests[case]}.json".replace(":", "-")
         return self._folder / "cases" / name
 
-    def _digest(self, case: Case) -> str:
+    def _digest(self, case: ComparisonCase) -> str:
         """Return a digest of all that a result depends on, but for the host's haste."""
         system = self._systems[case]
         parts = [program_digest(case.program), load(PRESET).model_dump_json(), case.ratio]
         parts += [repr(system), repr((self._dilation, *_SETTING))]
-        if system.service is Service.DAMON:
+        if system.service is BootService.DAMON:
             parts.append(repr((damon.scheme_words(), damon.SETTLE_S)))
-        if system.service is Service.HMD:
+        if system.service is BootService.HMD:
             parts += [repr(daemon.configuration(system.policy)), _daemon_digest()]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
 
 @contextmanager
-def _service(service: Service, ready: Stage, systems: Sequence[System]) -> Iterator[Daemon | None]:
+def _service(
+    service: BootService, ready: Testbed, systems: Sequence[System]
+) -> Iterator[GuestDaemon | None]:
     """Run a service that stays for all programs; yields hmd where it is that."""
-    if service is Service.HMD:
+    if service is BootService.HMD:
         with daemon.running_daemon(ready, systems[0].policy) as running:
             yield running
     else:
         yield None
 
 
-def _with_pace(trial: Trial, before: Progress, after: Progress, found_s: float) -> Trial:
+def _with_pace(
+    trial: ComparisonTrial, before: DaemonProgress, after: DaemonProgress, found_s: float
+) -> ComparisonTrial:
     """Return the trial with what the daemon's progress says of its pace."""
     return replace(
         trial,

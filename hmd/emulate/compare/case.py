@@ -19,7 +19,7 @@ _CASE = re.compile(rf"(?P<program>[a-z][a-z0-9_]*):(?P<ratio>1:[1-9]\d*|{WHOLE})
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Case:
+class ComparisonCase:
     """One run; written ``drift:1:8:hmd:benefit``, or ``drift:whole:all-fast`` with no ratio."""
 
     program: str

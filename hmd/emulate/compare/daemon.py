@@ -23,16 +23,16 @@ from signal import SIGHUP, SIGTERM
 from typing import Any
 
 from hmd.decide import registry
-from hmd.emulate.agent import Job
-from hmd.emulate.compare.stage import GROUP, Stage
-from hmd.emulate.demo.placement import service
+from hmd.emulate.compare.stage import GROUP, Testbed
+from hmd.emulate.demo.variants import service
+from hmd.emulate.guest_agent import Job
 from hmd.errors import HmdError
 
 HEADROOM_BYTES = 64 << 10
 SOCKET = "/run/hmd/hmd.sock"
 _ASK = """\
 import json, pathlib, sys
-from hmd.observe.client import ask
+from hmd.control.client import ask
 print(json.dumps(ask(pathlib.Path(sys.argv[1]), "status", timeout_s=60)))
 """
 _START_TIMEOUT_S = 300
@@ -72,18 +72,18 @@ def _scaled_headroom(policy: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class DaemonProgress:
     """What the daemon has done since it started, by its status."""
 
     uptime_s: float
     ticks: int
 
 
-class Daemon:
+class GuestDaemon:
     """The running daemon; ``use`` gives it another policy."""
 
     def __init__(
-        self, stage: Stage, policy: str, pace: Pace, config: Path, log: Path, job: Job
+        self, stage: Testbed, policy: str, pace: Pace, config: Path, log: Path, job: Job
     ) -> None:
         self._stage, self._policy, self._pace = stage, policy, pace
         self._config, self._log, self._job = config, log, job
@@ -103,13 +103,13 @@ class Daemon:
             time.sleep(0.2)
         self._policy = policy
 
-    def progress(self) -> Progress:
+    def progress(self) -> DaemonProgress:
         """Return what it has done; HmdError where it does not answer."""
         done = self._stage.machine.run(service([sys.executable, "-c", _ASK, SOCKET]))
         if done.returncode:
             raise HmdError(f"the daemon in the guest does not answer: {done.stderr.strip()}")
         status = json.loads(done.stdout)
-        return Progress(status["uptime_s"], status["ticks"])
+        return DaemonProgress(status["uptime_s"], status["ticks"])
 
     def check(self) -> None:
         """Raise HmdError where it has ended."""
@@ -122,7 +122,7 @@ class Daemon:
 
 
 @contextmanager
-def running_daemon(stage: Stage, policy: str, pace: Pace = PACE) -> Iterator[Daemon]:
+def running_daemon(stage: Testbed, policy: str, pace: Pace = PACE) -> Iterator[GuestDaemon]:
     """Run ``hmd run`` beside the programs; HmdError where it does not start."""
     config, log = stage.folder / "hmd.yaml", stage.folder / "hmd.log"
     config.write_text(_text(policy, pace))
@@ -131,7 +131,7 @@ def running_daemon(stage: Stage, policy: str, pace: Pace = PACE) -> Iterator[Dae
     with log.open("wb", buffering=0) as stream:
         job = stage.machine.start(service(command), stdout=stream.write, stderr=stream.write)
         try:
-            running = Daemon(stage, policy, pace, config, log, job)
+            running = GuestDaemon(stage, policy, pace, config, log, job)
             _wait_until_ready(running, log)
             yield running
         finally:
@@ -143,7 +143,7 @@ def _text(policy: str, pace: Pace) -> str:
     return json.dumps(configuration(policy, pace))  # JSON is YAML
 
 
-def _wait_until_ready(running: Daemon, log: Path) -> None:
+def _wait_until_ready(running: GuestDaemon, log: Path) -> None:
     give_up = time.monotonic() + _START_TIMEOUT_S
     while not running.told(_READY):
         if time.monotonic() > give_up:

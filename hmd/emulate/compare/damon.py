@@ -17,13 +17,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hmd.emulate.compare.stage import Stage
-from hmd.emulate.demo.placement import FAST_NODE, SLOW_NODE
+from hmd.emulate.compare.stage import Testbed
+from hmd.emulate.demo.variants import FAST_NODE, SLOW_NODE
 from hmd.errors import MissingError
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class DamonSettings:
     """How DAMON watches.
 
     ``intervals`` are of sampling, of aggregation, and of the update of its operations; ``regions``
@@ -35,7 +35,7 @@ class Watch:
     cold_age: str
 
 
-WATCH = Watch(("20ms", "200ms", "2s"), ("10", "1000"), "500ms")
+WATCH = DamonSettings(("20ms", "200ms", "2s"), ("10", "1000"), "500ms")
 """Of those that were tried this did best (bench/compare/tried_settings.py)."""
 
 SETTLE_S = 3.0
@@ -43,7 +43,7 @@ SETTLE_S = 3.0
 QUOTA = ("--damos_quota_interval", "1s", "--damos_quota_space", "200MB")
 
 
-def scheme_words(how: Watch = WATCH) -> tuple[str, ...]:
+def scheme_words(how: DamonSettings = WATCH) -> tuple[str, ...]:
     """Return the arguments of ``damo start``."""
     watch = (
         *("--monitoring_intervals", *how.intervals),
@@ -66,7 +66,7 @@ def scheme_words(how: Watch = WATCH) -> tuple[str, ...]:
 
 
 @contextmanager
-def running_damon(stage: Stage, how: Watch = WATCH) -> Iterator[None]:
+def running_damon(stage: Testbed, how: DamonSettings = WATCH) -> Iterator[None]:
     """Let DAMON move pages of a program that is yet to start.
 
     Raises MissingError where damo is not installed.

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hmd.emulate.assets import compile_static
-from hmd.emulate.compare.stage import PLACED, Stage
-from hmd.emulate.demo.placement import FAST_NODE, SERVICE_CPU, service
+from hmd.emulate.compare.stage import PLACED, Testbed
+from hmd.emulate.demo.variants import FAST_NODE, SERVICE_CPU, service
 
 HOLD_PAGES = Path(__file__).parents[1] / "workloads/hold_pages.c"
 _PAGES = 8
@@ -41,7 +41,7 @@ _END_S = 60
 
 
 @contextmanager
-def going_on(stage: Stage) -> Iterator[None]:
+def going_on(stage: Testbed) -> Iterator[None]:
     """Keep demotion going, where it is on; raises HmdError where the guest refuses."""
     if stage.get([_DEMOTION])[_DEMOTION] != "true":
         yield

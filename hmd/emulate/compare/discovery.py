@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from hmd.emulate.compare.daemon import Daemon
+from hmd.emulate.compare.daemon import GuestDaemon
 
 _FOLLOWING = ": following pid "
 _LOOK_S = 0.02
@@ -17,7 +17,7 @@ class Discovery:
     As long as the run, where it never did.
     """
 
-    def __init__(self, daemon: Daemon) -> None:
+    def __init__(self, daemon: GuestDaemon) -> None:
         """Look at the daemon's log; nothing is known yet."""
         self._daemon = daemon
         self._over = threading.Event()

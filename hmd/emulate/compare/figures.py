@@ -11,21 +11,25 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hmd.emulate.compare.case import Case
+from hmd.emulate.compare.case import ComparisonCase
 from hmd.emulate.compare.systems import ALL_FAST, FIRST, KERNEL, KERNEL_DEFAULTS, PEERS
-from hmd.emulate.compare.trial import Trial
+from hmd.emulate.compare.trial import ComparisonTrial
 
-Seconds = Mapping[Case, float]
+Seconds = Mapping[ComparisonCase, float]
 
 MODELLED, GUEST = "modelled_seconds", "guest_seconds"
 
 
-def seconds(trials: Mapping[Case, Trial], clock: str) -> dict[Case, float]:
+def seconds(
+    trials: Mapping[ComparisonCase, ComparisonTrial], clock: str
+) -> dict[ComparisonCase, float]:
     """Return each case's runtime by a clock, ``MODELLED`` or ``GUEST``."""
     return {case: float(getattr(trial, clock)) for case, trial in trials.items()}
 
 
-def over_best(found: Seconds, ours: str, peers: Sequence[str] = PEERS) -> dict[Case, float]:
+def over_best(
+    found: Seconds, ours: str, peers: Sequence[str] = PEERS
+) -> dict[ComparisonCase, float]:
     """Return the best peer's runtime over ours, for each of our cases."""
     return {
         case: min(theirs) / took
@@ -34,13 +38,15 @@ def over_best(found: Seconds, ours: str, peers: Sequence[str] = PEERS) -> dict[C
     }
 
 
-def over_whole(found: Seconds, ours: str, whole: str = ALL_FAST.name) -> dict[Case, float]:
+def over_whole(
+    found: Seconds, ours: str, whole: str = ALL_FAST.name
+) -> dict[ComparisonCase, float]:
     """Return the runtime with all that a program wants of a node over ours."""
     beside = {case.program: took for case, took in found.items() if case.system == whole}
     return {c: beside[c.program] / took for c, took in _of(found, ours) if c.program in beside}
 
 
-def over_oracle(found: Seconds, ours: str, oracle: Seconds) -> dict[Case, float]:
+def over_oracle(found: Seconds, ours: str, oracle: Seconds) -> dict[ComparisonCase, float]:
     """Return the oracle's runtime over ours; ``oracle`` is by cases of any system."""
     known = {(case.program, case.ratio): took for case, took in oracle.items()}
     return {
@@ -50,7 +56,7 @@ def over_oracle(found: Seconds, ours: str, oracle: Seconds) -> dict[Case, float]
     }
 
 
-def moved_over_kernel(trials: Mapping[Case, Trial], ours: str) -> float | None:
+def moved_over_kernel(trials: Mapping[ComparisonCase, ComparisonTrial], ours: str) -> float | None:
     """Return bytes moved a second, ours over those of the kernel's tiering, all cases together."""
     rates = []
     for name in (ours, KERNEL.name):
@@ -94,10 +100,10 @@ class Figures:
         )
 
 
-def _of(found: Seconds, system: str) -> list[tuple[Case, float]]:
+def _of(found: Seconds, system: str) -> list[tuple[ComparisonCase, float]]:
     return [(case, took) for case, took in found.items() if case.system == system]
 
 
-def _beside(found: Seconds, case: Case, systems: Sequence[str]) -> list[float]:
-    others = (Case(case.program, case.ratio, system) for system in systems)
+def _beside(found: Seconds, case: ComparisonCase, systems: Sequence[str]) -> list[float]:
+    others = (ComparisonCase(case.program, case.ratio, system) for system in systems)
     return [found[other] for other in others if other in found]

@@ -6,23 +6,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any
 
-from hmd.emulate.compare.case import Case
-from hmd.emulate.compare.trial import Trial
+from hmd.emulate.compare.case import ComparisonCase
+from hmd.emulate.compare.trial import ComparisonTrial
 
-_TRIAL = tuple(each.name for each in fields(Trial))
-_NEEDED = {each.name for each in fields(Trial) if each.default is MISSING}
+_TRIAL = tuple(each.name for each in fields(ComparisonTrial))
+_NEEDED = {each.name for each in fields(ComparisonTrial) if each.default is MISSING}
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CaseResult:
     """A trial, the digest of all that it depends on, and the commit that was measured."""
 
-    trial: Trial
+    trial: ComparisonTrial
     digest: str
     commit: str
 
 
-def rows(results: Mapping[Case, Result]) -> list[dict[str, Any]]:
+def rows(results: Mapping[ComparisonCase, CaseResult]) -> list[dict[str, Any]]:
     """Return results as they stand in the JSON, in the order of cases."""
     return [
         asdict(case) | asdict(found.trial) | {"digest": found.digest, "commit": found.commit}
@@ -30,11 +30,11 @@ def rows(results: Mapping[Case, Result]) -> list[dict[str, Any]]:
     ]
 
 
-def results(of_rows: Iterable[Mapping[str, Any]]) -> list[Result]:
+def results(of_rows: Iterable[Mapping[str, Any]]) -> list[CaseResult]:
     """Return the results that rows tell; rows of another kind (the oracle's) are left out."""
     return [
-        Result(
-            Trial(**{name: row[name] for name in _TRIAL if name in row}),
+        CaseResult(
+            ComparisonTrial(**{name: row[name] for name in _TRIAL if name in row}),
             row["digest"],
             row["commit"],
         )

@@ -21,7 +21,7 @@ from hmd.emulate.assets import compile_static
 from hmd.emulate.boot import Machine
 from hmd.emulate.demo.fast_node import FastNode, open_fast_node
 from hmd.emulate.demo.meter import Meter
-from hmd.emulate.demo.placement import FAST_NODE, PROGRAM_CPU, SERVICE_CPU, SLOW_NODE, service
+from hmd.emulate.demo.variants import FAST_NODE, PROGRAM_CPU, SERVICE_CPU, SLOW_NODE, service
 from hmd.emulate.preset import Preset, load
 from hmd.emulate.suite.inputs import Command
 from hmd.errors import HmdError
@@ -79,7 +79,7 @@ ON_FAST = Start("bind", (FAST_NODE,))
 ON_SLOW = Start("bind", (SLOW_NODE,))
 
 
-class Stage:
+class Testbed:
     """A booted machine and what is done to it; ``folder`` is shared with it."""
 
     def __init__(self, machine: Machine, preset: Preset, fast_node: FastNode, folder: Path):
@@ -179,7 +179,9 @@ class Stage:
 
 
 @contextmanager
-def stage(commands: Sequence[Command], folder: Path, dilation: float = DILATION) -> Iterator[Stage]:
+def stage(
+    commands: Sequence[Command], folder: Path, dilation: float = DILATION
+) -> Iterator[Testbed]:
     """Boot the machine for these programs; their files are read, and the model is ready."""
     preset = _with_fast_node(load(PRESET), FAST_NODE_BYTES)
     cache = preset.cache.model_copy(update={"count": CACHES})
@@ -189,7 +191,7 @@ def stage(commands: Sequence[Command], folder: Path, dilation: float = DILATION)
         Machine(preset, share=[folder], dilation=dilation, append=_BOOT) as machine,
         open_fast_node(machine, FAST_NODE) as fast_node,
     ):
-        ready = Stage(machine, preset, fast_node, folder)
+        ready = Testbed(machine, preset, fast_node, folder)
         ready.sh(f"mkdir -p /sys/fs/cgroup{GROUP}")
         ready.set(
             {

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from hmd.decide import registry
-from hmd.emulate.compare.case import RATIOS, WHOLE, Case
+from hmd.emulate.compare.case import RATIOS, WHOLE, ComparisonCase
 from hmd.emulate.compare.stage import FIRST_TOUCH, ON_FAST, ON_SLOW, Start
-from hmd.emulate.demo.placement import FAST_NODE, SLOW_NODE
+from hmd.emulate.demo.variants import FAST_NODE, SLOW_NODE
 from hmd.errors import ConfigError
 
 _BALANCING = "/sys/kernel/debug/sched/numa_balancing"
@@ -41,7 +41,7 @@ _WEIGHTS = "/sys/kernel/mm/mempolicy/weighted_interleave"
 _WEIGHTED: Mapping[str, str | int] = {f"{_WEIGHTS}/node0": 8, f"{_WEIGHTS}/node1": 3}
 
 
-class Service(StrEnum):
+class BootService(StrEnum):
     """What runs beside the programs; each kind has a boot of its own."""
 
     NOTHING = "nothing"
@@ -57,7 +57,7 @@ class System:
     start: Start = FIRST_TOUCH
     scarce: bool = True
     knobs: Mapping[str, str | int] = field(default_factory=dict)
-    service: Service = Service.NOTHING
+    service: BootService = BootService.NOTHING
     policy: str = ""
 
     @property
@@ -71,7 +71,7 @@ ALL_SLOW = System("all-slow", ON_SLOW, scarce=False)
 FIRST = System("first-touch")
 KERNEL = System("kernel-tiering", knobs={**_SCALED, **_TIERING})
 KERNEL_DEFAULTS = System("kernel-tiering-defaults", knobs=_TIERING)
-DAMON = System("damon", service=Service.DAMON)
+DAMON = System("damon", service=BootService.DAMON)
 _STANDING = (
     ALL_FAST,
     ALL_SLOW,
@@ -90,7 +90,7 @@ _NO_TIERING = ("interleave", "none")
 
 def hmd_with(policy: str) -> System:
     """Return hmd with one of its policies."""
-    return System(f"hmd:{policy}", service=Service.HMD, policy=policy)
+    return System(f"hmd:{policy}", service=BootService.HMD, policy=policy)
 
 
 HMD_DEFAULT = hmd_with(registry.DEFAULT).name
@@ -111,6 +111,8 @@ def system_named(name: str) -> System:
     raise ConfigError(f"no system {name!r}: take {', '.join(system.name for system in every)}")
 
 
-def cases_of(program: str) -> list[Case]:
+def cases_of(program: str) -> list[ComparisonCase]:
     """Return all cases of a program."""
-    return [Case(program, ratio, each.name) for each in systems() for ratio in each.ratios]
+    return [
+        ComparisonCase(program, ratio, each.name) for each in systems() for ratio in each.ratios
+    ]

@@ -7,15 +7,15 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 
 from hmd.emulate.compare import demotion
-from hmd.emulate.compare.stage import Stage, Start
-from hmd.emulate.demo.placement import FAST_NODE
+from hmd.emulate.compare.stage import Start, Testbed
+from hmd.emulate.demo.variants import FAST_NODE
 from hmd.emulate.suite.inputs import Command
 
 _PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class ComparisonTrial:
     """What a run took and moved, start to end of the program.
 
     ``modelled_seconds`` is the time that its CPU was busy by the timing model, ``guest_seconds``
@@ -43,14 +43,14 @@ class Trial:
 
 
 def run_trial(
-    stage: Stage,
+    stage: Testbed,
     command: Command,
     start: Start,
     fast_bytes: int | None,
     *,
     beside: AbstractContextManager[object] | None = None,
     watch: AbstractContextManager[object] | None = None,
-) -> Trial:
+) -> ComparisonTrial:
     """Run a program with so much of the fast node, None: all; HmdError where it fails.
 
     ``beside`` is entered when the fast node is ready, ``watch`` around the program alone.
@@ -72,7 +72,7 @@ def run_trial(
         gained = stage.fast_node.for_programs_bytes() - left if fast_bytes is not None else 0
         moved = {name: count - counted[name] for name, count in stage.vmstat().items()}
     demoted = sum(count for name, count in moved.items() if name.startswith("pgdemote_"))
-    return Trial(
+    return ComparisonTrial(
         modelled_seconds=passed.busy_s,
         guest_seconds=took,
         migrated_bytes=moved["pgmigrate_success"] * _PAGE_BYTES,

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hmd.emulate.agent import GuestError, Job
 from hmd.emulate.assets import compile_static
 from hmd.emulate.boot import Machine
+from hmd.emulate.guest_agent import GuestError, Job
 from hmd.errors import HmdError
-from hmd.machine.reserves import reserve_bytes
+from hmd.machine.zone_reserves import reserve_bytes
 
 HUGE_PAGE_BYTES = 2 << 20
 # khugepaged raises this to keep whole 2 MiB blocks free (set_recommended_min_free_kbytes): 40 MiB

@@ -11,7 +11,7 @@ from pathlib import Path
 from hmd.emulate.assets import compile_static
 from hmd.emulate.boot import Machine
 from hmd.emulate.demo.meter import Meter, Reading
-from hmd.emulate.demo.placement import PROGRAM_CPU, Way, bound_to
+from hmd.emulate.demo.variants import PROGRAM_CPU, Way, bound_to
 from hmd.errors import HmdError
 
 SOURCE = Path(__file__).parents[1] / "workloads/hotset.c"
@@ -54,7 +54,7 @@ class HotSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class HotsetProgress:
     """One line of the program: the guest's time and the modelled time since its start."""
 
     time_s: float
@@ -68,7 +68,7 @@ class Progress:
 class HotSetRun:
     """What a run said, in order."""
 
-    progress: list[Progress] = field(default_factory=list)
+    progress: list[HotsetProgress] = field(default_factory=list)
     integrity_ok: bool = False
     wrong_words: int = -1
 
@@ -133,7 +133,7 @@ class _Listener:
             if self._modelled_start_ps is None:
                 self._modelled_start_ps = clock_ps
             self.run.progress.append(
-                Progress(
+                HotsetProgress(
                     said["t_s"],
                     int(said["phase"]),
                     int(said["updates"]),

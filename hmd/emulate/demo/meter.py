@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from hmd.emulate.boot import Machine
-from hmd.emulate.demo.placement import FAST_NODE, PROGRAM_CPU
+from hmd.emulate.demo.variants import FAST_NODE, PROGRAM_CPU
 
 
 @dataclass(frozen=True, slots=True)

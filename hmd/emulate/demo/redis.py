@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from hmd.emulate.assets import cache_folder, find_program
 from hmd.emulate.boot import Machine
 from hmd.emulate.demo.meter import Meter
-from hmd.emulate.demo.placement import PROGRAM_CPU, SERVICE_CPU, Way, bound_to
+from hmd.emulate.demo.variants import PROGRAM_CPU, SERVICE_CPU, Way, bound_to
 from hmd.errors import HmdError
 
 SOCKET = "/tmp/redis.sock"
@@ -60,7 +60,7 @@ class RedisLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class BenchmarkRun:
     """One run of redis-benchmark.
 
     The modelled rate is by the time that the server's CPU was busy: what the server would do for
@@ -126,7 +126,7 @@ class Redis:
         bottom = max(0, top - _VERIFY_BATCH + 1)
         return int(self.cli("EVAL", _COUNT_WRONG, "0", str(top), str(bottom)))
 
-    def round(self) -> Round:
+    def round(self) -> BenchmarkRun:
         """Ask for hot keys at random, as often as the load says."""
         load = self._load
         words = ["redis-benchmark", "-s", SOCKET, "--csv", "-c", "4", "-P", str(load.pipeline)]
@@ -138,7 +138,9 @@ class Redis:
             check=True,
         )
         passed = self._meter.read().since(before)
-        return Round(_rate(done.stdout), load.round_requests / passed.busy_s, passed.fast_share)
+        return BenchmarkRun(
+            _rate(done.stdout), load.round_requests / passed.busy_s, passed.fast_share
+        )
 
 
 def _rate(answer: str) -> float:

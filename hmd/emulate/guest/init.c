@@ -4,7 +4,7 @@
  * It is the whole initramfs but for four kernel modules. Boot: load the modules, mount the
  * host's file system read-only over 9p with a tmpfs overlay above it, the writable shares, and
  * the kernel's own file systems. Then serve jobs over one virtio-serial port, in frames
- * {u32 type, u32 job, u32 length} + payload, little endian (hmd/emulate/agent.py is the other
+ * {u32 type, u32 job, u32 length} + payload, little endian (hmd/emulate/guest_agent.py is the other
  * end). One poll loop, no threads, no memory but the jobs' table.
  *
  * Where the initramfs names another first process, that is started in its place once all is

@@ -9,7 +9,7 @@
  *     ring_offset       perf rings, one a vCPU, ring_stride apart: a perf_event_mmap_page of 4096
  *                       bytes, then ring_data_bytes of records (perf_event_open(2))
  *
- * hmd/machine/emulated.py reads this; the offsets below are fixed by assertions.
+ * hmd/machine/plugin_memory.py reads this; the offsets below are fixed by assertions.
  *
  * The modelled clock at any moment, for any program of the guest: header.clock_ps, one aligned
  * 64-bit load. It is behind the vCPUs by 2 us of host time at most while they run.

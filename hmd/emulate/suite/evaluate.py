@@ -15,11 +15,11 @@ import numpy.typing as npt
 from hmd.emulate.miss_stream import PAGE_BYTES, MissOutcomes, MissStream
 from hmd.emulate.preset import Preset
 from hmd.emulate.suite.layouts import Layout
-from hmd.emulate.suite.sampled import Sampling, sampled_run
+from hmd.emulate.suite.sampled import TraceSampling, sampled_run
 from hmd.emulate.suite.truth import replayed
 from hmd.estimate import isc22
-from hmd.estimate.model import Coefficients, Model, Terms, build_model
-from hmd.estimate.runs import Runs, side_by_side
+from hmd.estimate.aligned_runs import AlignedRuns, side_by_side
+from hmd.estimate.runtime_model import Coefficients, RuntimeModel, Terms, build_model
 from hmd.estimate.windows import CutBy
 from hmd.sample.cpu_model import Core
 from hmd.trace.trace import Trace
@@ -66,7 +66,7 @@ def ends_of(stream: MissStream, preset: Preset) -> Ends:
 
 
 def traces_of(
-    stream: MissStream, ends: Ends, preset: Preset, sampling: Sampling
+    stream: MissStream, ends: Ends, preset: Preset, sampling: TraceSampling
 ) -> tuple[Trace, Trace]:
     """Return the slow and the fast run's trace; the runs' samples are drawn independently."""
     both = (ends.slow, ends.slow_ps), (ends.fast, ends.fast_ps)
@@ -76,7 +76,7 @@ def traces_of(
             outcomes,
             busy_ps,
             preset,
-            Sampling(
+            TraceSampling(
                 sampling.period, sampling.pair_period, 2 * sampling.seed + number, sampling.loss
             ),
         )
@@ -87,7 +87,7 @@ def traces_of(
 
 def heat_of(stream: MissStream, ends: Ends, preset: Preset) -> npt.NDArray[np.float64]:
     """Return pages' heat as a daemon knows it, from a sampled run of its own."""
-    trace = sampled_run(stream, ends.slow, ends.slow_ps, preset, Sampling(seed=HEAT_SEED))
+    trace = sampled_run(stream, ends.slow, ends.slow_ps, preset, TraceSampling(seed=HEAT_SEED))
     address = stream.page_address[: stream.user_pages]
     start = trace.samples.address // np.uint64(PAGE_BYTES) * np.uint64(PAGE_BYTES)
     page = np.searchsorted(address, start)
@@ -95,10 +95,10 @@ def heat_of(stream: MissStream, ends: Ends, preset: Preset) -> npt.NDArray[np.fl
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class EstimatorCase:
     """A program on a preset: its runs as sampled, its layouts (over sampled pages), the truth."""
 
-    runs: Runs
+    runs: AlignedRuns
     slow: Trace
     fast: Trace
     layouts: Mapping[str, Layout]
@@ -111,28 +111,30 @@ def case_of(
     traces: tuple[Trace, Trace],
     layouts: Mapping[str, Layout],
     truth: Mapping[str, float],
-) -> Case:
+) -> EstimatorCase:
     """Return the case; ``layouts`` are over the stream's pages."""
     slow, fast = traces
     core = Core(preset.core.reorder_window, preset.core.line_fill_buffers)
     runs = side_by_side(slow, fast, core=core)
     address = stream.page_address[: stream.user_pages]
     place = np.minimum(np.searchsorted(address, runs.pages.address), len(address) - 1)
-    return Case(runs, slow, fast, {name: each[place] for name, each in layouts.items()}, truth)
+    return EstimatorCase(
+        runs, slow, fast, {name: each[place] for name, each in layouts.items()}, truth
+    )
 
 
 def judge_model(
-    case: Case, coefficients: Coefficients | None = None, terms: Terms | None = None
+    case: EstimatorCase, coefficients: Coefficients | None = None, terms: Terms | None = None
 ) -> Errors:
     """Return the errors of hmd's model."""
-    model: Model = build_model(case.runs, coefficients, terms)
+    model: RuntimeModel = build_model(case.runs, coefficients, terms)
     found = {
         name: model.estimate(layout).runtime_ns * 1e-9 for name, layout in case.layouts.items()
     }
     return _errors(found, case.truth)
 
 
-def judge_published(case: Case, windows: int) -> Errors:
+def judge_published(case: EstimatorCase, windows: int) -> Errors:
     """Return the errors of the formula of ISC 2022 with so many windows, equal in time."""
     runs = side_by_side(case.slow, case.fast, windows=windows, cut_by=CutBy.TIME)
     found = {

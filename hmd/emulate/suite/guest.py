@@ -16,7 +16,7 @@ from pathlib import Path
 
 from hmd.emulate.assets import compile_static
 from hmd.emulate.boot import Machine
-from hmd.emulate.miss_stream import Recording, read_recording
+from hmd.emulate.miss_stream import MissRecording, read_recording
 from hmd.emulate.preset import Preset
 from hmd.emulate.suite.inputs import BASE_ENVIRONMENT, Command
 from hmd.errors import HmdError
@@ -34,7 +34,7 @@ _NO_TICKS = (f"nohz_full={PROGRAM_CPU}", f"isolcpus={PROGRAM_CPU}", f"rcu_nocbs=
 _TIMEOUT_S = 900
 
 
-class Policy(StrEnum):
+class MemoryPolicy(StrEnum):
     """Memory policies of set_mempolicy(2)."""
 
     BIND = "bind"
@@ -46,7 +46,7 @@ class Policy(StrEnum):
 class Placement:
     """A policy over nodes; ``weights`` are pages a turn of each node, of the weighted policy."""
 
-    policy: Policy
+    policy: MemoryPolicy
     nodes: tuple[int, ...]
     weights: tuple[int, ...] = ()
 
@@ -56,18 +56,18 @@ class Placement:
         return f"{self.policy} {where}" + "".join(f" {weight}" for weight in self.weights)
 
 
-ALL_FAST = Placement(Policy.BIND, (FAST_NODE,))
-ALL_SLOW = Placement(Policy.BIND, (SLOW_NODE,))
+ALL_FAST = Placement(MemoryPolicy.BIND, (FAST_NODE,))
+ALL_SLOW = Placement(MemoryPolicy.BIND, (SLOW_NODE,))
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class GuestRun:
     """What the program's CPU did, start to end of the program; ``host_s`` it took to emulate."""
 
     busy_s: float
     instructions: int
     host_s: float
-    recording: Recording | None
+    recording: MissRecording | None
 
 
 def widest_core(preset: Preset) -> Preset:
@@ -93,7 +93,7 @@ def guest(preset: Preset, command: Command, *, record: bool = True) -> Iterator[
         yield machine
 
 
-def run_in(machine: Machine, command: Command, placement: Placement) -> Run:
+def run_in(machine: Machine, command: Command, placement: Placement) -> GuestRun:
     """Run a command; raises ``HmdError`` where it does not do its work."""
     for node, weight in zip(placement.nodes, placement.weights, strict=False):
         _set(machine, f"{_WEIGHTS}/node{node}", str(weight))
@@ -102,7 +102,7 @@ def run_in(machine: Machine, command: Command, placement: Placement) -> Run:
         _execute(machine, command, placement)
         took = time.monotonic() - began
         after, count = machine.shared.counters(PROGRAM_CPU), machine.shared.recorded
-    return Run(
+    return GuestRun(
         busy_s=(after.busy_ps - before.busy_ps) * 1e-12,
         instructions=after.instructions - before.instructions,
         host_s=took,
@@ -132,7 +132,12 @@ def _execute(machine: Machine, command: Command, placement: Placement) -> None:
 
 def _serve(machine: Machine, command: Command) -> bytes:
     """Give a server its load, from the other CPU; returns what the load said."""
-    beside = [str(compile_static(_PLACED)), str(SERVICE_CPU), Policy.BIND, str(1 << SLOW_NODE)]
+    beside = [
+        str(compile_static(_PLACED)),
+        str(SERVICE_CPU),
+        MemoryPolicy.BIND,
+        str(1 << SLOW_NODE),
+    ]
     deadline = time.monotonic() + 60
     while machine.run([*beside, *command.ready], env=BASE_ENVIRONMENT).returncode:
         if time.monotonic() > deadline:

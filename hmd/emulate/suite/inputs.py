@@ -24,7 +24,7 @@ from hmd.emulate.suite.program import (
     PLACEHOLDER,
     PYTHON,
     Input,
-    Program,
+    SuiteProgram,
     programs_folder,
 )
 from hmd.errors import MissingError
@@ -63,7 +63,7 @@ class Command:
     load: tuple[str, ...] = ()
 
 
-def prepare(program: Program, folder: Path) -> Command:
+def prepare(program: SuiteProgram, folder: Path) -> Command:
     """Make what is not made yet of a program's inputs below ``folder``; return its command.
 
     Raises MissingError for a Debian package, compiler or kernel of a tool that is not there.
@@ -87,7 +87,7 @@ def prepare(program: Program, folder: Path) -> Command:
     )
 
 
-def missing_packages(program: Program) -> tuple[str, ...]:
+def missing_packages(program: SuiteProgram) -> tuple[str, ...]:
     """Return the Debian packages of a program that are not installed."""
     if not program.packages:
         return ()
@@ -104,7 +104,7 @@ def missing_packages(program: Program) -> tuple[str, ...]:
     return tuple(package for package in program.packages if package not in installed)
 
 
-def _require_packages(program: Program) -> None:
+def _require_packages(program: SuiteProgram) -> None:
     missing = missing_packages(program)
     if missing:
         raise MissingError(

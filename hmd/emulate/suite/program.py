@@ -2,7 +2,7 @@
 
 A file says what the program's memory habit is, where it comes from, how it is run, and what its
 output shows when it has done its work. ``load_program`` takes a name and gives a checked
-``Program``; ``hmd.emulate.suite.inputs`` makes its inputs and its command from that.
+``SuiteProgram``; ``hmd.emulate.suite.inputs`` makes its inputs and its command from that.
 
 Every program runs on one CPU, does a fixed amount of work and draws no random numbers but from
 fixed seeds: two runs without address randomisation touch the same addresses in the same order.
@@ -18,7 +18,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from hmd.config.document import parse_document, values
+from hmd.config.yaml_document import parse_document, values
 from hmd.emulate.preset import first_problem
 from hmd.errors import ConfigError
 
@@ -38,11 +38,11 @@ _Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 _Words = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
-class _Checked(BaseModel):
+class _CheckedProgram(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class Input(_Checked):
+class Input(_CheckedProgram):
     """How one input is made: exactly one of a text, a file of the suite, a generator, a command.
 
     ``text`` may name inputs above it. ``generate`` is a function of hmd.emulate.suite.generate,
@@ -70,14 +70,14 @@ class Input(_Checked):
         return (self.text,) if self.text is not None else self.command or ()
 
 
-class Load(_Checked):
+class Load(_CheckedProgram):
     """What gives a server its work: run once ``ready`` succeeds, ends the server at its own end."""
 
     ready: _Words
     command: _Words
 
 
-class Program(_Checked):
+class SuiteProgram(_CheckedProgram):
     """A program of the suite. ``load`` is for servers: the server is what is measured."""
 
     name: _Name
@@ -116,18 +116,18 @@ def program_names() -> tuple[str, ...]:
     return tuple(sorted(name.stem for name in names if name.suffix == ".yaml"))
 
 
-def load_program(name: str) -> Program:
+def load_program(name: str) -> SuiteProgram:
     """Return the program of this name; raises ``ConfigError`` that lists the names there are."""
     if name not in program_names():
         raise ConfigError(f"no program {name!r} in the suite: take {', '.join(program_names())}")
     return parse((programs_folder() / f"{name}.yaml").read_bytes(), f"{name}.yaml")
 
 
-def parse(data: bytes, origin: str) -> Program:
+def parse(data: bytes, origin: str) -> SuiteProgram:
     """Return the program in YAML bytes; ``origin`` names them in a ``ConfigError``."""
     document = parse_document(data, origin)
     try:
-        return Program.model_validate(values(document))
+        return SuiteProgram.model_validate(values(document))
     except ValidationError as error:
         raise ConfigError(first_problem(error, document)) from None
 

@@ -19,8 +19,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from hmd.machine.process import PAGE_BYTES, identify
-from hmd.sample.choose import SamplerName, SampleSettings, open_sampler
+from hmd.machine.process_id import PAGE_BYTES, identify
+from hmd.sample.auto_select import SamplerName, SampleSettings, open_sampler
 from hmd.sample.sampler import Sampler
 
 TICK_S = 1.0

@@ -16,12 +16,12 @@ import numpy.typing as npt
 from hmd.emulate.miss_stream import MissFlag, MissOutcomes, MissStream
 from hmd.emulate.preset import Preset
 from hmd.emulate.suite.layouts import tiers_of
-from hmd.sample.batch import Kind
+from hmd.sample.access_batch import Kind
 from hmd.trace.trace import (
     SAMPLE_COLUMNS,
     Ending,
+    InstructionProgress,
     Losses,
-    Progress,
     Samples,
     Trace,
     TracedProcess,
@@ -32,7 +32,7 @@ _LOOKS = 64  # moments at which progress is told
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
+class TraceSampling:
     """How a run is sampled: one of ``period`` misses, of ``pair_period`` by the second counter.
 
     ``loss`` is the share of records that are lost.
@@ -45,7 +45,11 @@ class Sampling:
 
 
 def sampled_run(
-    stream: MissStream, outcomes: MissOutcomes, busy_ps: int, preset: Preset, sampling: Sampling
+    stream: MissStream,
+    outcomes: MissOutcomes,
+    busy_ps: int,
+    preset: Preset,
+    sampling: TraceSampling,
 ) -> Trace:
     """Return the trace of a run that took ``busy_ps`` in all."""
     rng = np.random.default_rng(sampling.seed)
@@ -89,7 +93,9 @@ def sampled_run(
         },
         processes=(TracedProcess(1, "program"),),
         samples=Samples(**columns),
-        progress=Progress(time_ns, np.zeros(len(time_ns), np.uint16), time_ns, instructions),
+        progress=InstructionProgress(
+            time_ns, np.zeros(len(time_ns), np.uint16), time_ns, instructions
+        ),
         losses=Losses(lost=len(order) - len(rows)),
         ending=Ending(0, busy_ps // 1000, 0),
     )

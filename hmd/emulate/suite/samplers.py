@@ -29,7 +29,7 @@ from hmd.emulate.assets import compile_static
 from hmd.emulate.boot import Machine
 from hmd.emulate.miss_stream import PAGE_BYTES, read_recording
 from hmd.errors import HmdError
-from hmd.sample.choose import SamplerName
+from hmd.sample.auto_select import SamplerName
 
 PROGRAM_CPU = 1
 SERVICE_CPU = 0
@@ -80,7 +80,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class GuestProgram:
     """The running program: its pid in the guest, and its memory."""
 
     pid: int
@@ -173,7 +173,7 @@ class _Guest:
 
 
 @contextmanager
-def program(machine: Machine) -> Iterator[Program]:
+def program(machine: Machine) -> Iterator[GuestProgram]:
     """Run the program on its CPU, and what flushes that CPU's TLB."""
     ready, said = threading.Event(), bytearray()
 
@@ -193,28 +193,28 @@ def program(machine: Machine) -> Iterator[Program]:
         if not ready.wait(_START_S):
             raise HmdError(f"graded did not get ready: {said.decode(errors='replace')}")
         told = json.loads(said)
-        yield Program(told["pid"], told["start"] // PAGE_BYTES, told["bytes"] // PAGE_BYTES)
+        yield GuestProgram(told["pid"], told["start"] // PAGE_BYTES, told["bytes"] // PAGE_BYTES)
     finally:
         for each in (job, beside):
             each.kill()
             each.wait(30)
 
 
-def _truth(program: Program, path: Path, count: int) -> _Floats:
+def _truth(program: GuestProgram, path: Path, count: int) -> _Floats:
     """Return the misses on each page of the program."""
     stream = read_recording(path, count).stream
     page = stream.page_address[stream.page[stream.sampled()]] // np.uint64(PAGE_BYTES)
     return _by_page(program, page, np.ones(len(page)))
 
 
-def _by_page(program: Program, page: npt.NDArray[np.uint64], weight: _Floats) -> _Floats:
+def _by_page(program: GuestProgram, page: npt.NDArray[np.uint64], weight: _Floats) -> _Floats:
     place = page.astype(np.int64) - program.first_page
     inside = (place >= 0) & (place < program.pages)
     sums = np.bincount(place[inside], weights=weight[inside], minlength=program.pages)
     return sums.astype(np.float64)
 
 
-def _found(case: Case, program: Program, truth: _Floats, path: Path) -> Found:
+def _found(case: Case, program: GuestProgram, truth: _Floats, path: Path) -> Found:
     with np.load(path, allow_pickle=False) as told:
         heat = _by_page(program, told["page"], told["heat"])
         rows, elapsed_s = int(told["rows"]), float(told["elapsed_s"])

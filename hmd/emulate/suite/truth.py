@@ -37,7 +37,7 @@ _TIMING = Path(__file__).parents[1] / "timing"
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedStream:
     """A program's stream, and how long emulating the run that it was recorded from took."""
 
     name: str
@@ -45,7 +45,7 @@ class Recorded:
     host_s: float
 
 
-def recorded(name: str, folder: Path, say: Callable[[str], None]) -> Recorded:
+def recorded(name: str, folder: Path, say: Callable[[str], None]) -> RecordedStream:
     """Return a program's stream, recorded in the emulated machine where it is not there yet."""
     path = folder / "streams" / f"{name}-{program_digest(name)}.npz"
     note = path.with_suffix(".json")
@@ -58,7 +58,9 @@ def recorded(name: str, folder: Path, say: Callable[[str], None]) -> Recorded:
         assert run.recording is not None
         run.recording.stream.write(path)
         note.write_text(json.dumps({"host_s": run.host_s, "instructions": run.instructions}))
-    return Recorded(name, MissStream.read(path), float(json.loads(note.read_text())["host_s"]))
+    return RecordedStream(
+        name, MissStream.read(path), float(json.loads(note.read_text())["host_s"])
+    )
 
 
 def program_digest(name: str) -> str:
@@ -92,7 +94,7 @@ def require_same_cache(preset: Preset) -> None:
 
 
 def runtimes(
-    program: Recorded,
+    program: RecordedStream,
     preset: Preset,
     layouts: Mapping[str, Layout],
     folder: Path,

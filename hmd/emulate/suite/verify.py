@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 
 from hmd.emulate.memory_layout import node_ranges
-from hmd.emulate.miss_stream import Recording
+from hmd.emulate.miss_stream import MissRecording
 from hmd.emulate.preset import Preset
-from hmd.emulate.suite.guest import Placement, Policy, guest, run_in
+from hmd.emulate.suite.guest import MemoryPolicy, Placement, guest, run_in
 from hmd.emulate.suite.inputs import Command, prepare
 from hmd.emulate.suite.layouts import Layout, tiers_of
 from hmd.emulate.suite.program import load_program
-from hmd.emulate.suite.truth import Recorded, program_digest, replayed
+from hmd.emulate.suite.truth import RecordedStream, program_digest, replayed
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +49,19 @@ def placements(preset: Preset) -> tuple[Placement, ...]:
 
     def weighted(fast_pages: int, slow_pages: int) -> Placement:
         weight = {fast: fast_pages, slow: slow_pages}
-        return Placement(Policy.WEIGHTED, both, tuple(weight[node] for node in both))
+        return Placement(MemoryPolicy.WEIGHTED, both, tuple(weight[node] for node in both))
 
     return (
-        Placement(Policy.BIND, (slow,)),
-        Placement(Policy.BIND, (fast,)),
-        Placement(Policy.INTERLEAVE, both),
+        Placement(MemoryPolicy.BIND, (slow,)),
+        Placement(MemoryPolicy.BIND, (fast,)),
+        Placement(MemoryPolicy.INTERLEAVE, both),
         weighted(1, 3),
         weighted(3, 1),
     )
 
 
 def verified(
-    program: Recorded, preset: Preset, folder: Path, say: Callable[[str], None]
+    program: RecordedStream, preset: Preset, folder: Path, say: Callable[[str], None]
 ) -> list[Verified]:
     """Return a program's verification, run in the guest where the folder has none yet."""
     digest = hashlib.sha256(preset.model_dump_json().encode())
@@ -76,7 +76,7 @@ def verified(
     return [Verified(**each) for each in json.loads(path.read_text())]
 
 
-def verify(program: Recorded, command: Command, preset: Preset) -> Iterator[Verified]:
+def verify(program: RecordedStream, command: Command, preset: Preset) -> Iterator[Verified]:
     """Run a program in the guest under each policy, and replay it likewise."""
     with guest(preset, command) as machine:
         for placement in placements(preset):
@@ -93,7 +93,7 @@ def verify(program: Recorded, command: Command, preset: Preset) -> Iterator[Veri
             )
 
 
-def placed(program: Recorded, recording: Recording, preset: Preset) -> Layout:
+def placed(program: RecordedStream, recording: MissRecording, preset: Preset) -> Layout:
     """Return which of a stream's pages lay in the fast tier in another recording of its program.
 
     Pages that the other does not have are taken to be slow.

@@ -5,12 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from hmd.observe.families import daemon, moves, orders, sampling, stages, targets, tiers
-from hmd.observe.family import Family
+from hmd.observe.families import (
+    control_metrics,
+    daemon_metrics,
+    move_metrics,
+    sampling_metrics,
+    stage_metrics,
+    target_metrics,
+    tier_metrics,
+)
+from hmd.observe.metric_family import Family
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class MetricSection:
     """Families that belong together, under a heading."""
 
     title: str
@@ -18,13 +26,13 @@ class Section:
 
 
 SECTIONS: Final = (
-    Section("The daemon", daemon.FAMILIES),
-    Section("Ticks and stages", stages.FAMILIES),
-    Section("Sampling", sampling.FAMILIES),
-    Section("Tiers and heat", tiers.FAMILIES),
-    Section("Decisions and moves", moves.FAMILIES),
-    Section("Targets", targets.FAMILIES),
-    Section("Orders", orders.FAMILIES),
+    MetricSection("The daemon", daemon_metrics.FAMILIES),
+    MetricSection("Ticks and stages", stage_metrics.FAMILIES),
+    MetricSection("Sampling", sampling_metrics.FAMILIES),
+    MetricSection("Tiers and heat", tier_metrics.FAMILIES),
+    MetricSection("Decisions and moves", move_metrics.FAMILIES),
+    MetricSection("Targets", target_metrics.FAMILIES),
+    MetricSection("Orders", control_metrics.FAMILIES),
 )
 
 FAMILIES: Final = tuple(family for section in SECTIONS for family in section.families)

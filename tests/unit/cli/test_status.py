@@ -14,11 +14,11 @@ import pytest
 
 from hmd.cli.main import main
 from hmd.cli.output import format_bytes, format_count, format_share, print_table
-from hmd.cli.tables import summary
-from hmd.cli.top import rates_between
+from hmd.cli.status_tables import summary
+from hmd.cli.top_command import rates_between
+from hmd.control.status_socket import StatusSocket
 from hmd.errors import Exit
-from hmd.observe.picture import grid
-from hmd.observe.status_socket import StatusSocket
+from hmd.observe.heat_grid import grid
 
 ROW = {
     "resident_bytes": [3 << 30, 1 << 30],

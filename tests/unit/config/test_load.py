@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from hmd.cli.run import DEFAULT_CONFIG
-from hmd.config import Config, load, loads, units
-from hmd.config.document import parse_document, resolve
+from hmd.cli.run_command import DEFAULT_CONFIG
+from hmd.config import Config, load, loads, quantities
 from hmd.config.load import SYSTEM_FILE, validate
-from hmd.config.policies import decide_example
+from hmd.config.policy_sections import decide_example
+from hmd.config.yaml_document import parse_document, resolve
 from hmd.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
@@ -53,8 +53,14 @@ def test_limits_of_a_target_are_sizes_or_shares_and_read_back() -> None:
         "targets: [{name: a, pid: 1, fast_min: 2GiB, fast_max: 62.5%, keep: x}, {name: b, pid: 2}]"
     )
     one, other = config.targets
-    assert (one.fast_min, one.fast_max) == (units.Amount(size=2 << 30), units.Amount(share=0.625))
-    assert (other.fast_min, other.fast_max) == (units.Amount(size=0), units.Amount(share=1.0))
+    assert (one.fast_min, one.fast_max) == (
+        quantities.Amount(size=2 << 30),
+        quantities.Amount(share=0.625),
+    )
+    assert (other.fast_min, other.fast_max) == (
+        quantities.Amount(size=0),
+        quantities.Amount(share=1.0),
+    )
     assert one.keep == ("x",)
     dumped = config.model_dump(mode="json")
     assert dumped["targets"][0]["fast_max"] == "62.5%"
@@ -189,20 +195,22 @@ def test_any_yaml_value_gives_settings_or_errors(value: object) -> None:
 @settings(deadline=None)
 @given(st.integers(0, 2**50))
 def test_sizes_round_trip(size: int) -> None:
-    assert units.parse_size(units.format_size(size)) == size
-    assert units.parse_rate(units.format_rate(size)) == size
+    assert quantities.parse_size(quantities.format_size(size)) == size
+    assert quantities.parse_rate(quantities.format_rate(size)) == size
 
 
 @settings(deadline=None)
 @given(st.floats(1e-5, 1e5))
 def test_durations_round_trip(seconds: float) -> None:
-    assert units.parse_duration(units.format_duration(seconds)) == pytest.approx(seconds, rel=1e-5)
+    assert quantities.parse_duration(quantities.format_duration(seconds)) == pytest.approx(
+        seconds, rel=1e-5
+    )
 
 
 @settings(deadline=None)
 @given(st.floats(0.001, 1))
 def test_shares_round_trip(share: float) -> None:
-    assert units.parse_share(units.format_share(share)) == pytest.approx(share, rel=1e-5)
+    assert quantities.parse_share(quantities.format_share(share)) == pytest.approx(share, rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from hmd.observe.client import ask
+from hmd.control.client import ask
 
 TIMEOUT_S = 60.0
 FAULTER = """

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from hmd.decide.histogram import Histogram, Settings
+from hmd.decide.histogram import Histogram, HistogramSettings
 from hmd.decide.rehearsal import BASE, Rehearsal, Tier, hot_blocks
 from hmd.machine.topology import Node, Topology
-from hmd.migrate.outcome import Outcome
-from hmd.migrate.status import Status
-from hmd.observe.observer import Observer, Places, Setting
-from hmd.observe.places import heat_pages
+from hmd.migrate.move_status import MoveStatus
+from hmd.migrate.outcome import MoveOutcome
+from hmd.observe.observer import ObservedConfig, Observer, Places
+from hmd.observe.residency_counts import heat_pages
 from hmd.observe.snapshot import Snapshot
-from hmd.observe.tick import Stage
-from hmd.observe.tick import Tick as ObservedTick
-from hmd.sample.batch import AccessBatch
+from hmd.observe.tick_record import Stage
+from hmd.observe.tick_record import TickRecord as ObservedTick
+from hmd.sample.access_batch import AccessBatch
 from hmd.sample.sampler import Sampler
 
 
@@ -31,7 +31,7 @@ class Rehearsed(Rehearsal):
         self.hot_sets = [hot_blocks(self.PAGES, self.HOT, 16, seed) for seed in (1, 2)]
         node = np.ones(self.PAGES, np.int8)
         node[: self.FAST // 2] = 0
-        settings = Settings(headroom_bytes=0)
+        settings = HistogramSettings(headroom_bytes=0)
         policy = Histogram(settings)
         super().__init__(policy, tiers, self.hot_sets[0], node, samples_per_tick=20_000)
         self.topology = Topology(
@@ -40,7 +40,7 @@ class Rehearsed(Rehearsal):
                 Node(1, (), 2 * self.PAGES * 4096, (20, 10), tier=1, read_latency_ns=305),
             )
         )
-        setting = Setting("rehearsed", False, 1.0, 0.01, policy.name, ("rehearsed",))
+        setting = ObservedConfig("rehearsed", False, 1.0, 0.01, policy.name, ("rehearsed",))
         self.observer = Observer(setting, self.topology, sampler)
         self.ticks = 0
 
@@ -57,12 +57,12 @@ class Rehearsed(Rehearsal):
         self.tick()
         plan, pages = self.plan, int(self.plan.pages.sum())
         up = int(plan.pages[plan.to_node == 0].sum())
-        outcome = Outcome(
-            np.full(len(plan), Status.MOVED, np.int16),
+        outcome = MoveOutcome(
+            np.full(len(plan), MoveStatus.MOVED, np.int16),
             plan.to_node,
             plan.pages,
             {(1, 0): up, (0, 1): pages - up},
-            {Status.MOVED: pages},
+            {MoveStatus.MOVED: pages},
             calls=2,
             seconds=0.01,
         )

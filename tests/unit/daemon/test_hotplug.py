@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hmd.config.load import loads
+from hmd.daemon.notify import Notifier
 from hmd.daemon.service import Service
-from hmd.observe.notify import Notifier
 
 pytestmark = pytest.mark.root
 

@@ -21,7 +21,7 @@ from hmd.emulate.monitoring.grafana import DASHBOARD, chosen, panels
 from hmd.emulate.monitoring.prometheus import Prometheus, find_tool
 from hmd.errors import HmdError, MissingError
 from hmd.observe.metrics import MetricsServer
-from hmd.sample.choose import SampleSettings, open_sampler
+from hmd.sample.auto_select import SampleSettings, open_sampler
 
 from .conftest import FAULTER, Daemon, free_port, wait_for
 from .rehearsed import Rehearsed

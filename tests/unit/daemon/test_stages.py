@@ -8,9 +8,9 @@ import pytest
 
 from hmd.config.load import loads
 from hmd.daemon.stages import Stages, build
-from hmd.sample.batch import AccessBatch
-from hmd.sample.choose import Chosen
-from hmd.sample.period import PeriodControl, PeriodSettings
+from hmd.sample.access_batch import AccessBatch
+from hmd.sample.auto_select import Chosen
+from hmd.sample.period_control import PeriodControl, PeriodSettings
 from hmd.sample.sampler import SamplerStats
 
 pytestmark = pytest.mark.root

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.cli.dashboard import _sweep
-from hmd.dashboard.server import JSON, Content, PageServer, page_contents
-from hmd.dashboard.watch import Watch
-from hmd.observe.status_socket import StatusSocket
-from hmd.sample.batch import Kind
+from hmd.cli.dashboard_command import _sweep
+from hmd.control.status_socket import StatusSocket
+from hmd.dashboard.http_server import JSON, Content, PageServer, page_contents
+from hmd.dashboard.poller import Poller
+from hmd.sample.access_batch import Kind
 from hmd.trace.trace import SAMPLE_COLUMNS, Ending, Samples, Trace, TracedProcess
-from hmd.trace.writer import write_trace
+from hmd.trace.trace_writer import write_trace
 
 from .machine import Machine
 
@@ -41,7 +41,7 @@ class Served:
     """A running server; ``watch`` looks only when told to."""
 
     server: PageServer
-    watch: Watch
+    watch: Poller
 
     def ask(
         self,
@@ -124,9 +124,9 @@ def socket(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.fixture(scope="session")
-def watched(machine: Machine, socket: Path) -> Watch:
+def watched(machine: Machine, socket: Path) -> Poller:
     """One that has looked at it while it ticked, in virtual time."""
-    watch = Watch(socket, WINDOW_S, clock=lambda: machine.now_s)
+    watch = Poller(socket, WINDOW_S, clock=lambda: machine.now_s)
     for tick in range(TICKS):
         machine.tick()
         if tick % 3 == 2 or tick == TICKS - 1:
@@ -139,7 +139,7 @@ def serve() -> Iterator[Serve]:
     """Make servers; those that were made end with the test."""
     running: list[tuple[PageServer, threading.Thread]] = []
 
-    def made(watch: Watch, sweep: bytes = b"null") -> Served:
+    def made(watch: Poller, sweep: bytes = b"null") -> Served:
         contents = {
             **page_contents(),
             "/state.json": Content(JSON, lambda _: watch.state()),

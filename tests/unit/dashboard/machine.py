@@ -15,19 +15,19 @@ import numpy.typing as npt
 
 from hmd.decide import registry
 from hmd.decide.plan import MachineView
-from hmd.heat.residency import Sweep
-from hmd.heat.settings import HeatSettings
-from hmd.heat.table import HeatTable
-from hmd.machine.mappings import Access, MappingKind, Mappings
-from hmd.machine.pages import MoveFlags
-from hmd.machine.process import ProcessId, ProcessStat
+from hmd.heat.heat_settings import HeatSettings
+from hmd.heat.heat_table import HeatTable
+from hmd.heat.residency_sweep import ResidencySweep
+from hmd.machine.mappings import MappingAccess, MappingKind, Mappings
+from hmd.machine.move_pages import MoveFlags
+from hmd.machine.process_id import ProcessId, ProcessStat
 from hmd.machine.topology import Node, NodeMemory, Topology
 from hmd.migrate import STUCK, Mover, MoverSettings
-from hmd.observe.heatmap import HeatMap
-from hmd.observe.observer import Observer, Places, Setting
-from hmd.observe.places import heat_pages, resident_pages, sample_nodes
-from hmd.observe.tick import Stage, Tick
-from hmd.sample.batch import AccessBatch
+from hmd.observe.heat_history import HeatHistory
+from hmd.observe.observer import ObservedConfig, Observer, Places
+from hmd.observe.residency_counts import heat_pages, resident_pages, sample_nodes
+from hmd.observe.tick_record import Stage, TickRecord
+from hmd.sample.access_batch import AccessBatch
 from hmd.sample.sampler import SamplerStats
 
 FAST, SLOW = 0, 2
@@ -111,7 +111,7 @@ class Memory:
             np.array([base], np.uint64),
             np.array([base + size], np.uint64),
             np.array([MappingKind.ANON], np.uint8),
-            np.array([Access.READ | Access.WRITE], np.uint8),
+            np.array([MappingAccess.READ | MappingAccess.WRITE], np.uint8),
             np.zeros(1, np.bool_),
             np.zeros(1, np.bool_),
             np.zeros(1, np.int64),
@@ -170,7 +170,7 @@ class Machine:
         self.memory, self.sampler = Memory(), Sampler()
         self.heat = HeatTable(HeatSettings(), self.topology.latency_ns)
         self.heat.track([p.process for p in PROGRAMS])
-        self._sweep = Sweep(spaces=self.memory, clock=lambda: 0.0)
+        self._sweep = ResidencySweep(spaces=self.memory, clock=lambda: 0.0)
         self._policy = registry.make(policy)
         self._mover = Mover(
             MoverSettings(rate_bytes_per_s=8 << 20, burst_s=2, dry_run=dry_run),
@@ -180,7 +180,7 @@ class Machine:
             page_filter=lambda _, addresses: np.ones(len(addresses), np.bool_),
         )
         self.observer = Observer(
-            Setting(
+            ObservedConfig(
                 "/etc/hmd/hmd.yaml", dry_run, 1.0, 0.01, policy, tuple(p.target for p in PROGRAMS)
             ),
             self.topology,
@@ -189,10 +189,10 @@ class Machine:
             now=lambda: STARTED_S,
         )
         self.observer._names = {p.process: p.name for p in PROGRAMS}
-        self.heat_map = HeatMap(self.topology)
+        self.heat_map = HeatHistory(self.topology)
         self._rng = np.random.default_rng(5)
 
-    def tick(self) -> Tick:
+    def tick(self) -> TickRecord:
         """Let a second pass."""
         self.now_s += 1.0
         batch = self._batch()
@@ -211,7 +211,7 @@ class Machine:
         if outcome is not None:
             self.heat.settle(plan, outcome.node, np.isin(outcome.status, STUCK))
         targets = tuple(p.target for p in PROGRAMS)
-        tick = Tick(
+        tick = TickRecord(
             self.now_s,
             self.heat.processes,
             targets,

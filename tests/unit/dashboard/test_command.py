@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from hmd.cli.dashboard import _sweep
+from hmd.cli.dashboard_command import _sweep
 from hmd.cli.main import main
+from hmd.control.client import ask
 from hmd.errors import Exit
-from hmd.observe.client import ask
 
 from .chromium import Chromium
 

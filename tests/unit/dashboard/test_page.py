@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from hmd.cli.output import format_bytes, format_count, format_share
-from hmd.dashboard.server import JSON, Content, PageServer, page_contents
-from hmd.dashboard.watch import Watch
-from hmd.observe.status_socket import StatusSocket
+from hmd.control.status_socket import StatusSocket
+from hmd.dashboard.http_server import JSON, Content, PageServer, page_contents
+from hmd.dashboard.poller import Poller
 
 from .chromium import Chromium
 from .conftest import Serve
@@ -62,7 +62,7 @@ def press(browser: Chromium, *keys: str) -> None:
 
 
 def test_it_shows_what_the_socket_tells(
-    browser: Chromium, serve: Serve, watched: Watch, sweep: bytes, machine: Machine
+    browser: Chromium, serve: Serve, watched: Poller, sweep: bytes, machine: Machine
 ) -> None:
     served = serve(watched, sweep)
     browser.open(served.server.url)
@@ -104,7 +104,7 @@ def test_it_shows_what_the_socket_tells(
 
 
 def test_moves_are_told_with_their_reasons(
-    browser: Chromium, serve: Serve, watched: Watch, machine: Machine
+    browser: Chromium, serve: Serve, watched: Poller, machine: Machine
 ) -> None:
     browser.open(serve(watched).server.url)
     browser.wait_for(READY)
@@ -128,7 +128,7 @@ def test_moves_are_told_with_their_reasons(
 
 
 def test_every_picture_is_also_a_table(
-    browser: Chromium, serve: Serve, watched: Watch, sweep: bytes
+    browser: Chromium, serve: Serve, watched: Poller, sweep: bytes
 ) -> None:
     browser.open(serve(watched, sweep).server.url)
     browser.wait_for(READY)
@@ -151,7 +151,7 @@ def test_every_picture_is_also_a_table(
 
 
 def test_without_traces_it_says_how_to_get_a_curve(
-    browser: Chromium, serve: Serve, watched: Watch
+    browser: Chromium, serve: Serve, watched: Poller
 ) -> None:
     browser.open(serve(watched).server.url)
     browser.wait_for(READY)
@@ -159,7 +159,7 @@ def test_without_traces_it_says_how_to_get_a_curve(
 
 
 def test_it_works_by_keyboard(
-    browser: Chromium, serve: Serve, watched: Watch, sweep: bytes
+    browser: Chromium, serve: Serve, watched: Poller, sweep: bytes
 ) -> None:
     browser.open(serve(watched, sweep).server.url)
     browser.wait_for(READY)
@@ -183,7 +183,7 @@ def test_it_works_by_keyboard(
 
 
 def test_it_is_laid_out_for_those_who_do_not_see_it(
-    browser: Chromium, serve: Serve, watched: Watch
+    browser: Chromium, serve: Serve, watched: Poller
 ) -> None:
     browser.open(serve(watched).server.url)
     browser.wait_for(READY)
@@ -244,7 +244,7 @@ CONTRAST = """
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_it_reads_well_at_any_width_in_light_and_dark(
-    browser: Chromium, serve: Serve, watched: Watch, sweep: bytes, width: int, dark: bool
+    browser: Chromium, serve: Serve, watched: Poller, sweep: bytes, width: int, dark: bool
 ) -> None:
     browser.screen(width, 900, dark)
     browser.open(serve(watched, sweep).server.url)
@@ -260,7 +260,7 @@ def test_it_reads_well_at_any_width_in_light_and_dark(
 
 
 def test_names_are_never_markup(
-    browser: Chromium, serve: Serve, machine: Machine, watched: Watch, tmp_path: Path
+    browser: Chromium, serve: Serve, machine: Machine, watched: Poller, tmp_path: Path
 ) -> None:
     del watched
     evil = "<img src=x onerror=document.title='pwned'><script>1</script>"
@@ -269,7 +269,7 @@ def test_names_are_never_markup(
     daemon = StatusSocket(
         tmp_path / "s", {"status": lambda _: text.encode(), "heatmap": machine.heat_map.answer}
     )
-    watch = Watch(tmp_path / "s", 600)
+    watch = Poller(tmp_path / "s", 600)
     watch.look()
     browser.open(serve(watch).server.url)
     browser.wait_for(READY)
@@ -281,10 +281,10 @@ def test_names_are_never_markup(
 
 
 def test_a_daemon_that_comes_and_goes(
-    browser: Chromium, serve: Serve, machine: Machine, watched: Watch, tmp_path: Path
+    browser: Chromium, serve: Serve, machine: Machine, watched: Poller, tmp_path: Path
 ) -> None:
     del watched
-    watch = Watch(tmp_path / "s", 600)
+    watch = Poller(tmp_path / "s", 600)
     watch.look()
     browser.open(serve(watch).server.url)
     browser.wait_for("document.body?.dataset.state === 'lost'")
@@ -308,7 +308,7 @@ def test_a_daemon_that_comes_and_goes(
     assert browser.wrong == []
 
 
-def test_a_server_that_comes_back(browser: Chromium, watched: Watch) -> None:
+def test_a_server_that_comes_back(browser: Chromium, watched: Poller) -> None:
     contents = {
         **page_contents(),
         "/state.json": Content(JSON, lambda _: watched.state()),
@@ -333,7 +333,7 @@ def test_a_server_that_comes_back(browser: Chromium, watched: Watch) -> None:
 
 
 def test_what_needs_attention_is_said(
-    browser: Chromium, serve: Serve, machine: Machine, watched: Watch, tmp_path: Path
+    browser: Chromium, serve: Serve, machine: Machine, watched: Poller, tmp_path: Path
 ) -> None:
     del watched
     status = json.loads(machine.observer.status())
@@ -345,7 +345,7 @@ def test_what_needs_attention_is_said(
         tmp_path / "s",
         {"status": lambda _: json.dumps(status).encode(), "heatmap": machine.heat_map.answer},
     )
-    watch = Watch(tmp_path / "s", 600)
+    watch = Poller(tmp_path / "s", 600)
     watch.look()
     browser.open(serve(watch).server.url)
     browser.wait_for(READY)

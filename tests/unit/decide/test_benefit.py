@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hmd.decide.benefit import Benefit, Settings
+from hmd.decide.benefit import Benefit, BenefitSettings
 from hmd.decide.rehearsal import Rehearsal, Tier, hot_blocks
-from hmd.heat.layout import CHUNK_PAGES, PAGE_BYTES
+from hmd.heat.geometry import CHUNK_PAGES, PAGE_BYTES
 
 PAGES, FAST = 8192, 2048
 HEADROOM = 16
@@ -24,9 +24,9 @@ def rehearsal(
     **settings: float,
 ) -> Rehearsal:
     """A program that fills the fast tier with its first pages."""
-    kept = Settings(headroom_fraction=0.0, headroom_bytes=HEADROOM * PAGE_BYTES)
+    kept = BenefitSettings(headroom_fraction=0.0, headroom_bytes=HEADROOM * PAGE_BYTES)
     policy = Benefit(
-        Settings(kept.headroom_fraction, kept.headroom_bytes, **settings)  # type: ignore[arg-type]
+        BenefitSettings(kept.headroom_fraction, kept.headroom_bytes, **settings)  # type: ignore[arg-type]
     )
     node = (np.arange(len(weights)) >= FAST).astype(np.int8)
     tiers = (Tier(FAST + HEADROOM), Tier(2 * PAGES))

@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hmd.decide.histogram import Histogram, Settings
+from hmd.decide.histogram import Histogram, HistogramSettings
 from hmd.decide.rehearsal import BASE, Rehearsal, Tier, hot_blocks
-from hmd.heat.layout import CHUNK_PAGES, PAGE_BYTES
+from hmd.heat.geometry import CHUNK_PAGES, PAGE_BYTES
 
 HEADROOM = 64
-SETTINGS = Settings(headroom_fraction=0.0, headroom_bytes=HEADROOM * PAGE_BYTES)
+SETTINGS = HistogramSettings(headroom_fraction=0.0, headroom_bytes=HEADROOM * PAGE_BYTES)
 
 
 def rehearsal(
@@ -23,7 +23,7 @@ def rehearsal(
     samples: int = 20_000,
     budget_pages: int = 1 << 30,
     huge: npt.NDArray[np.bool_] | None = None,
-    settings: Settings = SETTINGS,
+    settings: HistogramSettings = SETTINGS,
 ) -> Rehearsal:
     return Rehearsal(
         Histogram(settings),

@@ -10,16 +10,18 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hmd.decide.histogram import Histogram, Settings
+from hmd.decide.histogram import Histogram, HistogramSettings
 from hmd.decide.rehearsal import Rehearsal, Tier, hot_blocks
-from hmd.heat.layout import PAGE_BYTES
+from hmd.heat.geometry import PAGE_BYTES
 
 PAGES, HOT, FAST = 32768, 12288, 13516
 HEADROOM = 256
 
 
 def rehearsal(weights: npt.NDArray[np.float64], samples: int, fast: int = FAST) -> Rehearsal:
-    policy = Histogram(Settings(headroom_fraction=0.0, headroom_bytes=HEADROOM * PAGE_BYTES))
+    policy = Histogram(
+        HistogramSettings(headroom_fraction=0.0, headroom_bytes=HEADROOM * PAGE_BYTES)
+    )
     node = np.ones(PAGES, np.int8)
     node[:fast] = 0
     tiers = (Tier(fast + HEADROOM), Tier(2 * PAGES))

@@ -9,12 +9,12 @@ import numpy.typing as npt
 import pytest
 
 from hmd.decide import age, heat_classes, interleave
-from hmd.decide.aligned import Aligned
+from hmd.decide.page_state import Aligned
 from hmd.decide.plan import MachineView, Policy
 from hmd.decide.rehearsal import Rehearsal, Tier, hot_blocks
-from hmd.heat.layout import CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES
-from hmd.heat.table import HeatTable
-from hmd.machine.process import ProcessId
+from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES
+from hmd.heat.heat_table import HeatTable
+from hmd.machine.process_id import ProcessId
 
 HEADROOM = 64
 KEPT = {"headroom_fraction": 0.0, "headroom_bytes": HEADROOM * PAGE_BYTES}
@@ -38,18 +38,18 @@ def hot_fast(run: Rehearsal) -> float:
 
 
 def make_age(**settings: float) -> age.Age:
-    return age.Age(age.Settings(**{**KEPT, **settings}))  # type: ignore[arg-type]
+    return age.Age(age.AgeSettings(**{**KEPT, **settings}))  # type: ignore[arg-type]
 
 
 def make_classes(**settings: float) -> heat_classes.HeatClasses:
     return heat_classes.HeatClasses(
-        heat_classes.Settings(**{**KEPT, **settings})  # type: ignore[arg-type]
+        heat_classes.HeatClassesSettings(**{**KEPT, **settings})  # type: ignore[arg-type]
     )
 
 
 def make_interleave(**settings: float) -> interleave.Interleave:
     return interleave.Interleave(
-        interleave.Settings(**{**KEPT, **settings})  # type: ignore[arg-type]
+        interleave.InterleaveSettings(**{**KEPT, **settings})  # type: ignore[arg-type]
     )
 
 

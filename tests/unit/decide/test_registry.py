@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hmd.decide import registry
-from hmd.decide.histogram import Histogram, Settings
-from hmd.decide.knobs import knobs_of
+from hmd.decide.histogram import Histogram, HistogramSettings
+from hmd.decide.tunables import knobs_of
 from hmd.errors import ConfigError
 
 
@@ -25,7 +25,7 @@ def test_policies_are_made_by_name_with_defaults() -> None:
 def test_settings_reach_the_policy() -> None:
     policy = registry.make("histogram", {"hysteresis": 3, "headroom_bytes": 8 << 20})
     assert isinstance(policy, Histogram)
-    assert policy.settings == Settings(hysteresis=3.0, headroom_bytes=8 << 20)
+    assert policy.settings == HistogramSettings(hysteresis=3.0, headroom_bytes=8 << 20)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_mistakes_are_told_in_one_line(name: str, settings: dict[str, object], l
 
 
 def test_settings_types_are_told() -> None:
-    assert registry.settings_type("histogram") is Settings
+    assert registry.settings_type("histogram") is HistogramSettings
     with pytest.raises(ConfigError):
         registry.settings_type("lru")
 

@@ -19,8 +19,8 @@ import sys
 import time
 from pathlib import Path
 
+from hmd.control.client import ask
 from hmd.errors import UnreachableError
-from hmd.observe.client import ask
 
 PATIENCE_S = 120
 ENDLESS = re.compile(r"hmd (run|top|dashboard)\b(?!.* --(ticks|once|help)\b)")

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from hmd.cli.main import GROUPS
-from hmd.config.reference import topics
+from hmd.config.config_reference import topics
 
 from .blocks import ROOT
 

@@ -1,6 +1,6 @@
 """docs/troubleshooting.md has every finding of doctor, and what each of them says when not ok.
 
-What there is to find is read from the code: the calls of ``Finding``, the warnings of the
+What there is to find is read from the code: the calls of ``Diagnostic``, the warnings of the
 daemon's start, and why samplers refuse.
 """
 
@@ -18,9 +18,9 @@ from .blocks import ROOT
 
 PAGE = re.sub(r"[`\s]+", " ", (ROOT / "docs/troubleshooting.md").read_text().replace("\\|", "|"))
 REFUSING = [
-    *("hmd/sample/events.py", "hmd/sample/perf.py", "hmd/sample/idle_pages.py"),
-    *("hmd/sample/soft_dirty.py", "hmd/sample/emulated.py", "hmd/sample/choose.py"),
-    "hmd/machine/damon_claim.py",
+    *("hmd/sample/memory_events.py", "hmd/sample/perf_events.py", "hmd/sample/idle_pages.py"),
+    *("hmd/sample/soft_dirty.py", "hmd/sample/emulated_pebs.py", "hmd/sample/auto_select.py"),
+    "hmd/machine/damon_ownership.py",
 ]
 LEAST = 10
 """Letters of a text that is looked for: shorter ones are words between two values."""
@@ -57,12 +57,12 @@ def findings() -> dict[str, set[str]]:
         for function in ast.walk(tree):
             if not isinstance(function, ast.FunctionDef):
                 continue
-            for call in calls(function, "Finding"):
+            for call in calls(function, "Diagnostic"):
                 names = list(_names(call.args[0], function, tree))
                 assert names, f"{path}:{call.lineno}: a finding whose name is not to be seen"
                 for name in names:
                     told = found.setdefault(name, set())
-                    if ast.unparse(call.args[1]) != "Level.OK":
+                    if ast.unparse(call.args[1]) != "Severity.OK":
                         told |= set(fragments(call.args[2]))
     return found
 

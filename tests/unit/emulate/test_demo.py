@@ -7,21 +7,25 @@ from pathlib import Path
 import pytest
 
 from hmd.emulate.assets import compile_static
-from hmd.emulate.demo.hotset import INCLUDES, SOURCE, HotSetRun, Progress
+from hmd.emulate.demo.demo_result import OperationRates, ProgramResult, goals
+from hmd.emulate.demo.hotset import INCLUDES, SOURCE, HotsetProgress, HotSetRun
 from hmd.emulate.demo.meter import Reading
-from hmd.emulate.demo.placement import Way, bound_to
 from hmd.emulate.demo.redis import _rate
-from hmd.emulate.demo.result import ProgramResult, Rates, goals
+from hmd.emulate.demo.variants import Way, bound_to
 from hmd.errors import HmdError
 
 
-def progress(time_s: float, updates: int, modelled_s: float, fast: int = 0) -> Progress:
+def progress(time_s: float, updates: int, modelled_s: float, fast: int = 0) -> HotsetProgress:
     phase = 1 if time_s < 5 else 2
-    return Progress(time_s, phase, updates, modelled_s, Reading(modelled_s, (fast, 100 - fast), 0))
+    return HotsetProgress(
+        time_s, phase, updates, modelled_s, Reading(modelled_s, (fast, 100 - fast), 0)
+    )
 
 
 def result(**changed: object) -> ProgramResult:
-    rates = {way: Rates(10.0, speed) for way, speed in zip(Way, (100, 40, 60, 95), strict=True)}
+    rates = {
+        way: OperationRates(10.0, speed) for way, speed in zip(Way, (100, 40, 60, 95), strict=True)
+    }
     values: dict[str, object] = {
         "rates": rates,
         "fast_share_before": 0.4,

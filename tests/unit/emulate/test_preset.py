@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from hmd.emulate.flags import with_cpus, with_nodes
 from hmd.emulate.preset import BUNDLED, MIB, load, parse, parse_cpus
-from hmd.emulate.replay import Part, TimingModel
+from hmd.emulate.preset_overrides import with_cpus, with_nodes
+from hmd.emulate.replay import ModelPart, TimingModel
 from hmd.emulate.timing_params import parts_named, timing_params
 from hmd.errors import ConfigError
 
@@ -133,7 +133,7 @@ def test_cpus_are_spread_over_the_nodes_that_have_some() -> None:
 
 
 def test_parts_by_name() -> None:
-    assert parts_named(["cache", "mlp"]) == Part.CACHE | Part.MLP
-    assert timing_params(load("dram-pm"), Part.CACHE).parts == Part.CACHE
+    assert parts_named(["cache", "mlp"]) == ModelPart.CACHE | ModelPart.MLP
+    assert timing_params(load("dram-pm"), ModelPart.CACHE).parts == ModelPart.CACHE
     with pytest.raises(ConfigError, match="bandwith"):
         parts_named(["bandwith"])

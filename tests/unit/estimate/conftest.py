@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.estimate import pricing
-from hmd.estimate.model import Model, Terms
+from hmd.estimate import window_cost
 from hmd.estimate.overlap import CLASSES, Pairs
-from hmd.estimate.pages import PageIndex
+from hmd.estimate.page_index import PageIndex
+from hmd.estimate.runtime_model import RuntimeModel, Terms
 from hmd.machine.mappings import MappingKind
-from hmd.sample.batch import Kind
+from hmd.sample.access_batch import Kind
 from hmd.trace.trace import (
     SAMPLE_COLUMNS,
     Ending,
@@ -105,7 +105,7 @@ def make_model(
     slow_ns: float = 400.0,
     fast_ns: float = 100.0,
     terms: Terms | None = None,
-) -> Model:
+) -> RuntimeModel:
     """One window of loads to as many pages, all in one class, of which ``k`` overlap."""
     pages, terms = len(accesses), terms or Terms()
     total = np.zeros(CLASSES + 3)
@@ -113,14 +113,14 @@ def make_model(
     near = np.array(pairs or np.zeros((0, 2)), np.int32)
     nothing = np.zeros(len(near), np.int32)
     found = Pairs(near[:, 0].copy(), near[:, 1].copy(), nothing, nothing, nothing)
-    table = np.zeros((1, pricing.COLUMNS))
-    table[0, pricing.SLOW_NS], table[0, pricing.FAST_NS] = slow_ns, fast_ns
-    table[0, pricing.WAITING] = slow_ns - fast_ns
-    numbers = np.zeros(pricing.NUMBERS)
+    table = np.zeros((1, window_cost.COLUMNS))
+    table[0, window_cost.SLOW_NS], table[0, window_cost.FAST_NS] = slow_ns, fast_ns
+    table[0, window_cost.WAITING] = slow_ns - fast_ns
+    numbers = np.zeros(window_cost.NUMBERS)
     tell = 1.0 if found.enough else -1.0
-    numbers[pricing.PAIRS_TELL] = tell if terms.correlation else 0.0
-    numbers[pricing.STREAMS], numbers[pricing.STREAMS_TELL] = 2.0, 1.0
-    return Model(
+    numbers[window_cost.PAIRS_TELL] = tell if terms.correlation else 0.0
+    numbers[window_cost.STREAMS], numbers[window_cost.STREAMS_TELL] = 2.0, 1.0
+    return RuntimeModel(
         page=np.arange(pages, dtype=np.int32),
         accesses=np.array(accesses, np.float32),
         samples=np.ones(pages, np.int32),
@@ -156,7 +156,7 @@ def run_of() -> Callable[..., Trace]:
 
 
 @pytest.fixture
-def model_of() -> Callable[..., Model]:
+def model_of() -> Callable[..., RuntimeModel]:
     return make_model
 
 

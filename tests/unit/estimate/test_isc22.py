@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from hmd.estimate import layout
+from hmd.estimate.aligned_runs import side_by_side
 from hmd.estimate.isc22 import estimate
-from hmd.estimate.pages import index_pages
-from hmd.estimate.runs import side_by_side
+from hmd.estimate.page_index import index_pages
 from hmd.estimate.windows import CutBy, cut, window_count
 from hmd.trace.trace import Trace
-from hmd.trace.writer import write_trace
+from hmd.trace.trace_writer import write_trace
 
 PAGE = 4096
 MS = 1_000_000

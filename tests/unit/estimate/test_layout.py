@@ -9,8 +9,8 @@ import pytest
 
 from hmd.errors import ConfigError
 from hmd.estimate import layout
-from hmd.estimate.files import read_layout, read_schedule
-from hmd.estimate.pages import PageIndex, index_pages, same_addresses
+from hmd.estimate.layout_files import read_layout, read_schedule
+from hmd.estimate.page_index import PageIndex, index_pages, same_addresses
 from hmd.trace.trace import Trace
 
 PAGE = 4096

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from hmd.estimate.core_model import CHANCES, IN_FLIGHT, tables
-from hmd.estimate.latencies import least_latency
 from hmd.estimate.overlap import CLASSES, Overlap, Pairs, alone_by_time, neighbours
+from hmd.estimate.window_latencies import least_latency
 from hmd.estimate.windows import Windows
-from hmd.sample.batch import Kind
+from hmd.sample.access_batch import Kind
 from hmd.trace.trace import SAMPLE_COLUMNS, Samples, Trace
 
 

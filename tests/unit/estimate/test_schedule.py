@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hmd.estimate import Model, Schedule, build_model, layout, price_schedule, side_by_side
+from hmd.estimate import RuntimeModel, Schedule, build_model, layout, price_schedule, side_by_side
 from hmd.trace.trace import Trace
 
-ModelOf = Callable[..., Model]
+ModelOf = Callable[..., RuntimeModel]
 
 
 def moves(rows: list[tuple[float, int, bool]]) -> Schedule:
@@ -20,7 +20,7 @@ def moves(rows: list[tuple[float, int, bool]]) -> Schedule:
     )
 
 
-def everything(model: Model, at_ns: float, chosen: layout.Layout) -> Schedule:
+def everything(model: RuntimeModel, at_ns: float, chosen: layout.Layout) -> Schedule:
     return moves([(at_ns, int(page), True) for page in np.flatnonzero(chosen)])
 
 

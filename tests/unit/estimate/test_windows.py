@@ -11,8 +11,15 @@ import pytest
 
 from hmd.errors import UsageError
 from hmd.estimate.windows import CutBy, cut
-from hmd.trace.trace import SAMPLE_COLUMNS, Ending, Progress, Samples, Trace, TracedProcess
-from hmd.trace.writer import write_trace
+from hmd.trace.trace import (
+    SAMPLE_COLUMNS,
+    Ending,
+    InstructionProgress,
+    Samples,
+    Trace,
+    TracedProcess,
+)
+from hmd.trace.trace_writer import write_trace
 
 MS = 1_000_000
 BEGIN_MS = 1000
@@ -26,7 +33,7 @@ def trace_of(
     columns["time_ns"] = np.array([(BEGIN_MS + t) * MS for t in sampled_ms], np.uint64)
     columns["address"] = np.arange(1, len(sampled_ms) + 1, dtype=np.uint64) * np.uint64(4096)
     columns["period"] = np.ones(len(sampled_ms), np.uint32)
-    progress = Progress(
+    progress = InstructionProgress(
         np.array([(BEGIN_MS + t) * MS for t, _, _ in rows], np.uint64),
         np.array([process for _, process, _ in rows], np.uint16),
         np.zeros(len(rows), np.uint64),

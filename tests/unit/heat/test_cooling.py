@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hmd.heat.layout import BLOCK_PAGES, CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES
-from hmd.heat.settings import HeatSettings
-from hmd.heat.table import HeatTable
-from hmd.machine.process import ProcessId
-from hmd.sample.batch import AccessBatch
+from hmd.heat.geometry import BLOCK_PAGES, CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES
+from hmd.heat.heat_settings import HeatSettings
+from hmd.heat.heat_table import HeatTable
+from hmd.machine.process_id import ProcessId
+from hmd.sample.access_batch import AccessBatch
 
 PROCESS = ProcessId(10, 1)
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from hmd.decide.plan import Plan
-from hmd.heat.layout import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED, PAGE_BYTES
-from hmd.heat.table import MOVE_WEAR, HeatTable
-from hmd.machine.process import ProcessId
-from hmd.sample.batch import AccessBatch
+from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED, PAGE_BYTES
+from hmd.heat.heat_table import MOVE_WEAR, HeatTable
+from hmd.machine.process_id import ProcessId
+from hmd.sample.access_batch import AccessBatch
 
 FIRST, SECOND = ProcessId(10, 1), ProcessId(11, 1)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hmd.heat.layout import CHUNK_PAGES, FIXED, PAGE_BYTES
-from hmd.heat.settings import HeatSettings
-from hmd.heat.table import HeatTable
-from hmd.machine.process import ProcessId
+from hmd.heat.geometry import CHUNK_PAGES, FIXED, PAGE_BYTES
+from hmd.heat.heat_settings import HeatSettings
+from hmd.heat.heat_table import HeatTable
+from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Node, Topology
-from hmd.sample.batch import AccessBatch, Kind
+from hmd.sample.access_batch import AccessBatch, Kind
 
 OPEN = HeatSettings(window_samples_min=1 << 40)
 FAST_NS, SLOW_NS = 100.0, 400.0

@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 from hmd.machine.clock import ModelledClock, MonotonicClock
-from hmd.machine.emulated import SharedMemory, find_device
+from hmd.machine.plugin_memory import SharedMemory, find_device
 
 
 def test_a_real_machine_has_one_clock() -> None:

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmd.machine.competing import competing_findings
+from hmd.machine.conflicts import competing_findings
+from hmd.machine.diagnostic import Severity
 from hmd.machine.features import feature_findings, page_size_finding, topology_finding
-from hmd.machine.finding import Level
 from hmd.machine.privileges import (
     Capability,
     parse_capabilities,
@@ -28,7 +28,7 @@ def competing(root: Path):
 
 def test_a_server_full_of_competitors(machine):
     found = competing(machine("optane-2s"))
-    warned = {name for name, f in found.items() if f.level == Level.WARN}
+    warned = {name for name, f in found.items() if f.level == Severity.WARN}
     assert warned == {
         "NUMA balancing",
         "demotion by reclaim",
@@ -39,12 +39,12 @@ def test_a_server_full_of_competitors(machine):
     assert "promotes from slow tiers" in found["NUMA balancing"].state
     assert "812" in found["numad"].state
     assert found["transparent huge pages"].state == "always (defrag madvise)"
-    assert all(f.action and f.why for f in found.values() if f.level != Level.OK)
+    assert all(f.action and f.why for f in found.values() if f.level != Severity.OK)
 
 
 def test_a_machine_without_competitors(machine):
     found = competing(machine("three-tier"))
-    assert {f.level for f in found.values()} == {Level.OK}
+    assert {f.level for f in found.values()} == {Severity.OK}
     assert not any(f.action for f in found.values())
 
 
@@ -66,10 +66,10 @@ def test_damon_schemes_that_move_pages(machine_copy):
         (scheme / "action").write_text(action + "\n")
         (admin / thread / "state").write_text(state + "\n")
     finding = competing(root)["DAMON schemes"]
-    assert finding.level == Level.WARN
+    assert finding.level == Severity.WARN
     assert finding.action == "echo off > /sys/kernel/mm/damon/admin/kdamonds/1/state"
     (admin / "1/state").write_text("off\n")
-    assert competing(root)["DAMON schemes"].level == Level.OK
+    assert competing(root)["DAMON schemes"].level == Severity.OK
 
 
 def test_zone_reclaim(machine_copy):
@@ -85,37 +85,37 @@ def privileges(root: Path):
 def test_the_unit_s_capabilities_suffice(machine):
     held = read_privileges(machine("optane-2s") / "proc")
     assert held.capabilities == {Capability.PERFMON, Capability.SYS_PTRACE, Capability.SYS_NICE}
-    assert {f.level for f in privileges(machine("optane-2s")).values()} == {Level.OK}
+    assert {f.level for f in privileges(machine("optane-2s")).values()} == {Severity.OK}
 
 
 def test_an_ordinary_user_can_do_little(machine):
     found = privileges(machine("laptop"))
-    assert found["move pages"].level == Level.FAIL
+    assert found["move pages"].level == Severity.FAIL
     assert "CAP_SYS_PTRACE" in found["move pages"].action
-    assert found["sample accesses"].level == Level.FAIL
+    assert found["sample accesses"].level == Severity.FAIL
     assert "perf_event_paranoid is 3" in found["sample accesses"].state
-    assert found["move shared pages"].level == Level.WARN
-    assert found["open files"].level == Level.WARN
-    assert all(f.action for f in found.values() if f.level != Level.OK)
+    assert found["move shared pages"].level == Severity.WARN
+    assert found["open files"].level == Severity.WARN
+    assert all(f.action for f in found.values() if f.level != Severity.OK)
 
 
 def test_perf_events_may_be_for_admins_alone(machine_copy):
     root = machine_copy("optane-2s")
     (root / "proc/sys/kernel/perf_event_paranoid").write_text("3\n")
     found = privileges(root)["sample accesses"]
-    assert found.level == Level.WARN
+    assert found.level == Severity.WARN
     assert found.action == "sysctl -w kernel.perf_event_paranoid=2"
 
 
 def test_root_can_do_all(machine):
-    assert {f.level for f in privileges(machine("three-tier")).values()} == {Level.OK}
+    assert {f.level for f in privileges(machine("three-tier")).values()} == {Severity.OK}
     assert privileges(machine("three-tier"))["open files"].state == "unlimited"
 
 
 def test_paranoid_below_zero_opens_sampling_to_all(machine_copy):
     root = machine_copy("laptop")
     (root / "proc/sys/kernel/perf_event_paranoid").write_text("-1\n")
-    assert privileges(root)["sample accesses"].level == Level.OK
+    assert privileges(root)["sample accesses"].level == Severity.OK
 
 
 def test_no_perf_events_at_all(machine_copy):
@@ -127,7 +127,7 @@ def test_no_perf_events_at_all(machine_copy):
 def test_small_rings_are_told(machine_copy):
     root = machine_copy("laptop")
     (root / "proc/sys/kernel/perf_event_mlock_kb").write_text("64\n")
-    assert privileges(root)["memory of sample rings"].level == Level.WARN
+    assert privileges(root)["memory of sample rings"].level == Severity.WARN
 
 
 @given(st.text(max_size=200))
@@ -147,11 +147,11 @@ def test_own_capabilities_are_those_of_the_kernel():
 @pytest.mark.parametrize(
     ("name", "level", "action"),
     [
-        ("optane-2s", Level.OK, ""),
-        ("xeon6-cxl", Level.OK, ""),
-        ("xeon-max-flat", Level.WARN, "tiers: [[2, 3], [0, 1]]"),
-        ("laptop", Level.FAIL, "hmd emulate"),
-        ("opteron-memoryless", Level.FAIL, "hmd emulate"),
+        ("optane-2s", Severity.OK, ""),
+        ("xeon6-cxl", Severity.OK, ""),
+        ("xeon-max-flat", Severity.WARN, "tiers: [[2, 3], [0, 1]]"),
+        ("laptop", Severity.FAIL, "hmd emulate"),
+        ("opteron-memoryless", Severity.FAIL, "hmd emulate"),
     ],
 )
 def test_tiers_of_machines(machine, name, level, action):
@@ -162,14 +162,14 @@ def test_tiers_of_machines(machine, name, level, action):
 
 def test_this_kernel_is_tried_out():
     found = by_name(feature_findings())
-    assert found["move_pages"].level == Level.OK
+    assert found["move_pages"].level == Severity.OK
     assert set(found) == {
         "move_pages", "page size", "kernel memory tiers", "pidfd", "huge page knowledge", "DAMON",
     }  # fmt: skip
-    assert found["page size"].level == Level.OK
+    assert found["page size"].level == Severity.OK
 
 
 def test_a_kernel_with_other_pages_is_refused():
     found = page_size_finding(65536)
-    assert (found.level, found.state) == (Level.FAIL, "64 KiB, not 4 KiB")
+    assert (found.level, found.state) == (Severity.FAIL, "64 KiB, not 4 KiB")
     assert "CONFIG_ARM64_4K_PAGES" in found.action

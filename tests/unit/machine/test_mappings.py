@@ -11,7 +11,7 @@ from hmd.machine import huge_pages
 from hmd.machine.huge_pages import HugeSource, candidate_blocks, read_huge_pages
 from hmd.machine.mappings import (
     HUGE_BYTES,
-    Access,
+    MappingAccess,
     MappingKind,
     kind_of,
     parse_maps,
@@ -19,7 +19,7 @@ from hmd.machine.mappings import (
     read_mapping_details,
     read_mappings,
 )
-from hmd.machine.residency import parse_numa_maps, read_resident_bytes
+from hmd.machine.numa_maps import parse_numa_maps, read_resident_bytes
 
 MAPS = b"""\
 559c42e4c000-559c42e51000 r-xp 00002000 fe:00 260131                     /usr/bin/cat
@@ -63,8 +63,8 @@ def test_columns_of_maps():
     assert [MappingKind(k).name for k in maps.kind] == [
         "FILE", "HEAP", "ANON", "SHM", "SPECIAL", "HUGETLB", "FILE", "STACK", "SPECIAL", "SPECIAL",
     ]  # fmt: skip
-    assert maps.access[0] == Access.READ | Access.EXEC
-    assert maps.access[3] == Access.READ | Access.WRITE | Access.SHARED
+    assert maps.access[0] == MappingAccess.READ | MappingAccess.EXEC
+    assert maps.access[3] == MappingAccess.READ | MappingAccess.WRITE | MappingAccess.SHARED
     assert maps.path[6] == "/opt/a name with  blanks"
 
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from hmd.errors import ConfigError
-from hmd.machine.process import identify
+from hmd.machine.process_id import identify
 from hmd.machine.processes import ProcessWatcher, TargetSpec
 
 

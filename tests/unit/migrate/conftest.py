@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from hmd.decide.plan import Plan
-from hmd.machine.pages import UNTOUCHED, MoveFlags
-from hmd.machine.process import ProcessId, ProcessStat
+from hmd.machine.move_pages import UNTOUCHED, MoveFlags
+from hmd.machine.process_id import ProcessId, ProcessStat
 from hmd.migrate import Mover, MoverSettings
 
 PAGE = 4096

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmd.machine.process import ProcessId
+from hmd.machine.process_id import ProcessId
 from hmd.migrate.batches import BatchSize, groups, phases
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hmd.migrate import Mover, MoverSettings, Status
+from hmd.migrate import Mover, MoverSettings, MoveStatus
 from hmd.migrate.budget import UNLIMITED_BYTES
 
 PAGE = 4096
@@ -30,7 +30,7 @@ def process(kernel):
 
 
 def statuses(outcome):
-    return [Status(code) for code in outcome.status.tolist()]
+    return [MoveStatus(code) for code in outcome.status.tolist()]
 
 
 def rows_of(pages, source, target, first=BASE):
@@ -46,14 +46,14 @@ def test_moves_pages_and_says_so(bench, kernel, process):
     fill(kernel, rows)
     mover = bench.mover(kernel)
     outcome = mover.apply(bench.plan([process], rows))
-    assert set(statuses(outcome)) == {Status.MOVED}
+    assert set(statuses(outcome)) == {MoveStatus.MOVED}
     assert set(kernel.nodes_of(10).values()) == {0}
     assert outcome.node.tolist() == [0] * 1000
     assert outcome.moved == {(1, 0): 1000}
     assert outcome.moved_bytes == 1000 * PAGE
     assert outcome.failures == {}
     assert mover.stats.moved_pages == {(1, 0): 1000}
-    assert mover.stats.pages[Status.MOVED] == 1000
+    assert mover.stats.pages[MoveStatus.MOVED] == 1000
     assert mover.stats.calls == outcome.calls == len(kernel.calls)
 
 
@@ -62,7 +62,7 @@ def test_pages_already_there_or_absent_cost_no_call(bench, kernel, process):
     kernel.place(10, rows[0][1], 0)
     kernel.place(10, rows[1][1], 0)
     outcome = bench.mover(kernel).apply(bench.plan([process], rows))
-    assert statuses(outcome) == [Status.ALREADY_THERE] * 2 + [Status.NOT_PRESENT] * 2
+    assert statuses(outcome) == [MoveStatus.ALREADY_THERE] * 2 + [MoveStatus.NOT_PRESENT] * 2
     assert outcome.node.tolist() == [0, 0, -1, -1]
     assert kernel.calls == []
 
@@ -70,7 +70,7 @@ def test_pages_already_there_or_absent_cost_no_call(bench, kernel, process):
 def test_zero_page_is_unmovable_and_costs_no_call(bench, kernel, process):
     kernel.place(10, BASE, 1, zero=True)
     outcome = bench.mover(kernel).apply(bench.plan([process], rows_of(1, 1, 0)))
-    assert statuses(outcome) == [Status.UNMOVABLE]
+    assert statuses(outcome) == [MoveStatus.UNMOVABLE]
     assert kernel.calls == []
 
 
@@ -84,8 +84,8 @@ def test_a_pinned_page_is_busy_and_its_neighbours_move(bench, kernel, process):
     rows = rows_of(50, 1, 0)
     fill(kernel, rows)[7].pinned = True
     outcome = bench.mover(kernel, tries=3).apply(bench.plan([process], rows))
-    expected = [Status.MOVED] * 50
-    expected[7] = Status.BUSY
+    expected = [MoveStatus.MOVED] * 50
+    expected[7] = MoveStatus.BUSY
     assert statuses(outcome) == expected
     assert outcome.node[7] == 1
     assert [len(addresses) for _, addresses, _ in kernel.calls] == [50, 1, 1]
@@ -98,7 +98,7 @@ def test_a_page_that_gets_free_meanwhile_is_moved_by_a_retry(bench, kernel, proc
     kernel.before_call = lambda call: setattr(folio, "pinned", call < 1)
     mover = bench.mover(kernel)
     outcome = mover.apply(bench.plan([process], rows))
-    assert set(statuses(outcome)) == {Status.MOVED}
+    assert set(statuses(outcome)) == {MoveStatus.MOVED}
     assert mover.stats.retried_rows == 1
 
 
@@ -110,15 +110,15 @@ def test_the_tail_behind_many_failures_is_reached(bench, kernel, process):
         folio.pinned = i % 3 == 0
         folio.shared = i % 3 == 2
     outcome = bench.mover(kernel, tries=2).apply(bench.plan([process], rows))
-    assert statuses(outcome) == [Status.BUSY, Status.MOVED, Status.SHARED] * 30
+    assert statuses(outcome) == [MoveStatus.BUSY, MoveStatus.MOVED, MoveStatus.SHARED] * 30
 
 
 def test_isolated_pages_are_tried_again_and_end_busy(bench, kernel, process):
     rows = rows_of(10, 1, 0)
     fill(kernel, rows)[3].isolated = True
     outcome = bench.mover(kernel, tries=2).apply(bench.plan([process], rows))
-    assert statuses(outcome).count(Status.MOVED) == 9
-    assert statuses(outcome)[3] is Status.BUSY
+    assert statuses(outcome).count(MoveStatus.MOVED) == 9
+    assert statuses(outcome)[3] is MoveStatus.BUSY
     assert len(kernel.calls) == 2
 
 
@@ -126,10 +126,10 @@ def test_shared_pages_need_move_all(bench, kernel, process):
     rows = rows_of(2, 1, 0)
     fill(kernel, rows)[1].shared = True
     plan = bench.plan([process], rows)
-    assert statuses(bench.mover(kernel).apply(plan)) == [Status.MOVED, Status.SHARED]
+    assert statuses(bench.mover(kernel).apply(plan)) == [MoveStatus.MOVED, MoveStatus.SHARED]
     assert statuses(bench.mover(kernel, move_shared=True).apply(plan)) == [
-        Status.ALREADY_THERE,
-        Status.MOVED,
+        MoveStatus.ALREADY_THERE,
+        MoveStatus.MOVED,
     ]
 
 
@@ -137,13 +137,13 @@ def test_pages_of_one_large_folio_all_count_as_moved(bench, kernel, process):
     """The kernel says EBUSY to all but the first address of a folio, and moves them along."""
     kernel.place(10, BASE, 1, pages=16)
     outcome = bench.mover(kernel).apply(bench.plan([process], rows_of(16, 1, 0)))
-    assert statuses(outcome) == [Status.MOVED] * 16
+    assert statuses(outcome) == [MoveStatus.MOVED] * 16
 
 
 def test_a_huge_page_takes_one_address(bench, kernel, process):
     kernel.place(10, BASE, 1, pages=HUGE)
     outcome = bench.mover(kernel).apply(bench.plan([process], [(0, BASE, HUGE, 1, 0)]))
-    assert statuses(outcome) == [Status.MOVED]
+    assert statuses(outcome) == [MoveStatus.MOVED]
     assert outcome.moved == {(1, 0): HUGE}
     assert [addresses for _, addresses, _ in kernel.calls] == [[BASE]]
 
@@ -153,7 +153,7 @@ def test_a_huge_page_that_was_split_is_moved_page_by_page(bench, kernel, process
     del kernel.processes[10].memory[BASE + 5 * PAGE]
     mover = bench.mover(kernel)
     outcome = mover.apply(bench.plan([process], [(0, BASE, HUGE, 1, 0)]))
-    assert statuses(outcome) == [Status.MOVED]
+    assert statuses(outcome) == [MoveStatus.MOVED]
     assert outcome.moved_pages.tolist() == [HUGE - 1]
     assert set(kernel.nodes_of(10).values()) == {0}
     assert mover.stats.split_huge_pages == 1
@@ -165,7 +165,7 @@ def test_a_split_huge_page_half_way_is_finished(bench, kernel, process):
         folio.node = 0
     folios[400].pinned = True
     outcome = bench.mover(kernel).apply(bench.plan([process], [(0, BASE, HUGE, 1, 0)]))
-    assert statuses(outcome) == [Status.BUSY]
+    assert statuses(outcome) == [MoveStatus.BUSY]
     assert list(kernel.nodes_of(10).values()).count(0) == HUGE - 1
 
 
@@ -181,11 +181,11 @@ def test_duplicates_are_named_and_not_moved_twice(bench, kernel, process):
     ]
     outcome = bench.mover(kernel).apply(bench.plan([process], rows))
     assert statuses(outcome) == [
-        Status.DUPLICATE,
-        Status.MOVED,
-        Status.DUPLICATE,
-        Status.MOVED,
-        Status.DUPLICATE,
+        MoveStatus.DUPLICATE,
+        MoveStatus.MOVED,
+        MoveStatus.DUPLICATE,
+        MoveStatus.MOVED,
+        MoveStatus.DUPLICATE,
     ]
     assert outcome.moved == {(1, 0): HUGE, (1, 2): 1}
     assert outcome.node.tolist() == [0, 0, 0, 2, 2]
@@ -201,7 +201,7 @@ def test_a_full_node_is_fed_no_more(bench, kernel, process):
     mover = bench.mover(kernel, least_batch_pages=256)
     outcome = mover.apply(bench.plan([process, other], rows))
     assert outcome.moved == {(1, 0): 300, (1, 2): 5}
-    assert outcome.failures == {Status.NO_MEMORY: 310}
+    assert outcome.failures == {MoveStatus.NO_MEMORY: 310}
     assert [pid for pid, _, node in kernel.calls if node == 0] == [10, 10]
     assert kernel.free[0] == 0
 
@@ -211,17 +211,17 @@ def test_demotions_make_room_for_promotions(bench, kernel, process):
     rows = rows_of(400, 0, 1, BASE + (1 << 30)) + rows_of(400, 1, 0)
     fill(kernel, rows)
     outcome = bench.mover(kernel).apply(bench.plan([process], rows))
-    assert set(statuses(outcome)) == {Status.MOVED}
+    assert set(statuses(outcome)) == {MoveStatus.MOVED}
     assert kernel.free[0] == 0
 
 
 @pytest.mark.parametrize(
     ("change", "target", "reason"),
     [
-        ({}, 5, Status.OFFLINE),
-        ({"allowed": {1, 2}}, 0, Status.CPUSET),
-        ({"permitted": False}, 0, Status.PERMISSION),
-        ({"kernel_thread": True}, 0, Status.INVALID),
+        ({}, 5, MoveStatus.OFFLINE),
+        ({"allowed": {1, 2}}, 0, MoveStatus.CPUSET),
+        ({"permitted": False}, 0, MoveStatus.PERMISSION),
+        ({"kernel_thread": True}, 0, MoveStatus.INVALID),
     ],
 )
 def test_refusals_of_whole_calls(bench, kernel, process, change, target, reason):
@@ -239,7 +239,7 @@ def test_a_cpuset_keeps_off_one_node_only(bench, kernel, process):
     rows = rows_of(10, 1, 0) + rows_of(10, 1, 2, BASE + (1 << 30))
     fill(kernel, rows)
     outcome = bench.mover(kernel).apply(bench.plan([process], rows))
-    assert statuses(outcome) == [Status.CPUSET] * 10 + [Status.MOVED] * 10
+    assert statuses(outcome) == [MoveStatus.CPUSET] * 10 + [MoveStatus.MOVED] * 10
 
 
 def test_a_process_that_exits_between_calls_is_gone(bench, kernel, process):
@@ -247,7 +247,7 @@ def test_a_process_that_exits_between_calls_is_gone(bench, kernel, process):
     fill(kernel, rows)
     kernel.before_call = lambda call: call == 1 and kernel.processes.pop(10)
     outcome = bench.mover(kernel, least_batch_pages=256).apply(bench.plan([process], rows))
-    assert statuses(outcome) == [Status.MOVED] * 256 + [Status.GONE] * 344
+    assert statuses(outcome) == [MoveStatus.MOVED] * 256 + [MoveStatus.GONE] * 344
 
 
 def test_a_pid_that_is_anothers_by_now_is_left_alone(bench, kernel, process):
@@ -255,7 +255,7 @@ def test_a_pid_that_is_anothers_by_now_is_left_alone(bench, kernel, process):
     fill(kernel, rows)
     kernel.processes[10].start_ticks += 1
     outcome = bench.mover(kernel).apply(bench.plan([process], rows))
-    assert statuses(outcome) == [Status.GONE] * 10
+    assert statuses(outcome) == [MoveStatus.GONE] * 10
     assert kernel.calls == []
 
 
@@ -267,7 +267,7 @@ def test_an_exiting_process_is_gone_though_the_kernel_says_invalid(bench, kernel
     living = dataclasses.replace(kernel.stat(10), flags=0, state=b"Z")
     kernel.stat = lambda pid: living
     mover = bench.mover(kernel)
-    assert statuses(mover.apply(bench.plan([process], rows))) == [Status.GONE]
+    assert statuses(mover.apply(bench.plan([process], rows))) == [MoveStatus.GONE]
 
 
 def test_the_budget_defers_the_end_of_the_plan(bench, kernel, process):
@@ -277,7 +277,7 @@ def test_the_budget_defers_the_end_of_the_plan(bench, kernel, process):
     plan = bench.plan([process], rows)
     assert mover.budget_bytes() == 1000 * PAGE
     outcome = mover.apply(plan, now_s=0.0)
-    assert statuses(outcome) == [Status.MOVED] * 1000 + [Status.DEFERRED] * 1000
+    assert statuses(outcome) == [MoveStatus.MOVED] * 1000 + [MoveStatus.DEFERRED] * 1000
     assert outcome.deferred_pages == 1000
     assert mover.budget_bytes(0.0) == 0
     assert mover.apply(plan, now_s=0.5).moved == {(1, 0): 500}
@@ -288,7 +288,7 @@ def test_a_huge_page_takes_its_full_size_from_the_budget(bench, kernel, process)
     fill(kernel, rows)
     mover = bench.mover(kernel, rate_bytes_per_s=2 * HUGE * PAGE)
     outcome = mover.apply(bench.plan([process], rows))
-    assert statuses(outcome) == [Status.MOVED, Status.MOVED, Status.DEFERRED]
+    assert statuses(outcome) == [MoveStatus.MOVED, MoveStatus.MOVED, MoveStatus.DEFERRED]
 
 
 def test_no_budget_is_no_limit(bench, kernel):
@@ -310,12 +310,12 @@ def test_pages_that_fail_wait_longer_each_time(bench, kernel, process):
     mover = bench.mover(kernel)
     plan = bench.plan([process], rows)
     first = mover.settings.blacklist.first_wait_s
-    assert statuses(mover.apply(plan, now_s=0.0))[1] is Status.BUSY
+    assert statuses(mover.apply(plan, now_s=0.0))[1] is MoveStatus.BUSY
     assert mover.stats.blacklisted_pages == 1
-    assert statuses(mover.apply(plan, now_s=first * 0.9))[1] is Status.BLACKLISTED
-    assert statuses(mover.apply(plan, now_s=first))[1] is Status.BUSY
-    assert statuses(mover.apply(plan, now_s=first * 2.9))[1] is Status.BLACKLISTED
-    assert statuses(mover.apply(plan, now_s=first * 3))[1] is Status.BUSY
+    assert statuses(mover.apply(plan, now_s=first * 0.9))[1] is MoveStatus.BLACKLISTED
+    assert statuses(mover.apply(plan, now_s=first))[1] is MoveStatus.BUSY
+    assert statuses(mover.apply(plan, now_s=first * 2.9))[1] is MoveStatus.BLACKLISTED
+    assert statuses(mover.apply(plan, now_s=first * 3))[1] is MoveStatus.BUSY
 
 
 def test_time_that_runs_out_defers_the_rest(bench, kernel, process):
@@ -325,7 +325,7 @@ def test_time_that_runs_out_defers_the_rest(bench, kernel, process):
     outcome = bench.mover(kernel, apply_limit_s=0.3, least_batch_pages=256).apply(
         bench.plan([process], rows)
     )
-    assert statuses(outcome) == [Status.MOVED] * 512 + [Status.DEFERRED] * 488
+    assert statuses(outcome) == [MoveStatus.MOVED] * 512 + [MoveStatus.DEFERRED] * 488
 
 
 def test_a_plan_is_worth_making_as_far_as_the_time_reaches(bench, kernel, process):
@@ -345,7 +345,7 @@ def test_a_stop_defers_the_rest(bench, kernel, process):
     fill(kernel, rows)
     mover = bench.mover(kernel)
     mover.stop()
-    assert statuses(mover.apply(bench.plan([process], rows))) == [Status.DEFERRED] * 10
+    assert statuses(mover.apply(bench.plan([process], rows))) == [MoveStatus.DEFERRED] * 10
     assert kernel.calls == []
 
 
@@ -355,7 +355,7 @@ def test_a_dry_run_moves_nothing_and_counts_what_it_would(bench, kernel, process
     before = kernel.nodes_of(10)
     mover = bench.mover(kernel, dry_run=True)
     outcome = mover.apply(bench.plan([process], rows))
-    assert statuses(outcome) == [Status.WOULD_MOVE] * 4 + [Status.NOT_PRESENT]
+    assert statuses(outcome) == [MoveStatus.WOULD_MOVE] * 4 + [MoveStatus.NOT_PRESENT]
     assert outcome.moved == {(1, 0): 4}
     assert outcome.dry_run
     assert kernel.calls == []
@@ -374,7 +374,7 @@ def test_what_the_filter_keeps_is_skipped(bench, kernel, process):
         page_filter=lambda _, addresses: addresses < BASE + 2 * PAGE,
     )
     outcome = mover.apply(bench.plan([process], rows))
-    assert statuses(outcome) == [Status.MOVED] * 2 + [Status.SKIPPED] * 2
+    assert statuses(outcome) == [MoveStatus.MOVED] * 2 + [MoveStatus.SKIPPED] * 2
 
 
 def test_calls_are_sorted_by_address_and_of_one_process(bench, kernel, process):
@@ -453,11 +453,11 @@ def test_any_plan_ends_with_one_status_a_row_and_memory_in_its_place(bench, data
     outcome = mover.apply(plan)
 
     assert len(outcome) == len(plan)
-    assert all(Status.PENDING < code <= Status.OTHER for code in outcome.status)
+    assert all(MoveStatus.PENDING < code <= MoveStatus.OTHER for code in outcome.status)
     assert sum(outcome.pages.values()) == int(plan.pages.sum())
     assert sum(outcome.moved.values()) == int(outcome.moved_pages.sum())
     assert sum(kernel.free.values()) == total
-    at_target = np.isin(outcome.status, (Status.MOVED, Status.ALREADY_THERE))
+    at_target = np.isin(outcome.status, (MoveStatus.MOVED, MoveStatus.ALREADY_THERE))
     for i in np.flatnonzero(at_target).tolist():
         pid, address = 10 + int(plan.process[i]), int(plan.address[i])
         if pid in kernel.processes:

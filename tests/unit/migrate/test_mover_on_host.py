@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from hmd.machine.mappings import MappingKind, Mappings, read_mappings
-from hmd.machine.process import ProcessId, identify
-from hmd.migrate import MovableMappings, Mover, Status
+from hmd.machine.process_id import ProcessId, identify
+from hmd.migrate import MovableMappings, Mover, MoveStatus
 
 PAGE = 4096
 
@@ -40,8 +40,12 @@ def test_resident_pages_are_there_already(bench, child):
     mappings = read_mappings(child.pid)
     heap = in_mappings(mappings, mappings.kind == MappingKind.HEAP)
     outcome = Mover().apply(bench.plan([process], rows(heap, 0)))
-    assert set(outcome.pages) <= {Status.ALREADY_THERE, Status.NOT_PRESENT, Status.UNMOVABLE}
-    assert outcome.pages[Status.ALREADY_THERE] >= 10
+    assert set(outcome.pages) <= {
+        MoveStatus.ALREADY_THERE,
+        MoveStatus.NOT_PRESENT,
+        MoveStatus.UNMOVABLE,
+    }
+    assert outcome.pages[MoveStatus.ALREADY_THERE] >= 10
 
 
 def test_a_node_without_memory_is_offline(bench, child):
@@ -49,7 +53,7 @@ def test_a_node_without_memory_is_offline(bench, child):
     mappings = read_mappings(child.pid)
     heap = in_mappings(mappings, mappings.kind == MappingKind.HEAP)
     outcome = Mover().apply(bench.plan([process], rows(heap, 99)))
-    assert outcome.pages[Status.OFFLINE] >= 10
+    assert outcome.pages[MoveStatus.OFFLINE] >= 10
     assert outcome.moved == {}
     assert outcome.calls == 1
 
@@ -59,8 +63,8 @@ def test_code_stays_where_it_is(bench, child):
     mappings = read_mappings(child.pid)
     code = in_mappings(mappings, mappings.executable_file)
     outcome = Mover().apply(bench.plan([process], rows(code, 99)))
-    assert outcome.pages[Status.SKIPPED] > 0
-    assert Status.OFFLINE not in outcome.pages
+    assert outcome.pages[MoveStatus.SKIPPED] > 0
+    assert MoveStatus.OFFLINE not in outcome.pages
     assert outcome.calls == 0
 
 
@@ -78,14 +82,14 @@ def test_a_process_that_exits_is_gone(bench, child):
     child.kill()
     child.wait()
     outcome = Mover().apply(bench.plan([process], rows(heap, 0)))
-    assert set(outcome.pages) == {Status.GONE}
+    assert set(outcome.pages) == {MoveStatus.GONE}
 
 
 def test_a_stranger_with_the_same_pid_is_left_alone(bench, child):
     stranger = ProcessId(child.pid, 1)
     assert identify(child.pid) != stranger
     outcome = Mover().apply(bench.plan([stranger], rows(np.array([PAGE], np.uint64), 0)))
-    assert set(outcome.pages) == {Status.GONE}
+    assert set(outcome.pages) == {MoveStatus.GONE}
 
 
 def test_many_plans_leak_nothing(bench, child):

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmd.decide.pageout import OUT
+from hmd.decide.idle_selection import OUT
 from hmd.decide.plan import Plan
-from hmd.machine.pageout import page_out
-from hmd.machine.pages import query_nodes
-from hmd.machine.process import ProcessId, identify
+from hmd.machine.move_pages import query_nodes
+from hmd.machine.process_id import ProcessId, identify
+from hmd.machine.process_madvise import page_out
 from hmd.migrate.pageout import Pageout, PageoutSettings, _parts, _runs
 
 PAGES = 512

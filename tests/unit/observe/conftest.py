@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from hmd.decide.plan import Plan
-from hmd.machine.process import ProcessId
+from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Node, Topology
-from hmd.migrate.outcome import Outcome
-from hmd.migrate.status import Status
-from hmd.observe.observer import Observer, Setting
-from hmd.observe.tick import Stage, Tick
-from hmd.sample.batch import AccessBatch
+from hmd.migrate.move_status import MoveStatus
+from hmd.migrate.outcome import MoveOutcome
+from hmd.observe.observer import ObservedConfig, Observer
+from hmd.observe.tick_record import Stage, TickRecord
+from hmd.sample.access_batch import AccessBatch
 from hmd.sample.sampler import SamplerStats
 
 REDIS, BATCH = ProcessId(101, 1), ProcessId(102, 2)
@@ -53,7 +53,7 @@ def topology() -> Topology:
 
 @pytest.fixture
 def observer(topology: Topology) -> Observer:
-    setting = Setting("/etc/hmd/hmd.yaml", False, 1.0, 0.01, "histogram", ("redis", "batch"))
+    setting = ObservedConfig("/etc/hmd/hmd.yaml", False, 1.0, 0.01, "histogram", ("redis", "batch"))
     return Observer(setting, topology, QuietSampler())
 
 
@@ -72,7 +72,7 @@ def batch(process: list[int], period: int = 10) -> AccessBatch:
 
 
 @pytest.fixture
-def tick() -> Tick:
+def tick() -> TickRecord:
     """Redis: 3 samples on node 0, 1 on node 2; batch: 1 on node 3, 1 nowhere known.
 
     Of Redis a huge page is promoted and a page fails; of batch a page is demoted.
@@ -86,16 +86,16 @@ def tick() -> Tick:
         np.array([2, 0, 0], np.int16),
         np.array([0, 9, 8], np.float32),
     )
-    outcome = Outcome(
-        status=np.array([Status.MOVED, Status.MOVED, Status.BUSY], np.int16),
+    outcome = MoveOutcome(
+        status=np.array([MoveStatus.MOVED, MoveStatus.MOVED, MoveStatus.BUSY], np.int16),
         node=np.array([2, 0, 3], np.int16),
         moved_pages=np.array([1, 512, 0], np.uint32),
         moved={(0, 2): 1, (2, 0): 512},
-        pages={Status.MOVED: 513, Status.BUSY: 1},
+        pages={MoveStatus.MOVED: 513, MoveStatus.BUSY: 1},
         calls=3,
         seconds=0.01,
     )
-    return Tick(
+    return TickRecord(
         now_s=1.0,
         processes=(REDIS, BATCH),
         targets=("redis", "batch"),

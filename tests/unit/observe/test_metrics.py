@@ -12,13 +12,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hmd.decide.plan import Plan
 from hmd.errors import HmdError
-from hmd.machine.process import ProcessId
+from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Topology
+from hmd.observe.counters import MAX_TARGETS, OTHER
 from hmd.observe.metrics import MetricsServer, families
-from hmd.observe.observer import Observer, Places, Setting
+from hmd.observe.observer import ObservedConfig, Observer, Places
 from hmd.observe.snapshot import HEAT_LOG2
-from hmd.observe.tally import MAX_TARGETS, OTHER
-from hmd.observe.tick import Tick
+from hmd.observe.tick_record import TickRecord
 
 from .conftest import QuietSampler, batch
 
@@ -68,7 +68,7 @@ def test_all_is_zero_at_the_start(server: MetricsServer) -> None:
     assert value(text, "hmd_config_last_reload_successful") == 1
 
 
-def test_a_tick_shows(server: MetricsServer, observer: Observer, tick: Tick) -> None:
+def test_a_tick_shows(server: MetricsServer, observer: Observer, tick: TickRecord) -> None:
     heat = np.arange(2 * len(HEAT_LOG2)).reshape(2, -1)
     observer.observe(tick, Places(np.array([[4, 0, 2, 0], [0, 0, 0, 1]]), heat, 77))
     text = scrape(server)
@@ -105,7 +105,7 @@ def test_a_failed_reload_shows(server: MetricsServer, observer: Observer) -> Non
 
 
 @pytest.fixture
-def every_family(observer: Observer, tick: Tick) -> list[Metric]:
+def every_family(observer: Observer, tick: TickRecord) -> list[Metric]:
     return list(families(observer.observe(tick, None)))
 
 
@@ -165,9 +165,9 @@ def test_series_are_bounded_whatever_the_number_of_processes(topology: Topology)
     count = 10_000
     names = tuple(f"t{number % 1000}" for number in range(count))
     observer = Observer(
-        Setting("hmd.yaml", False, 1.0, 0.01, "histogram", names), topology, QuietSampler()
+        ObservedConfig("hmd.yaml", False, 1.0, 0.01, "histogram", names), topology, QuietSampler()
     )
-    tick = Tick(
+    tick = TickRecord(
         now_s=1.0,
         processes=tuple(ProcessId(number, 1) for number in range(count)),
         targets=names,

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmd.machine.process import ProcessId
+from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Topology
-from hmd.observe.observer import Observer, Places, Setting
+from hmd.observe.counters import MAX_TARGETS, OTHER, Counters, Durations
+from hmd.observe.observer import ObservedConfig, Observer, Places
 from hmd.observe.snapshot import HEAT_LOG2
-from hmd.observe.tally import MAX_TARGETS, OTHER, Durations, Tally
-from hmd.observe.tick import Stage, Tick
+from hmd.observe.tick_record import Stage, TickRecord
 
 from .conftest import BATCH, REDIS, QuietSampler, batch
 
@@ -24,7 +24,9 @@ def places() -> Places:
     return Places(resident, np.zeros((2, len(HEAT_LOG2)), np.int64), 7)
 
 
-def test_accesses_are_counted_by_tier_and_times_the_period(observer: Observer, tick: Tick) -> None:
+def test_accesses_are_counted_by_tier_and_times_the_period(
+    observer: Observer, tick: TickRecord
+) -> None:
     observer.observe(tick, places())
     redis, batch_job = observer.latest.targets
     assert redis.numbers.accesses == (30, 10, 0)
@@ -34,7 +36,7 @@ def test_accesses_are_counted_by_tier_and_times_the_period(observer: Observer, t
     assert (redis.numbers.samples, batch_job.numbers.samples) == (4, 2)
 
 
-def test_moves_are_counted_by_process_target_and_flow(observer: Observer, tick: Tick) -> None:
+def test_moves_are_counted_by_process_target_and_flow(observer: Observer, tick: TickRecord) -> None:
     now = observer.observe(tick, places())
     redis, batch_job = now.processes
     assert (redis.numbers.promoted_bytes, redis.numbers.demoted_bytes) == (512 * PAGE, 0)
@@ -47,7 +49,7 @@ def test_moves_are_counted_by_process_target_and_flow(observer: Observer, tick: 
     assert now.failed_pages == now.pages_by_status["busy"] == 1
 
 
-def test_telling_is_timed_too(observer: Observer, tick: Tick) -> None:
+def test_telling_is_timed_too(observer: Observer, tick: TickRecord) -> None:
     observer.observe(tick, places())
     observer.observed(0.003, failed=True)
     now = observer.observe(tick, places())
@@ -56,7 +58,7 @@ def test_telling_is_timed_too(observer: Observer, tick: Tick) -> None:
     assert failures == {stage: 2 * (stage is Stage.DECIDE) for stage in Stage} | {Stage.OBSERVE: 1}
 
 
-def test_what_goes_into_stages_and_comes_out(observer: Observer, tick: Tick) -> None:
+def test_what_goes_into_stages_and_comes_out(observer: Observer, tick: TickRecord) -> None:
     observer.observe(tick, places())
     observer.observed(0.003, failed=False)
     now = observer.observe(tick, places())
@@ -70,9 +72,9 @@ def test_what_goes_into_stages_and_comes_out(observer: Observer, tick: Tick) -> 
     }
 
 
-def test_when_stages_last_succeeded(topology: Topology, tick: Tick) -> None:
+def test_when_stages_last_succeeded(topology: Topology, tick: TickRecord) -> None:
     now_s = 1000.0
-    setting = Setting("hmd.yaml", False, 1.0, 0.01, "histogram", ())
+    setting = ObservedConfig("hmd.yaml", False, 1.0, 0.01, "histogram", ())
     observer = Observer(setting, topology, QuietSampler(), now=lambda: now_s)
     now_s = 1001.0
     observer.observe(tick, None)
@@ -89,20 +91,20 @@ def test_when_stages_last_succeeded(topology: Topology, tick: Tick) -> None:
     }
 
 
-def test_every_planned_page_has_an_end(observer: Observer, tick: Tick) -> None:
+def test_every_planned_page_has_an_end(observer: Observer, tick: TickRecord) -> None:
     now = observer.observe(tick, places())
     assert now.planned == {"up": 513, "down": 1, "level": 0}
     assert now.planned_pages == sum(now.pages_by_status.values())
 
 
-def test_a_dry_run_moves_no_bytes(observer: Observer, tick: Tick) -> None:
+def test_a_dry_run_moves_no_bytes(observer: Observer, tick: TickRecord) -> None:
     assert tick.outcome is not None
     now = observer.observe(replace(tick, outcome=replace(tick.outcome, dry_run=True)), None)
     assert now.promoted_bytes == now.targets[0].numbers.promoted_bytes == 0
     assert now.planned_pages == 514
 
 
-def test_resident_bytes_by_tier(observer: Observer, tick: Tick) -> None:
+def test_resident_bytes_by_tier(observer: Observer, tick: TickRecord) -> None:
     now = observer.observe(tick, places())
     assert [p.numbers.resident_bytes for p in now.processes] == [
         (100 * PAGE, 50 * PAGE),
@@ -111,7 +113,7 @@ def test_resident_bytes_by_tier(observer: Observer, tick: Tick) -> None:
     assert [t.numbers.resident_bytes[0] for t in now.targets] == [100 * PAGE, 0]
 
 
-def test_recent_share_forgets(observer: Observer, tick: Tick) -> None:
+def test_recent_share_forgets(observer: Observer, tick: TickRecord) -> None:
     observer.observe(tick, places())
     for _ in range(20):
         moved = replace(tick, node=np.full(6, 0, np.int16), batch=batch([0] * 6))
@@ -124,7 +126,7 @@ def test_recent_share_forgets(observer: Observer, tick: Tick) -> None:
     assert observer.latest.targets[0].numbers.fast_share is None
 
 
-def test_a_process_that_went_leaves_its_targets_sums(observer: Observer, tick: Tick) -> None:
+def test_a_process_that_went_leaves_its_targets_sums(observer: Observer, tick: TickRecord) -> None:
     observer.observe(tick, places())
     one = Places(places().resident_pages[1:], places().heat_pages, 0)
     gone = replace(
@@ -139,11 +141,11 @@ def test_a_process_that_went_leaves_its_targets_sums(observer: Observer, tick: T
 
 
 def test_a_target_that_left_the_configuration_is_forgotten_with_its_last_process(
-    observer: Observer, topology: Topology, tick: Tick
+    observer: Observer, topology: Topology, tick: TickRecord
 ) -> None:
     """Jobs of a batch system are targets for as long as they run."""
     observer.observe(tick, places())
-    setting = Setting("/etc/hmd/hmd.yaml", False, 1.0, 0.01, "histogram", ("job", "batch"))
+    setting = ObservedConfig("/etc/hmd/hmd.yaml", False, 1.0, 0.01, "histogram", ("job", "batch"))
     observer.use(setting, topology, QuietSampler())
     # The process is followed until the next tick says otherwise.
     names = {t.name: t.process_count for t in observer.latest.targets}
@@ -160,8 +162,8 @@ def test_a_target_that_left_the_configuration_is_forgotten_with_its_last_process
     assert observer.latest.targets[1].numbers.accesses == (0, 20, 10)
 
 
-def test_names_make_room_again(topology: Topology, tick: Tick) -> None:
-    tally = Tally(topology)
+def test_names_make_room_again(topology: Topology, tick: TickRecord) -> None:
+    tally = Counters(topology)
     tally.use_targets(f"t{i}" for i in range(MAX_TARGETS + 5))
     assert OTHER in tally.names
     tally.use_targets(["redis"])
@@ -169,16 +171,16 @@ def test_names_make_room_again(topology: Topology, tick: Tick) -> None:
     assert tally.names == ("redis", OTHER, "batch")
 
 
-def test_nodes_that_the_topology_lacks_are_no_tier(topology: Topology, tick: Tick) -> None:
-    tally = Tally(topology)
+def test_nodes_that_the_topology_lacks_are_no_tier(topology: Topology, tick: TickRecord) -> None:
+    tally = Counters(topology)
     tally.add(replace(tick, node=np.array([1, 7, 300, -3, 0, 3], np.int16)))
     assert tally.targets.accesses.tolist() == [[0, 0, 40], [10, 10, 0]]
     nodes = np.array([-1, 0, 1, 2, 3, 4], np.int16)
     assert tally.tier(nodes).tolist() == [2, 0, 2, 1, 1, 2]
 
 
-def test_targets_are_capped(topology: Topology, tick: Tick) -> None:
-    tally = Tally(topology)
+def test_targets_are_capped(topology: Topology, tick: TickRecord) -> None:
+    tally = Counters(topology)
     tally.know_targets(f"t{i}" for i in range(MAX_TARGETS))
     tally.add(tick)
     assert "redis" not in tally.names
@@ -186,7 +188,7 @@ def test_targets_are_capped(topology: Topology, tick: Tick) -> None:
     assert tally.targets.samples[-1] == 6
 
 
-def test_a_capped_target_shows_under_other(observer: Observer, tick: Tick) -> None:
+def test_a_capped_target_shows_under_other(observer: Observer, tick: TickRecord) -> None:
     processes = tuple(ProcessId(1000 + i, i) for i in range(MAX_TARGETS + 5))
     targets = tuple(f"t{i}" for i in range(len(processes)))
     many = replace(
@@ -211,7 +213,7 @@ def test_reload_state(observer: Observer) -> None:
 
 
 def test_other_tiers_begin_again_at_zero(
-    observer: Observer, topology: Topology, tick: Tick
+    observer: Observer, topology: Topology, tick: TickRecord
 ) -> None:
     observer.observe(tick, places())
     setting = replace(observer._setting, targets=("redis",))
@@ -223,7 +225,7 @@ def test_other_tiers_begin_again_at_zero(
     assert observer.latest.tiers == ((0, 2, 3),)
 
 
-def test_status_document(observer: Observer, tick: Tick) -> None:
+def test_status_document(observer: Observer, tick: TickRecord) -> None:
     observer.observe(tick, places())
     status = json.loads(observer.status())
     assert status["tiers"] == [[0], [2, 3]]
@@ -237,7 +239,7 @@ def test_status_document(observer: Observer, tick: Tick) -> None:
     assert status["resident_bytes"] > 0
 
 
-def test_names_come_from_proc(topology: Topology, tick: Tick, tmp_path: Path) -> None:
+def test_names_come_from_proc(topology: Topology, tick: TickRecord, tmp_path: Path) -> None:
     (tmp_path / "101").mkdir()
     fields = " ".join(["0"] * 18)
     (tmp_path / "101/stat").write_text(f"101 (redis-server) S {fields} 1 0 0 {fields}")
@@ -247,9 +249,9 @@ def test_names_come_from_proc(topology: Topology, tick: Tick, tmp_path: Path) ->
 
 
 def _setting() -> object:
-    from hmd.observe.observer import Setting
+    from hmd.observe.observer import ObservedConfig
 
-    return Setting("f", False, 1.0, 0.01, "histogram", ())
+    return ObservedConfig("f", False, 1.0, 0.01, "histogram", ())
 
 
 @pytest.mark.parametrize(("seconds", "place"), [(0.0, 0), (0.001, 0), (0.0011, 1), (99.0, 11)])

@@ -15,6 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hmd.control.client import ask, order
+from hmd.control.request import MAX_REQUEST_BYTES, ControlRequest, Peer
+from hmd.control.status_socket import MAX_CLIENTS, StatusSocket
 from hmd.errors import (
     ConfigError,
     HmdError,
@@ -23,9 +26,6 @@ from hmd.errors import (
     UnreachableError,
     UsageError,
 )
-from hmd.observe.client import ask, order
-from hmd.observe.request import MAX_REQUEST_BYTES, Peer, Request
-from hmd.observe.status_socket import MAX_CLIENTS, StatusSocket
 
 NOBODY = 65534
 
@@ -34,11 +34,11 @@ class Loop:
     """What orders are handed to: it keeps them, and answers where a test says so."""
 
     def __init__(self) -> None:
-        self.taken: list[tuple[Request, Future[bytes]]] = []
+        self.taken: list[tuple[ControlRequest, Future[bytes]]] = []
         self.arrived = threading.Semaphore(0)
         self.at_once = True
 
-    def take(self, request: Request) -> Future[bytes]:
+    def take(self, request: ControlRequest) -> Future[bytes]:
         promise: Future[bytes] = Future()
         self.taken.append((request, promise))
         if self.at_once:
@@ -46,7 +46,7 @@ class Loop:
         self.arrived.release()
         return promise
 
-    def fail(self, _: Request) -> Future[bytes]:
+    def fail(self, _: ControlRequest) -> Future[bytes]:
         raise ZeroDivisionError
 
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pytest
 
 from hmd.errors import MissingError
-from hmd.machine.process import identify
-from hmd.sample.batch import Kind
+from hmd.machine.process_id import identify
+from hmd.sample.access_batch import Kind
 from hmd.sample.idle_pages import BITMAP, IdlePageBits, KernelBitmap, open_idle_pages
 from hmd.sample.page_scan import LADDER, PRESENT, PageScanSampler
 from hmd.sample.soft_dirty import SOFT_DIRTY, SoftDirtyBits

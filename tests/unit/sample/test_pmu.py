@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from hmd.errors import MissingError
-from hmd.sample.batch import Kind
-from hmd.sample.events import STORE_SCALE, EventChoice
-from hmd.sample.period import PRIMES, stands_for
+from hmd.sample.access_batch import Kind
+from hmd.sample.memory_events import STORE_SCALE, EventChoice
+from hmd.sample.period_control import PRIMES, stands_for
 from hmd.sample.pmu import open_pmu
 
 pytestmark = pytest.mark.root

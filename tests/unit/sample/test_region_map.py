@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
-from hmd.machine.kdamond import Regions
+from hmd.machine.kdamond import DamonRegions
 from hmd.machine.mappings import Mappings, parse_maps
-from hmd.machine.process import ProcessId
+from hmd.machine.process_id import ProcessId
 from hmd.sample.region_map import RegionMap
 
 PAGE = 4096
@@ -26,19 +26,21 @@ def maps(*those: tuple[int, int], access: str = "rw-p", path: str = "") -> Mappi
     return parse_maps("".join(lines).encode())
 
 
-def spans(regions: Regions) -> list[tuple[int, int]]:
+def spans(regions: DamonRegions) -> list[tuple[int, int]]:
     """First page, and the one after the last."""
     start, end = regions.start // np.uint64(PAGE), regions.end // np.uint64(PAGE)
     return list(zip(start.tolist(), end.tolist(), strict=True))
 
 
-def found(regions: Regions, hot: range, count: int) -> Regions:
+def found(regions: DamonRegions, hot: range, count: int) -> DamonRegions:
     """What a look finds where these pages are accessed at so many of 40 looks."""
     share = [
         max(0, min(end, hot.stop) - max(start, hot.start)) / (end - start)
         for start, end in spans(regions)
     ]
-    return Regions(regions.start, regions.end, np.rint(np.array(share) * count).astype(np.uint32))
+    return DamonRegions(
+        regions.start, regions.end, np.rint(np.array(share) * count).astype(np.uint32)
+    )
 
 
 def test_regions_cover_what_is_mapped_and_no_more() -> None:
@@ -71,7 +73,7 @@ def test_there_are_no_more_than_the_most_whatever_is_found(most: int) -> None:
         assert sum(len(regions) for regions in chosen.values()) <= most
         for process, regions in chosen.items():
             counts = rng.integers(0, 41, len(regions)).astype(np.uint32)
-            known.learn(process, Regions(regions.start, regions.end, counts), 40)
+            known.learn(process, DamonRegions(regions.start, regions.end, counts), 40)
 
 
 def test_a_hot_place_in_much_memory_is_found_and_looked_at_closely() -> None:
@@ -112,7 +114,7 @@ def test_a_look_that_brings_nothing_changes_nothing() -> None:
     known = RegionMap(20)
     known.choose({A: maps((0, 10_000))})
     nothing = np.empty(0, np.uint64)
-    known.learn(A, Regions(nothing, nothing, np.empty(0, np.uint32)), 40)
+    known.learn(A, DamonRegions(nothing, nothing, np.empty(0, np.uint32)), 40)
     assert len(known.choose({A: maps((0, 10_000))})[A]) == 20
 
 

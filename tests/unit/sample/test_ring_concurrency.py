@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hmd.sample.ring import HEADER_BYTES, Columns, Ring, SampleType
+from hmd.sample.perf_ring import HEADER_BYTES, RecordColumns, Ring, SampleType
 
 TYPE = SampleType.TID | SampleType.TIME | SampleType.ADDR | SampleType.WEIGHT | SampleType.PHYS_ADDR
 RECORD_WORDS = 6
@@ -47,7 +47,7 @@ def test_a_writer_at_work(data_bytes: int) -> None:
         finally:
             os._exit(status)
     ring = Ring.over(array, TYPE)
-    columns = Columns(1000)
+    columns = RecordColumns(1000)
     last = 0
     while last < count:
         columns.clear()

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from hmd.machine.process import ProcessId, identify
-from hmd.sample.batch import Kind
-from hmd.sample.ring import Columns, Ring, SampleType
+from hmd.machine.process_id import ProcessId, identify
+from hmd.sample.access_batch import Kind
+from hmd.sample.perf_ring import RecordColumns, Ring, SampleType
+from hmd.sample.pid_attribution import TrackedPids
 from hmd.sample.ring_sampler import RingSampler
-from hmd.sample.tracked import TrackedPids
 
 TYPE = SampleType.TID | SampleType.ADDR | SampleType.CPU | SampleType.WEIGHT
 
@@ -192,7 +192,7 @@ def test_pids_are_found_in_any_order() -> None:
     assert parent is not None
     attribution = TrackedPids()
     attribution.track([ProcessId(4_000_000, 1), me, parent, ProcessId(2, 0)])
-    columns = Columns(6)
+    columns = RecordColumns(6)
     memory = Memory(0)
     for pid in (parent.pid, 4_000_000, me.pid, 5_000_000, 0, me.pid):
         memory.sample(pid, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hmd.config import loads
-from hmd.config.policies import fragment
+from hmd.config.policy_sections import fragment
 from hmd.decide import registry
 from hmd.errors import HmdError
 from hmd.simulate.search_space import Range, chosen, documented

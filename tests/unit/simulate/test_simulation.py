@@ -11,13 +11,13 @@ from hmd.decide.plan import Policy
 from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import Preset
 from hmd.simulate.baselines import baselines
-from hmd.simulate.pmu import Sampling
+from hmd.simulate.simulated_pmu import PmuSettings
 from hmd.simulate.simulation import Simulated, SimulationSettings, simulate
 
 from .conftest import HOT_PAGES
 
 FAST_PAGES = HOT_PAGES + 64
-SETTINGS = SimulationSettings(tick_s=0.004, delay_s=0.0005, sampling=Sampling(period=23))
+SETTINGS = SimulationSettings(tick_s=0.004, delay_s=0.0005, sampling=PmuSettings(period=23))
 
 
 def policy(name: str) -> Policy:
@@ -86,7 +86,7 @@ def test_equal_settings_give_equal_runs(settled: MissStream, preset: Preset) -> 
     first, again = (run("benefit", settled, preset) for _ in range(2))
     assert first == again
     other = SimulationSettings(
-        tick_s=SETTINGS.tick_s, delay_s=SETTINGS.delay_s, sampling=Sampling(period=23, seed=2)
+        tick_s=SETTINGS.tick_s, delay_s=SETTINGS.delay_s, sampling=PmuSettings(period=23, seed=2)
     )
     assert run("benefit", settled, preset, other) != first
 
@@ -104,7 +104,7 @@ def test_ticks_add_up(settled: MissStream, preset: Preset) -> None:
 
 def test_lost_samples_are_lost(settled: MissStream, preset: Preset) -> None:
     lossy = SimulationSettings(
-        tick_s=SETTINGS.tick_s, delay_s=SETTINGS.delay_s, sampling=Sampling(23, loss=0.9)
+        tick_s=SETTINGS.tick_s, delay_s=SETTINGS.delay_s, sampling=PmuSettings(23, loss=0.9)
     )
     few, all_of_them = run("histogram", settled, preset, lossy), run("histogram", settled, preset)
     assert 0 < sum(t.samples for t in few.ticks) < 0.2 * sum(t.samples for t in all_of_them.ticks)

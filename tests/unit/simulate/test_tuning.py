@@ -12,29 +12,29 @@ import pytest
 from hmd.decide import registry
 from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import Preset
-from hmd.simulate.cases import Case, Runs
 from hmd.simulate.journal import Journal
-from hmd.simulate.pmu import Sampling
 from hmd.simulate.search_space import chosen
+from hmd.simulate.simulated_pmu import PmuSettings
 from hmd.simulate.simulation import SimulationSettings
-from hmd.simulate.tuning import WORST, Trial, Tuned, Watch, cost_of, tune
+from hmd.simulate.simulation_cases import CaseRuntimes, SimulationCase
+from hmd.simulate.tuning import WORST, Tuned, TuningProgress, TuningTrial, cost_of, tune
 
 from .conftest import HOT_PAGES, PAGES, hot_set, stream_of
 
 FAST_PAGES = HOT_PAGES + 64
 KEPT = {"headroom_fraction": 0.0, "headroom_bytes": 8 * 4096}
-SETTINGS = SimulationSettings(tick_s=0.002, delay_s=0.0005, sampling=Sampling(period=23))
+SETTINGS = SimulationSettings(tick_s=0.002, delay_s=0.0005, sampling=PmuSettings(period=23))
 TRIALS = 8
 
 pytest.importorskip("optuna")
 
 
-def case(name: str, stream: MissStream) -> Case:
-    return Case(name, "17%", FAST_PAGES, stream)
+def case(name: str, stream: MissStream) -> SimulationCase:
+    return SimulationCase(name, "17%", FAST_PAGES, stream)
 
 
 @pytest.fixture(scope="module")
-def cases() -> list[Case]:
+def cases() -> list[SimulationCase]:
     still = hot_set(60_000, PAGES - HOT_PAGES, 1)
     moving = np.concatenate([still, hot_set(60_000, PAGES // 2, 2)])
     # The longer one first: trials begin with the shorter.
@@ -42,7 +42,7 @@ def cases() -> list[Case]:
 
 
 @pytest.fixture(scope="module")
-def held_out() -> list[Case]:
+def held_out() -> list[SimulationCase]:
     return [case("other", stream_of(hot_set(60_000, PAGES // 4, 3)))]
 
 
@@ -56,21 +56,23 @@ def known() -> Journal:
 
 
 @pytest.fixture
-def search(cases: list[Case], preset: Preset, known: Journal) -> Search:
+def search(cases: list[SimulationCase], preset: Preset, known: Journal) -> Search:
     def run(
         *,
         knobs: tuple[str, ...] = ("samples_min", "confidence"),
-        held_out: list[Case] | None = None,
+        held_out: list[SimulationCase] | None = None,
         seed: int = 1,
         jobs: int = 1,
         journal: Journal | None = None,
         said: list[str] | None = None,
-        watch: Watch | None = None,
+        watch: TuningProgress | None = None,
     ) -> Tuned:
         ranges = chosen(registry.about("histogram"), knobs, SETTINGS.tick_s)
         say = (said if said is not None else []).append
         results = journal or known
-        with Runs("histogram", preset, SETTINGS, jobs=jobs, journal=results, say=say) as runs:
+        with CaseRuntimes(
+            "histogram", preset, SETTINGS, jobs=jobs, journal=results, say=say
+        ) as runs:
             return tune(
                 runs,
                 cases,
@@ -130,7 +132,7 @@ def test_equal_seeds_give_equal_searches(search: Search) -> None:
 
 
 def test_programs_that_are_held_out_are_run_but_not_searched(
-    search: Search, held_out: list[Case]
+    search: Search, held_out: list[SimulationCase]
 ) -> None:
     alone, tuned = search(), search(held_out=held_out)
     assert tuned.trials == alone.trials
@@ -145,11 +147,11 @@ def test_programs_that_are_held_out_are_run_but_not_searched(
 
 
 def test_a_search_that_is_broken_off_tells_what_it_knows(search: Search) -> None:
-    def begins(number: int, best: Trial) -> None:
+    def begins(number: int, best: TuningTrial) -> None:
         if number == 4:
             raise KeyboardInterrupt
 
-    whole, broken = search(), search(watch=Watch(begins=begins))
+    whole, broken = search(), search(watch=TuningProgress(begins=begins))
     assert not broken.finished
     assert broken.trials == whole.trials[:4]
     assert [row.fresh_s for row in broken.rows] == [None, None]
@@ -157,8 +159,8 @@ def test_a_search_that_is_broken_off_tells_what_it_knows(search: Search) -> None
 
 
 def test_whoever_watches_is_told_of_each_that_is_better(search: Search) -> None:
-    better: list[Trial] = []
-    tuned = search(knobs=("samples_min=20:400",), watch=Watch(better=better.append))
+    better: list[TuningTrial] = []
+    tuned = search(knobs=("samples_min=20:400",), watch=TuningProgress(better=better.append))
     costs = [trial.cost for trial in better]
     assert costs == sorted(costs, key=lambda cost: -(cost or 0.0))
     assert better[-1] == tuned.best

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hmd.emulate.access_stream import AccessFlag, Outcomes
-from hmd.emulate.replay import Part
+from hmd.emulate.access_stream import AccessCosts, AccessFlag
+from hmd.emulate.replay import ModelPart
 
 GIB = 1 << 30
 CURVE = ((0.25, 1.1), (0.5, 1.3), (0.75, 1.8), (0.9, 3.0))
@@ -51,20 +51,20 @@ def test_random_loads_are_limited_by_bandwidth_too(machine, columns, scattered):
 
 
 def test_a_stream_below_the_peak_waits_for_nothing(machine, columns):
-    model = machine(parts=Part.ALL)
-    outcomes = Outcomes.empty(LINES)
+    model = machine(parts=ModelPart.ALL)
+    outcomes = AccessCosts.empty(LINES)
     model.replay(columns(lines(LINES), step=11), into=outcomes)  # 58 of 64 bytes a nanosecond
     assert int(outcomes.stall_ps[100:].sum()) == 0
 
 
 def test_without_the_part_a_stream_is_free(machine, columns):
-    model = machine(parts=Part.ALL & ~Part.BANDWIDTH)
+    model = machine(parts=ModelPart.ALL & ~ModelPart.BANDWIDTH)
     model.replay(columns(lines(LINES, GIB), step=1))
     assert model.clock_ps < LINES * 100 + 300_000
 
 
 def test_the_stall_of_a_covered_miss_is_its_latency(machine, columns):
-    outcomes = Outcomes.empty(LINES)
+    outcomes = AccessCosts.empty(LINES)
     machine().replay(columns(lines(LINES, GIB), step=1), into=outcomes)
     assert np.array_equal(outcomes.latency_ps[1000:], outcomes.stall_ps[1000:])
     assert outcomes.latency_ps[1000:].mean() == pytest.approx(64 / 16 * 1000 - 100, rel=0.02)
@@ -159,12 +159,12 @@ def _later(stream, model, cpu):
 
 def test_beyond_its_end_the_curve_is_bounded(machine, params, columns, scattered):
     node = replace(params.nodes[0], loaded=((0.5, 1.5),), read_bytes_per_ns=2.0)
-    model = machine(nodes=(node,), parts=Part.ALL & ~Part.MLP)
-    outcomes = Outcomes.empty(20_000)
+    model = machine(nodes=(node,), parts=ModelPart.ALL & ~ModelPart.MLP)
+    outcomes = AccessCosts.empty(20_000)
     stream = columns(lines(20_000), step=1)
     model.replay(stream)
     probe = columns(scattered(1, start=GIB // 2) % GIB, start=20_000)
-    outcomes = Outcomes.empty(1)
+    outcomes = AccessCosts.empty(1)
     model.replay(probe, into=outcomes)
     queue_ps = 64 / 2.0 * 1000  # one line more than the queue holds
     assert 0 <= int(outcomes.latency_ps[0]) - 100_000 * 1.5 * 2 <= queue_ps

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hmd.emulate.access_stream import AccessFlag, Level, Outcomes
-from hmd.emulate.replay import Part, TimingModel
+from hmd.emulate.access_stream import AccessCosts, AccessFlag, CacheLevel
+from hmd.emulate.replay import ModelPart, TimingModel
 
 L1_BYTES = 32 << 10  # lines this far apart share their place in L1
 
@@ -32,7 +32,7 @@ class PlainCache:
         if len(cache) > self.ways:
             victim, dirty = cache.popitem(last=False)
             self.written += [victim] * dirty
-        return Level.LLC if hit else Level.MEMORY
+        return CacheLevel.LLC if hit else CacheLevel.MEMORY
 
     def access(self, line, store):
         held, dirty = self.l1.get(line % 512, (None, False))
@@ -40,7 +40,7 @@ class PlainCache:
             if store and not dirty:
                 self.touch(line, True)
                 self.l1[line % 512] = (line, True)
-            return Level.L1
+            return CacheLevel.L1
         self.l1[line % 512] = (line, store)
         return self.touch(line, store)
 
@@ -55,7 +55,7 @@ class PlainCache:
 )
 def test_levels_and_write_backs_are_those_of_a_plain_lru_cache(params, accesses, sets, ways):
     plain = PlainCache(sets, ways)
-    small = replace(params, llc_bytes=sets * ways * 64, llc_ways=ways, parts=Part.CACHE)
+    small = replace(params, llc_bytes=sets * ways * 64, llc_ways=ways, parts=ModelPart.CACHE)
     with TimingModel(small) as model:
         for count, (row, column, store) in enumerate(accesses):
             line = row * 512 + column
@@ -66,45 +66,45 @@ def test_levels_and_write_backs_are_those_of_a_plain_lru_cache(params, accesses,
 
 
 def levels(model, stream):
-    outcomes = Outcomes.empty(len(stream))
+    outcomes = AccessCosts.empty(len(stream))
     model.replay(stream, into=outcomes)
     return outcomes.level.tolist()
 
 
 def test_a_working_set_of_the_cache_s_size_stays_and_one_line_more_thrashes(machine, columns):
-    model = machine(llc_bytes=16 * 64, llc_ways=16, parts=Part.CACHE)
+    model = machine(llc_bytes=16 * 64, llc_ways=16, parts=ModelPart.CACHE)
     fits = L1_BYTES * np.arange(16)
     levels(model, columns(fits))
-    assert set(levels(model, columns(np.tile(fits, 3), start=100))) == {Level.LLC}
+    assert set(levels(model, columns(np.tile(fits, 3), start=100))) == {CacheLevel.LLC}
     over = L1_BYTES * np.arange(17)
     levels(model, columns(over, start=1000))
-    assert set(levels(model, columns(np.tile(over, 3), start=2000))) == {Level.MEMORY}
+    assert set(levels(model, columns(np.tile(over, 3), start=2000))) == {CacheLevel.MEMORY}
 
 
 def test_the_cache_is_shared_by_the_cpus_and_the_l1_filter_is_not(machine, columns):
-    model = machine(parts=Part.CACHE)
-    assert levels(model, columns([0])) == [Level.MEMORY]
-    assert levels(model, columns([0], vcpu=1)) == [Level.LLC]
-    assert levels(model, columns([0], vcpu=1, start=100)) == [Level.L1]
+    model = machine(parts=ModelPart.CACHE)
+    assert levels(model, columns([0])) == [CacheLevel.MEMORY]
+    assert levels(model, columns([0], vcpu=1)) == [CacheLevel.LLC]
+    assert levels(model, columns([0], vcpu=1, start=100)) == [CacheLevel.L1]
 
 
 def test_cpus_of_two_caches_do_not_share(machine, columns):
-    model = machine(parts=Part.CACHE, llcs=2, vcpus=3)
-    assert levels(model, columns([0])) == [Level.MEMORY]
-    assert levels(model, columns([0], vcpu=1)) == [Level.MEMORY]
-    assert levels(model, columns([0], vcpu=2)) == [Level.LLC]
+    model = machine(parts=ModelPart.CACHE, llcs=2, vcpus=3)
+    assert levels(model, columns([0])) == [CacheLevel.MEMORY]
+    assert levels(model, columns([0], vcpu=1)) == [CacheLevel.MEMORY]
+    assert levels(model, columns([0], vcpu=2)) == [CacheLevel.LLC]
 
 
 def test_what_one_cache_drops_another_keeps(machine, columns):
-    model = machine(parts=Part.CACHE, llcs=2, llc_bytes=16 * 64, llc_ways=16)
+    model = machine(parts=ModelPart.CACHE, llcs=2, llc_bytes=16 * 64, llc_ways=16)
     mine = L1_BYTES * np.arange(16)
     levels(model, columns(mine))
     levels(model, columns(L1_BYTES * np.arange(100, 200), vcpu=1))
-    assert set(levels(model, columns(mine, start=1000))) == {Level.LLC}
+    assert set(levels(model, columns(mine, start=1000))) == {CacheLevel.LLC}
 
 
 def test_a_hit_costs_its_time_and_nothing_in_l1(machine, columns):
-    model = machine(parts=Part.CACHE)
+    model = machine(parts=ModelPart.CACHE)
     model.replay(columns([0, L1_BYTES]))
     before = model.clock_ps
     model.replay(columns([0, 0, 0, 0], start=8))
@@ -113,7 +113,7 @@ def test_a_hit_costs_its_time_and_nothing_in_l1(machine, columns):
 
 
 def test_a_hit_on_a_streams_way_is_hidden(machine, columns):
-    model = machine(parts=Part.CACHE | Part.PREFETCH)
+    model = machine(parts=ModelPart.CACHE | ModelPart.PREFETCH)
     address = 64 * np.arange(2048)  # more than L1, less than the LLC
     model.replay(columns(address))
     before = model.clock_ps
@@ -122,7 +122,7 @@ def test_a_hit_on_a_streams_way_is_hidden(machine, columns):
 
 
 def test_without_the_cache_dirty_lines_leave_l1_for_memory(machine, columns):
-    model = machine(parts=Part(0))
+    model = machine(parts=ModelPart(0))
     model.replay(columns([0, L1_BYTES, 0], flags=[AccessFlag.STORE, 0, 0]))
     counters = model.counters(0).nodes[0]
     assert (counters.load_misses, counters.store_misses) == (2, 1)
@@ -135,7 +135,7 @@ def test_without_the_cache_dirty_lines_leave_l1_for_memory(machine, columns):
 def test_an_access_counts_for_each_line_it_touches_on_its_page(
     machine, columns, offset, size, lines
 ):
-    model = machine(parts=Part(0))
+    model = machine(parts=ModelPart(0))
     model.replay(columns([offset], size=size))
     assert model.counters(0).nodes[0].load_misses == lines
     assert model.counters(0).loads == 1
@@ -143,12 +143,12 @@ def test_an_access_counts_for_each_line_it_touches_on_its_page(
 
 
 def test_a_straddling_access_misses_again_where_only_one_line_left(machine, columns):
-    model = machine(parts=Part(0))
+    model = machine(parts=ModelPart(0))
     model.replay(columns([60, L1_BYTES + 64, 60], size=8))
     assert model.counters(0).nodes[0].load_misses == 2 + 1 + 1
 
 
 def test_a_device_costs_nothing(machine, columns):
-    model = machine(parts=Part.ALL)
-    assert levels(model, columns([0xFEE00000, 0xFEE00000])) == [Level.L1] * 2
+    model = machine(parts=ModelPart.ALL)
+    assert levels(model, columns([0xFEE00000, 0xFEE00000])) == [CacheLevel.L1] * 2
     assert model.clock_ps == 8 * 100

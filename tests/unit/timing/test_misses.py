@@ -15,12 +15,12 @@ from hmd.emulate.miss_stream import (
     MissStream,
     read_recording,
 )
-from hmd.emulate.replay import Part, TimingModel, TimingParams
+from hmd.emulate.replay import ModelPart, TimingModel, TimingParams
 from hmd.errors import HmdError
 
 from .conftest import GIB, Machine
 
-QUIET = Part.ALL & ~Part.BANDWIDTH
+QUIET = ModelPart.ALL & ~ModelPart.BANDWIDTH
 FAST_PAGE, SLOW_PAGE = 16 << 12, GIB + (16 << 12)
 
 
@@ -53,7 +53,7 @@ def stream_of(
 
 
 def busy_ns(
-    machine: Machine, stream: MissStream, places: Sequence[int], parts: Part = QUIET
+    machine: Machine, stream: MissStream, places: Sequence[int], parts: ModelPart = QUIET
 ) -> float:
     return machine(parts=parts).replay_misses(stream, np.asarray(places, np.uint64)) / 1000
 
@@ -89,7 +89,7 @@ def test_cache_hits_near_a_miss_hide_a_part_of_it(machine: Machine) -> None:
 def test_streams_pay_bandwidth_alone(machine: Machine) -> None:
     # 4,000 lines that were prefetched, from a node of 64 bytes a ns: 1 ns each, and no latency.
     stream = stream_of(list(range(4000)), flags=MissFlag.COVERED)
-    assert busy_ns(machine, stream, [FAST_PAGE], Part.ALL) == pytest.approx(4000, rel=0.05)
+    assert busy_ns(machine, stream, [FAST_PAGE], ModelPart.ALL) == pytest.approx(4000, rel=0.05)
 
 
 def test_outcomes_tell_when_and_how_long(machine: Machine) -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from hmd.emulate import replay as front
 from hmd.emulate._timing import lib
-from hmd.emulate.access_stream import AccessFlag, AccessStream, Outcomes
-from hmd.emulate.replay import Part, TimingModel
+from hmd.emulate.access_stream import AccessCosts, AccessFlag, AccessStream
+from hmd.emulate.replay import ModelPart, TimingModel
 from hmd.errors import HmdError
 
 GIB = 1 << 30
@@ -42,7 +42,7 @@ def test_without_the_part_the_kernel_changes_nothing(machine, columns, scattered
     mixed = columns(np.stack([address[:500], address[500:]], axis=1).reshape(-1), step=2)
     mixed = replace(mixed, flags=np.tile([0, 2], 500).astype(np.uint8))
     mixed = replace(mixed, instructions=np.repeat(user.instructions, 2))
-    without = machine(parts=Part.ALL & ~Part.KERNEL)
+    without = machine(parts=ModelPart.ALL & ~ModelPart.KERNEL)
     without.replay(mixed)
     alone = machine()
     alone.replay(user)
@@ -50,7 +50,7 @@ def test_without_the_part_the_kernel_changes_nothing(machine, columns, scattered
 
 
 def test_a_halted_cpu_jumps_to_the_machines_clock(machine, columns, scattered):
-    model = machine(parts=Part(0))
+    model = machine(parts=ModelPart(0))
     model.replay(columns([0], vcpu=1, step=1))
     model.idle(1, 1)
     halted_ps = model.vcpu_clock_ps(1, 1)
@@ -65,10 +65,10 @@ def test_a_halted_cpu_jumps_to_the_machines_clock(machine, columns, scattered):
 
 
 def test_an_access_or_a_record_of_a_halt_does_the_same(machine, columns):
-    model = machine(parts=Part(0))
+    model = machine(parts=ModelPart(0))
     stream = columns([0, 0, 4096], step=1, flags=[0, AccessFlag.HALT, 0])
     model.replay(columns([0] * 5000, vcpu=1, step=1))
-    outcomes = Outcomes.empty(3)
+    outcomes = AccessCosts.empty(3)
     model.replay(stream, into=outcomes)
     assert model.counters(0).loads == 2
     assert outcomes.stall_ps.tolist() == [100_000, 0, 100_000]
@@ -76,7 +76,7 @@ def test_an_access_or_a_record_of_a_halt_does_the_same(machine, columns):
 
 
 def test_idle_waits_for_what_is_on_its_way(machine, columns):
-    model = machine(parts=Part.MLP)
+    model = machine(parts=ModelPart.MLP)
     model.replay(columns([0]))
     assert model.clock_ps == 400
     model.idle(0, 4)
@@ -137,10 +137,10 @@ def test_a_node_out_of_range_is_refused_with_the_field(params, fields, why):
 
 
 def test_the_flags_are_those_of_the_library():
-    assert {part.name: part.value for part in Part} == {
-        name: getattr(lib, f"TIMING_{name}") for name in Part.__members__ if name != "ALL"
+    assert {part.name: part.value for part in ModelPart} == {
+        name: getattr(lib, f"TIMING_{name}") for name in ModelPart.__members__ if name != "ALL"
     }
-    assert sum(part.value for part in Part) == front.Part.ALL
+    assert sum(part.value for part in ModelPart) == front.Part.ALL
 
 
 ACCESS = st.tuples(
@@ -187,12 +187,12 @@ def test_a_count_that_goes_back_a_little_does_not_turn_time_back(machine, column
 @given(accesses=st.lists(ACCESS, max_size=300), parts=st.integers(0, 31))
 def test_invariants(params, accesses, parts):
     stream = stream_of(accesses)
-    with TimingModel(replace(params, parts=Part(parts))) as model:
+    with TimingModel(replace(params, parts=ModelPart(parts))) as model:
         clocks = [0, 0]
         stalls = [0, 0]
         for row in range(len(stream)):
             part = slice(row, row + 1)
-            outcome = Outcomes.empty(1)
+            outcome = AccessCosts.empty(1)
             one = {name: getattr(stream, name)[part] for name in AccessStream.__slots__}
             machine_ps = model.replay(AccessStream(**one), into=outcome)
             cpu = int(stream.vcpu[row])
@@ -204,7 +204,7 @@ def test_invariants(params, accesses, parts):
             assert outcome.node[0] == 0xFF or outcome.level[0] >= 2
         for cpu in (0, 1):
             counters = model.counters(cpu)
-            check_counters(counters, params, Part(parts))
+            check_counters(counters, params, ModelPart(parts))
             waited = counters.busy_ps - counters.instructions * params.instruction_ps
             halts = np.any((stream.vcpu == cpu) & (stream.flags & AccessFlag.HALT > 0))
             assert stalls[cpu] <= waited if halts else stalls[cpu] == waited
@@ -220,11 +220,11 @@ def check_counters(counters, params, parts):
         else:
             assert node.read_bytes % 256 == 0 and node.read_bytes <= 256 * lines
     assert fast.write_bytes % 64 == 0 and slow.write_bytes % 256 == 0
-    if Part.KERNEL not in parts:
+    if ModelPart.KERNEL not in parts:
         assert fast.kernel_lines == slow.kernel_lines == 0
-    if Part.PREFETCH not in parts:
+    if ModelPart.PREFETCH not in parts:
         assert fast.prefetched_lines == slow.prefetched_lines == 0
-    if Part.CACHE not in parts:
+    if ModelPart.CACHE not in parts:
         assert counters.llc_hits == 0
     stalled = fast.stall_ps + slow.stall_ps
     hits = counters.busy_ps - counters.instructions * params.instruction_ps - stalled
@@ -236,7 +236,7 @@ def test_the_same_stream_costs_the_same_each_time(machine, columns, scattered):
     stream = columns(address, flags=np.arange(15_000) % 3 % 2)
     results = []
     for _ in range(2):
-        model, outcomes = machine(), Outcomes.empty(15_000)
+        model, outcomes = machine(), AccessCosts.empty(15_000)
         model.replay(stream, into=outcomes)
         results.append([model.counters(0), *(each.tolist() for each in outcomes.columns(15_000))])
     assert results[0] == results[1]

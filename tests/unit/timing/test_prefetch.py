@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hmd.emulate.access_stream import Level, Outcomes
-from hmd.emulate.replay import Part
+from hmd.emulate.access_stream import AccessCosts, CacheLevel
+from hmd.emulate.replay import ModelPart
 
-PARTS = Part.MLP | Part.PREFETCH
+PARTS = ModelPart.MLP | ModelPart.PREFETCH
 
 
 def levels(model, stream):
-    outcomes = Outcomes.empty(len(stream))
+    outcomes = AccessCosts.empty(len(stream))
     model.replay(stream, into=outcomes)
     return outcomes.level
 
@@ -21,13 +21,13 @@ def levels(model, stream):
 def test_a_stream_is_covered_after_three_misses_across_pages(machine, columns, stride):
     address = (1 << 20) + stride * np.arange(1000)
     found = levels(machine(parts=PARTS), columns(address))
-    assert found[:3].tolist() == [Level.MEMORY] * 3
-    assert set(found[3:].tolist()) == {Level.PREFETCHED}
+    assert found[:3].tolist() == [CacheLevel.MEMORY] * 3
+    assert set(found[3:].tolist()) == {CacheLevel.PREFETCHED}
 
 
 def test_a_stride_over_eight_lines_is_not(machine, columns):
     found = levels(machine(parts=PARTS), columns(64 * 9 * np.arange(1000)))
-    assert set(found.tolist()) == {Level.MEMORY}
+    assert set(found.tolist()) == {CacheLevel.MEMORY}
 
 
 def test_a_stream_costs_no_latency(machine, columns):
@@ -39,14 +39,14 @@ def test_a_stream_costs_no_latency(machine, columns):
 
 def test_random_misses_are_not_covered(machine, columns, scattered):
     found = levels(machine(parts=PARTS), columns(scattered(20_000)))
-    assert set(found.tolist()) == {Level.MEMORY}
+    assert set(found.tolist()) == {CacheLevel.MEMORY}
 
 
 @pytest.mark.parametrize(("streams", "covered"), [(8, True), (16, True), (24, False)])
 def test_as_many_streams_as_the_table_holds(machine, columns, streams, covered):
     address = (np.arange(200)[:, None] * 64 + np.arange(streams) * (1 << 24)).reshape(-1)
     found = levels(machine(parts=PARTS, prefetch_streams=16), columns(address))
-    assert (np.count_nonzero(found == Level.PREFETCHED) == streams * 197) == covered
+    assert (np.count_nonzero(found == CacheLevel.PREFETCHED) == streams * 197) == covered
 
 
 def test_a_stream_survives_random_misses_between_its_lines(machine, columns, scattered):
@@ -54,18 +54,18 @@ def test_a_stream_survives_random_misses_between_its_lines(machine, columns, sca
     address = np.concatenate([64 * np.arange(200, dtype=np.uint64)[:, None], noise], axis=1)
     address[:3, 1:] = address[:3, :1]  # it is let train first
     found = levels(machine(parts=PARTS), columns(address.reshape(-1))).reshape(200, 21)
-    assert set(found[3:, 0].tolist()) == {Level.PREFETCHED}
+    assert set(found[3:, 0].tolist()) == {CacheLevel.PREFETCHED}
 
 
 def test_two_streams_in_one_page_train_apart(machine, columns):
     up, down = 64 * np.arange(30), 4096 - 64 * np.arange(1, 31)
     found = levels(machine(parts=PARTS), columns(np.stack([up, down], axis=1).reshape(-1)[:40]))
-    assert set(found[6:].tolist()) == {Level.PREFETCHED}
+    assert set(found[6:].tolist()) == {CacheLevel.PREFETCHED}
 
 
 def test_lines_that_hit_in_l1_leave_a_stream_whole(machine, columns):
     model = machine(parts=PARTS)
     model.replay(columns(64 * np.array([10, 11, 13, 40, 41, 42])))
     found = levels(model, columns(64 * np.arange(60), start=1000))
-    missed = np.flatnonzero(found == Level.MEMORY)
+    missed = np.flatnonzero(found == CacheLevel.MEMORY)
     assert missed.tolist() == [0, 1, 2]

@@ -14,20 +14,20 @@ from hypothesis import strategies as st
 
 from hmd.cli.main import main
 from hmd.trace.blocks import DamageError, read_block, read_header, write_block, write_header
-from hmd.trace.reader import TraceError, read_trace
-from hmd.trace.summary import summarise
 from hmd.trace.trace import (
     SAMPLE_COLUMNS,
     Ending,
+    InstructionProgress,
     Losses,
     MappingSnapshot,
     PlacementChange,
-    Progress,
     Samples,
     Trace,
     TracedProcess,
 )
-from hmd.trace.writer import BLOCK_ROWS, write_trace
+from hmd.trace.trace_reader import TraceError, read_trace
+from hmd.trace.trace_summary import summarise
+from hmd.trace.trace_writer import BLOCK_ROWS, write_trace
 
 
 def samples_of(count: int, seed: int = 0) -> Samples:
@@ -61,7 +61,7 @@ def trace_of(count: int) -> Trace:
         placement=(
             PlacementChange(7, 0, start, np.array([1, 9], np.uint32), np.array([0, -1], np.int16)),
         ),
-        progress=Progress(
+        progress=InstructionProgress(
             np.array([1, 2], np.uint64),
             np.array([0, 1], np.uint16),
             np.array([1000, 2000], np.uint64),

@@ -13,17 +13,17 @@ import pytest
 from pyarrow import parquet
 
 from hmd.errors import MissingError, TargetError
-from hmd.machine.nodes import read_topology
-from hmd.machine.process import PAGE_BYTES
+from hmd.machine.numa_nodes import read_topology
+from hmd.machine.process_id import PAGE_BYTES
 from hmd.machine.topology import Topology
-from hmd.sample.batch import Kind
-from hmd.sample.choose import SampleSettings
-from hmd.trace.placement import pages_of
-from hmd.trace.reader import read_trace
+from hmd.sample.access_batch import Kind
+from hmd.sample.auto_select import SampleSettings
+from hmd.trace.placement_log import pages_of
+from hmd.trace.record_session import RecordRequest, record_command, record_running
 from hmd.trace.recorder import RecordSettings
-from hmd.trace.session import Request, record_command, record_running
-from hmd.trace.summary import summarise
 from hmd.trace.trace import Trace
+from hmd.trace.trace_reader import read_trace
+from hmd.trace.trace_summary import summarise
 
 TOUCH = """
 import mmap, os, sys, time
@@ -35,9 +35,9 @@ time.sleep({seconds})
 """
 
 
-def request(path: Path, **more: object) -> Request:
+def request(path: Path, **more: object) -> RecordRequest:
     sample = SampleSettings(sampler="faults", period=1)
-    return Request(path, sample=sample, settings=RecordSettings(interval_s=0.05), **more)  # type: ignore[arg-type]
+    return RecordRequest(path, sample=sample, settings=RecordSettings(interval_s=0.05), **more)  # type: ignore[arg-type]
 
 
 def touch(pages: int, seconds: float = 0.3) -> list[str]:
@@ -125,7 +125,7 @@ def test_a_placed_program_has_the_same_addresses_in_every_run(
 ) -> None:
     (node, *_) = read_topology().nodes
     two_tiers = Topology((replace(node, tier=0), replace(node, tier=1)))
-    monkeypatch.setattr("hmd.trace.session.read_topology", lambda: two_tiers)
+    monkeypatch.setattr("hmd.trace.record_session.read_topology", lambda: two_tiers)
     stacks = set()
     for name in "ab":
         script = f"grep stack /proc/self/maps > {tmp_path / name}"

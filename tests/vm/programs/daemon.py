@@ -24,10 +24,10 @@ from typing import Any
 import scraped
 from prometheus_client.parser import text_string_to_metric_families
 
+from hmd.control.client import ask
 from hmd.emulate.monitoring.prometheus import Prometheus
 from hmd.errors import UnreachableError
-from hmd.machine.emulated import SharedMemory, find_device
-from hmd.observe.client import ask
+from hmd.machine.plugin_memory import SharedMemory, find_device
 
 MIB = 16
 ADDRESS = "127.0.0.1:9742"

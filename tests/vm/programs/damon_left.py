@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from hmd.errors import MissingError
-from hmd.machine.damon import Kdamonds
-from hmd.machine.damon_claim import damon_finding
-from hmd.machine.process import identify
-from hmd.sample.choose import SampleSettings, available, open_sampler
-from hmd.sample.damon import LADDER
+from hmd.machine.damon_ownership import damon_finding
+from hmd.machine.damon_sysfs import Kdamonds
+from hmd.machine.process_id import identify
+from hmd.sample.auto_select import SampleSettings, available, open_sampler
+from hmd.sample.damon_sampler import LADDER
 
 SYSFS = Path("/sys")
 PATIENCE_S = 60

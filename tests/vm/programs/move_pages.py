@@ -29,12 +29,12 @@ import numpy as np
 
 from hmd.cli.main import main as hmd
 from hmd.decide.plan import Plan
-from hmd.machine import pages
+from hmd.machine import move_pages
 from hmd.machine.huge_pages import read_huge_pages
 from hmd.machine.mappings import read_mappings
-from hmd.machine.process import identify
-from hmd.migrate import Mover, MoverSettings, Status
-from hmd.migrate.survey import Survey
+from hmd.machine.process_id import identify
+from hmd.migrate import Mover, MoverSettings, MoveStatus
+from hmd.migrate.process_plans import Survey
 
 PAGE, BLOCK = 4096, 2 << 20
 MIB = 1 << 20
@@ -154,7 +154,7 @@ class Target:
 
     @property
     def nodes(self) -> np.ndarray:
-        return pages.query_nodes(self.pid, self.addresses)
+        return move_pages.query_nodes(self.pid, self.addresses)
 
     def kill(self) -> None:
         """Kill it and what it has forked."""
@@ -183,7 +183,7 @@ def plan_of(target: Target, node: int, addresses: Sequence[int] | np.ndarray | N
         processes=(target.process,),
         process=np.zeros(count, np.int32),
         address=chosen,
-        pages=np.full(count, size, np.uint32),
+        move_pages=np.full(count, size, np.uint32),
         from_node=np.full(count, 1 - node, np.int16),
         to_node=np.full(count, node, np.int16),
         heat=np.zeros(count, np.float32),
@@ -196,14 +196,14 @@ def mover(**settings: Any) -> Mover:
 
 def names(status: np.ndarray) -> dict[str, int]:
     codes, counts = np.unique(status, return_counts=True)
-    return {Status(c).name: n for c, n in zip(codes.tolist(), counts.tolist(), strict=True)}
+    return {MoveStatus(c).name: n for c, n in zip(codes.tolist(), counts.tolist(), strict=True)}
 
 
 def raw(pid: int, addresses: Sequence[int], node: int,
-        flags: pages.MoveFlags = pages.MoveFlags.MOVE) -> dict[str, Any]:  # fmt: skip
+        flags: move_pages.MoveFlags = move_pages.MoveFlags.MOVE) -> dict[str, Any]:  # fmt: skip
     column = np.array(addresses, np.uint64)
-    result, status = pages.move_pages(pid, column, np.full(len(column), node, np.int32), flags)
-    answers = [None if s == pages.UNTOUCHED else s for s in status.tolist()]
+    result, status = move_pages.move_pages(pid, column, np.full(len(column), node, np.int32), flags)
+    answers = [None if s == move_pages.UNTOUCHED else s for s in status.tolist()]
     return {"result": result, "status": answers}
 
 
@@ -259,7 +259,7 @@ def absent() -> dict[str, Any]:
         chosen = target.addresses[:5]
         answers = raw(target.pid, chosen.tolist(), 1)
         outcome = mover().apply(plan_of(target, 1, chosen))
-        return {"raw": answers, "status": [Status(s).name for s in outcome.status]}
+        return {"raw": answers, "status": [MoveStatus(s).name for s in outcome.status]}
 
 
 def pin(start: int, *offsets: int) -> None:
@@ -295,8 +295,8 @@ def busy() -> dict[str, Any]:
             "raw": first,
             "nodes": after,
             "status": names(outcome.status),
-            "first": Status(outcome.status[0]).name,
-            "soon": Status(soon.status[0]).name,
+            "first": MoveStatus(outcome.status[0]).name,
+            "soon": MoveStatus(soon.status[0]).name,
             "blacklisted": moves.stats.blacklisted_pages,
         }
 
@@ -331,7 +331,7 @@ def pinned_everywhere() -> dict[str, Any]:
 
     with Target(60 * PAGE, prepare=prepare) as target:
         outcome = mover().apply(plan_of(target, 1))
-        found = [Status(s).name for s in outcome.status]
+        found = [MoveStatus(s).name for s in outcome.status]
         return {"status": [found[i::4] for i in range(4)], "calls": outcome.calls}
 
 
@@ -362,7 +362,9 @@ def huge_pages() -> dict[str, Any]:
         blocks = target.addresses[:: BLOCK // PAGE]
         found: dict[str, Any] = {"huge_before": huge_in(target)}
         found["raw"] = raw(target.pid, [int(blocks[0]), int(blocks[0]) + PAGE], 1)
-        found["along"] = pages.query_nodes(target.pid, target.addresses[:512]).tolist() == [1] * 512
+        found["along"] = (
+            move_pages.query_nodes(target.pid, target.addresses[:512]).tolist() == [1] * 512
+        )
         outcome = mover().apply(plan_of(target, 1, blocks[1:], size=512))
         found["status"] = names(outcome.status)
         found["moved_pages"] = int(outcome.moved_pages.sum())
@@ -515,7 +517,7 @@ def exits_in_the_middle() -> dict[str, Any]:
             made = 0
 
             class Calls:
-                query_nodes = staticmethod(pages.query_nodes)
+                query_nodes = staticmethod(move_pages.query_nodes)
 
                 @staticmethod
                 def move_pages(*args: Any, target: Target = target, dies_at: int = dies_at) -> Any:
@@ -523,7 +525,7 @@ def exits_in_the_middle() -> dict[str, Any]:
                     if made == dies_at:
                         target.kill()
                     made += 1
-                    return pages.move_pages(*args)
+                    return move_pages.move_pages(*args)
 
             settings = MoverSettings(rate_bytes_per_s=None, most_batch_pages=256)
             outcome = Mover(settings, calls=Calls()).apply(plan_of(target, 1))
@@ -556,7 +558,7 @@ def permission() -> dict[str, Any]:
             found = {
                 "status": names(mover().apply(plan).status),
                 "raw": raw(target.pid, plan.address[:2].tolist(), 1)["result"],
-                "own_all": raw(os.getpid(), [PAGE], 1, pages.MoveFlags.MOVE_ALL)["result"],
+                "own_all": raw(os.getpid(), [PAGE], 1, move_pages.MoveFlags.MOVE_ALL)["result"],
             }
             os.write(write, json.dumps(found).encode())
             os._exit(0)
@@ -572,9 +574,9 @@ def code() -> dict[str, Any]:
         assert mappings is not None
         row = int(np.flatnonzero(mappings.executable_file)[0])
         rows = np.arange(mappings.start[row], mappings.end[row], PAGE, np.uint64)
-        before = pages.query_nodes(target.pid, rows)
+        before = move_pages.query_nodes(target.pid, rows)
         outcome = mover(move_shared=True).apply(plan_of(target, 1, rows))
-        after = pages.query_nodes(target.pid, rows)
+        after = move_pages.query_nodes(target.pid, rows)
         return {"status": names(outcome.status), "stayed": (before == after).all().item()}
 
 
@@ -600,7 +602,7 @@ def churn() -> dict[str, Any]:
             "said": child.stdout.read(),
             "rounds": rounds,
             "moved": moved,
-            "pages": {status.name: n for status, n in moves.stats.pages.items() if n},
+            "move_pages": {status.name: n for status, n in moves.stats.pages.items() if n},
         }
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from hmd.decide.pageout import OUT
+from hmd.decide.idle_selection import OUT
 from hmd.decide.plan import Plan
-from hmd.machine.pages import query_nodes
-from hmd.machine.process import identify
+from hmd.machine.move_pages import query_nodes
+from hmd.machine.process_id import identify
 from hmd.migrate.pageout import Pageout
 
 PAGES = 1024

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from hmd.machine.emulated import SharedMemory, find_device
-from hmd.machine.pages import query_nodes
-from hmd.machine.process import ProcessId, identify
-from hmd.sample.batch import AccessBatch, Kind
-from hmd.sample.choose import SampleSettings, open_sampler
+from hmd.machine.move_pages import query_nodes
+from hmd.machine.plugin_memory import SharedMemory, find_device
+from hmd.machine.process_id import ProcessId, identify
+from hmd.sample.access_batch import AccessBatch, Kind
+from hmd.sample.auto_select import SampleSettings, open_sampler
 from hmd.sample.ring_sampler import RingSampler
 
 ENOUGH = 400

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hmd.emulate.compare.case import Case
+from hmd.emulate.compare.case import ComparisonCase
 from hmd.emulate.compare.systems import DAMON, PEERS, cases_of, system_named, systems
 from hmd.errors import ConfigError
 
@@ -14,7 +14,7 @@ from hmd.errors import ConfigError
     ["drift:1:2:first-touch", "drift:1:16:hmd:benefit", "sat:whole:all-fast"],
 )
 def test_a_case_is_what_it_says(text: str) -> None:
-    assert str(Case.parse(text)) == text
+    assert str(ComparisonCase.parse(text)) == text
 
 
 @pytest.mark.parametrize(
@@ -22,13 +22,13 @@ def test_a_case_is_what_it_says(text: str) -> None:
 )
 def test_what_is_no_case_is_told(text: str) -> None:
     with pytest.raises(ConfigError, match="is no case"):
-        Case.parse(text)
+        ComparisonCase.parse(text)
 
 
 def test_fast_and_slow_memory_are_the_footprint() -> None:
-    assert Case.parse("drift:1:2:hmd:age").fast_bytes(30 << 20) == 10 << 20
-    assert Case.parse("drift:1:16:hmd:age").fast_bytes(17 << 20) == 1 << 20
-    assert Case.parse("drift:whole:all-slow").fast_bytes(17 << 20) is None
+    assert ComparisonCase.parse("drift:1:2:hmd:age").fast_bytes(30 << 20) == 10 << 20
+    assert ComparisonCase.parse("drift:1:16:hmd:age").fast_bytes(17 << 20) == 1 << 20
+    assert ComparisonCase.parse("drift:whole:all-slow").fast_bytes(17 << 20) is None
 
 
 def test_every_system_has_cases_and_is_found_by_name() -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 
-from hmd.emulate.compare.case import Case
-from hmd.emulate.compare.result import Result, results, rows
-from hmd.emulate.compare.trial import Trial
+from hmd.emulate.compare.case import ComparisonCase
+from hmd.emulate.compare.result import CaseResult, results, rows
+from hmd.emulate.compare.trial import ComparisonTrial
 
 FOUND = {
-    Case.parse("sat:1:8:damon"): Result(Trial(1.5, 90.0, 4096, 0, 0.5, 8192, 0), "d1", "abc"),
-    Case.parse("cg:1:2:first-touch"): Result(Trial(0.2, 12.0, 0, 0, 0.25, 4096, 0), "d2", "abd"),
+    ComparisonCase.parse("sat:1:8:damon"): CaseResult(
+        ComparisonTrial(1.5, 90.0, 4096, 0, 0.5, 8192, 0), "d1", "abc"
+    ),
+    ComparisonCase.parse("cg:1:2:first-touch"): CaseResult(
+        ComparisonTrial(0.2, 12.0, 0, 0, 0.25, 4096, 0), "d2", "abd"
+    ),
 }
 
 

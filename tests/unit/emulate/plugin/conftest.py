@@ -19,7 +19,7 @@ from cffi import FFI
 from hmd.emulate.preset import load
 from hmd.emulate.replay import packed
 from hmd.emulate.timing_params import timing_params
-from hmd.machine.emulated import SharedMemory
+from hmd.machine.plugin_memory import SharedMemory
 
 EMULATE = Path(__file__).parents[4] / "hmd/emulate"
 

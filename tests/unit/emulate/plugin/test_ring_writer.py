@@ -12,9 +12,9 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hmd.sample.batch import Kind
-from hmd.sample.emulated import SAMPLE_TYPE
-from hmd.sample.ring import HEADER_BYTES, Columns, Ring, sample_bytes
+from hmd.sample.access_batch import Kind
+from hmd.sample.emulated_pebs import SAMPLE_TYPE
+from hmd.sample.perf_ring import HEADER_BYTES, RecordColumns, Ring, sample_bytes
 
 RECORD = sample_bytes(SAMPLE_TYPE)
 LOST_RECORD = 24
@@ -32,7 +32,7 @@ class Pair:
         self.lib.pebs_ring_init(self.writer, page, data_bytes)
         self.page = page
         self.reader = Ring.over(self.memory, SAMPLE_TYPE)
-        self.columns = Columns(4096)
+        self.columns = RecordColumns(4096)
 
     def write(self, address: int, **fields: Any) -> bool:
         sample = self.ffi.new("struct pebs_sample *", {"address": address, **fields})
@@ -189,7 +189,7 @@ def test_rings_in_shared_memory_lie_where_python_looks(
         sample = parts.ffi.new("struct pebs_sample *", {"address": 64 + vcpu, "cpu": vcpu})
         assert parts.lib.pebs_write(shared.ring(vcpu), sample)
     for vcpu in range(shared.memory.vcpus):
-        columns = Columns(8)
+        columns = RecordColumns(8)
         Ring.over(shared.memory.ring(vcpu), SAMPLE_TYPE).drain(columns)
         assert columns.count == 1
         assert (columns.address[0], columns.cpu[0]) == (64 + vcpu, vcpu)

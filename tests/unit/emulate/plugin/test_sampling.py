@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.sample.batch import Kind
-from hmd.sample.emulated import SAMPLE_TYPE
-from hmd.sample.ring import Columns, Ring
+from hmd.sample.access_batch import Kind
+from hmd.sample.emulated_pebs import SAMPLE_TYPE
+from hmd.sample.perf_ring import RecordColumns, Ring
 
 CR3 = 0x8000_0001_2345_6005  # with the bits that are no address
 DEMAND_PS, QUEUE_PS = 305_000, 20_000
@@ -25,7 +25,7 @@ class Pmu:
         self._parts, self.memory = parts, shared.memory
         ring = shared.memory.ring(0)
         self._reader = Ring.over(ring, SAMPLE_TYPE)
-        self.columns = Columns(4096)
+        self.columns = RecordColumns(4096)
         counters = parts.ffi.new(
             "struct timing_vcpu_counters *", {"clock_ps": 7_000_999, "instructions": 1 << 33}
         )

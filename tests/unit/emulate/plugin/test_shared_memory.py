@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hmd.errors import MissingError
-from hmd.machine.emulated import SharedMemory, find_device
+from hmd.machine.plugin_memory import SharedMemory, find_device
 
 MIB = 1 << 20
 

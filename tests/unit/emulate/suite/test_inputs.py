@@ -6,7 +6,7 @@ import pytest
 
 from hmd.emulate.suite.generate import generator
 from hmd.emulate.suite.inputs import BASE_ENVIRONMENT, missing_packages, prepare
-from hmd.emulate.suite.program import Program, load_program, parse
+from hmd.emulate.suite.program import SuiteProgram, load_program, parse
 from hmd.errors import ConfigError, MissingError
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -34,7 +34,7 @@ expect: abc
 """
 
 
-def made(text: str = TEXT) -> Program:
+def made(text: str = TEXT) -> SuiteProgram:
     return parse(text.encode(), "words.yaml")
 
 

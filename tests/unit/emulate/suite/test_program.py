@@ -4,7 +4,13 @@ from pathlib import Path
 import pytest
 
 from hmd.emulate.suite.generate import generator
-from hmd.emulate.suite.program import Program, load_program, parse, program_names, programs_folder
+from hmd.emulate.suite.program import (
+    SuiteProgram,
+    load_program,
+    parse,
+    program_names,
+    programs_folder,
+)
 from hmd.errors import ConfigError
 
 CHECKOUT = Path(__file__).parents[4]
@@ -34,7 +40,7 @@ def listed(script: str) -> set[str]:
 
 
 @pytest.fixture(params=program_names())
-def program(request: pytest.FixtureRequest) -> Program:
+def program(request: pytest.FixtureRequest) -> SuiteProgram:
     return load_program(request.param)
 
 
@@ -44,7 +50,7 @@ def test_there_are_at_least_twelve_programs_and_most_are_not_ours() -> None:
     assert sum(source.startswith(("Debian", "PyPI")) for source in sources) >= len(sources) / 2
 
 
-def test_a_program_has_the_name_of_its_file(program: Program) -> None:
+def test_a_program_has_the_name_of_its_file(program: SuiteProgram) -> None:
     assert (programs_folder() / f"{program.name}.yaml").exists()
 
 
@@ -52,7 +58,7 @@ def test_descriptions_tell_programs_apart() -> None:
     assert len({load_program(name).description for name in program_names()}) == len(program_names())
 
 
-def test_what_a_program_names_exists(program: Program) -> None:
+def test_what_a_program_names_exists(program: SuiteProgram) -> None:
     files = [made.file for made in program.inputs.values() if made.file]
     for name in [*files, *([program.compile] if program.compile else [])]:
         assert (programs_folder() / name).is_file()
@@ -61,7 +67,7 @@ def test_what_a_program_names_exists(program: Program) -> None:
             generator(made.generate)
 
 
-def test_the_set_up_installs_what_programs_need(program: Program) -> None:
+def test_the_set_up_installs_what_programs_need(program: SuiteProgram) -> None:
     assert set(program.packages) <= listed("setup.sh") | listed("suite.sh")
 
 

@@ -1,0 +1,132 @@
+"""``hmd dashboard``: a live page of what the daemon does, for a browser on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hmd.cli.status_command import add_socket
+from hmd.errors import Exit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hmd.cli.main import Subparsers
+    from hmd.dashboard.http_server import Content
+
+DEFAULT_LISTEN = "127.0.0.1:9743"
+DEFAULT_MINUTES = 10.0
+
+DESCRIPTION = """\
+Serve a page that shows, live, what the daemon does: tiers, targets, heat and fast share over the
+last minutes, moves and why; with two traces of a program, how much fast memory it needs.
+
+The page only reads, and is for this machine alone: from elsewhere, ssh -L 9743:127.0.0.1:9743.
+Whoever has an account here may look at it. It waits for a daemon that does not run yet.
+"""
+
+EXAMPLES = f"""\
+examples:
+  hmd dashboard                                  then open http://{DEFAULT_LISTEN}/
+  hmd dashboard --listen 127.0.0.1:8000 --minutes 60
+  hmd dashboard --socket /run/user/1000/hmd.sock  a daemon with another observe.socket
+  hmd dashboard --traces slow.hmdt fast.hmdt     with the curve of 'hmd estimate --sweep'
+
+The data is at /state.json and /heat.json?process=PID:START. Ctrl-C ends it.
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Register ``hmd dashboard``."""
+    parser = subparsers.add_parser(
+        "dashboard",
+        help="a live page of it all, for a browser",
+        usage="hmd dashboard [options]",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+    )
+    parser.add_argument(
+        "--listen",
+        type=_loopback,
+        default=_loopback(DEFAULT_LISTEN),
+        metavar="ADDRESS:PORT",
+        help=f"where to serve: 127.0.0.1, localhost or [::1] (default {DEFAULT_LISTEN})",
+    )
+    add_socket(parser)
+    parser.add_argument(
+        "--minutes",
+        type=_minutes,
+        default=DEFAULT_MINUTES,
+        metavar="N",
+        help=f"how far back the page looks, 1 to 1440 (default {DEFAULT_MINUTES:g})",
+    )
+    parser.add_argument(
+        "--traces",
+        type=Path,
+        nargs=2,
+        metavar=("SLOW", "FAST"),
+        help="two traces of a program, all slow and all fast: how much fast memory it needs",
+    )
+    parser.set_defaults(func=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until interrupted."""
+    from hmd.dashboard.http_server import JSON, Content, PageServer, page_contents
+    from hmd.dashboard.poller import Poller
+
+    sweep = _sweep(args.traces)
+    watch = Poller(args.socket, args.minutes * 60)
+    contents: Mapping[str, Content] = {
+        **page_contents(),
+        "/state.json": Content(JSON, lambda _: watch.state()),
+        "/heat.json": Content(JSON, lambda query: watch.heat(query.get("process", ""))),
+        "/sweep.json": Content(JSON, lambda _: sweep),
+    }
+    host, port = args.listen
+    with PageServer(host, port, contents) as server:
+        watch.start()
+        print(f"the page is at {server.url} (Ctrl-C ends)", flush=True)
+        try:
+            server.serve_forever()
+        finally:
+            watch.stop()
+    return Exit.OK
+
+
+def _sweep(traces: list[Path] | None) -> bytes:
+    """Return what ``hmd estimate --sweep --json`` prints, ``null`` without traces."""
+    if traces is None:
+        return b"null"
+    from hmd.cli.estimate_command import answer_document
+    from hmd.cli.main import build_parser
+    from hmd.cli.output import plain
+
+    slow, fast = map(str, traces)
+    asked = build_parser().parse_args(["estimate", "--sweep", "--", slow, fast])
+    document = {**answer_document(asked), "slow": slow, "fast": fast}
+    return json.dumps(document, default=plain, separators=(",", ":")).encode()
+
+
+def _loopback(text: str) -> tuple[str, int]:
+    """Parse ADDRESS:PORT; there are no passwords, so that no other machine may ask."""
+    host, _, port = text.rpartition(":")
+    host = {"localhost": "127.0.0.1"}.get(host, host.strip("[]"))
+    if host not in ("127.0.0.1", "::1") or not port.isdecimal() or int(port) > 65535:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: take a loopback address and a port, as in {DEFAULT_LISTEN}; "
+            "from elsewhere, ssh -L"
+        )
+    return host, int(port)
+
+
+def _minutes(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 1 <= value <= 1440:
+        raise argparse.ArgumentTypeError(f"{text!r}: take 1 to 1440 minutes")
+    return value

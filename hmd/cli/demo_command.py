@@ -1,0 +1,118 @@
+"""``hmd demo``: two programs on an emulated DRAM+PM machine, with and without hmd."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hmd.errors import Exit
+
+if TYPE_CHECKING:
+    from hmd.cli.main import Subparsers
+    from hmd.emulate.demo.demo_result import ProgramResult
+    from hmd.emulate.demo.demo_run import Demonstration
+
+EXAMPLES = """\
+examples:
+  hmd demo                     table, picture build/demo.png, figures build/demo.json
+  hmd demo --json              the figures on standard output, for programs
+  hmd demo --output /tmp/demo  picture, figures and the daemon's logs there instead
+
+The two programs:
+  hotset   8-byte updates, 90 % of them to a hot set that moves half-way; checks its own memory
+  redis    redis-server under redis-benchmark, which asks for the newest quarter of the keys
+Each runs with all its pages in the fast node, with all in the slow node, and twice with a fast
+node of its hot set and a tenth: by first touch alone, and under hmd.
+
+Exits with 1 if a word of memory is wrong.
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Register ``hmd demo``."""
+    parser = subparsers.add_parser(
+        "demo",
+        help="two programs with and without hmd, on an emulated machine",
+        description="Boot an emulated DRAM+PM machine and show what hmd does for two programs.",
+        epilog=EXAMPLES,
+    )
+    parser.add_argument(
+        "--output", type=Path, default=Path("build"), metavar="DIR", help="default: build"
+    )
+    parser.add_argument("--json", action="store_true", help="print demo.json instead of a table")
+    parser.set_defaults(func=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the demonstration, write its figures and picture, print its table."""
+    from hmd.cli.output import print_json
+    from hmd.emulate.demo.demo_run import DemoSettings, demonstrate
+
+    folder = args.output.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+
+    def say(line: str) -> None:
+        passed = int(time.monotonic() - began)
+        print(f"[{passed // 60}:{passed % 60:02}] {line}", file=sys.stderr, flush=True)
+
+    shown = demonstrate(folder, DemoSettings(), say)
+    document = shown.as_json()
+    (folder / "demo.json").write_text(json.dumps(document, indent=2) + "\n")
+    picture = _draw(shown, folder / "demo.png")
+    if args.json:
+        print_json(document)
+    else:
+        _print(shown, [str(folder / "demo.json"), *picture])
+    right = all(program.integrity_ok for program in shown.programs.values())
+    return Exit.OK if right else Exit.FAILURE
+
+
+def _draw(shown: Demonstration, path: Path) -> list[str]:
+    """Draw the hot set's heat map as hmd saw it; returns the files written."""
+    from hmd.cli.heatmap_plot import draw
+    from hmd.observe.heat_grid import pids
+
+    seen = pids(shown.heat)
+    if not seen:
+        return []
+    draw(shown.heat, seen[0], path, title="hotset: its hot set moves half-way")
+    return [str(path)]
+
+
+def _print(shown: Demonstration, files: list[str]) -> None:
+    from hmd.cli.output import console, table
+    from hmd.emulate.demo.demo_result import goals
+
+    screen = console()
+    columns = ["program", "run", "ops/s", "modelled ops/s", "of all fast"]
+    rows = [row for name, program in shown.programs.items() for row in _rows(name, program)]
+    screen.print(table(columns, rows, right=columns[2:]))
+    for name, program in shown.programs.items():
+        screen.print(
+            f"{name}: share of LLC misses served by the fast node "
+            f"{program.fast_share_before:.0%} before, {program.fast_share_after:.0%} after; "
+            f"{program.pages_promoted:,} pages promoted, {program.pages_demoted:,} demoted"
+        )
+    for goal in goals(shown.programs):
+        screen.print(f"  {'reached' if goal.reached else 'MISSED '}  {goal.text}")
+    screen.print(f"written: {', '.join(files)}")
+
+
+def _rows(name: str, program: ProgramResult) -> list[list[Any]]:
+    from hmd.emulate.demo.variants import Way
+
+    return [
+        [
+            name if way is Way.ALL_FAST else "",
+            way.value.replace("_", " "),
+            f"{rates.ops_per_s:,.0f}",
+            f"{rates.modelled_ops_per_s:,.0f}",
+            f"{program.relative(way, Way.ALL_FAST):.2f}",
+        ]
+        for way, rates in program.rates.items()
+    ]

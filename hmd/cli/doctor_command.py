@@ -1,0 +1,149 @@
+"""``hmd doctor``: what this machine can do for hmd, what stands in the way, and what to do."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hmd.errors import Exit, MissingError
+
+if TYPE_CHECKING:
+    from hmd.cli.main import Subparsers
+    from hmd.machine.diagnostic import Diagnostic
+
+EXAMPLES = """\
+examples:
+  hmd doctor          what works, what does not, and the command that changes it
+  hmd doctor --json   the same for programs; exit code 4 where something needed is missing
+
+levels:
+  ok    works         warn  hmd works, but less well         fail  hmd cannot work
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Register ``hmd doctor``."""
+    parser = subparsers.add_parser(
+        "doctor",
+        help="what this machine lacks, and what to do",
+        description="Check sampling, privileges, memory tiers, kernel features and competitors.",
+        epilog=EXAMPLES,
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--proc", type=Path, default=Path("/proc"), help=argparse.SUPPRESS)
+    parser.add_argument("--sysfs", type=Path, default=Path("/sys"), help=argparse.SUPPRESS)
+    parser.set_defaults(func=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print all findings; ``Exit.MISSING`` where one of them is a failure."""
+    from hmd.cli.output import print_json
+    from hmd.machine.diagnostic import Severity
+
+    sections = examine(args.proc, args.sysfs)
+    failed = any(f.level == Severity.FAIL for _, found in sections for f in found)
+    if args.json:
+        print_json({"works": not failed, "findings": _documents(sections)})
+    else:
+        _print(sections, failed)
+    return Exit.MISSING if failed else Exit.OK
+
+
+Sections = Sequence[tuple[str, Sequence["Diagnostic"]]]
+
+
+def examine(proc: Path, sysfs: Path) -> Sections:
+    """Return the findings of each section."""
+    from hmd.machine.conflicts import competing_findings
+    from hmd.machine.features import feature_findings, topology_finding
+    from hmd.machine.privileges import privilege_findings, read_privileges
+
+    return (
+        ("memory", [_unless_missing("memory tiers", lambda: topology_finding(sysfs))]),
+        ("sampling", [_unless_missing("sampler", lambda: _sampler(proc, sysfs))]),
+        ("privileges", privilege_findings(read_privileges(proc))),
+        ("kernel", feature_findings(proc, sysfs)),
+        ("competing", competing_findings(proc, sysfs)),
+    )
+
+
+def _unless_missing(name: str, find: Callable[[], Diagnostic]) -> Diagnostic:
+    from hmd.machine.diagnostic import Diagnostic, Severity
+
+    try:
+        return find()
+    except MissingError as error:
+        return Diagnostic(name, Severity.FAIL, str(error))
+
+
+def _sampler(proc: Path, sysfs: Path) -> Diagnostic:
+    """Open each sampler that the daemon could take, and close it again."""
+    from hmd.machine.diagnostic import Diagnostic, Severity
+    from hmd.sample.auto_select import ASKED_FOR, SampleSettings, available
+
+    name = "sampler"
+    samplers = available(SampleSettings(), proc, sysfs)
+    chosen = [s for s in samplers if s.name not in ASKED_FOR]
+    best = next((s for s in chosen if s.works), None)
+    if best is None:
+        return Diagnostic(name, Severity.FAIL, "none works", "; ".join(s.detail for s in chosen))
+    # Where this is no emulated machine, nobody looks for its PMU.
+    better = [s for s in chosen[: chosen.index(best)] if s.name != "emulated"]
+    refused = [f"not {s.name}: {s.detail}" for s in better]
+    state = f"{best.name}: {best.detail}"
+    if best.name in ("pmu", "emulated"):
+        return Diagnostic(name, Severity.OK, state)
+    if best.name != "faults":
+        return Diagnostic(name, Severity.OK, state, "; ".join(refused))
+    return Diagnostic(
+        name,
+        Severity.WARN,
+        state,
+        f"page faults tell first touches, not which pages stay hot; {'; '.join(refused)}",
+        "sample on a machine with a PMU or with DAMON (CONFIG_DAMON_VADDR), or try `hmd emulate`",
+    )
+
+
+def _documents(sections: Sections) -> list[dict[str, str]]:
+    return [
+        {
+            "section": section,
+            "name": finding.name,
+            "level": finding.level,
+            "state": finding.state,
+            "why": finding.why,
+            "action": finding.action,
+        }
+        for section, found in sections
+        for finding in found
+    ]
+
+
+def _print(sections: Sections, failed: bool) -> None:
+    from rich.text import Text
+
+    from hmd.cli.output import console, print_table
+    from hmd.machine.diagnostic import Severity
+
+    styles = {Severity.OK: "green", Severity.WARN: "yellow", Severity.FAIL: "bold red"}
+    rows = [
+        (Text(f.level, style=styles[f.level]), section, f.name, f.state)
+        for section, found in sections
+        for f in found
+    ]
+    print_table(("level", "section", "finding", "state"), rows)
+    advice = [
+        finding
+        for section, found in sections
+        for finding in found
+        if finding.level != Severity.OK or (section == "sampling" and finding.why)
+    ]
+    out = console()
+    for finding in advice:
+        out.print(Text(f"{finding.level} ", style=styles[finding.level]), end="")
+        out.print(Text(f"{finding.name}: {finding.why or finding.state}"))
+        if finding.action:
+            out.print(Text(f"     {finding.action}", style="bold"))
+    out.print("hmd cannot work here as things are." if failed else "hmd can work here.")

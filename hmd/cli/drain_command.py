@@ -1,0 +1,172 @@
+"""``hmd drain``: empties memory nodes, and shows how far that has come."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hmd.cli.admin_request import add_order_arguments
+from hmd.cli.arguments import duration
+from hmd.errors import Exit, HmdError, UsageError
+
+if TYPE_CHECKING:
+    from hmd.cli.main import Subparsers
+
+Drain = Mapping[str, Any]
+
+DESCRIPTION = """\
+Empty memory nodes before maintenance or hot-remove. Nothing is moved there any more, and the pages
+of all programs there go to the nearest nodes that have room: hottest first those that hmd follows,
+then those of all other processes, within migrate.rate. Waits until no more can be moved, and tells
+what is left and why. For root and the daemon's user.
+
+The node stays drained, also where this command is interrupted, until 'hmd undrain' or the daemon's
+end. Programs may still allocate there (only a cpuset forbids that); what they do is moved too.
+"""
+EXAMPLES = """\
+examples:
+  hmd drain 1                        empty node 1, and wait until it is
+  hmd drain --tier 1 --no-wait       all nodes of the second tier; hmd status tells how far it is
+  hmd drain 2 --timeout 10min        wait no longer than that
+  hmd undrain 1                      put it to use again
+
+exit codes: 0 no page of a program is left there; 1 some are (with reasons), hmd is paused, or the
+time is over; 2 no node would be left; 4 no permission; 5 no such node; 6 no daemon answers
+"""
+
+REASONS = {
+    "waiting": "not moved yet",
+    "busy": "held by the kernel or a device (direct I/O, RDMA, virtual machines)",
+    "no_room": "no other node has room for them",
+    "no_memory": "no other node had room for them",
+    "pinned": "of pinned processes (hmd unpin)",
+    "kept": "in mappings that the configuration keeps (targets: keep)",
+    "unmovable": "in mappings that the kernel cannot move",
+    "shared": "mapped by several processes",
+    "cpuset": "of processes whose cpuset has no other node",
+    "permission": "of processes closed to the daemon (CAP_SYS_PTRACE, CAP_SYS_NICE)",
+    "offline": "the other nodes have no memory",
+    "would_move": "a dry run moves nothing (migrate.dry_run)",
+}
+"""Why pages are left, in words; by the daemon's names."""
+
+LOOK_S = 1.0
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Register ``hmd drain``."""
+    parser = subparsers.add_parser(
+        "drain",
+        help="empty a memory node before maintenance or hot-remove",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+    )
+    add_node_arguments(parser)
+    parser.add_argument("--no-wait", action="store_true", help="do not wait until it is done")
+    parser.add_argument(
+        "--timeout", type=duration, metavar="TIME", help="wait no longer, as in 10min"
+    )
+    add_order_arguments(parser)
+    parser.set_defaults(func=run)
+
+
+def add_node_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what says which nodes."""
+    parser.add_argument("node", metavar="NODE", type=int, nargs="*", help="numbers of nodes")
+    parser.add_argument(
+        "--tier", type=int, metavar="TIER", help="all nodes of a tier, 0 is fastest"
+    )
+
+
+def nodes_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of an order that say which nodes."""
+    if bool(args.node) == (args.tier is not None):
+        raise UsageError("name nodes, as in hmd drain 1, or a tier with --tier")
+    return {"node": args.node} if args.node else {"tier": args.tier}
+
+
+def run(args: argparse.Namespace) -> int:
+    """Give the order, and wait for what comes of it."""
+    from hmd.cli.output import print_json
+    from hmd.control.client import order
+
+    answer = order(args.socket, "drain", nodes_of(args))
+    if args.no_wait:
+        if args.json:
+            print_json(answer)
+        else:
+            print(answer["done"])
+        return Exit.OK
+    drains, late = _wait(args, set(answer["nodes"]))
+    if args.json:
+        print_json({"drains": drains, "timed_out": late})
+    else:
+        for drain in drains:
+            _print(drain)
+    if late:
+        raise HmdError("the time is over; the node stays drained and is emptied further")
+    return Exit.FAILURE if any(map(left_pages, drains)) else Exit.OK
+
+
+def left_pages(drain: Drain) -> dict[str, int]:
+    """Return the pages of programs that are still there, by reason."""
+    left = dict(drain["left"])
+    if drain["waiting_pages"]:
+        left["waiting"] = drain["waiting_pages"]
+    # What the tick could not move is counted by the thread too, once it went over it.
+    if drain["settled"]:
+        left.pop("waiting", None)
+    return left
+
+
+def _wait(args: argparse.Namespace, nodes: set[int]) -> tuple[list[Drain], bool]:
+    """Return how it went for each node, and whether the time was over first."""
+    from hmd.control.client import ask
+
+    deadline_s = time.monotonic() + (args.timeout if args.timeout is not None else float("inf"))
+    screen = sys.stderr.isatty() and not args.json
+    while True:
+        control = ask(args.socket, "status", timeout_s=30)["control"]
+        drains: list[Drain] = [d for d in control["drains"] if d["node"] in nodes]
+        if len(drains) < len(nodes):
+            raise HmdError("somebody has undrained the node, or the daemon has started anew")
+        if control["paused"]:
+            raise HmdError("the node is drained, but hmd is paused: nothing moves until hmd resume")
+        if screen:
+            print(f"\r\033[K{'; '.join(map(_progress, drains))}", end="", file=sys.stderr)
+        late = time.monotonic() >= deadline_s
+        if late or all(drain["settled"] for drain in drains):
+            if screen:
+                print("\r\033[K", end="", file=sys.stderr, flush=True)
+            return drains, late
+        sys.stderr.flush()
+        time.sleep(LOOK_S)
+
+
+def _progress(drain: Drain) -> str:
+    from hmd.cli.output import format_bytes
+
+    use = drain["use"]
+    return f"node {drain['node']}: {format_bytes(use['program_bytes'])} of programs to move"
+
+
+def _print(drain: Drain) -> None:
+    from hmd.cli.output import format_bytes, format_count
+
+    node, use = drain["node"], drain["use"]
+    if not drain["there"]:
+        print(f"node {node} is not there any more")
+        return
+    left = left_pages(drain)
+    print(f"node {node}: {'' if left else 'no '}pages of programs are left")
+    for reason, pages in sorted(left.items(), key=lambda item: -item[1]):
+        told = REASONS.get(reason, reason.replace("_", " "))
+        print(f"  {format_bytes(pages * 4096)}, {format_count(pages)} pages: {told}")
+    print(
+        f"  {format_bytes(use['used_bytes'])} in use, of which files' cache "
+        f"{format_bytes(use['cache_bytes'])} (the kernel's own hot-remove moves it) and kernel "
+        f"{format_bytes(use['kernel_bytes'])} (slabs, stacks, page tables: it stays)"
+    )

@@ -1,0 +1,173 @@
+"""``hmd enable``: hmd as a systemd service; shows what would change before it does."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hmd.errors import Exit, HmdError, MissingError, UsageError
+
+if TYPE_CHECKING:
+    from hmd.cli.main import Subparsers
+    from hmd.install.changes import InstallChanges
+
+DESCRIPTION = """\
+Make hmd a systemd service that starts at boot, and start it.
+
+Shows first what would be written and run, and asks. A configuration that is there stays as it is;
+the sampler that works here decides which privileges the service gets.
+"""
+
+EXAMPLES = """\
+examples:
+  hmd enable --dry-run     only show it
+  hmd enable               show it, ask, do it
+  hmd enable --yes         do it without asking (scripts)
+  hmd enable --no-start    from the next boot on
+  hmd disable              take it back; configuration and learned state stay
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Register ``hmd enable``."""
+    parser = subparsers.add_parser(
+        "enable",
+        help="make hmd a service; shows first what would change",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+    )
+    parser.add_argument(
+        "--sampler",
+        metavar="NAME",
+        help="give the service the privileges of this sampler (default: of the one in "
+        "/etc/hmd/hmd.yaml; with auto, of the best that works here)",
+    )
+    parser.add_argument("--no-start", action="store_true", help="do not start it now")
+    add_plan_arguments(parser)
+    parser.set_defaults(func=run)
+
+
+def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of commands that show a plan and carry it out."""
+    parser.add_argument("--dry-run", action="store_true", help="show it, change nothing")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+    parser.add_argument("--root", type=Path, default=Path("/"), help=argparse.SUPPRESS)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Plan, show, ask, carry out."""
+    from hmd.install.changes import PACKAGED_HMD, plan_enable
+    from hmd.install.shipped_files import shipped_folder
+
+    command = Path(sys.executable).with_name("hmd")
+    if not command.is_file():
+        raise MissingError(f"there is no {command}: install hmd with pip or as a package")
+    # A package's command is a link into an environment of its own (packaging/debian).
+    if PACKAGED_HMD.resolve() == command.resolve():
+        command = PACKAGED_HMD
+    plan = plan_enable(
+        shipped_folder(),
+        command,
+        _sampler(args.sampler, args.root),
+        start=not args.no_start,
+        root=args.root,
+    )
+    return carry_out(plan, args)
+
+
+def carry_out(plan: InstallChanges, args: argparse.Namespace) -> int:
+    """Show a plan and, where that was wanted, do it; raises HmdError where a step fails."""
+    from hmd.cli.output import print_json
+
+    if args.json:
+        print_json(
+            {
+                "before": plan.before,
+                "files": [{"path": file.path, "kind": file.kind} for file in plan.files],
+                "commands": plan.commands,
+                "notes": plan.notes,
+            }
+        )
+    else:
+        _show(plan)
+    if args.dry_run:
+        return Exit.OK
+    _check_machine(args.root)
+    if not args.yes:
+        _ask()
+    for words in plan.before:
+        _run(words)
+    for file in plan.changes:
+        try:
+            file.apply()
+        except OSError as error:
+            raise HmdError(f"cannot write {file.path}: {error.strerror}: run it as root") from None
+    for words in plan.commands:
+        _run(words)
+    return Exit.OK
+
+
+def _sampler(asked: str | None, root: Path) -> str:
+    """Return the sampler that the service will take."""
+    from typing import get_args
+
+    from hmd.config import load
+    from hmd.install.changes import CONFIG
+    from hmd.sample.auto_select import ASKED_FOR, SamplerName, SampleSettings, available
+
+    names = get_args(SamplerName)
+    if asked is not None:
+        if asked not in names:
+            raise UsageError(f"no sampler {asked!r}: take one of {', '.join(names)}")
+        return asked
+    config = root / CONFIG.relative_to("/")
+    if config.is_file():
+        configured = load(config).sample.sampler
+        if configured != "auto":
+            return configured
+    for found in available(SampleSettings()):
+        if found.works and found.name not in ASKED_FOR:
+            return found.name
+    raise MissingError("no sampler works here: 'hmd doctor' tells what each of them lacks")
+
+
+def _check_machine(root: Path) -> None:
+    if not (root / "run/systemd/system").is_dir():
+        raise MissingError("systemd does not run here: start the daemon with 'hmd run' instead")
+
+
+def _ask() -> None:
+    if not sys.stdin.isatty():
+        raise UsageError("nobody to ask on standard input: add --yes to go on, or --dry-run")
+    if input("Go on? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise HmdError("nothing was changed")
+
+
+def _show(plan: InstallChanges) -> None:
+    from hmd.cli.output import console, print_table
+
+    rows: list[tuple[str, object]] = [("run", " ".join(words)) for words in plan.before]
+    rows += [(file.kind, file.path) for file in plan.files]
+    rows += [("run", " ".join(words)) for words in plan.commands]
+    print_table(("step", "what"), rows)
+    out = console()
+    for file in plan.changes:
+        if file.kind == "change":
+            out.print(file.diff(), markup=False)
+    for note in plan.notes:
+        out.print(note, markup=False)
+
+
+def _run(words: tuple[str, ...]) -> None:
+    import subprocess
+
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise MissingError(f"cannot run {words[0]}: {error.strerror}: install systemd") from None
+    if done.returncode:
+        said = (done.stderr.strip() or "it said nothing").splitlines()[-1]
+        raise HmdError(f"'{' '.join(words)}' failed: {said}; 'journalctl -u hmd' may tell more")

@@ -1,0 +1,71 @@
+"""``hmd heatmap``: a picture of the recent past of a process's memory."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hmd.cli.status_command import add_socket
+from hmd.errors import Exit
+
+if TYPE_CHECKING:
+    from hmd.cli.main import Subparsers
+
+DESCRIPTION = """\
+Draw how hot each part of a process's memory was in the last ticks, and on which tier it lay.
+
+The daemon remembers 300 ticks of its largest processes. Pictures need matplotlib (hmd[plot]).
+"""
+
+EXAMPLES = """\
+examples:
+  hmd heatmap --pid 4711 -o redis.png    time across, address up, heat left, tier right
+  hmd heatmap --json                     what the daemon remembers, for other tools
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Register ``hmd heatmap``."""
+    parser = subparsers.add_parser(
+        "heatmap",
+        help="draw heat and tier of a process's memory over time",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+    )
+    add_socket(parser)
+    parser.add_argument("--pid", type=int, help="the process; may be left out where there is one")
+    output = parser.add_mutually_exclusive_group(required=True)
+    output.add_argument("-o", "--output", type=Path, metavar="FILE", help="a .png, .svg or .pdf")
+    output.add_argument(
+        "--json", action="store_true", help="print JSON: seconds, 2 MiB chunks, pages by tier"
+    )
+    parser.set_defaults(func=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask the daemon and draw."""
+    from hmd.cli.output import print_json_line
+    from hmd.control.client import ask
+
+    document = ask(args.socket, "heatmap")
+    if args.json:
+        print_json_line(document)
+        return Exit.OK
+    from hmd.cli.heatmap_plot import draw
+
+    pid = args.pid if args.pid is not None else _only_pid(document)
+    draw(document, pid, args.output)
+    print(f"wrote {args.output}")
+    return Exit.OK
+
+
+def _only_pid(document: dict[str, Any]) -> int:
+    from hmd.errors import TargetError
+    from hmd.observe.heat_grid import pids
+
+    found = pids(document)
+    if len(found) != 1:
+        known = ", ".join(map(str, found)) or "none yet"
+        raise TargetError(f"say which process with --pid; the daemon has heat maps of: {known}")
+    return found[0]

@@ -1,0 +1,144 @@
+"""``hmd policy``: which policies there are, what each does, what can be set; and taking one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from hmd.cli.admin_request import add_order_arguments, give
+from hmd.errors import Exit, UsageError
+
+if TYPE_CHECKING:
+    from hmd.cli.main import Subparsers
+    from hmd.decide.tunables import About
+
+DESCRIPTION = """\
+List the policies, which decide what pages move where, or show one with its settings.
+
+A policy is chosen by "policy:" in the "decide:" section of the configuration; its settings are
+below its name there. None needs to be set: thresholds follow the machine and the programs.
+"hmd policy use" has the running daemon take another one, until it is told otherwise or ends.
+"""
+
+EXAMPLES = """\
+examples:
+  hmd policy list                           names, and what each does
+  hmd policy show histogram                 when to use it; settings, units, limits, effects
+  hmd policy show age --yaml                its section of the configuration, at the defaults
+  hmd policy use age                        the running daemon plans by age from now on (root)
+  hmd policy use --default                  by what its configuration names again
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Register ``hmd policy`` and its commands."""
+    parser = subparsers.add_parser(
+        "policy",
+        help="list the policies, what can be set; take another one",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+    )
+    commands = parser.add_subparsers(metavar="list|show|use", required=True)
+    listing = commands.add_parser("list", help="names, and what each does")
+    listing.add_argument("--json", action="store_true", help="print JSON")
+    listing.set_defaults(func=run_list)
+    show = commands.add_parser("show", help="one policy: use, settings, units, effects")
+    show.add_argument("name", metavar="NAME", help='a name of "hmd policy list"')
+    form = show.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON, in base units")
+    form.add_argument("--yaml", action="store_true", help="print its section of the configuration")
+    show.set_defaults(func=run_show)
+    use = commands.add_parser("use", help="have the running daemon plan by another policy")
+    use.add_argument("name", metavar="NAME", nargs="?", help='a name of "hmd policy list"')
+    use.add_argument("--default", action="store_true", help="the one of the configuration again")
+    add_order_arguments(use)
+    use.set_defaults(func=run_use)
+
+
+def run_list(args: argparse.Namespace) -> int:
+    """Print all policies."""
+    from hmd.cli.output import print_json, print_table
+    from hmd.decide import registry
+
+    abouts = [registry.about(name) for name in registry.names()]
+    if args.json:
+        print_json([_summary(about) for about in abouts])
+    else:
+        rows = [
+            (f"{about.name}{' *' if about.name == registry.DEFAULT else ''}", about.does)
+            for about in abouts
+        ]
+        print_table(("policy", "what it does"), rows)
+        print('* the default; "hmd policy show NAME" tells more')
+    return Exit.OK
+
+
+def run_show(args: argparse.Namespace) -> int:
+    """Print one policy."""
+    from hmd.cli.output import print_json
+    from hmd.config.policy_sections import example
+    from hmd.decide import registry
+
+    about = registry.about(args.name)
+    if args.json:
+        print_json({**_summary(about), "settings": [_knob(knob) for knob in about.knobs]})
+    elif args.yaml:
+        sys.stdout.write(f"decide:\n  policy: {about.name}\n{example(about.name)}")
+    else:
+        _print_about(about)
+    return Exit.OK
+
+
+def run_use(args: argparse.Namespace) -> int:
+    """Give the order."""
+    if args.default == (args.name is not None):
+        raise UsageError("name a policy (hmd policy list), or give --default")
+    return give(args, "policy", {"name": args.name})
+
+
+def _print_about(about: About) -> None:
+    from hmd.cli.output import console, print_table
+    from hmd.config.policy_sections import limits, searched, written
+
+    print(f"{about.name}: {about.does}\nuse: {about.use}")
+    if not about.knobs:
+        print("There is nothing to set.")
+        return
+    rows = [
+        (k.key, written(k, k.default), limits(k) or "any", k.unit.value, searched(k))
+        for k in about.knobs
+    ]
+    print_table(("setting", "default", "values", "unit", "hmd tune searches"), rows)
+    for knob in about.knobs:
+        console().print(f"[bold]{knob.key}[/bold]: {knob.effect}", soft_wrap=False)
+
+
+def _summary(about: About) -> dict[str, Any]:
+    from hmd.decide import registry
+
+    return {
+        "name": about.name,
+        "does": about.does,
+        "use": about.use,
+        "default": about.name == registry.DEFAULT,
+    }
+
+
+def _knob(knob: Any) -> dict[str, Any]:
+    """Return a knob in base units (bytes, seconds, parts of 1); null is worked out, or no limit.
+
+    ``search`` is where ``hmd tune`` looks, for seconds in ticks; null where it does not.
+    """
+    import math
+
+    return {
+        "key": knob.key,
+        "unit": knob.unit.value,
+        "default": knob.default,
+        "automatic": knob.default is None,
+        "least": knob.least,
+        "most": None if math.isinf(knob.most) else knob.most,
+        "effect": knob.effect,
+        "search": knob.search,
+    }

@@ -1,0 +1,162 @@
+"""``hmd record``: a program's sampled accesses, mappings and placement, into a trace file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hmd.errors import Exit, UsageError
+
+if TYPE_CHECKING:
+    from hmd.cli.main import Subparsers
+    from hmd.trace.record_session import RecordResult
+
+DESCRIPTION = """\
+Record what a program and its children access, into a trace: sampled accesses with time, address,
+thread and latency; mappings; where each page lies, from the start on; how long it all took.
+
+Two traces of one program, one with --tier slow and one with --tier fast, are what 'hmd estimate'
+predicts any other placement from.
+"""
+
+EXAMPLES = """\
+examples:
+  hmd record -o run.hmdt -- ./program --its options
+  hmd record -o slow.hmdt --tier slow -- ./program    all of its memory on the slowest tier
+  hmd record -o fast.hmdt --tier fast -- ./program    and on the fastest
+  hmd record -o db.hmdt --pid 4711 --seconds 30       a process that runs already, for a while
+  hmd trace info run.hmdt                             what was recorded
+
+Exits with the program's own exit code, with 0 where the program runs on. Ctrl-C and SIGTERM end
+the recording and keep it.
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Register ``hmd record``."""
+    parser = subparsers.add_parser(
+        "record", help="record a program's accesses", description=DESCRIPTION, epilog=EXAMPLES
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="FILE", help="the trace to write"
+    )
+    parser.add_argument("--pid", type=int, help="record a running process and its children")
+    parser.add_argument(
+        "--tier",
+        choices=("fast", "slow"),
+        help="place the command's memory whole on the fastest or the slowest tier, at addresses "
+        "that are not randomised",
+    )
+    parser.add_argument(
+        "--randomize",
+        action="store_true",
+        help="with --tier, let the kernel randomise addresses: 'hmd estimate' can then use the "
+        "samples of the slow run only",
+    )
+    parser.add_argument(
+        "--period",
+        type=_count,
+        metavar="N",
+        help="accesses that one sample stands for; with damon milliseconds between two looks "
+        "(default: the sampler's own)",
+    )
+    parser.add_argument(
+        "--sampler",
+        choices=("auto", "pmu", "emulated", "damon", "idle", "faults", "softdirty"),
+        default="auto",
+        help="what to sample with (default auto: the best that works here)",
+    )
+    parser.add_argument(
+        "--no-pairs",
+        dest="pairs",
+        action="store_false",
+        help="sample loads with one counter only; by default a second one samples them too, with "
+        "another period, so that now and then two samples are of misses close together: "
+        "'hmd estimate' needs such pairs to see which misses overlap",
+    )
+    parser.add_argument(
+        "--interval",
+        type=_seconds,
+        default=0.2,
+        metavar="S",
+        help="seconds between two looks at rings and mappings (default 0.2)",
+    )
+    parser.add_argument(
+        "--seconds", type=_seconds, metavar="S", help="stop recording then; the program runs on"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="say what was recorded as JSON, on standard error"
+    )
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...")
+    parser.set_defaults(func=run)
+
+
+def _count(text: str) -> int:
+    value = int(text) if text.isdigit() else 0
+    if not 1 <= value <= 1 << 31:
+        raise argparse.ArgumentTypeError(f"{text!r}: take a whole number from 1")
+    return value
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.01 <= value <= 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r}: take seconds, from 0.01")
+    return value
+
+
+def run(args: argparse.Namespace) -> int:
+    """Record until the program ends."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from hmd.sample.auto_select import SampleSettings
+    from hmd.trace.record_session import RecordRequest, record_command, record_running
+    from hmd.trace.recorder import RecordSettings
+
+    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if bool(command) == (args.pid is not None):
+        raise UsageError("record: name either --pid P or a command after --")
+    if args.pid is not None and args.tier is not None:
+        raise UsageError("record: --tier is for a command; 'hmd migrate' moves a running process")
+    if args.randomize and args.tier is None:
+        raise UsageError("record: --randomize goes with --tier; else addresses are the kernel's")
+    request = RecordRequest(
+        path=args.output,
+        tier=args.tier,
+        randomize=args.randomize,
+        seconds=args.seconds,
+        settings=RecordSettings(interval_s=args.interval),
+        sample=SampleSettings(sampler=args.sampler, period=args.period, pairs=args.pairs),
+    )
+    if args.pid is not None:
+        recorded = record_running(request, args.pid)
+    else:
+        recorded = record_command(request, command)
+    _report(args, recorded)
+    return Exit.OK if recorded.exit_code is None else recorded.exit_code
+
+
+def _report(args: argparse.Namespace, recorded: RecordResult) -> None:
+    """Tell what was recorded: on stderr, because stdout is the program's."""
+    import sys
+
+    from hmd.cli.output import plain
+
+    if args.json:
+        json.dump(recorded, sys.stderr, default=plain, indent=2)
+        sys.stderr.write("\n")
+        return
+    lost = f", {recorded.lost:,} lost" if recorded.lost else ""
+    beside = "" if recorded.pair_period is None else f", loads one in {recorded.pair_period} too"
+    modelled = " of modelled time" if recorded.clock == "modelled" else ""
+    print(
+        f"hmd: {args.output}: {recorded.runtime_ns / 1e9:.3f} s{modelled}, "
+        f"{recorded.processes} processes, "
+        f"{recorded.samples:,} samples{lost} ({recorded.detail}, one in {recorded.period}{beside})",
+        file=sys.stderr,
+    )

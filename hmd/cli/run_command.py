@@ -1,0 +1,99 @@
+"""``hmd run``: the daemon, in the foreground."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hmd.errors import Exit
+
+if TYPE_CHECKING:
+    from hmd.cli.main import Subparsers
+    from hmd.config import Config
+
+DEFAULT_CONFIG = Path("/etc/hmd/hmd.yaml")
+
+DESCRIPTION = """\
+Run the daemon in the foreground: sample accesses, keep page heat, decide, migrate, tick by tick.
+
+SIGHUP reloads the configuration; where it is wrong, the old one stays. SIGTERM and Ctrl-C stop.
+"""
+
+EXAMPLES = """\
+examples:
+  hmd run                                    with /etc/hmd/hmd.yaml
+  hmd run --config my.yaml --dry-run         decide and report, move nothing
+  hmd run --config my.yaml --ticks 10        ten ticks, then leave
+  systemctl reload hmd                       take over a changed configuration
+"""
+
+START_S = 120.0
+"""What a service manager is asked to wait: compiling kernels for the first time takes a while."""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Register ``hmd run``."""
+    parser = subparsers.add_parser(
+        "run", help="run the daemon", description=DESCRIPTION, epilog=EXAMPLES
+    )
+    parser.add_argument(
+        "--config",
+        type=Path,
+        default=DEFAULT_CONFIG,
+        metavar="FILE",
+        help=f"the configuration (default {DEFAULT_CONFIG})",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="move nothing, whatever it says")
+    parser.add_argument("--ticks", type=_count, metavar="N", help="leave after N ticks")
+    parser.add_argument(
+        "--once", dest="ticks", action="store_const", const=1, help="the same as --ticks 1"
+    )
+    parser.add_argument(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        default="info",
+        help="what to log on stderr (default info)",
+    )
+    parser.set_defaults(func=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the daemon until it is told to stop."""
+    # One thread is faster than the thread pool for arrays of this size, and costs less memory.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from hmd.config import load
+    from hmd.daemon.log import start_log
+    from hmd.daemon.notify import Notifier
+
+    start_log(args.log_level)
+    # One that comes while hmd starts waits until the service reloads by it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    notifier = Notifier(os.environ)
+    notifier.extend_start(START_S)
+
+    def read() -> Config:
+        config = load(args.config)
+        if not args.dry_run:
+            return config
+        dry = config.migrate.model_copy(update={"dry_run": True})
+        return config.model_copy(update={"migrate": dry})
+
+    read()  # a wrong file is told at once, before kernels are loaded
+    from hmd.daemon.service import Service
+
+    service = Service(read, str(args.config), notifier)
+    try:
+        service.run(args.ticks)
+    finally:
+        service.close()
+    return Exit.OK
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return count

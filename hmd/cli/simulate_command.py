@@ -1,0 +1,240 @@
+"""``hmd simulate``: what policies would do for a program, in virtual time."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hmd.cli.simulation_options import (
+    ProgressLine,
+    add_daemon,
+    add_preset,
+    add_set,
+    fast_pages,
+    given_settings,
+    policy_values,
+    simulation_settings,
+)
+from hmd.errors import Exit, UsageError
+
+if TYPE_CHECKING:
+    from hmd.cli.main import Subparsers
+    from hmd.decide.plan import Policy
+    from hmd.simulate.simulation import Simulated
+
+DESCRIPTION = """\
+Run policies over a program whose cache misses were recorded, on a machine with so much fast memory,
+and tell how long the program would take: beside all memory fast and all slow, first touch,
+interleaving, and an oracle that knows the run beforehand and places pages once.
+
+The daemon's own heat, policies and mover run in virtual time; the clock is the timing model of the
+emulated machine, in which migrations take bandwidth and keep the program waiting for its pages. The
+same TRACE, settings and --seed give the same result.
+"""
+
+EXAMPLES = """\
+examples:
+  hmd simulate --record dict.misses -- python3 -c 'd = {n * 2654435761: n for n in range(200000)}'
+  hmd simulate dict.misses                                the default policy, a quarter fast
+  hmd simulate dict.misses --policy benefit --policy age --fast 10%
+  hmd simulate dict.misses --fast 8MiB --preset dram-cxl --ticks
+  hmd simulate dict.misses --policy histogram --set hysteresis=1.1 --period 53
+  hmd simulate dict.misses --fast 25% --json --picture dict.png
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Register ``hmd simulate``."""
+    parser = subparsers.add_parser(
+        "simulate",
+        help="what policies would do for a recorded program",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        usage="%(prog)s TRACE [options]\n       %(prog)s --record TRACE -- COMMAND [ARGUMENT ...]",
+    )
+    parser.add_argument("trace", nargs="?", type=Path, metavar="TRACE", help="recorded misses")
+    parser.add_argument(
+        "--record",
+        type=Path,
+        metavar="TRACE",
+        help="record COMMAND's misses in the emulated machine; it runs twice, in /tmp, and must "
+        "end with 0",
+    )
+    parser.add_argument("command", nargs="*", metavar="COMMAND", help=argparse.SUPPRESS)
+    _add_machine(parser)
+    _add_daemon(parser)
+    output = parser.add_argument_group("output")
+    output.add_argument("--ticks", action="store_true", help="print each policy's ticks too")
+    output.add_argument("--json", action="store_true", help="print JSON, ticks too")
+    output.add_argument("--picture", type=Path, metavar="FILE", help="draw it (needs hmd[plot])")
+    parser.set_defaults(func=run)
+
+
+def _add_machine(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the machine")
+    add_preset(group)
+    group.add_argument(
+        "--fast",
+        default="25%",
+        metavar="SIZE|SHARE",
+        help="fast memory for the program, as 64MiB, or 25%% of its pages (25%%)",
+    )
+
+
+def _add_daemon(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the daemon, in modelled time")
+    group.add_argument(
+        "--policy", action="append", default=[], metavar="NAME", help="repeatable (the default)"
+    )
+    add_set(group)
+    add_daemon(group)
+    group.add_argument("--seed", type=int, default=1, metavar="N", help="of the sampling (1)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Record, or simulate and print."""
+    if args.record is not None:
+        return _record(args)
+    if args.trace is None:
+        raise UsageError("name a TRACE, or record one with --record; see hmd simulate --help")
+    from hmd.emulate.miss_stream import PAGE_BYTES, MissStream
+    from hmd.emulate.preset import load
+    from hmd.simulate.baselines import baselines
+    from hmd.simulate.simulation import simulate
+
+    stream, preset = MissStream.read(args.trace), load(args.preset)
+    fast = fast_pages(args.fast, stream.user_pages)
+    policies = _policies(args)
+    settings = simulation_settings(args)
+    with ProgressLine() as progress:
+        fixed = baselines(stream, preset, fast, progress.say)
+        runs: dict[str, Simulated] = {}
+        for policy in policies:
+            progress.say(policy.name)
+            runs[policy.name] = simulate(stream, preset, fast, policy, settings)
+    if args.picture is not None:
+        from hmd.simulate.simulation_plot import draw
+
+        told = f"{args.trace.name}, {fast * PAGE_BYTES / 2**20:.1f} MiB of {preset.name} fast"
+        draw(runs, fixed, args.picture, told)
+    if args.json:
+        _print_json(args, stream.user_pages, fast, fixed, runs)
+    else:
+        _print(args, stream.user_pages, fast, fixed, runs)
+    return Exit.OK
+
+
+def _record(args: argparse.Namespace) -> int:
+    command = [*([str(args.trace)] if args.trace else []), *args.command]
+    if not command:
+        raise UsageError("--record TRACE takes a command: hmd simulate --record TRACE -- COMMAND")
+    from hmd.cli.output import format_bytes, format_count
+    from hmd.emulate.miss_stream import PAGE_BYTES
+    from hmd.simulate.miss_recording import record_misses
+
+    with ProgressLine() as progress:
+        progress.say(f"recording {command[0]} in the emulated machine")
+        stream = record_misses(command)
+    stream.write(args.record)
+    used = format_bytes(stream.user_pages * PAGE_BYTES)
+    print(f"{args.record}: {format_count(len(stream))} misses, {used} of memory")
+    return Exit.OK
+
+
+def _policies(args: argparse.Namespace) -> list[Policy]:
+    """Return the policies, each with those settings that it has."""
+    from hmd.decide import registry
+
+    names = list(dict.fromkeys(args.policy)) or [registry.DEFAULT]
+    given = given_settings(args.set, names)
+    return [registry.make(name, policy_values(registry.about(name).knobs, given)) for name in names]
+
+
+def _print_json(
+    args: argparse.Namespace,
+    pages: int,
+    fast_pages: int,
+    fixed: Mapping[str, float],
+    runs: Mapping[str, Simulated],
+) -> None:
+    from dataclasses import asdict
+
+    from hmd.cli.output import print_json
+    from hmd.emulate.miss_stream import PAGE_BYTES
+
+    policies: dict[str, Any] = {
+        name: {
+            "runtime_s": each.runtime_s,
+            "fast_share": each.fast_share,
+            "moved_bytes": each.moved_bytes,
+            "ticks": [asdict(tick) for tick in each.ticks],
+        }
+        for name, each in runs.items()
+    }
+    print_json(
+        {
+            "trace": str(args.trace),
+            "preset": args.preset,
+            "bytes": pages * PAGE_BYTES,
+            "fast_bytes": fast_pages * PAGE_BYTES,
+            "seed": args.seed,
+            "baselines_s": dict(fixed),
+            "policies": policies,
+        }
+    )
+
+
+def _print(
+    args: argparse.Namespace,
+    pages: int,
+    fast_pages: int,
+    fixed: Mapping[str, float],
+    runs: Mapping[str, Simulated],
+) -> None:
+    from hmd.cli.output import format_bytes, format_seconds, format_share, print_table
+    from hmd.emulate.miss_stream import PAGE_BYTES
+
+    fast, whole = format_bytes(fast_pages * PAGE_BYTES), format_bytes(pages * PAGE_BYTES)
+    print(f"{args.trace}: {whole}, of which {fast} fit on the fast node of {args.preset}")
+    first, oracle = fixed["first touch"], fixed["oracle"]
+
+    def compared(seconds: float) -> Sequence[str]:
+        return format_seconds(seconds), f"{first / seconds:.3f}", f"{oracle / seconds:.3f}"
+
+    rows = [(name, *compared(seconds), "", "") for name, seconds in fixed.items()]
+    rows += [
+        (
+            name,
+            *compared(each.runtime_s),
+            format_share(each.fast_share),
+            format_bytes(each.moved_bytes),
+        )
+        for name, each in runs.items()
+    ]
+    columns = ["runtime", "x first touch", "x oracle", "fast share", "moved"]
+    print_table(["", *columns], rows, right=columns)
+    if args.ticks:
+        for name, each in runs.items():
+            _print_ticks(name, each)
+
+
+def _print_ticks(name: str, run: Simulated) -> None:
+    from hmd.cli.output import format_bytes, format_count, format_seconds, format_share, print_table
+    from hmd.emulate.miss_stream import PAGE_BYTES
+
+    print(f"\n{name}, tick by tick")
+    columns = ["until", "misses", "fast share", "samples", "up", "down"]
+    rows = [
+        (
+            format_seconds(tick.end_s),
+            format_count(tick.fast_misses + tick.slow_misses),
+            format_share(tick.fast_share),
+            format_count(tick.samples),
+            format_bytes(tick.promoted_pages * PAGE_BYTES),
+            format_bytes(tick.demoted_pages * PAGE_BYTES),
+        )
+        for tick in run.ticks
+    ]
+    print_table(columns, rows, right=columns)

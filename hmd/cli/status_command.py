@@ -1,0 +1,64 @@
+"""``hmd status``: what the daemon does, in one look."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hmd.errors import Exit
+
+if TYPE_CHECKING:
+    from hmd.cli.main import Subparsers
+
+DEFAULT_SOCKET = Path("/run/hmd/hmd.sock")
+
+EXAMPLES = """\
+examples:
+  hmd status                                    daemon, sampler, and where each process lies
+  hmd status --json | jq .moves                 the same for programs
+  hmd status --socket /run/user/1000/hmd.sock   a daemon with another observe.socket
+
+Exit code 6 where no daemon answers.
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Register ``hmd status``."""
+    parser = subparsers.add_parser(
+        "status",
+        help="what the daemon does, and where each process lies",
+        description="Ask the running daemon what it does and where its processes' memory lies.",
+        epilog=EXAMPLES,
+    )
+    add_socket(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON: bytes, seconds, shares")
+    parser.set_defaults(func=run)
+
+
+def add_socket(parser: argparse.ArgumentParser) -> None:
+    """Add ``--socket``."""
+    parser.add_argument(
+        "--socket",
+        type=Path,
+        default=DEFAULT_SOCKET,
+        metavar="PATH",
+        help=f"the daemon's status socket (default {DEFAULT_SOCKET})",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the daemon's answer."""
+    from hmd.cli.output import console, print_json
+    from hmd.cli.status_tables import process_table, summary
+    from hmd.control.client import ask
+
+    status: dict[str, Any] = ask(args.socket, "status")
+    if args.json:
+        print_json(status)
+        return Exit.OK
+    out = console()
+    for line in summary(status):
+        out.print(line, markup=False)
+    out.print(process_table(status))
+    return Exit.OK

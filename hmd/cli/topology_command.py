@@ -1,0 +1,138 @@
+"""``hmd topology``: the memory nodes, how fast they are, and how they form tiers."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hmd.errors import Exit
+
+if TYPE_CHECKING:
+    from hmd.cli.main import Subparsers
+    from hmd.machine.topology import Node, NodeMemory, Topology
+
+EXAMPLES = """\
+examples:
+  hmd topology                        nodes, tiers, latency and bandwidth as firmware tells them
+  hmd topology --tiers '[[0,1],[2]]'  try a `tiers:` override before it goes into the configuration
+  hmd topology --json                 the same for programs
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Register ``hmd topology``."""
+    parser = subparsers.add_parser(
+        "topology",
+        help="memory nodes, their speed and tiers",
+        description="Show the memory nodes of this machine, how fast they are, and their tiers.",
+        epilog=EXAMPLES,
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON: bytes, ns, MB/s")
+    parser.add_argument(
+        "--tiers",
+        metavar="LISTS",
+        help="node ids of each tier, fastest first, instead of the kernel's ranking",
+    )
+    parser.add_argument("--sysfs", type=Path, default=Path("/sys"), help=argparse.SUPPRESS)
+    parser.set_defaults(func=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the topology."""
+    from hmd.cli.output import print_json
+    from hmd.machine.numa_nodes import read_node_memory, read_topology
+    from hmd.machine.tiers import tier_warning
+
+    topology = read_topology(args.sysfs, _tiers(args.tiers))
+    memory = read_node_memory(topology, args.sysfs)
+    warning = tier_warning(topology)
+    if args.json:
+        print_json(_document(topology, memory, warning))
+    else:
+        _print(topology, memory, warning)
+    return Exit.OK
+
+
+def _tiers(text: str | None) -> list[list[int]] | None:
+    import json
+
+    from hmd.errors import ConfigError
+
+    if text is None:
+        return None
+    wrong = ConfigError(f"--tiers {text!r} is no list of lists of node ids, such as [[0,1],[2]]")
+    try:
+        tiers = json.loads(text)
+    except ValueError:
+        raise wrong from None
+    lists = isinstance(tiers, list) and all(isinstance(tier, list) for tier in tiers)
+    if not lists or not all(type(node) is int for tier in tiers for node in tier):
+        raise wrong
+    return [list(tier) for tier in tiers]
+
+
+def _document(
+    topology: Topology, memory: tuple[NodeMemory, ...], warning: str | None
+) -> dict[str, Any]:
+    return {
+        "tiers": topology.tiers,
+        "tier_source": topology.tier_source,
+        "warning": warning,
+        "nodes": [
+            {
+                "id": node.id,
+                "tier": node.tier,
+                "cpus": node.cpus,
+                "total_bytes": now.total_bytes,
+                "free_bytes": now.free_bytes,
+                "read_latency_ns": node.read_latency_ns,
+                "write_latency_ns": node.write_latency_ns,
+                "read_bandwidth_mbps": node.read_bandwidth_mbps,
+                "write_bandwidth_mbps": node.write_bandwidth_mbps,
+                "distances": dict(
+                    zip((n.id for n in topology.nodes), node.distances, strict=False)
+                ),
+            }
+            for node, now in zip(topology.nodes, memory, strict=True)
+        ],
+    }
+
+
+def _print(topology: Topology, memory: tuple[NodeMemory, ...], warning: str | None) -> None:
+    from hmd.cli.output import format_bytes, print_table
+    from hmd.machine.procfs import format_ids
+
+    columns = ("node", "tier", "cpus", "total", "free", "latency r/w", "bandwidth r/w", "distance")
+    rows = [
+        (
+            node.id,
+            node.tier,
+            format_ids(node.cpus) or "none",
+            format_bytes(now.total_bytes),
+            format_bytes(now.free_bytes),
+            _pair(node.read_latency_ns, node.write_latency_ns, "ns"),
+            _bandwidths(node),
+            " ".join(str(d) for d in node.distances) or "-",
+        )
+        for node, now in zip(topology.nodes, memory, strict=True)
+    ]
+    right = ("node", "tier", "total", "free", "latency r/w", "bandwidth r/w")
+    print_table(columns, rows, right=right)
+    order = "  then  ".join(format_ids(tier) for tier in topology.tiers)
+    print(f"Tiers, fastest first: {order}   (by {topology.tier_source})")
+    if warning:
+        print(f"Warning: {warning}")
+
+
+def _bandwidths(node: Node) -> str:
+    def gigabytes(mbps: int | None) -> float | None:
+        return None if mbps is None else mbps / 1000
+
+    return _pair(gigabytes(node.read_bandwidth_mbps), gigabytes(node.write_bandwidth_mbps), "GB/s")
+
+
+def _pair(read: float | None, write: float | None, unit: str) -> str:
+    if read is None and write is None:
+        return "-"
+    return "/".join("-" if v is None else f"{v:.4g}" for v in (read, write)) + f" {unit}"

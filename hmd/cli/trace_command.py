@@ -1,0 +1,168 @@
+"""``hmd trace``: look at recorded traces, turn them into other formats, take in others'."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hmd.errors import Exit
+
+if TYPE_CHECKING:
+    from hmd.cli.main import Subparsers
+    from hmd.trace.trace import Trace
+    from hmd.trace.trace_summary import Summary
+
+DESCRIPTION = """\
+Look at traces that 'hmd record' wrote. docs/trace-format.md describes the file.
+"""
+
+EXAMPLES = """\
+examples:
+  hmd trace info run.hmdt                      program, machine, samples, losses, memory by node
+  hmd trace heatmap run.hmdt -o run.png        time across, address up, coloured by samples
+  hmd trace export run.hmdt -o run.npz         samples as arrays (numpy); .parquet for the rest
+  hmd trace import knl.npz -o knl.hmdt         a trace as published with the ISC 2022 paper
+
+A file that broke off (its recorder was killed) or is damaged is refused; --salvage reads what
+comes before the damage.
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Register ``hmd trace``."""
+    parser = subparsers.add_parser(
+        "trace",
+        help="look at recorded traces, export them",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+    )
+    commands = parser.add_subparsers(metavar="ACTION", required=True)
+    info = commands.add_parser("info", help="what a trace holds")
+    _add_file(info)
+    info.add_argument("--json", action="store_true", help="print JSON")
+    info.set_defaults(func=_info)
+    heatmap = commands.add_parser("heatmap", help="a picture of samples over time and address")
+    _add_file(heatmap)
+    _add_output(heatmap, "a .png, .svg or .pdf")
+    heatmap.set_defaults(func=_heatmap)
+    export = commands.add_parser("export", help="samples as arrays: .npz or .parquet")
+    _add_file(export)
+    _add_output(export, "a .npz, or a .parquet (needs hmd[parquet])")
+    export.set_defaults(func=_export)
+    taken = commands.add_parser("import", help="take in a published KNL trace (.npz)")
+    taken.add_argument("file", type=Path, metavar="FILE", help="arrays time_tsc and vaddr")
+    _add_output(taken, "the trace to write")
+    taken.set_defaults(func=_import)
+
+
+def _add_file(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="a trace")
+    parser.add_argument(
+        "--salvage", action="store_true", help="of a damaged file, take what comes before"
+    )
+
+
+def _add_output(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=what)
+
+
+def _read(args: argparse.Namespace) -> Trace:
+    import sys
+
+    from hmd.trace.trace_reader import read_trace
+
+    trace = read_trace(args.file, salvage=args.salvage)
+    if trace.damage is not None:
+        print(f"hmd: {args.file} is damaged: {trace.damage}; read up to there", file=sys.stderr)
+    return trace
+
+
+def _info(args: argparse.Namespace) -> int:
+    from hmd.cli.output import console, print_json, table
+    from hmd.trace.trace_summary import summarise
+
+    summary = summarise(_read(args))
+    if args.json:
+        print_json(summary)
+        return Exit.OK
+    screen = console()
+    rows: list[tuple[str, Any]] = [
+        ("program", " ".join(summary.command) or ", ".join(summary.processes)),
+        ("recorded", f"{summary.date}, hmd {summary.hmd}, Linux {summary.kernel}"),
+        ("placed", f"whole on the {summary.tier} tier" if summary.tier else "by the kernel"),
+        ("runtime", _runtime(summary)),
+        ("processes", str(len(summary.processes))),
+        ("sampled", f"{summary.detail}, one in {summary.period}"),
+        ("pairs", _pairs(summary)),
+        ("samples", f"{summary.samples:,} ({summary.stores:,} stores), {summary.pages:,} pages"),
+        ("lost", f"{summary.lost:,} samples, {summary.throttled:,} times throttled"),
+    ]
+    if summary.mean_weight_ns:
+        rows.append(("latency", f"{summary.mean_weight_ns:.0f} ns in the mean"))
+    counted = summary.instructions
+    told = summary.instructions_detail
+    rows.append(("instructions", told if counted is None else f"{counted:,} {told}"))
+    rows += [(f"tier {rank}", _speed(tier)) for rank, tier in enumerate(summary.tiers)]
+    rows += [
+        (f"node {node}", f"{count * 4096 / 2**20:,.1f} MiB at the end")
+        for node, count in summary.resident_pages.items()
+    ]
+    screen.print(table(["", str(args.file)], rows))
+    return Exit.OK
+
+
+def _runtime(summary: Summary) -> str:
+    """Return how long it took, and by whose clock where that is not the machine's own."""
+    told = f"{summary.runtime_s:.3f} s"
+    if summary.clock == "modelled":
+        told += f" of modelled time, {summary.elapsed_s:.3f} s by the guest's clock"
+    return told if summary.ended else f"{told} (broke off)"
+
+
+def _pairs(summary: Summary) -> str:
+    """Return whether loads were counted twice, and within which distance two may overlap."""
+    if summary.pair_period is None:
+        return "none: which misses overlap cannot be seen"
+    told = f"loads by a second counter too, one in {summary.pair_period}"
+    if summary.reorder_window is None:
+        return told
+    return f"{told}; the core looks {summary.reorder_window} instructions ahead"
+
+
+def _speed(tier: dict[str, Any]) -> str:
+    """Return a tier's nodes and what firmware says of its speed."""
+    parts = [f"nodes {', '.join(map(str, tier['nodes']))}"]
+    for way in ("read", "write"):
+        latency_ns, mbps = tier[f"{way}_latency_ns"], tier[f"{way}_bandwidth_mbps"]
+        if latency_ns is not None:
+            parts.append(f"{way} {latency_ns:.0f} ns")
+        if mbps is not None:
+            parts.append(f"{way} {mbps / 1000:.1f} GB/s")
+    return ", ".join(parts) if len(parts) > 1 else f"{parts[0]}, speed unknown (no HMAT)"
+
+
+def _heatmap(args: argparse.Namespace) -> int:
+    from hmd.trace.trace_plot import draw
+
+    draw(_read(args), args.output)
+    print(f"wrote {args.output}")
+    return Exit.OK
+
+
+def _export(args: argparse.Namespace) -> int:
+    from hmd.trace.export import export
+
+    export(_read(args), args.output)
+    print(f"wrote {args.output}")
+    return Exit.OK
+
+
+def _import(args: argparse.Namespace) -> int:
+    from hmd.trace.import_isc22 import read_knl
+    from hmd.trace.trace_writer import write_trace
+
+    trace = read_knl(args.file)
+    write_trace(args.output, trace)
+    print(f"wrote {args.output}: {len(trace.samples):,} samples, {trace.runtime_ns / 1e9:.2f} s")
+    return Exit.OK

@@ -1,0 +1,166 @@
+"""The configuration as a table for people: every setting, what it takes, its default, its effect.
+
+Takes nothing but the schema (:mod:`hmd.config.schema`) and the knobs of the policies; gives what
+the manual page and the reference are written from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic.fields import FieldInfo
+
+from hmd.config.policy_sections import limits, written
+from hmd.config.quantities import format_like
+from hmd.config.schema import Config, TargetSection
+from hmd.config.section import ConfigSection
+from hmd.decide import registry
+from hmd.decide.tunables import About, Knob, Unit
+
+_KNOB_KINDS = {
+    Unit.SHARE: "as in 10%",
+    Unit.BYTES: "as in 512MiB",
+    Unit.SECONDS: "as in 500ms",
+    Unit.COUNT: "whole number",
+    Unit.NUMBER: "number",
+}
+_TYPES = {
+    "boolean": "true or false",
+    "integer": "whole number",
+    "number": "number",
+    "string": "text",
+}
+_PLURALS = {
+    "whole number": "whole numbers",
+    "text": "texts",
+    "list of whole numbers": "lists of whole numbers",
+}
+_BOUNDS = {
+    "minimum": "at least",
+    "exclusiveMinimum": "more than",
+    "maximum": "at most",
+    "exclusiveMaximum": "less than",
+}
+_BOUND_OF = {
+    Ge: ("ge", "minimum"),
+    Gt: ("gt", "exclusiveMinimum"),
+    Le: ("le", "maximum"),
+    Lt: ("lt", "exclusiveMaximum"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SettingRow:
+    """One setting: its key below its section, and each fact about it as a person reads it.
+
+    ``default`` and ``limits`` are empty where there is none.
+    """
+
+    key: str
+    kind: str
+    default: str
+    limits: str
+    effect: str
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A mapping of the file: its path (``decide.age``; empty for the top), and its settings."""
+
+    path: str
+    effect: str
+    settings: tuple[SettingRow, ...]
+
+
+def topics() -> tuple[Topic, ...]:
+    """Return every mapping of the file, in the file's order, those of policies after ``decide``."""
+    return tuple(_topics())
+
+
+def _topics() -> Iterator[Topic]:
+    yield _topic("", Config, Config())
+    for key, field in Config.model_fields.items():
+        if key == "targets":
+            # A target needs a name and a selector; they are told without a default.
+            yield _topic("targets", TargetSection, TargetSection(name="any", pid=(1,)))
+        elif isinstance(field.default, ConfigSection):
+            yield _topic(key, type(field.default), field.default)
+    for name in registry.names():
+        if registry.about(name).knobs:
+            yield _policy(registry.about(name))
+
+
+def _topic(path: str, section: type[ConfigSection], defaults: ConfigSection) -> Topic:
+    properties = section.model_json_schema()["properties"]
+    given = defaults.model_dump(mode="json")
+    settings = (
+        _setting(key, field, properties[key], given[key])
+        for key, field in section.model_fields.items()
+        if not isinstance(field.default, ConfigSection)
+    )
+    return Topic(path, _line(_documented(section)), tuple(settings))
+
+
+def _documented(section: type[ConfigSection]) -> str:
+    """Return the docstring of a section; one that is made of another has its parent's."""
+    return next(kind.__doc__ for kind in section.__mro__ if kind.__doc__)
+
+
+def _setting(key: str, field: FieldInfo, schema: dict[str, Any], default: object) -> SettingRow:
+    kind = _kind(schema)
+    told = "" if field.is_required() or key == "pid" else _written(default)
+    return SettingRow(key, kind, told, _limits(field, schema), _line(field.description or ""))
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    if "enum" in schema:
+        return "one of " + ", ".join(schema["enum"])
+    if examples := schema.get("examples"):
+        return "as in " + " or ".join(examples)
+    if "anyOf" in schema:  # what may be left out
+        return _kind(schema["anyOf"][0])
+    if schema["type"] == "array":
+        items = schema["items"]
+        return "list" if "$ref" in items else f"list of {_PLURALS[_kind(items)]}"
+    return _TYPES[schema["type"]]
+
+
+def _limits(field: FieldInfo, schema: dict[str, Any]) -> str:
+    example = (schema.get("examples") or [""])[-1]
+    bounds = {**schema, **schema.get("anyOf", [{}])[0]}
+    for bound in field.metadata:  # of sizes and the like, which the JSON Schema has as text
+        for kind, (attribute, name) in _BOUND_OF.items():
+            if isinstance(bound, kind):
+                bounds[name] = getattr(bound, attribute)
+    return ", ".join(
+        f"{words} {_bound(bounds[name], example)}"
+        for name, words in _BOUNDS.items()
+        if name in bounds
+    )
+
+
+def _bound(value: float, example: str) -> str:
+    return format_like(value, example) if example and value else str(value)
+
+
+def _written(default: object) -> str:
+    """Return a default as the file would have it; empty where it is unset."""
+    if default is None or default == []:
+        return ""
+    return str(default).lower() if isinstance(default, bool) else str(default)
+
+
+def _policy(about: About) -> Topic:
+    return Topic(f"decide.{about.name}", about.does, tuple(map(_of_knob, about.knobs)))
+
+
+def _of_knob(knob: Knob) -> SettingRow:
+    default = written(knob, knob.default)
+    return SettingRow(knob.key, _KNOB_KINDS[knob.unit], default, limits(knob), knob.effect)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,207 @@
+"""The ``decide:`` section: one section a policy, made from the knobs that its file documents.
+
+Takes :class:`hmd.decide.tunables.About` of every policy, gives pydantic models with their units and
+limits, and the annotated example. What is added to a policy's settings shows up here by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from textwrap import wrap
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, create_model
+
+from hmd.config.quantities import (
+    Duration,
+    Share,
+    Size,
+    format_duration,
+    format_number,
+    format_share,
+    format_size,
+    parse_duration,
+    parse_share,
+    parse_size,
+)
+from hmd.config.section import ConfigSection
+from hmd.decide import registry
+from hmd.decide.tunables import About, Knob, Unit
+from hmd.errors import ConfigError
+
+AUTO: Final = "auto"
+"""How a knob is written that is to be worked out from machine and heat."""
+
+NEVER: Final = "never"
+"""How it is written that no page is to be sent out."""
+
+_KINDS: Final[dict[Unit, Any]] = {
+    Unit.SHARE: Share,
+    Unit.BYTES: Size,
+    Unit.SECONDS: Duration,
+    Unit.COUNT: int,
+    Unit.NUMBER: float,
+}
+_PARSE: Final[dict[Unit, Callable[[object], object]]] = {
+    Unit.SHARE: parse_share,
+    Unit.BYTES: parse_size,
+    Unit.SECONDS: parse_duration,
+    Unit.COUNT: lambda value: value,
+    Unit.NUMBER: lambda value: value,
+}
+_FORMAT: Final[dict[Unit, Callable[[Any], str]]] = {
+    Unit.SHARE: format_share,
+    Unit.BYTES: format_size,
+    Unit.SECONDS: format_duration,
+    Unit.COUNT: str,
+    Unit.NUMBER: format_number,
+}
+
+
+def written(knob: Knob, value: float | None) -> str:
+    """Return a knob's value as the configuration has it: with its unit, or ``auto``."""
+    return AUTO if value is None else _FORMAT[knob.unit](value)
+
+
+def parsed(knob: Knob, text: str) -> float | None:
+    """Return the value that a text gives a knob; ConfigError where it is none."""
+    if knob.default is None and text == AUTO:
+        return None
+    try:
+        value = float(str(_PARSE[knob.unit](text)))
+    except ValueError:
+        raise ConfigError(f"{knob.key}: {text!r} is no value of it: {limits(knob)}") from None
+    if problem := knob.wrong(value):
+        raise ConfigError(f"{knob.key} must be {problem}, not {text}")
+    return knob.taken(value)
+
+
+def limits(knob: Knob) -> str:
+    """Return the values that a knob takes, for people; empty where any will do."""
+    least, span = written(knob, knob.taken(knob.least)), ""
+    if not math.isinf(knob.most):
+        span = f"{least} to {written(knob, knob.taken(knob.most))}"
+    elif knob.least > 0:
+        span = f"at least {least}"
+    automatic = AUTO if knob.default is None else ""
+    return " or ".join(filter(None, (span, automatic)))
+
+
+def searched(knob: Knob) -> str:
+    """Return the values that ``hmd tune`` tries, for people; ``-`` where it leaves a knob alone."""
+    if knob.search is None:
+        return "-"
+    low, high = knob.search.low, knob.search.high
+    if knob.unit is Unit.SECONDS:
+        return f"{low:g} to {high:g} ticks"
+    return f"{written(knob, knob.taken(low))} to {written(knob, knob.taken(high))}"
+
+
+def _annotation(knob: Knob) -> Any:
+    bounds: dict[str, Any] = {"ge": knob.least, "description": knob.effect}
+    if not math.isinf(knob.most):
+        bounds["le"] = knob.most
+    if knob.default is not None:
+        return Annotated[_KINDS[knob.unit], Field(**bounds)]
+    parse = _PARSE[knob.unit]
+    return Annotated[
+        float | None,
+        Field(**bounds),
+        BeforeValidator(lambda given: None if given in (None, AUTO) else parse(given)),
+        PlainSerializer(lambda value: written(knob, value), return_type=str),
+        WithJsonSchema({"type": "string", "examples": [AUTO], "description": knob.effect}),
+    ]
+
+
+def _section(about: About) -> Any:
+    fields: dict[str, Any] = {k.key: (_annotation(k), k.default) for k in about.knobs}
+    name = "".join(part.title() for part in about.name.split("-"))
+    return create_model(f"{name}Section", __base__=ConfigSection, __doc__=about.does, **fields)
+
+
+def _pageout(given: object) -> object:
+    return None if given in (None, NEVER) else parse_duration(given)
+
+
+class _Decide(ConfigSection):
+    """What to move: a policy, and below its name its settings."""
+
+    policy: str = registry.DEFAULT
+    """Name of the policy, see "hmd policy list"."""
+    pageout: Annotated[
+        float | None,
+        Field(ge=1.0),
+        BeforeValidator(_pageout),
+        PlainSerializer(
+            lambda idle_s: NEVER if idle_s is None else format_duration(idle_s), return_type=str
+        ),
+        WithJsonSchema({"type": "string", "examples": [NEVER, "10min"]}),
+    ] = None
+    """Send pages of the slowest tier that were not sampled for this time to swap or zram (those of
+    files back to them), or never. Not before samples are many enough to tell idle pages from rare
+    ones: minutes."""
+
+    def policy_settings(self) -> dict[str, object]:
+        """Return the settings of the chosen policy, by field of its dataclass."""
+        section = getattr(self, self.policy, None)
+        knobs = registry.about(self.policy).knobs
+        return {knob.name: getattr(section, knob.key) for knob in knobs}
+
+
+def _decide_section() -> Any:
+    sections: dict[str, Any] = {
+        "policy": (Literal[registry.names()], Field(registry.DEFAULT, description="The policy."))
+    }
+    for name in registry.names():
+        if registry.about(name).knobs:
+            section = _section(registry.about(name))
+            sections[name] = (section, section())
+    return create_model("DecideSection", __base__=_Decide, **sections)
+
+
+if TYPE_CHECKING:
+    DecideSection = _Decide
+else:
+    DecideSection = _decide_section()
+
+
+def example(name: str) -> str:
+    """Return a policy's section with each knob at its default and its effect above it.
+
+    Indented as below ``decide:``; empty for a policy without knobs.
+    """
+    return "".join(f"{line}\n" for line in _example_lines(registry.about(name)))
+
+
+def fragment(name: str, values: Mapping[str, float | None]) -> str:
+    """Return a configuration that chooses a policy with these settings, by field; YAML."""
+    knobs = [knob for knob in registry.about(name).knobs if knob.name in values]
+    section = [f"  {name}:\n"] if knobs else []
+    lines = [f"    {knob.key}: {written(knob, values[knob.name])}\n" for knob in knobs]
+    return "".join([f"decide:\n  policy: {name}\n", *section, *lines])
+
+
+def decide_example() -> str:
+    """Return the whole ``decide:`` section of the annotated example."""
+    choices = [
+        f"  # {line}\n"
+        for name in registry.names()
+        for line in wrap(f"{name}: {registry.about(name).does}", 94, subsequent_indent="  ")
+    ]
+    sections = [example(name) for name in registry.names()]
+    policy = f"  policy: {registry.DEFAULT}\n"
+    effect = " ".join((_Decide.model_fields["pageout"].description or "").split())
+    pageout = [*(f"  # {line}\n" for line in wrap(effect, 94)), f"  pageout: {NEVER}\n"]
+    return "".join(["decide:\n", *choices, policy, *pageout, *sections])
+
+
+def _example_lines(about: About) -> Iterator[str]:
+    knobs = about.knobs
+    if knobs:
+        yield f"  {about.name}:"
+    for knob in knobs:
+        span = limits(knob)
+        for line in wrap(f"{knob.effect} ({span})" if span else knob.effect, 92):
+            yield f"    # {line}"
+        yield f"    {knob.key}: {written(knob, knob.default)}"

@@ -1,0 +1,71 @@
+"""What a client asks on the status socket, and who it is.
+
+A request is one line of JSON, ``{"command": NAME, ...}``; what stands beside the command are its
+arguments. Nothing of a line is believed before it was looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from hmd.errors import Exit, HmdError
+
+MAX_REQUEST_BYTES: Final = 4096
+_UCRED: Final = struct.Struct("iII")
+"""struct ucred (unix(7)): pid, uid, gid."""
+
+
+class RequestError(HmdError):
+    """What is wrong with a request, in one line for the client."""
+
+    exit_code = Exit.USAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is at the other end: as the kernel took it down when the client connected."""
+
+    pid: int
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True, slots=True)
+class ControlRequest:
+    """A command with its arguments, and whose it is."""
+
+    command: str
+    arguments: Mapping[str, Any]
+    peer: Peer
+
+
+def peer_of(connection: socket.socket) -> Peer:
+    """Return the credentials of a connected Unix socket's other end (SO_PEERCRED, unix(7))."""
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    return Peer(*_UCRED.unpack(data))
+
+
+def parse_request(line: bytes, peer: Peer) -> ControlRequest:
+    """Return the request of a line; raises ``RequestError``."""
+    if len(line) > MAX_REQUEST_BYTES:
+        raise RequestError(f"a request has {MAX_REQUEST_BYTES} bytes at most")
+    try:
+        document = json.loads(line)
+    except (ValueError, RecursionError):
+        raise RequestError('not JSON; ask as in {"command":"status"}') from None
+    command = document.pop("command", None) if isinstance(document, dict) else None
+    if not isinstance(command, str):
+        raise RequestError('no command; ask as in {"command":"status"}')
+    return ControlRequest(command, document, peer)
+
+
+def error_answer(error: Exception) -> bytes:
+    """Return the answer that tells an error: one line, and the exit code that goes with it."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    code = error.exit_code if isinstance(error, HmdError) else Exit.FAILURE
+    return json.dumps({"error": text, "code": int(code)}).encode()

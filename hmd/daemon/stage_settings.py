@@ -1,0 +1,168 @@
+"""The configuration translated into each stage's own settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.config import Config
+from hmd.config.quantities import Amount
+from hmd.decide import registry
+from hmd.decide.plan import FastLimits, Policy
+from hmd.errors import UsageError
+from hmd.heat.heat_settings import HeatSettings
+from hmd.heat.residency_sweep import Patterns, SweepSettings
+from hmd.machine.process_id import ProcessId
+from hmd.machine.targets import TargetSpec
+from hmd.migrate import APPLY_TICKS, MoverSettings, PageoutSettings
+from hmd.observe.observer import ObservedConfig
+from hmd.sample.auto_select import SampleSettings
+from hmd.sample.period_control import PeriodSettings
+
+QUERY_S = 0.25e-6
+"""What it costs to ask where a page is."""
+
+NO_LIMIT = 1 << 62
+"""Bytes that nobody has."""
+
+LEAST_QUERIES, MOST_QUERIES = 1 << 12, 1 << 18
+
+
+def target_specs(config: Config) -> tuple[TargetSpec, ...]:
+    """Return the targets as the machine room selects them."""
+    return tuple(
+        TargetSpec(
+            name=target.name,
+            pids=target.pid,
+            exe=target.exe,
+            cmdline=target.cmdline,
+            user=target.user,
+            cgroup=target.cgroup,
+            unit=target.unit,
+            min_rss_bytes=target.min_rss,
+            follow_children=target.follow_children,
+        )
+        for target in config.targets
+    )
+
+
+def weights(
+    config: Config, names: Sequence[str]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return what processes of these targets count for: priority and weight of stores."""
+    by_name = {target.name: target for target in config.targets}
+    common = config.heat.store_weight
+    stores = [by_name[name].store_weight for name in names]
+    return (
+        np.array([by_name[name].priority for name in names], np.float64),
+        np.array([common if own is None else own for own in stores], np.float64),
+    )
+
+
+def fast_limits(config: Config, names: Sequence[str]) -> FastLimits | None:
+    """Return what processes of these targets may have of the fastest tier, None if all may all."""
+    targets = config.targets
+    free = (Amount(size=0), Amount(share=1.0))
+    if all((target.fast_min, target.fast_max) == free for target in targets):
+        return None
+    row = {target.name: number for number, target in enumerate(targets)}
+    return FastLimits(
+        group=np.array([row[name] for name in names], np.int32),
+        least_bytes=np.array([target.fast_min.size or 0 for target in targets], np.int64),
+        least_share=np.array([target.fast_min.share or 0.0 for target in targets]),
+        most_bytes=np.array([_or(target.fast_max.size, NO_LIMIT) for target in targets], np.int64),
+        most_share=np.array([_or(target.fast_max.share, 1.0) for target in targets]),
+    )
+
+
+def kept_mappings(config: Config, processes: Mapping[ProcessId, str]) -> dict[ProcessId, Patterns]:
+    """Return the patterns of the mappings that stay, for each process whose target has any."""
+    patterns = {
+        target.name: tuple(re.compile(one) for one in target.keep)
+        for target in config.targets
+        if target.keep
+    }
+    return {process: patterns[name] for process, name in processes.items() if name in patterns}
+
+
+def _or(value: float | None, otherwise: float) -> float:
+    return otherwise if value is None else value
+
+
+def sample_settings(config: Config) -> SampleSettings:
+    """Return what is to be sampled."""
+    sample = config.sample
+    return SampleSettings(
+        sampler=sample.sampler,
+        period=sample.period,
+        loads=sample.loads,
+        ldlat_cycles=sample.ldlat,
+        stores=sample.stores,
+    )
+
+
+def heat_settings(config: Config) -> HeatSettings:
+    """Return how samples become heat."""
+    return HeatSettings(cooling_samples=config.heat.cooling, store_weight=config.heat.store_weight)
+
+
+def sweep_settings(config: Config) -> SweepSettings:
+    """Return how many pages a tick asks for: what half of the CPU quota pays for, within bounds."""
+    pages = int(config.sample.cpu_quota * config.tick / 2 / QUERY_S)
+    return SweepSettings(pages_per_step=min(max(pages, LEAST_QUERIES), MOST_QUERIES))
+
+
+def mover_settings(config: Config) -> MoverSettings:
+    """Return how pages move; a tick may spend a tick's worth of the rate, and two of time."""
+    migrate = config.migrate
+    return MoverSettings(
+        rate_bytes_per_s=migrate.rate,
+        burst_s=config.tick,
+        call_target_s=migrate.batch,
+        apply_limit_s=APPLY_TICKS * config.tick,
+        move_shared=migrate.move_all,
+        dry_run=migrate.dry_run,
+    )
+
+
+def pageout_settings(config: Config) -> PageoutSettings:
+    """Return how pages are sent out; half of a tick may go into it."""
+    return PageoutSettings(limit_s=config.tick / 2, dry_run=config.migrate.dry_run)
+
+
+def period_settings(config: Config) -> PeriodSettings:
+    """Return what holds the sampling period."""
+    return PeriodSettings(quota=config.sample.cpu_quota)
+
+
+def policy(config: Config) -> Policy:
+    """Return the policy that the configuration names."""
+    return registry.make(config.decide.policy, config.decide.policy_settings())
+
+
+def with_policy(config: Config, name: str | None) -> Config:
+    """Return the configuration with another policy, at what it sets for that one; None: as it is.
+
+    Raises ``UsageError`` for a name that is none.
+    """
+    if name is None:
+        return config
+    if name not in registry.names():
+        raise UsageError(f"no policy {name[:80]!r}: there are {', '.join(registry.names())}")
+    decide = config.decide.model_copy(update={"policy": name})
+    return config.model_copy(update={"decide": decide})
+
+
+def observer_setting(config: Config, file: str) -> ObservedConfig:
+    """Return what is told of the configuration."""
+    return ObservedConfig(
+        config_file=file,
+        dry_run=config.migrate.dry_run,
+        tick_s=config.tick,
+        cpu_quota=config.sample.cpu_quota,
+        policy=config.decide.policy,
+        targets=tuple(target.name for target in config.targets),
+    )

@@ -1,0 +1,77 @@
+"""The machine of a tick as arrays by node: tiers, room and headroom, and who is near to whom.
+
+What every policy starts from; a few microseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.decide.plan import FastLimits, MachineView
+from hmd.heat.geometry import PAGE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """The machine as arrays by node id; ids without memory have tier -1.
+
+    ``room`` is how many pages a node can still take beside its ``headroom`` (below 0 where that is
+    not free), ``near`` has shape ``(nodes, nodes)``: to each node the others, nearest first.
+    ``fast_bytes`` is all memory of the fastest tier, ``limits`` how it is to be shared.
+    """
+
+    tier: npt.NDArray[np.int64]
+    room: npt.NDArray[np.int64]
+    headroom: npt.NDArray[np.int64]
+    near: npt.NDArray[np.int64]
+    tiers: int
+    fast_bytes: int = 0
+    limits: FastLimits | None = None
+
+    def by_tier(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the sums of a column of nodes over each tier."""
+        return np.array([values[self.tier == tier].sum() for tier in range(self.tiers)], np.int64)
+
+    def of_pages(self, node: npt.NDArray[np.int8]) -> npt.NDArray[np.int8]:
+        """Return the tier of each page by its node; -1 of those that are absent or must stay."""
+        tier = np.full(256, -1, np.int8)
+        tier[: len(self.tier)] = self.tier
+        return tier[node.view(np.uint8)]
+
+    @property
+    def relieve(self) -> npt.NDArray[np.bool_]:
+        """Tell which tiers have less than half of their headroom left."""
+        return self.by_tier(self.room) < -self.by_tier(self.headroom) / 2
+
+
+def nodes_of(machine: MachineView, headroom_fraction: float, headroom_bytes: int) -> Nodes:
+    """Return the machine's nodes as arrays.
+
+    ``headroom_fraction`` of a node's memory, but at least ``headroom_bytes``, stays free on every
+    tier but the last, where only ``headroom_bytes`` do.
+    """
+    topology = machine.topology
+    ranks = sorted({node.tier for node in topology.nodes})
+    size = max((node.id for node in topology.nodes), default=-1) + 1
+    tier = np.full(size, -1, np.int64)
+    room, headroom = np.zeros(size, np.int64), np.zeros(size, np.int64)
+    distance = np.full((size, size), np.iinfo(np.int64).max)
+    for node in topology.nodes:
+        tier[node.id] = ranks.index(node.tier)
+        for other, hops in zip(topology.nodes, node.distances, strict=False):
+            distance[node.id, other.id] = hops
+    for memory in machine.memory:
+        if memory.node >= size or tier[memory.node] < 0:
+            continue
+        keep = headroom_bytes
+        if tier[memory.node] < len(ranks) - 1:
+            keep = max(keep, int(headroom_fraction * memory.total_bytes))
+        headroom[memory.node] = keep // PAGE_BYTES
+        free_bytes = memory.free_bytes - memory.reserve_bytes
+        room[memory.node] = (free_bytes - keep) // PAGE_BYTES
+    fast = [m.total_bytes for m in machine.memory if m.node < size and tier[m.node] == 0]
+    near = np.argsort(distance, axis=1, kind="stable").astype(np.int64)
+    return Nodes(tier, room, headroom, near, len(ranks), sum(fast), machine.limits)

@@ -1,0 +1,144 @@
+"""Settings of policies, each documented once: unit, default, limits, effect.
+
+From this come the checks of :mod:`hmd.decide.registry`, the configuration's ``decide:`` section
+(:mod:`hmd.config.policy_sections`), the annotated example and ``hmd policy show``. Imports neither
+numba nor numpy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from hmd.decide.plan import Policy
+
+_KNOB: Final = "knob"
+
+
+class Unit(StrEnum):
+    """What a knob's number counts."""
+
+    SHARE = "share"
+    """A part of 1; people write per cent."""
+    BYTES = "bytes"
+    SECONDS = "seconds"
+    COUNT = "count"
+    """A whole number."""
+    NUMBER = "number"
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Where ``hmd tune`` looks for a knob's best value: from ``low`` to ``high``, both included.
+
+    In the knob's base unit, but for seconds: these in ticks, which is what durations mean to a
+    policy. ``log`` for knobs of which the ratio counts, so that ``low`` is more than 0.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One setting of a policy.
+
+    ``name`` is the field of the settings' dataclass, ``key`` its name in the configuration.
+    Values lie within ``least`` and ``most``. A ``default`` of None is worked out from machine and
+    heat at each tick. ``search`` is None for what follows from the machine and not from programs.
+    """
+
+    name: str
+    key: str
+    unit: Unit
+    default: float | None
+    least: float
+    most: float
+    effect: str
+    search: Search | None = None
+
+    def wrong(self, value: object) -> str | None:
+        """Return what a value should have been, None where it is right."""
+        if value is None and self.default is None:
+            return None
+        whole = self.unit in (Unit.COUNT, Unit.BYTES)
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not self.least <= value <= self.most
+        ):
+            upper = "" if math.isinf(self.most) else f" and at most {self.most:g}"
+            return f"a number of at least {self.least:g}{upper}"
+        return "a whole number" if whole and value != int(value) else None
+
+    def taken(self, value: float | None) -> float | None:
+        """Return a right value as the settings hold it."""
+        if value is None:
+            return None
+        return int(value) if self.unit in (Unit.COUNT, Unit.BYTES) else float(value)
+
+
+def knob(
+    default: float | None,
+    effect: str,
+    unit: Unit = Unit.NUMBER,
+    *,
+    key: str = "",
+    least: float = 0.0,
+    most: float = math.inf,
+    search: Search | None = None,
+) -> Any:
+    """Return the dataclass field of a setting; ``key`` is its field's name if not given."""
+    return field(default=default, metadata={_KNOB: (key, unit, least, most, effect, search)})
+
+
+def knobs_of(settings: type[Any]) -> tuple[Knob, ...]:
+    """Return the knobs of a policy's settings, in their order.
+
+    Raises ``TypeError`` for a field that was not made by :func:`knob`.
+    """
+    found = []
+    for entry in fields(settings):
+        if _KNOB not in entry.metadata:
+            raise TypeError(f"{settings.__qualname__}.{entry.name} is not documented: use knob()")
+        key, *rest = entry.metadata[_KNOB]
+        unit, *limits = rest
+        default: Any = entry.default
+        found.append(Knob(entry.name, key or entry.name, unit, default, *limits))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """A policy: what it is called, what it ``does``, when to ``use`` it, how to make it."""
+
+    name: str
+    does: str
+    use: str
+    settings: type[Any]
+    make: Callable[[Any], Policy]
+
+    @property
+    def knobs(self) -> tuple[Knob, ...]:
+        """What can be set."""
+        return knobs_of(self.settings)
+
+
+def headroom_fraction() -> Any:
+    """Return the field of the share of memory that a policy keeps free."""
+    effect = (
+        "Share of each node that is kept free, on all tiers but the slowest, for programs that"
+        " allocate."
+    )
+    return knob(0.02, effect, Unit.SHARE, key="headroom", most=0.99)
+
+
+def headroom_bytes() -> Any:
+    """Return the field of the bytes that a policy keeps free on every node."""
+    effect = "Kept free on every node at least."
+    return knob(4 << 20, effect, Unit.BYTES, key="headroom_min")

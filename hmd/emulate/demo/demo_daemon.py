@@ -1,0 +1,125 @@
+"""The daemon in the guest: started beside a program, asked how it does, and stopped."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from hmd.emulate.boot import Machine
+from hmd.emulate.demo.meter import Meter
+from hmd.emulate.demo.variants import service
+from hmd.emulate.guest_agent import Job
+from hmd.errors import HmdError
+
+SOCKET = "/run/hmd/hmd.sock"
+TICK_S = 12.0
+START_TIMEOUT_S = 300
+
+# Settings of the demonstration that differ from the defaults, and why:
+# tick      the machine runs many times slower than the one it models, and so does the daemon
+# headroom  the fast node is cut to the hot set and a tenth; a share of the whole node is more
+# period    fixed: the emulated CPU is so slow that the daemon's own work would use up any quota
+_TARGET = """\
+  - name: {name}
+    cmdline: '^(\\S*/)?{name}\\S*( |$)'
+"""
+_CONFIG = """\
+tick: {tick_s}s
+rescan: 2s
+targets:
+{targets}sample:
+  sampler: emulated
+  period: 83
+decide:
+  policy: histogram
+  histogram:
+    headroom: 0%
+    headroom_min: 256KiB
+migrate:
+  rate: 10GiB/s
+observe:
+  metrics: 127.0.0.1:9742
+  socket: {socket}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Pages of 4 KiB that the daemon moved."""
+
+    promoted_pages: int
+    demoted_pages: int
+
+
+class GuestDaemon:
+    """A running daemon; ``status`` and ``heatmap`` are what its socket answers."""
+
+    def __init__(self, machine: Machine):
+        self._machine = machine
+
+    def ask(self, family: str, *words: str) -> dict[str, Any]:
+        """Return the JSON of ``hmd FAMILY --json`` in the guest."""
+        done = self._machine.run(
+            service([sys.executable, "-m", "hmd", family, "--socket", SOCKET, "--json", *words]),
+            timeout=120,
+        )
+        if done.returncode != 0:
+            raise HmdError(f"hmd {family} in the guest: {done.stderr.strip()}")
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return answer
+
+    def moved(self, program: str) -> Moved:
+        """Return what has moved of a program so far."""
+        for target in self.ask("status")["targets"]:
+            if target["name"] == program:
+                return Moved(target["promoted_bytes"] // 4096, target["demoted_bytes"] // 4096)
+        raise HmdError(f"the daemon in the guest knows no target {program}")
+
+
+@contextmanager
+def running_daemon(
+    machine: Machine, programs: Sequence[str], folder: Path, meter: Meter
+) -> Iterator[GuestDaemon]:
+    """Run ``hmd run`` for processes whose command is one of these; stopped at the end.
+
+    ``folder`` is shared with the guest: configuration and log are kept there.
+    """
+    config, log = folder / "demo-hmd.yaml", folder / "demo-hmd.log"
+    targets = "".join(_TARGET.format(name=name) for name in programs)
+    config.write_text(_CONFIG.format(tick_s=TICK_S, targets=targets, socket=SOCKET))
+    machine.run(["mkdir", "-p", str(Path(SOCKET).parent)], check=True)
+    command = [sys.executable, "-m", "hmd", "run", "--config", str(config)]
+    with log.open("wb") as stream:
+        with meter.paused():
+            job = machine.start(
+                service(["nice", "-n", "10", *command]),
+                stdout=stream.write,
+                stderr=stream.write,
+            )
+            _wait_for_socket(machine, job, stream)
+        try:
+            yield GuestDaemon(machine)
+        finally:
+            job.send_signal(15)
+            job.wait(60)
+
+
+def _wait_for_socket(machine: Machine, job: Job, log: BinaryIO) -> None:
+    give_up = time.monotonic() + START_TIMEOUT_S
+    while machine.run(["test", "-S", SOCKET]).returncode != 0:
+        if job.poll() is not None or time.monotonic() > give_up:
+            log.flush()
+            last = _last_line(Path(log.name))
+            raise HmdError(f"the daemon did not start in the guest: {last}")
+        time.sleep(0.5)
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "no message"

@@ -1,0 +1,241 @@
+"""The demonstration from boot to result: each program in each way, in one emulated machine."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hmd import __version__
+from hmd.emulate.boot import Machine
+from hmd.emulate.demo.demo_daemon import TICK_S, GuestDaemon, Moved, running_daemon
+from hmd.emulate.demo.demo_result import OperationRates, ProgramResult
+from hmd.emulate.demo.fast_node import FastNode, open_fast_node
+from hmd.emulate.demo.hotset import HotSet, HotSetRun, run_hot_set
+from hmd.emulate.demo.meter import Meter
+from hmd.emulate.demo.redis import BenchmarkRun, RedisLoad, running_redis
+from hmd.emulate.demo.variants import FAST_NODE, SLOW_NODE, Way
+from hmd.emulate.kernel_cache import warm_kernels
+from hmd.emulate.preset import Preset, load
+
+PRESET = "dram-pm"
+FAST_NODE_BYTES = 256 << 20
+"""Smaller than the preset's: the kernel caches free pages by CPU in proportion to a node's size,
+and those of a node of 1 GiB would be a tenth of the hot set."""
+
+DILATION = {"hotset": 75.0, "redis": 200.0}
+"""Guest time over modelled time while a program is measured: what emulating it takes, and more,
+so that the guest's clock follows the model in all four ways."""
+
+SETTLING_DILATION = 50.0
+"""While redis settles under hmd, when nothing is measured."""
+
+SPARE = 1.10
+"""The fast node is left with the hot set and a tenth."""
+
+RECOVERED = 0.95
+"""Share of the settled rate at which a program counts as recovered."""
+
+HOTSET, REDIS = "hotset", "redis-server"
+"""Names of the two programs' commands, by which the daemon finds them."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class DemoSettings:
+    """How long the programs run, in seconds of the guest, and how many rounds redis gets."""
+
+    hot_set: HotSet = field(default_factory=HotSet)
+    redis: RedisLoad = field(default_factory=RedisLoad)
+    redis_rounds: int = 2
+    redis_rounds_to_settle: int = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """All that was measured; ``heat`` is the daemon's heat map of the hot set, for the picture."""
+
+    machine: dict[str, Any]
+    programs: dict[str, ProgramResult]
+    heat: dict[str, Any]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return demo.json."""
+        programs = {name: program.as_json() for name, program in self.programs.items()}
+        return {"machine": self.machine, "programs": programs}
+
+
+class _Stage:
+    """The booted machine, its preset, meter and fast node, and where files go."""
+
+    def __init__(
+        self, machine: Machine, preset: Preset, fast_node: FastNode, folder: Path, say: Say
+    ):
+        self.machine, self.preset, self.meter = machine, preset, Meter(machine)
+        self._fast_node = fast_node
+        self.folder, self.say = folder, say
+
+    @contextmanager
+    def prepared(self, program: str, way: Way, hot_bytes: int) -> Iterator[int]:
+        """Cut the fast node down, as the way asks; yields how much of it a program can have."""
+        self.say(f"{program}, {way.value.replace('_', ' ')}")
+        if not way.fast_node_is_scarce:
+            yield self.preset.nodes[FAST_NODE].size
+            return
+        with self.meter.paused():
+            left = self._fast_node.leave(int(hot_bytes * SPARE))
+        try:
+            yield left
+        finally:
+            self._fast_node.release()
+
+
+def demonstrate(folder: Path, settings: DemoSettings, say: Say) -> Demonstration:
+    """Boot the machine and run everything; ``folder`` takes logs, ``say`` gets progress lines."""
+    began = time.monotonic()
+    preset = _with_fast_node(load(PRESET), FAST_NODE_BYTES)
+    say("compiling hmd's kernels for the guest's CPU, where they are not yet")
+    warm_kernels()
+    say(f"booting {preset.description}")
+    with (
+        Machine(preset, share=[folder], dilation=SETTLING_DILATION) as machine,
+        open_fast_node(machine, FAST_NODE) as fast_node,
+    ):
+        machine.start_model()
+        stage = _Stage(machine, preset, fast_node, folder, say)
+        hot_set, redis = _HotSetTrials(stage, settings), _RedisTrials(stage, settings)
+        for way in (Way.ALL_FAST, Way.ALL_SLOW, Way.FIRST_TOUCH):
+            hot_set.run(way)
+            redis.run(way)
+        say("starting the daemon in the guest")
+        with running_daemon(machine, (HOTSET, REDIS), folder, stage.meter) as daemon:
+            hot_set.run(Way.HMD, daemon)
+            redis.run(Way.HMD, daemon)
+        programs = {"hotset": hot_set.result(), "redis": redis.result()}
+        about = _describe(machine, preset, time.monotonic() - began)
+    return Demonstration(about, programs, hot_set.heat)
+
+
+class _HotSetTrials:
+    """The program with a moving hot set, once in each way."""
+
+    def __init__(self, stage: _Stage, settings: DemoSettings):
+        self._stage, self._program = stage, settings.hot_set
+        self._runs: dict[Way, HotSetRun] = {}
+        self._moved, self._fast_bytes = Moved(0, 0), 0
+        self.heat: dict[str, Any] = {}
+
+    def run(self, way: Way, daemon: GuestDaemon | None = None) -> None:
+        """Run it in a way; of hmd's, keep what the daemon says."""
+        stage, program = self._stage, self._program
+        with (
+            stage.prepared(HOTSET, way, program.hot_bytes) as self._fast_bytes,
+            stage.meter.dilated(DILATION["hotset"]),
+        ):
+            self._runs[way] = run_hot_set(stage.machine, program.in_way(way), way, stage.meter)
+        if daemon is not None:
+            with stage.meter.paused():
+                self._moved, self.heat = daemon.moved(HOTSET), daemon.ask("heatmap")
+
+    def result(self) -> ProgramResult:
+        """Sum the four runs up."""
+        program, ours = self._program, self._runs[Way.HMD]
+        rates = {
+            way: OperationRates(*run.rate(*program.in_way(way).settled))
+            for way, run in self._runs.items()
+        }
+        slow = self._stage.preset.nodes[SLOW_NODE]
+        at_a_quarter_s = program.hot_bytes / (slow.read_bandwidth_gbps * 1e9 / 4)
+        return ProgramResult(
+            rates=rates,
+            fast_share_before=ours.fast_share(0, 1.0),
+            fast_share_after=ours.fast_share(*program.settled),
+            pages_promoted=self._moved.promoted_pages,
+            pages_demoted=self._moved.demoted_pages,
+            integrity_ok=all(run.integrity_ok for run in self._runs.values()),
+            hot_bytes=program.hot_bytes,
+            fast_bytes=self._fast_bytes,
+            seconds_to_recover=ours.seconds_to_recover(
+                program.seconds / 2, rates[Way.HMD].modelled_ops_per_s, RECOVERED
+            ),
+            recover_limit_s=at_a_quarter_s * DILATION["hotset"] + 2 * TICK_S,
+        )
+
+
+class _RedisTrials:
+    """redis-server under redis-benchmark, once in each way."""
+
+    def __init__(self, stage: _Stage, settings: DemoSettings):
+        self._stage, self._settings = stage, settings
+        self._rates: dict[Way, OperationRates] = {}
+        self._moved, self._wrong, self._fast_bytes = Moved(0, 0), 0, 0
+        self._before = self._after = 0.0
+
+    def run(self, way: Way, daemon: GuestDaemon | None = None) -> None:
+        """Run it in a way; under hmd, first until it has settled."""
+        stage, settings = self._stage, self._settings
+        load = settings.redis
+        with (
+            stage.prepared(REDIS, way, load.hot_bytes) as self._fast_bytes,
+            running_redis(stage.machine, load, way, stage.meter) as redis,
+        ):
+            if daemon is not None:
+                self._before = redis.round().fast_share
+                for _ in range(settings.redis_rounds_to_settle):
+                    redis.round()
+            with stage.meter.dilated(DILATION["redis"]):
+                rounds = [redis.round() for _ in range(settings.redis_rounds)]
+            self._rates[way] = _mean(rounds)
+            if daemon is not None:  # else nothing has moved, and nothing can have gone wrong
+                self._after = rounds[-1].fast_share
+                with stage.meter.paused():
+                    self._wrong = redis.wrong_values()
+                    self._moved = daemon.moved(REDIS)
+
+    def result(self) -> ProgramResult:
+        """Sum the four runs up."""
+        return ProgramResult(
+            rates=self._rates,
+            fast_share_before=self._before,
+            fast_share_after=self._after,
+            pages_promoted=self._moved.promoted_pages,
+            pages_demoted=self._moved.demoted_pages,
+            integrity_ok=self._wrong == 0,
+            hot_bytes=self._settings.redis.hot_bytes,
+            fast_bytes=self._fast_bytes,
+        )
+
+
+def _with_fast_node(preset: Preset, size: int) -> Preset:
+    """Return the preset with a fast node of another size."""
+    nodes = list(preset.nodes)
+    nodes[FAST_NODE] = nodes[FAST_NODE].model_copy(update={"size": size})
+    return preset.model_copy(update={"nodes": tuple(nodes)})
+
+
+def _mean(rounds: list[BenchmarkRun]) -> OperationRates:
+    """Return the rates over all rounds together (equal requests each: harmonic means)."""
+    count = len(rounds)
+    return OperationRates(
+        count / sum(1 / r.ops_per_s for r in rounds),
+        count / sum(1 / r.modelled_ops_per_s for r in rounds),
+    )
+
+
+def _describe(machine: Machine, preset: Preset, seconds: float) -> dict[str, Any]:
+    release = machine.run(["uname", "-r"], check=True).stdout.strip()
+    return {
+        "preset": preset.name,
+        "description": preset.description,
+        "guest_kernel": release,
+        "hmd": __version__,
+        "host": f"{platform.system()} {platform.machine()}",
+        "host_seconds": round(seconds),
+        "dilation": DILATION,
+        "tick_s": TICK_S,
+    }

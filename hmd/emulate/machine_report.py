@@ -1,0 +1,52 @@
+"""What an emulated machine did: modelled time and the plugin's counters, as one document."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from hmd.machine.plugin_memory import PluginNodeCounters, SharedMemory
+
+
+def counters_document(shared: SharedMemory, node_names: list[str] | None = None) -> dict[str, Any]:
+    """Return modelled seconds, and counters by node and by CPU, since the model was started.
+
+    Times in seconds; misses are of user mode and 64 bytes each; ``behind_s`` is guest time by
+    which emulation was slower than ``dilation`` asks.
+    """
+    cpus = [shared.counters(cpu) for cpu in range(shared.vcpus)]
+    names = node_names or [str(node) for node in range(shared.nodes)]
+    return {
+        "modelled_s": shared.clock_ps * 1e-12,
+        "dilation": shared.dilation,
+        "nodes": [
+            {"node": node, "name": names[node]} | _of_node([cpu.nodes[node] for cpu in cpus])
+            for node in range(shared.nodes)
+        ],
+        "cpus": [
+            {
+                "cpu": number,
+                "instructions": cpu.instructions,
+                "loads": cpu.loads,
+                "stores": cpu.stores,
+                "llc_hits": cpu.llc_hits,
+                "busy_s": cpu.busy_ps * 1e-12,
+                "paced_s": cpu.paced_ns * 1e-9,
+                "behind_s": cpu.behind_ns * 1e-9,
+                "load_samples": cpu.load_samples,
+                "store_samples": cpu.store_samples,
+                "lost_samples": cpu.lost_samples,
+                "nodes": [_of_node([node]) for node in cpu.nodes],
+            }
+            for number, cpu in enumerate(cpus)
+        ],
+    }
+
+
+def _of_node(counters: list[PluginNodeCounters]) -> dict[str, Any]:
+    """Return the sum of a node's counters over CPUs."""
+    sums: dict[str, Any] = {
+        name: sum(getattr(one, name) for one in counters) for name in asdict(counters[0])
+    }
+    sums["stall_s"] = sums.pop("stall_ps") * 1e-12
+    return sums

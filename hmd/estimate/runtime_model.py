@@ -1,0 +1,397 @@
+"""hmd's estimator: the runtime of a program with its pages placed in any way, from two runs.
+
+Both runs are met exactly: all slow and all fast are what was recorded. In between, the time that
+a window gains from the fast tier has two parts.
+
+Waits for memory are proportional to the waits that slow misses begin (``hmd.estimate.overlap``,
+corrected by what a simulated core does, ``hmd.estimate.core_model``), times what the slow tier's
+latency is under the load that the layout leaves it: measured with all slow, idle with none, and
+rising with the ``load_power`` of the load in between.
+
+Queues of streams (prefetched lines, stores) appear where the sum of what streams at once ask of
+the slow tier is more than its bandwidth, reads and writes apart. That is so where all of some
+``streams`` pages under way are slow, or the slow tier's share of the traffic alone takes longer
+than the window.
+
+The defaults of ``Coefficients`` were chosen on the suite's programs; ``make bench-estimator``
+judges each program with those that are best on all the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.estimate.aligned_runs import AlignedRun, AlignedRuns
+from hmd.estimate.layout import Layout
+from hmd.estimate.layout_estimate import Estimate
+from hmd.estimate.overlap import CLASSES, Overlap, Pairs, alone_by_time, classes, neighbours
+from hmd.estimate.sample_aggregation import AccessClass
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Coefficients:
+    """What is fitted.
+
+    ``load_power`` is how steeply the slow tier's latency rises with its load, ``streams`` how many
+    streams are under way at once.
+    """
+
+    load_power: float = 1.5
+    streams: float = 2.0
+
+
+class SampleSelection(StrEnum):
+    """Whose samples tell what a page's accesses are; where the fast run has none, the slow one's.
+
+    Those of both are the most. Layouts made from one run's samples are priced with the other's:
+    what is hottest in one draw of samples is so by luck in part.
+    """
+
+    BOTH = "both"
+    SLOW = "slow"
+    FAST = "fast"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Parts of the model, each of which can be left out to see what it buys."""
+
+    overlap: bool = True
+    correlation: bool = True
+    structures: bool = True
+    core: bool = True
+    load: bool = True
+    streams: bool = True
+    rows: SampleSelection = SampleSelection.BOTH
+
+
+@dataclass(frozen=True, slots=True)
+class SlowMass:
+    """What a layout leaves in slow memory.
+
+    ``cells``: accesses, by window and class of loads; then by window of stores, streamed loads
+    and streamed stores. ``pair_a`` and ``pair_b``, ``(pairs,)``: how much of the pages of a pair's
+    members is slow, at its window.
+    """
+
+    cells: Floats
+    pair_a: npt.NDArray[np.float32]
+    pair_b: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeModel:
+    """A program's two runs, ready to price layouts.
+
+    Rows, of shape ``(rows,)``: ``accesses`` to a ``page``, by so many ``samples``, in order of
+    cell (as in ``SlowMass``); ``begin``, ``(cells + 1,)``, is where each cell's begin, ``total``
+    their accesses in sum. ``table``, ``(windows, hmd.estimate.window_cost.COLUMNS)``, is what is
+    known by window; ``k_less_1``, ``(windows, classes)``, how many misses overlap with one, and
+    ``behind``, ``(windows, classes, chances)``, what a simulated core makes of that.
+    """
+
+    page: npt.NDArray[np.int32]
+    accesses: npt.NDArray[np.float32]
+    samples: npt.NDArray[np.int32]
+    begin: npt.NDArray[np.uint64]
+    pages: int
+    total: Floats
+    table: Floats
+    k_less_1: Floats
+    behind: Floats
+    pairs: Pairs
+    numbers: Floats
+
+    @property
+    def windows(self) -> int:
+        """Number of windows."""
+        return len(self.table)
+
+    @property
+    def slow_ns(self) -> Floats:
+        """How long the slow run's windows took, ``(windows,)``."""
+        from hmd.estimate.window_cost import SLOW_NS
+
+        return self.table[:, SLOW_NS]
+
+    @property
+    def fast_ns(self) -> Floats:
+        """How long the fast run's windows took, ``(windows,)``."""
+        from hmd.estimate.window_cost import FAST_NS
+
+        return self.table[:, FAST_NS]
+
+    def sums(self) -> Floats:
+        """Return the rows' accesses by cell."""
+        return _sums(self.page, self.accesses, self.begin, self.pages)
+
+    def slow_mass(self, slow: npt.NDArray[np.float32]) -> SlowMass:
+        """Return what lies in slow memory where so much of each page does, ``(pages,)``."""
+        from hmd.estimate.slow_accesses import add_slow, take
+
+        cells = np.zeros(len(self.total))
+        add_slow(self.page, self.accesses, self.begin, slow, 0, len(cells), cells)
+        of_pairs = np.empty((2, len(self.pairs)), np.float32)
+        take(self.pairs.page_a, slow, of_pairs[0])
+        take(self.pairs.page_b, slow, of_pairs[1])
+        return SlowMass(cells, of_pairs[0], of_pairs[1])
+
+    def estimate(self, layout: Layout) -> Estimate:
+        """Return the run with the pages of ``layout`` (True) in fast memory."""
+        return self.price(self.slow_mass((~layout).astype(np.float32)))
+
+    def price(self, mass: SlowMass) -> Estimate:
+        """Return the run of what lies in slow memory."""
+        from hmd.estimate.window_cost import price_windows
+
+        window_ns = np.empty(self.windows)
+        pairs = self.pairs
+        price_windows(
+            mass.cells,
+            self.total,
+            self.table,
+            self.k_less_1,
+            self.behind,
+            pairs.window,
+            pairs.class_a,
+            pairs.class_b,
+            mass.pair_a,
+            mass.pair_b,
+            self.numbers,
+            window_ns,
+        )
+        return Estimate(float(window_ns.sum()), window_ns)
+
+
+def build_model(
+    runs: AlignedRuns, coefficients: Coefficients | None = None, terms: Terms | None = None
+) -> RuntimeModel:
+    """Return the model of a program from its two recorded runs."""
+    coefficients, terms = coefficients or Coefficients(), terms or Terms()
+    rows = _rows_of(runs, terms)
+    pairs = _pairs_of(rows)
+    longer = np.maximum(runs.slow.ns - runs.fast.ns, 0.0)
+    gap = np.maximum(runs.slow.latency_ns - runs.fast.latency_ns, 1.0)
+    if not runs.slow.latency_ns.any():
+        # Unknown: no misses overlap.
+        gap = np.maximum(longer / np.maximum(rows.misses.sum(1), 1.0), 1e-9)
+    near = neighbours(pairs, rows.sampled_loads, rows.period)
+    waiting, holding, queueing = _parts(
+        runs, longer, rows.misses, Overlap(np.zeros(runs.windows), near), gap
+    )
+    waits = waiting / gap
+    if not terms.overlap:
+        overlap = Overlap(np.ones(runs.windows), np.zeros_like(near))
+    elif pairs.enough:
+        overlap = Overlap(np.zeros(runs.windows), near).fitted(rows.misses, waits)
+    else:
+        overlap = alone_by_time(rows.misses, waits)
+    table = _table(runs, rows, waiting, holding, queueing, overlap.alone)
+    return RuntimeModel(
+        page=rows.page,
+        accesses=rows.accesses,
+        samples=rows.samples,
+        begin=rows.begin,
+        pages=len(runs.pages),
+        total=rows.total,
+        table=table,
+        k_less_1=overlap.k_less_1,
+        behind=_behind(runs, rows.misses, table, overlap.k_less_1, on=terms.core),
+        pairs=pairs,
+        numbers=_numbers(runs, coefficients, terms, pairs),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _CellRows:
+    """Rows in order of cell, as in ``RuntimeModel``, and what follows from them.
+
+    ``misses`` are loads that memory answers, by window and class, ``sampled_loads`` the samples of
+    them; ``lines`` are all that hold a fill buffer, by window. One sample stands for ``period``.
+    """
+
+    used: Sequence[AlignedRun]
+    of_page: npt.NDArray[np.int32]
+    page: npt.NDArray[np.int32]
+    accesses: npt.NDArray[np.float32]
+    samples: npt.NDArray[np.int32]
+    begin: npt.NDArray[np.uint64]
+    total: Floats
+    misses: Floats
+    lines: Floats
+    sampled_loads: Floats
+    period: float
+
+
+def _rows_of(runs: AlignedRuns, terms: Terms) -> _CellRows:
+    wanted = {
+        SampleSelection.BOTH: (runs.slow, runs.fast),
+        SampleSelection.SLOW: (runs.slow,),
+        SampleSelection.FAST: (runs.fast,),
+    }[terms.rows]
+    used = [run for run in wanted if len(run.page)] or [runs.slow]
+    page = np.concatenate([run.page for run in used])
+    window = np.concatenate([run.window for run in used])
+    accesses = (np.concatenate([run.accesses for run in used]) / len(used)).astype(np.float32)
+    samples = np.concatenate([run.samples for run in used])
+    access = np.concatenate([run.access for run in used])
+    waits = access == AccessClass.LOAD
+    windows, pages = runs.windows, len(runs.pages)
+    of_page = (
+        classes(page[waits], accesses[waits], pages)
+        if terms.structures
+        else np.zeros(pages, np.int32)
+    )
+    loads, cells = windows * CLASSES, windows * (CLASSES + 3)
+    beyond = loads + windows * (access.astype(np.int64) - 1) + window
+    cell = np.where(waits, window * CLASSES + of_page[page], beyond)
+    # In order of cell and page; what both runs have of one page there is one row.
+    key = cell * pages + page
+    order = np.argsort(key, kind="stable")
+    first = np.flatnonzero(np.diff(key[order], prepend=-1))
+    samples = np.add.reduceat(samples[order], first).astype(np.int32)
+    accesses = np.add.reduceat(accesses[order], first).astype(np.float32)
+    cell, page = cell[order][first], page[order][first]
+    begin = np.searchsorted(cell, np.arange(cells + 1)).astype(np.uint64)
+    total = _sums(page, accesses, begin, pages)
+    sampled = np.bincount(cell, samples, cells).astype(np.float64)[:loads]
+    misses = total[:loads].reshape(windows, CLASSES)
+    return _CellRows(
+        used,
+        of_page,
+        page,
+        accesses,
+        samples,
+        begin,
+        total,
+        misses,
+        misses.sum(1) + total[loads : loads + windows],
+        sampled.reshape(windows, CLASSES),
+        # Rings lose records in a row, so that a pair is lost whole: nothing is added for those.
+        sum(
+            float(run.accesses[run.access == AccessClass.LOAD].sum()) / (1 + run.lost)
+            for run in used
+        )
+        / max(float(sampled.sum()), 1.0),
+    )
+
+
+def _sums(
+    page: npt.NDArray[np.int32],
+    accesses: npt.NDArray[np.float32],
+    begin: npt.NDArray[np.uint64],
+    pages: int,
+) -> Floats:
+    """Return accesses by cell, added up as a layout's are: all slow is all, to the last bit."""
+    from hmd.estimate.slow_accesses import add_slow
+
+    total = np.zeros(len(begin) - 1)
+    add_slow(page, accesses, begin, np.ones(pages, np.float32), 0, len(total), total)
+    return total
+
+
+def _pairs_of(rows: _CellRows) -> Pairs:
+    page_a = np.concatenate([run.pair_a for run in rows.used])
+    page_b = np.concatenate([run.pair_b for run in rows.used])
+    window = np.concatenate([run.pair_window for run in rows.used])
+    order = np.argsort(window, kind="stable")
+    page_a, page_b, window = page_a[order], page_b[order], window[order]
+    # Both runs are alike: where one had to be thinned, the other is nearly so.
+    one_of = float(np.mean([run.pair_one_of for run in rows.used]))
+    return Pairs(page_a, page_b, rows.of_page[page_a], rows.of_page[page_b], window, one_of)
+
+
+def _parts(
+    runs: AlignedRuns, longer: Floats, misses: Floats, overlap: Overlap, gap: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Return what of a window's difference is waits, held fill buffers, and queues.
+
+    In proportion to what the measured latencies would make of each.
+    """
+    waiting = overlap.waits(misses) * gap
+    holding = np.maximum(runs.slow.store_ns - runs.fast.store_ns, 0.0) / runs.core.fill_buffers
+    queueing = np.maximum(runs.slow.queue_ns - runs.fast.queue_ns, 0.0)
+    total = waiting + holding + queueing
+    parts = [longer * _share(part, total) for part in (waiting, holding, queueing)]
+    # Waits cannot be more than one a miss; what is beyond must be something else.
+    beyond = np.maximum(parts[0] - misses.sum(1) * gap, 0.0) + np.where(total > 0, 0.0, longer)
+    return parts[0] - np.minimum(beyond, parts[0]), parts[1], parts[2] + beyond
+
+
+def _table(
+    runs: AlignedRuns,
+    rows: _CellRows,
+    waiting: Floats,
+    holding: Floats,
+    queueing: Floats,
+    alone: Floats,
+) -> Floats:
+    """Return what is known by window, in the order of ``hmd.estimate.window_cost``'s columns."""
+
+    def unqueued(run: AlignedRun) -> Floats:
+        # No more misses are under way than there are fill buffers: the rest is waiting for one.
+        least = runs.core.fill_buffers * _share(run.ns, rows.lines, np.inf)
+        return np.minimum(np.where(run.least_ns > 0, run.least_ns, run.latency_ns), least)
+
+    fast_ns = unqueued(runs.fast)
+    slow_ns = np.maximum(unqueued(runs.slow), fast_ns + 1)
+    idle_ns = np.minimum(runs.speeds.slow_latency_ns or slow_ns, slow_ns)
+    columns = [runs.slow.ns, runs.fast.ns, waiting, holding, queueing]
+    return np.ascontiguousarray(
+        np.stack([*columns, slow_ns, idle_ns, fast_ns, alone], axis=1), np.float64
+    )
+
+
+def _behind(
+    runs: AlignedRuns, misses: Floats, table: Floats, k_less_1: Floats, *, on: bool
+) -> Floats:
+    """Return what the rule is to be multiplied with, by window, class and chance of a slow one.
+
+    Between a core that waits for memory alone and one whose waits something else hides, by how
+    much of the fast run's time its misses account for at most.
+    """
+    from hmd.estimate.core_model import CHANCES, IN_FLIGHT, tables
+    from hmd.estimate.window_cost import FAST_LOAD, FAST_NS, IDLE_LOAD
+
+    fast, idle = (float(np.mean(table[:, column])) for column in (FAST_LOAD, IDLE_LOAD))
+    if not on or fast <= 0 or not np.isfinite(fast + idle):
+        return np.ones((*k_less_1.shape, CHANCES))
+    buffers = runs.core.fill_buffers
+    hidden, bare = tables(float(round(max(idle, 1.5 * fast))), float(round(fast)), buffers)
+    waits = np.maximum((misses / (1 + k_less_1)).sum(1), misses.sum(1) / buffers)
+    bound = np.minimum(table[:, FAST_LOAD] * waits / np.maximum(table[:, FAST_NS], 1e-9), 1.0)
+    place = np.interp(1 + k_less_1, IN_FLIGHT, np.arange(float(len(IN_FLIGHT))))
+    row = np.minimum(place.astype(np.int64), len(IN_FLIGHT) - 2)
+    down = (place - row)[:, :, None]
+    either = [each[row] * (1 - down) + each[row + 1] * down for each in (hidden, bare)]
+    return np.asarray(either[0] + bound[:, None, None] * (either[1] - either[0]))
+
+
+def _numbers(runs: AlignedRuns, coefficients: Coefficients, terms: Terms, pairs: Pairs) -> Floats:
+    """Return the model's numbers in the order of ``hmd.estimate.window_cost``."""
+    from hmd.estimate import window_cost
+
+    speeds = runs.speeds
+    known = speeds.slow_write_bytes_per_ns > 0
+    numbers = np.zeros(window_cost.NUMBERS)
+    numbers[window_cost.LOAD_POWER] = coefficients.load_power
+    numbers[window_cost.STREAMS] = coefficients.streams
+    numbers[window_cost.WRITE_COST] = (
+        speeds.slow_read_bytes_per_ns / speeds.slow_write_bytes_per_ns if known else 1.0
+    )
+    numbers[window_cost.PAIRS_TELL] = (1.0 if pairs.enough else -1.0) if terms.correlation else 0.0
+    numbers[window_cost.LOAD_TELLS] = float(terms.load and speeds.slow_latency_ns > 0)
+    numbers[window_cost.STREAMS_TELL] = float(terms.streams)
+    return numbers
+
+
+def _share(part: Floats, whole: Floats, otherwise: Floats | float = 0.0) -> Floats:
+    """Return part / whole, and ``otherwise`` where there is none."""
+    return np.asarray(np.where(whole > 0, part / np.maximum(whole, 1e-12), otherwise))

@@ -1,0 +1,198 @@
+"""Kernel: how long each window takes with so much of it in slow memory.
+
+One call a layout, about 0.1 ms for 60 windows and 6,000 pairs, beside the pass over rows
+(``hmd.estimate.slow_accesses``).
+Cells are those of ``SlowMass``: loads by window and class, then by window stores, streamed loads
+and streamed stores. A quantity in capitals is a column of the windows' table.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.heat.kernels import inline, kernel
+
+Floats = npt.NDArray[np.float64]
+
+SLOW_NS, FAST_NS, WAITING, HOLDING, QUEUEING, SLOW_LOAD, IDLE_LOAD, FAST_LOAD, ALONE = range(9)
+"""Columns by window: both runs' times; of their difference what is waits, held fill buffers and
+queues; latencies of loads in slow memory, at the slow run's load and idle, and in fast; and the
+share of misses that overlap with none."""
+COLUMNS = 9
+
+LOAD_POWER, STREAMS, WRITE_COST, PAIRS_TELL, LOAD_TELLS, STREAMS_TELL = range(6)
+"""Numbers of the model: ``Coefficients``, the machine's, and which terms are on (1) or off (0)."""
+NUMBERS = 6
+
+_ALIKE_WINDOW = 30.0  # slow pair members by which a window starts with what all say
+_ALIKE_CLASS = 100.0  # and a class with what its windows say
+_LOAD_ROUNDS = 8
+
+
+@inline
+def _share(part: float, whole: float, otherwise: float) -> float:
+    return part / whole if whole > 0 else otherwise
+
+
+@inline
+def _held_back(behind: npt.NDArray[np.float64], chance: float) -> float:
+    """Return what the rule is to be multiplied with at a chance, between its entries."""
+    across = math.sqrt(chance) * (len(behind) - 1)
+    column = min(int(across), len(behind) - 2)
+    right = across - column
+    return float(behind[column] * (1 - right) + behind[column + 1] * right)
+
+
+@inline
+def _alike(
+    fast: npt.NDArray[np.float64],
+    pair_window: npt.NDArray[np.int32],
+    class_a: npt.NDArray[np.int32],
+    class_b: npt.NDArray[np.int32],
+    slow_a: npt.NDArray[np.float32],
+    slow_b: npt.NDArray[np.float32],
+    by_window: npt.NDArray[np.float64],
+    by_class: npt.NDArray[np.float64],
+) -> None:
+    """Set by how much rarer than independently a slow miss's neighbour is fast.
+
+    ``fast`` is the share of misses that are, by window. The chance is the product of both parts
+    with it. Pairs whose one member is slow tell: which of them have a fast other.
+    """
+    expected = np.zeros(len(by_window))
+    by_window[:] = 0.0
+    for i in range(len(pair_window)):
+        window, a, b = pair_window[i], slow_a[i], slow_b[i]
+        expected[window] += (a + b) * fast[window]
+        by_window[window] += a * (1 - b) + b * (1 - a)
+    of_all = (by_window.sum() + _ALIKE_WINDOW) / (expected.sum() + _ALIKE_WINDOW)
+    for window in range(len(by_window)):
+        found = by_window[window] + _ALIKE_WINDOW * of_all
+        by_window[window] = found / (expected[window] + _ALIKE_WINDOW)
+    expected_class = np.zeros(len(by_class))
+    by_class[:] = 0.0
+    for i in range(len(pair_window)):
+        window, a, b = pair_window[i], slow_a[i], slow_b[i]
+        chance = fast[window] * by_window[window]
+        expected_class[class_a[i]] += a * chance
+        expected_class[class_b[i]] += b * chance
+        by_class[class_a[i]] += a * (1 - b)
+        by_class[class_b[i]] += b * (1 - a)
+    for c in range(len(by_class)):
+        by_class[c] = (by_class[c] + _ALIKE_CLASS) / (expected_class[c] + _ALIKE_CLASS)
+
+
+@inline
+def _loaded(row: npt.NDArray[np.float64], waits: float, queues: float, traffic: float,
+            power: float) -> float:  # fmt: skip
+    """Return a window's time, with the slow tier's latency at the load that results."""
+    idle, most = row[IDLE_LOAD], row[SLOW_LOAD]
+    window_ns = row[FAST_NS] + waits + queues
+    for _ in range(_LOAD_ROUNDS):
+        load = min(max(traffic * row[SLOW_NS] / max(window_ns, 1e-9), 0.0), 1.0)
+        latency = idle + (most - idle) * load**power
+        factor = min(max((latency - row[FAST_LOAD]) / (most - row[FAST_LOAD]), 0.0), 1.0)
+        window_ns = row[FAST_NS] + waits * factor + queues
+    return float(window_ns)
+
+
+@kernel(
+    "float64[::1]",
+    "float64[::1]",
+    "float64[:, ::1]",
+    "float64[:, ::1]",
+    "float64[:, :, ::1]",
+    "int32[::1]",
+    "int32[::1]",
+    "int32[::1]",
+    "float32[::1]",
+    "float32[::1]",
+    "float64[::1]",
+    "float64[::1]",
+)
+def price_windows(
+    cells: npt.NDArray[np.float64],
+    total: npt.NDArray[np.float64],
+    windows: npt.NDArray[np.float64],
+    k_less_1: npt.NDArray[np.float64],
+    behind: npt.NDArray[np.float64],
+    pair_window: npt.NDArray[np.int32],
+    class_a: npt.NDArray[np.int32],
+    class_b: npt.NDArray[np.int32],
+    slow_a: npt.NDArray[np.float32],
+    slow_b: npt.NDArray[np.float32],
+    numbers: npt.NDArray[np.float64],
+    window_ns: npt.NDArray[np.float64],
+) -> None:
+    """Set ``window_ns`` from what is slow, ``cells``, of ``total``.
+
+    ``behind``, ``(windows, classes, chances)``, is what the rule is to be multiplied with at the
+    chances of ``hmd.estimate.core_model``.
+    """
+    count, classes = k_less_1.shape
+    loads = count * classes
+    mean = cells.sum() / max(total.sum(), 1e-12)
+    share, traffic = np.empty(count), np.empty(count)
+    misses, slow = np.zeros(count), np.zeros(count)
+    for w in range(count):
+        for c in range(w * classes, (w + 1) * classes):
+            misses[w] += total[c]
+            slow[w] += cells[c]
+        part, lines = slow[w], misses[w]
+        for c in range(loads + w, loads + 3 * count, count):
+            part += cells[c]
+            lines += total[c]
+        # A window without a sample is like the rest.
+        traffic[w] = _share(part, lines, mean)
+        share[w] = _share(slow[w], misses[w], traffic[w])
+    by_window, by_class = np.ones(count), np.ones(classes)
+    if numbers[PAIRS_TELL] > 0:
+        _alike(1 - share, pair_window, class_a, class_b, slow_a, slow_b, by_window, by_class)
+    elif numbers[PAIRS_TELL] < 0:
+        by_window[:] = 0.5  # nobody knows: half-way between independent and alike
+    for w in range(count):
+        row = windows[w]
+        held, stored = cells[loads + w], cells[loads + w + 2 * count]
+        all_held, all_stored = total[loads + w], total[loads + w + 2 * count]
+        all_streamed = total[loads + w + count]
+        # Waits, as shares of those with all slow.
+        together = 0.0
+        for c in range(classes):
+            together += total[w * classes + c] / (1 + k_less_1[w, c])
+        full = row[ALONE] * misses[w] + (1 - row[ALONE]) * together
+        remaining = row[ALONE] * slow[w]
+        for c in range(classes):
+            part = cells[w * classes + c]
+            if part > 0:
+                chance = 1 - (1 - share[w]) * by_window[w] * by_class[c]
+                chance = min(max(chance, 0.0), 1.0)
+                waits = part / (1 + k_less_1[w, c] * chance)
+                remaining += (1 - row[ALONE]) * waits * _held_back(behind[w, c], chance)
+        waits = min(max(_share(remaining, full, share[w]), 0.0), 1.0)
+        waits_ns = row[WAITING] * waits + row[HOLDING] * _share(held, all_held, traffic[w])
+        # Queues of streams: where all of those under way are slow, or the slow tier cannot keep up.
+        queues = row[QUEUEING] * traffic[w]
+        if numbers[STREAMS_TELL] > 0:
+            stores = _share(held + stored, all_held + all_stored, traffic[w])
+            writes = (all_held + all_stored) * numbers[WRITE_COST]
+            reads = misses[w] + all_streamed + all_held + all_stored
+            most = max(reads, writes)
+            # Of a window without a sample nobody knows which of the two fills the tier.
+            reads, writes = _share(reads, most, 1.0), _share(writes, most, 1.0)
+            at_once = max(
+                reads * traffic[w] ** numbers[STREAMS], writes * stores ** numbers[STREAMS]
+            )
+            queues = row[QUEUEING] * at_once
+            if row[QUEUEING] > 0:
+                saturated = row[FAST_NS] + row[QUEUEING]
+                sustained = max(reads * traffic[w], writes * stores) * saturated - row[FAST_NS]
+                queues = max(queues, sustained)
+        if numbers[LOAD_TELLS] > 0:
+            window_ns[w] = _loaded(row, waits_ns, queues, traffic[w], numbers[LOAD_POWER])
+        else:
+            window_ns[w] = row[FAST_NS] + waits_ns + queues
+        # Where the slow run was the faster, by whatever, its gain comes with its share.
+        window_ns[w] += min(row[SLOW_NS] - row[FAST_NS], 0.0) * traffic[w]

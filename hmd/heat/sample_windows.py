@@ -1,0 +1,129 @@
+"""Clocks of samples, one a process: windows, cooling, and how busy a process is.
+
+All weights are in accesses: samples times their period, times what a store counts for. A rate in
+the table is a share of its process's accesses, times its process's accesses a tick: an idle
+process keeps the order of its pages while they lose against those of busy ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.heat.heat_settings import HeatSettings
+from hmd.machine.process_id import ProcessId
+
+Weights: TypeAlias = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Sums by process, shape ``(processes,)``; see :class:`Clocks` for the first three.
+
+    ``samples`` are those of the open window, ``weights`` and ``squares`` the cooled sums of
+    sample weights and of their squares.
+    """
+
+    clock: Weights
+    window: Weights
+    intensity: Weights
+    samples: Weights
+    weights: Weights
+    squares: Weights
+
+    @classmethod
+    def zeros(cls, processes: int) -> _Columns:
+        """Return columns of processes that were never sampled."""
+        return cls(*(np.zeros(processes) for _ in fields(cls)))
+
+
+class Clocks:
+    """Clocks of the tracked processes; columns have shape ``(processes,)``.
+
+    ``clock`` is the cooled weight of all closed windows, ``window`` that of the open one,
+    ``intensity`` the weight of a tick, averaged with a half-life of a tick; ``unit`` the weight
+    of one sample as far as noise goes (0 before the first). ``tick`` counts updates.
+    """
+
+    def __init__(self, settings: HeatSettings) -> None:
+        self._settings = settings
+        self.tick = 0
+        self.processes: tuple[ProcessId, ...] = ()
+        self._columns = _Columns.zeros(0)
+
+    @property
+    def clock(self) -> Weights:
+        """Cooled weight of all closed windows."""
+        return self._columns.clock
+
+    @property
+    def window(self) -> Weights:
+        """Weight of the open window."""
+        return self._columns.window
+
+    @property
+    def intensity(self) -> Weights:
+        """Weight of a tick."""
+        return self._columns.intensity
+
+    @property
+    def unit(self) -> Weights:
+        """Weight of a sample: that of equal samples with the same total and variance."""
+        weights, squares = self._columns.weights, self._columns.squares
+        unit: Weights = np.divide(squares, weights, out=np.zeros_like(weights), where=weights > 0)
+        return unit
+
+    def track(self, processes: Sequence[ProcessId]) -> npt.NDArray[np.int32]:
+        """Follow these processes; returns the new slot of each old one, -1 of those gone."""
+        if len(set(processes)) != len(processes):
+            raise ValueError("a process is tracked twice")
+        slots = {process: slot for slot, process in enumerate(processes)}
+        moved = np.array([slots.get(p, -1) for p in self.processes], np.int32)
+        columns = _Columns.zeros(len(processes))
+        for field in fields(_Columns):
+            kept = getattr(self._columns, field.name)[moved >= 0]
+            getattr(columns, field.name)[moved[moved >= 0]] = kept
+        self._columns = columns
+        self.processes = tuple(processes)
+        return moved
+
+    def count(self, sums: Weights) -> None:
+        """Count a tick: by process samples, their weights, the weights squared."""
+        samples, weights, squares = sums.T
+        known = self.clock + self.window > 0
+        self.intensity[:] = np.where(known, (self.intensity + weights) / 2, weights)
+        self.window[:] += weights
+        self._columns.samples[:] += samples
+        self._columns.weights[:] += weights
+        self._columns.squares[:] += squares
+        self.tick += 1
+
+    def due(self, resident: Weights) -> tuple[Weights, Weights]:
+        """Return the weight of the windows to close, 0 for others, and what cooling leaves.
+
+        ``resident`` is the number of resident pages of each process.
+        """
+        settings, samples = self._settings, self._columns.samples
+        least = np.maximum(resident / settings.window_pages_per_sample, settings.window_samples_min)
+        window = np.where(samples >= least, self.window, 0.0)
+        if settings.cooling_samples is None:
+            halving = np.maximum(
+                settings.cooling_samples_per_page * resident,
+                settings.cooling_samples_per_page * settings.window_samples_min,
+            )
+        else:
+            halving = np.full(len(resident), float(settings.cooling_samples))
+        return window, np.exp2(-samples / halving)
+
+    def close(self, window: Weights, keep: Weights) -> None:
+        """Close the windows of :meth:`due`, after the table has folded them."""
+        closed, columns = window > 0, self._columns
+        self.clock[closed] = self.clock[closed] * keep[closed] + window[closed]
+        columns.weights[closed] *= keep[closed]
+        columns.squares[closed] *= keep[closed]
+        columns.samples[closed] = 0.0
+        self.window[closed] = 0.0

@@ -1,0 +1,155 @@
+"""What ``hmd enable`` and ``hmd disable`` would change, as data: files first, then commands.
+
+The paths are those that systemd.unit(5), sysusers.d(5) and tmpfiles.d(5) give to administrators,
+so that a package's own files (in /usr/lib) are overridden, never touched.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hmd.config.load import SYSTEM_FILE
+from hmd.install import shipped_files
+from hmd.machine.privileges import PERFMON_ENOUGH, read_privileges
+
+UNIT_NAME = "hmd.service"
+UNIT = Path("/etc/systemd/system") / UNIT_NAME
+SAMPLER = Path("/etc/systemd/system/hmd.service.d/10-sampler.conf")
+SYSUSERS = Path("/etc/sysusers.d/hmd.conf")
+TMPFILES = Path("/etc/tmpfiles.d/hmd.conf")
+SYSCTL = Path("/etc/sysctl.d/60-hmd.conf")
+CONFIG = SYSTEM_FILE
+
+PACKAGED_UNITS = (Path("/usr/lib/systemd/system"), Path("/lib/systemd/system"))
+PACKAGED_HMD = Path("/usr/bin/hmd")
+_HIDDEN = {
+    "home": ("ProtectHome=yes", "ProtectHome=read-only"),
+    "root": ("ProtectHome=yes", "ProtectHome=read-only"),
+    "tmp": ("PrivateTmp=yes", "PrivateTmp=no"),
+}
+"""What of the sandbox hides a folder of the root directory, and what does not."""
+
+_BY_PERF = ("pmu", "faults")
+_PERFMON = f"""\
+# Kernels of Debian and Ubuntu keep perf events for CAP_SYS_ADMIN above this value, which is that of
+# Linux itself; hmd has CAP_PERFMON alone. Users may then profile their own programs.
+kernel.perf_event_paranoid = {PERFMON_ENOUGH}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """A file as it is and as it shall be; None: it is not there."""
+
+    path: Path
+    before: str | None
+    after: str | None
+
+    @property
+    def kind(self) -> str:
+        """What happens to it: create, change, remove, or keep."""
+        if self.before == self.after:
+            return "keep"
+        if self.before is None:
+            return "create"
+        return "remove" if self.after is None else "change"
+
+    def diff(self) -> str:
+        """Return the change of a file that is there already, in the unified format."""
+        before, after = (self.before or "").splitlines(True), (self.after or "").splitlines(True)
+        name = str(self.path)
+        return "".join(difflib.unified_diff(before, after, name, f"{name} (new)"))
+
+    def apply(self) -> None:
+        """Write or remove it, whole or not at all; raises OSError."""
+        if self.after is None:
+            self.path.unlink(missing_ok=True)
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = self.path.with_name(f".{self.path.name}.new")
+        fresh.write_text(self.after)
+        fresh.chmod(0o644)
+        fresh.replace(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class InstallChanges:
+    """Commands to run first, files to change, commands to run then, and what else to know."""
+
+    files: tuple[FileChange, ...]
+    commands: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...]
+    before: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def changes(self) -> tuple[FileChange, ...]:
+        """The files that do not stay as they are."""
+        return tuple(file for file in self.files if file.kind != "keep")
+
+
+def plan_enable(
+    folder: Path, hmd: Path, sampler: str, *, start: bool, root: Path
+) -> InstallChanges:
+    """Return what makes hmd a service that starts at boot; ``folder`` has the shipped files.
+
+    ``hmd`` is the command that the unit shall run, ``sampler`` the one that works here, ``root``
+    the machine's root directory. With ``start`` the service is started too, or started again.
+    """
+    wanted: list[tuple[Path, str | None]] = [(CONFIG, _config(folder, root))]
+    packaged = hmd == PACKAGED_HMD and any(
+        (root / path.relative_to("/") / UNIT_NAME).is_file() for path in PACKAGED_UNITS
+    )
+    if not packaged:
+        wanted += [
+            (SYSUSERS, (folder / shipped_files.SYSUSERS).read_text()),
+            (TMPFILES, (folder / shipped_files.TMPFILES).read_text()),
+            (UNIT, _unit((folder / shipped_files.UNIT).read_text(), hmd)),
+        ]
+    drop_in = shipped_files.sampler_drop_in(folder, sampler)
+    wanted.append((SAMPLER, drop_in.read_text() if drop_in is not None else None))
+    commands = [("systemd-sysusers",), ("systemd-tmpfiles", "--create", TMPFILES.name)]
+    if sampler in _BY_PERF and read_privileges(root / "proc").perf_for_admins:
+        wanted.append((SYSCTL, _PERFMON))
+        commands.append(("sysctl", "-p", str(SYSCTL)))
+    commands += [("systemctl", "daemon-reload"), ("systemctl", "enable", UNIT_NAME)]
+    if start:
+        commands.append(("systemctl", "restart", UNIT_NAME))
+    notes = [f"sampler: {sampler}" + (f", which needs {drop_in.name}" if drop_in else "")]
+    return InstallChanges(_changes(wanted, root), tuple(commands), tuple(notes))
+
+
+def plan_disable(root: Path) -> InstallChanges:
+    """Return what takes the service away again; configuration and learned state stay."""
+    files = [(path, None) for path in (UNIT, SAMPLER, SYSUSERS, TMPFILES, SYSCTL)]
+    return InstallChanges(
+        _changes(files, root),
+        (("systemctl", "daemon-reload"),),
+        (f"{CONFIG} and /var/lib/hmd stay",),
+        before=(("systemctl", "disable", "--now", UNIT_NAME),),
+    )
+
+
+def _changes(wanted: Sequence[tuple[Path, str | None]], root: Path) -> tuple[FileChange, ...]:
+    changes = []
+    for path, after in wanted:
+        there = root / path.relative_to("/")
+        changes.append(FileChange(there, there.read_text() if there.is_file() else None, after))
+    return tuple(change for change in changes if (change.before, change.after) != (None, None))
+
+
+def _config(folder: Path, root: Path) -> str:
+    """Return the configuration that is there, else the example."""
+    there = root / CONFIG.relative_to("/")
+    return (there if there.is_file() else folder / shipped_files.CONFIG).read_text()
+
+
+def _unit(text: str, hmd: Path) -> str:
+    """Return the unit with the path of ``hmd``, which must not be hidden from it."""
+    text = text.replace(str(PACKAGED_HMD), str(hmd))
+    if hmd.parts[1] in _HIDDEN:
+        hides, shows = _HIDDEN[hmd.parts[1]]
+        text = text.replace(hides, f"# {hmd} is there.\n{shows}")
+    return text

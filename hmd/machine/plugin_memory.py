@@ -1,0 +1,332 @@
+"""Memory that the emulated machine's plugin shares with its guest and with its launcher.
+
+Layout and meaning are those of hmd/emulate/plugin/shared.h: a header with control words, counters
+for each vCPU, and one perf ring a vCPU. The guest finds it as the BAR of an ivshmem device, the
+launcher holds its memfd; both read it through ``SharedMemory``. Every word is read in place, so
+that a look costs no system call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.errors import MissingError
+
+MAGIC = 0x3130554D45444D48
+VERSION = 1
+MAX_NODES = 8
+RING_PAGE_BYTES = 4096
+
+# A snapshot is written in less than a microsecond, unless its writer loses its CPU meanwhile.
+_SNAPSHOT_ATTEMPTS = 1000
+_SNAPSHOT_WAIT_S = 0.0002
+
+_IVSHMEM = ("0x1af4", "0x1110")
+
+_HEADER = np.dtype(
+    [
+        ("magic", "<u8"),
+        ("version", "<u4"),
+        ("vcpus", "<u4"),
+        ("nodes", "<u4"),
+        ("pad", "<u4"),
+        ("counters_offset", "<u8"),
+        ("ring_offset", "<u8"),
+        ("ring_stride", "<u8"),
+        ("ring_data_bytes", "<u8"),
+        ("load_period", "<u8"),
+        ("store_period", "<u8"),
+        ("ldlat_ns", "<u4"),
+        ("enabled", "<u4"),
+        ("running", "<u4"),
+        ("armed", "<u4"),
+        ("counters_stride", "<u8"),
+        ("dilation", "<f8"),
+        ("recorded_vcpu", "<u4"),
+        ("pad2", "<u4"),
+        ("recorded", "<u8"),
+        ("pair_period", "<u8"),
+        ("clock_ps", "<u8"),
+    ]
+)
+
+_NODE_WORDS = (
+    "load_misses",
+    "store_misses",
+    "prefetched_lines",
+    "kernel_lines",
+    "read_bytes",
+    "write_bytes",
+    "stall_ps",
+)
+_VCPU_WORDS = ("instructions", "loads", "stores", "llc_hits", "clock_ps", "busy_ps")
+_VCPU_HEAD = np.dtype(
+    [
+        (name, "<u8")
+        for name in (
+            "clock_ps",
+            "load_samples",
+            "store_samples",
+            "lost_samples",
+            "sequence",
+            "host_ns",
+            "paced_ns",
+            "behind_ns",
+        )
+    ]
+)
+_COUNTERS = np.dtype(
+    [(name, "<u8") for name in _VCPU_WORDS]
+    + [("node", [(name, "<u8") for name in _NODE_WORDS], (MAX_NODES,))]
+)
+_INSTRUCTIONS_OFFSET = 8 * _VCPU_WORDS.index("instructions")
+
+
+@dataclass(frozen=True, slots=True)
+class PluginNodeCounters:
+    """What one vCPU had from one node; misses are demand misses of user mode, a line 64 bytes."""
+
+    load_misses: int
+    store_misses: int
+    prefetched_lines: int
+    kernel_lines: int
+    read_bytes: int
+    write_bytes: int
+    stall_ps: int
+
+
+@dataclass(frozen=True, slots=True)
+class PluginVcpuCounters:
+    """What one vCPU has done, a consistent snapshot; ``busy_ps`` is modelled time it executed."""
+
+    instructions: int
+    loads: int
+    stores: int
+    llc_hits: int
+    clock_ps: int
+    busy_ps: int
+    host_ns: int
+    paced_ns: int
+    behind_ns: int
+    load_samples: int
+    store_samples: int
+    lost_samples: int
+    nodes: tuple[PluginNodeCounters, ...]
+
+
+def find_device(sysfs: Path = Path("/sys")) -> Path | None:
+    """Return the BAR of the emulated machine's device, None on any other machine."""
+    for folder in sorted(sysfs.glob("bus/pci/devices/*")):
+        try:
+            identity = tuple((folder / name).read_text().strip() for name in ("vendor", "device"))
+        except OSError:
+            continue
+        if identity == _IVSHMEM and (folder / "resource2").exists():
+            return folder / "resource2"
+    return None
+
+
+class SharedMemory:
+    """The mapped memory; a context manager.
+
+    Raises MissingError where the file cannot be opened or is not laid out by the plugin.
+    """
+
+    def __init__(self, fd: int) -> None:
+        """Map the file of this descriptor, which the caller keeps; MissingError if it is short."""
+        if os.fstat(fd).st_size < _HEADER.itemsize:
+            raise MissingError("the emulated machine's memory has no header: boot it again")
+        self._map = mmap.mmap(fd, os.fstat(fd).st_size, mmap.MAP_SHARED)
+        self._bytes: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
+        self._header: Any = self._bytes[: _HEADER.itemsize].view(_HEADER)[0:1]
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Map a file or a device's BAR."""
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise MissingError(
+                f"cannot open the emulated machine's memory {path}: {error.strerror} (run as root)"
+            ) from None
+        try:
+            memory = cls(fd)
+        finally:
+            os.close(fd)
+        memory.check()
+        return memory
+
+    def check(self) -> None:
+        """Raise MissingError unless the plugin has laid the memory out and it is consistent."""
+        if not self.ready:
+            raise MissingError("the emulated machine's memory has no header: its plugin is not up")
+        if self._word("version") != VERSION:
+            raise MissingError(
+                f"the emulated machine's memory has version {self._word('version')}, "
+                f"this hmd reads {VERSION}: start the machine with the same hmd"
+            )
+        size, data = len(self._bytes), self._word("ring_data_bytes")
+        rings = self._word("ring_offset") + self.vcpus * self._word("ring_stride")
+        counters = self._word("counters_offset") + self.vcpus * self._word("counters_stride")
+        sound = (
+            0 < self.vcpus <= 4096
+            and 0 < self.nodes <= MAX_NODES
+            and data & (data - 1) == 0
+            and RING_PAGE_BYTES + data <= self._word("ring_stride")
+            and max(rings, counters) <= size
+        )
+        if not sound:
+            raise MissingError("the emulated machine's memory has a damaged header: boot it again")
+
+    @property
+    def ready(self) -> bool:
+        """True once the plugin has written its header."""
+        return self._word("magic") == MAGIC
+
+    @property
+    def vcpus(self) -> int:
+        """Number of vCPUs."""
+        return self._word("vcpus")
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return self._word("nodes")
+
+    @property
+    def dilation(self) -> float:
+        """Host (and guest) time over modelled time; a change holds from the next start on."""
+        return float(self._header["dilation"][0])
+
+    @dilation.setter
+    def dilation(self, factor: float) -> None:
+        self._header["dilation"][0] = factor
+
+    @property
+    def clock_ps(self) -> int:
+        """Modelled time of the machine, the furthest vCPU's."""
+        return self._word("clock_ps")
+
+    def vcpu_clock_ps(self, vcpu: int) -> int:
+        """Return modelled time of one vCPU, live."""
+        start = self._word("counters_offset") + vcpu * self._word("counters_stride")
+        return int(self._bytes[start : start + 8].view(np.uint64)[0])
+
+    def vcpu_instructions(self, vcpu: int) -> int:
+        """Return what one vCPU has executed, at most a millisecond old.
+
+        One word, so that a guest's reader, slower than the plugin is to publish, needs no
+        snapshot of all.
+        """
+        start = self._word("counters_offset") + vcpu * self._word("counters_stride")
+        start += _VCPU_HEAD.itemsize + _INSTRUCTIONS_OFFSET
+        return int(self._bytes[start : start + 8].view(np.uint64)[0])
+
+    @property
+    def armed(self) -> bool:
+        """True once code is instrumented, soon after ``running`` was set."""
+        return self._word("armed") != 0
+
+    @property
+    def running(self) -> bool:
+        """True while the timing model is on."""
+        return self._word("running") != 0
+
+    @running.setter
+    def running(self, on: bool) -> None:
+        self._header["running"][0] = int(on)
+
+    def sample(
+        self, load_period: int, store_period: int, ldlat_ns: int, pair_period: int = 0
+    ) -> None:
+        """Sample one in so many load and store misses (0: none), of loads those of ldlat on.
+
+        A second counter of the same loads samples one in ``pair_period`` beside.
+        """
+        self._header["load_period"][0] = load_period
+        self._header["store_period"][0] = store_period
+        self._header["pair_period"][0] = pair_period
+        self._header["ldlat_ns"][0] = ldlat_ns
+        self._header["enabled"][0] = 1
+
+    def stop_sampling(self) -> None:
+        """Let the plugin write no more records."""
+        self._header["enabled"][0] = 0
+
+    def record_misses(self, vcpu: int | None) -> None:
+        """Start to record a vCPU's misses anew, or stop with None."""
+        if vcpu is not None:
+            self._header["recorded"][0] = 0
+        self._header["recorded_vcpu"][0] = 0 if vcpu is None else vcpu + 1
+
+    @property
+    def recorded(self) -> int:
+        """Misses of the recording so far, those that found no room too."""
+        return self._word("recorded")
+
+    def ring(self, vcpu: int) -> npt.NDArray[np.uint8]:
+        """Return a vCPU's perf ring, header page and data, as writable bytes in place."""
+        start = self._word("ring_offset") + vcpu * self._word("ring_stride")
+        return self._bytes[start : start + RING_PAGE_BYTES + self._word("ring_data_bytes")]
+
+    def counters(self, vcpu: int) -> PluginVcpuCounters:
+        """Return a consistent snapshot of a vCPU's counters, at most a millisecond old.
+
+        Of a machine that was killed while it wrote, the words as they are.
+        """
+        start = self._word("counters_offset") + vcpu * self._word("counters_stride")
+        middle = start + _VCPU_HEAD.itemsize
+        head = self._bytes[start:middle].view(_VCPU_HEAD)
+        live = self._bytes[middle : middle + _COUNTERS.itemsize].view(_COUNTERS)
+        for _ in range(_SNAPSHOT_ATTEMPTS):
+            sequence = int(head["sequence"][0])
+            first, words = head.copy(), live.copy()
+            if sequence % 2 == 0 and sequence == int(head["sequence"][0]):
+                break
+            time.sleep(_SNAPSHOT_WAIT_S)
+        return PluginVcpuCounters(
+            **{name: int(words[name][0]) for name in _VCPU_WORDS},
+            **{name: int(first[name][0]) for name in ("host_ns", "paced_ns", "behind_ns")},
+            **{
+                name: int(first[name][0])
+                for name in ("load_samples", "store_samples", "lost_samples")
+            },
+            nodes=tuple(
+                PluginNodeCounters(
+                    **{name: int(words["node"][name][0, node]) for name in _NODE_WORDS}
+                )
+                for node in range(self.nodes)
+            ),
+        )
+
+    def close(self) -> None:
+        """Unmap, once no view of a ring is left; may be called twice."""
+        self._header = None
+        self._bytes = np.empty(0, np.uint8)
+        # BufferError: a ring is still held; the mapping goes when that view does.
+        with contextlib.suppress(BufferError):
+            self._map.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _word(self, name: str) -> int:
+        return int(self._header[name][0])

@@ -1,0 +1,64 @@
+"""What the kernel keeps back of each node's free memory, from /proc/zoneinfo (proc(5)).
+
+Free memory is not all for programs: a zone is not filled beyond its low watermark, where reclaim
+begins, and a low zone keeps more for those who cannot use another (lowmem_reserve_ratio in
+Documentation/admin-guide/sysctl/vm.rst). A page moved to a node with no more than that free
+fails with ENOMEM after the kernel has looked for something to reclaim.
+
+The file lists every CPU in every zone, so that reading it takes milliseconds on large machines;
+what is wanted of it rarely changes, and is read again on a clock.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+
+from hmd.machine.process_id import PROC
+from hmd.machine.procfs import read_bytes
+
+REFRESH_S = 30.0
+_PAGE_BYTES = 4096
+_LINE = re.compile(
+    rb"^Node (?P<node>\d+), zone|"
+    rb"^ +low +(?P<low>\d+)$|"
+    rb"^ +managed +(?P<managed>\d+)$|"
+    rb"^ +protection: \((?P<protection>[\d, ]+)\)$",
+    re.MULTILINE,
+)
+
+
+class Reserves:
+    """The reserves of all nodes, at most ``REFRESH_S`` old."""
+
+    def __init__(self, proc: Path = PROC) -> None:
+        self._path = proc / "zoneinfo"
+        self._read_s = float("-inf")
+        self._bytes: Mapping[int, int] = {}
+
+    def at(self, now_s: float) -> Mapping[int, int]:
+        """Return bytes by node id; nothing where the kernel does not tell."""
+        if now_s - self._read_s >= REFRESH_S:
+            self._read_s = now_s
+            self._bytes = reserve_bytes(read_bytes(self._path) or b"")
+        return self._bytes
+
+
+def reserve_bytes(zoneinfo: bytes) -> dict[int, int]:
+    """Return what each node of the text of /proc/zoneinfo keeps back, in bytes."""
+    pages: defaultdict[int, int] = defaultdict(int)
+    node = low = managed = 0
+    for line in _LINE.finditer(zoneinfo):
+        if line["node"]:
+            node, low, managed = int(line["node"]), 0, 0
+        elif line["low"]:
+            low = int(line["low"])
+        elif line["managed"]:
+            managed = int(line["managed"])
+        else:
+            # Of programs' pages, which any zone can hold: those protect it the most.
+            protection = max(int(field) for field in line["protection"].split(b","))
+            pages[node] += min(managed, low + protection)
+    return {node: count * _PAGE_BYTES for node, count in pages.items()}

@@ -1,0 +1,113 @@
+"""What became of a page that was to be moved, and what the kernel's answers mean.
+
+The only place of this room that knows errno.
+"""
+
+from __future__ import annotations
+
+import errno
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+
+class MoveStatus(IntEnum):
+    """The end of one row of a plan; every row has exactly one."""
+
+    PENDING = 0
+    """Not decided yet; never in an outcome."""
+    MOVED = 1
+    ALREADY_THERE = 2
+    """On its target before we came."""
+    WOULD_MOVE = 3
+    """A dry run: it would have been tried."""
+    DEFERRED = 4
+    """The budget of bytes or of time was spent first."""
+    BLACKLISTED = 5
+    """Failed not long ago; waits for its next chance."""
+    SKIPPED = 6
+    """The page filter keeps it where it is (shared executable code)."""
+    DUPLICATE = 7
+    """Another row of the plan names the same page, or the huge page that it is part of."""
+    NOT_PRESENT = 8
+    """Not mapped, swapped out, or never touched (ENOENT)."""
+    BUSY = 9
+    """Pinned or isolated (EBUSY), or the kernel gave up on it."""
+    NO_MEMORY = 10
+    """The target node is full (ENOMEM)."""
+    SHARED = 11
+    """Mapped by several processes, and MOVE_ALL was not asked (EACCES on a page)."""
+    UNMOVABLE = 12
+    """The zero page, an unmapped address or a mapping that cannot migrate (EFAULT)."""
+    GONE = 13
+    """The process has exited (ESRCH), or its pid is another's by now."""
+    INVALID = 14
+    """A kernel thread, or flags that the kernel does not know (EINVAL)."""
+    CPUSET = 15
+    """The process's cpuset lacks the target node (EACCES on a call)."""
+    OFFLINE = 16
+    """The target node has no memory (ENODEV)."""
+    PERMISSION = 17
+    """CAP_SYS_PTRACE is missing, or CAP_SYS_NICE for MOVE_ALL (EPERM)."""
+    OTHER = 18
+    """Any other errno."""
+
+
+FAILURES: Final = frozenset(status for status in MoveStatus if status >= MoveStatus.NOT_PRESENT)
+"""The kernel was asked, or would have been, and the page is not on its target."""
+
+PUNISHED: Final = (MoveStatus.BUSY, MoveStatus.SHARED, MoveStatus.UNMOVABLE)
+"""Failures of the page itself that will likely repeat soon: these are blacklisted."""
+
+STUCK: Final = (*PUNISHED, MoveStatus.SKIPPED, MoveStatus.BLACKLISTED)
+"""What says that a page is to be left alone for a while, for a reason of its own."""
+
+PROCESS_WIDE: Final = frozenset({MoveStatus.GONE, MoveStatus.INVALID, MoveStatus.PERMISSION})
+"""Answers that hold for all pages of the process."""
+
+NODE_WIDE: Final = frozenset({MoveStatus.CPUSET, MoveStatus.OFFLINE, MoveStatus.NO_MEMORY})
+"""Answers that hold for all pages of the process that go to the same node."""
+
+_BY_PAGE_ERRNO: Final = {
+    errno.ENOENT: MoveStatus.NOT_PRESENT,
+    errno.EFAULT: MoveStatus.UNMOVABLE,
+    errno.EACCES: MoveStatus.SHARED,
+    errno.EBUSY: MoveStatus.BUSY,
+    # EAGAIN and EIO: writeback or a filesystem that failed to migrate the page; worth a retry.
+    errno.EAGAIN: MoveStatus.BUSY,
+    errno.EIO: MoveStatus.BUSY,
+    errno.ENOMEM: MoveStatus.NO_MEMORY,
+    errno.ESRCH: MoveStatus.GONE,
+    errno.EINVAL: MoveStatus.INVALID,
+    errno.EPERM: MoveStatus.PERMISSION,
+}
+_BY_CALL_ERRNO: Final = {
+    **_BY_PAGE_ERRNO,
+    errno.EACCES: MoveStatus.CPUSET,
+    errno.ENODEV: MoveStatus.OFFLINE,
+    errno.EFAULT: MoveStatus.OTHER,
+}
+
+
+def of_call(result: int) -> MoveStatus:
+    """Translate the -errno of a whole call."""
+    return _BY_CALL_ERRNO.get(-result, MoveStatus.OTHER)
+
+
+def of_pages(
+    answers: npt.NDArray[np.int16] | npt.NDArray[np.int32], target: npt.NDArray[np.int16] | int
+) -> npt.NDArray[np.int16]:
+    """Translate answers on single pages (a node or -errno), of a query or of a move.
+
+    A page on its target is ALREADY_THERE, one on another node PENDING; shape ``(n,)``.
+    """
+    status = np.full(len(answers), MoveStatus.PENDING, np.int16)
+    status[answers == target] = MoveStatus.ALREADY_THERE
+    negative = answers < 0
+    if negative.any():
+        status[negative] = MoveStatus.OTHER
+        for number, meaning in _BY_PAGE_ERRNO.items():
+            status[answers == -number] = meaning
+    return status

@@ -1,0 +1,98 @@
+"""A plan under way: what is known of each row so far, as columns beside the plan's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.decide.plan import Plan
+from hmd.machine.process_id import ProcessId
+from hmd.migrate.budget import HUGE_PAGE_BYTES
+from hmd.migrate.move_status import MoveStatus
+from hmd.migrate.outcome import PAGE_BYTES, Flow, MoveOutcome
+
+HUGE_PAGES: Final = HUGE_PAGE_BYTES // PAGE_BYTES
+SUBPAGES: Final = np.arange(1, HUGE_PAGES, dtype=np.uint64) * np.uint64(PAGE_BYTES)
+"""Where the other pages of a huge page lie, relative to its first."""
+
+
+@dataclass(slots=True)
+class Work:
+    """Columns of shape ``(n,)``: ``origin`` and ``node`` are where a page was found and is now."""
+
+    plan: Plan
+    status: npt.NDArray[np.int16]
+    origin: npt.NDArray[np.int16]
+    node: npt.NDArray[np.int16]
+    moved_pages: npt.NDArray[np.uint32]
+
+    @classmethod
+    def of(cls, plan: Plan) -> Work:
+        """Return the work of a plan of which nothing is done."""
+        rows = len(plan)
+        return cls(
+            plan,
+            status=np.full(rows, MoveStatus.PENDING, np.int16),
+            origin=np.full(rows, -1, np.int16),
+            node=np.full(rows, -1, np.int16),
+            moved_pages=np.zeros(rows, np.uint32),
+        )
+
+    def pending(self) -> npt.NDArray[np.intp]:
+        """Return the rows that are not decided yet, in the plan's order."""
+        return np.flatnonzero(self.status == MoveStatus.PENDING)
+
+    def by_process(
+        self, rows: npt.NDArray[np.intp]
+    ) -> Iterator[tuple[ProcessId, npt.NDArray[np.intp]]]:
+        """Give the rows of each process, in the plan's order."""
+        owner = self.plan.process[rows]
+        for index in np.unique(owner).tolist():
+            yield self.plan.processes[index], rows[owner == index]
+
+    def drop_duplicates(self) -> None:
+        """Keep the first row of each page, and of each huge page no row but its own.
+
+        The kernel would answer a second address of one folio with EBUSY and cut the batch there.
+        """
+        plan = self.plan
+        # One number a page, since numpy sorts records slowly: 45 bits hold every page number of
+        # five-level page tables, which leaves 19 for half a million processes in a plan.
+        owner = plan.process.astype(np.uint64) << np.uint64(45)
+        page = owner | plan.address >> np.uint64(12)
+        _, first = np.unique(page, return_index=True)
+        twice = np.ones(len(plan), np.bool_)
+        twice[first] = False
+        huge = (plan.pages == HUGE_PAGES) & ~twice
+        if huge.any():
+            block = page // np.uint64(HUGE_PAGES)
+            twice |= ~huge & np.isin(block, block[huge])
+        self.status[twice] = MoveStatus.DUPLICATE
+
+    def outcome(self, *, calls: int, seconds: float, dry_run: bool) -> MoveOutcome:
+        """Sum up."""
+        pages = self.plan.pages
+        by_status = np.bincount(self.status, weights=pages, minlength=len(MoveStatus))
+        return MoveOutcome(
+            status=self.status,
+            node=self.node,
+            moved_pages=self.moved_pages,
+            moved=self._flows(),
+            pages={s: int(by_status[s]) for s in MoveStatus if by_status[s]},
+            calls=calls,
+            seconds=seconds,
+            dry_run=dry_run,
+        )
+
+    def _flows(self) -> dict[Flow, int]:
+        moved = self.moved_pages > 0
+        origin, target = self.origin[moved], self.plan.to_node[moved]
+        flows: dict[Flow, int] = {}
+        for source, sink in np.unique(np.stack((origin, target)), axis=1).T.tolist():
+            chosen = (origin == source) & (target == sink)
+            flows[source, sink] = int(self.moved_pages[moved][chosen].sum())
+        return flows

@@ -1,0 +1,133 @@
+"""Pages that failed to move, and when to try them again.
+
+A page pinned for a device or shared with another process fails every time, and every attempt
+costs a call and breaks up a batch. Each failure doubles the wait of its page; a page that has
+stayed clear as long again as its last wait is forgotten. Bounded: where there are more pages
+than ``max_pages``, those that expire first are dropped. Lookups cost a binary search a page.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.machine.process_id import ProcessId
+
+_PAGE_SHIFT: Final = 12
+_ADDRESS_BITS: Final = 45  # of a page number: 57-bit addresses of five-level page tables
+_MAX_STRIKES: Final = 30
+_NO_KEYS: Final = np.empty(0, np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class BlacklistSettings:
+    """First and longest wait of a page, and how many pages to remember."""
+
+    first_wait_s: float = 2.0
+    longest_wait_s: float = 600.0
+    max_pages: int = 65536
+
+
+class Blacklist:
+    """A set of (process, page) with expiry, as flat arrays sorted by key."""
+
+    def __init__(self, settings: BlacklistSettings) -> None:
+        self._settings = settings
+        self._owners: dict[ProcessId, int] = {}
+        self._next_owner = 0
+        self._key = _NO_KEYS
+        self._until_s = np.empty(0, np.float64)
+        self._strikes = np.empty(0, np.int16)
+
+    def __len__(self) -> int:
+        """Return how many pages are remembered, waiting or on parole."""
+        return len(self._key)
+
+    def blocked(
+        self, process: ProcessId, addresses: npt.NDArray[np.uint64], now_s: float
+    ) -> npt.NDArray[np.bool_]:
+        """Return which of the pages must wait; shape as ``addresses``."""
+        waits = np.zeros(len(addresses), np.bool_)
+        if process in self._owners and len(self._key):
+            at, found = self._find(self._keys(process, addresses))
+            waits[found] = self._until_s[at[found]] > now_s
+        return waits
+
+    def add(self, process: ProcessId, addresses: npt.NDArray[np.uint64], now_s: float) -> None:
+        """Count one more failure of each page, and make it wait from now."""
+        if not len(addresses):
+            return
+        self._expire(now_s)
+        keys = np.unique(self._keys(process, addresses))
+        at, found = self._find(keys)
+        self._strikes[at[found]] = np.minimum(self._strikes[at[found]] + 1, _MAX_STRIKES)
+        self._until_s[at[found]] = now_s + self._wait_s(self._strikes[at[found]])
+        fresh = ~found
+        strikes = np.ones(int(fresh.sum()), np.int16)
+        self._merge(keys[fresh], now_s + self._wait_s(strikes), strikes)
+
+    def forget(self, process: ProcessId) -> None:
+        """Drop all pages of a process that has gone."""
+        owner = self._owners.pop(process, None)
+        if owner is not None:
+            self._keep(self._key >> np.uint64(_ADDRESS_BITS) != owner)
+
+    def _keys(
+        self, process: ProcessId, addresses: npt.NDArray[np.uint64]
+    ) -> npt.NDArray[np.uint64]:
+        if process not in self._owners:
+            self._owners[process] = self._free_owner()
+        pages = (addresses >> np.uint64(_PAGE_SHIFT)) & np.uint64((1 << _ADDRESS_BITS) - 1)
+        return pages | np.uint64(self._owners[process] << _ADDRESS_BITS)
+
+    def _free_owner(self) -> int:
+        taken = set(self._owners.values())
+        while self._next_owner in taken:
+            self._next_owner = (self._next_owner + 1) % (1 << (64 - _ADDRESS_BITS))
+        return self._next_owner
+
+    def _find(
+        self, keys: npt.NDArray[np.uint64]
+    ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
+        at = np.searchsorted(self._key, keys)
+        found = np.zeros(len(keys), np.bool_)
+        inside = at < len(self._key)
+        found[inside] = self._key[at[inside]] == keys[inside]
+        return at, found
+
+    def _wait_s(self, strikes: npt.NDArray[np.int16]) -> npt.NDArray[np.float64]:
+        waits = self._settings.first_wait_s * np.exp2(strikes.astype(np.float64) - 1.0)
+        return np.minimum(waits, self._settings.longest_wait_s)
+
+    def _merge(
+        self,
+        keys: npt.NDArray[np.uint64],
+        until_s: npt.NDArray[np.float64],
+        strikes: npt.NDArray[np.int16],
+    ) -> None:
+        key = np.concatenate((self._key, keys))
+        order = np.argsort(key, kind="stable")
+        self._key = key[order]
+        self._until_s = np.concatenate((self._until_s, until_s))[order]
+        self._strikes = np.concatenate((self._strikes, strikes))[order]
+        surplus = len(self._key) - self._settings.max_pages
+        if surplus > 0:
+            keep = np.ones(len(self._key), np.bool_)
+            keep[np.argsort(self._until_s, kind="stable")[:surplus]] = False
+            self._keep(keep)
+
+    def _expire(self, now_s: float) -> None:
+        """Forget pages whose parole is over: as long after the wait as the wait itself."""
+        self._keep(self._until_s + self._wait_s(self._strikes) > now_s)
+
+    def _keep(self, rows: npt.NDArray[np.bool_]) -> None:
+        if rows.all():
+            return
+        self._key = self._key[rows]
+        self._until_s = self._until_s[rows]
+        self._strikes = self._strikes[rows]
+        present = set(np.unique(self._key >> np.uint64(_ADDRESS_BITS)).tolist())
+        self._owners = {who: owner for who, owner in self._owners.items() if owner in present}

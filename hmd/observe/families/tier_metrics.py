@@ -1,0 +1,68 @@
+"""Tiers as hmd takes them to be, and how hot the pages on them are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from hmd.observe.metric_family import Values, gauge, of
+from hmd.observe.snapshot import HEAT_LOG2, NodeNumbers, Snapshot
+
+
+def _by_node(value: Callable[[NodeNumbers], float]) -> Callable[[Snapshot], Values]:
+    return lambda now: {(str(node.id), str(node.tier)): value(node) for node in now.nodes}
+
+
+def _heat(now: Snapshot) -> Values:
+    return {
+        (str(tier), str(log2)): pages
+        for tier, row in enumerate(now.heat_pages)
+        for log2, pages in zip(HEAT_LOG2, row or [0] * len(HEAT_LOG2), strict=True)
+    }
+
+
+FAMILIES: Final = (
+    gauge(
+        "hmd_tiers",
+        "tiers",
+        "Memory tiers; with one there is nothing to decide.",
+        of(lambda now: len(now.tiers)),
+    ),
+    gauge(
+        "hmd_node_tier",
+        "",
+        "Tier of a memory node, 0 is fastest.",
+        lambda now: {(str(node.id),): node.tier for node in now.nodes},
+        "numa_node",
+    ),
+    gauge(
+        "hmd_node_memory_bytes",
+        "bytes",
+        "Memory of a node; what of it is free is for node_exporter to tell.",
+        _by_node(lambda node: node.total_bytes),
+        "numa_node",
+        "tier",
+    ),
+    gauge(
+        "hmd_node_load_latency_seconds",
+        "seconds",
+        "Latency of a load from an idle node: the firmware's, or 90 ns where it gives none.",
+        _by_node(lambda node: node.latency_ns / 1e9),
+        "numa_node",
+        "tier",
+    ),
+    gauge(
+        "hmd_heat_pages",
+        "pages",
+        "Pages of 4 KiB by tier, and by log2 of their accesses a tick.",
+        _heat,
+        "tier",
+        "heat_log2",
+    ),
+    gauge(
+        "hmd_heat_table_bytes",
+        "bytes",
+        "Memory of the heat table.",
+        of(lambda now: now.heat_table_bytes),
+    ),
+)

@@ -1,0 +1,156 @@
+"""The recent past of each process's memory: how hot each part was, and on which tier.
+
+Takes the heat table after a tick, keeps a few hundred of its processes' outlines. Address space
+is cut into at most ``MAX_BINS`` bins of whole chunks (2 MiB), so that an outline is small however
+large the process. Costs a pass over the ``node`` column (1 byte a page); large tables are
+outlined on fewer ticks.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.control.request import RequestError
+from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
+from hmd.heat.heat_table import HeatTable
+from hmd.machine.process_id import ProcessId
+from hmd.machine.topology import Topology
+from hmd.observe.residency_counts import plain_node
+from hmd.observe.tick_record import TickRecord
+
+MAX_BINS = 512
+MAX_TICKS = 300
+MAX_PROCESSES = 8
+CHUNKS_PER_TICK = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class HeatOutline:
+    """One process after one tick; columns have one row a bin.
+
+    ``address`` is where a bin begins, ``heat`` the cooled accesses a page, ``pages`` the
+    resident pages by tier, shape ``(bins, tiers)``.
+    """
+
+    process: ProcessId
+    target: str
+    address: npt.NDArray[np.uint64]
+    heat: npt.NDArray[np.float32]
+    pages: npt.NDArray[np.int32]
+
+
+@dataclass(slots=True)
+class HeatSnapshot:
+    """All outlines of one tick; as JSON alone once somebody has asked for them."""
+
+    now_s: float
+    outlines: tuple[HeatOutline, ...]
+    text: str = ""
+
+    @property
+    def told_s(self) -> float:
+        """The time as clients know it."""
+        return round(self.now_s, 3)
+
+    def as_json(self) -> str:
+        """Return the moment as JSON: made once, however often it is asked for."""
+        if not self.text:
+            processes = ",".join(map(_json, self.outlines))
+            self.text = f'{{"now_s":{self.told_s},"processes":[{processes}]}}'
+            self.outlines = ()
+        return self.text
+
+
+class HeatHistory:
+    """The outlines of the last ``MAX_TICKS`` ticks; ``answer`` may be called by any thread."""
+
+    def __init__(self, topology: Topology) -> None:
+        """Remember nothing yet."""
+        self._moments: deque[HeatSnapshot] = deque(maxlen=MAX_TICKS)
+        self._ticks = 0
+        self.use(topology)
+
+    def use(self, topology: Topology) -> None:
+        """Rank nodes by this topology from now on; what was ranked otherwise is forgotten."""
+        of_node = {node: tier for tier, nodes in enumerate(topology.tiers) for node in nodes}
+        codes = np.arange(256, dtype=np.uint8).view(np.int8)
+        self._tier = np.array([of_node.get(n, -1) for n in plain_node(codes).tolist()], np.int8)
+        self._tiers = len(topology.tiers)
+        self._moments.clear()
+
+    def record(self, tick: TickRecord, heat: HeatTable) -> None:
+        """Outline the largest processes; every second, third, … tick where the table is large."""
+        self._ticks += 1
+        used = heat.chunks.used
+        if self._ticks % (1 + used // CHUNKS_PER_TICK):
+            return
+        owner = heat.chunks.columns.process[:used]
+        sizes = np.bincount(owner, minlength=len(heat.processes))
+        largest = np.argsort(-sizes, kind="stable")[:MAX_PROCESSES]
+        names = dict(zip(tick.processes, tick.targets, strict=True))
+        self._moments.append(
+            HeatSnapshot(
+                tick.now_s,
+                tuple(
+                    self._outline(heat, slot, names.get(heat.processes[slot], ""))
+                    for slot in largest.tolist()
+                    if sizes[slot]
+                ),
+            )
+        )
+
+    def answer(self, arguments: Mapping[str, Any] | None = None) -> bytes:
+        """Return the moments as JSON, oldest first.
+
+        The argument ``after_s`` leaves out those that are as old as it or older, but for the last,
+        which tells a client whose clock is another that it is. ``RequestError`` where it is no
+        number.
+        """
+        after_s = (arguments or {}).get("after_s", -math.inf)
+        if isinstance(after_s, bool) or not isinstance(after_s, int | float):
+            raise RequestError("after_s is a number: the now_s of a moment that is known")
+        kept = tuple(self._moments)
+        told = [moment for moment in kept[:-1] if moment.told_s > after_s]
+        moments = ",".join(moment.as_json() for moment in (*told, *kept[-1:]))
+        return f'{{"tiers":{self._tiers},"moments":[{moments}]}}'.encode()
+
+    def _outline(self, heat: HeatTable, slot: int, target: str) -> HeatOutline:
+        columns, used = heat.chunks.columns, heat.chunks.used
+        rows = np.flatnonzero(columns.process[:used] == slot)
+        rows = rows[np.argsort(columns.address[rows])]
+        starts = np.arange(0, len(rows), -(-len(rows) // MAX_BINS))
+        warmth = (columns.heat_sum[rows] + columns.recent_sum[rows]) / CHUNK_PAGES
+        tier = self._tier[columns.node[rows].view(np.uint8)]
+        pages = np.stack([np.count_nonzero(tier == t, axis=1) for t in range(self._tiers)], axis=1)
+        chunks = np.diff(np.append(starts, len(rows)))
+        return HeatOutline(
+            process=heat.processes[slot],
+            target=target,
+            address=columns.address[rows[starts]],
+            heat=(np.add.reduceat(warmth, starts) / chunks).astype(np.float32),
+            pages=np.add.reduceat(pages, starts, axis=0).astype(np.int32),
+        )
+
+
+def _json(outline: HeatOutline) -> str:
+    """Return an outline as JSON, column by column: no dictionary of millions of numbers."""
+    columns = {
+        "chunk": str((outline.address // np.uint64(CHUNK_BYTES)).tolist()),
+        "heat": f"[{','.join(map('{:.3g}'.format, outline.heat.tolist()))}]",
+        "pages": str(outline.pages.tolist()),
+    }
+    head = {
+        "pid": outline.process.pid,
+        "start_ticks": outline.process.start_ticks,
+        "target": outline.target,
+    }
+    rows = "".join(f',"{name}":{cells}' for name, cells in columns.items()).replace(" ", "")
+    return json.dumps(head, separators=(",", ":"))[:-1] + rows + "}"

@@ -1,0 +1,160 @@
+"""Which sampler: the best that works here, or the one that was asked for.
+
+Takes settings and the machine; gives an open sampler and the reason in a line, for the log and
+for people. Samplers are tried by opening them, because nothing else tells whether the kernel,
+the hardware and our privileges agree. In order: the CPU's PMU, the emulated machine's, DAMON,
+idle page tracking, page faults (docs/samplers.md has what each of them finds). Soft-dirty bits
+are for those who ask for them: to use them is to take them from checkpointing tools. Costs a few
+milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from hmd.errors import MissingError
+from hmd.machine.damon_ownership import holder as damon_holder
+from hmd.machine.damon_ownership import stop_left_behind
+from hmd.machine.damon_sysfs import Kdamonds
+from hmd.machine.plugin_memory import find_device
+from hmd.machine.process_id import PROC
+from hmd.sample.damon_sampler import DETAIL as DAMON_DETAIL
+from hmd.sample.damon_sampler import DamonSampler, open_damon
+from hmd.sample.emulated_pebs import open_emulated
+from hmd.sample.fault_sampler import open_faults
+from hmd.sample.idle_pages import open_idle_pages
+from hmd.sample.memory_events import EventChoice
+from hmd.sample.pmu import open_pmu
+from hmd.sample.sampler import Sampler
+from hmd.sample.soft_dirty import open_soft_dirty
+
+SamplerName = Literal["pmu", "emulated", "damon", "idle", "faults", "softdirty"]
+ASKED_FOR: frozenset[SamplerName] = frozenset({"softdirty"})
+"""Samplers that auto never takes."""
+SYSFS = Path("/sys")
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSettings:
+    """``sampler`` auto takes the first that works; ``period`` None is the sampler's own start.
+
+    The rest is for the PMU: see ``EventChoice``; without ``timestamps`` its samples have no time,
+    and cost less. ``pairs``: loads are counted twice where that can be done, with two periods, so
+    that now and then two samples are of accesses close together.
+    """
+
+    sampler: Literal["auto"] | SamplerName = "auto"
+    period: int | None = None
+    loads: Literal["latency", "miss"] = "latency"
+    ldlat_cycles: int = 30
+    stores: bool = True
+    timestamps: bool = False
+    pairs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """An open sampler, and why it is this one."""
+
+    sampler: Sampler
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """Whether a sampler works here; ``detail`` says what it samples, or why not and what to do."""
+
+    name: SamplerName
+    works: bool
+    detail: str
+
+
+def open_sampler(
+    settings: SampleSettings,
+    proc: Path = PROC,
+    sysfs: Path = SYSFS,
+    before: Sampler | None = None,
+) -> Chosen:
+    """Return the sampler that was asked for, or the first that works.
+
+    ``before`` is one that is open and will be closed, unless it is returned: of some there can be
+    but one. A kdamond that a killed hmd left running is stopped. Raises MissingError: for one
+    asked for, what it lacks; else what the last one lacks.
+    """
+    stop_left_behind(Kdamonds(sysfs))
+    refusals: list[str] = []
+    openers = _openers(settings, proc, sysfs, before)
+    if settings.sampler != "auto":
+        sampler = openers[settings.sampler]()
+        return Chosen(sampler, f"sampling {sampler.detail} (as configured)")
+    for name, opener in openers.items():
+        if name in ASKED_FOR or (name == "emulated" and find_device(sysfs) is None):
+            continue  # which is no reason that anybody has to be told
+        try:
+            sampler = opener()
+        except MissingError as error:
+            refusals.append(str(error))
+            continue
+        # On the emulated machine nobody looks for another PMU.
+        why = f", because: {'; '.join(refusals)}" if refusals and name != "emulated" else ""
+        return Chosen(sampler, f"sampling {sampler.detail}{why}")
+    raise MissingError(f"nothing to sample accesses with: {'; '.join(refusals)}")
+
+
+def available(
+    settings: SampleSettings, proc: Path = PROC, sysfs: Path = SYSFS
+) -> tuple[Availability, ...]:
+    """Return what each sampler says when it is opened; all are closed again. Best first.
+
+    DAMON is left alone where another hmd has it, or where one that was killed left it running.
+    """
+    found: list[Availability] = []
+    holder = damon_holder(Kdamonds(sysfs))
+    for name, opener in _openers(settings, proc, sysfs).items():
+        if name == "damon" and holder is not None:
+            state = "left running by a killed hmd" if holder.left else "in use by hmd"
+            found.append(Availability(name, True, f"{DAMON_DETAIL} ({state}, pid {holder.pid})"))
+            continue
+        try:
+            sampler = opener()
+        except MissingError as error:
+            found.append(Availability(name, False, str(error)))
+        else:
+            found.append(Availability(name, True, sampler.detail))
+            sampler.close()
+    return tuple(found)
+
+
+def _openers(
+    settings: SampleSettings, proc: Path, sysfs: Path, before: Sampler | None = None
+) -> dict[SamplerName, Callable[[], Sampler]]:
+    events = EventChoice(settings.loads, settings.ldlat_cycles, settings.stores)
+    return {
+        "pmu": partial(
+            open_pmu,
+            events,
+            settings.period,
+            proc,
+            sysfs,
+            timestamps=settings.timestamps,
+            pairs=settings.pairs,
+        ),
+        "emulated": partial(open_emulated, settings.period, proc, sysfs, pairs=settings.pairs),
+        "damon": partial(_open_damon, settings.period, proc, sysfs, before),
+        "idle": partial(open_idle_pages, settings.period, proc, sysfs),
+        "faults": partial(open_faults, settings.period, proc, sysfs),
+        "softdirty": partial(open_soft_dirty, settings.period, proc),
+    }
+
+
+def _open_damon(period: int | None, proc: Path, sysfs: Path, before: Sampler | None) -> Sampler:
+    """Return a sampler by DAMON: the one that is open, where it is, since DAMON has one user."""
+    if not isinstance(before, DamonSampler):
+        return open_damon(period, proc, sysfs)
+    if period is not None:
+        before.set_period(period)
+    return before

@@ -1,0 +1,213 @@
+"""Accesses by DAMON: what there is in most virtual machines, where no PMU is.
+
+The kernel looks at accessed bits of one page in each of some hundred regions of processes' memory
+(Park and others, "Profiling Dynamic Data Access Patterns with Controlled Overhead and Quality",
+Middleware 2019; mm/damon/). Rows are made of regions by ``regions``, which says what they mean.
+Kinds are all LOAD: an accessed bit does not tell loads from stores. Times are those at which
+regions were read.
+
+The period is the time from one look to the next in milliseconds; how a look goes is in
+``damon_watch``. What it costs, in the kernel's thread as much as here, goes with 1/period and is
+some 50 ms of CPU time a look with all of 400 regions. There is no look that no ``read`` asks for,
+and none while the last was not read.
+
+A thread waits for DAMON, because a look takes some hundred sampling intervals.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hmd.machine.damon_ownership import NOTE, DamonClaim
+from hmd.machine.damon_sysfs import Kdamonds
+from hmd.machine.kdamond import DamonRegions, Kdamond
+from hmd.machine.process_id import PAGE_BYTES, PROC, ProcessId
+from hmd.sample.access_batch import AccessBatch, Kind
+from hmd.sample.damon_cycle import FIRST_US, REGIONS, DamonCycle, Seen, monitoring
+from hmd.sample.sampler import SamplerStats
+
+DETAIL = "memory regions by DAMON"
+LADDER = (500, 700, 1000, 1400, 2000, 2800, 4000, 5600, 8000, 11200, 16000, 22400, 32000)
+START_PERIOD = 1000
+TARGETS = 128
+"""Most processes that are monitored; of more, the first."""
+
+_ANYTHING = DamonRegions(
+    np.array([PAGE_BYTES], np.uint64), np.array([2 * PAGE_BYTES], np.uint64), np.zeros(1, np.uint32)
+)
+
+
+def open_damon(
+    period: int | None = None,
+    proc: Path = PROC,
+    sysfs: Path = Path("/sys"),
+    note: Path = NOTE,
+    clock: Callable[[], float] = time.monotonic,
+    kdamonds: Kdamonds | None = None,
+    regions: int = REGIONS,
+) -> DamonSampler:
+    """Return a sampler of DAMON's regions; ``period`` (1000) is in milliseconds.
+
+    Raises MissingError where the kernel cannot monitor virtual addresses, or DAMON is another's.
+    """
+    period = min(max(period or START_PERIOD, LADDER[0]), LADDER[-1])
+    kdamonds = kdamonds or Kdamonds(sysfs)
+    claim = DamonClaim(kdamonds, note, proc)
+    kdamond = Kdamond(kdamonds, proc)
+    try:
+        # Nothing but trying it tells whether the kernel has what it takes.
+        kdamond.start([os.getpid()], [_ANYTHING], monitoring(FIRST_US))
+        kdamond.stop()
+    except BaseException:
+        kdamond.stop()
+        claim.release()
+        raise
+    return DamonSampler(claim, DamonCycle(kdamond, proc, clock, regions), period, clock)
+
+
+class DamonSampler:
+    """A ``Sampler`` over the regions of one kdamond."""
+
+    def __init__(
+        self,
+        claim: DamonClaim,
+        watch: DamonCycle,
+        period: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Own the claim, and what watches by it, from now on; ``clock`` gives seconds."""
+        self.name = "damon"
+        self.detail = DETAIL
+        self.ladder: tuple[int, ...] = LADDER
+        self.stats = SamplerStats()
+        self._claim = claim
+        self._changed = threading.Condition()
+        self._watch = watch
+        self._clock = clock
+        self._period = period
+        self._processes: tuple[ProcessId, ...] = ()
+        self._asked = False
+        self._closed = False
+        self._seen: Seen | Exception | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def period(self) -> int:
+        """Milliseconds from one look to the next."""
+        return self._period
+
+    @property
+    def pair_period(self) -> None:
+        """None: nothing is counted twice."""
+        return
+
+    @property
+    def outside_cpu_s(self) -> float:
+        """CPU time of the kernel's threads up to the last look."""
+        return self._watch.cpu_s
+
+    def set_period(self, period: int) -> int:
+        """Set the time between looks, brought into the ladder's bounds; returns it."""
+        self._period = min(max(period, LADDER[0]), LADDER[-1])
+        return self._period
+
+    def track(self, processes: Sequence[ProcessId]) -> None:
+        """Look at these processes, of which at the first ``TARGETS``."""
+        with self._changed:
+            if self._closed:
+                return
+            self._processes = tuple(processes)
+            self._ask()
+        if self._thread is None and processes:
+            self._thread = threading.Thread(target=self._work, name="hmd-damon", daemon=True)
+            self._thread.start()
+
+    def read(self) -> AccessBatch:
+        """Return the rows of the last look, once, and ask for the next.
+
+        Raises MissingError where DAMON has been taken away.
+        """
+        with self._changed:
+            seen, self._seen = self._seen, None
+            if self._closed:
+                return AccessBatch.empty()
+            self._ask()
+        if isinstance(seen, Exception):
+            raise seen
+        if seen is None:
+            return AccessBatch.empty()
+        return self._batch(seen)
+
+    def _ask(self) -> None:
+        self._asked = True
+        self._changed.notify_all()
+
+    def _batch(self, seen: Seen) -> AccessBatch:
+        index = {process: i for i, process in enumerate(self._processes)}
+        ours = [(index[p], address, told) for p, address, told in seen.rows if p in index]
+        count = sum(len(address) for _, address, _ in ours)
+        self.stats.samples += count
+        self.stats.dropped += sum(len(address) for _, address, _ in seen.rows) - count
+        self.stats.wakeups += count > 0
+        if not ours:
+            return AccessBatch.empty()
+        return AccessBatch(
+            process=np.repeat(
+                np.array([i for i, _, _ in ours], np.int32), [len(a) for _, a, _ in ours]
+            ),
+            address=np.concatenate([address for _, address, _ in ours]),
+            kind=np.full(count, Kind.LOAD, np.uint8),
+            cpu=np.zeros(count, np.uint16),
+            thread=np.zeros(count, np.uint32),
+            time_ns=np.full(count, seen.time_ns, np.uint64),
+            weight_ns=np.zeros(count, np.uint32),
+            period=np.concatenate([told for _, _, told in ours]),
+        )
+
+    def _work(self) -> None:
+        """Look whenever a read or another set of processes asks for it, and the last was read."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or (self._asked and self._seen is None))
+                if self._closed:
+                    return
+                self._asked = False
+                processes, period_s = self._processes, self._period / 1000
+            begun_s = self._clock()
+            seen: Seen | Exception | None
+            try:
+                seen = self._watch.look(processes[:TARGETS])
+            except Exception as error:
+                seen = error  # which the next read raises
+            with self._changed:
+                self._seen = seen
+            self._rest(max(0.0, begun_s + period_s - self._clock()), processes)
+
+    def _rest(self, seconds: float, tracked: tuple[ProcessId, ...] | None = None) -> None:
+        """Wait so long, or until it is closed, or until others than ``tracked`` are."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._closed or (tracked is not None and self._processes != tracked),
+                seconds,
+            )
+
+    def close(self) -> None:
+        """Stop the kdamond and give DAMON back; waits for two aggregations at most."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            self._changed.notify_all()
+        try:
+            if self._thread is not None:
+                self._watch.stop()  # a look that waits returns
+                self._thread.join()
+                self._watch.stop()  # what it may have started meanwhile
+        finally:
+            self._claim.release()

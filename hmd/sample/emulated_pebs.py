@@ -1,0 +1,135 @@
+"""Sampling on the emulated machine: its plugin writes PEBS-like records into rings we can map.
+
+The rings have perf's layout, so that the reader is the one of real rings. A sample names an
+address space, not a process (``address_space``). Only misses of the emulated last-level cache
+are sampled, loads and stores alike. Times are those of the CPU's modelled clock (SharedMemory),
+latencies nanoseconds of it; each row has the count of instructions of its CPU. With pairs, loads
+are counted by two counters of different period.
+
+The guest sees the rings as the memory of a PCI device (``hmd.machine.plugin_memory``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from hmd.errors import MissingError
+from hmd.machine.plugin_memory import SharedMemory, find_device
+from hmd.machine.privileges import Capability, read_privileges
+from hmd.machine.process_id import PROC
+from hmd.sample.access_batch import Kind
+from hmd.sample.page_table_attribution import PageTableAttribution
+from hmd.sample.perf_ring import Ring, SampleType
+from hmd.sample.period_control import PRIMES, SMALL_PRIMES, partner
+from hmd.sample.ring_sampler import RingSampler
+
+LADDER = (*SMALL_PRIMES, *PRIMES)
+START_PERIOD = 199
+# Of every load that misses: how slow it was is known from where it went.
+_LDLAT_NS = 0
+
+# What the plugin writes (hmd/emulate/plugin/pebs.c).
+SAMPLE_TYPE = (
+    SampleType.IP
+    | SampleType.TID
+    | SampleType.TIME
+    | SampleType.ADDR
+    | SampleType.CPU
+    | SampleType.PERIOD
+    | SampleType.READ
+    | SampleType.WEIGHT
+    | SampleType.DATA_SRC
+    | SampleType.PHYS_ADDR
+)
+_HEAD_AND_TAIL = slice(1024, 1040)
+
+
+def open_emulated(
+    period: int | None = None,
+    proc: Path = PROC,
+    sysfs: Path = Path("/sys"),
+    clock: Callable[[], float] = time.monotonic,
+    *,
+    pairs: bool = False,
+) -> RingSampler:
+    """Return a sampler of the emulated machine that we run in; ``period`` is in misses (199).
+
+    With ``pairs``, a second counter samples loads too, with a period of its own (``partner``).
+    Raises MissingError anywhere else, and without CAP_SYS_ADMIN, which page frames need.
+    """
+    device = find_device(sysfs)
+    if device is None:
+        raise MissingError("this is not the emulated machine: start one with hmd emulate")
+    if not read_privileges(proc).has(Capability.SYS_ADMIN):
+        raise MissingError(
+            "the emulated machine's samples name page frames, which only CAP_SYS_ADMIN may look "
+            "up: run hmd as root"
+        )
+    return sample_memory(SharedMemory.open(device), period, proc, clock, pairs=pairs)
+
+
+def sample_memory(
+    memory: SharedMemory,
+    period: int | None = None,
+    proc: Path = PROC,
+    clock: Callable[[], float] = time.monotonic,
+    *,
+    pairs: bool = False,
+) -> RingSampler:
+    """Return a sampler over the machine's memory, which it owns from now on."""
+    period = min(max(period or START_PERIOD, LADDER[0]), LADDER[-1])
+    rings = [Ring.over(memory.ring(vcpu), SAMPLE_TYPE, Kind.LOAD) for vcpu in range(memory.vcpus)]
+    return RingSampler(
+        "emulated",
+        f"cache misses of the emulated machine on {memory.vcpus} CPUs",
+        rings,
+        EmulatedControl(memory, period, pairs),
+        PageTableAttribution(proc, clock),
+        period=period,
+        ladder=LADDER,
+        counts_instructions=True,
+        pairs=pairs,
+    )
+
+
+class EmulatedControl:
+    """Writes the control words of the emulated PMU; owns the mapped memory."""
+
+    def __init__(self, memory: SharedMemory, period: int, pairs: bool) -> None:
+        self._memory = memory
+        self._period = period
+        self._pairs = pairs
+        self._on = False
+
+    def start(self) -> None:
+        """Start sampling; what an earlier reader left in the rings is skipped."""
+        for vcpu in range(self._memory.vcpus):
+            words = self._memory.ring(vcpu)[_HEAD_AND_TAIL].view(np.uint64)
+            words[1] = words[0]
+        self._on = True
+        self._apply()
+
+    def stop(self) -> None:
+        """Stop sampling."""
+        self._on = False
+        self._memory.stop_sampling()
+
+    def set_period(self, period: int) -> None:
+        """Sample one load miss and one store miss in so many, loads by a second counter too."""
+        self._period = period
+        if self._on:
+            self._apply()
+
+    def _apply(self) -> None:
+        pair_period = partner(self._period) if self._pairs else 0
+        self._memory.sample(self._period, self._period, _LDLAT_NS, pair_period)
+
+    def close(self) -> None:
+        """Stop sampling if this reader started it, and unmap the memory."""
+        if self._on:  # not another daemon's, which `hmd doctor` must leave alone
+            self._memory.stop_sampling()
+        self._memory.close()

@@ -1,0 +1,72 @@
+"""Page faults as samples: what is left where there is no PMU (most virtual machines).
+
+The software event PERF_COUNT_SW_PAGE_FAULTS gives each fault's process and address. It sees the
+first touch of a page and faults after reclaim or NUMA-balancing hints, not accesses to pages
+that are mapped: enough to find what a program has just begun to use, far less than PEBS.
+
+A fault costs the program about 0.2 µs more while it is sampled, of its usual 1 µs or so.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from pathlib import Path
+
+from hmd.machine.process_id import PROC
+from hmd.machine.procfs import parse_ids, read_text
+from hmd.sample.access_batch import Kind
+from hmd.sample.perf_events import PerfControl, PerfError, PerfEvent, PerfRing, open_rings
+from hmd.sample.perf_ring import SampleType
+from hmd.sample.pid_attribution import TrackedPids
+from hmd.sample.ring_sampler import RingSampler
+
+RING_PAGES = 64
+LADDER = (1, 2, 3, 5, 7, 11, 17, 31, 61, 127, 251, 509, 1021)
+_PERF_TYPE_SOFTWARE = 1
+_PERF_COUNT_SW_PAGE_FAULTS = 2
+# Not PERIOD: with it, the kernel ignores the period of a software event and writes a sample each
+# time (perf_swevent_event() in kernel/events/core.c).
+_SAMPLE_TYPE = SampleType.TID | SampleType.TIME | SampleType.ADDR | SampleType.CPU
+
+
+def open_faults(
+    period: int | None = None,
+    proc: Path = PROC,
+    sysfs: Path = Path("/sys"),
+    ring_pages: int = RING_PAGES,
+) -> RingSampler:
+    """Return a sampler of page faults on all online CPUs; ``period`` (1) is in faults.
+
+    Raises ``PerfError`` where perf events are not permitted.
+    """
+    period = min(max(period or LADDER[0], LADDER[0]), LADDER[-1])
+    cpus = parse_ids(read_text(sysfs / "devices/system/cpu/online"))
+    try:
+        # Faults that the kernel takes on a program's behalf (read(2) into a new buffer) count
+        # too, where that is permitted.
+        rings = _open(period, cpus, ring_pages, exclude_kernel=False)
+    except PerfError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM):
+            raise
+        rings = _open(period, cpus, ring_pages, exclude_kernel=True)
+    return RingSampler(
+        "faults",
+        f"page faults on {len(rings)} CPUs",
+        rings,
+        PerfControl(rings),
+        TrackedPids(proc),
+        period=period,
+        ladder=LADDER,
+    )
+
+
+def _open(period: int, cpus: Sequence[int], pages: int, exclude_kernel: bool) -> list[PerfRing]:
+    event = PerfEvent(
+        type=_PERF_TYPE_SOFTWARE,
+        config=_PERF_COUNT_SW_PAGE_FAULTS,
+        sample_type=_SAMPLE_TYPE,
+        period=period,
+        exclude_kernel=exclude_kernel,
+    )
+    return open_rings(event, Kind.FAULT, cpus, pages, what="page faults")

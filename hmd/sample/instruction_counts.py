@@ -1,0 +1,217 @@
+"""Counting the instructions of recorded processes, beside sampling their accesses.
+
+Takes processes; gives how many instructions each has executed since the count was started. By
+the CPU's PMU: user mode, exact. In the emulated machine: its CPUs are counted, not its processes,
+so what a CPU did is shared out to the processes that ran there. Elsewhere nobody counts.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, Protocol, TypeAlias
+
+from hmd._native import lib
+from hmd.machine.plugin_memory import SharedMemory
+from hmd.machine.process_id import PROC, ProcessId
+from hmd.machine.threads import ThreadTimes, last_cpu, thread_times
+from hmd.sample.perf_events import PerfError, PerfEvent, enable_event, open_event
+from hmd.sample.pmu_device import read_device
+
+InstructionSource: TypeAlias = Literal["pmu", "emulated"]
+
+# perf_event_open(2); of a core of two kinds, the PMU's type goes into the upper half of config
+# (perf_event_attr, PERF_PMU_TYPE_SHIFT).
+_TYPE_HARDWARE = 0
+_COUNT_INSTRUCTIONS = 1
+_PMU_TYPE_SHIFT = 32
+_TOTAL_TIME_ENABLED, _TOTAL_TIME_RUNNING = 1, 2
+_NO_SUCH_EVENT = (errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.EOPNOTSUPP)
+_READ = struct.Struct("=QQQ")  # value, time enabled, time running
+
+
+class InstructionCounter(Protocol):
+    """Counts what processes execute; ``detail`` says for people what is counted, or why not."""
+
+    source: InstructionSource | None
+    detail: str
+
+    def start(self, processes: Sequence[ProcessId]) -> None:
+        """Count these processes from now on, and those that they start."""
+        ...
+
+    def read(self, threads: Mapping[ProcessId, ThreadTimes]) -> Mapping[ProcessId, int]:
+        """Return counts since the start; ``threads`` are how long processes' threads have run.
+
+        A process that is missing is counted with the one that started it, or not at all.
+        """
+        ...
+
+    def close(self) -> None:
+        """Stop counting and free what it needed; may be called twice."""
+        ...
+
+
+class NoInstructions:
+    """Counts nothing; ``detail`` is the reason."""
+
+    source: InstructionSource | None = None
+
+    def __init__(self, reason: str) -> None:
+        self.detail = reason
+
+    def start(self, processes: Sequence[ProcessId]) -> None:
+        """Nothing is counted."""
+
+    def read(self, threads: Mapping[ProcessId, ThreadTimes]) -> Mapping[ProcessId, int]:
+        """Return no counts."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class PerfInstructions:
+    """Counts with perf events on each thread, which new threads and children inherit.
+
+    So a process's count has its children's, which have none of their own. A thread that starts
+    while its process is being opened may be missed. Where the PMU has too few counters and events
+    take turns, counts are extrapolated.
+    """
+
+    source: InstructionSource | None = "pmu"
+    detail = "instructions in user mode, a process with its children (PMU)"
+
+    def __init__(self, events: Sequence[PerfEvent], proc: Path = PROC) -> None:
+        """Raise ``PerfError`` where the events cannot be opened."""
+        self._events = tuple(events)
+        self._proc = proc
+        self._opened: dict[ProcessId, list[int]] = {}
+        for event in self._events:
+            lib.hmd_perf_close(open_event(event, 0, -1, what="the count of instructions"))
+
+    def start(self, processes: Sequence[ProcessId]) -> None:
+        """Count these processes; raises ``PerfError``, but not for one that has gone."""
+        for process in processes:
+            threads = thread_times(process.pid, self._proc) or {}
+            fds = self._opened.setdefault(process, [])
+            for thread in threads:
+                for event in self._events:
+                    self._open(event, thread, fds)
+
+    def _open(self, event: PerfEvent, thread: int, fds: list[int]) -> None:
+        try:
+            fds.append(open_event(event, thread, -1, what="the count of instructions"))
+        except PerfError as error:
+            if error.errno != errno.ESRCH:
+                raise
+        else:
+            enable_event(fds[-1])
+
+    def read(self, threads: Mapping[ProcessId, ThreadTimes]) -> Mapping[ProcessId, int]:
+        """Return counts, of processes that have ended, too."""
+        return {process: sum(map(_read, fds)) for process, fds in self._opened.items()}
+
+    def close(self) -> None:
+        """Close all events."""
+        for fds in self._opened.values():
+            for fd in fds:
+                lib.hmd_perf_close(fd)
+        self._opened = {}
+
+
+def _read(fd: int) -> int:
+    value, enabled_ns, running_ns = map(int, _READ.unpack(os.read(fd, _READ.size)))
+    return value if running_ns in (0, enabled_ns) else value * enabled_ns // running_ns
+
+
+def instruction_events(sysfs: Path = Path("/sys")) -> tuple[PerfEvent, ...]:
+    """Return what to open to count instructions: an event for each kind of core."""
+    cores = [read_device(name, sysfs) for name in ("cpu_core", "cpu_atom", "cpu_lowpower")]
+    types = [core.type for core in cores if core is not None] or [0]
+    return tuple(
+        counting(_TYPE_HARDWARE, _COUNT_INSTRUCTIONS | pmu << _PMU_TYPE_SHIFT) for pmu in types
+    )
+
+
+def counting(event_type: int, config: int) -> PerfEvent:
+    """Return an event that counts, is inherited, and can be read by ``PerfInstructions``."""
+    read_format = _TOTAL_TIME_ENABLED | _TOTAL_TIME_RUNNING
+    return PerfEvent(event_type, config, read_format=read_format, inherit=True)
+
+
+class EmulatedInstructions:
+    """Shares out what each CPU of the emulated machine has executed, kernel mode included.
+
+    Between two reads, a CPU's instructions go to the threads that ran there last, by the time
+    that each has run, our own among them. So a program alone on its CPU gets all that it did and
+    the kernel did there, one that shares its CPU an estimate. What other processes do where a
+    recorded one runs is taken for its own.
+    """
+
+    source: InstructionSource | None = "emulated"
+    detail = "instructions of its CPUs, the kernel's too, shared out by run time (emulated machine)"
+
+    def __init__(self, memory: SharedMemory, proc: Path = PROC) -> None:
+        """Own the memory from now on."""
+        self._memory = memory
+        self._proc = proc
+        self._executed = self._now()
+        self._ran: dict[int, int] = {}
+        self._counts: dict[ProcessId, int] = {}
+
+    def _now(self) -> list[int]:
+        return [self._memory.vcpu_instructions(vcpu) for vcpu in range(self._memory.vcpus)]
+
+    def start(self, processes: Sequence[ProcessId]) -> None:
+        """Count from now on."""
+        for process in processes:
+            self._ran.update(thread_times(process.pid, self._proc) or {})
+        self._ran.update(thread_times(os.getpid(), self._proc) or {})
+        self._executed = self._now()
+
+    def read(self, threads: Mapping[ProcessId, ThreadTimes]) -> Mapping[ProcessId, int]:
+        """Return counts of all processes that were ever given."""
+        executed = self._now()
+        did = [now - before for now, before in zip(executed, self._executed, strict=True)]
+        self._executed = executed
+        of_cpu = [0] * len(did)
+        shares: list[tuple[ProcessId, int, int]] = []
+        for process, times in threads.items():
+            self._counts.setdefault(process, 0)
+            for cpu, ran_ns in self._since(times):
+                of_cpu[cpu] += ran_ns
+                shares.append((process, cpu, ran_ns))
+        for cpu, ran_ns in self._since(thread_times(os.getpid(), self._proc) or {}):
+            of_cpu[cpu] += ran_ns
+        for process, cpu, ran_ns in shares:
+            self._counts[process] += did[cpu] * ran_ns // of_cpu[cpu]
+        return dict(self._counts)
+
+    def _since(self, times: ThreadTimes) -> list[tuple[int, int]]:
+        """Return CPU and run time of each thread that has run since it was asked last."""
+        found: list[tuple[int, int]] = []
+        for thread, time_ns in times.items():
+            ran_ns = time_ns - self._ran.get(thread, 0)
+            self._ran[thread] = time_ns
+            cpu = last_cpu(thread, self._proc) if ran_ns > 0 else None
+            if cpu is not None and cpu < len(self._executed):
+                found.append((cpu, ran_ns))
+        return found
+
+    def close(self) -> None:
+        """Unmap the memory."""
+        self._memory.close()
+
+
+def count_instructions(proc: Path = PROC, sysfs: Path = Path("/sys")) -> InstructionCounter:
+    """Return a counter by the PMU, or ``NoInstructions`` with what is in the way."""
+    try:
+        return PerfInstructions(instruction_events(sysfs), proc)
+    except PerfError as error:
+        if error.errno in _NO_SUCH_EVENT:
+            return NoInstructions("not counted: this CPU or virtual machine has no PMU for it")
+        return NoInstructions(f"not counted: {error}")

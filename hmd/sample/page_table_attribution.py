@@ -1,0 +1,209 @@
+"""Samples whose ``pid`` is an address space: finding the tracked process of each row.
+
+The emulated machine's PMU knows no processes, only page-table roots (cr3), as a hypervisor does.
+Which process has a root is found once, by looking up samples' virtual pages in the tracked
+processes' /proc/PID/pagemap: where the page frame is the sample's physical page, it is that
+process. The answer is kept, and looked up again on a clock, because a root is freed at exit and
+exec and may become another process's.
+
+Costs a few page lookups (about 2 µs each) a root and ``RECHECK_S``; a root that belongs to no
+tracked process costs some for each tracked process, at growing intervals. Page frames need
+CAP_SYS_ADMIN (Documentation/admin-guide/mm/pagemap.rst).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.machine.process_id import PROC, ProcessId, alive
+from hmd.machine.procfs import absent
+from hmd.sample.perf_ring import RecordColumns, distinct
+
+RECHECK_S = 1.0
+"""An answer is looked up again after so long."""
+EARLY_TRIES = 3
+"""So many reads in a row look a new root up: an exec moves pages before its program begins."""
+FIRST_RETRY_S = 0.25
+LAST_RETRY_S = 8.0
+LAST_READS = 2
+"""So many reads are still a process's that has none of the pages any more: it ends, or has ended
+since rings were drained."""
+LOOKUPS = 16
+"""Most pages that are looked up in a process to tell whether a root is its."""
+MAX_UNKNOWN = 4096
+"""Roots remembered as nobody's; short-lived programs leave many behind."""
+
+_PRESENT = 1 << 63
+_FRAME = (1 << 55) - 1
+_PAGE_SHIFT = 12
+
+Pages = list[tuple[int, int]]
+"""Virtual page numbers and the page frames that samples had there."""
+
+
+@dataclass(slots=True)
+class _Owned:
+    process: ProcessId
+    checked_s: float
+    reads_left: int = LAST_READS
+
+
+@dataclass(slots=True)
+class _Unknown:
+    tries: int
+    retry_s: float
+    wait_s: float
+
+
+class PageTableAttribution:
+    """The ``Attribution`` of samples by page-table root."""
+
+    def __init__(self, proc: Path = PROC, clock: Callable[[], float] = time.monotonic) -> None:
+        """``clock`` gives seconds."""
+        self._proc = proc
+        self._clock = clock
+        self._processes: tuple[ProcessId, ...] = ()
+        self._index: dict[ProcessId, int] = {}
+        self._roots: dict[int, _Owned | _Unknown] = {}
+
+    def track(self, processes: Sequence[ProcessId]) -> None:
+        """Find these processes and no others; what is known of others is forgotten."""
+        new = set(processes) - set(self._processes)
+        self._processes = tuple(processes)
+        self._index = {process: index for index, process in enumerate(self._processes)}
+        self._roots = {
+            root: state
+            for root, state in self._roots.items()
+            # An unknown root may be a new process's.
+            if (state.process in self._index if isinstance(state, _Owned) else not new)
+        }
+
+    def index(self, columns: RecordColumns) -> npt.NDArray[np.int32]:
+        """Return each row's process; -1 where its root is no tracked process's, or not yet."""
+        roots, which = distinct(columns.pid[: columns.count])
+        found = np.full(len(roots) + 1, -1, np.int32)  # the last for rows of too many roots
+        now = self._clock()
+        if len(self._roots) > MAX_UNKNOWN + len(self._processes):
+            self._roots = {r: s for r, s in self._roots.items() if isinstance(s, _Owned)}
+        for i, root in enumerate(roots):
+            process = self._owner(root, partial(_pages, columns, which, i), now)
+            if process is not None:
+                found[i] = self._index[process]
+        return found[which]
+
+    def _owner(self, root: int, pages: Callable[[], Pages], now: float) -> ProcessId | None:
+        state = self._roots.get(root)
+        if isinstance(state, _Owned):
+            living = alive(state.process, self._proc)
+            if living and now - state.checked_s < RECHECK_S:
+                return state.process
+            owner = self._look_up(root, state.process if living else None, pages())
+            if owner is None:
+                state.reads_left -= 1
+                if not state.reads_left:
+                    del self._roots[root]
+                return state.process
+            self._roots[root] = _Owned(owner, now)
+            return owner
+        if isinstance(state, _Unknown) and now < state.retry_s:
+            return None
+        owner = self._find(root, pages())
+        if owner is not None:
+            self._roots[root] = _Owned(owner, now)
+            return owner
+        tries, wait_s = 1, 0.0
+        if isinstance(state, _Unknown):
+            tries = state.tries + 1
+            wait_s = min(max(state.wait_s * 2, FIRST_RETRY_S), LAST_RETRY_S)
+        if tries < EARLY_TRIES:
+            wait_s = 0.0
+        self._roots[root] = _Unknown(tries, now + wait_s, wait_s)
+        return None
+
+    def _look_up(self, root: int, before: ProcessId | None, pages: Pages) -> ProcessId | None:
+        """Return the process that has these pages where the samples had them.
+
+        The process ``before`` keeps its root as long as it has the pages anywhere and no other
+        has them there: they may all have moved since, most of all by our own doing.
+        """
+        if before is not None and self._matches(before.pid, pages):
+            return before
+        owner = self._find(root, pages)
+        if owner is None and before is not None and any(self._frames(before.pid, pages)):
+            return before
+        return owner
+
+    def _find(self, root: int, pages: Pages) -> ProcessId | None:
+        """Return the one process that has most of these pages, None where two have as many.
+
+        A parent and its child share pages after fork, and programs share libraries. So of two
+        the one whose root is not known yet is taken; else later samples must tell. What we have
+        ourselves is ours: a program that we start is a copy of us until its exec.
+        """
+        scores = {process: self._matches(process.pid, pages) for process in self._processes}
+        most = max(scores.values(), default=0)
+        if not most:
+            return None
+        us = os.getpid()
+        if all(process.pid != us for process in scores) and self._matches(us, pages) >= most:
+            return None
+        best = [process for process, score in scores.items() if score == most]
+        if len(best) > 1:
+            owned = {
+                state.process
+                for other, state in self._roots.items()
+                if isinstance(state, _Owned) and other != root
+            }
+            best = [process for process in best if process not in owned]
+        return best[0] if len(best) == 1 else None
+
+    def _matches(self, pid: int, pages: Pages) -> int:
+        """Return how many of the pages this process has where the samples had them."""
+        frames = self._frames(pid, pages)
+        return sum(frame == there for frame, (_, there) in zip(frames, pages, strict=True))
+
+    def _frames(self, pid: int, pages: Pages) -> list[int | None]:
+        """Return where this process has the pages now, None for those that it has not."""
+        try:
+            fd = os.open(self._proc / str(pid) / "pagemap", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            if absent(error):
+                return [None] * len(pages)
+            raise
+        try:
+            return [_frame(fd, page) for page, _ in pages]
+        finally:
+            os.close(fd)
+
+
+def _frame(fd: int, page: int) -> int | None:
+    """Return the page frame of a virtual page, None where it has none or it is not shown."""
+    try:
+        entry = os.pread(fd, 8, page * 8)
+    except OSError as error:
+        # Past the end of user space, or of a process that has just gone.
+        if absent(error):
+            return None
+        raise
+    value = int.from_bytes(entry, "little")
+    return value & _FRAME or None if value & _PRESENT else None
+
+
+def _pages(columns: RecordColumns, which: npt.NDArray[np.int32], root: int) -> Pages:
+    """Return the newest distinct pages of a root's rows, ``LOOKUPS`` at most."""
+    last = np.flatnonzero(which == root)[::-1][: 8 * LOOKUPS]
+    pages = (columns.address[last] >> np.uint64(_PAGE_SHIFT)).tolist()
+    frames = (columns.physical[last] >> np.uint64(_PAGE_SHIFT)).tolist()
+    newest: dict[int, int] = {}
+    for page, frame in zip(pages, frames, strict=True):
+        if frame and page < 1 << 52:
+            newest.setdefault(page, frame)
+    return list(newest.items())[:LOOKUPS]

@@ -1,0 +1,316 @@
+"""perf_event_open(2): opening events with their rings, and what its errors mean.
+
+Takes what to count and where; gives a ``PerfRing`` that can be drained. Needs CAP_PERFMON, or a
+kernel.perf_event_paranoid that allows it, and a descriptor and ``1 + pages`` locked pages a ring.
+This is the one place that turns errno of perf calls into words.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+
+from hmd._native import ffi, lib
+from hmd.errors import HmdError, MissingError
+from hmd.sample.access_batch import Kind
+from hmd.sample.perf_ring import RecordColumns, Ring, RingCounts, SampleType
+from hmd.sample.period_control import partner
+
+MIN_RING_PAGES = 4
+"""The smallest ring worth having: a few hundred samples between two reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class PerfEvent:
+    """What hmd asks of struct perf_event_attr. ``period`` 0 counts without sampling.
+
+    TIME in a ``sample_type`` is CLOCK_MONOTONIC.
+    """
+
+    type: int
+    config: int
+    config1: int = 0
+    config2: int = 0
+    precise_ip: int = 0
+    sample_type: SampleType = SampleType.TID
+    read_format: int = 0
+    period: int = 0
+    exclude_kernel: bool = True
+    inherit: bool = False
+
+
+class PerfError(MissingError):
+    """A perf call that failed; ``errno`` says how, for callers that can try something else."""
+
+    def __init__(self, code: int, what: str) -> None:
+        super().__init__(f"{what}: {_advice(code)}")
+        self.errno = code
+
+
+def _advice(code: int) -> str:
+    """Return what an errno of perf_event_open(2), or of mmap of its ring, asks of the user."""
+    match code:
+        case errno.EMFILE | errno.ENFILE:
+            return (
+                "too many open files: raise LimitNOFILE= in the unit (ulimit -n); "
+                "sampling needs a descriptor per CPU and event"
+            )
+        case errno.EPERM | errno.EACCES:
+            return (
+                "not permitted: run as root, or give hmd CAP_PERFMON (and CAP_IPC_LOCK for its "
+                "rings) with kernel.perf_event_paranoid at 2 or below"
+            )
+        case errno.ENOENT | errno.ENODEV | errno.ENXIO:
+            return "this CPU, or this virtual machine, has no such event: set sampler to faults"
+        case errno.ENODATA:
+            return "the load event needs its auxiliary event as group leader, which was refused"
+        case errno.EINVAL | errno.EOPNOTSUPP:
+            return "the kernel refused the event's encoding: choose another event or sampler"
+        case errno.EBUSY | errno.ENOSPC:
+            return (
+                "another program holds the counters: stop it (perf, a profiler, or the NMI "
+                "watchdog: sysctl kernel.nmi_watchdog=0)"
+            )
+        case errno.ENOMEM:
+            return "no memory for the ring: free memory, or choose smaller rings"
+        case errno.ENOSYS:
+            return "this kernel has no perf events (CONFIG_PERF_EVENTS), or a sandbox hides them"
+        case errno.ESRCH:
+            return "the process has gone"
+    return os.strerror(code)
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        raise PerfError(-result, what)
+    return result
+
+
+def open_event(event: PerfEvent, pid: int, cpu: int, group_fd: int = -1, what: str = "") -> int:
+    """Return the descriptor of an event, opened disabled and close-on-exec.
+
+    pid -1 is every process, cpu -1 every CPU; not both. Raises ``PerfError``.
+    """
+    c = ffi.new(
+        "struct hmd_perf_event *",
+        {
+            "type": event.type,
+            "config": event.config,
+            "config1": event.config1,
+            "config2": event.config2,
+            "precise_ip": event.precise_ip,
+            "sample_type": int(event.sample_type),
+            "read_format": event.read_format,
+            "period": event.period,
+            "exclude_kernel": event.exclude_kernel,
+            "inherit": event.inherit,
+        },
+    )
+    result = int(lib.hmd_perf_open(c, pid, cpu, group_fd))
+    where = f" on CPU {cpu}" if cpu >= 0 else ""
+    return _checked(result, f"cannot open {what or 'perf event'}{where}")
+
+
+def enable_event(fd: int) -> None:
+    """Start an event. Raises ``PerfError``."""
+    _checked(int(lib.hmd_perf_enable(fd)), "cannot start an event")
+
+
+def open_rings(
+    event: PerfEvent,
+    kind: Kind,
+    cpus: Iterable[int],
+    pages: int,
+    *,
+    leader: PerfEvent | None = None,
+    what: str = "",
+) -> list[PerfRing]:
+    """Return a ring per CPU for all processes there, all or none; a CPU gone offline has none.
+
+    ``leader`` is opened first on each CPU as the group leader. Raises ``PerfError``.
+    """
+    rings: list[PerfRing] = []
+    try:
+        for cpu in cpus:
+            try:
+                rings.append(_open_ring(event, kind, cpu, pages, leader, what))
+            except PerfError as error:
+                if error.errno != errno.ENODEV:
+                    raise
+    except PerfError:
+        for ring in rings:
+            ring.close()
+        raise
+    return rings
+
+
+def _open_ring(
+    event: PerfEvent, kind: Kind, cpu: int, pages: int, leader: PerfEvent | None, what: str
+) -> PerfRing:
+    leader_fd = -1 if leader is None else open_event(leader, -1, cpu, what=f"leader of {what}")
+    try:
+        fd = open_event(event, -1, cpu, leader_fd, what)
+    except PerfError:
+        if leader_fd >= 0:
+            lib.hmd_perf_close(leader_fd)
+        raise
+    return PerfRing(fd, event, kind, pages, leader_fd, cpu)
+
+
+class PerfRing:
+    """An open event and its mapped ring; closing it frees both, twice is harmless.
+
+    Owns ``fd`` from the first, also when mapping fails. ``leader_fd`` is the descriptor of a
+    group leader that goes with it; ``cpu`` where it counts, -1 for all.
+    """
+
+    __slots__ = ("_cpu", "_event", "_fd", "_header", "_kind", "_leader_fd", "_pages", "_ring")
+
+    def __init__(
+        self,
+        fd: int,
+        event: PerfEvent,
+        kind: Kind,
+        pages: int,
+        leader_fd: int = -1,
+        cpu: int = -1,
+    ) -> None:
+        """Map ``pages`` of data, or half as many, and half again, where the limit is in the way.
+
+        Without CAP_IPC_LOCK a user may lock kernel.perf_event_mlock_kb per CPU. Raises
+        ``PerfError``.
+        """
+        self._fd, self._leader_fd = fd, leader_fd
+        self._event, self._kind, self._cpu = event, kind, cpu
+        self._header = ffi.NULL
+        header, data, size = ffi.new("void **"), ffi.new("void **"), ffi.new("uint64_t *")
+        try:
+            while True:
+                result = int(lib.hmd_perf_map(fd, pages, header, data, size))
+                if result not in (-errno.EPERM, -errno.ENOMEM) or pages <= MIN_RING_PAGES:
+                    break
+                pages //= 2
+            _checked(result, f"cannot map a ring of {pages} pages")
+            self._header, self._pages = header[0], pages
+            self._ring = Ring(
+                int(ffi.cast("uintptr_t", header[0])),
+                int(ffi.cast("uintptr_t", data[0])),
+                int(size[0]),
+                event.sample_type,
+                kind,
+            )
+        except (HmdError, ValueError):
+            self.close()
+            raise
+
+    @property
+    def pages(self) -> int:
+        """Data pages that were mapped."""
+        return self._pages
+
+    @property
+    def counts(self) -> RingCounts:
+        """What was read from the ring; stays when the ring is closed."""
+        return self._ring.counts
+
+    def second(self, period: int, what: str = "") -> PerfRing:
+        """Return a ring of the same event counted a second time, with another period.
+
+        In the same group, so that both count at the same times: the kernel refuses (EINVAL) what
+        has too few counters for that. For an event of a CPU. Raises ``PerfError``.
+        """
+        group_fd = self._leader_fd if self._leader_fd >= 0 else self._fd
+        event = replace(self._event, period=period)
+        fd = open_event(event, -1, self._cpu, group_fd, f"{what or 'the event'} a second time")
+        return PerfRing(fd, event, self._kind, self._pages, cpu=self._cpu)
+
+    def drain(self, columns: RecordColumns) -> bool:
+        """As ``Ring.drain``; a closed ring has nothing."""
+        return self._header != ffi.NULL and self._ring.drain(columns)
+
+    def enable(self) -> None:
+        """Start sampling: the event first, so that its leader starts both as one group."""
+        for fd in (self._fd, self._leader_fd):
+            if fd >= 0:
+                _checked(int(lib.hmd_perf_enable(fd)), "cannot start sampling")
+
+    def disable(self) -> None:
+        """Stop sampling; what is in the ring stays."""
+        for fd in (self._leader_fd, self._fd):
+            if fd >= 0:
+                _checked(int(lib.hmd_perf_disable(fd)), "cannot stop sampling")
+
+    def set_period(self, period: int) -> None:
+        """Change the period; takes effect at once. Raises ``PerfError``."""
+        _checked(int(lib.hmd_perf_set_period(self._fd, period)), f"cannot set period {period}")
+
+    def close(self) -> None:
+        """Unmap the ring and close the descriptors."""
+        if self._header != ffi.NULL:
+            lib.hmd_perf_unmap(self._header, self._pages)
+            self._header = ffi.NULL
+        for fd in (self._fd, self._leader_fd):
+            if fd >= 0:
+                lib.hmd_perf_close(fd)
+        self._fd = self._leader_fd = -1
+
+    def __enter__(self) -> PerfRing:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class PerfControl:
+    """Starts, stops and sets the period of perf events; owns their rings.
+
+    One event per CPU for all processes, and a filter on pid when it is read. The other layout,
+    an inherited event per thread and CPU, needs threads x CPUs descriptors and misses threads
+    that start between two looks at /proc/PID/task; an inherited event on all CPUs at once cannot
+    have a ring at all (mmap gives EINVAL). This layout needs CPUs x events descriptors whatever
+    runs, and follows new threads at once. Its price: samples of other programs are taken and
+    thrown away, so that nothing is enabled while nothing is tracked.
+    """
+
+    def __init__(
+        self,
+        rings: Sequence[PerfRing],
+        scales: Sequence[int] | None = None,
+        seconds: Sequence[PerfRing] = (),
+    ) -> None:
+        """``scales`` are, per ring, what a period is multiplied by.
+
+        ``seconds`` are rings of second counters, which have the period's ``partner``.
+        """
+        self._rings, self._seconds = tuple(rings), tuple(seconds)
+        self._scales = tuple(scales) if scales is not None else (1,) * len(self._rings)
+
+    def start(self) -> None:
+        """Enable all events. Raises ``PerfError``."""
+        for ring in (*self._seconds, *self._rings):
+            ring.enable()
+
+    def stop(self) -> None:
+        """Disable all events. Raises ``PerfError``."""
+        for ring in (*self._rings, *self._seconds):
+            ring.disable()
+
+    def set_period(self, period: int) -> None:
+        """Set every event's period. Raises ``PerfError``."""
+        for ring, scale in zip(self._rings, self._scales, strict=True):
+            ring.set_period(period * scale)
+        for ring in self._seconds:
+            ring.set_period(partner(period))
+
+    def close(self) -> None:
+        """Close all events and rings."""
+        for ring in (*self._seconds, *self._rings):
+            ring.close()

@@ -1,0 +1,297 @@
+"""A simulated machine: one program's recorded misses, two tiers, and a CPU that migrates pages.
+
+Takes a miss stream and a preset; gives the daemon's stages what the kernel would: where pages are,
+mappings, moves (``AddressSpaces``, ``PageCalls``), free memory. Time is that of the exact timing
+model (hmd/emulate/timing): the program's CPU replays its misses, pages where they lie by then,
+and migrations copy on a second CPU, so that each takes bandwidth from the other. A page that is
+under way is unmapped, and the program sleeps at it until it has arrived.
+
+Pages come to be at their first touch, on the fast node while it has room. 25 to 60 ns a miss.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.emulate.miss_stream import PAGE_BYTES, MissOutcomes, MissStream
+from hmd.emulate.preset import Preset
+from hmd.emulate.replay import UNMAPPED, TimingModel
+from hmd.emulate.suite.layouts import frames, tiers_of
+from hmd.emulate.timing_params import timing_params
+from hmd.machine.mappings import MappingAccess, MappingKind, Mappings
+from hmd.machine.move_pages import MoveFlags
+from hmd.machine.process_id import ProcessId, ProcessStat
+from hmd.machine.topology import Node, NodeMemory, Topology
+from hmd.simulate.baselines import first_rows
+
+PROGRAM: Final = ProcessId(1000, 1)
+FAST, SLOW = 0, 1
+"""Node ids of the two tiers, whatever the preset's order."""
+
+_PROGRAM_CPU, _DAEMON_CPU = 0, 1
+_BATCH_PAGES = 512  # unmapped at once: NR_MAX_BATCHED_MIGRATION (mm/migrate.c, Linux 6.3)
+_GROUP_PAGES = 16  # copied between two looks at what the program does
+_S_PER_PS = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationCost:
+    """What moving pages takes beside the copy itself.
+
+    Of the daemon's CPU, in instructions: ``unmap`` for each page of a batch before any is copied,
+    ``remap`` for each with its copy. bench/compare/moving.py measures 8,300 for both; their shares
+    are a guess. Of the program's CPU: ``interrupt_ns`` a batch, as it flushes its TLB, a guess; and
+    ``cold_lines`` a page, which its cache held at the page's old frame and has to fetch again:
+    about what two programs showed, and more than others do (docs/simulator.md).
+    """
+
+    unmap_instructions: int = 5000
+    remap_instructions: int = 5000
+    interrupt_ns: float = 2000.0
+    cold_lines: int = 12
+
+
+class SimulatedMachine:
+    """The machine, at time 0 and with no page there; a context manager, which frees the model.
+
+    ``fast_pages`` is how many of the program's pages the fast node can hold.
+    """
+
+    def __init__(
+        self,
+        stream: MissStream,
+        preset: Preset,
+        fast_pages: int,
+        cost: MigrationCost | None = None,
+    ) -> None:
+        pages = stream.user_pages
+        self.stream = stream
+        self.topology = _topology(preset, (fast_pages, pages))
+        self._cost = cost or MigrationCost()
+        self._slept_ps = 0
+        self._address = stream.page_address[:pages]
+        self._places = [frames(stream, preset, np.full(pages, fast)) for fast in (True, False)]
+        self._model_nodes = tiers_of(preset)
+        self._read_latency_ns = [preset.nodes[of].read_latency_ns for of in self._model_nodes]
+        self._first_row = first_rows(stream)
+        self._by_touch = np.argsort(self._first_row, kind="stable")
+        self._node = np.full(pages, SLOW, np.int8)
+        self.outcomes = MissOutcomes.empty(len(stream))
+        params = timing_params(preset)
+        self._instruction_ps = params.instruction_ps
+        self._model = TimingModel(params)
+        self._replay = self._model.misses(stream, self._places[SLOW].copy(), self.outcomes)
+        self._foresee()
+
+    def __enter__(self) -> Self:
+        """Return the machine."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Free the model."""
+        self._model.close()
+
+    @property
+    def done(self) -> bool:
+        """True once the program has ended."""
+        return self._replay.done
+
+    @property
+    def row(self) -> int:
+        """The first miss of the stream that is still to come."""
+        return self._replay.next
+
+    @property
+    def now_s(self) -> float:
+        """Time since the start, of the CPU that is furthest."""
+        return self._model.clock_ps * _S_PER_PS
+
+    @property
+    def program_s(self) -> float:
+        """How long the program has run: its CPU was busy, or it slept at a page under way."""
+        return (self._model.counters(_PROGRAM_CPU).busy_ps + self._slept_ps) * _S_PER_PS
+
+    @property
+    def misses(self) -> tuple[int, int]:
+        """Lines that the program has had from the fast and from the slow node so far."""
+        nodes = self._model.counters(_PROGRAM_CPU).nodes
+        fast, slow = (nodes[number] for number in self._model_nodes)
+        return (
+            fast.load_misses + fast.store_misses + fast.prefetched_lines,
+            slow.load_misses + slow.store_misses + slow.prefetched_lines,
+        )
+
+    def run_until(self, time_s: float) -> None:
+        """Let the program run to a time of its CPU's clock, or to its end."""
+        self._replay.run(round(time_s / _S_PER_PS))
+
+    def stat(self, pid: int) -> ProcessStat | None:
+        """Return what /proc/PID/stat would say; None once the program has ended."""
+        if self.done or pid != PROGRAM.pid:
+            return None
+        return ProcessStat(PROGRAM.pid, PROGRAM.start_ticks, 1, b"program", b"R", 0, 0, 0)
+
+    def mappings(self, pid: int) -> Mappings | None:
+        """Return the runs of pages that the program has touched so far."""
+        if pid != PROGRAM.pid:
+            return None
+        here = self._address[self._first_row < self.row]
+        last = np.flatnonzero(np.diff(here, append=np.uint64(0)) != PAGE_BYTES)
+        first = np.concatenate([[0], last[:-1] + 1]) if len(last) else last
+        count = len(last)
+        return Mappings(
+            here[first],
+            here[last] + np.uint64(PAGE_BYTES),
+            np.full(count, MappingKind.ANON, np.uint8),
+            np.full(count, MappingAccess.READ | MappingAccess.WRITE, np.uint8),
+            np.zeros(count, np.bool_),
+            np.zeros(count, np.bool_),
+            np.zeros(count, np.int64),
+            ("",) * count,
+        )
+
+    def huge_pages(self, pid: int, mappings: Mappings) -> npt.NDArray[np.uint64]:
+        """Return the starts of huge pages: there are none."""
+        del pid, mappings
+        return np.empty(0, np.uint64)
+
+    def nodes(self, pid: int, addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.int16]:
+        """Return the node of each page, or its -errno, as move_pages(2) tells it."""
+        if pid != PROGRAM.pid:
+            return np.full(len(addresses), -errno.ESRCH, np.int16)
+        page, there = self._find(addresses)
+        return np.where(there, self._node[page], -errno.ENOENT).astype(np.int16)
+
+    def query_nodes(self, pid: int, addresses: npt.NDArray[np.uint64], /) -> npt.NDArray[np.int16]:
+        """Return what ``nodes`` does, by the name that the mover has for it."""
+        return self.nodes(pid, addresses)
+
+    def move_pages(
+        self,
+        pid: int,
+        addresses: npt.NDArray[np.uint64],
+        nodes: npt.NDArray[np.int32],
+        flags: MoveFlags,
+        /,
+    ) -> tuple[int, npt.NDArray[np.int32]]:
+        """Move pages to one node while the program runs on; see ``hmd.machine.move_pages``.
+
+        Returns when the copies are made; -ENOMEM where the node has had no room for all of them.
+        """
+        del flags
+        status = self.nodes(pid, addresses).astype(np.int32)
+        target = int(nodes[0])
+        page, there = self._find(addresses)
+        rows = np.flatnonzero(there & (self._node[page] != target))
+        begin = 0
+        while begin < len(rows):
+            if self.done:
+                return -errno.ESRCH, status
+            batch = rows[begin : begin + min(_BATCH_PAGES, self.free_pages(target))]
+            if not len(batch):
+                return -errno.ENOMEM, status
+            self._migrate(page[batch], target)
+            status[batch] = target
+            begin += len(batch)
+        return 0, status
+
+    def rest(self) -> None:
+        """Let the daemon's CPU halt: it copies nothing until the next move."""
+        self._model.idle(_DAEMON_CPU, self._model.counters(_DAEMON_CPU).instructions)
+        self._foresee()
+
+    def memory(self) -> tuple[NodeMemory, ...]:
+        """Return how much of each node is free."""
+        return tuple(
+            NodeMemory(node.id, node.total_bytes, self.free_pages(node.id) * PAGE_BYTES)
+            for node in self.topology.nodes
+        )
+
+    def free_pages(self, node: int) -> int:
+        """Return how many pages a node can still take."""
+        taken = np.count_nonzero((self._node == node) & (self._first_row < self.row))
+        return self.topology.nodes[node].total_bytes // PAGE_BYTES - int(taken)
+
+    def _find(
+        self, addresses: npt.NDArray[np.uint64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """Return the page at each address, and whether it has been touched."""
+        page = np.searchsorted(self._address, addresses - addresses % np.uint64(PAGE_BYTES))
+        page = np.minimum(page, len(self._address) - 1)
+        own = self._address[page] == addresses - addresses % np.uint64(PAGE_BYTES)
+        return page, own & (self._first_row[page] < self.row)
+
+    def _foresee(self, reserved: int = 0) -> None:
+        """Place the pages that are touched next: on the fast node, as far as it has room."""
+        touched = int(np.searchsorted(self._first_row[self._by_touch], self.row))
+        ahead, room = self._by_touch[touched:], max(0, self.free_pages(FAST) - reserved)
+        for node, pages in ((FAST, ahead[:room]), (SLOW, ahead[room:])):
+            self._node[pages] = node
+            self._replay.page_paddr[pages] = self._places[node][pages]
+
+    def _migrate(self, page: npt.NDArray[np.int64], target: int) -> None:
+        """Unmap a batch, then copy it group by group; the program runs on until it needs one."""
+        self._foresee(reserved=len(page) if target == FAST else 0)
+        places, cost = self._replay.page_paddr, self._cost
+        source, goal = places[page].copy(), self._places[target][page]
+        unmap_ps = len(page) * cost.unmap_instructions * self._instruction_ps
+        end_ps = self._model.clock_ps + unmap_ps
+        self._model.sleep(_DAEMON_CPU, end_ps)
+        lost_ns = len(page) * cost.cold_lines * self._read_latency_ns[target]
+        self._sleep(
+            self._model.counters(_PROGRAM_CPU).clock_ps
+            + round((cost.interrupt_ns + lost_ns) * 1000)
+        )
+        places[page] = UNMAPPED
+        for begin in range(0, len(page), _GROUP_PAGES):
+            group = slice(begin, begin + _GROUP_PAGES)
+            blocked = self._replay.stopped_at is not None
+            end_ps = self._model.copy_pages(
+                _DAEMON_CPU, source[group], goal[group], cost.remap_instructions
+            )
+            if not blocked:
+                self._replay.run(end_ps)
+                blocked = self._replay.stopped_at is not None
+            places[page[group]] = goal[group]
+            if blocked and self._replay.stopped_at is None:
+                self._sleep(end_ps)
+        self._node[page] = target
+
+    def _sleep(self, until_ps: int) -> None:
+        """Let the program sleep to a time of its CPU's clock."""
+        before = self._model.counters(_PROGRAM_CPU)
+        self._model.sleep(_PROGRAM_CPU, until_ps)
+        after = self._model.counters(_PROGRAM_CPU)
+        self._slept_ps += after.clock_ps - before.clock_ps - (after.busy_ps - before.busy_ps)
+
+
+def _topology(preset: Preset, pages: tuple[int, int]) -> Topology:
+    """Return the two tiers as the kernel would tell of them."""
+    return Topology(
+        tuple(
+            Node(
+                id=number,
+                cpus=(0, 1) if number == FAST else (),
+                total_bytes=pages[number] * PAGE_BYTES,
+                distances=(10, 20) if number == FAST else (20, 10),
+                tier=number,
+                read_latency_ns=round(preset.nodes[of].read_latency_ns),
+                write_latency_ns=round(preset.nodes[of].write_latency_ns),
+                read_bandwidth_mbps=round(preset.nodes[of].read_bandwidth_gbps * 1000),
+                write_bandwidth_mbps=round(preset.nodes[of].write_bandwidth_gbps * 1000),
+            )
+            for number, of in enumerate(tiers_of(preset))
+        ),
+        tier_source="preset",
+    )

@@ -1,0 +1,135 @@
+"""Programs on machines with so much fast memory, under one policy with settings that vary.
+
+Takes cases and settings of the policy's knobs; gives runtimes, each simulated once however often it
+is asked for. A simulation is 0.1 to 0.2 µs a miss, and ``jobs`` of them run at a time, which
+changes nothing but how long it takes: the native model runs without Python's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Self
+
+from hmd.decide import registry
+from hmd.emulate.miss_stream import MissStream
+from hmd.emulate.preset import Preset
+from hmd.simulate.baselines import baselines
+from hmd.simulate.journal import Journal, code_digest, digest, stream_digest
+from hmd.simulate.simulation import SimulationSettings, simulate
+
+Values = Mapping[str, float | None]
+"""Settings of a policy, by field of its dataclass."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationCase:
+    """A program, named after its ``trace``, with room for so many pages; ``fast`` is their name."""
+
+    trace: str
+    fast: str
+    fast_pages: int
+    stream: MissStream
+
+    def __str__(self) -> str:
+        """Return what progress shows."""
+        return f"{self.trace} {self.fast}"
+
+
+class CaseRuntimes:
+    """Runtimes of cases under a policy; a context manager, which ends what still runs.
+
+    ``say`` is told what is being simulated.
+    """
+
+    def __init__(
+        self,
+        policy: str,
+        preset: Preset,
+        settings: SimulationSettings,
+        *,
+        jobs: int = 1,
+        journal: Journal | None = None,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        self._policy, self._preset, self._settings = policy, preset, settings
+        self._journal = journal or Journal()
+        self._say = say or (lambda _: None)
+        self._pool = ThreadPoolExecutor(jobs) if jobs > 1 else None
+        self._streams: dict[int, tuple[MissStream, str]] = {}
+        self._common = digest(code_digest(), preset.model_dump_json())
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Wait for the simulations that are under way, begin no more."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def fixed(self, case: SimulationCase) -> dict[str, float]:
+        """Return the runtimes of placements that never change, by name, in seconds."""
+        key = digest(self._common, self._stream(case), case.fast_pages)
+        found = self._journal.get(key)
+        if found is None:
+            found = baselines(
+                case.stream, self._preset, case.fast_pages, lambda name: self._say(f"{case} {name}")
+            )
+            self._journal.put(key, found)
+        return {str(name): float(seconds) for name, seconds in found.items()}
+
+    def runtimes(
+        self, cases: Sequence[SimulationCase], values: Values, seed: int | None = None
+    ) -> Generator[float]:
+        """Give each case's runtime in seconds, in order; whoever asks for no more spares the rest.
+
+        ``seed`` is that of the sampling, in place of the settings' own.
+        """
+        settings = self._settings
+        if seed is not None:
+            settings = replace(settings, sampling=replace(settings.sampling, seed=seed))
+        if self._pool is None:
+            for case in cases:
+                yield self._runtime_s(case, values, settings)
+            return
+        waiting = [self._pool.submit(self._runtime_s, case, values, settings) for case in cases]
+        try:
+            for each in waiting:
+                yield each.result()
+        finally:
+            for each in waiting:
+                each.cancel()
+
+    def _runtime_s(
+        self, case: SimulationCase, values: Values, settings: SimulationSettings
+    ) -> float:
+        key = digest(
+            self._common,
+            self._stream(case),
+            case.fast_pages,
+            self._policy,
+            sorted(values.items()),
+            settings,
+        )
+        found = self._journal.get(key)
+        if found is None:
+            self._say(str(case))
+            policy = registry.make(self._policy, values)
+            run = simulate(case.stream, self._preset, case.fast_pages, policy, settings)
+            found = run.runtime_s
+            self._journal.put(key, found)
+        return float(found)
+
+    def _stream(self, case: SimulationCase) -> str:
+        known = self._streams.get(id(case.stream))
+        if known is None:  # the stream is kept beside its digest, so that its id stays its own
+            known = self._streams[id(case.stream)] = case.stream, stream_digest(case.stream)
+        return known[1]

@@ -1,0 +1,76 @@
+"""What a recording reads: samples of accesses, the clock they are stamped by, instruction counts.
+
+The three belong together: the emulated machine's samples have modelled time, and its CPUs count
+instructions; everywhere else times are CLOCK_MONOTONIC, and the CPU's PMU counts, if there is one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hmd.errors import MissingError
+from hmd.machine.clock import Clock, ModelledClock, MonotonicClock
+from hmd.machine.plugin_memory import SharedMemory, find_device
+from hmd.machine.process_id import PROC
+from hmd.sample.auto_select import SampleSettings, open_sampler
+from hmd.sample.instruction_counts import (
+    EmulatedInstructions,
+    InstructionCounter,
+    count_instructions,
+)
+from hmd.sample.sampler import Sampler
+
+
+@dataclass(frozen=True, slots=True)
+class ClockPair:
+    """A moment by the recording's clock, and by CLOCK_MONOTONIC."""
+
+    ns: int
+    monotonic_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Open sources of a recording; ``sampler`` stamps by ``clock``."""
+
+    sampler: Sampler
+    clock: Clock
+    counter: InstructionCounter
+
+    def now(self, cpu: int | None = None) -> ClockPair:
+        """Return this moment, of a CPU where each has its own clock."""
+        return ClockPair(self.clock.now_ns(cpu), time.monotonic_ns())
+
+
+def open_sources(
+    settings: SampleSettings,
+    opened: contextlib.ExitStack,
+    proc: Path = PROC,
+    sysfs: Path = Path("/sys"),
+) -> Sources:
+    """Open the sampler that was asked for and what goes with it; ``opened`` closes them.
+
+    Raises MissingError where there is nothing to sample with.
+    """
+    settings = replace(settings, timestamps=True)
+    sampler = open_sampler(settings, proc, sysfs).sampler
+    opened.callback(sampler.close)
+    clock: Clock = MonotonicClock()
+    if sampler.name == "emulated":
+        clock = ModelledClock(_memory(sysfs))
+        opened.callback(clock.close)
+        counter: InstructionCounter = EmulatedInstructions(_memory(sysfs), proc)
+    else:
+        counter = count_instructions(proc, sysfs)
+    opened.callback(counter.close)
+    return Sources(sampler, clock, counter)
+
+
+def _memory(sysfs: Path) -> SharedMemory:
+    device = find_device(sysfs)
+    if device is None:
+        raise MissingError("the emulated machine's memory has gone: boot it again")
+    return SharedMemory.open(device)

@@ -1,0 +1,175 @@
+"""A recording from start to end: a program started for it, or one that runs already."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from hmd.errors import MissingError, TargetError
+from hmd.machine.clock import ClockKind
+from hmd.machine.memory_policy import bind_memory
+from hmd.machine.numa_nodes import read_topology
+from hmd.machine.personality import fix_addresses
+from hmd.machine.process_id import identify
+from hmd.machine.topology import Topology
+from hmd.sample.auto_select import SampleSettings
+from hmd.trace.gated_launch import Attached, Launched
+from hmd.trace.metadata import describe
+from hmd.trace.record_inputs import ClockPair, Sources, open_sources
+from hmd.trace.recorder import Recorder, RecordSettings
+from hmd.trace.trace import Ending
+from hmd.trace.trace_writer import TraceWriter
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRequest:
+    """What to record and into which file; ``seconds`` None is until the program ends.
+
+    ``sample`` has pairs unless it is told otherwise: 'hmd estimate' sees by them which misses
+    overlap. With a ``tier``, addresses are not randomised but where ``randomize`` asks for it, so
+    that both runs have the same pages.
+    """
+
+    path: Path
+    tier: Literal["fast", "slow"] | None = None
+    seconds: float | None = None
+    settings: RecordSettings = field(default_factory=RecordSettings)
+    sample: SampleSettings = field(default_factory=partial(SampleSettings, pairs=True))
+    randomize: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RecordResult:
+    """What came of it; ``exit_code`` is None where the program was not ours, or still runs.
+
+    ``runtime_ns`` is by the clock of that name, ``elapsed_ns`` by CLOCK_MONOTONIC.
+    """
+
+    runtime_ns: int
+    clock: ClockKind
+    elapsed_ns: int
+    exit_code: int | None
+    processes: int
+    samples: int
+    lost: int
+    throttled: int
+    period: int
+    pair_period: int | None
+    detail: str
+
+
+def record_command(request: RecordRequest, command: Sequence[str]) -> RecordResult:
+    """Start a command, record it to its end; a command that outlives ``seconds`` runs on.
+
+    SIGINT and SIGTERM end the recording, so that this is for the main thread; a terminal's Ctrl-C
+    ends the command too. Raises TargetError where
+    there is no such command, MissingError without a sampler or a second tier, HmdError where the
+    file cannot be written.
+    """
+    topology = read_topology()
+    prepare = _placement(request, topology)
+    with (
+        _open(request) as sources,
+        contextlib.closing(Launched(command, prepare)) as child,
+        TraceWriter(request.path, describe(command, topology, sources, request.tier)) as writer,
+    ):
+        process = identify(child.pid)
+        if process is None:
+            raise TargetError(f"{command[0]} was killed before it began: start it again")
+        recorder = Recorder(process, sources, writer, request.settings)
+        recorder.begin()
+        began = sources.now()
+        recorder.since_ns = began.ns
+        child.release()
+        _run(recorder, child.exited, request.seconds)
+        return _finish(recorder, writer, sources, began, child.wait(0))
+
+
+def record_running(request: RecordRequest, pid: int) -> RecordResult:
+    """Record a process that runs; raises as ``record_command``."""
+    topology = read_topology()
+    with (
+        _open(request) as sources,
+        contextlib.closing(Attached(pid)) as watched,
+        TraceWriter(request.path, describe([], topology, sources, None)) as writer,
+    ):
+        process = identify(pid)
+        if process is None:
+            raise TargetError(f"process {pid} has just exited: name another")
+        recorder = Recorder(process, sources, writer, request.settings)
+        recorder.begin()
+        began = sources.now()
+        _run(recorder, watched.exited, request.seconds)
+        return _finish(recorder, writer, sources, began, None)
+
+
+@contextlib.contextmanager
+def _open(request: RecordRequest) -> Iterator[Sources]:
+    with contextlib.ExitStack() as opened:
+        yield open_sources(request.sample, opened)
+
+
+def _placement(request: RecordRequest, topology: Topology) -> Callable[[], None] | None:
+    """Return what a child does so that all of its memory is on a tier, at the same addresses."""
+    if request.tier is None:
+        return None
+    if topology.one_tier:
+        raise MissingError(
+            "all memory of this machine is one tier, so that --tier has nothing to choose from "
+            "('hmd topology'; 'hmd emulate -- hmd record ...' has two)"
+        )
+    nodes = topology.tiers[0 if request.tier == "fast" else -1]
+    return partial(_place, nodes, randomize=request.randomize)
+
+
+def _place(nodes: Sequence[int], *, randomize: bool) -> None:
+    if not randomize:
+        # Where a container forbids it, 'hmd estimate' tells that addresses differ.
+        with contextlib.suppress(OSError):
+            fix_addresses()
+    bind_memory(nodes)
+
+
+def _run(recorder: Recorder, ended: Callable[[float], bool], seconds: float | None) -> None:
+    """Record until the end, or a signal that asks for it."""
+    until_s = float("inf") if seconds is None else time.monotonic() + seconds
+    # An exception in the midst of a write would leave half a block.
+    before = {
+        number: signal.signal(number, lambda *_: recorder.stop())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        recorder.run(ended, until_s)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _finish(
+    recorder: Recorder, writer: TraceWriter, sources: Sources, began: ClockPair, code: int | None
+) -> RecordResult:
+    ended = recorder.ended or sources.now()
+    runtime_ns = max(0, ended.ns - began.ns)  # clocks of two CPUs need not agree to the last
+    elapsed_ns = ended.monotonic_ns - began.monotonic_ns
+    writer.end(Ending(began.ns, runtime_ns, code, elapsed_ns))
+    sampler = sources.sampler
+    stats = sampler.stats
+    return RecordResult(
+        runtime_ns,
+        sources.clock.kind,
+        elapsed_ns,
+        code,
+        recorder.processes,
+        writer.samples,
+        stats.lost,
+        stats.throttled,
+        sampler.period,
+        sampler.pair_period,
+        sampler.detail,
+    )

@@ -1,0 +1,64 @@
+"""A trace whose samples stay in its file: for recordings that are larger than memory.
+
+The file is read once for its outline, and once more by whoever wants all samples, a block at a
+time. docs/trace-format.md says why a block can be read by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from hmd.trace.blocks import DamageError
+from hmd.trace.trace import Samples, Trace
+from hmd.trace.trace_reader import Gathered, blocks, damaged, samples_of
+
+OUTLINE_SAMPLES = 1 << 20
+"""Most samples of an outline, 40 bytes each."""
+
+
+class SampleSource(Protocol):
+    """What the estimator takes: a trace in memory, or one in its file."""
+
+    @property
+    def outline(self) -> Trace:
+        """All that is known beside samples, and of those every so-manieth, in order of time."""
+        ...
+
+    @property
+    def recorded(self) -> int:
+        """How many samples there are in all."""
+        ...
+
+    def batches(self) -> Iterator[Samples]:
+        """Yield all samples, each batch in order of time."""
+        ...
+
+
+class TraceFile:
+    """A trace in its file, of which an outline is in memory."""
+
+    def __init__(self, path: Path, most_samples: int = OUTLINE_SAMPLES) -> None:
+        """Read the outline; raises TraceError where the file is no trace, or is damaged."""
+        self.path = path
+        gathered = Gathered(most_samples)
+        try:
+            for block in blocks(path):
+                gathered.take(block)
+        except DamageError as error:
+            raise damaged(path, error) from None
+        self.outline = gathered.trace(path)
+        self.recorded = gathered.samples_seen
+
+    def batches(self) -> Iterator[Samples]:
+        """Yield all samples, a block at a time; raises as the constructor does."""
+        if self.outline.one_of == 1:
+            yield self.outline.samples
+            return
+        try:
+            for block in blocks(self.path):
+                if block.tag == "SAMP":
+                    yield samples_of(block, len(self.outline.processes))
+        except (DamageError, KeyError, TypeError, ValueError) as error:
+            raise damaged(self.path, DamageError(str(error))) from None

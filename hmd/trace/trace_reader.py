@@ -1,0 +1,225 @@
+"""Reading a trace file, whole or up to where it is damaged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hmd.errors import HmdError
+from hmd.trace.blocks import VERSION, Block, DamageError, read_block, read_header
+from hmd.trace.trace import (
+    PROGRESS_COLUMNS,
+    SAMPLE_COLUMNS,
+    Ending,
+    InstructionProgress,
+    Losses,
+    MappingSnapshot,
+    PlacementChange,
+    Samples,
+    Trace,
+    TracedProcess,
+)
+
+_SINCE_ADDED = ("instructions",)
+"""Columns of samples that the first writers of this version did not know: 0 in their traces."""
+
+
+class TraceError(HmdError):
+    """A file is no trace, or is damaged."""
+
+
+def blocks(path: Path) -> Iterator[Block]:
+    """Yield the blocks of a trace file in order, one at a time in memory.
+
+    Raises TraceError where the file cannot be read, is no trace or of a later version;
+    DamageError where it is damaged, after the blocks before that.
+    """
+    try:
+        with path.open("rb") as file:
+            try:
+                version = read_header(file)
+            except DamageError as error:
+                raise TraceError(
+                    f"{path} is no trace: {error}; 'hmd record -o FILE' makes one"
+                ) from None
+            if version > VERSION:
+                raise TraceError(
+                    f"{path} is a trace of version {version}, this hmd reads {VERSION}: update hmd"
+                )
+            while (block := read_block(file)) is not None:
+                yield block
+    except OSError as error:
+        raise TraceError(f"cannot read the trace {path}: {error.strerror}") from None
+
+
+def read_trace(path: Path, *, salvage: bool = False) -> Trace:
+    """Return a trace file's content.
+
+    With ``salvage`` what comes before a damage is returned, and ``Trace.damage`` tells of it.
+    Raises TraceError where the file is no trace, or is damaged and not to be salvaged.
+    """
+    gathered = Gathered()
+    try:
+        for block in blocks(path):
+            gathered.take(block)
+    except DamageError as error:
+        if not salvage:
+            raise damaged(path, error) from None
+        gathered.damage = str(error)
+    return gathered.trace(path)
+
+
+def damaged(path: Path, error: DamageError) -> TraceError:
+    """Return what to say of a file that is damaged."""
+    return TraceError(f"the trace {path} is damaged: {error}; '--salvage' reads what comes before")
+
+
+def samples_of(block: Block, processes: int) -> Samples:
+    """Return a block's samples; ValueError or KeyError where it makes no sense."""
+    columns = {
+        name: block.columns[name].astype(dtype, copy=False)
+        for name, dtype in SAMPLE_COLUMNS.items()
+        if name not in _SINCE_ADDED or name in block.columns
+    }
+    for name in _SINCE_ADDED:
+        columns.setdefault(name, np.zeros(len(block), SAMPLE_COLUMNS[name]))
+    if len(block) and int(columns["process"].max()) >= processes:
+        raise ValueError("samples of a process that was not told of")
+    return Samples(**columns)
+
+
+class Gathered:
+    """What the blocks so far have told; of samples, every so-manieth where ``most`` are kept."""
+
+    def __init__(self, most: int | None = None) -> None:
+        self.samples_seen = 0
+        self._most, self._one_of = most, 1
+        self.about: dict[str, Any] | None = None
+        self.damage: str | None = None
+        self._processes: list[TracedProcess] = []
+        self._samples: list[Samples] = []
+        self._kept = 0
+        self._paths: list[str] = []
+        self._mappings: list[MappingSnapshot] = []
+        self._placement: list[PlacementChange] = []
+        self._progress: list[InstructionProgress] = []
+        self._losses = Losses()
+        self._ending: Ending | None = None
+        self._takers: dict[str, Callable[[Block], None]] = {
+            "META": self._take_meta,
+            "PROC": self._take_process,
+            "SAMP": self._take_samples,
+            "PATH": self._take_paths,
+            "MAPS": self._take_mappings,
+            "NODE": self._take_placement,
+            "PROG": self._take_progress,
+            "LOSS": self._take_losses,
+            "TAIL": self._take_ending,
+        }
+
+    def take(self, block: Block) -> None:
+        """Add a block; DamageError where it lacks what its tag promises.
+
+        Tags that are not known are of a later minor change, and left out.
+        """
+        taker = self._takers.get(block.tag)
+        if taker is None:
+            return
+        try:
+            taker(block)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise DamageError(f"a block {block.tag} makes no sense ({error})") from None
+
+    def trace(self, path: Path) -> Trace:
+        """Return all of it; raises TraceError where the file does not say what it is of."""
+        if self.about is None:
+            raise TraceError(f"the trace {path} does not say what it is of: record it again")
+        progress = None
+        if self._progress:
+            progress = InstructionProgress(
+                *(
+                    np.concatenate([getattr(part, name) for part in self._progress])
+                    for name in PROGRESS_COLUMNS
+                )
+            )
+        return Trace(
+            about=self.about,
+            processes=tuple(self._processes),
+            samples=Samples.joined(self._samples),
+            mappings=tuple(self._mappings),
+            placement=tuple(self._placement),
+            progress=progress,
+            losses=self._losses,
+            ending=self._ending,
+            damage=self.damage,
+            one_of=self._one_of,
+        )
+
+    def _take_meta(self, block: Block) -> None:
+        self.about = dict(block.words)
+
+    def _take_process(self, block: Block) -> None:
+        if int(block.words["index"]) != len(self._processes):
+            raise ValueError("processes out of order")
+        self._processes.append(TracedProcess(int(block.words["pid"]), str(block.words["name"])))
+
+    def _take_samples(self, block: Block) -> None:
+        samples = samples_of(block, len(self._processes))
+        # Of all rows of the file, those whose number is a multiple of ``_one_of``.
+        kept = samples.take(slice(-self.samples_seen % self._one_of, None, self._one_of))
+        self.samples_seen += len(samples)
+        self._samples.append(kept)
+        self._kept += len(kept)
+        while self._most is not None and self._kept > self._most:
+            self._samples = [Samples.gathered(self._samples).take(slice(None, None, 2))]
+            self._kept, self._one_of = len(self._samples[0]), self._one_of * 2
+
+    def _take_paths(self, block: Block) -> None:
+        self._paths = [str(path) for path in json.loads(block.columns["text"].tobytes())]
+
+    def _take_mappings(self, block: Block) -> None:
+        c = block.columns
+        self._mappings.append(
+            MappingSnapshot(
+                int(block.words["time_ns"]),
+                int(block.words["process"]),
+                c["start"],
+                c["end"],
+                c["kind"],
+                c["access"],
+                tuple(self._paths[i] for i in c["path"].tolist()),
+            )
+        )
+
+    def _take_placement(self, block: Block) -> None:
+        c = block.columns
+        self._placement.append(
+            PlacementChange(
+                int(block.words["time_ns"]),
+                int(block.words["process"]),
+                c["start"],
+                c["pages"],
+                c["node"],
+            )
+        )
+
+    def _take_progress(self, block: Block) -> None:
+        self._progress.append(
+            InstructionProgress(*(block.columns[name] for name in PROGRESS_COLUMNS))
+        )
+
+    def _take_losses(self, block: Block) -> None:
+        self._losses = Losses(int(block.words["lost"]), int(block.words["throttled"]))
+
+    def _take_ending(self, block: Block) -> None:
+        code, elapsed = block.words["exit_code"], block.words.get("elapsed_ns")
+        self._ending = Ending(
+            int(block.words["begin_ns"]),
+            int(block.words["runtime_ns"]),
+            None if code is None else int(code),
+            None if elapsed is None else int(elapsed),
+        )

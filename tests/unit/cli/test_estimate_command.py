@@ -1,0 +1,290 @@
+"""hmd estimate as people and scripts meet it."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hmd.cli.main import main
+from hmd.errors import Exit
+from hmd.machine.mappings import MappingKind
+from hmd.sample.access_batch import Kind
+from hmd.trace.trace import (
+    SAMPLE_COLUMNS,
+    Ending,
+    MappingSnapshot,
+    Samples,
+    Trace,
+    TracedProcess,
+)
+from hmd.trace.trace_writer import write_trace
+
+PAGE = 4096
+PAGES = 100
+SAMPLES = 3000
+
+
+def made(tier: str, latency_ns: int, runtime_ms: int, seed: int) -> Trace:
+    """A run whose lower pages are hotter, in a heap of 40 pages and a file of 60."""
+    rng = np.random.default_rng(seed)
+    columns = {name: np.zeros(SAMPLES, dtype) for name, dtype in SAMPLE_COLUMNS.items()}
+    columns["time_ns"] = np.sort(rng.integers(0, runtime_ms * 1_000_000, SAMPLES)).astype(np.uint64)
+    page = np.minimum(rng.geometric(0.05, SAMPLES) - 1, PAGES - 1)
+    columns["address"] = (page * PAGE).astype(np.uint64)
+    columns["kind"][:] = Kind.LOAD
+    columns["weight_ns"][:] = latency_ns
+    columns["period"][:] = 100
+    columns["instructions"] = np.cumsum(np.where(np.arange(SAMPLES) % 2, 50, 20_000)).astype("<u8")
+    mappings = MappingSnapshot(
+        0,
+        0,
+        np.array([0, 40 * PAGE], np.uint64),
+        np.array([40 * PAGE, PAGES * PAGE], np.uint64),
+        np.array([MappingKind.HEAP, MappingKind.FILE], np.uint8),
+        np.full(2, 3, np.uint8),
+        ("[heap]", "/data/table"),
+    )
+    return Trace(
+        {"begin_ns": 0, "tier": tier, "command": ["./program"]},
+        (TracedProcess(4711, "program"),),
+        Samples(**columns),
+        mappings=(mappings,),
+        ending=Ending(0, runtime_ms * 1_000_000, 0),
+    )
+
+
+SLOW, FAST = made("slow", 300, 400, 1), made("fast", 150, 200, 2)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    write_trace(tmp_path / "slow", SLOW)
+    write_trace(tmp_path / "fast", FAST)
+    return [str(tmp_path / "slow"), str(tmp_path / "fast")]
+
+
+Capture = pytest.CaptureFixture[str]
+
+
+def answer(capsys: Capture, *words: str) -> dict[str, Any]:
+    assert main(["estimate", *words, "--json"]) == Exit.OK
+    return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
+
+
+def test_a_layout_as_json(files: list[str], capsys: Capture) -> None:
+    told = answer(capsys, *files, "--hot-first", "25%", "--cut-by", "time")
+    assert {key: told[key] for key in ("model", "cut_by", "windows", "clock", "notes")} == {
+        "model": "hmd",
+        "cut_by": "time",
+        "windows": 60,
+        "clock": "monotonic",
+        "notes": [],
+    }
+    assert (told["slow_s"], told["fast_s"]) == (0.4, 0.2)
+    slow, hot, fast = told["estimates"]
+    assert (slow["layout"], hot["layout"], fast["layout"]) == (
+        "all slow",
+        "hottest 25%",
+        "all fast",
+    )
+    assert (slow["runtime_s"], fast["runtime_s"]) == pytest.approx((0.4, 0.2))
+    assert (slow["over_all_fast"], fast["over_all_fast"]) == pytest.approx((2, 1))
+    assert (slow["access_share"], fast["access_share"]) == (0, 1)
+    assert hot["fast_bytes"] == round(told["pages"] / 4) * PAGE
+    # The 25 hottest of geometric pages: 1 - 0.95^25.
+    assert hot["access_share"] == pytest.approx(0.72, abs=0.03)
+    assert 0.2 < hot["low_s"] < hot["runtime_s"] < hot["high_s"] < 0.4
+    assert sum(phase["runtime_s"] for phase in told["phases"]) == pytest.approx(hot["runtime_s"])
+    assert len(told["phases"]) == 10
+    assert set(told["phases"][0]) == {"from_s", "to_s", "runtime_s", "all_slow_s", "all_fast_s"}
+    regions = {region["name"]: region for region in told["regions"]}
+    assert set(regions) == {"[heap]", "/data/table"}
+    assert (regions["[heap]"]["pid"], regions["[heap]"]["process"]) == (4711, "program")
+    assert regions["[heap]"]["pages"] == 40
+    assert regions["[heap]"]["fast_share"] == pytest.approx(25 / 40, abs=0.08)
+    assert all(0 <= region["saves_s"] <= 0.2 for region in told["regions"])
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "pages"),
+    [
+        (["--cold-first", "10%"], "coldest 10%", None),
+        (["--interleave", "50%"], "interleaved 50%", None),
+        (["--fast-bytes", "40KiB"], "hottest that fit", 10),
+        (["--range", "0-5000", "--range", "9000-a000"], "ranges", 6),
+        (["--layout", "FILE"], "hot.txt", 3),
+    ],
+)
+@pytest.mark.parametrize("model", ["hmd", "isc22"])
+def test_every_kind_of_layout(
+    files: list[str],
+    tmp_path: Path,
+    capsys: Capture,
+    words: list[str],
+    name: str,
+    pages: int | None,
+    model: str,
+) -> None:
+    (tmp_path / "hot.txt").write_text("# the first three\n0-3000\n")
+    words = [str(tmp_path / "hot.txt") if word == "FILE" else word for word in words]
+    told = answer(capsys, *files, *words, "--model", model, "--by", "region")
+    (_, found, _) = told["estimates"]
+    assert found["layout"] == name
+    assert pages is None or found["fast_bytes"] == pages * PAGE
+    assert 0.2 < found["runtime_s"] < 0.4
+    assert (found["low_s"] is None) == (model == "isc22")
+    assert "phases" not in told
+    assert "regions" in told
+
+
+@pytest.mark.parametrize("model", ["hmd", "isc22"])
+def test_a_sweep(files: list[str], tmp_path: Path, capsys: Capture, model: str) -> None:
+    words = ["--sweep", "--steps", "8", "--model", model, "--picture", str(tmp_path / "p.png")]
+    told = answer(capsys, *files, *words)
+    steps = told["sweep"]["steps"]
+    assert len(steps) == 9
+    assert (steps[0]["fast_bytes"], steps[-1]["fast_bytes"]) == (0, told["pages"] * PAGE)
+    assert [steps[0]["runtime_s"], steps[-1]["runtime_s"]] == pytest.approx([0.4, 0.2])
+    assert told["sweep"]["knee"] in steps[1:5]
+    enough = told["sweep"]["within_5_percent"]
+    assert enough == next(step for step in steps if step["over_all_fast"] <= 1.05)
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_sweep_answers_how_much_memory_a_program_needs(
+    files: list[str], tmp_path: Path, capsys: Capture
+) -> None:
+    assert main(["estimate", *files, "--sweep"]) == Exit.OK
+    out = capsys.readouterr().out
+    assert out.count("<- knee") == 1
+    assert "The knee is at " in out
+    assert "To be within 5 % of all fast it needs " in out
+    write_trace(tmp_path / "near", made("slow", 160, 205, 1))
+    assert main(["estimate", str(tmp_path / "near"), files[1], "--sweep"]) == Exit.OK
+    assert "needs no fast memory" in capsys.readouterr().out
+
+
+def test_a_schedule(files: list[str], tmp_path: Path, capsys: Capture) -> None:
+    moves = tmp_path / "moves.csv"
+    moves.write_text("".join(f"0,{page * PAGE:x},fast\n" for page in range(PAGES)))
+    words = [*files, "--schedule", str(moves), "--move-ns", "10000"]
+    told = answer(capsys, *words)
+    assert told["schedule"]["moved_pages"] == PAGES
+    assert told["schedule"]["moving_s"] == pytest.approx(PAGES * 1e-5)
+    assert told["schedule"]["runtime_s"] == pytest.approx(0.2 + PAGES * 1e-5)
+    # From a layout in which half of them are there.
+    told = answer(capsys, *words, "--range", f"0-{50 * PAGE:x}")
+    assert told["schedule"]["moved_pages"] == PAGES - 50
+    assert main(["estimate", *words]) == Exit.OK
+    assert "to move 100 pages" in capsys.readouterr().out
+
+
+def test_tables_for_people(files: list[str], capsys: Capture) -> None:
+    assert main(["estimate", *files]) == Exit.OK
+    out = capsys.readouterr().out
+    for told in ("all slow", "all fast", "as recorded", "by phase", "by region", "/data/table"):
+        assert told in out
+
+
+def test_windows_can_be_chosen(files: list[str], capsys: Capture) -> None:
+    assert answer(capsys, *files, "--windows", "7")["windows"] == 7
+    told = answer(capsys, *files, "--model", "isc22", "--window", "100", "--cut-by", "accesses")
+    assert (told["windows"], told["cut_by"]) == (4, "accesses")
+
+
+def moved(trace: Trace) -> Trace:
+    address = trace.samples.address + np.uint64(0x5555_0000_0000)
+    return replace(trace, samples=replace(trace.samples, address=address))
+
+
+def without_pairs(trace: Trace) -> Trace:
+    none = np.zeros_like(trace.samples.instructions)
+    return replace(trace, samples=replace(trace.samples, instructions=none))
+
+
+@pytest.mark.parametrize(
+    ("slow", "fast", "told"),
+    [
+        (SLOW, moved(FAST), "setarch -R"),
+        (without_pairs(SLOW), without_pairs(FAST), "--no-pairs"),
+        (SLOW, replace(FAST, about={"command": ["./other"]}), "different commands"),
+        (SLOW, replace(FAST, ending=Ending(0, 500_000_000, 0)), "took longer"),
+        (SLOW, replace(FAST, samples=Samples.empty()), "has no samples"),
+    ],
+)
+def test_doubts_are_told_and_answered_all_the_same(
+    files: list[str], capsys: Capture, slow: Trace, fast: Trace, told: str
+) -> None:
+    write_trace(Path(files[0]), slow)
+    write_trace(Path(files[1]), fast)
+    assert main(["estimate", *files, "--interleave", "50%", "--json"]) == Exit.OK
+    out, err = capsys.readouterr()
+    assert told in err
+    assert all(line.startswith("hmd: note: ") for line in err.splitlines())
+    assert any(told in note for note in json.loads(out)["notes"])
+
+
+def test_traces_that_do_not_go_together(files: list[str], capsys: Capture) -> None:
+    assert main(["estimate", files[1], files[0]]) == Exit.USAGE
+    write_trace(Path(files[1]), replace(FAST, about={**FAST.about, "clock": "modelled"}))
+    assert main(["estimate", *files]) == Exit.USAGE
+    write_trace(Path(files[0]), replace(SLOW, samples=Samples.empty()))
+    assert main(["estimate", *files]) == Exit.USAGE
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 3
+    for line, why in zip(told, ("slow one first", "one machine", "no samples"), strict=True):
+        assert why in line
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--model", "isc22", "--windows", "9"],
+        ["--window", "9"],
+        ["--model", "isc22", "--schedule", "x"],
+        ["--schedule", "x", "--sweep"],
+        ["--schedule", "x", "--by", "region"],
+        ["--move-ns", "9"],
+        ["--picture", "p.png"],
+        ["--steps", "9"],
+        ["--sweep", "--by", "phase"],
+    ],
+)
+def test_options_that_do_not_go_together(
+    files: list[str], capsys: Capture, words: list[str]
+) -> None:
+    assert main(["estimate", *files, *words]) == Exit.USAGE
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["--layout", "--schedule"])
+def test_a_wrong_file_is_told_with_its_line(
+    files: list[str], tmp_path: Path, capsys: Capture, option: str
+) -> None:
+    wrong = tmp_path / "wrong"
+    wrong.write_text("# one\nnonsense\n")
+    assert main(["estimate", *files, option, str(wrong)]) == Exit.CONFIG
+    assert capsys.readouterr().err.startswith(f"hmd: {wrong}:2: 'nonsense' is no ")
+
+
+def test_without_matplotlib(
+    files: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    picture = tmp_path / "p.png"
+    assert main(["estimate", *files, "--sweep", "--picture", str(picture)]) == Exit.MISSING
+    assert "hmd[plot]" in capsys.readouterr().err
+
+
+def test_numba_waits_for_an_estimate() -> None:
+    import subprocess
+
+    script = "import sys, hmd.estimate; print('numba' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"

@@ -1,0 +1,192 @@
+"""The status socket answers whoever asks rightly, and survives all others."""
+
+import json
+import os
+import socket
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hmd.control.client import ask
+from hmd.control.status_socket import MAX_CLIENTS, MAX_REQUEST_BYTES, StatusSocket
+from hmd.daemon.instance_lock import InstanceLock
+from hmd.errors import HmdError, UnreachableError
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "hmd.sock"
+
+
+@pytest.fixture
+def served(path: Path) -> Iterator[Path]:
+    large = json.dumps({"rows": list(range(300_000))}).encode()
+    answers = {"status": lambda _: b'{"ticks": 7}', "large": lambda _: large}
+    server = StatusSocket(path, answers)
+    yield path
+    server.close()
+
+
+def send(path: Path, data: bytes) -> bytes:
+    with socket.socket(socket.AF_UNIX) as s:
+        s.settimeout(10)
+        s.connect(str(path))
+        try:
+            s.sendall(data)
+            s.shutdown(socket.SHUT_WR)
+            parts = []
+            while part := s.recv(65536):
+                parts.append(part)
+        except (BrokenPipeError, ConnectionResetError):
+            return b""
+    return b"".join(parts)
+
+
+def test_answers_a_command(served: Path) -> None:
+    assert ask(served, "status") == {"ticks": 7}
+
+
+def test_is_open_to_owner_and_group_only(served: Path) -> None:
+    assert stat.S_IMODE(served.stat().st_mode) == 0o660
+
+
+def test_large_answers_arrive_whole(served: Path) -> None:
+    assert ask(served, "large")["rows"][-1] == 299_999
+
+
+@pytest.mark.parametrize(
+    ("request_line", "told"),
+    [
+        (b"\n", "not JSON"),
+        (b"status\n", "not JSON"),
+        (b"[]\n", "no command"),
+        (b'{"command": 5}\n', "no command"),
+        (b'{"command": "stop"}\n', "no such command; there are large, status"),
+        (b"[" * 4000 + b"\n", "not JSON"),
+        (b"x" * (MAX_REQUEST_BYTES + 1), "a request has 4096 bytes at most"),
+    ],
+)
+def test_wrong_requests_are_told(served: Path, request_line: bytes, told: str) -> None:
+    answer = json.loads(send(served, request_line))
+    assert answer["error"].startswith(told)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.binary(max_size=6000))
+def test_any_bytes_get_an_error_or_nothing(served: Path, data: bytes) -> None:
+    answer = send(served, data)
+    assert not answer or "error" in json.loads(answer)
+    assert ask(served, "status") == {"ticks": 7}
+
+
+def test_silent_clients_hold_up_nobody(served: Path) -> None:
+    silent = [socket.socket(socket.AF_UNIX) for _ in range(MAX_CLIENTS // 2)]
+    for s in silent:
+        s.connect(str(served))
+        s.sendall(b'{"comm')
+    assert ask(served, "status") == {"ticks": 7}
+    for s in silent:
+        s.close()
+    assert ask(served, "status") == {"ticks": 7}
+
+
+def test_clients_that_leave_in_the_middle(served: Path) -> None:
+    for _ in range(50):
+        with socket.socket(socket.AF_UNIX) as s:
+            s.connect(str(served))
+            s.sendall(b'{"command":"large"}\n')
+    assert ask(served, "status") == {"ticks": 7}
+
+
+def test_many_at_once(served: Path) -> None:
+    answers: list[dict[str, object]] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(ask(served, "status"))) for _ in range(16)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [{"ticks": 7}] * 16
+
+
+def test_close_removes_the_socket_and_leaks_nothing(path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    server = StatusSocket(path, {"status": lambda _: b"{}"})
+    ask(path, "status")
+    server.close()
+    server.close()
+    assert not path.exists()
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_close_leaves_the_socket_of_a_successor(path: Path) -> None:
+    first = StatusSocket(path, {})
+    second = StatusSocket(path, {"status": lambda _: b'{"second": 1}'})
+    first.close()
+    assert ask(path, "status") == {"second": 1}
+    second.close()
+
+
+def test_a_path_that_is_no_socket_is_kept(path: Path) -> None:
+    path.write_text("precious")
+    with pytest.raises(HmdError, match=r"cannot make the status socket .*in use"):
+        StatusSocket(path, {})
+    assert path.read_text() == "precious"
+
+
+def test_a_path_too_long_is_told(tmp_path: Path) -> None:
+    with pytest.raises(HmdError, match="longer than 107 bytes"):
+        StatusSocket(tmp_path / ("x" * 120), {})
+
+
+def test_no_daemon(path: Path) -> None:
+    with pytest.raises(UnreachableError, match=r"no daemon answers on .*hmd\.sock: start one"):
+        ask(path, "status")
+
+
+def test_stale_socket_of_a_killed_daemon(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    with pytest.raises(UnreachableError, match="no daemon answers"):
+        ask(path, "status")
+    server = StatusSocket(path, {"status": lambda _: b"{}"})
+    assert ask(path, "status") == {}
+    server.close()
+
+
+def test_one_that_accepts_and_says_nothing(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as mute:
+        mute.bind(str(path))
+        mute.listen()
+        with pytest.raises(UnreachableError, match="does not answer: timed out"):
+            ask(path, "status", timeout_s=0.05)
+
+
+def test_refusal_is_told(served: Path) -> None:
+    with pytest.raises(UnreachableError, match="refuses 'dance'"):
+        ask(served, "dance")
+
+
+def test_one_daemon_a_socket(path: Path) -> None:
+    lock = InstanceLock(path)
+    with pytest.raises(HmdError, match=rf"another hmd \(pid {os.getpid()}\) already serves"):
+        InstanceLock(path)
+    lock.release()
+    InstanceLock(path).release()
+
+
+def test_lock_makes_the_run_directory(tmp_path: Path) -> None:
+    InstanceLock(tmp_path / "run/hmd/hmd.sock").release()
+    assert (tmp_path / "run/hmd").is_dir()
+
+
+def test_lock_in_a_place_that_is_no_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HmdError, match=r"cannot use .*/file for the status socket"):
+        InstanceLock(tmp_path / "file/hmd.sock")

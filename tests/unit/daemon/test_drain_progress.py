@@ -1,0 +1,147 @@
+"""The daemon's loop carries orders out, on a program of this host and nodes of which it has one.
+
+To move to the other is what the kernel refuses: what is planned shows, what moves is tested in the
+guest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hmd.config.load import loads
+from hmd.control.admin_state import Pin
+from hmd.daemon.notify import Notifier
+from hmd.daemon.service import Service
+from hmd.observe.snapshot import DrainNumbers
+from hmd.observe.tick_record import TickRecord
+from tests.conftest import Toucher
+
+pytestmark = pytest.mark.root
+
+PAGES = 3000
+ABSENT = 120
+"""A node that no host has."""
+
+
+@pytest.fixture
+def sysfs(tmp_path: Path) -> Path:
+    nodes = tmp_path / "sys/devices/system/node"
+    for node, row in ((0, "10 20"), (ABSENT, "20 10")):
+        folder = nodes / f"node{node}"
+        folder.mkdir(parents=True)
+        text = "".join(f"Node {node} {key}: 4194304 kB\n" for key in ("MemTotal", "MemFree"))
+        (folder / "meminfo").write_text(text)
+        (folder / "cpulist").write_text("" if node else "0-1\n")
+        (folder / "distance").write_text(f"{row}\n")
+    (nodes / "has_memory").write_text(f"0,{ABSENT}\n")
+    (nodes.parent / "cpu").symlink_to("/sys/devices/system/cpu")
+    return tmp_path / "sys"
+
+
+@pytest.fixture
+def service(tmp_path: Path, sysfs: Path, toucher: Toucher) -> Iterator[Service]:
+    """A daemon of one process, which is all that its /proc has."""
+    toucher.touch(PAGES)
+    proc = tmp_path / "proc"
+    proc.mkdir()
+    for name in (str(toucher.process.pid), "self", "sys", "zoneinfo", "stat", "cpuinfo"):
+        (proc / name).symlink_to(f"/proc/{name}")
+    text = (
+        f"tick: 50ms\nrescan: 100ms\ntargets: [{{name: one, pid: {toucher.process.pid}}}]\n"
+        "sample: {sampler: faults, period: 1}\ndecide: {policy: interleave}\n"
+        f"observe: {{metrics: 'off', socket: {tmp_path}/hmd.sock}}\n"
+    )
+    made = Service(lambda: loads(text, "test"), "test", Notifier({}), proc=proc, sysfs=sysfs)
+    yield made
+    made.close()
+
+
+def ticks_until(service: Service, what: Callable[[TickRecord], bool]) -> TickRecord:
+    """Tick until something is true of a tick; returns that."""
+    for _ in range(500):
+        tick = service.tick(time.monotonic())
+        assert not tick.failed
+        if what(tick):
+            return tick
+        time.sleep(0.01)
+    raise AssertionError("no such tick")
+
+
+def drained(service: Service) -> DrainNumbers:
+    (drain,) = service.observer.latest.control.drains
+    return drain
+
+
+def planned(tick: TickRecord) -> set[tuple[int, int]]:
+    return set(zip(tick.plan.from_node.tolist(), tick.plan.to_node.tolist(), strict=True))
+
+
+def test_a_drain_goes_as_far_as_it_can_and_says_why_no_further(service: Service) -> None:
+    ticks_until(service, lambda _: bool(service.stages.heat.chunks.used))
+    service.stages.orders.drain(frozenset({0}))
+    tick = ticks_until(service, lambda tick: len(tick.plan) > PAGES)
+    assert planned(tick) == {(0, ABSENT)}
+    assert drained(service).waiting_pages > PAGES
+    assert not drained(service).settled
+    # The kernel refuses all of it: the thread is to say so.
+    ticks_until(service, lambda _: drained(service).settled)
+    assert drained(service).left["offline"] > PAGES
+    service.stages.orders.drain(frozenset())
+    ticks_until(service, lambda _: not service.observer.latest.control.drains)
+
+
+def test_paused_nothing_is_planned(service: Service, toucher: Toucher) -> None:
+    ticks_until(service, lambda _: bool(service.stages.heat.chunks.used))
+    orders = service.stages.orders
+    orders.drain(frozenset({0}))
+    orders.pins[toucher.process] = Pin(ABSENT, 0)
+    orders.paused = True
+    samples = service.observer.latest.sampler.stats.samples
+    for _ in range(20):
+        assert not len(service.tick(time.monotonic()).plan)
+    toucher.touch(500)
+    ticks_until(service, lambda _: service.observer.latest.sampler.stats.samples > samples + 100)
+    assert not drained(service).settled
+    orders.paused = False
+    orders.pins.clear()
+    ticks_until(service, lambda tick: len(tick.plan) > PAGES)
+
+
+def test_a_pin_brings_pages_and_a_move_ends(service: Service, toucher: Toucher) -> None:
+    ticks_until(service, lambda _: bool(service.stages.heat.chunks.used))
+    orders = service.stages.orders
+    orders.pins[toucher.process] = Pin(ABSENT, 0)
+    tick = ticks_until(service, lambda tick: len(tick.plan) > PAGES)
+    assert planned(tick) == {(0, ABSENT)}
+    # Where they are: nothing is planned for them, by order or by policy.
+    orders.pins[toucher.process] = Pin(None, 0)
+    for _ in range(5):
+        assert not len(service.tick(time.monotonic()).plan)
+    orders.pins.clear()
+    orders.moves[toucher.process] = Pin(ABSENT, 0)
+    tick = ticks_until(service, lambda tick: len(tick.plan) > PAGES)
+    assert planned(tick) == {(0, ABSENT)}
+    # Nothing could be moved: the move is not tried for ever.
+    assert not orders.moves
+
+
+def test_the_policy_plans_with_what_is_not_drained(service: Service) -> None:
+    """Interleave would spread pages over both nodes by their addresses."""
+    ticks_until(service, lambda tick: planned(tick) == {(0, ABSENT)})
+    service.stages.orders.drain(frozenset({ABSENT}))
+    for _ in range(10):
+        assert not len(service.tick(time.monotonic()).plan)
+    service.stages.orders.drain(frozenset())
+    ticks_until(service, lambda tick: bool(len(tick.plan)))
+
+
+def test_a_held_process_s_pages_are_still_counted(service: Service, toucher: Toucher) -> None:
+    service.stages.orders.pins[toucher.process] = Pin(None, 0)
+    heat = service.stages.heat
+    ticks_until(service, lambda _: bool(heat.resident_pages(1)[0].sum() > PAGES))
+    # They are no pages that must stay, but while a policy plans.
+    assert (heat.chunks.columns.node >= -1).mean() > 0.5

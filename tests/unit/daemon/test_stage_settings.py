@@ -1,0 +1,100 @@
+"""What the configuration says reaches the stages, in their units."""
+
+from typing import get_args
+
+import pytest
+
+from hmd.config import Config, loads
+from hmd.config.schema import SampleSection
+from hmd.daemon import stage_settings
+from hmd.decide import registry
+from hmd.decide.histogram import Histogram, HistogramSettings
+from hmd.heat.heat_settings import HeatSettings
+from hmd.machine.process_id import ProcessId
+from hmd.machine.targets import TargetSpec
+from hmd.migrate import MoverSettings
+from hmd.sample.auto_select import SampleSettings
+
+
+def test_defaults_are_the_stages_own() -> None:
+    config = Config()
+    policy = stage_settings.policy(config)
+    assert isinstance(policy, Histogram)
+    assert policy.settings == HistogramSettings()
+    assert stage_settings.heat_settings(config) == HeatSettings()
+    assert stage_settings.sample_settings(config) == SampleSettings()
+    mover, own = stage_settings.mover_settings(config), MoverSettings()
+    assert mover.rate_bytes_per_s == own.rate_bytes_per_s
+    assert mover.call_target_s == pytest.approx(own.call_target_s)
+    assert mover.move_shared == own.move_shared
+
+
+def test_every_policy_can_be_named() -> None:
+    for name in registry.names():
+        assert stage_settings.policy(loads(f"decide: {{policy: {name}}}")).name == name
+
+
+def test_every_sampler_can_be_named() -> None:
+    names = get_args(SampleSection.model_fields["sampler"].annotation)
+    assert set(names) == {"auto", "pmu", "emulated", "damon", "idle", "faults", "softdirty"}
+
+
+def test_a_target_arrives_whole() -> None:
+    config = loads(
+        "targets: [{name: t, pid: [1, 2], exe: e, cmdline: c, user: 7, cgroup: /g, unit: u.service,"
+        " min_rss: 1MiB, follow_children: false}]"
+    )
+    assert stage_settings.target_specs(config) == (
+        TargetSpec("t", (1, 2), "e", "c", "7", "/g", "u.service", 1 << 20, False),
+    )
+
+
+def test_a_tick_may_spend_its_rate_and_twice_its_time_on_moves() -> None:
+    config = loads("tick: 1min\nmigrate: {rate: 1MiB/s}")
+    mover = stage_settings.mover_settings(config)
+    assert (mover.apply_limit_s, mover.burst_s) == (120, 60)
+
+
+@pytest.mark.parametrize(("text", "pages"), [("tick: 10ms", 1 << 12), ("tick: 1h", 1 << 18)])
+def test_sweeps_are_bounded(text: str, pages: int) -> None:
+    assert stage_settings.sweep_settings(loads(text)).pages_per_step == pages
+
+
+PROCESSES = {ProcessId(1, 1): "a", ProcessId(2, 1): "b", ProcessId(3, 1): "a"}
+NAMES = tuple(PROCESSES.values())
+
+
+def test_targets_without_limits_have_none() -> None:
+    config = loads("targets: [{name: a, pid: 1}, {name: b, pid: 2}]")
+    assert stage_settings.fast_limits(config, NAMES) is None
+    priority, stores = stage_settings.weights(config, NAMES)
+    assert (priority.tolist(), stores.tolist()) == ([1, 1, 1], [1, 1, 1])
+    assert stage_settings.kept_mappings(config, PROCESSES) == {}
+
+
+def test_limits_of_targets_are_shared_by_their_processes() -> None:
+    config = loads(
+        "targets: [{name: a, pid: 1, fast_min: 10%}, {name: b, pid: 2, fast_max: 3MiB,"
+        " fast_min: 1MiB}]"
+    )
+    limits = stage_settings.fast_limits(config, NAMES)
+    assert limits is not None
+    assert limits.group.tolist() == [0, 1, 0]
+    assert limits.least_bytes.tolist() == [0, 1 << 20]
+    assert limits.least_share.tolist() == [0.1, 0.0]
+    assert limits.most_bytes.tolist() == [stage_settings.NO_LIMIT, 3 << 20]
+    assert limits.most_share.tolist() == [1.0, 1.0]
+
+
+def test_weights_and_kept_mappings_reach_each_process() -> None:
+    config = loads(
+        "targets: [{name: a, pid: 1, priority: 2, keep: ['\\[stack\\]', /dev/shm/]},"
+        " {name: b, pid: 2, store_weight: 0.5}]\nheat: {store_weight: 3}"
+    )
+    priority, stores = stage_settings.weights(config, NAMES)
+    assert (priority.tolist(), stores.tolist()) == ([2, 1, 2], [3, 0.5, 3])
+    kept = stage_settings.kept_mappings(config, PROCESSES)
+    assert {process.pid for process in kept} == {1, 3}
+    stack, shared = kept[ProcessId(1, 1)]
+    assert stack.search("[stack]")
+    assert shared.search("/dev/shm/x")

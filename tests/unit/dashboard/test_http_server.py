@@ -1,0 +1,163 @@
+"""The page's server reads, for this machine alone, and survives whoever asks."""
+
+from __future__ import annotations
+
+import re
+import socket as sockets
+import threading
+from pathlib import Path
+
+import pytest
+
+from hmd.cli.dashboard_command import _loopback
+from hmd.dashboard import http_server as server_module
+from hmd.dashboard.http_server import MAX_CONNECTIONS, PAGE_FILES, PageServer, page_contents
+from hmd.dashboard.poller import Poller
+from hmd.errors import HmdError
+
+from .conftest import Serve, Served
+
+
+@pytest.fixture
+def served(serve: Serve, tmp_path: Path) -> Served:
+    return serve(Poller(tmp_path / "none.sock", 600))
+
+
+@pytest.mark.parametrize("path", [*PAGE_FILES, "/state.json", "/sweep.json"])
+def test_every_path_is_served_under_a_strict_policy(served: Served, path: str) -> None:
+    answer = served.ask(path)
+    assert answer.status == 200
+    policy = answer.headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+    assert "unsafe" not in policy
+    assert "http" not in policy
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert answer.headers["Referrer-Policy"] == "no-referrer"
+    assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin"
+    assert "Access-Control-Allow-Origin" not in answer.headers
+    assert int(answer.headers["Content-Length"]) == len(answer.body)
+
+
+@pytest.mark.parametrize("path", [*PAGE_FILES])
+def test_the_page_names_no_other_place(served: Served, path: str) -> None:
+    text = served.ask(path).body.decode().replace("http://www.w3.org/2000/svg", "")
+    assert not re.search(r"""https?:|url\(|@import|["'(=]//|style=|innerHTML|eval\(""", text)
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "BREW"])
+def test_other_methods_are_refused(served: Served, method: str) -> None:
+    answer = served.ask("/state.json", method)
+    assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD")
+    assert "Content-Security-Policy" in answer.headers
+
+
+def test_head_has_no_body(served: Served) -> None:
+    got, head = served.ask("/"), served.ask("/", "HEAD")
+    assert head.body == b""
+    assert head.headers["Content-Length"] == str(len(got.body))
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:8000", "127.0.0.1:9743", "[::1]:1"])
+def test_names_of_this_machine_are_answered(served: Served, host: str) -> None:
+    assert served.ask("/state.json", host=host).status == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:9743", "localhost.evil.example", "127.0.0.1.nip.io", "",
+             "10.0.0.1:9743", "localhost:", "[::1", None],
+)  # fmt: skip
+def test_other_names_are_misdirected(served: Served, host: str | None) -> None:
+    answer = served.ask("/state.json", host=host)
+    assert answer.status == 421
+    assert b"reached" not in answer.body
+
+
+@pytest.mark.parametrize(
+    "path", ["/x", "/page.py", "/../server.py", "/%2e%2e/server.py", "/heat.json",
+             "/heat.json?process=1:1", "/heat.json?process=%ff", "http://[", "*"],
+)  # fmt: skip
+def test_nothing_else_is_there(served: Served, path: str) -> None:
+    assert served.ask(path).status == 404
+
+
+def test_an_unchanged_answer_is_not_sent_again(served: Served) -> None:
+    tag = served.ask("/state.json").headers["ETag"]
+    again = served.ask("/state.json", If_None_Match=tag)
+    assert (again.status, again.body, again.headers["ETag"]) == (304, b"", tag)
+    served.watch.look()
+    assert served.ask("/state.json", If_None_Match=tag).status == 200
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\n",
+        b"garbage\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 200 + b"\r\n",
+        b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: local\xffhost\r\n\r\n",
+    ],
+)
+def test_garbage_is_refused(served: Served, data: bytes) -> None:
+    with sockets.create_connection(served.server.server_address[:2], timeout=20) as s:
+        try:
+            s.sendall(data)
+            s.shutdown(sockets.SHUT_WR)
+            told = b"".join(iter(lambda: s.recv(65536), b""))
+        except ConnectionError:
+            told = b""
+    assert b" 200 " not in told
+    assert served.ask("/").status == 200
+
+
+def test_many_clients_at_once(served: Served) -> None:
+    statuses: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: statuses.append(served.ask("/state.json").status))
+        for _ in range(40)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert statuses == [200] * 40
+
+
+def test_silent_clients_are_bounded_and_hung_up_on(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = served.server.server_address[:2]
+    silent = [sockets.create_connection(address, timeout=20) for _ in range(MAX_CONNECTIONS)]
+    late = sockets.create_connection(address, timeout=20)
+    assert late.recv(1) == b""  # one too many is let go at once
+    late.close()
+    assert threading.active_count() <= MAX_CONNECTIONS + 5
+    served.server._deadlines.update(dict.fromkeys(served.server._deadlines, 0.0))
+    for s in silent:
+        assert s.recv(1) == b""
+        s.close()
+    assert served.ask("/").status == 200
+    monkeypatch.setattr(server_module, "CONNECTION_S", 0.0)
+    with sockets.create_connection(address, timeout=20) as slow:
+        slow.sendall(b"GET / HT")
+        assert slow.recv(1) == b""
+
+
+def test_a_taken_port_is_told(served: Served) -> None:
+    port = served.server.server_address[1]
+    with pytest.raises(HmdError, match=rf"cannot serve on 127\.0\.0\.1, port {port}: .* --listen"):
+        PageServer("127.0.0.1", port, page_contents())
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:80", ("127.0.0.1", 80)),
+        ("localhost:9743", ("127.0.0.1", 9743)),
+        ("[::1]:0", ("::1", 0)),
+    ],
+)
+def test_loopback_addresses(text: str, address: tuple[str, int]) -> None:
+    assert _loopback(text) == address

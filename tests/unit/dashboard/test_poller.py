@@ -1,0 +1,337 @@
+"""What is known of the daemon, kept within bounds, whatever answers on its socket."""
+
+from __future__ import annotations
+
+import json
+import socket as sockets
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hmd.control.status_socket import StatusSocket
+from hmd.dashboard import status_validation
+from hmd.dashboard.heat_grids import MOMENTS, ROWS, HeatGrids
+from hmd.dashboard.history import LINES, POINTS, ROUNDS, History
+from hmd.dashboard.poller import Poller
+from hmd.dashboard.status_validation import read_heat_map, read_status
+from hmd.errors import UnreachableError
+from hmd.observe import counters, heat_history, observer, recent_moves
+from hmd.observe.heat_history import HeatHistory, HeatSnapshot
+
+from .machine import PROGRAMS, STARTED_S, Machine
+
+Document = dict[str, Any]
+
+
+@pytest.fixture
+def status(machine: Machine, watched: Poller) -> Document:
+    del watched  # the machine has ticked
+    document: Document = json.loads(machine.observer.status())
+    return document
+
+
+@pytest.fixture
+def heat_map(machine: Machine, watched: Poller) -> Document:
+    del watched
+    document: Document = json.loads(machine.heat_map.answer())
+    return document
+
+
+def state(watch: Poller) -> Document:
+    told: Document = json.loads(watch.state())
+    return told
+
+
+def test_bounds_are_the_daemons() -> None:
+    for room in (heat_history, observer, recent_moves, counters):
+        for name in filter(lambda name: name.startswith("MAX_"), vars(room)):
+            assert getattr(status_validation, name) == getattr(room, name), name
+
+
+def test_the_dashboard_does_without_numba() -> None:
+    script = (
+        "import sys, hmd.dashboard.http_server, hmd.dashboard.poller; print('numba' in sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout == "False\n"
+
+
+def test_it_tells_what_the_socket_told(watched: Poller, status: Document) -> None:
+    told = state(watched)
+    assert (told["reached"], told["told"], told["quiet_s"]) == (True, "", 0)
+    for key in ("pid", "ticks", "tiers", "tier_bytes", "heat", "targets", "processes", "sampler"):
+        assert told["status"][key] == status[key]
+    assert told["status"]["moves"]["promoted_bytes"] == status["moves"]["promoted_bytes"] > 0
+    assert [m["name"] for m in told["maps"]] == ["python3", "redis-server", "sqlite3"]
+
+
+def test_rates_add_up_to_what_was_moved(watched: Poller, status: Document) -> None:
+    series = state(watched)["series"]
+    at_s, up = series["at_s"], series["promoted_bytes_per_s"]
+    assert up[0] is None
+    moved = sum(rate * (b - a) for a, b, rate in zip(at_s, at_s[1:], up[1:], strict=False))
+    first = 12 << 20  # before the first look, at 8 MiB a second
+    assert 0 <= status["moves"]["promoted_bytes"] - moved <= 2 * first
+    assert at_s[-1] == pytest.approx(STARTED_S + status["uptime_s"])
+    assert all(0 <= share <= 1 for share in series["fast_share"] if share is not None)
+    lines = {line["name"]: line["fast_share"][-1] for line in series["targets"]}
+    assert lines == {t["name"]: pytest.approx(t["fast_share"], rel=1e-3) for t in status["targets"]}
+
+
+def test_rounds_are_kept_once_newest_first(watched: Poller) -> None:
+    recent_moves = state(watched)["rounds"]
+    ticks = [each["tick"] for each in recent_moves]
+    assert ticks == sorted(set(ticks), reverse=True)
+    assert 32 < len(recent_moves) <= ROUNDS  # more than the daemon itself remembers
+    for each in recent_moves:
+        assert each["planned_pages"] >= sum(flow["planned_pages"] for flow in each["flows"])
+
+
+def test_a_heat_map_ends_with_what_the_daemon_told(watched: Poller, heat_map: Document) -> None:
+    key = f"{PROGRAMS[0].process.pid}:{PROGRAMS[0].process.start_ticks}"
+    body = watched.heat(key)
+    assert body is not None
+    told = json.loads(body)
+    kept_s = watched._heat._moments[-1]["now_s"]
+    moment = next(m for m in heat_map["moments"] if m["now_s"] == kept_s)
+    own = next(p for p in moment["processes"] if p["pid"] == PROGRAMS[0].process.pid)
+    assert told["address"] == [f"{chunk << 21:x}" for chunk in own["chunk"]]
+    assert [row[-1] for row in told["heat"]] == pytest.approx(own["heat"], rel=0.01)
+    pages = [fast / (fast + slow) for fast, slow in own["pages"]]
+    assert [row[-1] for row in told["fast"]] == pytest.approx(pages, rel=0.01)
+    assert told["age_s"][-1] == 0
+    assert watched.heat("1:1") is None
+
+
+def test_history_is_bounded(status: Document) -> None:
+    history = History(600)
+    status["targets"] = [deepcopy(status["targets"][0]) | {"name": f"t{i}"} for i in range(64)]
+    for tick in range(5 * POINTS):
+        status["uptime_s"], status["ticks"] = 3.0 * tick, tick
+        status["rounds"] = [status["rounds"][-1] | {"tick": tick, "uptime_s": 3.0 * tick}]
+        history.take(read_status(status))
+    series = history.series()
+    assert len(series["at_s"]) <= POINTS
+    assert series["at_s"][-1] - series["at_s"][0] <= 600
+    assert len(series["targets"]) == LINES
+    assert len(history.rounds()) == ROUNDS
+
+
+def test_heat_history_is_bounded(heat_map: Document) -> None:
+    history, outline = HeatGrids(600), heat_map["moments"][-1]["processes"][0]
+    large = outline | {
+        "chunk": list(range(512)),
+        "heat": [1.0] * 512,
+        "pages": [[512, 0]] * 512,
+    }
+    moment = {"now_s": 0.0, "processes": [large]}
+    for second in range(0, 3 * 600, 2):
+        told = {"tiers": 2, "moments": [moment | {"now_s": float(second)}]}
+        assert history.take(read_heat_map(told))
+        assert not history.take(read_heat_map(told))
+    assert len(history._moments) == MOMENTS
+    body = history.answer(history.processes()[0])
+    assert body is not None
+    told = json.loads(body)
+    assert len(told["address"]) <= ROWS
+    assert len(told["age_s"]) == len(told["heat"][0]) == MOMENTS
+
+
+def test_a_daemon_that_began_anew_counts_from_there(status: Document) -> None:
+    history = History(600)
+    history.take(read_status(status))
+    status |= {"pid": 5, "started_s": status["started_s"] + 500, "uptime_s": 1.0, "ticks": 1}
+    history.take(read_status(status))
+    status |= {"uptime_s": 11.0, "ticks": 11}
+    status["moves"]["promoted_bytes"] += 100
+    history.take(read_status(status))
+    assert history.series()["promoted_bytes_per_s"] == [None, None, 10.0]
+
+
+def test_a_clock_that_was_set_back_begins_anew(status: Document, heat_map: Document) -> None:
+    history, maps = History(600), HeatGrids(600)
+    history.take(read_status(status))
+    maps.take(read_heat_map(heat_map))
+    history.take(read_status(status | {"started_s": 1e9}))
+    assert len(history.series()["at_s"]) == 1
+    for moment in heat_map["moments"]:
+        moment["now_s"] /= 1000
+    assert maps.take(read_heat_map(heat_map))
+    assert len(maps._moments) == 1
+
+
+def test_no_daemon_yet_then_one_then_none(
+    machine: Machine, watched: Poller, tmp_path: Path
+) -> None:
+    del watched
+    watch = Poller(tmp_path / "s", 600, clock=lambda: machine.now_s)
+    watch.look()
+    assert state(watch)["status"] is None
+    assert state(watch)["told"].startswith("no daemon answers on ")
+    answers = {"status": machine.observer.status, "heatmap": machine.heat_map.answer}
+    daemon = StatusSocket(tmp_path / "s", answers)
+    watch.look()
+    assert state(watch)["reached"]
+    daemon.close()
+    watch.look()
+    told = state(watch)
+    assert not told["reached"]
+    assert told["status"]["ticks"] == machine.observer.latest.ticks  # what was last known
+    again = StatusSocket(tmp_path / "s", answers)
+    watch.look()
+    assert state(watch)["reached"]
+    again.close()
+
+
+def test_only_new_moments_are_asked_for_and_all_of_a_new_daemon(
+    machine: Machine, watched: Poller, tmp_path: Path
+) -> None:
+    del watched
+    clock_s, asked = [0.0], []
+    kept = [HeatHistory(machine.topology), HeatHistory(machine.topology)]
+    kept[0]._moments.extend(HeatSnapshot(at_s, ()) for at_s in (100.0, 110.0, 120.0))
+    kept[1]._moments.extend(HeatSnapshot(at_s, ()) for at_s in (5.0, 15.0))
+
+    def answer(arguments: Mapping[str, Any]) -> bytes:
+        asked.append(arguments.get("after_s"))
+        return kept[0].answer(arguments)
+
+    answers = {"status": machine.observer.status, "heatmap": answer}
+    daemon = StatusSocket(tmp_path / "s", answers)
+    watch = Poller(tmp_path / "s", 600, clock=lambda: clock_s[0])
+    for _ in range(2):
+        watch.look()
+        clock_s[0] += 60
+    assert asked == [None, 120.0]
+    kept.pop(0)
+    watch.look()
+    assert asked == [None, 120.0, 120.0, None]
+    assert [moment["now_s"] for moment in watch._heat._moments] == [5.0, 15.0]
+    daemon.close()
+
+
+def test_a_daemon_that_stands_still_is_told(
+    machine: Machine, watched: Poller, socket: Path
+) -> None:
+    del watched
+    now_s = [0.0]
+    watch = Poller(socket, 600, clock=lambda: now_s[0])
+    watch.look()
+    now_s[0] = 9.0
+    watch.look()
+    assert state(watch)["quiet_s"] == 0
+    now_s[0] = 42.0
+    watch.look()
+    assert state(watch)["quiet_s"] == 42
+
+
+class Liar:
+    """Something else on the socket, which answers all with ``answer``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.answer = path, b""
+        self._socket = sockets.socket(sockets.AF_UNIX)
+        self._socket.bind(str(path))
+        self._socket.listen(16)
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._socket.shutdown(sockets.SHUT_RDWR)
+        self._thread.join()
+        self._socket.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            with connection:
+                connection.recv(4096)
+                try:
+                    connection.sendall(self.answer)
+                except OSError:
+                    continue
+
+
+@pytest.fixture
+def liar(tmp_path: Path) -> Iterator[Liar]:
+    made = Liar(tmp_path / "liar")
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"\0\xff", b"[]", b"7", b"{}", b'{"status":', b"[" * 100_000, b'{"error": "no"}',
+     b'{"ticks": 1e999}', b'"' + b"x" * (5 << 20) + b'"', b"9" * 5000],
+    ids=["nothing", "bytes", "list", "number", "empty", "cut", "deep", "error", "huge-number",
+         "long", "digits"],
+)  # fmt: skip
+def test_garbage_is_told_and_kept_out(liar: Liar, answer: bytes) -> None:
+    liar.answer = answer
+    watch = Poller(liar.path, 600)
+    watch.look()
+    told = state(watch)
+    assert (told["reached"], told["status"]) == (False, None)
+    assert str(liar.path) in told["told"] or "not this version's hmd's" in told["told"]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def paths(document: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place in a document."""
+    yield here
+    inner: Any = ()
+    if isinstance(document, dict):
+        inner = document.items()
+    elif isinstance(document, list):
+        inner = enumerate(document[:2])
+    for key, value in inner:
+        yield from paths(value, (*here, key))
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(data=st.data())
+def test_a_document_with_one_wrong_part_is_refused_or_shown(
+    data: st.DataObject, status: Document, heat_map: Document
+) -> None:
+    heat_map["moments"] = heat_map["moments"][-2:]
+    watch = Poller(Path("/nowhere"), 600)
+    of_status = data.draw(st.booleans())
+    document = status if of_status else heat_map
+    places = list(paths(document))[1:]
+    place = places[data.draw(st.integers(0, len(places) - 1))]
+    wrong = deepcopy(document)
+    inner: Any = wrong
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = data.draw(json_values)
+    try:
+        if of_status:
+            watch._take(read_status(wrong))
+        else:
+            watch._heat.take(read_heat_map(wrong))
+    except UnreachableError as error:
+        assert len(str(error)) < 400
+    json.loads(watch._publish(), parse_constant=pytest.fail)
+    for key in watch._heat.processes():
+        json.loads(watch.heat(key) or b"0", parse_constant=pytest.fail)

@@ -1,0 +1,61 @@
+"""Which pages are to leave memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hmd.decide.histogram import Histogram, HistogramSettings
+from hmd.decide.idle_selection import OUT, idle_pages
+from hmd.decide.rehearsal import BASE, Rehearsal, Tier
+from hmd.heat.geometry import CHUNK_PAGES, FIXED, PAGE_BYTES
+
+
+def rehearsal(ticks: int = 10) -> Rehearsal:
+    """Two chunks on the slow node; the first 100 pages of the first are used, the second huge."""
+    weights = np.zeros(2 * CHUNK_PAGES)
+    weights[:100] = 1.0
+    run = Rehearsal(
+        Histogram(HistogramSettings(headroom_bytes=0)),
+        (Tier(0), Tier(8192)),
+        weights,
+        np.ones(2 * CHUNK_PAGES, np.int8),
+        samples_per_tick=5000,
+        huge=np.array([False, True]),
+    )
+    for _ in range(ticks):
+        run.tick()
+    return run
+
+
+def test_pages_that_were_idle_for_long_enough_go_the_longest_idle_first() -> None:
+    run = rehearsal()
+    # A page that came late.
+    node = run.heat.chunks.columns.node[:1].copy()
+    node[0, 300] = -1
+    start = np.array([BASE], np.uint64)
+    run.heat.place(0, start, node)
+    node[0, 300] = 1
+    run.heat.place(0, start, node)
+    for _ in range(5):
+        run.tick()
+    plan = idle_pages(run.heat, run.machine, 4.0, 1 << 40)
+    number = ((plan.address - np.uint64(BASE)) // np.uint64(PAGE_BYTES)).tolist()
+    assert sorted(number) == [*range(100, CHUNK_PAGES), CHUNK_PAGES]
+    assert number[-1] == 300
+    assert plan.pages[number.index(CHUNK_PAGES)] == CHUNK_PAGES
+    assert set(plan.to_node.tolist()) == {OUT}
+    assert not len(idle_pages(run.heat, run.machine, 60.0, 1 << 40))
+
+
+def test_what_must_stay_stays_and_the_budget_is_kept() -> None:
+    run = rehearsal()
+    run.heat.chunks.columns.node[0, 200:] = FIXED - 1
+    plan = idle_pages(run.heat, run.machine, 4.0, 100 * PAGE_BYTES)
+    assert plan.pages.tolist() == [1] * 100
+    assert len(idle_pages(run.heat, run.machine, 4.0, 99 * PAGE_BYTES)) == 99
+
+
+def test_pages_of_faster_tiers_go_down_first() -> None:
+    run = rehearsal()
+    run.heat.chunks.columns.node[:2][run.heat.chunks.columns.node[:2] == 1] = 0
+    assert not len(idle_pages(run.heat, run.machine, 4.0, 1 << 70))

@@ -1,0 +1,90 @@
+"""How long a line takes from each tier: by firmware, and as loads found it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hmd.decide.loaded_latency import loaded_latency_ns, tier_latency_ns
+from hmd.decide.node_arrays import nodes_of
+from hmd.decide.plan import MachineView
+from hmd.heat.geometry import CHUNK_PAGES, PAGE_BYTES
+from hmd.heat.heat_table import HeatTable
+from hmd.machine.process_id import ProcessId
+from hmd.machine.topology import Node, NodeMemory, Topology
+from hmd.sample.access_batch import AccessBatch
+
+
+def machine(*nodes: Node) -> MachineView:
+    memory = tuple(NodeMemory(node.id, node.total_bytes, node.total_bytes) for node in nodes)
+    return MachineView(Topology(nodes), memory, 0.0, 1.0, 1 << 40)
+
+
+def node(number: int, tier: int, latency: int | None, bandwidth: int | None) -> Node:
+    return Node(number, (0,), 1 << 30, (10, 20, 30), tier, latency, latency, bandwidth, bandwidth)
+
+
+TWO = (node(0, 0, 90, None), node(1, 1, 350, None))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ([node(0, 0, 90, 100_000), node(1, 1, 350, 50_000)], [90, 350]),
+        # HBM answers no sooner, but is four times as wide.
+        ([node(0, 0, 120, 400_000), node(1, 1, 100, 100_000)], [120, 480]),
+        ([node(0, 0, None, None), node(1, 1, None, None)], [90, 180]),
+        ([node(0, 0, 80, None), node(1, 0, 120, None), node(2, 1, 300, None)], [100, 300]),
+    ],
+)
+def test_what_a_line_takes_from_each_tier(nodes: list[Node], expected: list[float]) -> None:
+    view = machine(*nodes)
+    assert tier_latency_ns(view.topology, nodes_of(view, 0.0, 0)).tolist() == expected
+
+
+def waited(latency_ns: list[int], node: int) -> HeatTable:
+    """A table that knows of loads of pages of one node, each as long as told."""
+    table = HeatTable(None, (90.0, 350.0))
+    table.track([ProcessId(10, 1)])
+    table.place(0, np.zeros(1, np.uint64), np.full((1, CHUNK_PAGES), node, np.int8))
+    count = len(latency_ns)
+    table.update(
+        AccessBatch(
+            np.zeros(count, np.int32),
+            np.arange(count, dtype=np.uint64) % CHUNK_PAGES * np.uint64(PAGE_BYTES),
+            np.zeros(count, np.uint8),
+            np.zeros(count, np.uint16),
+            np.zeros(count, np.uint32),
+            np.zeros(count, np.uint64),
+            np.array(latency_ns, np.uint32),
+            np.full(count, 101, np.uint32),
+        )
+    )
+    return table
+
+
+@pytest.mark.parametrize(
+    ("latencies", "node", "expected"),
+    [
+        ([400, 600] * 100, 0, [500, 350]),
+        ([400, 600] * 100, 1, [90, 500]),
+        # Loads that were prefetched did not wait; a node never answers sooner than when idle.
+        ([400, 600, 10, 10] * 100, 0, [500, 350]),
+        ([330] * 200, 1, [90, 350]),
+        # A few may be anything.
+        ([5000] * 10, 0, [90, 350]),
+    ],
+)
+def test_what_a_line_takes_while_others_queue(
+    latencies: list[int], node: int, expected: list[float]
+) -> None:
+    view = machine(*TWO)
+    found = loaded_latency_ns(waited(latencies, node), view.topology, nodes_of(view, 0.0, 0))
+    assert found.tolist() == expected
+
+
+def test_where_no_sampler_knows_latencies_firmware_tells() -> None:
+    view = machine(*TWO)
+    for table in (HeatTable(), waited([0] * 200, 0)):
+        found = loaded_latency_ns(table, view.topology, nodes_of(view, 0.0, 0))
+        assert found.tolist() == [90, 350]

@@ -1,0 +1,152 @@
+"""The model: both runs met exactly, and windows computed by hand."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hmd.estimate import RuntimeModel, SampleSelection, Terms, build_model, layout, side_by_side
+from hmd.trace.trace import SAMPLE_COLUMNS, Samples, Trace
+
+ModelOf = Callable[..., RuntimeModel]
+
+
+@pytest.mark.parametrize("rows", list(SampleSelection))
+@pytest.mark.parametrize("windows", [1, 7, 60])
+def test_both_runs_are_met_exactly(
+    slow_run: Trace, fast_run: Trace, rows: SampleSelection, windows: int
+) -> None:
+    runs = side_by_side(slow_run, fast_run, windows=windows)
+    model = build_model(runs, terms=Terms(rows=rows))
+    slow = model.estimate(layout.all_slow(runs.pages))
+    fast = model.estimate(layout.all_fast(runs.pages))
+    assert slow.runtime_ns == pytest.approx(slow_run.runtime_ns, rel=1e-9)
+    assert fast.runtime_ns == pytest.approx(fast_run.runtime_ns, rel=1e-9)
+    assert slow.window_ns == pytest.approx(runs.slow.ns)
+    assert fast.window_ns == pytest.approx(runs.fast.ns)
+
+
+@pytest.mark.parametrize("left_out", ["weight_ns", "instructions", "both"])
+@pytest.mark.parametrize("rows", list(SampleSelection))
+def test_both_runs_are_met_where_little_is_known(
+    slow_run: Trace, fast_run: Trace, rows: SampleSelection, left_out: str
+) -> None:
+    names = ("weight_ns", "instructions") if left_out == "both" else (left_out,)
+
+    def without(trace: Trace) -> Trace:
+        columns = {name: getattr(trace.samples, name) for name in SAMPLE_COLUMNS}
+        columns |= {name: np.zeros_like(columns[name]) for name in names}
+        return replace(trace, samples=Samples(**columns))
+
+    runs = side_by_side(without(slow_run), without(fast_run))
+    model = build_model(runs, terms=Terms(rows=rows))
+    assert model.pairs.enough == ("instructions" not in names)
+    ends = [model.estimate(f(runs.pages)).runtime_ns for f in (layout.all_slow, layout.all_fast)]
+    assert ends == pytest.approx([slow_run.runtime_ns, fast_run.runtime_ns], rel=1e-9)
+
+
+def test_windows_without_samples_are_met_too(trace_of: Callable[..., Trace]) -> None:
+    slow, fast = trace_of([(1, 7), (2, 8), (39, 9)], 40), trace_of([(1, 7)], 20)
+    for rows in SampleSelection:
+        runs = side_by_side(slow, fast, windows=10)
+        model = build_model(runs, terms=Terms(rows=rows))
+        assert model.estimate(layout.all_slow(runs.pages)).runtime_ns == pytest.approx(40e6)
+        assert model.estimate(layout.all_fast(runs.pages)).runtime_ns == pytest.approx(20e6)
+
+
+def test_a_fast_run_that_is_slower_is_met_too(slow_run: Trace, fast_run: Trace) -> None:
+    runs = side_by_side(fast_run, slow_run)
+    model = build_model(runs)
+    assert model.estimate(layout.all_slow(runs.pages)).runtime_ns == pytest.approx(200e6)
+    assert model.estimate(layout.all_fast(runs.pages)).runtime_ns == pytest.approx(400e6)
+
+
+def test_a_chain_of_dependent_misses_is_linear(model_of: ModelOf) -> None:
+    model = model_of([10.0, 30.0, 60.0], k=1.0)
+    # 300 ns of waits, of which the slow pages' share of the misses remains.
+    for fast, share in ([1, 0, 0], 0.9), ([0, 1, 0], 0.7), ([1, 0, 1], 0.3):
+        found = model.estimate(np.array(fast, np.bool_))
+        assert found.runtime_ns == pytest.approx(100 + 300 * share)
+
+
+def test_waits_of_overlapping_misses_by_hand(model_of: ModelOf) -> None:
+    # K = 3, y = 0.5, pages placed independently, p = y: 0.5 / (1 + 2 * 0.5) = 1/4 of the misses
+    # begin a wait; with all slow 1/3 do. So 3/4 of 300 ns remain.
+    model = model_of([50.0, 50.0], k=3.0, terms=Terms(correlation=False))
+    found = model.estimate(np.array([True, False]))
+    assert found.runtime_ns == pytest.approx(100 + 300 * 3 / 4)
+    # y = 0.2: 0.2 / 1.4 = 1/7, times 3.
+    model = model_of([80.0, 20.0], k=3.0, terms=Terms(correlation=False))
+    found = model.estimate(np.array([True, False]))
+    assert found.runtime_ns == pytest.approx(100 + 300 * 3 / 7)
+
+
+def test_without_pairs_neighbours_are_half_alike(model_of: ModelOf) -> None:
+    # K = 3, y = 0.5, p = (1 + y) / 2 = 0.75: 0.5 / 2.5 = 1/5, times 3.
+    found = model_of([50.0, 50.0], k=3.0).estimate(np.array([True, False]))
+    assert found.runtime_ns == pytest.approx(100 + 300 * 3 / 5)
+
+
+def test_neighbours_on_one_page_are_slow_together(model_of: ModelOf) -> None:
+    # p = 1: 0.5 / 3 of the misses, half of all slow's, as if they did not overlap.
+    model = model_of([50.0, 50.0], k=3.0, pairs=[(0, 0), (1, 1)] * 20_000)
+    found = model.estimate(np.array([True, False]))
+    assert found.runtime_ns == pytest.approx(100 + 300 / 2, rel=1e-2)
+
+
+def test_neighbours_on_two_pages_are_never_slow_together(model_of: ModelOf) -> None:
+    # p = 0: every slow miss begins a wait, 0.5 of all misses, where 1/2 did with all slow (K = 2).
+    model = model_of([50.0, 50.0], k=2.0, pairs=[(0, 1), (1, 0)] * 20_000)
+    found = model.estimate(np.array([True, False]))
+    assert found.runtime_ns == pytest.approx(100 + 300, rel=1e-2)
+
+
+def test_rows_of_one_run_alone(slow_run: Trace, fast_run: Trace) -> None:
+    runs = side_by_side(slow_run, fast_run)
+    counts = {
+        rows: build_model(runs, terms=Terms(rows=rows)).samples.sum() for rows in SampleSelection
+    }
+    assert counts == {
+        SampleSelection.BOTH: 8000,
+        SampleSelection.SLOW: 4000,
+        SampleSelection.FAST: 4000,
+    }
+    sums = [build_model(runs, terms=Terms(rows=rows)).total.sum() for rows in SampleSelection]
+    assert sums == pytest.approx([199 * 4000] * 3)
+
+
+def test_hot_pages_are_no_hotter_by_luck(run_of: Callable[..., Trace]) -> None:
+    # All pages are equally hot, so that half of them are half of the accesses; 400 samples of 200
+    # pages look otherwise. Only the run that did not choose the pages tells.
+    def even(latency_ns: int, runtime_ms: float, seed: int) -> Trace:
+        trace = run_of(latency_ns, runtime_ms, seed, samples=400)
+        page = np.random.default_rng(seed).integers(0, 200, 400).astype(np.uint64)
+        return replace(trace, samples=replace(trace.samples, address=page * np.uint64(4096)))
+
+    runs = side_by_side(even(300, 400, 1), even(100, 200, 2))
+    hot = layout.by_heat(runs.pages, len(runs.pages) // 2)
+
+    def share(rows: SampleSelection) -> float:
+        model = build_model(runs, terms=Terms(rows=rows))
+        accesses = np.bincount(model.page, model.accesses, model.pages)
+        return float(accesses[hot].sum() / accesses.sum())
+
+    assert share(SampleSelection.SLOW) > 0.7
+    assert 0.4 < share(SampleSelection.FAST) < 0.6
+
+
+def test_runs_at_other_addresses_use_the_slow_runs_pages(slow_run: Trace, fast_run: Trace) -> None:
+    samples = replace(
+        fast_run.samples, address=fast_run.samples.address + np.uint64(0x7F00_0000_0000)
+    )
+    runs = side_by_side(slow_run, replace(fast_run, samples=samples))
+    assert not runs.same_addresses
+    alone = side_by_side(slow_run, slow_run)
+    assert len(runs.pages) == len(alone.pages)
+    assert not len(runs.fast.page)
+    # What is known of its windows stays.
+    assert runs.fast.latency_ns == pytest.approx(side_by_side(slow_run, fast_run).fast.latency_ns)
+    model = build_model(runs)
+    assert model.samples.sum() == len(slow_run.samples)
+    assert model.estimate(layout.all_fast(runs.pages)).runtime_ns == pytest.approx(200e6)

@@ -1,0 +1,103 @@
+"""For how long pages were not seen in use."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES
+from hmd.heat.heat_table import HeatTable
+from hmd.heat.idle_age import age, decoded, successors
+from hmd.machine.process_id import ProcessId
+from hmd.sample.access_batch import AccessBatch
+
+START = np.array([7 * CHUNK_BYTES], np.uint64)
+
+
+def batch(*pages: int) -> AccessBatch:
+    n = len(pages)
+    address = START[0] + np.array(pages, np.uint64) * np.uint64(PAGE_BYTES)
+    return AccessBatch(
+        np.zeros(n, np.int32),
+        address,
+        np.zeros(n, np.uint8),
+        np.zeros(n, np.uint16),
+        np.zeros(n, np.uint32),
+        np.zeros(n, np.uint64),
+        np.zeros(n, np.uint32),
+        np.ones(n, np.uint32),
+    )
+
+
+def table(*, huge: bool = False, resident: int = CHUNK_PAGES) -> HeatTable:
+    made = HeatTable()
+    made.track([ProcessId(1, 1)])
+    made.place(0, START, nodes(resident), np.array([huge]))
+    return made
+
+
+def nodes(resident: int) -> np.ndarray[tuple[int, int], np.dtype[np.int8]]:
+    node = np.zeros((1, CHUNK_PAGES), np.int8)
+    node[:, resident:] = ABSENT
+    return node
+
+
+def test_a_page_is_idle_since_its_last_sample() -> None:
+    heat = table()
+    heat.update(batch(3, 4))
+    heat.update(batch(4))
+    heat.update(batch())
+    idle = heat.idle()
+    assert idle.ticks[0, 3:5].tolist() == [2, 1]
+    assert idle.sampled[0, 2:6].tolist() == [False, True, True, False]
+
+
+def test_a_page_that_was_never_sampled_is_idle_since_it_came() -> None:
+    heat = table(resident=256)
+    for _ in range(5):
+        heat.update(batch(0))
+    heat.place(0, START, nodes(CHUNK_PAGES))
+    for _ in range(3):
+        heat.update(batch(0))
+    ticks = heat.idle().ticks[0]
+    assert ticks[0] == 0
+    assert set(ticks[1:256]) == {8}
+    assert set(ticks[256:]) == {3}
+
+
+def test_a_page_that_goes_and_comes_again_is_new() -> None:
+    heat = table()
+    heat.update(batch(300))
+    heat.place(0, START, nodes(256))
+    heat.place(0, START, nodes(CHUNK_PAGES))
+    heat.update(batch(0))
+    assert not heat.idle().sampled[0, 300]
+    assert heat.idle().ticks[0, 300] == 1
+
+
+def test_a_huge_page_is_as_idle_as_its_last_used_part() -> None:
+    heat = table(huge=True)
+    heat.update(batch(9))
+    heat.update(batch(400))
+    heat.update(batch())
+    idle = heat.idle()
+    assert set(idle.ticks[0]) == {1}
+    assert idle.sampled.all()
+
+
+@pytest.mark.parametrize("first", [0, 1, 77])
+def test_long_times_are_told_within_an_eighth(first: int) -> None:
+    idle, huge = np.zeros((1, CHUNK_PAGES), np.uint8), np.zeros(1, np.bool_)
+    last = 0
+    for waited in range(1, 5000):
+        age(1, successors(first + waited), idle)
+        ticks = int(decoded(idle, huge).ticks[0, 0])
+        assert last <= ticks
+        assert waited * 7 / 8 - 1 <= ticks <= waited * 9 / 8 + 1
+        last = ticks
+
+
+def test_a_page_that_is_never_used_stays_at_the_end_of_the_scale() -> None:
+    idle = np.full((1, CHUNK_PAGES), 0x7F, np.uint8)
+    age(1, successors(1 << 20), idle)
+    assert decoded(idle, np.zeros(1, np.bool_)).ticks[0, 0] > 1 << 17

@@ -1,0 +1,136 @@
+"""Rates from counts."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from hmd.heat.geometry import ABSENT, BLOCK_PAGES, CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES
+from hmd.heat.heat_settings import HeatSettings
+from hmd.heat.heat_table import HeatTable
+from hmd.machine.process_id import ProcessId
+from hmd.sample.access_batch import AccessBatch
+
+PERIOD = 100
+
+
+def table_of(
+    *counts: npt.NDArray[np.int64], node: int = 0, huge: bool = False, ticks: int = 1
+) -> HeatTable:
+    """A table in which process i got ``counts[i]`` samples of its pages, each tick."""
+    table = HeatTable(HeatSettings(window_samples_min=1))
+    table.track([ProcessId(10 + i, 1) for i in range(len(counts))])
+    process, address = [], []
+    for slot, count in enumerate(counts):
+        starts = np.arange(len(count) // CHUNK_PAGES, dtype=np.uint64) * np.uint64(CHUNK_BYTES)
+        nodes = np.full((len(starts), CHUNK_PAGES), node, np.int8)
+        table.place(slot, starts, nodes, np.full(len(starts), huge))
+        pages = np.repeat(np.arange(len(count), dtype=np.uint64), count)
+        process.append(np.full(len(pages), slot, np.int32))
+        address.append(pages * np.uint64(PAGE_BYTES))
+    n = sum(map(len, process))
+    batch = AccessBatch(
+        np.concatenate(process),
+        np.concatenate(address),
+        np.zeros(n, np.uint8),
+        np.zeros(n, np.uint16),
+        np.zeros(n, np.uint32),
+        np.zeros(n, np.uint64),
+        np.zeros(n, np.uint32),
+        np.full(n, PERIOD, np.uint32),
+    )
+    for _ in range(ticks):
+        table.update(batch)
+    return table
+
+
+def blocks(hot: int, mean: float, seed: int = 1) -> npt.NDArray[np.int64]:
+    """Poisson counts of a chunk whose first ``hot`` blocks have this mean, the others none."""
+    rates = np.zeros(CHUNK_PAGES)
+    rates[: hot * BLOCK_PAGES] = mean
+    return np.random.default_rng(seed).poisson(rates)
+
+
+def test_rates_add_up_to_the_accesses_of_a_tick() -> None:
+    count = blocks(16, 5.0)
+    rates = table_of(count, ticks=3).rates()
+    assert rates.rate.sum() == pytest.approx(count.sum() * PERIOD, rel=0.01)
+
+
+def test_neighbours_share_samples_where_blocks_are_uniform() -> None:
+    # 256 pages of 2 samples on average: single counts run from 0 to 7.
+    count = blocks(16, 2.0)
+    rates = table_of(count).rates()
+    hot = rates.rate[0, : 16 * BLOCK_PAGES] / PERIOD
+    assert count[: 16 * BLOCK_PAGES].std() > 1.2
+    assert hot.std() < 0.6
+    assert hot.min() > 1.0
+    assert rates.support[0, : 16 * BLOCK_PAGES].min() > 5
+
+
+def test_pages_stand_for_themselves_where_they_differ_from_their_neighbours() -> None:
+    count = np.zeros(CHUNK_PAGES, np.int64)
+    count[::BLOCK_PAGES] = 40
+    rates = table_of(count).rates()
+    assert rates.rate[0, 0] / PERIOD == pytest.approx(40, rel=0.1)
+    assert rates.rate[0, 1] / PERIOD < 1
+
+
+def test_support_grows_with_samples() -> None:
+    few, many = table_of(blocks(16, 3.0)).rates(), table_of(blocks(16, 24.0)).rates()
+    hot = slice(16 * BLOCK_PAGES)
+    assert np.median(many.support[0, hot]) > 4 * np.median(few.support[0, hot])
+
+
+def test_absent_pages_have_no_rate() -> None:
+    count = blocks(32, 3.0)
+    rates = table_of(count, node=ABSENT).rates()
+    assert not rates.rate.any()
+    assert not rates.support.any()
+
+
+def test_a_huge_page_has_the_mean_of_its_pages() -> None:
+    count = np.zeros(CHUNK_PAGES, np.int64)
+    count[7] = 512
+    rates = table_of(count, huge=True).rates()
+    assert (rates.rate == rates.rate[0, 0]).all()
+    assert rates.rate[0, 0] / PERIOD == pytest.approx(1.0, rel=0.01)
+    assert rates.support[0, 0] == pytest.approx(512, rel=0.01)
+
+
+def test_a_busy_process_outweighs_an_idle_one_whose_order_stays() -> None:
+    count = np.zeros(CHUNK_PAGES, np.int64)
+    count[0], count[100] = 300, 100
+    table = table_of(count, count)
+    one = AccessBatch(
+        np.zeros(400, np.int32),
+        np.repeat(np.array([0, 100], np.uint64) * np.uint64(PAGE_BYTES), [300, 100]),
+        np.zeros(400, np.uint8),
+        np.zeros(400, np.uint16),
+        np.zeros(400, np.uint32),
+        np.zeros(400, np.uint64),
+        np.zeros(400, np.uint32),
+        np.full(400, PERIOD, np.uint32),
+    )
+    for _ in range(6):
+        table.update(one)
+    rates = table.rates().rate
+    row = [int(table.chunks.find(slot, np.zeros(1, np.uint64))[0]) for slot in range(2)]
+    assert rates[row[0], 0] > 30 * rates[row[1], 0]
+    assert rates[row[1], 0] == pytest.approx(3 * rates[row[1], 100], rel=0.1)
+
+
+def test_the_longer_a_page_is_not_sampled_the_colder_it_is() -> None:
+    count = np.zeros(2 * CHUNK_PAGES, np.int64)
+    count[0] = 1000
+    early, late = table_of(count), table_of(count, ticks=10)
+    assert 0 < late.rates().rate[1, 0] < early.rates().rate[1, 0]
+    assert late.rates().support[1, 0] < 1
+
+
+def test_a_table_without_samples_has_no_rates() -> None:
+    rates = table_of(np.zeros(CHUNK_PAGES, np.int64)).rates()
+    assert not rates.rate.any()
+    assert not rates.support.any()
+    assert HeatTable().rates().rate.shape == (0, CHUNK_PAGES)

@@ -1,0 +1,299 @@
+"""The sweep: against address spaces made up here, and against this very process."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import re
+
+import numpy as np
+import numpy.typing as npt
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES
+from hmd.heat.heat_table import HeatTable
+from hmd.heat.residency_sweep import ResidencySweep, SweepSettings, _less, chunk_runs
+from hmd.machine.mappings import Mappings, parse_maps
+from hmd.machine.process_id import ProcessId
+from hmd.sample.access_batch import AccessBatch
+
+PROCESS = ProcessId(10, 1)
+Line = tuple[int, int, str, str]
+
+
+class Spaces:
+    """Address spaces in dictionaries; ``asked`` counts pages by pid."""
+
+    def __init__(self) -> None:
+        self.lines: dict[int, list[Line]] = {}
+        self.node: dict[int, int] = {}
+        self.huge: set[int] = set()
+        self.asked = 0
+        self.reads = 0
+
+    def map(self, start: int, pages: int, access: str = "rw-p", path: str = "") -> None:
+        self.lines.setdefault(PROCESS.pid, []).append(
+            (start, start + pages * PAGE_BYTES, access, path)
+        )
+        self.lines[PROCESS.pid].sort()
+
+    def fill(self, start: int, pages: int, node: int = 1) -> None:
+        for page in range(pages):
+            self.node[start + page * PAGE_BYTES] = node
+
+    def mappings(self, pid: int) -> Mappings | None:
+        self.reads += 1
+        if pid not in self.lines:
+            return None
+        text = "".join(f"{a:x}-{b:x} {p} 0 0:0 0  {path}\n" for a, b, p, path in self.lines[pid])
+        return parse_maps(text.encode())
+
+    def huge_pages(self, pid: int, mappings: Mappings) -> npt.NDArray[np.uint64]:
+        del pid, mappings
+        return np.array(sorted(self.huge), np.uint64)
+
+    def nodes(self, pid: int, addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.int16]:
+        self.asked += len(addresses)
+        if pid not in self.lines:
+            return np.full(len(addresses), -errno.ESRCH, np.int16)
+        return np.array([self.node.get(a, -2) for a in addresses.tolist()], np.int16)
+
+
+def setting(pages: int = 1 << 20) -> tuple[HeatTable, Spaces, ResidencySweep]:
+    table, spaces = HeatTable(), Spaces()
+    table.track([PROCESS])
+    settings = SweepSettings(pages_per_step=pages, round_ticks_most=8)
+    return table, spaces, ResidencySweep(settings, spaces, clock=lambda: 0.0)
+
+
+def tick(table: HeatTable, sweep: ResidencySweep, address: int | None = None) -> int:
+    batch = AccessBatch.empty()
+    if address is not None:
+        one = np.ones(1, np.uint32)
+        zero = np.zeros(1)
+        batch = AccessBatch(
+            zero.astype(np.int32),
+            np.array([address], np.uint64),
+            zero.astype(np.uint8),
+            zero.astype(np.uint16),
+            zero.astype(np.uint32),
+            zero.astype(np.uint64),
+            zero.astype(np.uint32),
+            one,
+        )
+    table.update(batch)
+    return sweep.step(table)
+
+
+def pages_on(table: HeatTable, node: int) -> int:
+    return int(table.resident_pages(4)[0][0, node])
+
+
+def test_pages_never_sampled_are_found() -> None:
+    table, spaces, sweep = setting()
+    spaces.map(CHUNK_BYTES, 700)
+    spaces.fill(CHUNK_BYTES + 10 * PAGE_BYTES, 600, node=1)
+    tick(table, sweep)
+    assert pages_on(table, 1) == 600
+    assert table.chunks.used == 2
+
+
+def test_shared_code_and_kernel_pages_must_stay() -> None:
+    table, spaces, sweep = setting()
+    spaces.map(0, 8, "r-xp", "/usr/lib/libc.so.6")
+    spaces.map(8 * PAGE_BYTES, 8)
+    spaces.map(64 * CHUNK_BYTES, 2, "r-xp", "[vdso]")
+    spaces.fill(0, 16, node=0)
+    spaces.fill(64 * CHUNK_BYTES, 2, node=0)
+    tick(table, sweep)
+    movable, fixed = table.resident_pages(1)
+    assert movable.tolist() == [[8]]
+    assert fixed.tolist() == [[8]]
+
+
+def test_a_step_is_bounded_and_the_next_goes_on() -> None:
+    table, spaces, sweep = setting(pages=4 * CHUNK_PAGES)
+    spaces.map(0, 10 * CHUNK_PAGES)
+    spaces.fill(0, 10 * CHUNK_PAGES)
+    seen = []
+    for _ in range(3):
+        assert tick(table, sweep) <= 4 * CHUNK_PAGES
+        seen.append(pages_on(table, 1))
+    assert seen == [2048, 4096, 5120]
+
+
+def test_a_step_ends_when_its_time_is_spent() -> None:
+    table, spaces = HeatTable(), Spaces()
+    table.track([PROCESS])
+    now = iter(range(1000))
+    sweep = ResidencySweep(SweepSettings(step_s=1.5), spaces, clock=lambda: next(now))
+    spaces.map(0, 64 * CHUNK_PAGES)
+    assert 0 < tick(table, sweep) < 64 * CHUNK_PAGES
+
+
+def test_new_mappings_come_first() -> None:
+    table, spaces, sweep = setting(pages=CHUNK_PAGES)
+    spaces.map(0, 100 * CHUNK_PAGES)
+    spaces.fill(0, 100 * CHUNK_PAGES)
+    tick(table, sweep)
+    spaces.map(1000 * CHUNK_BYTES, CHUNK_PAGES)
+    spaces.fill(1000 * CHUNK_BYTES, CHUNK_PAGES, node=2)
+    for _ in range(5):
+        tick(table, sweep)
+    assert pages_on(table, 2) == CHUNK_PAGES
+
+
+def test_unmapped_chunks_are_dropped() -> None:
+    table, spaces, sweep = setting()
+    spaces.map(0, CHUNK_PAGES)
+    spaces.map(8 * CHUNK_BYTES, CHUNK_PAGES)
+    spaces.fill(0, CHUNK_PAGES)
+    spaces.fill(8 * CHUNK_BYTES, CHUNK_PAGES)
+    tick(table, sweep)
+    assert table.chunks.used == 2
+    del spaces.lines[PROCESS.pid][1]
+    for _ in range(4):
+        tick(table, sweep)
+    assert table.chunks.columns.address[: table.chunks.used].tolist() == [0]
+
+
+def test_a_calm_process_is_asked_rarely_and_a_sample_of_a_new_page_at_once() -> None:
+    table, spaces, sweep = setting()
+    spaces.map(0, 4 * CHUNK_PAGES)
+    spaces.fill(0, 2 * CHUNK_PAGES)
+    for _ in range(20):
+        tick(table, sweep)
+    spaces.asked = 0
+    for _ in range(16):
+        tick(table, sweep)
+    assert spaces.asked <= 2 * 4 * CHUNK_PAGES
+    spaces.fill(3 * CHUNK_BYTES, 1, node=2)
+    tick(table, sweep, 3 * CHUNK_BYTES)
+    assert pages_on(table, 2) == 1
+
+
+def test_a_page_outside_the_known_mappings_makes_them_be_read_again() -> None:
+    table, spaces, sweep = setting()
+    spaces.map(0, 4, path="[heap]")
+    spaces.fill(0, 4)
+    tick(table, sweep)
+    spaces.lines[PROCESS.pid] = [(0, 8 * PAGE_BYTES, "rw-p", "[heap]")]
+    spaces.fill(0, 8)
+    tick(table, sweep, 6 * PAGE_BYTES)
+    assert table.resident_pages(2)[0][0, 1] == 8
+
+
+def test_huge_pages_are_asked_for_by_one_address() -> None:
+    table, spaces, sweep = setting()
+    spaces.map(0, 4 * CHUNK_PAGES)
+    spaces.fill(0, CHUNK_PAGES)
+    spaces.node[CHUNK_BYTES] = 2
+    spaces.huge = {CHUNK_BYTES}
+    assert tick(table, sweep) == 3 * CHUNK_PAGES + 1
+    assert pages_on(table, 2) == CHUNK_PAGES
+    columns, used = table.chunks.columns, table.chunks.used
+    assert columns.address[:used][columns.huge[:used]].tolist() == [CHUNK_BYTES]
+
+
+def test_a_process_that_has_gone_is_let_be() -> None:
+    table, spaces, sweep = setting()
+    spaces.map(0, CHUNK_PAGES)
+    spaces.fill(0, CHUNK_PAGES)
+    tick(table, sweep)
+    del spaces.lines[PROCESS.pid]
+    for _ in range(40):
+        tick(table, sweep)
+    spaces.asked = 0
+    tick(table, sweep)
+    assert spaces.asked == 0
+    table.track([])
+    assert tick(table, sweep) == 0
+
+
+runs = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6)), max_size=6)
+
+
+def apart(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    taken = sorted({n for first, more in pairs for n in range(first, first + more + 1)})
+    out: list[tuple[int, int]] = []
+    for n in taken:
+        if out and out[-1][1] == n - 1:
+            out[-1] = (out[-1][0], n)
+        else:
+            out.append((n, n))
+    return out
+
+
+@given(runs, runs)
+def test_runs_less_others(new: list[tuple[int, int]], known: list[tuple[int, int]]) -> None:
+    def members(pairs: list[tuple[int, int]]) -> set[int]:
+        return {n for first, last in pairs for n in range(first, last + 1)}
+
+    left = _less(apart(new), apart(known))
+    assert members(left) == members(apart(new)) - members(apart(known))
+    assert left == sorted(left)
+
+
+def test_runs_leave_out_what_holds_no_pages() -> None:
+    text = b"".join(
+        b"%x-%x %s 0 0:0 0 %s\n" % (a * CHUNK_BYTES, b * CHUNK_BYTES, access, path)
+        for a, b, access, path in [
+            (0, 2, b"rw-p", b""),
+            (2, 3, b"rw-p", b""),
+            (5, 9, b"---p", b""),
+            (10, 12, b"r--p", b"[vvar]"),
+            (20, 21, b"r--p", b"/usr/lib/x"),
+        ]
+    )
+    assert chunk_runs(parse_maps(text)) == [(0, 2), (20, 20)]
+
+
+def test_this_process_is_swept_as_it_is() -> None:
+    size = 4 * CHUNK_BYTES
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    start = np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
+    for page in range(0, size // PAGE_BYTES, 2):
+        memory[page * PAGE_BYTES] = 1
+    table, sweep = HeatTable(), ResidencySweep()
+    table.track([ProcessId(os.getpid(), 1)])
+    for _ in range(200):
+        tick(table, sweep)
+    pages = [start + i * PAGE_BYTES for i in range(size // PAGE_BYTES)]
+    aligned = np.array([p - p % CHUNK_BYTES for p in pages], np.uint64)
+    found = table.chunks.find(0, aligned)
+    assert (found >= 0).all()
+    node = np.array(
+        [
+            table.chunks.columns.node[row, p % CHUNK_BYTES // PAGE_BYTES]
+            for row, p in zip(found.tolist(), pages, strict=True)
+        ]
+    )
+    assert (node[::2] >= 0).all()
+    movable, _ = table.resident_pages(8)
+    assert movable.sum() * PAGE_BYTES > size // 2
+
+
+def test_pages_of_mappings_to_keep_are_not_movable() -> None:
+    table, spaces, sweep = setting()
+    spaces.map(CHUNK_BYTES, 4, path="[heap]")
+    spaces.map(2 * CHUNK_BYTES, 4, path="/dev/shm/table")
+    for start in (CHUNK_BYTES, 2 * CHUNK_BYTES):
+        spaces.fill(start, 4)
+    sweep.keep({PROCESS: (re.compile("/lib/"), re.compile(r"(?i)\[HEAP\]"))})
+    tick(table, sweep)
+    assert kept_pages(table) == ([4], [4])
+    # Whoever takes a pattern back has the pages back at the next step.
+    sweep.keep({})
+    tick(table, sweep)
+    assert kept_pages(table) == ([8], [0])
+    sweep.keep({PROCESS: (re.compile(""),)})
+    tick(table, sweep)
+    assert kept_pages(table) == ([0], [8])
+
+
+def kept_pages(table: HeatTable) -> tuple[list[int], list[int]]:
+    """Pages on node 1 that may move, and that must stay, by process."""
+    movable, fixed = table.resident_pages(2)
+    return movable[:, 1].tolist(), fixed[:, 1].tolist()

@@ -1,0 +1,145 @@
+"""Counting samples, against a dictionary."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hmd.heat.geometry import CHUNK_BYTES, PAGE_BYTES
+from hmd.heat.heat_settings import HeatSettings
+from hmd.heat.heat_table import HeatTable
+from hmd.machine.process_id import ProcessId
+from hmd.sample.access_batch import AccessBatch, Kind
+
+PROCESSES = (ProcessId(10, 1), ProcessId(11, 1), ProcessId(12, 7))
+#: No window closes, so that what was counted stays in the open one.
+OPEN = HeatSettings(window_samples_min=1 << 40, store_weight=3.0)
+
+Sample = tuple[int, int, int, int]
+
+samples = st.lists(
+    st.tuples(
+        st.integers(-1, 3),
+        st.one_of(
+            st.integers(0, 1 << 24),
+            st.integers((1 << 47) - (1 << 22), (1 << 47) - 1),
+            st.sampled_from([(1 << 56) - 1, 1 << 56, (1 << 64) - 1]),
+        ),
+        st.sampled_from(list(Kind)),
+        st.integers(1, 1 << 20),
+    ),
+    max_size=200,
+)
+
+
+def batch(rows: list[Sample]) -> AccessBatch:
+    columns = list(zip(*rows, strict=True)) if rows else [[], [], [], []]
+    n = len(rows)
+    return AccessBatch(
+        np.array(columns[0], np.int32),
+        np.array(columns[1], np.uint64),
+        np.array(columns[2], np.uint8),
+        np.zeros(n, np.uint16),
+        np.zeros(n, np.uint32),
+        np.zeros(n, np.uint64),
+        np.zeros(n, np.uint32),
+        np.array(columns[3], np.uint32),
+    )
+
+
+def counted(table: HeatTable) -> dict[tuple[int, int], float]:
+    """What the table holds, by process slot and page address."""
+    columns, used = table.chunks.columns, table.chunks.used
+    weight: npt.NDArray[np.float32] = columns.heat[:used] + columns.recent[:used]
+    chunk, page = np.nonzero(weight)
+    return {
+        (int(columns.process[c]), int(columns.address[c]) + int(p) * PAGE_BYTES): float(
+            weight[c, p]
+        )
+        for c, p in zip(chunk, page, strict=True)
+    }
+
+
+def oracle(rows: list[Sample]) -> Counter[tuple[int, int]]:
+    pages: Counter[tuple[int, int]] = Counter()
+    for process, address, kind, period in rows:
+        if 0 <= process < len(PROCESSES) and address < 1 << 56:
+            weight = period * (3 if kind == Kind.STORE else 1)
+            pages[process, address // PAGE_BYTES * PAGE_BYTES] += weight
+    return pages
+
+
+@settings(deadline=None)
+@given(st.lists(samples, max_size=4))
+def test_counts_are_those_of_a_dictionary(ticks: list[list[Sample]]) -> None:
+    table = HeatTable(OPEN)
+    table.track(PROCESSES)
+    for rows in ticks:
+        table.update(batch(rows))
+    expected = oracle([row for rows in ticks for row in rows])
+    found = counted(table)
+    assert found.keys() == expected.keys()
+    for page, weight in expected.items():
+        assert found[page] == np.float32(weight) or abs(found[page] - weight) < 1e-5 * weight
+    total = sum(map(len, ticks))
+    assert table.stats.samples + table.stats.ignored == total
+
+
+def test_thousands_of_chunks_are_made_on_demand_and_found_again() -> None:
+    table = HeatTable(OPEN)
+    table.track(PROCESSES)
+    starts = np.random.default_rng(3).permutation(5000).astype(np.uint64) * np.uint64(CHUNK_BYTES)
+    rows: list[Sample] = [(i % 3, int(a), 0, 1) for i, a in enumerate(starts)]
+    for _ in range(2):
+        table.update(batch(rows))
+    assert table.chunks.used == 5000
+    assert set(counted(table).values()) == {2.0}
+    for slot in range(3):
+        found = table.chunks.find(slot, starts)
+        assert (np.flatnonzero(found >= 0) % 3 == slot).all()
+
+
+def test_a_batch_may_be_read_only_and_strided() -> None:
+    table = HeatTable(OPEN)
+    table.track(PROCESSES[:1])
+    whole = batch([(0, i * PAGE_BYTES, 0, 1) for i in range(10)])
+    strided = whole.take(np.arange(10) % 2 == 0)
+    for name in AccessBatch.__slots__:
+        column = getattr(whole, name)
+        if column is not None:
+            half = column[::2]
+            half.flags.writeable = False
+            strided = replace(strided, **{name: half})
+    table.update(strided)
+    assert len(counted(table)) == 5
+
+
+def test_a_process_that_goes_frees_its_chunks_and_others_keep_their_heat() -> None:
+    table = HeatTable(OPEN)
+    table.track(PROCESSES)
+    table.update(batch([(slot, slot * CHUNK_BYTES * 10, 0, 5 + slot) for slot in range(3)]))
+    table.track((PROCESSES[2], ProcessId(99, 1), PROCESSES[0]))
+    assert counted(table) == {(0, 20 * CHUNK_BYTES): 7.0, (2, 0): 5.0}
+    assert table.clocks.window.tolist() == [7.0, 0.0, 5.0]
+    table.update(batch([(1, CHUNK_BYTES, 0, 1)]))
+    assert counted(table)[1, CHUNK_BYTES] == 1.0
+    # The same pid with another start time is another process.
+    table.track((ProcessId(PROCESSES[2].pid, 8),))
+    assert counted(table) == {}
+    table.track(())
+    table.update(batch([(0, 0, 0, 1)]))
+    assert table.chunks.used == 0
+    assert table.stats.ignored == 1
+
+
+def test_memory_is_at_most_12_and_a_half_bytes_a_page() -> None:
+    table = HeatTable(OPEN)
+    table.track(PROCESSES[:1])
+    table.update(batch([(0, i * CHUNK_BYTES, 0, 1) for i in range(1024)]))
+    assert table.stats.chunks == 1024
+    assert table.stats.bytes <= 12.5 * 1024 * 512

@@ -1,0 +1,197 @@
+"""What hmd enable and hmd disable would change, in a root directory of the test's."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hmd.cli.main import main
+from hmd.errors import Exit
+from hmd.install.changes import (
+    CONFIG,
+    SAMPLER,
+    SYSCTL,
+    SYSUSERS,
+    TMPFILES,
+    UNIT,
+    InstallChanges,
+    plan_disable,
+    plan_enable,
+)
+from hmd.install.shipped_files import shipped_folder
+
+HMD = Path("/opt/hmd/bin/hmd")
+
+
+def enable(
+    root: Path, hmd: Path = HMD, sampler: str = "pmu", *, start: bool = True
+) -> InstallChanges:
+    return plan_enable(shipped_folder(), hmd, sampler, start=start, root=root)
+
+
+def kinds(plan: InstallChanges, root: Path) -> dict[Path, str]:
+    return {Path("/") / file.path.relative_to(root): file.kind for file in plan.files}
+
+
+def apply(plan: InstallChanges) -> None:
+    for file in plan.changes:
+        file.apply()
+
+
+def test_a_fresh_machine_gets_everything(tmp_path: Path) -> None:
+    plan = enable(tmp_path)
+    assert kinds(plan, tmp_path) == dict.fromkeys((CONFIG, SYSUSERS, TMPFILES, UNIT), "create")
+    assert plan.commands[-1] == ("systemctl", "restart", "hmd.service")
+    assert not list(tmp_path.iterdir())
+    apply(plan)
+    unit = (tmp_path / "etc/systemd/system/hmd.service").read_text()
+    assert f"ExecStart={HMD} run --config /etc/hmd/hmd.yaml" in unit
+    assert set(kinds(enable(tmp_path), tmp_path).values()) == {"keep"}
+
+
+@pytest.mark.parametrize(
+    ("sampler", "paranoid", "set_to_2"),
+    [("pmu", 3, True), ("faults", 4, True), ("pmu", 2, False), ("damon", 3, False)],
+)
+def test_a_kernel_that_keeps_perf_events_for_admins(
+    tmp_path: Path, sampler: str, paranoid: int, set_to_2: bool
+) -> None:
+    value = tmp_path / "proc/sys/kernel/perf_event_paranoid"
+    value.parent.mkdir(parents=True)
+    value.write_text(f"{paranoid}\n")
+    plan = enable(tmp_path, sampler=sampler)
+    assert (SYSCTL in kinds(plan, tmp_path)) == set_to_2
+    assert (("sysctl", "-p", str(SYSCTL)) in plan.commands) == set_to_2
+    apply(plan)
+    if set_to_2:
+        there = tmp_path / SYSCTL.relative_to("/")
+        assert there.read_text().splitlines()[-1] == "kernel.perf_event_paranoid = 2"
+        apply(plan_disable(tmp_path))
+        assert not there.exists()
+
+
+def test_not_to_be_started_it_is_not(tmp_path: Path) -> None:
+    assert not any("restart" in words for words in enable(tmp_path, start=False).commands)
+
+
+def test_a_configuration_that_is_there_stays(tmp_path: Path) -> None:
+    config = tmp_path / "etc/hmd/hmd.yaml"
+    config.parent.mkdir(parents=True)
+    config.write_text("tick: 3s\n")
+    plan = enable(tmp_path)
+    assert kinds(plan, tmp_path)[CONFIG] == "keep"
+    apply(plan)
+    assert config.read_text() == "tick: 3s\n"
+
+
+def test_what_an_administrator_changed_is_shown(tmp_path: Path) -> None:
+    apply(enable(tmp_path))
+    unit = tmp_path / "etc/systemd/system/hmd.service"
+    unit.write_text(unit.read_text().replace("CPUWeight=50", "CPUWeight=10"))
+    plan = enable(tmp_path)
+    assert [file.kind for file in plan.changes] == ["change"]
+    diff = plan.changes[0].diff().splitlines()
+    assert [line for line in diff if line.startswith(("-C", "+C"))] == [
+        "-CPUWeight=10",
+        "+CPUWeight=50",
+    ]
+
+
+def test_a_sampler_brings_its_drop_in_and_takes_it_away(tmp_path: Path) -> None:
+    apply(enable(tmp_path, sampler="damon"))
+    drop_in = tmp_path / SAMPLER.relative_to("/")
+    assert "/sys/kernel/mm/damon" in drop_in.read_text()
+    plan = enable(tmp_path, sampler="pmu")
+    assert kinds(plan, tmp_path)[SAMPLER] == "remove"
+    apply(plan)
+    assert not drop_in.exists()
+
+
+@pytest.mark.parametrize(
+    ("place", "hides", "shows"),
+    [
+        ("/home/me/venv", "ProtectHome=yes", "ProtectHome=read-only"),
+        ("/root/venv", "ProtectHome=yes", "ProtectHome=read-only"),
+        ("/tmp/venv", "PrivateTmp=yes", "PrivateTmp=no"),
+    ],
+)
+def test_what_is_installed_there_is_not_hidden(
+    tmp_path: Path, place: str, hides: str, shows: str
+) -> None:
+    unit = {file.path.name: file.after for file in enable(tmp_path).files}["hmd.service"]
+    assert unit is not None
+    assert hides in unit
+    apply(enable(tmp_path, Path(place) / "bin/hmd"))
+    written = (tmp_path / "etc/systemd/system/hmd.service").read_text()
+    assert f"\n{shows}\n" in written
+    assert hides not in written
+
+
+def test_files_of_a_package_are_left_to_it(tmp_path: Path) -> None:
+    packaged = tmp_path / "usr/lib/systemd/system/hmd.service"
+    packaged.parent.mkdir(parents=True)
+    packaged.write_text("[Service]\n")
+    assert set(kinds(enable(tmp_path, Path("/usr/bin/hmd")), tmp_path)) == {CONFIG}
+    # Another hmd than the package's has a unit of its own over it.
+    assert UNIT in kinds(enable(tmp_path), tmp_path)
+
+
+def test_disable_takes_back_what_enable_wrote_and_no_more(tmp_path: Path) -> None:
+    apply(enable(tmp_path, sampler="damon"))
+    plan = plan_disable(tmp_path)
+    assert plan.before == (("systemctl", "disable", "--now", "hmd.service"),)
+    assert set(kinds(plan, tmp_path).values()) == {"remove"}
+    apply(plan)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [
+        tmp_path / CONFIG.relative_to("/")
+    ]
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+    plan = enable(tmp_path)
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/hmd").write_text("in the way")
+    with pytest.raises(OSError, match=r"File exists|Not a directory"):
+        apply(plan)
+    assert (tmp_path / "etc/hmd").read_text() == "in the way"
+
+
+def test_the_command_shows_it_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["enable", "--sampler", "damon", "--dry-run", "--json", "--root", str(tmp_path)]
+    assert main(words) == Exit.OK
+    document = json.loads(capsys.readouterr().out)
+    assert {"path": str(tmp_path / SAMPLER.relative_to("/")), "kind": "create"} in document["files"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_refuses_without_systemd(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--yes", "--sampler", "pmu", "--root", str(tmp_path)]
+    assert main(["enable", *words]) == Exit.MISSING
+    assert "systemd does not run here" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_changes_nothing_where_nobody_can_be_asked(tmp_path: Path) -> None:
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    hmd = [sys.executable, "-m", "hmd"]
+    done = subprocess.run(
+        [*hmd, "enable", "--sampler", "pmu", "--root", str(tmp_path)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == Exit.USAGE
+    assert done.stderr == (
+        "hmd: nobody to ask on standard input: add --yes to go on, or --dry-run\n"
+    )
+    assert not (tmp_path / "etc").exists()
+
+
+def test_no_such_sampler(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["enable", "--sampler", "radar", "--root", str(tmp_path)]) == Exit.USAGE
+    assert "no sampler 'radar': take one of pmu, " in capsys.readouterr().err

@@ -1,0 +1,120 @@
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hmd.machine.exit_watch import ExitWatch
+from hmd.machine.process_id import ProcessId, alive, identify, parse_stat, read_stat
+
+LINE = (
+    b"42 (%s) S 7 42 42 0 -1 4194560 1 0 0 0 5 3 0 0 20 0 1 0 900 2363392 300 18446744073709551615"
+    b" 1 1 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n"
+)
+
+
+def test_stat_fields():
+    stat = parse_stat(LINE % b"cat")
+    assert stat is not None
+    assert stat.process == ProcessId(42, 900)
+    assert (stat.parent_pid, stat.name, stat.cpu_ticks) == (7, b"cat", 8)
+    assert stat.resident_bytes == 300 * os.sysconf("SC_PAGE_SIZE")
+    assert not stat.exited
+    assert not stat.kernel_thread
+
+
+@given(st.binary(max_size=64))
+def test_any_process_name_is_read(name):
+    stat = parse_stat(LINE % name)
+    assert stat is not None
+    assert stat.name == name
+    assert stat.process == ProcessId(42, 900)
+
+
+@given(st.binary(max_size=300))
+def test_garbage_is_no_stat(data):
+    assert parse_stat(data) is None
+
+
+def test_every_truncation_is_none_or_right():
+    whole = LINE % b"a) S (b"
+    for length in range(len(whole)):
+        stat = parse_stat(whole[:length])
+        assert stat is None or stat.process.pid == 42
+
+
+def test_self_is_alive_and_matches_the_kernel():
+    me = identify(os.getpid())
+    assert me is not None
+    assert alive(me)
+    assert not alive(ProcessId(me.pid, me.start_ticks + 1))
+    stat = read_stat(os.getpid())
+    assert stat is not None
+    assert stat.parent_pid == os.getppid()
+
+
+def test_no_such_process(tmp_path):
+    assert identify(1, tmp_path) is None
+    assert identify(2**22 + 1) is None
+
+
+def test_exit_is_noticed_while_the_zombie_remains():
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    process = identify(child.pid)
+    assert process is not None
+    watch = ExitWatch()
+    watch.watch([process])
+    try:
+        assert watch.exited() == frozenset()
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert watch.exited() == {process}
+        assert watch.exited() == frozenset()
+        assert not alive(process)
+    finally:
+        child.communicate()
+        watch.close()
+        watch.close()
+
+
+def test_a_reused_pid_counts_as_exited():
+    me = identify(os.getpid())
+    assert me is not None
+    former = ProcessId(me.pid, me.start_ticks - 1)
+    watch = ExitWatch()
+    watch.watch([former, me])
+    assert watch.exited() == {former}
+    watch.close()
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_watch_leaks_no_descriptor():
+    children = [subprocess.Popen(["sleep", "60"]) for _ in range(8)]
+    before = descriptors()
+    try:
+        watch = ExitWatch()
+        for _ in range(3):
+            watch.watch([p for c in children if (p := identify(c.pid))])
+            assert descriptors() == before + 8
+            watch.watch([])
+            assert descriptors() == before
+    finally:
+        for child in children:
+            child.send_signal(signal.SIGKILL)
+            child.wait()
+
+
+def test_exit_watch_on_a_fixture_asks_the_tree(tmp_path: Path):
+    (tmp_path / "42").mkdir()
+    (tmp_path / "42/stat").write_bytes(LINE % b"cat")
+    watch = ExitWatch(tmp_path)
+    watch.watch([ProcessId(42, 900)])
+    assert watch.exited() == frozenset()
+    (tmp_path / "42/stat").unlink()
+    assert watch.exited() == {ProcessId(42, 900)}

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import errno
+import subprocess
+
+import numpy as np
+import pytest
+
+from hmd.machine.mappings import parse_maps, read_mappings
+from hmd.machine.process_id import ProcessId, identify
+from hmd.migrate import MoveStatus
+from hmd.migrate.process_plans import SLICE_BYTES, Survey
+
+PAGE, BLOCK = 4096, 2 << 20
+BASE = 0x7F0000000000
+
+MAPS = f"""\
+{BASE:x}-{BASE + 4 * BLOCK:x} rw-p 00000000 00:00 0
+{BASE + 8 * BLOCK:x}-{BASE + 8 * BLOCK + 16 * PAGE:x} r-xp 00000000 08:01 77 /usr/lib/libc.so.6
+{BASE + 9 * BLOCK:x}-{BASE + 9 * BLOCK + 8 * PAGE:x} rw-p 00000000 00:00 0 [heap]
+{BASE + 64 * BLOCK:x}-{BASE + 64 * BLOCK + 4 * SLICE_BYTES:x} rw-p 00000000 00:00 0
+""".encode()
+
+NUMA_MAPS = f"""\
+{BASE:x} default anon=2048 dirty=2048 N0=1024 N1=1024 kernelpagesize_kB=4
+{BASE + 8 * BLOCK:x} default file=/usr/lib/libc.so.6 mapped=16 N0=16 kernelpagesize_kB=4
+{BASE + 9 * BLOCK:x} default heap anon=8 dirty=8 N1=8 kernelpagesize_kB=4
+{BASE + 64 * BLOCK:x} default
+"""
+
+SMAPS = f"""\
+{BASE:x}-{BASE + 4 * BLOCK:x} rw-p 00000000 00:00 0
+AnonHugePages:      8192 kB
+THPeligible:    1
+VmFlags: rd wr mr mw me ac sd
+"""
+
+PROCESS = ProcessId(7, 1)
+
+
+@pytest.fixture
+def proc(tmp_path):
+    folder = tmp_path / "7"
+    folder.mkdir()
+    (folder / "numa_maps").write_text(NUMA_MAPS)
+    return tmp_path
+
+
+def residency(pid, addresses):
+    """Even blocks are on node 0, odd ones on node 1; every tenth page is absent."""
+    assert pid == 7
+    page = addresses // np.uint64(PAGE)
+    node = (addresses // np.uint64(BLOCK) % np.uint64(2)).astype(np.int16)
+    node[page % np.uint64(10) == 0] = -errno.ENOENT
+    return node
+
+
+def survey(proc, **how):
+    query = how.pop("query", residency)
+    return Survey(PROCESS, parse_maps(MAPS), how.pop("to", 0), proc=proc, query=query, **how)
+
+
+def test_looks_only_where_there_are_movable_pages(proc):
+    assert survey(proc).spans == [
+        (BASE, BASE + 4 * BLOCK),
+        (BASE + 9 * BLOCK, BASE + 9 * BLOCK + 8 * PAGE),
+    ]
+
+
+def test_looks_everywhere_where_the_kernel_does_not_count(proc):
+    (proc / "7/numa_maps").unlink()
+    assert survey(proc).spans[-1] == (BASE + 64 * BLOCK, BASE + 64 * BLOCK + 4 * SLICE_BYTES)
+
+
+def test_slices_are_bounded_and_cover_all_once(proc):
+    (proc / "7/numa_maps").unlink()
+
+    def present(pid, addresses):
+        return np.ones(len(addresses), np.int16)
+
+    whole = survey(proc, query=present)
+    found = list(whole.slices())
+    assert len(found) == 5  # the two small mappings make one slice
+    assert all(s.span_bytes <= SLICE_BYTES for s in found)
+    assert sum(s.span_bytes for s in found) == whole.span_bytes
+    address = np.concatenate([s.plan.address for s in found])
+    assert (np.diff(address.astype(np.int64)) > 0).all()
+    assert len(address) * PAGE == whole.span_bytes
+
+
+def test_plans_pages_that_are_elsewhere(proc):
+    found = next(iter(survey(proc).slices()))
+    expected = [
+        a
+        for a in range(BASE, BASE + 4 * BLOCK, PAGE)
+        if a // BLOCK % 2 == 1 and a // PAGE % 10 != 0
+    ]
+    in_heap = found.plan.address >= BASE + 4 * BLOCK
+    assert found.plan.address[~in_heap].tolist() == expected
+    assert in_heap.sum() == 7
+    assert set(found.plan.to_node.tolist()) == {0}
+    assert set(found.plan.from_node.tolist()) == {1}
+    assert set(found.plan.pages.tolist()) == {1}
+    assert found.plan.processes == (PROCESS,)
+    assert 0.85 < found.resident_pages / 2056 < 0.95
+
+
+def test_from_node_chooses(proc):
+    rows = [len(s.plan) for s in survey(proc, to=2, from_node=1).slices()]
+    assert 0 < sum(rows) < sum(len(s.plan) for s in survey(proc, to=2).slices())
+
+
+def test_ranges_cut_widen_to_pages_and_do_not_overlap(proc):
+    spans = survey(
+        proc,
+        ranges=[(BASE + PAGE + 5, BASE + 2 * PAGE + 5), (BASE + 2 * PAGE, BASE + 4 * PAGE), (0, 9)],
+    ).spans
+    assert spans == [(BASE + PAGE, BASE + 4 * PAGE)]
+
+
+def test_huge_pages_take_one_row_and_stay_whole(proc):
+    (proc / "7/smaps").write_text(SMAPS)
+
+    def all_on_one(pid, addresses):
+        return np.ones(len(addresses), np.int16)
+
+    whole = next(iter(survey(proc, query=all_on_one).slices())).plan
+    assert whole.address[:4].tolist() == [BASE + i * BLOCK for i in range(4)]
+    assert whole.pages.tolist() == [512] * 4 + [1] * 8
+    cut = survey(proc, query=all_on_one, ranges=[(BASE + PAGE, BASE + 2 * BLOCK)])
+    assert [s.plan.address.tolist() for s in cut.slices()] == [[BASE + BLOCK]]
+
+
+@pytest.mark.parametrize(
+    ("number", "refusal"), [(errno.EPERM, MoveStatus.PERMISSION), (errno.ESRCH, MoveStatus.GONE)]
+)
+def test_a_refusal_is_told_from_nothing_to_move(proc, number, refusal):
+    def refuse(pid, addresses):
+        return np.full(len(addresses), -number, np.int16)
+
+    found = next(iter(survey(proc, query=refuse).slices()))
+    assert found.refusal is refusal
+    assert len(found.plan) == found.resident_pages == 0
+    assert next(iter(survey(proc).slices())).refusal is None
+
+
+def test_a_real_process_is_found_on_this_node():
+    with subprocess.Popen(
+        ["sh", "-c", "echo; read x"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        child.stdout.readline()
+        process, mappings = identify(child.pid), read_mappings(child.pid)
+        away = list(Survey(process, mappings, 1).slices())
+        here = list(Survey(process, mappings, 0).slices())
+        child.kill()
+    assert sum(len(s.plan) for s in away) > 10
+    assert sum(s.resident_pages for s in away) >= sum(len(s.plan) for s in away)
+    assert sum(len(s.plan) for s in here) == 0

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hmd.machine.process_id import ProcessId
+from hmd.migrate.retry_backoff import Blacklist, BlacklistSettings
+
+PAGE = 4096
+ONE, TWO = ProcessId(1, 5), ProcessId(2, 5)
+
+
+def pages(*numbers):
+    return np.array(numbers, np.uint64) * np.uint64(PAGE)
+
+
+def test_a_page_waits_and_is_let_through_again():
+    black = Blacklist(BlacklistSettings(first_wait_s=2.0))
+    black.add(ONE, pages(7, 9), now_s=10.0)
+    assert black.blocked(ONE, pages(6, 7, 8, 9), 11.9).tolist() == [False, True, False, True]
+    assert not black.blocked(ONE, pages(7, 9), 12.0).any()
+
+
+def test_each_failure_doubles_the_wait_up_to_the_longest():
+    black = Blacklist(BlacklistSettings(first_wait_s=1.0, longest_wait_s=5.0))
+    now_s = 0.0
+    for wait_s in (1.0, 2.0, 4.0, 5.0, 5.0):
+        black.add(ONE, pages(1), now_s)
+        assert black.blocked(ONE, pages(1), now_s + wait_s * 0.99).all()
+        now_s += wait_s
+        assert not black.blocked(ONE, pages(1), now_s).any()
+
+
+def test_a_page_that_stays_clear_starts_anew():
+    black = Blacklist(BlacklistSettings(first_wait_s=1.0))
+    black.add(ONE, pages(1), 0.0)
+    black.add(ONE, pages(1), 2.0)  # one second of waiting, one of parole: forgotten
+    assert not black.blocked(ONE, pages(1), 3.0).any()
+
+
+def test_processes_are_apart_also_with_one_pid():
+    black = Blacklist(BlacklistSettings())
+    black.add(ONE, pages(1), 0.0)
+    assert not black.blocked(TWO, pages(1), 0.0).any()
+    assert not black.blocked(ProcessId(1, 6), pages(1), 0.0).any()
+
+
+def test_a_process_that_has_gone_is_forgotten():
+    black = Blacklist(BlacklistSettings())
+    black.add(ONE, pages(1, 2), 0.0)
+    black.add(TWO, pages(1), 0.0)
+    black.forget(ONE)
+    black.forget(ONE)
+    assert len(black) == 1
+    assert black.blocked(TWO, pages(1), 0.0).all()
+    assert not black.blocked(ONE, pages(1), 0.0).any()
+
+
+def test_expired_pages_leave():
+    black = Blacklist(BlacklistSettings(first_wait_s=1.0))
+    black.add(ONE, pages(*range(100)), 0.0)
+    black.add(TWO, pages(1), 5.0)
+    assert len(black) == 1
+
+
+def test_the_size_is_bounded_and_the_longest_waits_stay():
+    black = Blacklist(BlacklistSettings(first_wait_s=1.0, max_pages=10))
+    black.add(ONE, pages(3), 0.0)
+    black.add(ONE, pages(3), 0.5)
+    black.add(ONE, pages(*range(100, 200)), 0.5)
+    assert len(black) == 10
+    assert black.blocked(ONE, pages(3), 2.0).all()
+
+
+def test_addresses_of_five_level_page_tables_do_not_mix_with_owners():
+    black = Blacklist(BlacklistSettings())
+    high = np.array([(1 << 57) - PAGE], np.uint64)
+    black.add(ONE, high, 0.0)
+    assert black.blocked(ONE, high, 0.0).all()
+    assert not black.blocked(TWO, high, 0.0).any()
+    assert not black.blocked(ONE, pages(0, 1), 0.0).any()
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([ONE, TWO]), st.sets(st.integers(0, 50)), st.floats(0, 3)),
+        max_size=20,
+    )
+)
+def test_agrees_with_a_dictionary(steps):
+    black = Blacklist(BlacklistSettings(first_wait_s=1.0, longest_wait_s=8.0))
+    model: dict[tuple[ProcessId, int], tuple[float, float]] = {}
+    now_s = 0.0
+    for process, numbers, wait_s in steps:
+        now_s += wait_s
+        if numbers:
+            model = {k: (until, last) for k, (until, last) in model.items() if until + last > now_s}
+        for number in numbers:
+            last = model.get((process, number), (0.0, 0.5))[1]
+            wait = min(last * 2, 8.0)
+            model[process, number] = (now_s + wait, wait)
+        black.add(process, pages(*sorted(numbers)), now_s)
+        for who in (ONE, TWO):
+            expected = [model.get((who, n), (0.0, 0.0))[0] > now_s for n in range(51)]
+            assert black.blocked(who, pages(*range(51)), now_s).tolist() == expected
+    assert len(black) == len(model)

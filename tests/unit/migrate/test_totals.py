@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from hmd.migrate import MoveStatus
+from hmd.migrate.totals import MoveTotals
+
+PAGE = 4096
+BASE = 0x7F0000000000
+
+
+def test_adds_outcomes_and_leaves_out_what_was_deferred(bench):
+    kernel = bench.kernel({0: 100, 1: 100})
+    process = kernel.process(10)
+    rows = [(0, BASE + i * PAGE, 1, 1, 0) for i in range(1000)]
+    for i, (_, address, *_) in enumerate(rows[:999]):
+        kernel.place(10, address, 1, pinned=i == 3)
+    kernel.free[0] = 1000
+    mover = bench.mover(kernel, rate_bytes_per_s=600 * PAGE)
+    tally = MoveTotals()
+    plan = bench.plan([process], rows)
+    tally.add(mover.apply(plan, now_s=0.0))
+    assert tally.moved_pages == 599
+    tally.add(mover.apply(plan, now_s=1.0))
+    assert tally.moved == {(1, 0): 998}
+    assert tally.moved_bytes == 998 * PAGE
+    assert MoveStatus.DEFERRED not in tally.pages
+    assert tally.failures[MoveStatus.BUSY] == 1
+    assert tally.calls == len(kernel.calls)

@@ -1,0 +1,58 @@
+"""Heat maps as JSON: what was outlined, made once."""
+
+import json
+
+import numpy as np
+import pytest
+
+from hmd.control.request import RequestError
+from hmd.machine.topology import Topology
+from hmd.observe.heat_history import HeatHistory, HeatOutline, HeatSnapshot
+
+from .conftest import REDIS
+
+
+def test_a_moment_as_json() -> None:
+    outline = HeatOutline(
+        REDIS,
+        'a "b" c',
+        np.array([2 << 21, 1 << 45], np.uint64),
+        np.array([0.12345, 12345.0], np.float32),
+        np.array([[512, 0], [1, 7]], np.int32),
+    )
+    moment = HeatSnapshot(1.23456, (outline, outline))
+    told = moment.as_json()
+    own = {
+        "pid": REDIS.pid,
+        "start_ticks": REDIS.start_ticks,
+        "target": 'a "b" c',
+        "chunk": [2, 1 << 24],
+        "heat": [0.123, 12300.0],
+        "pages": [[512, 0], [1, 7]],
+    }
+    assert json.loads(told) == {"now_s": 1.235, "processes": [own, own]}
+    assert moment.as_json() is told
+    assert moment.outlines == ()
+
+
+def test_a_moment_without_processes() -> None:
+    assert json.loads(HeatSnapshot(1.0, ()).as_json()) == {"now_s": 1.0, "processes": []}
+
+
+def test_what_a_client_knows_is_not_told_again(topology: Topology) -> None:
+    heat_map = HeatHistory(topology)
+    assert json.loads(heat_map.answer({"after_s": 1.0}))["moments"] == []
+    heat_map._moments.extend(HeatSnapshot(at_s, ()) for at_s in (1.0004, 2.0, 3.0))
+
+    def told(arguments: dict[str, object]) -> list[float]:
+        moments = json.loads(heat_map.answer(arguments))["moments"]
+        return [moment["now_s"] for moment in moments]
+
+    assert told({}) == [1.0, 2.0, 3.0]
+    assert told({"after_s": 1.0}) == [2.0, 3.0]
+    assert told({"after_s": 2}) == [3.0]
+    # The last is always told: a client whose clock is ahead sees that it is.
+    assert told({"after_s": 100.0}) == [3.0]
+    for wrong in ("1", None, True, [1.0]):
+        with pytest.raises(RequestError, match="after_s is a number"):
+            heat_map.answer({"after_s": wrong})

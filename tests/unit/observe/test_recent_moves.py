@@ -1,0 +1,95 @@
+"""Rounds of moves: who, from where to where, how hot, and what became of it."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hmd.decide.plan import Plan
+from hmd.machine.topology import Topology
+from hmd.migrate.move_status import MoveStatus
+from hmd.migrate.outcome import MoveOutcome
+from hmd.observe.counters import Counters
+from hmd.observe.observer import Observer
+from hmd.observe.recent_moves import MAX_FLOWS, MAX_ROUNDS, MoveFlow, Rounds
+from hmd.observe.tick_record import TickRecord
+
+from .conftest import REDIS
+
+
+def test_a_round_tells_its_flows_most_pages_first(observer: Observer, tick: TickRecord) -> None:
+    told = observer.observe(tick, None).rounds
+    assert [(each.tick, each.dry_run, each.planned_pages) for each in told] == [(1, False, 514)]
+    assert told[0].flows == (
+        MoveFlow("redis", 2, 0, 512, 512, 9.0, {}),
+        MoveFlow("redis", 3, 0, 1, 0, 8.0, {"busy": 1}),
+        MoveFlow("batch", 0, 2, 1, 1, 0.0, {}),
+    )
+
+
+def test_heat_is_the_mean_of_pages(observer: Observer, tick: TickRecord) -> None:
+    same = replace(tick.plan, from_node=np.array([0, 2, 2], np.int16))
+    flow = observer.observe(replace(tick, plan=same), None).rounds[0].flows[0]
+    assert (flow.planned_pages, flow.moved_pages, flow.left) == (513, 512, {"busy": 1})
+    assert flow.heat == pytest.approx((512 * 9 + 8) / 513)
+
+
+def test_a_dry_run_moves_nothing(observer: Observer, tick: TickRecord) -> None:
+    assert tick.outcome is not None
+    would = np.full(3, MoveStatus.WOULD_MOVE, np.int16)
+    dry = replace(tick.outcome, dry_run=True, status=would, moved_pages=tick.plan.pages)
+    told = observer.observe(replace(tick, outcome=dry), None).rounds[0]
+    assert told.dry_run
+    assert (told.flows[0].moved_pages, told.flows[0].left) == (0, {"would_move": 512})
+
+
+def test_a_stage_that_failed_leaves_all_pending(observer: Observer, tick: TickRecord) -> None:
+    told = observer.observe(replace(tick, outcome=None), None).rounds[0]
+    assert [f.left for f in told.flows] == [{"pending": 512}, {"pending": 1}, {"pending": 1}]
+
+
+def test_a_tick_that_plans_nothing_is_no_round(observer: Observer, tick: TickRecord) -> None:
+    idle = replace(tick, plan=Plan.empty(tick.plan.processes), outcome=None)
+    assert observer.observe(idle, None).rounds == ()
+    assert [each.tick for each in observer.observe(tick, None).rounds] == [2]
+
+
+def test_rounds_and_flows_are_bounded(topology: Topology, tick: TickRecord) -> None:
+    n = 50
+    nodes = np.arange(n, dtype=np.int16)
+    plan = Plan(
+        (REDIS,),
+        np.zeros(n, np.int32),
+        np.arange(n, dtype=np.uint64) * np.uint64(4096),
+        np.ones(n, np.uint32),
+        nodes,
+        nodes + np.int16(1),
+        np.zeros(n, np.float32),
+    )
+    moved = np.full(n, MoveStatus.MOVED, np.int16)
+    outcome = MoveOutcome(moved, nodes, plan.pages, {}, {MoveStatus.MOVED: n}, 1, 0.1)
+    rounds, tally = Rounds(), Counters(topology)
+    for _ in range(3 * MAX_ROUNDS):
+        tally.add(replace(tick, plan=Plan.empty(), outcome=None))
+        rounds.add(replace(tick, plan=plan, outcome=outcome), tally, 1.0)
+    told = rounds.latest()
+    assert [each.tick for each in told] == list(range(2 * MAX_ROUNDS + 1, 3 * MAX_ROUNDS + 1))
+    assert {len(each.flows) for each in told} == {MAX_FLOWS}
+    assert told[0].planned_pages == n
+
+
+def test_the_status_document_has_them(observer: Observer, tick: TickRecord) -> None:
+    observer.observe(tick, None)
+    status = json.loads(observer.status())
+    assert status["rounds"][0]["flows"][1] == {
+        "target": "redis",
+        "from_node": 3,
+        "to_node": 0,
+        "planned_pages": 1,
+        "moved_pages": 0,
+        "heat": 8.0,
+        "left": {"busy": 1},
+    }
+    assert status["tier_bytes"] == [1 << 30, 8 << 30]
+    assert status["heat"] == {"first_log2": -8, "pages": [[], []]}

@@ -1,0 +1,246 @@
+"""The sampler over a kdamond: whom it monitors, when it starts anew, what it leaves."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hmd.errors import MissingError
+from hmd.machine.damon_sysfs import DamonError, Kdamonds
+from hmd.machine.kdamond import Kdamond
+from hmd.machine.move_pages import query_nodes
+from hmd.machine.process_id import ProcessId, identify
+from hmd.sample.damon_cycle import (
+    FIRST_US,
+    LONGEST_US,
+    LOOKS,
+    REGIONS_LEAST,
+    SHORTEST_US,
+    DamonCycle,
+    next_interval_us,
+)
+from hmd.sample.damon_sampler import LADDER, TARGETS, DamonSampler, open_damon
+
+pytestmark = pytest.mark.root
+
+
+@pytest.fixture
+def kdamonds(damon_kernel: Any) -> Kdamonds:
+    return Kdamonds(damon_kernel.sysfs, damon_kernel.write, busy_s=0.5)
+
+
+@pytest.fixture
+def watch(kdamonds: Kdamonds) -> DamonCycle:
+    kdamonds.set_count(1)
+    clock = partial(next, itertools.count())
+    return DamonCycle(Kdamond(kdamonds, clock=lambda: 0.0), Path("/proc"), clock, regions=40)
+
+
+@pytest.fixture
+def sampler(kdamonds: Kdamonds, tmp_path: Path) -> Iterator[DamonSampler]:
+    sampler = open_damon(LADDER[0], note=tmp_path / "note", kdamonds=kdamonds, regions=40)
+    yield sampler
+    sampler.close()
+
+
+def this_process() -> ProcessId:
+    process = identify(os.getpid())
+    assert process is not None
+    return process
+
+
+def until(condition: Any) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_look_leaves_nothing_running(watch: DamonCycle, damon_kernel: Any, toucher: Any) -> None:
+    ours, its = this_process(), toucher.process
+    watch.look([ours, its])
+    assert damon_kernel.targets() == [ours.pid, its.pid]
+    assert 40 >= sum(len(damon_kernel.regions(i)) for i in (0, 1)) > 30
+    assert not damon_kernel.on()
+    assert damon_kernel.looks == 1
+
+
+def test_those_that_have_ended_are_left_out(
+    watch: DamonCycle, damon_kernel: Any, toucher: Any
+) -> None:
+    ours, its = this_process(), toucher.process
+    watch.look([its, ours])
+    toucher.end()
+    damon_kernel.accesses[ours.pid] = [(0, 1 << 47, LOOKS)]
+    seen = watch.look([its, ours])
+    assert damon_kernel.targets() == [ours.pid]
+    assert seen is not None
+    assert [process for process, _, _ in seen.rows] == [ours]
+    assert len(seen.rows[0][1]) > 0
+    assert watch.look([its]) is None
+
+
+def test_what_is_accessed_is_halved_and_what_is_not_merged(
+    watch: DamonCycle, damon_kernel: Any, toucher: Any
+) -> None:
+    pages = toucher.touch(8192)
+    hot = (pages.start, pages.start + 2048 * 4096)
+
+    def within() -> list[tuple[int, int]]:
+        return [r for r in damon_kernel.regions(0) if hot[0] <= r[0] and r[1] <= hot[1]]
+
+    for _ in range(8):
+        damon_kernel.accesses[toucher.process.pid] = [(*hot, LOOKS // 2)]
+        seen = watch.look([toucher.process])
+    assert seen is not None
+    assert len(within()) > 12
+    ((_, address, told),) = seen.rows
+    assert told[(address >= hot[0]) & (address < hot[1])].sum() > 0.9 * told.sum()
+    assert set(range(*hot, 4096)) <= set(address.tolist())
+
+
+def test_rows_are_told_for_the_time_since_the_last_look(
+    watch: DamonCycle, damon_kernel: Any, toucher: Any
+) -> None:
+    """The clock goes on by a second a call: two calls a look, one where nobody is looked at."""
+    toucher.touch(512)
+    totals = []
+    for looked_at in (True, True, True, False, True):
+        if not looked_at:
+            assert watch.look([]) is None
+            continue
+        damon_kernel.accesses[toucher.process.pid] = [(0, 1 << 47, LOOKS // 2)]
+        interval_us = watch.sample_us
+        seen = watch.look([toucher.process])
+        assert seen is not None
+        ((_, address, told),) = seen.rows
+        pages = len(np.unique(address))
+        totals.append(int(told.sum()) * interval_us / 1e6 / pages)
+    assert totals[1:] == pytest.approx([2 * totals[0], 2 * totals[0], totals[0]], rel=0.05)
+    # Half of the intervals, and what is told for pages that are not there.
+    assert 0.5 <= totals[0] < 1
+
+
+@pytest.mark.parametrize(("count", "factor"), [(LOOKS, 0.5), (LOOKS // 2, 1), (2, 2)])
+def test_the_interval_follows_the_program(
+    watch: DamonCycle, damon_kernel: Any, toucher: Any, count: int, factor: float
+) -> None:
+    sample_us = damon_kernel.path / "0/contexts/0/monitoring_attrs/intervals/sample_us"
+    damon_kernel.accesses[toucher.process.pid] = [(0, 1 << 47, count)]
+    watch.look([toucher.process])
+    assert sample_us.read_text() == f"{FIRST_US}\n"
+    watch.look([toucher.process])
+    assert sample_us.read_text() == f"{round(FIRST_US * factor)}\n"
+
+
+@pytest.mark.parametrize("seen", [0.0, 0.01, 0.3, 0.5, 0.7, 1.0])
+def test_intervals_have_bounds_and_go_toward_half_of_the_looks(seen: float) -> None:
+    intervals = list(
+        itertools.accumulate([FIRST_US] * 40, lambda us, _: next_interval_us(us, seen))
+    )
+    assert all(SHORTEST_US <= us <= LONGEST_US for us in intervals)
+    assert intervals[-1] == {0.0: LONGEST_US, 0.01: LONGEST_US, 0.3: LONGEST_US}.get(
+        seen, FIRST_US if seen == 0.5 else SHORTEST_US
+    )
+
+
+def test_a_slow_machine_is_asked_less(kdamonds: Kdamonds, damon_kernel: Any, toucher: Any) -> None:
+    """The clock goes on by a second a call, so that what is told has taken 25 ms an interval."""
+    kdamonds.set_count(1)
+    kdamond = Kdamond(kdamonds, clock=partial(next, itertools.count()))
+    watch = DamonCycle(kdamond, Path("/proc"), regions=40)
+    toucher.touch(2048)
+    damon_kernel.slow = True
+    counts, intervals = [], []
+    for _ in range(3):
+        assert watch.look([toucher.process]) is None
+        counts.append(len(damon_kernel.regions(0)))
+        intervals.append(watch.sample_us)
+    assert intervals == [LONGEST_US] * 3
+    assert min(counts[:2]) > REGIONS_LEAST >= counts[2]
+    damon_kernel.slow = False
+    for _ in range(5):
+        damon_kernel.accesses[toucher.process.pid] = [(0, 1 << 47, LOOKS)]
+        assert watch.look([toucher.process]) is not None
+    assert len(damon_kernel.regions(0)) > REGIONS_LEAST
+    assert watch.sample_us == 25_000 / 4
+
+
+def test_rows_are_of_pages_that_are_there(
+    watch: DamonCycle, damon_kernel: Any, toucher: Any
+) -> None:
+    toucher.touch(32)
+    damon_kernel.accesses[toucher.process.pid] = [(0, 1 << 47, LOOKS)]
+    seen = watch.look([toucher.process])
+    assert seen is not None
+    ((_, address, told),) = seen.rows
+    assert (query_nodes(toucher.process.pid, address) >= 0).all()
+    assert told.min() >= 1
+
+
+def test_closing_leaves_no_kdamond(
+    sampler: DamonSampler, kdamonds: Kdamonds, damon_kernel: Any, toucher: Any
+) -> None:
+    sampler.track([toucher.process])
+    until(lambda: damon_kernel.looks > 0)
+    sampler.close()
+    assert kdamonds.count == 0
+
+
+def test_there_is_no_look_that_no_read_asks_for(
+    sampler: DamonSampler, damon_kernel: Any, toucher: Any
+) -> None:
+    sampler.track([toucher.process])
+    until(lambda: damon_kernel.looks == 1)
+    time.sleep(1.5 * LADDER[0] / 1000)
+    assert damon_kernel.looks == 1
+    sampler.read()
+    until(lambda: damon_kernel.looks == 2)
+
+
+def test_what_keeps_it_from_damon_is_told_by_read(
+    sampler: DamonSampler, damon_kernel: Any, toucher: Any
+) -> None:
+    damon_kernel.exclusive = True
+    sampler.track([toucher.process])
+
+    def refused() -> bool:
+        try:
+            sampler.read()
+        except DamonError as error:
+            return "in use by another" in str(error)
+        return False
+
+    until(refused)
+    damon_kernel.exclusive = False
+    sampler.read()
+    until(lambda: damon_kernel.looks > 0)
+
+
+def test_of_more_processes_the_first_are_monitored(
+    sampler: DamonSampler, damon_kernel: Any, toucher: Any
+) -> None:
+    gone = [ProcessId(2**22 + i, 1) for i in range(TARGETS)]
+    sampler.track([*gone[1:], toucher.process, gone[0]])
+    until(lambda: damon_kernel.looks > 0)
+    assert damon_kernel.targets() == [toucher.process.pid]
+
+
+def test_a_kernel_without_virtual_addresses_is_told(damon_kernel: Any, tmp_path: Path) -> None:
+    def write(path: Path, text: str) -> None:
+        if path.name == "operations":
+            raise OSError(22, "Invalid argument")
+        damon_kernel.write(path, text)
+
+    kdamonds = Kdamonds(damon_kernel.sysfs, write)
+    with pytest.raises(MissingError, match="CONFIG_DAMON_VADDR"):
+        open_damon(note=tmp_path / "note", kdamonds=kdamonds)
+    assert kdamonds.count == 0

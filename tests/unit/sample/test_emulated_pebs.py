@@ -1,0 +1,141 @@
+"""The emulated PMU: control words, what its samples say, and its memory given back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hmd.errors import MissingError
+from hmd.sample.access_batch import Kind
+from hmd.sample.emulated_pebs import LADDER, open_emulated
+
+pytestmark = pytest.mark.root
+
+ROOT = 77
+Physical = Callable[[int, int], int]
+
+
+def test_control_words_follow_tracking_and_period(emulated_memory: Any, toucher: Any) -> None:
+    sampler = open_emulated(sysfs=emulated_memory.sysfs)
+    assert emulated_memory.control[3] == 0
+    sampler.set_period(47)
+    assert emulated_memory.control[3] == 0, "nothing is sampled while nothing is tracked"
+    sampler.track([toucher.process])
+    assert emulated_memory.control == (47, 47, 0, 1)
+    sampler.set_period(LADDER[0])
+    assert emulated_memory.control == (7, 7, 0, 1)
+    sampler.track([])
+    assert emulated_memory.control[3] == 0
+    sampler.track([toucher.process])
+    sampler.close()
+    assert emulated_memory.control[3] == 0
+
+
+def test_pairs_are_a_second_counter_of_loads(
+    emulated_memory: Any, toucher: Any, physical: Physical
+) -> None:
+    sampler = open_emulated(199, sysfs=emulated_memory.sysfs, pairs=True)
+    sampler.track([toucher.process])
+    assert (emulated_memory.control, emulated_memory.pair_period) == ((199, 199, 0, 1), 211)
+    load, store = toucher.touch(2)
+    pid = toucher.process.pid
+    emulated_memory.sample(0, ROOT, load, physical(pid, load))
+    emulated_memory.sample(0, ROOT, store, physical(pid, store), store=True)
+    assert sampler.read().period.tolist() == [102, 199]
+    sampler.set_period(47)
+    assert (emulated_memory.control, emulated_memory.pair_period) == ((47, 47, 0, 1), 53)
+    sampler.close()
+    daemons = open_emulated(199, sysfs=emulated_memory.sysfs)
+    daemons.track([toucher.process])
+    assert emulated_memory.pair_period == 0
+    daemons.close()
+
+
+def test_a_look_at_what_is_available_does_not_stop_the_daemons_sampling(
+    emulated_memory: Any, toucher: Any
+) -> None:
+    sampler = open_emulated(sysfs=emulated_memory.sysfs)
+    sampler.track([toucher.process])
+    open_emulated(sysfs=emulated_memory.sysfs).close()
+    assert emulated_memory.control[3] == 1
+    sampler.close()
+
+
+def test_a_sample_says_kind_latency_period_cpu_and_time(
+    emulated_memory: Any, toucher: Any, physical: Physical
+) -> None:
+    sampler = open_emulated(59, sysfs=emulated_memory.sysfs)
+    sampler.track([toucher.process])
+    load, store = toucher.touch(2)
+    pid = toucher.process.pid
+    emulated_memory.sample(0, ROOT, load, physical(pid, load))
+    emulated_memory.sample(1, ROOT, store, physical(pid, store), store=True)
+    batch = sampler.read()
+    sampler.close()
+    assert batch.address.tolist() == [load, store]
+    assert batch.kind.tolist() == [Kind.LOAD, Kind.STORE]
+    assert batch.cpu.tolist() == [0, 1]
+    assert batch.weight_ns.tolist() == [305, 305]
+    assert batch.period.tolist() == [59, 59]
+    assert batch.time_ns.tolist() == [12345, 12345]
+    assert batch.instructions is not None
+    assert batch.instructions.tolist() == [678, 678]
+    assert batch.process.tolist() == [0, 0]
+
+
+def test_lost_samples_are_counted(emulated_memory: Any, toucher: Any) -> None:
+    sampler = open_emulated(sysfs=emulated_memory.sysfs)
+    sampler.track([toucher.process])
+    emulated_memory.lost(0, 40)
+    emulated_memory.lost(1, 2)
+    sampler.read()
+    assert sampler.stats.lost == 42
+    sampler.close()
+    assert sampler.stats.lost == 42
+
+
+def test_what_an_earlier_reader_left_is_skipped(
+    emulated_memory: Any, toucher: Any, physical: Physical
+) -> None:
+    (page,) = toucher.touch(1)
+    emulated_memory.sample(0, ROOT, page, physical(toucher.process.pid, page))
+    sampler = open_emulated(sysfs=emulated_memory.sysfs)
+    sampler.track([toucher.process])
+    assert emulated_memory.unread(0) == 0
+    assert len(sampler.read()) == 0
+    assert (sampler.stats.samples, sampler.stats.dropped) == (0, 0)
+    sampler.close()
+
+
+def test_opening_and_closing_many_times_leaves_no_mapping(emulated_memory: Any) -> None:
+    def mappings() -> int:
+        return Path("/proc/self/maps").read_text().count("resource2")
+
+    def descriptors() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = mappings(), descriptors()
+    for _ in range(200):
+        sampler = open_emulated(sysfs=emulated_memory.sysfs)
+        assert mappings() > before[0]
+        sampler.read()
+        sampler.close()
+    assert (mappings(), descriptors()) == before
+
+
+def test_any_other_machine_is_told_how_to_start_one(tmp_path: Path) -> None:
+    with pytest.raises(MissingError, match="start one with hmd emulate"):
+        open_emulated(sysfs=tmp_path)
+
+
+def test_without_the_capability_page_frames_are_hidden(
+    emulated_memory: Any, tmp_path: Path
+) -> None:
+    proc = tmp_path / "proc"
+    (proc / "self").mkdir(parents=True)
+    (proc / "self/status").write_text("CapEff:\t0000000000000000\n")
+    with pytest.raises(MissingError, match="run hmd as root"):
+        open_emulated(sysfs=emulated_memory.sysfs, proc=proc)

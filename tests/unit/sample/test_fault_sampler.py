@@ -1,0 +1,132 @@
+"""Page faults of real processes, sampled through the real kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hmd.machine.process_id import ProcessId
+from hmd.sample.access_batch import AccessBatch, Kind
+from hmd.sample.fault_sampler import LADDER, open_faults
+from hmd.sample.ring_sampler import RingSampler
+
+pytestmark = pytest.mark.root
+
+
+@pytest.fixture
+def sampler() -> Iterator[RingSampler]:
+    sampler = open_faults()
+    yield sampler
+    sampler.close()
+
+
+def within(batch: AccessBatch, pages: range) -> list[int]:
+    """Addresses of the batch in these pages."""
+    rows = (batch.address >= pages.start) & (batch.address < pages.stop)
+    return sorted(batch.address[rows].tolist())
+
+
+@pytest.mark.parametrize("verb", ["touch", "thread"])
+def test_every_first_touch_is_a_sample(sampler: RingSampler, toucher: Any, verb: str) -> None:
+    sampler.track([toucher.process])
+    pages = toucher.touch(64, verb)
+    batch = sampler.read()
+    assert within(batch, pages) == list(pages)
+    assert set(batch.process.tolist()) == {0}
+    assert set(batch.kind.tolist()) == {Kind.FAULT}
+    assert set(batch.period.tolist()) == {1}
+    assert (np.diff(batch.time_ns[batch.cpu == batch.cpu[0]].astype(np.int64)) >= 0).all()
+    assert sampler.stats.lost == sampler.stats.corrupt == 0
+    assert sampler.stats.samples == len(batch)
+
+
+def test_a_process_that_is_not_tracked_is_dropped_and_counted(
+    sampler: RingSampler, toucher: Any
+) -> None:
+    sampler.track([ProcessId(1, 0)])
+    pages = toucher.touch(64)
+    assert within(sampler.read(), pages) == []
+    assert sampler.stats.dropped >= 64
+
+
+def test_nothing_is_sampled_while_nothing_is_tracked(sampler: RingSampler, toucher: Any) -> None:
+    toucher.touch(64)
+    assert len(sampler.read()) == 0
+    sampler.track([toucher.process])
+    toucher.touch(4)
+    assert len(sampler.read()) > 0
+    sampler.track([])
+    sampler.read()
+    before = sampler.stats.dropped
+    toucher.touch(64)
+    assert len(sampler.read()) == 0
+    assert sampler.stats.dropped == before
+
+
+def test_rows_index_the_tracked_processes_in_their_order(
+    sampler: RingSampler, toucher: Any
+) -> None:
+    sampler.track([ProcessId(2**22, 1), toucher.process, ProcessId(1, 0)])
+    pages = toucher.touch(16)
+    batch = sampler.read()
+    assert set(batch.process[np.isin(batch.address, list(pages))].tolist()) == {1}
+
+
+def test_what_a_process_did_before_it_ended_is_read(sampler: RingSampler, toucher: Any) -> None:
+    sampler.track([toucher.process])
+    pages = toucher.touch(64)
+    toucher.end()
+    assert len(within(sampler.read(), pages)) == 64
+
+
+def test_a_pid_that_was_given_to_another_process_is_not_its_old_one(
+    sampler: RingSampler, toucher: Any
+) -> None:
+    earlier = ProcessId(toucher.process.pid, toucher.process.start_ticks - 1)
+    sampler.track([earlier])
+    toucher.touch(64)
+    assert len(sampler.read()) == 0
+
+
+def test_a_period_samples_one_fault_in_so_many(sampler: RingSampler, toucher: Any) -> None:
+    sampler.track([toucher.process])
+    assert sampler.set_period(7) == 7
+    sampler.read()
+    pages = toucher.touch(7 * 64)
+    batch = sampler.read()
+    # One of seven, and those of other programs on the same CPU count towards the seven.
+    assert 1 <= len(within(batch, pages)) <= 65
+    assert set(batch.period.tolist()) == {7}
+
+
+@pytest.mark.parametrize(("asked", "given"), [(0, LADDER[0]), (13, 13), (10**9, LADDER[-1])])
+def test_periods_stay_on_the_ladder(sampler: RingSampler, asked: int, given: int) -> None:
+    assert sampler.set_period(asked) == given
+    assert sampler.period == given
+
+
+def test_what_a_small_ring_cannot_take_is_counted_as_lost(toucher: Any) -> None:
+    sampler = open_faults(ring_pages=1)
+    try:
+        sampler.track([toucher.process])
+        toucher.touch(2000)
+        kept = len(sampler.read())
+        # The kernel writes the count of the lost before the next record that fits.
+        toucher.touch(1)
+        kept += len(sampler.read())
+        assert sampler.stats.lost > 0
+        assert kept + sampler.stats.dropped + sampler.stats.lost >= 2001
+    finally:
+        sampler.close()
+
+
+def test_a_closed_sampler_is_quiet(sampler: RingSampler, toucher: Any) -> None:
+    sampler.track([toucher.process])
+    sampler.close()
+    sampler.close()
+    assert len(sampler.read()) == 0
+    sampler.track([])
+    assert sampler.set_period(7) == 1

@@ -1,0 +1,226 @@
+"""Counting instructions: perf's counts by an event that every kernel has, the emulated by hand."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hmd.machine.plugin_memory import SharedMemory, find_device
+from hmd.machine.process_id import ProcessId, identify
+from hmd.machine.threads import last_cpu, thread_times
+from hmd.sample import instruction_counts
+from hmd.sample.instruction_counts import (
+    EmulatedInstructions,
+    NoInstructions,
+    PerfInstructions,
+    count_instructions,
+    counting,
+    instruction_events,
+)
+
+pytestmark = pytest.mark.root
+
+SOFTWARE, TASK_CLOCK = 1, 1  # counts nanoseconds that a task ran
+CLOCK = counting(SOFTWARE, TASK_CLOCK)
+BURN = """
+import os, sys, threading, time
+def burn(ms):
+    end = time.thread_time() + ms / 1000
+    while time.thread_time() < end:
+        pass
+sys.stdin.readline()
+"""
+MS = 1_000_000
+
+
+class Program:
+    """A program that waits for a line before it does what its text says."""
+
+    def __init__(self, text: str) -> None:
+        self.popen = subprocess.Popen(
+            [sys.executable, "-S", "-c", BURN + text], stdin=subprocess.PIPE
+        )
+        process = identify(self.popen.pid)
+        assert process is not None
+        self.process = process
+
+    def go(self) -> None:
+        assert self.popen.stdin is not None
+        self.popen.stdin.write(b"\n")
+        self.popen.stdin.close()
+
+
+def counted_ms(text: str) -> float:
+    """Return what a program's count says that it ran, after it has ended."""
+    program = Program(text)
+    time.sleep(0.3)  # it waits
+    counter = PerfInstructions([CLOCK])
+    counter.start([program.process])
+    program.go()
+    assert program.popen.wait(30) == 0
+    count = counter.read({})[program.process]
+    counter.close()
+    return count / MS
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "burn(100)",
+        "t = threading.Thread(target=burn, args=(100,)); t.start(); t.join()",
+        "os.fork() or (burn(100), os._exit(0)); os.wait()",
+        "os.execvp('sh', ['sh', '-c', 'while [ $((i+=1)) -lt 200000 ]; do :; done'])",
+    ],
+    ids=["itself", "a thread", "a child", "after exec"],
+)
+def test_what_a_process_starts_counts_as_its_own(text: str) -> None:
+    assert 50 < counted_ms(text) < 20_000
+
+
+def test_a_process_that_waits_counts_nothing() -> None:
+    assert counted_ms("time.sleep(0.2)") < 50
+
+
+def test_every_thread_that_runs_already_is_counted() -> None:
+    late = "threading.Thread(target=lambda: (time.sleep(1), burn(100)))"
+    program = Program(f"t = {late}; t.start(); t.join()")
+    program.go()
+    while len(thread_times(program.process.pid) or {}) < 2:
+        time.sleep(0.01)
+    counter = PerfInstructions([CLOCK])
+    counter.start([program.process])
+    assert program.popen.wait(30) == 0
+    assert counter.read({})[program.process] > 50 * MS
+    counter.close()
+
+
+def test_a_process_that_has_gone_counts_nothing_and_descriptors_are_given_back() -> None:
+    before = descriptors()
+    counter = PerfInstructions([CLOCK])
+    me = identify(os.getpid())
+    assert me is not None
+    gone = ProcessId(2**22 - 1, 1)
+    counter.start([gone, me])
+    assert descriptors() > before
+    counts = counter.read({})
+    assert counts[gone] == 0
+    assert counts[me] >= 0
+    counter.close()
+    counter.close()
+    assert descriptors() == before
+
+
+def test_events_that_took_turns_are_extrapolated() -> None:
+    read_end, write_end = os.pipe()
+    # A third of the time on the PMU; then never yet.
+    os.write(write_end, struct.pack("=QQQ", 100, 30, 10))
+    assert instruction_counts._read(read_end) == 300
+    os.write(write_end, struct.pack("=QQQ", 0, 30, 0))
+    assert instruction_counts._read(read_end) == 0
+    os.close(read_end)
+    os.close(write_end)
+
+
+def test_cores_of_two_kinds_have_an_event_each(tmp_path: Path) -> None:
+    assert [event.config for event in instruction_events(tmp_path)] == [1]
+    for name, number in (("cpu_core", 4), ("cpu_atom", 10)):
+        folder = tmp_path / "bus/event_source/devices" / name
+        folder.mkdir(parents=True)
+        (folder / "type").write_text(f"{number}\n")
+    assert [event.config for event in instruction_events(tmp_path)] == [4 << 32 | 1, 10 << 32 | 1]
+
+
+def test_this_machine_counts_or_says_why_not_in_one_line() -> None:
+    counter = count_instructions()
+    me = identify(os.getpid())
+    assert me is not None
+    counter.start([me])
+    if isinstance(counter, NoInstructions):
+        assert counter.source is None
+        assert counter.detail.startswith("not counted: ")
+        assert "\n" not in counter.detail
+        assert counter.read({me: {me.pid: 1}}) == {}
+    else:
+        assert counter.source == "pmu"
+        assert counter.read({})[me] > 0
+    counter.close()
+
+
+class Threads:
+    """A /proc with threads, by hand: how long each ran, and on which CPU."""
+
+    def __init__(self, proc: Path) -> None:
+        self.proc = proc
+        self.ran(os.getpid(), 0, 0)
+
+    def ran(self, pid: int, cpu: int, time_ns: int) -> None:
+        task = self.proc / str(pid) / "task" / str(pid)
+        task.mkdir(parents=True, exist_ok=True)
+        (task / "schedstat").write_text(f"{time_ns} 0 0\n")
+        fields = ["0"] * 36 + [str(cpu)] + ["0"] * 13
+        (self.proc / str(pid) / "stat").write_text(f"{pid} (a b) {' '.join(fields)}\n")
+
+    def times(self, *pids: int) -> dict[ProcessId, Any]:
+        return {ProcessId(pid, 1): thread_times(pid, self.proc) for pid in pids}
+
+
+@pytest.fixture
+def threads(tmp_path: Path) -> Threads:
+    return Threads(tmp_path / "proc")
+
+
+@pytest.fixture
+def emulated(emulated_memory: Any, threads: Threads) -> Any:
+    device = find_device(emulated_memory.sysfs)
+    assert device is not None
+    counter = EmulatedInstructions(SharedMemory.open(device), threads.proc)
+    yield counter
+    counter.close()
+    counter.close()
+
+
+def test_a_program_alone_on_its_cpu_gets_what_it_did(
+    emulated: EmulatedInstructions, emulated_memory: Any, threads: Threads
+) -> None:
+    emulated_memory.execute(1, 5000)
+    threads.ran(70, 1, 900)
+    assert last_cpu(70, threads.proc) == 1
+    emulated.start([ProcessId(70, 1)])
+    emulated_memory.execute(0, 999)
+    emulated_memory.execute(1, 6000)
+    threads.ran(70, 1, 1000)
+    threads.ran(os.getpid(), 0, 50)
+    assert emulated.read(threads.times(70)) == {ProcessId(70, 1): 1000}
+    # It has moved to the other CPU.
+    emulated_memory.execute(0, 1099)
+    emulated_memory.execute(1, 6500)
+    threads.ran(70, 0, 1100)
+    assert emulated.read(threads.times(70)) == {ProcessId(70, 1): 1100}
+
+
+def test_a_cpu_is_shared_out_by_run_time(
+    emulated: EmulatedInstructions, emulated_memory: Any, threads: Threads
+) -> None:
+    for pid in (70, 71):
+        threads.ran(pid, 1, 0)
+    emulated.start([ProcessId(70, 1)])
+    emulated_memory.execute(1, 1000)
+    threads.ran(70, 1, 300)
+    threads.ran(71, 1, 100)
+    threads.ran(os.getpid(), 1, 100)
+    counts = {ProcessId(70, 1): 600, ProcessId(71, 1): 200}
+    assert emulated.read(threads.times(70, 71)) == counts
+    # Nobody has run since; one that has ended keeps its count.
+    emulated_memory.execute(1, 1500)
+    assert emulated.read(threads.times(70)) == counts

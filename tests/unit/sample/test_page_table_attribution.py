@@ -1,0 +1,315 @@
+"""From a sample's page-table root to its process, on real page tables where they are shown."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hmd.machine.process_id import ProcessId, identify
+from hmd.sample.page_table_attribution import (
+    EARLY_TRIES,
+    LAST_READS,
+    LAST_RETRY_S,
+    RECHECK_S,
+    PageTableAttribution,
+)
+from hmd.sample.perf_ring import RecordColumns, Ring, SampleType
+
+TYPE = SampleType.TID | SampleType.ADDR | SampleType.PHYS_ADDR
+PAGE = 4096
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def columns_of(samples: list[tuple[int, int, int]]) -> RecordColumns:
+    """Columns of (root, virtual, physical), by way of a ring as in life."""
+    size = 1 << 16
+    memory = np.zeros(4096 + size, np.uint8)
+    written = b"".join(struct.pack("<IHHIIQQ", 9, 0, 32, r, 0, v, p) for r, v, p in samples)
+    memory[4096 : 4096 + len(written)] = np.frombuffer(written, np.uint8)
+    memory[1024:1032].view(np.uint64)[0] = len(written)
+    columns = RecordColumns(2048)
+    Ring.over(memory, TYPE).drain(columns)
+    assert columns.count == len(samples)
+    return columns
+
+
+# --- on real processes ---------------------------------------------------------------------
+
+
+SamplesOf = Callable[[int, int, range], list[tuple[int, int, int]]]
+
+
+@pytest.fixture
+def samples_of(physical: Callable[[int, int], int]) -> SamplesOf:
+    """Samples of a root at these pages of a process, where they really are."""
+
+    def samples(root: int, pid: int, pages: range) -> list[tuple[int, int, int]]:
+        return [(root, page + 8, physical(pid, page + 8)) for page in pages]
+
+    return samples
+
+
+@pytest.mark.root
+def test_a_root_is_the_process_whose_page_tables_say_so(
+    toucher: Any, samples_of: SamplesOf
+) -> None:
+    pages = toucher.touch(32)
+    me = identify(os.getpid())
+    assert me is not None
+    spaces = PageTableAttribution(clock=Clock())
+    spaces.track([me, toucher.process])
+    mine = mmap.mmap(-1, PAGE)
+    mine[0] = 1
+    here = np.frombuffer(mine, np.uint8).ctypes.data
+    of_me = samples_of(77, os.getpid(), range(here, here + PAGE, PAGE))
+    samples = [*of_me, *samples_of(99, toucher.process.pid, pages)]
+    assert spaces.index(columns_of(samples)).tolist() == [0, *[1] * 32]
+
+
+@contextmanager
+def forked() -> Iterator[ProcessId]:
+    """A child that shares every page with us."""
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+        os._exit(0)
+    try:
+        process = identify(child)
+        assert process is not None
+        yield process
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+@pytest.mark.root
+def test_a_child_after_fork_is_told_apart_once_its_parent_is_known(samples_of: SamplesOf) -> None:
+    area = mmap.mmap(-1, 8 * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for page in range(8):
+        area[page * PAGE] = 1
+    start = np.frombuffer(area, np.uint8).ctypes.data
+    pages = range(start, start + 8 * PAGE, PAGE)
+    me = identify(os.getpid())
+    assert me is not None
+    clock = Clock()
+    spaces = PageTableAttribution(clock=clock)
+    with forked() as child:
+        shared = samples_of(5, os.getpid(), pages)
+        assert shared == samples_of(5, child.pid, pages)
+        spaces.track([me, child])
+        # Both have these pages there: nobody can tell.
+        assert set(spaces.index(columns_of(shared)).tolist()) == {-1}
+        area[0] = 2  # copy on write: now it is ours alone
+        clock.now += 1
+        assert set(spaces.index(columns_of(samples_of(5, os.getpid(), pages))).tolist()) == {0}
+        of_child = samples_of(6, child.pid, pages[1:])
+        assert set(spaces.index(columns_of(of_child)).tolist()) == {1}
+
+
+@pytest.mark.root
+def test_a_process_that_has_gone_keeps_its_root_for_what_it_did(
+    toucher: Any, samples_of: SamplesOf
+) -> None:
+    samples = samples_of(9, toucher.process.pid, toucher.touch(4))
+    spaces = PageTableAttribution(clock=Clock())
+    spaces.track([toucher.process])
+    assert set(spaces.index(columns_of(samples)).tolist()) == {0}
+    toucher.end()
+    for _ in range(LAST_READS):
+        assert set(spaces.index(columns_of(samples)).tolist()) == {0}
+    assert set(spaces.index(columns_of(samples)).tolist()) == {-1}
+
+
+# --- on a written /proc, for what must be timed ------------------------------------------------
+
+
+class Machine:
+    """A /proc of processes with the page tables that a test gives them."""
+
+    def __init__(self, proc: Path) -> None:
+        self.proc = proc
+
+    def run(self, pid: int, start: int, pages: dict[int, int]) -> ProcessId:
+        folder = self.proc / str(pid)
+        folder.mkdir(exist_ok=True)
+        fields = ["S", "1", *["0"] * 17, str(start), "0", "0"]
+        (folder / "stat").write_text(f"{pid} (x) {' '.join(fields)}\n")
+        with (folder / "pagemap").open("wb") as pagemap:
+            for page, frame in pages.items():
+                pagemap.seek(page * 8)
+                pagemap.write(struct.pack("<Q", 1 << 63 | frame))
+        return ProcessId(pid, start)
+
+    def end(self, process: ProcessId) -> None:
+        for name in ("stat", "pagemap"):
+            (self.proc / str(process.pid) / name).unlink()
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def at(root: int, pages: dict[int, int]) -> RecordColumns:
+    return columns_of([(root, page * PAGE, frame * PAGE) for page, frame in pages.items()])
+
+
+def test_most_matching_pages_win(machine: Machine) -> None:
+    samples = {1: 11, 2: 12, 3: 13}
+    a = machine.run(10, 1, {1: 11, 2: 99})
+    b = machine.run(20, 1, {1: 11, 2: 12})
+    spaces = PageTableAttribution(machine.proc, Clock())
+    spaces.track([a, b])
+    assert spaces.index(at(7, samples)).tolist() == [1, 1, 1]
+
+
+def test_an_answer_is_kept_until_it_is_looked_up_again(machine: Machine) -> None:
+    clock = Clock()
+    spaces = PageTableAttribution(machine.proc, clock)
+    a = machine.run(10, 1, {1: 11})
+    b = machine.run(20, 1, {2: 22})
+    spaces.track([a, b])
+    assert spaces.index(at(7, {1: 11})).tolist() == [0]
+    # Pages that moved since do not shake it.
+    assert spaces.index(at(7, {3: 33})).tolist() == [0]
+    # After exec or exit the root can be another's: the next look finds whose.
+    clock.now += RECHECK_S
+    assert spaces.index(at(7, {2: 22})).tolist() == [1]
+
+
+def test_a_process_keeps_its_root_when_all_its_pages_have_moved(machine: Machine) -> None:
+    clock = Clock()
+    spaces = PageTableAttribution(machine.proc, clock)
+    spaces.track([machine.run(10, 1, {1: 11})])
+    assert spaces.index(at(7, {1: 11})).tolist() == [0]
+    machine.run(10, 1, {1: 77})
+    clock.now += RECHECK_S
+    assert spaces.index(at(7, {1: 11})).tolist() == [0]
+
+
+def test_a_process_that_is_about_to_end_keeps_what_it_did(machine: Machine) -> None:
+    """Its memory is gone before it is; what it did until then is still being read."""
+    clock = Clock()
+    spaces = PageTableAttribution(machine.proc, clock)
+    spaces.track([machine.run(10, 1, {1: 11})])
+    assert spaces.index(at(7, {1: 11})).tolist() == [0]
+    machine.run(10, 1, {})
+    clock.now += RECHECK_S
+    for _ in range(LAST_READS):
+        assert spaces.index(at(7, {1: 11})).tolist() == [0]
+    # What comes later is of whoever has the root now.
+    assert spaces.index(at(7, {1: 11})).tolist() == [-1]
+
+
+def test_what_a_program_shares_with_us_before_its_exec_is_ours(machine: Machine) -> None:
+    spaces = PageTableAttribution(machine.proc, Clock())
+    machine.run(os.getpid(), 1, {1: 11, 2: 22})
+    spaces.track([machine.run(10, 1, {1: 11, 2: 22, 3: 33})])
+    assert spaces.index(at(7, {1: 11, 2: 22})).tolist() == [-1, -1]
+    assert spaces.index(at(8, {1: 11, 2: 22, 3: 33})).tolist() == [0, 0, 0]
+
+
+def test_a_root_that_is_nobodys_is_looked_up_less_and_less(machine: Machine) -> None:
+    clock = Clock()
+    spaces = PageTableAttribution(machine.proc, clock)
+    a = machine.run(10, 1, {})
+    spaces.track([a])
+    for _ in range(EARLY_TRIES):
+        assert spaces.index(at(7, {1: 11})).tolist() == [-1]
+    machine.run(10, 1, {1: 11})
+    # Not looked up again at once ...
+    assert spaces.index(at(7, {1: 11})).tolist() == [-1]
+    # ... but in the end.
+    clock.now += LAST_RETRY_S
+    assert spaces.index(at(7, {1: 11})).tolist() == [0]
+
+
+def test_a_program_that_has_just_begun_is_found_by_the_next_read(machine: Machine) -> None:
+    """An exec moves the stack before the program begins: its first page is nowhere any more."""
+    spaces = PageTableAttribution(machine.proc, Clock())
+    spaces.track([machine.run(10, 1, {2: 22})])
+    assert spaces.index(at(7, {1: 11})).tolist() == [-1]
+    assert spaces.index(at(7, {2: 22})).tolist() == [0]
+
+
+def test_a_new_process_is_looked_for_at_once(machine: Machine) -> None:
+    spaces = PageTableAttribution(machine.proc, Clock())
+    a = machine.run(10, 1, {})
+    spaces.track([a])
+    assert spaces.index(at(7, {1: 11})).tolist() == [-1]
+    b = machine.run(20, 1, {1: 11})
+    spaces.track([b, a])
+    assert spaces.index(at(7, {1: 11})).tolist() == [0]
+
+
+def test_tracking_in_another_order_keeps_what_is_known(machine: Machine) -> None:
+    spaces = PageTableAttribution(machine.proc, Clock())
+    a = machine.run(10, 1, {1: 11})
+    b = machine.run(20, 1, {2: 22})
+    spaces.track([a, b])
+    assert spaces.index(at(7, {1: 11})).tolist() == [0]
+    spaces.track([b, a])
+    assert spaces.index(at(7, {5: 55})).tolist() == [1]
+    spaces.track([b])
+    assert spaces.index(at(7, {1: 11})).tolist() == [-1]
+
+
+def test_a_root_reused_after_exit_is_the_new_process(machine: Machine) -> None:
+    spaces = PageTableAttribution(machine.proc, Clock())
+    a = machine.run(10, 1, {1: 11})
+    spaces.track([a])
+    assert spaces.index(at(7, {1: 11})).tolist() == [0]
+    machine.end(a)
+    b = machine.run(20, 5, {1: 44})
+    spaces.track([a, b])
+    assert spaces.index(at(7, {1: 44})).tolist() == [1]
+
+
+def test_hidden_page_frames_match_nothing(machine: Machine) -> None:
+    """Without CAP_SYS_ADMIN every frame reads as 0."""
+    spaces = PageTableAttribution(machine.proc, Clock())
+    a = machine.run(10, 1, {1: 0})
+    spaces.track([a])
+    assert spaces.index(at(7, {1: 0})).tolist() == [-1]
+
+
+def test_no_samples_and_no_processes(machine: Machine) -> None:
+    spaces = PageTableAttribution(machine.proc, Clock())
+    assert spaces.index(columns_of([])).tolist() == []
+    assert spaces.index(at(7, {1: 11})).tolist() == [-1]
+
+
+@pytest.mark.parametrize("address", [2**64 - PAGE, 2**63, 1 << 56])
+def test_impossible_addresses_are_no_trouble(machine: Machine, address: int) -> None:
+    spaces = PageTableAttribution(machine.proc, Clock())
+    a = machine.run(10, 1, {1: 11})
+    spaces.track([a])
+    assert spaces.index(columns_of([(7, address, 11 * PAGE)])).tolist() == [-1]
+
+
+def test_memory_of_roots_is_bounded(machine: Machine) -> None:
+    spaces = PageTableAttribution(machine.proc, Clock())
+    a = machine.run(10, 1, {1: 11})
+    spaces.track([a])
+    spaces.index(at(1, {1: 11}))
+    for first in range(2, 6000, 1000):
+        roots = [(root, 2 * PAGE, 22 * PAGE) for root in range(first, first + 1000)]
+        spaces.index(columns_of(roots))
+    assert len(spaces._roots) <= 4096 + 1000 + 1
+    assert spaces.index(at(1, {3: 33})).tolist() == [0]

@@ -1,0 +1,35 @@
+"""Published traces, as they come."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hmd.trace.import_isc22 import TICKS_PER_MS, read_knl
+from hmd.trace.trace_reader import TraceError
+
+
+def test_ticks_become_nanoseconds(tmp_path: Path) -> None:
+    ticks = np.array([0, TICKS_PER_MS, 5 * TICKS_PER_MS // 2, 60_000 * TICKS_PER_MS])
+    np.savez(tmp_path / "a.npz", time_tsc=ticks, vaddr=np.arange(4, dtype=np.uint64))
+    trace = read_knl(tmp_path / "a.npz")
+    assert trace.samples.time_ns.tolist() == [0, 1_000_000, 2_500_000, 60_000_000_000]
+    assert trace.runtime_ns == 60_000_000_000
+    assert trace.samples.period.tolist() == [32] * 4
+
+
+@pytest.mark.parametrize(
+    "arrays", [{"x": np.zeros(3)}, {"time_tsc": np.zeros(3), "vaddr": np.zeros(2)}]
+)
+def test_other_arrays_are_refused(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(TraceError, match="time_tsc and vaddr"):
+        read_knl(tmp_path / "a.npz")
+
+
+def test_no_archive_at_all(tmp_path: Path) -> None:
+    (tmp_path / "a.npz").write_text("hello")
+    with pytest.raises(TraceError):
+        read_knl(tmp_path / "a.npz")
+    with pytest.raises(TraceError, match="cannot read"):
+        read_knl(tmp_path / "b.npz")

@@ -1,0 +1,55 @@
+"""Where pages lie, told as changes."""
+
+import numpy as np
+import pytest
+
+from hmd.trace.placement_log import PlacementLog, pages_of, runs
+
+PAGE = 4096
+
+
+def at(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.uint64) * np.uint64(PAGE)
+
+
+def on(*nodes: int) -> np.ndarray:
+    return np.array(nodes, np.int16)
+
+
+def test_runs_join_neighbours_of_one_node() -> None:
+    start, pages, node = runs(at(1, 2, 3, 5, 6), on(0, 0, 1, 1, 1))
+    assert start.tolist() == at(1, 3, 5).tolist()
+    assert pages.tolist() == [2, 1, 2]
+    assert node.tolist() == [0, 1, 1]
+
+
+def test_only_changes_are_told() -> None:
+    log = PlacementLog(3)
+    first = log.update(at(1, 2, 3), on(0, 0, 1), 10)
+    assert first is not None
+    assert (first.time_ns, first.process) == (10, 3)
+    assert log.update(at(1, 2, 3), on(0, 0, 1), 20) is None
+    second = log.update(at(2, 3, 9), on(0, 0, 1), 30)
+    assert second is not None
+    page, node = pages_of(second)
+    assert dict(zip((page // PAGE).tolist(), node.tolist(), strict=True)) == {1: -1, 3: 0, 9: 1}
+
+
+def test_a_log_replayed_is_the_placement() -> None:
+    random = np.random.default_rng(0)
+    log, replayed = PlacementLog(0), dict[int, int]()
+    for moment in range(20):
+        page = np.flatnonzero(random.random(200) < 0.5).astype(np.uint64) * np.uint64(PAGE)
+        node = random.integers(0, 3, len(page)).astype(np.int16)
+        change = log.update(page, node, moment)
+        if change is not None:
+            for p, n in zip(*(c.tolist() for c in pages_of(change)), strict=True):
+                replayed[p] = n
+        here = {p: n for p, n in replayed.items() if n >= 0}
+        assert here == dict(zip(page.tolist(), node.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_few_pages(count: int) -> None:
+    start, pages, node = runs(at(*range(count)), on(*range(count)))
+    assert len(start) == len(pages) == len(node) == count
