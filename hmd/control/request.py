@@ -13,17 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from hmd.errors import Exit, HmdError
+from hmd.errors import Exit, HmdError, UsageError
 
 MAX_REQUEST_BYTES: Final = 4096
 _UCRED: Final = struct.Struct("iII")
 """struct ucred (unix(7)): pid, uid, gid."""
-
-
-class RequestError(HmdError):
-    """What is wrong with a request, in one line for the client."""
-
-    exit_code = Exit.USAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +45,16 @@ def peer_of(connection: socket.socket) -> Peer:
 
 
 def parse_request(line: bytes, peer: Peer) -> ControlRequest:
-    """Return the request of a line; raises ``RequestError``."""
+    """Return the request of a line; raises ``UsageError``."""
     if len(line) > MAX_REQUEST_BYTES:
-        raise RequestError(f"a request has {MAX_REQUEST_BYTES} bytes at most")
+        raise UsageError(f"a request has {MAX_REQUEST_BYTES} bytes at most")
     try:
         document = json.loads(line)
     except (ValueError, RecursionError):
-        raise RequestError('not JSON; ask as in {"command":"status"}') from None
+        raise UsageError('not JSON; ask as in {"command":"status"}') from None
     command = document.pop("command", None) if isinstance(document, dict) else None
     if not isinstance(command, str):
-        raise RequestError('no command; ask as in {"command":"status"}')
+        raise UsageError('no command; ask as in {"command":"status"}')
     return ControlRequest(command, document, peer)
 
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from typing import Any
 
 from hmd.observe.snapshot import HEAT_LOG2, AccessTotals, Snapshot
+
+
+def status_answer(now: Snapshot) -> bytes:
+    """Return the status document as the JSON that the status socket sends."""
+    return json.dumps(status_document(now)).encode()
 
 
 def status_document(now: Snapshot) -> dict[str, Any]:

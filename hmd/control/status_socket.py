@@ -24,12 +24,11 @@ from hmd.control.request import (
     MAX_REQUEST_BYTES,
     ControlRequest,
     Peer,
-    RequestError,
     error_answer,
     parse_request,
     peer_of,
 )
-from hmd.errors import HmdError
+from hmd.errors import HmdError, UsageError
 
 MAX_CLIENTS = 32
 CLIENT_TIME_S = 5.0
@@ -193,7 +192,7 @@ class StatusSocket:
             order = self._orders.get(request.command)
             if order is None:
                 names = ", ".join(sorted([*self._answers, *self._orders]))
-                raise RequestError(f"no such command; there are {names}")
+                raise UsageError(f"no such command; there are {names}")
             promise = order(request)
         except Exception as error:
             self._say(client, error_answer(error))

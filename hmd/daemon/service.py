@@ -14,6 +14,8 @@ from pathlib import Path
 from hmd.config import Config
 from hmd.control.admin_commands import Commands
 from hmd.control.command_queue import CommandQueue
+from hmd.control.status_json import status_answer
+from hmd.control.status_socket import Answers
 from hmd.daemon import stage_settings
 from hmd.daemon.drain_progress import control_numbers, send_errand
 from hmd.daemon.endpoints import Endpoints
@@ -81,7 +83,10 @@ class Service:
             self._control = CommandQueue(commands, self._waker.wake, self._log, proc)
             self._nodes = NodeWatch(sysfs)
             self.followed: Mapping[ProcessId, str] = {}
-            answers = {"status": self.observer.status, "heatmap": self._heat_map.answer}
+            answers: Answers = {
+                "status": lambda _: status_answer(self.observer.latest),
+                "heatmap": self._heat_map.answer,
+            }
             self._tell_orders()
             self._endpoints = Endpoints(answers, self._control.orders, lambda: self.observer.latest)
             self._endpoints.open(config)

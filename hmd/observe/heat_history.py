@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hmd.control.request import RequestError
+from hmd.errors import UsageError
 from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.heat_table import HeatTable
 from hmd.machine.process_id import ProcessId
@@ -111,12 +111,12 @@ class HeatHistory:
         """Return the moments as JSON, oldest first.
 
         The argument ``after_s`` leaves out those that are as old as it or older, but for the last,
-        which tells a client whose clock is another that it is. ``RequestError`` where it is no
+        which tells a client whose clock is another that it is. ``UsageError`` where it is no
         number.
         """
         after_s = (arguments or {}).get("after_s", -math.inf)
         if isinstance(after_s, bool) or not isinstance(after_s, int | float):
-            raise RequestError("after_s is a number: the now_s of a moment that is known")
+            raise UsageError("after_s is a number: the now_s of a moment that is known")
         kept = tuple(self._moments)
         told = [moment for moment in kept[:-1] if moment.told_s > after_s]
         moments = ",".join(moment.as_json() for moment in (*told, *kept[-1:]))

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hmd import __version__
-from hmd.control.status_json import status_document
 from hmd.machine.process_id import PROC, ProcessId, read_stat
 from hmd.machine.topology import Topology
 from hmd.observe.counters import FAILURE_REASONS, Counters
@@ -141,10 +138,6 @@ class Observer:
         if not failed:
             self._tally.stage_out[Stage.OBSERVE] += 1
             self._succeeded_s[Stage.OBSERVE] = self._now()
-
-    def status(self, _: Mapping[str, Any] | None = None) -> bytes:
-        """Return the status document as JSON, for the status socket; it takes no arguments."""
-        return json.dumps(status_document(self.latest)).encode()
 
     def _snapshot(self, places: Places | None) -> Snapshot:
         tally, setting = self._tally, self._setting

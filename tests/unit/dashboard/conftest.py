@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from hmd.cli.dashboard_command import _sweep
+from hmd.control.status_json import status_answer
 from hmd.control.status_socket import StatusSocket
 from hmd.dashboard.http_server import JSON, Content, PageServer, page_contents
 from hmd.dashboard.poller import Poller
@@ -117,7 +118,10 @@ def machine() -> Machine:
 @pytest.fixture(scope="session")
 def socket(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Its status socket."""
-    answers = {"status": machine.observer.status, "heatmap": machine.heat_map.answer}
+    answers = {
+        "status": lambda _: status_answer(machine.observer.latest),
+        "heatmap": machine.heat_map.answer,
+    }
     served = StatusSocket(tmp_path_factory.mktemp("run") / "hmd.sock", answers)
     yield served.path
     served.close()

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hmd.control.status_json import status_answer
 from hmd.control.status_socket import StatusSocket
 from hmd.dashboard import status_validation
 from hmd.dashboard.heat_grids import MOMENTS, ROWS, HeatGrids
@@ -34,7 +35,7 @@ Document = dict[str, Any]
 @pytest.fixture
 def status(machine: Machine, watched: Poller) -> Document:
     del watched  # the machine has ticked
-    document: Document = json.loads(machine.observer.status())
+    document: Document = json.loads(status_answer(machine.observer.latest))
     return document
 
 
@@ -176,7 +177,10 @@ def test_no_daemon_yet_then_one_then_none(
     watch.look()
     assert state(watch)["status"] is None
     assert state(watch)["told"].startswith("no daemon answers on ")
-    answers = {"status": machine.observer.status, "heatmap": machine.heat_map.answer}
+    answers = {
+        "status": lambda _: status_answer(machine.observer.latest),
+        "heatmap": machine.heat_map.answer,
+    }
     daemon = StatusSocket(tmp_path / "s", answers)
     watch.look()
     assert state(watch)["reached"]
@@ -204,7 +208,7 @@ def test_only_new_moments_are_asked_for_and_all_of_a_new_daemon(
         asked.append(arguments.get("after_s"))
         return kept[0].answer(arguments)
 
-    answers = {"status": machine.observer.status, "heatmap": answer}
+    answers = {"status": lambda _: status_answer(machine.observer.latest), "heatmap": answer}
     daemon = StatusSocket(tmp_path / "s", answers)
     watch = Poller(tmp_path / "s", 600, clock=lambda: clock_s[0])
     for _ in range(2):

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from hmd.control.request import RequestError
+from hmd.errors import UsageError
 from hmd.machine.topology import Topology
 from hmd.observe.heat_history import HeatHistory, HeatOutline, HeatSnapshot
 
@@ -54,5 +54,5 @@ def test_what_a_client_knows_is_not_told_again(topology: Topology) -> None:
     # The last is always told: a client whose clock is ahead sees that it is.
     assert told({"after_s": 100.0}) == [3.0]
     for wrong in ("1", None, True, [1.0]):
-        with pytest.raises(RequestError, match="after_s is a number"):
+        with pytest.raises(UsageError, match="after_s is a number"):
             heat_map.answer({"after_s": wrong})

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hmd.control.status_json import status_answer
 from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Topology
 from hmd.observe.counters import MAX_TARGETS, OTHER, Counters, Durations
@@ -227,7 +228,7 @@ def test_other_tiers_begin_again_at_zero(
 
 def test_status_document(observer: Observer, tick: TickRecord) -> None:
     observer.observe(tick, places())
-    status = json.loads(observer.status())
+    status = json.loads(status_answer(observer.latest))
     assert status["tiers"] == [[0], [2, 3]]
     assert status["moves"]["failures"] == {"busy": 1}
     assert status["moves"]["flows"] == [

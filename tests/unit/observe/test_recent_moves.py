@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hmd.control.status_json import status_answer
 from hmd.decide.plan import Plan
 from hmd.machine.topology import Topology
 from hmd.migrate.move_status import MoveStatus
@@ -81,7 +82,7 @@ def test_rounds_and_flows_are_bounded(topology: Topology, tick: TickRecord) -> N
 
 def test_the_status_document_has_them(observer: Observer, tick: TickRecord) -> None:
     observer.observe(tick, None)
-    status = json.loads(observer.status())
+    status = json.loads(status_answer(observer.latest))
     assert status["rounds"][0]["flows"][1] == {
         "target": "redis",
         "from_node": 3,
