@@ -13,10 +13,18 @@ stays unless there is much to gain.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from hmd.heat.geometry import CHUNK_PAGES
-from hmd.heat.kernels import inline, kernel
+from hmd.heat.kernels import (
+    Bools,
+    Float32Plane,
+    Float64s,
+    Int8Plane,
+    Int64s,
+    Uint8Plane,
+    inline,
+    kernel,
+)
 
 # A float's exponent and 3 bits of its mantissa: 8 bins an octave, in the order of the floats.
 _BIN_SHIFT = np.int32(20)
@@ -47,38 +55,22 @@ def _bin(key: np.float32) -> int:
     return int(np.float32(key).view(np.int32) >> _BIN_SHIFT)
 
 
-@kernel(
-    "int64",
-    "boolean[::1]",
-    "int8[:, ::1]",
-    "uint8[:, ::1]",
-    "float32[:, ::1]",
-    "float32[:, ::1]",
-    "int64[::1]",
-    "int64[::1]",
-    "float64",
-    "float64",
-    "float64",
-    "int8[:, ::1]",
-    "float32[:, ::1]",
-    "float64[::1]",
-    returns="int64",
-)
+@kernel
 def choose(
     chunks: int,
-    huge: npt.NDArray[np.bool_],
-    node: npt.NDArray[np.int8],
-    wear: npt.NDArray[np.uint8],
-    rate: npt.NDArray[np.float32],
-    support: npt.NDArray[np.float32],
-    node_tier: npt.NDArray[np.int64],
-    capacity: npt.NDArray[np.int64],
+    huge: Bools,
+    node: Int8Plane,
+    wear: Uint8Plane,
+    rate: Float32Plane,
+    support: Float32Plane,
+    node_tier: Int64s,
+    capacity: Int64s,
     confidence: float,
     hysteresis: float,
     samples_min: float,
-    wanted: npt.NDArray[np.int8],
-    key: npt.NDArray[np.float32],
-    served: npt.NDArray[np.float64],
+    wanted: Int8Plane,
+    key: Float32Plane,
+    served: Float64s,
 ) -> int:
     """Fill ``wanted`` with the tier of each page; returns how many pages want a faster one.
 
@@ -157,22 +149,14 @@ def choose(
     return risers
 
 
-@kernel(
-    "int64",
-    "boolean[::1]",
-    "int8[:, ::1]",
-    "int8[:, ::1]",
-    "int64[::1]",
-    "int64[::1]",
-    returns="int64",
-)
+@kernel
 def collect(
     chunks: int,
-    huge: npt.NDArray[np.bool_],
-    node: npt.NDArray[np.int8],
-    wanted: npt.NDArray[np.int8],
-    node_tier: npt.NDArray[np.int64],
-    movers: npt.NDArray[np.int64],
+    huge: Bools,
+    node: Int8Plane,
+    wanted: Int8Plane,
+    node_tier: Int64s,
+    movers: Int64s,
 ) -> int:
     """Put the pages that are not on the tier where they are wanted into ``movers``.
 

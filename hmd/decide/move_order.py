@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hmd.heat.kernels import inline, kernel
+from hmd.heat.kernels import Bools, Float32s, Int64Plane, Int64s, inline, kernel
 
 Integers = npt.NDArray[np.int64]
 
@@ -179,50 +179,28 @@ def _send_down(
                 break
 
 
-@kernel(
-    "int64",
-    "int64[::1]",
-    "int64[::1]",
-    "int64[::1]",
-    "int64[::1]",
-    "float32[::1]",
-    "boolean[::1]",
-    "int64[:, ::1]",
-    "int64[:, ::1]",
-    "int64[:, ::1]",
-    "boolean[::1]",
-    "int64[::1]",
-    "int64[:, ::1]",
-    "int64[::1]",
-    "int64[::1]",
-    "int64[::1]",
-    "int64[::1]",
-    "int64",
-    "int64[::1]",
-    "int64[::1]",
-    returns="int64",
-)
+@kernel
 def arrange(
     promotions: int,
-    size: Integers,
-    source: Integers,
-    tier: Integers,
-    group: Integers,
-    key: npt.NDArray[np.float32],
-    displaces: npt.NDArray[np.bool_],
-    begin: npt.NDArray[np.int64],
-    must: npt.NDArray[np.int64],
-    end: npt.NDArray[np.int64],
-    relieve: npt.NDArray[np.bool_],
-    room: Integers,
-    near: npt.NDArray[np.int64],
-    node_tier: Integers,
-    held: Integers,
-    least: Integers,
-    most: Integers,
+    size: Int64s,
+    source: Int64s,
+    tier: Int64s,
+    group: Int64s,
+    key: Float32s,
+    displaces: Bools,
+    begin: Int64Plane,
+    must: Int64Plane,
+    end: Int64Plane,
+    relieve: Bools,
+    room: Int64s,
+    near: Int64Plane,
+    node_tier: Int64s,
+    held: Int64s,
+    least: Int64s,
+    most: Int64s,
     budget: int,
-    moved: Integers,
-    target: Integers,
+    moved: Int64s,
+    target: Int64s,
 ) -> int:
     """Fill ``moved`` with rows in the order in which to move them; returns how many.
 

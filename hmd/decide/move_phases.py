@@ -8,10 +8,7 @@ About 10 ns a move.
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
-from hmd.heat.kernels import inline, kernel
+from hmd.heat.kernels import Int64s, inline, kernel
 
 
 @inline
@@ -22,23 +19,15 @@ def _turn(source_tier: int, target_tier: int, tiers: int) -> int:
     return tiers + target_tier
 
 
-@kernel(
-    "int64[::1]",
-    "int64[::1]",
-    "int64[::1]",
-    "int64[::1]",
-    "int64",
-    "int64[::1]",
-    "int64[::1]",
-)
+@kernel
 def in_rounds(
-    size: npt.NDArray[np.int64],
-    source: npt.NDArray[np.int64],
-    target: npt.NDArray[np.int64],
-    node_tier: npt.NDArray[np.int64],
+    size: Int64s,
+    source: Int64s,
+    target: Int64s,
+    node_tier: Int64s,
     tiers: int,
-    room: npt.NDArray[np.int64],
-    order: npt.NDArray[np.int64],
+    room: Int64s,
+    order: Int64s,
 ) -> None:
     """Fill ``order`` with the moves by rounds; equal turns of a round stay as they came.
 

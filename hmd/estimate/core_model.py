@@ -21,7 +21,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from hmd.heat.kernels import kernel
+from hmd.heat.kernels import Float64s, kernel
 
 Floats = npt.NDArray[np.float64]
 
@@ -40,11 +40,11 @@ _ISSUE_SHARE = 0.2
 _UNLIMITED = 128.0
 
 
-@kernel("float64[::1]", "float64[::1]", "float64[::1]", "float64", "float64", returns="float64")
+@kernel
 def _run(
-    latency_ns: npt.NDArray[np.float64],
-    done_ns: npt.NDArray[np.float64],
-    buffer_ns: npt.NDArray[np.float64],
+    latency_ns: Float64s,
+    done_ns: Float64s,
+    buffer_ns: Float64s,
     held: float,
     window_ns: float,
 ) -> float:

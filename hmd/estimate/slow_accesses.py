@@ -8,30 +8,21 @@ about 2 ns a row; for a sweep over capacities one pass serves all.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from hmd.heat.kernels import kernel
+from hmd.heat.kernels import Float32s, Float64Plane, Float64s, Int32s, Uint64, Uint64s, kernel
 
 _FEW = np.uint64(1024)
 
 
-@kernel(
-    "int32[::1]",
-    "float32[::1]",
-    "uint64[::1]",
-    "float32[::1]",
-    "uint64",
-    "uint64",
-    "float64[::1]",
-)
+@kernel
 def add_slow(
-    page: npt.NDArray[np.int32],
-    accesses: npt.NDArray[np.float32],
-    begin: npt.NDArray[np.uint64],
-    slow: npt.NDArray[np.float32],
-    first: int,
-    last: int,
-    total: npt.NDArray[np.float64],
+    page: Int32s,
+    accesses: Float32s,
+    begin: Uint64s,
+    slow: Float32s,
+    first: Uint64,
+    last: Uint64,
+    total: Float64s,
 ) -> None:
     """Add up rows of the cells from ``first`` on, before ``last``, by the slow share of pages."""
     # Unsigned, since an index that could be negative costs four times as much; sums of few in
@@ -47,22 +38,20 @@ def add_slow(
             start = stop
 
 
-@kernel("int32[::1]", "float32[::1]", "float32[::1]")
-def take(
-    page: npt.NDArray[np.int32], slow: npt.NDArray[np.float32], into: npt.NDArray[np.float32]
-) -> None:
+@kernel
+def take(page: Int32s, slow: Float32s, into: Float32s) -> None:
     """Set each row's slow share, that of its page."""
     for i in range(np.uint64(len(page))):
         into[i] = slow[page[i]]
 
 
-@kernel("int32[::1]", "float32[::1]", "uint64[::1]", "int32[::1]", "float64[:, ::1]")
+@kernel
 def add_by_step(
-    page: npt.NDArray[np.int32],
-    accesses: npt.NDArray[np.float32],
-    begin: npt.NDArray[np.uint64],
-    step: npt.NDArray[np.int32],
-    total: npt.NDArray[np.float64],
+    page: Int32s,
+    accesses: Float32s,
+    begin: Uint64s,
+    step: Int32s,
+    total: Float64Plane,
 ) -> None:
     """Add rows' accesses to ``total[step of their page, their cell]``."""
     for cell in range(np.uint64(len(begin) - 1)):

@@ -13,7 +13,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from hmd.heat.kernels import inline, kernel
+from hmd.heat.kernels import Float32s, Float64Cube, Float64Plane, Float64s, Int32s, inline, kernel
 
 Floats = npt.NDArray[np.float64]
 
@@ -99,33 +99,20 @@ def _loaded(row: npt.NDArray[np.float64], waits: float, queues: float, traffic: 
     return float(window_ns)
 
 
-@kernel(
-    "float64[::1]",
-    "float64[::1]",
-    "float64[:, ::1]",
-    "float64[:, ::1]",
-    "float64[:, :, ::1]",
-    "int32[::1]",
-    "int32[::1]",
-    "int32[::1]",
-    "float32[::1]",
-    "float32[::1]",
-    "float64[::1]",
-    "float64[::1]",
-)
+@kernel
 def price_windows(
-    cells: npt.NDArray[np.float64],
-    total: npt.NDArray[np.float64],
-    windows: npt.NDArray[np.float64],
-    k_less_1: npt.NDArray[np.float64],
-    behind: npt.NDArray[np.float64],
-    pair_window: npt.NDArray[np.int32],
-    class_a: npt.NDArray[np.int32],
-    class_b: npt.NDArray[np.int32],
-    slow_a: npt.NDArray[np.float32],
-    slow_b: npt.NDArray[np.float32],
-    numbers: npt.NDArray[np.float64],
-    window_ns: npt.NDArray[np.float64],
+    cells: Float64s,
+    total: Float64s,
+    windows: Float64Plane,
+    k_less_1: Float64Plane,
+    behind: Float64Cube,
+    pair_window: Int32s,
+    class_a: Int32s,
+    class_b: Int32s,
+    slow_a: Float32s,
+    slow_b: Float32s,
+    numbers: Float64s,
+    window_ns: Float64s,
 ) -> None:
     """Set ``window_ns`` from what is slow, ``cells``, of ``total``.
 

@@ -16,10 +16,9 @@ import math
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from hmd.heat.geometry import BLOCK_PAGES, CHUNK_BLOCKS, CHUNK_PAGES, FULL_EXPOSURE
-from hmd.heat.kernels import inline, kernel
+from hmd.heat.kernels import Float32Plane, Float32s, Float64s, Int32s, Uint8Plane, inline, kernel
 
 # A chunk that is used a fifth more or less is not another one, however sure that is.
 _CHUNK_TOLERANCE: Final = 0.1
@@ -43,33 +42,20 @@ def _believed(
     return math.exp(surprise2 - deviation2)
 
 
-@kernel(
-    "int64",
-    "int32[::1]",
-    "float64[::1]",
-    "float64[::1]",
-    "float64[::1]",
-    "float64",
-    "float32[:, ::1]",
-    "float32[:, ::1]",
-    "uint8[:, ::1]",
-    "float32[::1]",
-    "float32[::1]",
-    "float32[:, ::1]",
-)
+@kernel
 def believe(
     chunks: int,
-    chunk_process: npt.NDArray[np.int32],
-    clock: npt.NDArray[np.float64],
-    window: npt.NDArray[np.float64],
-    unit: npt.NDArray[np.float64],
+    chunk_process: Int32s,
+    clock: Float64s,
+    window: Float64s,
+    unit: Float64s,
     surprise: float,
-    heat: npt.NDArray[np.float32],
-    recent: npt.NDArray[np.float32],
-    exposure: npt.NDArray[np.uint8],
-    heat_sum: npt.NDArray[np.float32],
-    recent_sum: npt.NDArray[np.float32],
-    kept: npt.NDArray[np.float32],
+    heat: Float32Plane,
+    recent: Float32Plane,
+    exposure: Uint8Plane,
+    heat_sum: Float32s,
+    recent_sum: Float32s,
+    kept: Float32Plane,
 ) -> None:
     """Fill ``kept``, shape ``(chunks, 512)``: 1 where the window says nothing against a history.
 

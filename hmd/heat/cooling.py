@@ -15,10 +15,9 @@ surprise.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from hmd.heat.geometry import CHUNK_PAGES, FULL_EXPOSURE
-from hmd.heat.kernels import inline, kernel
+from hmd.heat.kernels import Float32Plane, Float32s, Float64s, Int32s, Uint8Plane, inline, kernel
 
 
 @inline
@@ -27,33 +26,20 @@ def _coded(exposure: float, full: float) -> int:
     return max(1, int(exposure / full * FULL_EXPOSURE + 0.5))
 
 
-@kernel(
-    "int64",
-    "int32[::1]",
-    "float64[::1]",
-    "float64[::1]",
-    "float64[::1]",
-    "float64[::1]",
-    "float32[:, ::1]",
-    "float32[:, ::1]",
-    "float32[:, ::1]",
-    "uint8[:, ::1]",
-    "float32[::1]",
-    "float32[::1]",
-)
+@kernel
 def fold(
     chunks: int,
-    chunk_process: npt.NDArray[np.int32],
-    clock: npt.NDArray[np.float64],
-    window: npt.NDArray[np.float64],
-    keep: npt.NDArray[np.float64],
-    unit: npt.NDArray[np.float64],
-    kept: npt.NDArray[np.float32],
-    heat: npt.NDArray[np.float32],
-    recent: npt.NDArray[np.float32],
-    exposure: npt.NDArray[np.uint8],
-    chunk_heat: npt.NDArray[np.float32],
-    chunk_recent: npt.NDArray[np.float32],
+    chunk_process: Int32s,
+    clock: Float64s,
+    window: Float64s,
+    keep: Float64s,
+    unit: Float64s,
+    kept: Float32Plane,
+    heat: Float32Plane,
+    recent: Float32Plane,
+    exposure: Uint8Plane,
+    chunk_heat: Float32s,
+    chunk_recent: Float32s,
 ) -> None:
     """End the window of every process whose ``window`` is above 0.
 

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from hmd.heat.kernels import kernel
+from hmd.heat.kernels import Uint8Plane, Uint8s, kernel
 
 #: The byte of a page that has just come, or is not there.
 NEW: Final = 0x80
@@ -54,8 +54,8 @@ def successors(tick: int) -> npt.NDArray[np.uint8]:
     return np.concatenate([following, following + NEW]).astype(np.uint8)
 
 
-@kernel("int64", "uint8[::1]", "uint8[:, ::1]")
-def age(chunks: int, following: npt.NDArray[np.uint8], idle: npt.NDArray[np.uint8]) -> None:
+@kernel
+def age(chunks: int, following: Uint8s, idle: Uint8Plane) -> None:
     """Let every page be idle for a tick more; ``following`` as of :func:`successors`."""
     for chunk in range(chunks):
         for i in range(idle.shape[1]):

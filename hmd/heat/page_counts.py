@@ -8,10 +8,9 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from hmd.heat.geometry import ABSENT, CHUNK_PAGES, FIXED
-from hmd.heat.kernels import kernel
+from hmd.heat.kernels import Float32Plane, Int8Plane, Int32s, Int64Plane, kernel
 
 #: Bins of the log2 histogram of heat: bin b counts pages of 2**(b - COLDEST) accesses a tick
 #: and up, below twice that; the first and the last also what lies beyond.
@@ -19,13 +18,13 @@ HEAT_BINS: Final = 64
 COLDEST: Final = 24
 
 
-@kernel("int64", "int32[::1]", "int8[:, ::1]", "int64[:, ::1]", "int64[:, ::1]")
+@kernel
 def count_nodes(
     chunks: int,
-    chunk_process: npt.NDArray[np.int32],
-    node: npt.NDArray[np.int8],
-    movable: npt.NDArray[np.int64],
-    fixed: npt.NDArray[np.int64],
+    chunk_process: Int32s,
+    node: Int8Plane,
+    movable: Int64Plane,
+    fixed: Int64Plane,
 ) -> None:
     """Add the pages of each process on each node: those that may move, those that must stay."""
     nodes = movable.shape[1]
@@ -39,12 +38,12 @@ def count_nodes(
                 fixed[p, FIXED - where] += 1
 
 
-@kernel("int64", "int8[:, ::1]", "float32[:, ::1]", "int64[:, ::1]")
+@kernel
 def count_heat(
     chunks: int,
-    node: npt.NDArray[np.int8],
-    rate: npt.NDArray[np.float32],
-    bins: npt.NDArray[np.int64],
+    node: Int8Plane,
+    rate: Float32Plane,
+    bins: Int64Plane,
 ) -> None:
     """Add resident pages to ``bins``, shape (nodes, HEAT_BINS), by node and log2 of rate."""
     for chunk in range(chunks):

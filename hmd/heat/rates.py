@@ -19,7 +19,17 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.heat.geometry import ABSENT, BLOCK_PAGES, CHUNK_BLOCKS, CHUNK_PAGES, FULL_EXPOSURE
-from hmd.heat.kernels import inline, kernel
+from hmd.heat.kernels import (
+    Bools,
+    Float32Plane,
+    Float32s,
+    Float64s,
+    Int8Plane,
+    Int32s,
+    Uint8Plane,
+    inline,
+    kernel,
+)
 
 # Where there is no evidence: pages of a block differ about as much as their mean, which counts
 # as much as this many squared samples.
@@ -80,41 +90,24 @@ def _excess(
     return excess, scale
 
 
-@kernel(
-    "int64",
-    "int32[::1]",
-    "boolean[::1]",
-    "int8[:, ::1]",
-    "float32[:, ::1]",
-    "float32[:, ::1]",
-    "uint8[:, ::1]",
-    "float32[:, ::1]",
-    "float32[::1]",
-    "float32[::1]",
-    "float64[::1]",
-    "float64[::1]",
-    "float64[::1]",
-    "float64[::1]",
-    "float32[:, ::1]",
-    "float32[:, ::1]",
-)
+@kernel
 def estimate(
     chunks: int,
-    chunk_process: npt.NDArray[np.int32],
-    huge: npt.NDArray[np.bool_],
-    node: npt.NDArray[np.int8],
-    heat: npt.NDArray[np.float32],
-    recent: npt.NDArray[np.float32],
-    exposure: npt.NDArray[np.uint8],
-    kept: npt.NDArray[np.float32],
-    heat_sum: npt.NDArray[np.float32],
-    recent_sum: npt.NDArray[np.float32],
-    clock: npt.NDArray[np.float64],
-    window: npt.NDArray[np.float64],
-    unit: npt.NDArray[np.float64],
-    intensity: npt.NDArray[np.float64],
-    rate: npt.NDArray[np.float32],
-    support: npt.NDArray[np.float32],
+    chunk_process: Int32s,
+    huge: Bools,
+    node: Int8Plane,
+    heat: Float32Plane,
+    recent: Float32Plane,
+    exposure: Uint8Plane,
+    kept: Float32Plane,
+    heat_sum: Float32s,
+    recent_sum: Float32s,
+    clock: Float64s,
+    window: Float64s,
+    unit: Float64s,
+    intensity: Float64s,
+    rate: Float32Plane,
+    support: Float32Plane,
 ) -> None:
     """Fill ``rate`` (accesses a tick) and ``support`` (samples); both 0 where no page is.
 

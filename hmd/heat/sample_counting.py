@@ -12,7 +12,23 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.heat.geometry import ABSENT, CHUNK_PAGES, FIXED
-from hmd.heat.kernels import column, inline, kernel
+from hmd.heat.kernels import (
+    Float32Plane,
+    Float32s,
+    Float64Plane,
+    Int8Plane,
+    Int16s,
+    Int32s,
+    Int32View,
+    Int64s,
+    Uint8Plane,
+    Uint8View,
+    Uint32View,
+    Uint64s,
+    Uint64View,
+    inline,
+    kernel,
+)
 
 #: log2 of the bytes in a chunk and in a page.
 CHUNK_SHIFT: Final = 21
@@ -63,13 +79,13 @@ def _stall_share(
     return max(min(share, np.float32(1.0)), _LEAST_SHARE)
 
 
-@kernel("int64", "int32[::1]", "uint64[::1]", "int64[::1]", "int32[::1]")
+@kernel
 def rebuild_index(
     chunks: int,
-    chunk_process: npt.NDArray[np.int32],
-    chunk_address: npt.NDArray[np.uint64],
-    keys: npt.NDArray[np.int64],
-    places: npt.NDArray[np.int32],
+    chunk_process: Int32s,
+    chunk_address: Uint64s,
+    keys: Int64s,
+    places: Int32s,
 ) -> None:
     """Fill an index, whose length is a power of two above ``chunks``, with all chunks."""
     keys[:] = _EMPTY
@@ -81,13 +97,13 @@ def rebuild_index(
         places[row] = chunk
 
 
-@kernel("int64", column("uint64"), "int64[::1]", "int32[::1]", "int32[::1]")
+@kernel
 def find_chunks(
     process: int,
-    addresses: npt.NDArray[np.uint64],
-    keys: npt.NDArray[np.int64],
-    places: npt.NDArray[np.int32],
-    found: npt.NDArray[np.int32],
+    addresses: Uint64View,
+    keys: Int64s,
+    places: Int32s,
+    found: Int32s,
 ) -> None:
     """Put the chunk of each address into ``found``, -1 where there is none."""
     for i in range(len(addresses)):
@@ -96,21 +112,14 @@ def find_chunks(
         found[i] = -1 if keys[row] == _EMPTY else places[row]
 
 
-@kernel(
-    column("int32"),
-    column("uint64"),
-    "int64[::1]",
-    "int32[::1]",
-    "int8[:, ::1]",
-    "int16[::1]",
-)
+@kernel
 def find_nodes(
-    process: npt.NDArray[np.int32],
-    address: npt.NDArray[np.uint64],
-    keys: npt.NDArray[np.int64],
-    places: npt.NDArray[np.int32],
-    node: npt.NDArray[np.int8],
-    found: npt.NDArray[np.int16],
+    process: Int32View,
+    address: Uint64View,
+    keys: Int64s,
+    places: Int32s,
+    node: Int8Plane,
+    found: Int16s,
 ) -> None:
     """Put the node of each address's page into ``found``, -1 where it is not known."""
     chunk, last = np.int64(-1), np.int64(-1)
@@ -129,50 +138,28 @@ def find_nodes(
             found[i] = FIXED - where if where <= FIXED else where
 
 
-@kernel(
-    "int64",
-    column("int32"),
-    column("uint64"),
-    column("uint8"),
-    column("uint32"),
-    column("uint32"),
-    "float32[:, ::1]",
-    "float32[::1]",
-    "int64[::1]",
-    "int32[::1]",
-    "int64[::1]",
-    "int32[::1]",
-    "uint64[::1]",
-    "float32[:, ::1]",
-    "float32[::1]",
-    "int8[:, ::1]",
-    "int64[::1]",
-    "uint8[:, ::1]",
-    "float64[:, ::1]",
-    "float64[:, ::1]",
-    returns="int64",
-)
+@kernel
 def scatter(
     begin: int,
-    process: npt.NDArray[np.int32],
-    address: npt.NDArray[np.uint64],
-    kind: npt.NDArray[np.uint8],
-    period: npt.NDArray[np.uint32],
-    weight_ns: npt.NDArray[np.uint32],
-    kind_weight: npt.NDArray[np.float32],
-    latency_ns: npt.NDArray[np.float32],
-    keys: npt.NDArray[np.int64],
-    places: npt.NDArray[np.int32],
-    used: npt.NDArray[np.int64],
-    chunk_process: npt.NDArray[np.int32],
-    chunk_address: npt.NDArray[np.uint64],
-    recent: npt.NDArray[np.float32],
-    chunk_recent: npt.NDArray[np.float32],
-    node: npt.NDArray[np.int8],
-    swept: npt.NDArray[np.int64],
-    idle: npt.NDArray[np.uint8],
-    sums: npt.NDArray[np.float64],
-    waits: npt.NDArray[np.float64],
+    process: Int32View,
+    address: Uint64View,
+    kind: Uint8View,
+    period: Uint32View,
+    weight_ns: Uint32View,
+    kind_weight: Float32Plane,
+    latency_ns: Float32s,
+    keys: Int64s,
+    places: Int32s,
+    used: Int64s,
+    chunk_process: Int32s,
+    chunk_address: Uint64s,
+    recent: Float32Plane,
+    chunk_recent: Float32s,
+    node: Int8Plane,
+    swept: Int64s,
+    idle: Uint8Plane,
+    sums: Float64Plane,
+    waits: Float64Plane,
 ) -> int:
     """Count samples from row ``begin`` on; returns the row that found no room, or the end.
 

@@ -1,0 +1,75 @@
+"""Kernels: signatures follow from annotations, and no call waits for a compiler."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hmd.heat.kernels import kernel
+
+MODULE = """
+from __future__ import annotations
+from typing import NamedTuple
+import numpy as np
+from hmd.heat.kernels import Float64s, Int64Plane, Uint32View, Uint64, inline, kernel
+
+class Sums(NamedTuple):
+    values: Float64s
+    counts: Int64Plane
+
+@inline
+def _add(sums: Sums, row: int) -> None:
+    sums.counts[row, 0] += 1
+
+@kernel
+def total(sums: Sums, periods: tuple[Uint32View, Uint32View], begin: Uint64, scale: float) -> float:
+    first, second = periods
+    for row in range(begin, len(first)):
+        sums.values[row] += scale * first[row] + second[row]
+        _add(sums, row)
+    return sums.values.sum()
+
+@kernel
+def clear(sums: Sums, really: bool) -> None:
+    if really:
+        sums.values[:] = 0.0
+"""
+
+USE = """
+import numpy as np
+from bundles import Sums, clear, total
+sums = Sums(np.zeros(3), np.zeros((3, 2), np.int64))
+period = np.arange(6, dtype=np.uint32)[::2]
+period.flags.writeable = False
+print(total(sums, (period, period), 1, 0.5), sums.counts[:, 0].tolist(), end=" ")
+clear(sums, True)
+print(sums.values.sum(), len(total.signatures), sum(total.stats.cache_hits.values()))
+"""
+
+
+def run(folder: Path, code: str) -> str:
+    """Return what a fresh interpreter prints, with a kernel cache in ``folder``."""
+    path = f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    environment = {**os.environ, "PYTHONPATH": path, "NUMBA_CACHE_DIR": str(folder / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment
+    )
+    return done.stdout
+
+
+def test_annotations_bundles_and_tuples_compile_once_and_load_from_cache(tmp_path: Path) -> None:
+    (tmp_path / "bundles.py").write_text(MODULE)
+    assert run(tmp_path, USE) == "9.0 [0, 1, 1] 0.0 1 0\n"
+    assert run(tmp_path, USE) == "9.0 [0, 1, 1] 0.0 1 1\n"
+
+
+def test_annotation_without_numba_type_raises() -> None:
+    def greet(name: str) -> None:
+        del name
+
+    with pytest.raises(TypeError, match="cannot take or return"):
+        kernel(greet)
