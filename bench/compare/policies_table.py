@@ -1,4 +1,4 @@
-"""The comparison's tables, as they stand in docs/comparison.md."""
+"""The comparison's tables, as they stand in docs/explanation/comparison.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Grafana dashboard's panels drawn from a real Prometheus: docs/dashboard.png.
+"""The Grafana dashboard's panels drawn from a real Prometheus: docs/images/dashboard.png.
 
     python bench/suite/dashboard.py TRACE [SECONDS]   a recorded program's misses; so long (300)
 
@@ -39,7 +39,7 @@ from hmd.simulate.simulated_machine import PROGRAM, SimulatedMachine
 from hmd.simulate.simulated_pmu import PmuSettings, SimulatedPmu
 from hmd.simulate.simulation import SimulationSettings
 
-PICTURE = Path(__file__).resolve().parents[2] / "docs/dashboard.png"
+PICTURE = Path(__file__).resolve().parents[2] / "docs/images/dashboard.png"
 ADDRESS = "127.0.0.1:9744"
 TICK_S = 1.0
 FAST_SHARE = 0.25

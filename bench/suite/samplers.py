@@ -2,7 +2,7 @@
 
     python bench/suite/samplers.py [SECONDS]        each sampler samples for so long (60)
 
-Prints the table of docs/samplers.md. Takes some 12 minutes on two cores.
+Prints the table of docs/reference/samplers.md. Takes some 12 minutes on two cores.
 """
 
 from __future__ import annotations

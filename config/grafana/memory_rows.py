@@ -131,7 +131,7 @@ MOVES = [
     ),
     Panel(
         "Failed, and why",
-        "Pages that the kernel did not move. docs/metrics.md says what the reasons mean.",
+        "Pages that the kernel did not move. docs/reference/metrics.md says what the reasons mean.",
         "suffix: pages/s",
         (Query("sum by (reason) (rate(hmd_move_failures_total{}[R]))", "{{reason}}"),),
     ),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hmd.trace.trace_summary import Summary
 
 DESCRIPTION = """\
-Look at traces that 'hmd record' wrote. docs/trace-format.md describes the file.
+Look at traces that 'hmd record' wrote. docs/reference/trace-format.md describes the file.
 """
 
 EXAMPLES = """\

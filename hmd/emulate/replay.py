@@ -3,7 +3,7 @@
 Takes a machine (``TimingParams``) and accesses, one by one or as columns (``AccessStream``);
 gives modelled time, what each access cost, and counters per CPU and node. It is the very library
 that the emulated machine runs in QEMU (hmd/emulate/timing/timing.h), so one truth serves both.
-Columns cost 10 to 30 ns an access (docs/timing-model.md), single accesses about 1 us.
+Columns cost 10 to 30 ns an access (docs/explanation/timing-model.md), single accesses about 1 us.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from hmd.migrate.budget import HUGE_PAGE_BYTES, UNLIMITED_BYTES
 APPLY_TICKS = 2
 """How many ticks' time a plan may take. What a tick costs before it moves anything it costs again
 after a plan that was cut short: where hot sets move fast, plans of two ticks' time move more in all
-(docs/comparison.md)."""
+(docs/explanation/comparison.md)."""
 
 _TELLING_BYTES = 256 << 10
 """A plan that moved less tells the cost of its calls, not the speed of pages."""

@@ -1,6 +1,6 @@
 """One family of metrics: how it is named, what it means, and how a snapshot fills it.
 
-The same record makes what Prometheus scrapes and what docs/metrics.md says of it.
+The same record makes what Prometheus scrapes and what docs/reference/metrics.md says of it.
 """
 
 from __future__ import annotations

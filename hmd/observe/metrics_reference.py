@@ -1,4 +1,4 @@
-"""The tables of docs/metrics.md, made from the families of metrics.
+"""The tables of docs/reference/metrics.md, made from the families of metrics.
 
 ``python -m hmd.observe.metrics_reference`` writes them; a test tells where that is due.
 """
@@ -15,7 +15,7 @@ from hmd.observe.metric_family import Family
 from hmd.observe.snapshot import HEAT_LOG2
 from hmd.observe.tick_record import Stage
 
-FILE = Path(__file__).parents[2] / "docs/metrics.md"
+FILE = Path(__file__).parents[2] / "docs/reference/metrics.md"
 
 MARK = "<!-- From here on made by python -m hmd.observe.metrics_reference -->\n"
 """What is above it in the file is written by hand."""
@@ -43,7 +43,7 @@ REASONS = {
 
 
 def reference() -> str:
-    """Return what follows ``MARK`` in docs/metrics.md."""
+    """Return what follows ``MARK`` in docs/reference/metrics.md."""
     return "\n".join([*_sections(), *_labels(), *_reasons()])
 
 

@@ -3,9 +3,9 @@
 Takes settings and the machine; gives an open sampler and the reason in a line, for the log and
 for people. Samplers are tried by opening them, because nothing else tells whether the kernel,
 the hardware and our privileges agree. In order: the CPU's PMU, the emulated machine's, DAMON,
-idle page tracking, page faults (docs/samplers.md has what each of them finds). Soft-dirty bits
-are for those who ask for them: to use them is to take them from checkpointing tools. Costs a few
-milliseconds.
+idle page tracking, page faults (docs/reference/samplers.md has what each of them finds).
+Soft-dirty bits are taken only where the configuration names them, since checkpointing tools use
+them too. Costs a few milliseconds.
 """
 
 from __future__ import annotations

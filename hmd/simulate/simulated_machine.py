@@ -48,7 +48,7 @@ class MigrationCost:
     ``remap`` for each with its copy. bench/compare/moving.py measures 8,300 for both; their shares
     are a guess. Of the program's CPU: ``interrupt_ns`` a batch, as it flushes its TLB, a guess; and
     ``cold_lines`` a page, which its cache held at the page's old frame and has to fetch again:
-    about what two programs showed, and more than others do (docs/simulator.md).
+    about what two programs showed, and more than others do (docs/explanation/simulator.md).
     """
 
     unmap_instructions: int = 5000

@@ -2,7 +2,7 @@
 
 A file is a header and then blocks, each of which can be read without the others, so that a
 recorder writes with bounded memory and a file that broke off is good up to its last whole block.
-docs/trace-format.md has the layout byte by byte.
+docs/reference/trace-format.md has the layout byte by byte.
 
 Columns are stored one after the other with their bytes transposed (all first bytes, all second
 bytes, ...; as HDF5's shuffle filter does) and deflated: addresses share their high bytes, and

@@ -1,7 +1,7 @@
 """A trace whose samples stay in its file: for recordings that are larger than memory.
 
 The file is read once for its outline, and once more by whoever wants all samples, a block at a
-time. docs/trace-format.md says why a block can be read by itself.
+time. docs/reference/trace-format.md says why a block can be read by itself.
 """
 
 from __future__ import annotations

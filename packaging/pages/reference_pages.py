@@ -1,4 +1,4 @@
-"""Write the made parts of docs/commands.md and docs/configuration.md, of parsers and schema.
+"""Write the generated parts of commands.md and configuration.md in docs/reference.
 
 ``python packaging/pages/reference_pages.py [FOLDER]``: what is above ``MARK`` in each page of
 docs/ is written by hand and kept; FOLDER (docs/) is where the pages go. A test tells where that
@@ -18,7 +18,7 @@ from parsers import Command, groups, meaning, top, value
 
 from hmd.config.config_reference import SettingRow, topics
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs/reference"
 MARK = "<!-- From here on made by python packaging/pages/reference_pages.py -->\n"
 
 _EXAMPLE = re.compile(r"^( *\S.*?)(?: {2,}(.*))?$")

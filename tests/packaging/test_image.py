@@ -63,7 +63,8 @@ def image(
     shutil.copy(package, context / "build/deb")
     build = ("build", "--quiet", "--isolation=chroot", "--pull-never", "--tag=hmd")
     images.run(*build, f"--file={RECIPE}", str(context))
-    # Not by docs/clusters.md: a chroot's capabilities are set after its filter, which ours forbids.
+    # Not as docs/how-to/clusters.md has it: a chroot's capabilities are set after its filter,
+    # which ours forbids.
     start = ("from", "--pull-never", "--security-opt=seccomp=unconfined")
     yield images, images.run(*start, "localhost/hmd").strip()
     shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""What docs/guides/laptop.md runs in the emulated machine, in the one that all tests share.
+"""What docs/tutorial/laptop.md runs in the emulated machine, in the one that all tests share.
 
 ``hmd emulate -- COMMAND`` itself is test_emulate_cli.py's; here is COMMAND.
 """
@@ -38,5 +38,5 @@ def test_a_command_of_the_guide(
 
 
 def test_the_guide_has_these_commands() -> None:
-    guide = (CHECKOUT / "docs/guides/laptop.md").read_text()
+    guide = (CHECKOUT / "docs/tutorial/laptop.md").read_text()
     assert all(f"hmd emulate -- {command}" in guide or f"'{command}'" in guide for command in SHOWN)

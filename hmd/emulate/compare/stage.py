@@ -45,7 +45,7 @@ CACHES = 2
 FLUSH_US = 10_000
 """By the guest's clock, how often the program's CPU forgets its translations: QEMU's TLB would keep
 all of them, so that accessed bits, by which DAMON and the kernel's demotion tell hot pages, were
-set once and never again (docs/emulated-machine.md)."""
+set once and never again (docs/explanation/emulated-machine.md)."""
 
 GROUP = "/programs"
 """The cgroup that programs run in, by which services find them."""

@@ -1,4 +1,4 @@
-"""All families of metrics, one file a section of docs/metrics.md."""
+"""All families of metrics, one file a section of docs/reference/metrics.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md has every finding of doctor, and what each of them says when not ok.
+"""docs/how-to/troubleshooting.md has each diagnostic of doctor, and its messages when not ok.
 
 What there is to find is read from the code: the calls of ``Diagnostic``, the warnings of the
 daemon's start, and why samplers refuse.
@@ -16,7 +16,8 @@ import pytest
 
 from .blocks import ROOT
 
-PAGE = re.sub(r"[`\s]+", " ", (ROOT / "docs/troubleshooting.md").read_text().replace("\\|", "|"))
+FILE = ROOT / "docs/how-to/troubleshooting.md"
+PAGE = re.sub(r"[`\s]+", " ", FILE.read_text().replace("\\|", "|"))
 REFUSING = [
     *("hmd/sample/memory_events.py", "hmd/sample/perf_events.py", "hmd/sample/idle_pages.py"),
     *("hmd/sample/soft_dirty.py", "hmd/sample/emulated_pebs.py", "hmd/sample/auto_select.py"),
@@ -95,9 +96,9 @@ def test_findings_are_found() -> None:
 
 @pytest.mark.parametrize("name", sorted(findings()))
 def test_every_finding_has_its_section_and_messages(name: str) -> None:
-    assert f" ### {name} " in PAGE, f"docs/troubleshooting.md: ### {name}"
+    assert f" ### {name} " in PAGE, f"docs/how-to/troubleshooting.md: ### {name}"
     missing = [text for text in findings()[name] if text not in section(name)]
-    assert not missing, f"docs/troubleshooting.md: ### {name}: {missing}"
+    assert not missing, f"docs/how-to/troubleshooting.md: ### {name}: {missing}"
 
 
 def test_no_section_is_of_a_finding_that_has_gone() -> None:
