@@ -18,48 +18,78 @@ pytestmark = pytest.mark.root
 MACHINES = Path(__file__).parents[2] / "fixtures/sysfs"
 
 
+def proc_of(machine: str, folder: Path) -> Path:
+    """The host's /proc with the cpuinfo of a fixture machine: the host's own CPU has no part."""
+    proc = folder / "proc"
+    proc.mkdir()
+    for name in ("self", "sys", "filesystems"):
+        (proc / name).symlink_to(Path("/proc") / name)
+    shutil.copy(MACHINES / machine / "proc/cpuinfo", proc / "cpuinfo")
+    return proc
+
+
+@pytest.fixture
+def proc(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The /proc of a virtual machine on an Intel CPU."""
+    return proc_of("vm-without-pmu", tmp_path_factory.mktemp("machine"))
+
+
 def without_pmu(tmp_path: Path) -> Path:
-    """A sysfs of a machine without PMU, whose CPUs are ours."""
+    """A sysfs of a machine without PMU, whose CPUs are the host's."""
     (tmp_path / "devices/system/cpu").mkdir(parents=True)
     online = Path("/sys/devices/system/cpu/online").read_text()
     (tmp_path / "devices/system/cpu/online").write_text(online)
     return tmp_path
 
 
-def test_without_a_pmu_page_faults_are_taken_and_the_reason_told(tmp_path: Path) -> None:
-    chosen = open_sampler(SampleSettings(), sysfs=without_pmu(tmp_path))
+@pytest.mark.parametrize(
+    ("machine", "why"),
+    [
+        ("vm-without-pmu", "no PMU that samples memory accesses"),
+        ("sapphire-rapids", "no PMU that samples memory accesses"),
+        ("zen4", "this AMD CPU shows no IBS"),
+        ("neoverse-n1", "no PMU that samples memory accesses"),
+    ],
+)
+def test_auto_without_pmu_takes_page_faults_and_says_why(
+    machine: str, why: str, tmp_path: Path
+) -> None:
+    sysfs = without_pmu(tmp_path / "sys")
+    chosen = open_sampler(SampleSettings(), proc_of(machine, tmp_path), sysfs)
     chosen.sampler.close()
     assert chosen.sampler.name == "faults"
     assert chosen.reason.startswith("sampling page faults on ")
-    assert "no PMU that samples memory accesses" in chosen.reason
+    assert why in chosen.reason
     assert "no DAMON" in chosen.reason
     assert "no idle page tracking" in chosen.reason
     assert "emulated" not in chosen.reason
     assert "\n" not in chosen.reason
 
 
-def test_the_emulated_machine_comes_before_page_faults(emulated_memory: Any) -> None:
-    chosen = open_sampler(SampleSettings(), sysfs=without_pmu(emulated_memory.sysfs))
+def test_auto_on_emulated_machine_takes_its_pmu(emulated_memory: Any, proc: Path) -> None:
+    chosen = open_sampler(SampleSettings(), proc, without_pmu(emulated_memory.sysfs))
     chosen.sampler.close()
     assert chosen.sampler.name == "emulated"
 
 
-def test_one_can_be_asked_for(emulated_memory: Any) -> None:
+def test_configured_sampler_is_taken(emulated_memory: Any, proc: Path) -> None:
     sysfs = without_pmu(emulated_memory.sysfs)
-    chosen = open_sampler(SampleSettings(sampler="faults", period=7), sysfs=sysfs)
+    chosen = open_sampler(SampleSettings(sampler="faults", period=7), proc, sysfs)
     chosen.sampler.close()
     assert (chosen.sampler.name, chosen.sampler.period) == ("faults", 7)
     assert chosen.reason.endswith("(as configured)")
 
 
 @pytest.mark.parametrize("name", ["pmu", "emulated", "damon", "idle"])
-def test_one_asked_for_is_not_replaced_by_another(name: Any, tmp_path: Path) -> None:
+def test_configured_sampler_that_is_missing_is_an_error(
+    name: Any, tmp_path: Path, proc: Path
+) -> None:
     with pytest.raises(MissingError):
-        open_sampler(SampleSettings(sampler=name), sysfs=without_pmu(tmp_path))
+        open_sampler(SampleSettings(sampler=name), proc, without_pmu(tmp_path))
 
 
-def test_hardware_that_the_kernel_lacks_falls_back_too(tmp_path: Path) -> None:
-    """Sysfs tells of a PMU; opening its events fails on this machine, or they work."""
+def test_auto_where_pmu_events_do_not_open_takes_page_faults(tmp_path: Path) -> None:
+    """Sysfs has a PMU; its events fail to open on this machine, or they work."""
     machine = tmp_path / "machine"
     shutil.copytree(MACHINES / "sapphire-rapids", machine)
     online = Path("/sys/devices/system/cpu/online").read_text()
@@ -69,22 +99,23 @@ def test_hardware_that_the_kernel_lacks_falls_back_too(tmp_path: Path) -> None:
     assert chosen.sampler.name in ("faults", "pmu")
 
 
-def test_there_is_one_damon_and_an_open_sampler_of_it_goes_on(
-    damon_kernel: Any, tmp_path: Path
+def test_open_damon_sampler_is_returned_again(
+    damon_kernel: Any, tmp_path: Path, proc: Path
 ) -> None:
     kdamonds = Kdamonds(damon_kernel.sysfs, damon_kernel.write)
     first = open_damon(1000, note=tmp_path / "note", kdamonds=kdamonds)
     sysfs = without_pmu(damon_kernel.sysfs)
-    found = open_sampler(SampleSettings(sampler="damon", period=2000), sysfs=sysfs, before=first)
+    wanted = SampleSettings(sampler="damon", period=2000)
+    found = open_sampler(wanted, proc, sysfs, before=first)
     assert found.sampler is first
     assert first.period == 2000
-    open_sampler(SampleSettings(sampler="damon"), sysfs=sysfs, before=first)
+    open_sampler(SampleSettings(sampler="damon"), proc, sysfs, before=first)
     assert first.period == 2000
     first.close()
 
 
 @pytest.mark.parametrize("asked", ["auto", "softdirty"])
-def test_soft_dirty_bits_are_never_taken_unasked(asked: Any, tmp_path: Path) -> None:
+def test_auto_never_takes_soft_dirty(asked: Any, tmp_path: Path) -> None:
     """Not even where nothing else works: here, perf events are those of no CPU at all."""
     proc, sysfs = tmp_path / "proc", tmp_path / "sys"
     for folder in (proc, sysfs / "devices/system/cpu"):
@@ -95,8 +126,8 @@ def test_soft_dirty_bits_are_never_taken_unasked(asked: Any, tmp_path: Path) -> 
     assert ("soft-dirty" in str(caught.value)) == (asked == "softdirty")
 
 
-def test_what_is_available_is_what_opens(emulated_memory: Any) -> None:
-    found = available(SampleSettings(), sysfs=without_pmu(emulated_memory.sysfs))
+def test_available_samplers_are_those_that_open(emulated_memory: Any, proc: Path) -> None:
+    found = available(SampleSettings(), proc, without_pmu(emulated_memory.sysfs))
     assert [one.name for one in found] == [
         "pmu",
         "emulated",
@@ -110,4 +141,4 @@ def test_what_is_available_is_what_opens(emulated_memory: Any) -> None:
     for one in found:
         if one.works:
             settings = SampleSettings(sampler=one.name)
-            open_sampler(settings, sysfs=emulated_memory.sysfs).sampler.close()
+            open_sampler(settings, proc, emulated_memory.sysfs).sampler.close()
