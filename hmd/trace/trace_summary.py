@@ -82,7 +82,7 @@ def summarise(trace: Trace) -> Summary:
         mean_weight_ns=float(weighed.mean()) if len(weighed) else 0.0,
         lost=trace.losses.lost,
         throttled=trace.losses.throttled,
-        resident_pages=_resident(trace),
+        resident_pages=resident_pages(trace),
         tiers=list(about.get("tiers", [])),
     )
 
@@ -104,8 +104,8 @@ def _instructions(trace: Trace) -> int | None:
     return int(most.sum())
 
 
-def _resident(trace: Trace) -> dict[int, int]:
-    """Return how many pages lay on each node when they were last seen."""
+def resident_pages(trace: Trace) -> dict[int, int]:
+    """Return the number of pages on each node, each page where it was last seen."""
     nodes: dict[int, int] = {}
     for index in range(len(trace.processes)):
         changes = [pages_of(c) for c in trace.placement if c.process == index]

@@ -17,6 +17,7 @@ from hmd.trace.trace import (
     SAMPLE_COLUMNS,
     Ending,
     MappingSnapshot,
+    PlacementChange,
     Samples,
     Trace,
     TracedProcess,
@@ -211,7 +212,7 @@ def without_pairs(trace: Trace) -> Trace:
     [
         (SLOW, moved(FAST), "setarch -R"),
         (without_pairs(SLOW), without_pairs(FAST), "--no-pairs"),
-        (SLOW, replace(FAST, about={"command": ["./other"]}), "different commands"),
+        (SLOW, replace(FAST, about={"command": ["./other"]}), "record different commands"),
         (SLOW, replace(FAST, ending=Ending(0, 500_000_000, 0)), "took longer"),
         (SLOW, replace(FAST, samples=Samples.empty()), "has no samples"),
     ],
@@ -238,6 +239,41 @@ def test_traces_that_do_not_go_together(files: list[str], capsys: Capture) -> No
     assert len(told) == 3
     for line, why in zip(told, ("slow one first", "one machine", "no samples"), strict=True):
         assert why in line
+
+
+def placed(trace: Trace, nodes: list[int]) -> Trace:
+    """A trace without --tier whose pages are seen on these nodes, in equal parts."""
+    start = np.arange(len(nodes), dtype=np.uint64) * np.uint64(10 * PAGE)
+    pages = np.full(len(nodes), 10, np.uint32)
+    change = PlacementChange(0, 0, start, pages, np.array(nodes, np.int16))
+    return replace(trace, about={"command": ["./program"]}, placement=(change,))
+
+
+@pytest.mark.parametrize("words", [[], ["--sweep"], ["--model", "isc22"]])
+def test_estimate_one_trace_given_twice_is_refused(
+    files: list[str], capsys: Capture, words: list[str]
+) -> None:
+    write_trace(Path(files[0]), replace(SLOW, about={"command": ["./program"]}))
+    assert main(["estimate", files[0], files[0], *words]) == Exit.USAGE
+    out, err = capsys.readouterr()
+    assert not out
+    assert "are the same recording" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("slow", "fast", "same"),
+    [([1] * 10, [1] * 10, True), ([0, 1], [0, 1], True), ([1] * 10, [0] * 10, False)],
+)
+def test_estimate_two_runs_of_one_placement_are_refused(
+    files: list[str], capsys: Capture, slow: list[int], fast: list[int], same: bool
+) -> None:
+    write_trace(Path(files[0]), placed(SLOW, slow))
+    write_trace(Path(files[1]), placed(FAST, fast))
+    assert main(["estimate", *files, "--sweep"]) == (Exit.USAGE if same else Exit.OK)
+    assert (
+        "both runs had the same placement: nothing to compare" in capsys.readouterr().err
+    ) == same
 
 
 @pytest.mark.parametrize(
