@@ -33,11 +33,11 @@ SCANS = int(REREAD_S / RESCAN_S)
 
 TARGETS = {
     "pid": TargetSpec("t", pids=(1,)),
-    "exe": TargetSpec("t", exe="/redis-server$"),
+    "exe": TargetSpec("t", exe="redis-server"),
     "cmdline": TargetSpec("t", cmdline="--config .*prod"),
     "user": TargetSpec("t", user=12345),
     "cgroup": TargetSpec("t", cgroup="/system.slice"),
-    "all match": TargetSpec("t", exe="sleep$"),
+    "all match": TargetSpec("t", exe="sleep"),
 }
 
 

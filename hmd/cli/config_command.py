@@ -1,4 +1,4 @@
-"""``hmd config``: check a configuration file, show what is in force, print its schema."""
+"""``hmd config``: check a configuration file, print the effective settings or the schema."""
 
 from __future__ import annotations
 
@@ -12,17 +12,22 @@ from hmd.errors import Exit
 
 if TYPE_CHECKING:
     from hmd.cli.main import Subparsers
+    from hmd.config import Config
+    from hmd.config.yaml_document import Mapping
 
 DESCRIPTION = """\
-Check a configuration file, show the effective settings, or print the JSON Schema.
+Check a configuration file, print the effective settings, or print the JSON Schema.
 
-A configuration is a YAML file (usually /etc/hmd/hmd.yaml); the files *.yaml of the folder of
-the same name with the suffix .d (/etc/hmd/hmd.d) are laid over it in the order of their names.
+A configuration is a YAML file (usually /etc/hmd/hmd.yaml). The files *.yaml in the folder of the
+same name with the suffix .d (/etc/hmd/hmd.d) are merged into it in the order of their names.
+
+"check" also warns of what this machine lacks for the configuration, such as a user or a memory
+node; warnings do not change the exit code.
 """
 
 EXAMPLES = """\
 examples:
-  hmd config check /etc/hmd/hmd.yaml        exit 0, or 3 and one line FILE:LINE for each mistake
+  hmd config check /etc/hmd/hmd.yaml        one line FILE:LINE for each mistake, exit 3 if any
   hmd config show /etc/hmd/hmd.yaml         every setting, with the defaults filled in
   hmd config schema > hmd.schema.json       for editors that complete and check YAML
 """
@@ -34,9 +39,9 @@ def add_parser(subparsers: Subparsers) -> None:
         "config", help="check and show the configuration", description=DESCRIPTION, epilog=EXAMPLES
     )
     commands = parser.add_subparsers(metavar="check|show|schema", required=True)
-    check = commands.add_parser("check", help="name every mistake, with file and line")
+    check = commands.add_parser("check", help="report every mistake, with file and line")
     check.add_argument("file", type=Path, metavar="FILE")
-    check.add_argument("--json", action="store_true", help="print {ok, errors} as JSON")
+    check.add_argument("--json", action="store_true", help="print {ok, errors, warnings} as JSON")
     check.set_defaults(func=run_check)
     show = commands.add_parser("show", help="print the effective settings, defaults filled in")
     show.add_argument("file", type=Path, metavar="FILE")
@@ -47,23 +52,48 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run_check(args: argparse.Namespace) -> int:
-    """Print ``FILE: ok``, or let the mistakes out as a ``ConfigError``."""
+    """Print ``FILE: ok`` and warnings about this machine; raise mistakes as a ``ConfigError``."""
     from hmd.cli.output import print_json
-    from hmd.config import load
+    from hmd.config.load import read, validate
     from hmd.errors import ConfigError
 
     try:
-        load(args.file)
+        document = read(args.file)
+        warnings = _warnings(validate(document), document)
     except ConfigError as error:
         if not args.json:
             raise
-        print_json({"ok": False, "errors": str(error).splitlines()})
+        print_json({"ok": False, "errors": str(error).splitlines(), "warnings": []})
         return Exit.CONFIG
     if args.json:
-        print_json({"ok": True, "errors": []})
-    else:
-        print(f"{args.file}: ok")
+        print_json({"ok": True, "errors": [], "warnings": warnings})
+        return Exit.OK
+    for warning in warnings:
+        print(f"hmd: {warning}", file=sys.stderr)
+    count = f", {len(warnings)} warning{'s' if len(warnings) > 1 else ''}" if warnings else ""
+    print(f"{args.file}: ok{count}")
     return Exit.OK
+
+
+def _warnings(config: Config, document: Mapping) -> list[str]:
+    """Return what does not fit this machine, each with the place of its setting."""
+    from hmd.config.load import located
+    from hmd.daemon.start_checks import machine_warnings, start_failures
+    from hmd.errors import MissingError
+    from hmd.machine.numa_nodes import read_topology
+
+    try:
+        topology = read_topology(tiers=config.machine.tiers, fit_override=True)
+    except MissingError as error:
+        return [f"warning: {error}"]
+    warned = machine_warnings(config, topology)
+    return [
+        *(located(document, note.path, note.text, "warning") for note in warned),
+        *(
+            located(document, note.path, note.text, "warning: hmd run exits here")
+            for note in start_failures(config)
+        ),
+    ]
 
 
 def run_show(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""A configuration file and its drop-ins to frozen settings, or every mistake with its line."""
+"""Loading of a configuration file and its drop-ins; every mistake is reported with its line."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from hmd.config.contradictions import contradictions
 from hmd.config.quantities import format_like
 from hmd.config.schema import Config
 from hmd.config.yaml_document import (
+    KeyPath,
     Mapping,
     locate,
     merge,
@@ -25,20 +27,28 @@ from hmd.errors import ConfigError
 
 SYSTEM_FILE = Path("/etc/hmd/hmd.yaml")
 RUNTIME_DROP_INS = Path("/run/hmd/hmd.d")
-"""Drop-ins of ``SYSTEM_FILE`` that are gone with the next boot: of batch systems, a file a job."""
+"""Drop-ins of ``SYSTEM_FILE`` that last until the next boot: of batch systems, one file per job."""
 
 
 def load(path: Path) -> Config:
-    """Return the settings in ``path``, with ``hmd.d/*.yaml`` beside ``hmd.yaml`` laid over it.
+    """Return the settings in ``path`` and its drop-ins.
 
-    Drop-ins are read in the order of their names: mappings merge, lists grow, values replace.
-    Those of the running system come before an administrator's.
     Raises ``ConfigError`` with one line ``FILE:LINE: key.path: what is wrong`` for each mistake.
+    """
+    return validate(read(path))
+
+
+def read(path: Path) -> Mapping:
+    """Return the document in ``path`` with the drop-ins ``hmd.d/*.yaml`` merged into it.
+
+    Drop-ins apply in the order of their names: mappings merge, lists grow, values replace. Those
+    of the running system (``/run/hmd/hmd.d``) apply before an administrator's.
+    Raises ``ConfigError`` for a file that is not readable or not such YAML.
     """
     document = read_document(path)
     for drop_in in drop_ins(path):
         document = merge(document, read_document(drop_in))
-    return validate(document)
+    return document
 
 
 def drop_ins(path: Path) -> list[Path]:
@@ -56,10 +66,21 @@ def loads(text: str, file: str = "<text>") -> Config:
 def validate(document: Mapping) -> Config:
     """Return the settings of a parsed document; raises as ``load`` does."""
     try:
-        return Config.model_validate(values(document))
+        config = Config.model_validate(values(document))
     except ValidationError as error:
         lines = _lines(document, error.errors(include_url=False))
         raise ConfigError("\n".join(lines)) from None
+    if found := contradictions(config):
+        problems = [located(document, path, text) for path, text in found]
+        raise ConfigError("\n".join(problems))
+    return config
+
+
+def located(document: Mapping, path: KeyPath, text: str, kind: str = "") -> str:
+    """Return ``FILE:LINE: kind: key.path: text``, the form of every message about a setting."""
+    path = written(document, path)
+    kind = f"{kind}: " if kind else ""
+    return f"{locate(document, path)}: {kind}{dotted(path)}{text}"
 
 
 def _lines(document: Mapping, errors: Iterable[Any]) -> list[str]:
@@ -71,11 +92,11 @@ def _lines(document: Mapping, errors: Iterable[Any]) -> list[str]:
     return [line for _, _, line in sorted(found)]
 
 
-def dotted(path: tuple[str | int, ...]) -> str:
+def dotted(path: KeyPath) -> str:
     """Return ``targets[0].pid: ``, or nothing for the document as a whole."""
     text = ""
     for step in path:
-        # A key may be any text: one that would garble a terminal is told by its escapes.
+        # A key may be any text: one that would garble a terminal is shown escaped.
         text += (
             f"[{step}]"
             if isinstance(step, int)
@@ -116,7 +137,7 @@ def _problem(error: Any) -> str:
     return f"expected {expected}, not {given}" if expected else str(error["msg"])
 
 
-def _did_you_mean(path: tuple[str | int, ...]) -> str:
+def _did_you_mean(path: KeyPath) -> str:
     model: type[BaseModel] | None = Config
     for step in path[:-1]:
         if isinstance(step, str) and model:

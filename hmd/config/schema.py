@@ -65,15 +65,6 @@ class MachineSection(ConfigSection):
     """Node ids of each memory tier, fastest first, as in [[0], [1]]; unset: as the kernel ranks
     them (memory tiers, HMAT, distances)."""
 
-    @model_validator(mode="after")
-    def _nodes_once(self) -> Self:
-        nodes = [node for tier in self.tiers or () for node in tier]
-        if len(nodes) != len(set(nodes)):
-            raise ValueError("tiers: a node is listed twice")
-        if self.tiers is not None and not all(self.tiers):
-            raise ValueError("tiers: an empty tier")
-        return self
-
 
 class TargetSection(ConfigSection):
     """Which processes to serve: those that match every selector given here."""
@@ -83,11 +74,13 @@ class TargetSection(ConfigSection):
     pid: Annotated[tuple[Annotated[int, Field(gt=0)], ...], BeforeValidator(_one_or_many)] = ()
     """One process id, or a list."""
     exe: Text | None = None
-    """Shell pattern for the path of the executable, or for its last part where it has no /."""
+    """Shell pattern for the file name of the executable, as in redis-server or python3*; with a /
+    for its whole path, as in /opt/app/*."""
     cmdline: Pattern | None = None
     """Regular expression (Python re) that is searched for in the command line."""
     user: Annotated[str | None, BeforeValidator(_user)] = None
-    """Name or number of the user that runs the process."""
+    """Name or number of the user that runs the process. A name that is not known yet is looked up
+    again every 30 seconds."""
     cgroup: Text | None = None
     """A cgroup, as in /system.slice; processes of the groups below it count."""
     unit: Text | None = None
@@ -188,11 +181,3 @@ class Config(ConfigSection):
     decide: DecideSection = DecideSection()
     migrate: MigrateSection = MigrateSection()
     observe: ObserveSection = ObserveSection()
-
-    @model_validator(mode="after")
-    def _names_once(self) -> Self:
-        names = [target.name for target in self.targets]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"two targets are named {twice[0]!r}")
-        return self

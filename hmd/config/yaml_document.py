@@ -72,6 +72,9 @@ class Mapping:
 
 Node = Scalar | Sequence | Mapping
 
+KeyPath = tuple[str | int, ...]
+"""Keys and list indices from the top of a document to a setting, as in ("targets", 0, "pid")."""
+
 
 def read_document(path: Path) -> Mapping:
     """Return the mapping in a file; an empty file is an empty mapping.
@@ -237,7 +240,7 @@ def merge(base: Mapping, over: Mapping) -> Mapping:
     return Mapping(items, keys, base.place)
 
 
-def locate(root: Mapping, path: tuple[str | int, ...]) -> Place:
+def locate(root: Mapping, path: KeyPath) -> Place:
     """Return the place of a key path, or of its nearest parent that is written down."""
     node: Node = root
     place = root.place
@@ -252,7 +255,7 @@ def locate(root: Mapping, path: tuple[str | int, ...]) -> Place:
     return place
 
 
-def written(root: Mapping, path: tuple[str | int, ...]) -> tuple[str | int, ...]:
+def written(root: Mapping, path: KeyPath) -> KeyPath:
     """Return a key path without the list index that one value given for a list has not."""
     node: Node = root
     for depth, step in enumerate(path):

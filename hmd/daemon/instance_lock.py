@@ -1,7 +1,7 @@
-"""One daemon per status socket: a lock beside it that dies with its holder.
+"""One daemon per status socket: a lock file next to it.
 
-flock(2) is released by the kernel however the process ends, so that after a kill -9 the next
-start finds the lock free, and may remove the socket that was left behind.
+The kernel releases flock(2) however the process ends, so that after a kill -9 the next start
+finds the lock free, and may remove the socket that was left behind.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ class InstanceLock:
     """The right to serve ``socket``; held until ``release`` or the end of the process."""
 
     def __init__(self, socket: Path) -> None:
-        """Take the lock, making the run directory where it is missing.
+        """Take the lock, creating the folder of the socket (but not its parents) if need be.
 
-        Raises ``HmdError`` where another daemon holds it or the directory cannot be used.
+        Raises ``HmdError`` where another daemon holds it or the folder cannot be used.
         """
         path = socket.with_name(socket.name + ".lock")
         try:
-            socket.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            socket.parent.mkdir(mode=0o755, exist_ok=True)
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         except OSError as error:
             raise HmdError(

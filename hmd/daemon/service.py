@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from hmd.config import Config
+from hmd.config.load import dotted
 from hmd.control.admin_commands import Commands
 from hmd.control.command_queue import CommandQueue
 from hmd.control.status_json import status_answer
@@ -23,6 +24,7 @@ from hmd.daemon.log import Once
 from hmd.daemon.notify import Notifier
 from hmd.daemon.stage_guard import Guard
 from hmd.daemon.stages import SYSFS, build
+from hmd.daemon.start_checks import machine_warnings
 from hmd.daemon.tick import BLIND, run_tick
 from hmd.daemon.wakeup_fd import Waker
 from hmd.errors import HmdError
@@ -135,7 +137,7 @@ class Service:
         ``name`` is in the standing orders already.
         """
         stage_settings.with_policy(self._configured, name)
-        self._rebuild(self._configured, changed=True)
+        self._rebuild(self._configured)
 
     def tick(self, now_s: float) -> TickRecord:
         """Do one tick, and whatever was asked for at its boundary."""
@@ -184,11 +186,11 @@ class Service:
         self._notifier.ready(self._status_line())
         return True
 
-    def _rebuild(self, configured: Config, *, changed: bool = False) -> None:
+    def _rebuild(self, configured: Config) -> None:
         """Build stages anew, under the orders in force; on any error all stays as it was."""
         old = self.stages
         config = stage_settings.with_policy(configured, old.orders.policy)
-        new = build(config, old, old.proc, old.sysfs, changed=changed)
+        new = build(config, old, old.proc, old.sysfs)
         try:
             self._endpoints.open(config)
         except BaseException:
@@ -215,9 +217,9 @@ class Service:
         stages, now = self.stages, self.stages.topology
         if self._nodes.due():
             tiers = stages.config.machine.tiers
-            found = read_topology(stages.sysfs, tiers, changed=True)
+            found = read_topology(stages.sysfs, tiers, fit_override=True)
             if (found.tiers, found.latency_ns) != (now.tiers, now.latency_ns):
-                self._rebuild(self._configured, changed=True)
+                self._rebuild(self._configured)
                 told = " | ".join(format_ids(nodes) for nodes in found.tiers)
                 self._log.info("memory nodes have changed: tiers are now %s", told)
                 return
@@ -256,6 +258,8 @@ class Service:
         if stages.config.decide.pageout is not None and sampler.name in BLIND:
             why = f"to the sampler {sampler.name} pages in use look idle"
             self._once.warn(f"decide.pageout has no effect: {why}")
+        for found in machine_warnings(stages.config, stages.topology):
+            self._once.warn(f"{dotted(found.path)}{found.text}")
         warning = tier_warning(stages.topology)
         if warning:
             self._once.warn(warning)

@@ -122,15 +122,14 @@ def build(
     before: Stages | None = None,
     proc: Path = PROC,
     sysfs: Path = SYSFS,
-    *,
-    changed: bool = False,
 ) -> Stages:
     """Return the stages of a configuration, taking over from ``before`` what did not change.
 
-    ``changed`` says that the machine has other nodes than when the configuration was checked.
+    A ``machine.tiers`` that contradicts the nodes is fitted to them, since memory may come online
+    later; ``start_checks.machine_warnings`` reports it.
     Raises ``HmdError``; ``before`` is then as it was.
     """
-    topology = read_topology(sysfs, config.machine.tiers, changed=changed)
+    topology = read_topology(sysfs, config.machine.tiers, fit_override=True)
     with ExitStack() as undo:
         source = _source(config, before, undo, proc, sysfs)
         stages = Stages(

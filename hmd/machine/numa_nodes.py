@@ -26,13 +26,16 @@ _HUGE_FREE = re.compile(rb"HugePages_Free:\s*(\d+)")
 
 
 def read_topology(
-    sysfs: Path = _SYSFS, tiers: Sequence[Sequence[int]] | None = None, *, changed: bool = False
+    sysfs: Path = _SYSFS,
+    tiers: Sequence[Sequence[int]] | None = None,
+    *,
+    fit_override: bool = False,
 ) -> Topology:
     """Return the nodes that have memory, with CPUs, distances, HMAT figures and tiers.
 
-    ``tiers`` is the configuration's override, lists of node ids, fastest first. Where the machine
-    has ``changed`` since that was checked, nodes that it does not know make a tier of their own,
-    the slowest, and nodes that are gone are left out.
+    ``tiers`` is the configuration's override, lists of node ids, fastest first. With
+    ``fit_override``, nodes that it does not name form a tier of their own, the slowest, and nodes
+    without memory are left out of it.
     Raises MissingError where the kernel has no NUMA nodes, ConfigError for a wrong override.
     """
     online = _online(sysfs)
@@ -42,7 +45,7 @@ def read_topology(
         )
     memory = {node: total for node in online if (total := _total_bytes(sysfs, node))}
     nodes = [_read_node(sysfs, node, total, online, memory) for node, total in memory.items()]
-    if tiers and changed:
+    if tiers and fit_override:
         tiers = fitting(tiers, [node.id for node in nodes])
     ranks, source = rank_nodes(nodes, sysfs, tiers)
     return Topology(

@@ -83,7 +83,8 @@ class ProcessWatcher:
     ) -> None:
         """Prepare ``targets``; ``reread_s`` is how long what was read of a process holds.
 
-        Raises ConfigError for a wrong pattern or an unknown user.
+        Raises ConfigError for a wrong regular expression. A user that is not known is looked up
+        again every ``reread_s``.
         """
         self._targets = [_Target(Selector(spec)) for spec in targets]
         self._proc = proc
@@ -91,12 +92,15 @@ class ProcessWatcher:
         self._reread_s = reread_s
         self._own_pid = os.getpid()
         self._known: dict[int, _Known] = {}
+        self._users_looked_up_s = clock()
         self.stats = ScanStats()
 
     def scan(self) -> Mapping[str, tuple[ProcessId, ...]]:
         """Return the processes of each target by its name, ascending; a target may have none."""
         now_s = self._clock()
-        before, self._known = self._known, {}
+        # A user that is known from now on may select any process: read them all again.
+        before = {} if self._resolve_users(now_s) else self._known
+        self._known = {}
         for pid, inode in self._listing():
             known = self._recall(before.get(pid), pid, inode, now_s)
             if known is not None:
@@ -113,6 +117,14 @@ class ProcessWatcher:
             taken |= members
             found[target.selector.spec.name] = tuple(sorted(members))
         return found
+
+    def _resolve_users(self, now_s: float) -> bool:
+        """Look unknown users up again where that is due; returns whether one was found."""
+        if now_s - self._users_looked_up_s < self._reread_s:
+            return False
+        self._users_looked_up_s = now_s
+        found = [target.selector.resolve_user() for target in self._targets]
+        return any(found)
 
     def _listing(self) -> list[tuple[int, int]]:
         """Return pid and inode of every process that may belong to a target.

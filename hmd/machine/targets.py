@@ -1,8 +1,8 @@
-"""What the configuration says of a target, and whether a process fits it.
+"""The selectors of a target, and whether a process matches them.
 
-A target is a named set of processes. Its selectors are all to be fulfilled; each is asked only
-where the cheaper ones before it are, and each reads only what it needs (pid: nothing, exe: one
-link, cmdline, user and cgroup: one file).
+A target is a named set of processes. A process must match every selector. The cheap selectors
+come first, and each reads only what it needs (pid: nothing, exe: one link, cmdline, user and
+cgroup: one file).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import pwd
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from fnmatch import translate
 from pathlib import Path
 
 from hmd.errors import ConfigError
@@ -30,13 +31,14 @@ _DELETED = " (deleted)"
 
 @dataclass(frozen=True, slots=True)
 class TargetSpec:
-    """Selectors of one target; those that are given must all be fulfilled.
+    """Selectors of one target; a process must match all that are set.
 
-    ``exe`` is a regular expression searched for in the executable's path, ``cmdline`` one
-    searched for in the arguments joined by spaces. ``user`` is a name or a number, compared with
-    the real user. ``cgroup`` is a path
-    relative to the cgroup root and takes in all below it. ``unit`` is a systemd unit.
-    ``min_rss_bytes`` admits a process at that resident size and lets it go below half of it.
+    ``exe`` is a shell pattern (fnmatch(3), case matters) for the last part of the executable's
+    path. A pattern with a ``/`` applies to the whole path, and ``*`` then also matches ``/``.
+    ``cmdline`` is a regular expression searched for in the arguments joined by spaces. ``user``
+    is a name or a number, compared with the real user. ``cgroup`` is a path relative to the
+    cgroup root and includes every group below it. ``unit`` is a systemd unit. ``min_rss_bytes``
+    admits a process at that resident size and drops it below half of it.
     """
 
     name: str
@@ -57,52 +59,92 @@ class TargetSpec:
 
 
 class Selector:
-    """A TargetSpec made ready to be asked about processes."""
+    """A TargetSpec compiled for matching processes."""
 
     def __init__(self, spec: TargetSpec) -> None:
-        """Compile ``spec``. Raises ConfigError for a wrong pattern or an unknown user."""
+        """Compile ``spec``. Raises ConfigError for a wrong regular expression.
+
+        A user that this machine does not know matches no process until ``resolve_user`` finds it.
+        """
         self.spec = spec
-        self._checks = _checks(spec)
+        self._uid: int | None = None
+        self._checks = self._build_checks()
+        self.resolve_user()
+
+    def resolve_user(self) -> bool:
+        """Look an unknown user up again; returns whether it is known now and was not before.
+
+        Costs one getpwnam(3) while the user is unknown, which may ask a directory service.
+        """
+        if self.spec.user is None or self._uid is not None:
+            return False
+        self._uid = user_id(self.spec.user)
+        return self._uid is not None
 
     def fits(self, pid: int, folder: str) -> bool:
-        """Return True where process ``pid``, whose /proc folder this is, fulfils the selectors.
+        """Return True where process ``pid``, whose /proc folder is ``folder``, matches.
 
-        Resident size is not asked here, since it changes all the time. A process that vanishes
-        meanwhile does not fit.
+        Resident size is not part of it, since it changes all the time. A process that exits
+        meanwhile does not match.
         """
         if self.spec.pids and pid not in self.spec.pids:
             return False
         return all(check(folder) for check in self._checks)
 
+    def _build_checks(self) -> list[Callable[[str], bool]]:
+        """Return one predicate for each selector, cheapest first."""
+        spec = self.spec
+        checks: list[Callable[[str], bool]] = []
+        if spec.exe is not None:
+            checks.append(_exe_check(spec.exe))
+        if spec.user is not None:
+            checks.append(self._has_user)
+        if spec.cgroup is not None:
+            wanted = cgroup_selector(spec.cgroup)
+            checks.append(lambda folder: in_cgroup(_cgroups(folder), wanted))
+        if spec.unit is not None:
+            unit = unit_selector(spec.unit)
+            checks.append(lambda folder: in_unit(_cgroups(folder), unit))
+        if spec.cmdline is not None:
+            checks.append(_cmdline_check(_regex(spec.cmdline, "cmdline", spec.name)))
+        return checks
 
-def _checks(spec: TargetSpec) -> list[Callable[[str], bool]]:
-    """Return the questions to ask, cheapest first."""
-    checks: list[Callable[[str], bool]] = []
-    if spec.exe is not None:
-        checks.append(_exe_check(_pattern(spec.exe, "exe", spec.name)))
-    if spec.user is not None:
-        checks.append(_user_check(spec.user, spec.name))
-    if spec.cgroup is not None:
-        wanted = cgroup_selector(spec.cgroup)
-        checks.append(lambda folder: in_cgroup(_cgroups(folder), wanted))
-    if spec.unit is not None:
-        unit = unit_selector(spec.unit)
-        checks.append(lambda folder: in_unit(_cgroups(folder), unit))
-    if spec.cmdline is not None:
-        checks.append(_cmdline_check(_pattern(spec.cmdline, "cmdline", spec.name)))
-    return checks
+    def _has_user(self, folder: str) -> bool:
+        # Not the owner of the folder: that is root for a process that may not be dumped.
+        match = _UID.search(read_bytes(folder + "/status") or b"")
+        return match is not None and int(match.group(1)) == self._uid
 
 
-def _pattern(pattern: str, selector: str, target: str) -> re.Pattern[str]:
+def user_id(user: str | int) -> int | None:
+    """Return the number of a user given by name or number, None for an unknown name."""
+    if isinstance(user, int) or (user.isascii() and user.isdigit()):
+        return int(user)
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        return None
+
+
+def exe_matcher(pattern: str) -> Callable[[str], bool]:
+    """Return a function that reports whether an executable's path matches the shell pattern."""
+    match = re.compile(translate(pattern)).match
+    if "/" in pattern:
+        return lambda path: match(path) is not None
+    return lambda path: match(path.rpartition("/")[2]) is not None
+
+
+def _regex(pattern: str, selector: str, target: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except (re.error, OverflowError) as error:
         raise ConfigError(
-            f"target {target}: {selector} {pattern!r} is no regular expression: {error}"
+            f"target {target}: {selector} {pattern!r} is not a regular expression: {error}"
         ) from None
 
 
-def _exe_check(pattern: re.Pattern[str]) -> Callable[[str], bool]:
+def _exe_check(pattern: str) -> Callable[[str], bool]:
+    matches = exe_matcher(pattern)
+
     def check(folder: str) -> bool:
         try:
             path = os.readlink(folder + "/exe").removesuffix(_DELETED)  # noqa: PTH115
@@ -110,31 +152,9 @@ def _exe_check(pattern: re.Pattern[str]) -> Callable[[str], bool]:
             if absent(error):
                 return False
             raise
-        return pattern.search(path) is not None
+        return matches(path)
 
     return check
-
-
-def _user_check(user: str | int, target: str) -> Callable[[str], bool]:
-    uid = _uid(user, target)
-
-    def check(folder: str) -> bool:
-        # Not the owner of the folder: that is root for a process that may not be dumped.
-        match = _UID.search(read_bytes(folder + "/status") or b"")
-        return match is not None and int(match.group(1)) == uid
-
-    return check
-
-
-def _uid(user: str | int, target: str) -> int:
-    if isinstance(user, int) or (user.isascii() and user.isdigit()):
-        return int(user)
-    try:
-        return pwd.getpwnam(user).pw_uid
-    except KeyError:
-        raise ConfigError(
-            f"target {target}: no user {user!r} on this machine; name one, or give a number"
-        ) from None
 
 
 def _cmdline_check(pattern: re.Pattern[str]) -> Callable[[str], bool]:
@@ -153,5 +173,5 @@ def _cgroups(folder: str) -> tuple[tuple[str, ...], ...]:
 
 
 def folder_of(proc: Path, pid: int) -> str:
-    """Return the /proc folder of a pid; a plain string, since a scan makes thousands of them."""
+    """Return the /proc folder of a pid as a string, which is cheaper than a Path per process."""
     return f"{proc}/{pid}"

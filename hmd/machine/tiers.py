@@ -1,7 +1,7 @@
-"""Which nodes are fast: the ranking of memory nodes into tiers.
+"""Ranking of memory nodes into tiers.
 
-Takes the nodes as sysfs gives them, gives each a tier (0 is the fastest) and says where the
-ranking comes from. In this order: the configuration, the kernel's memory tiers, HMAT figures,
+Takes the nodes as sysfs lists them, gives each a tier (0 is the fastest) and names the source of
+the ranking. In this order: the configuration, the kernel's memory tiers, HMAT figures,
 and last a guess that a node without CPUs is slower. Costs a few reads, once at start.
 """
 
@@ -53,14 +53,31 @@ def rank_nodes(
 
 
 def fitting(override: Sequence[Sequence[int]], nodes: Sequence[int]) -> list[list[int]]:
-    """Return an override for the nodes that there are now.
+    """Return an override reduced to the nodes with memory.
 
-    Nodes that it does not know are the slowest: until somebody says so, none counts as fast.
+    Nodes that it does not name form one more tier, the slowest, so that no node counts as fast
+    unless it is configured so.
     """
     named = {node for tier in override for node in tier}
     tiers = [[node for node in tier if node in nodes] for tier in override]
     tiers.append([node for node in nodes if node not in named])
     return [tier for tier in tiers if tier]
+
+
+def override_problem(override: Sequence[Sequence[int]], nodes: Sequence[int]) -> str | None:
+    """Return how an override contradicts the nodes with memory, None where it fits them."""
+    named = [node for tier in override for node in tier]
+    for node in named:
+        if node not in nodes:
+            return (
+                f"tiers: node {node} has no memory here; nodes with memory are"
+                f" {format_ids(sorted(nodes))} (see `hmd topology`)"
+            )
+        if named.count(node) > 1:
+            return f"tiers: node {node} is named twice; name each node once"
+    if left := sorted(set(nodes) - set(named)):
+        return f"tiers: node {format_ids(left)} is in no tier; name every node with memory"
+    return None
 
 
 def kernel_tiers(sysfs: Path) -> list[tuple[int, ...]]:
@@ -156,23 +173,9 @@ def _figures(node: Node) -> tuple[int, int] | None:
 
 
 def _from_configuration(nodes: Sequence[Node], override: Sequence[Sequence[int]]) -> dict[int, int]:
-    known = {n.id for n in nodes}
-    ranks: dict[int, int] = {}
-    for tier, members in enumerate(override):
-        for node in members:
-            if node not in known:
-                raise ConfigError(
-                    f"tiers: node {node} has no memory here; nodes with memory are"
-                    f" {format_ids(sorted(known))} (see `hmd topology`)"
-                )
-            if node in ranks:
-                raise ConfigError(f"tiers: node {node} is named twice; name each node once")
-            ranks[node] = tier
-    if left := sorted(known - ranks.keys()):
-        raise ConfigError(
-            f"tiers: node {format_ids(left)} is in no tier; name every node with memory"
-        )
-    return _dense(ranks)
+    if problem := override_problem(override, [n.id for n in nodes]):
+        raise ConfigError(problem)
+    return _dense({node: tier for tier, members in enumerate(override) for node in members})
 
 
 def _from_kernel(nodes: Sequence[Node], tiers: Sequence[Sequence[int]]) -> dict[int, int]:

@@ -112,21 +112,28 @@ def available(
 
     DAMON is left alone where another hmd has it, or where one that was killed left it running.
     """
-    found: list[Availability] = []
-    holder = damon_holder(Kdamonds(sysfs))
-    for name, opener in _openers(settings, proc, sysfs).items():
-        if name == "damon" and holder is not None:
-            state = "left running by a killed hmd" if holder.left else "in use by hmd"
-            found.append(Availability(name, True, f"{DAMON_DETAIL} ({state}, pid {holder.pid})"))
-            continue
-        try:
-            sampler = opener()
-        except MissingError as error:
-            found.append(Availability(name, False, str(error)))
-        else:
-            found.append(Availability(name, True, sampler.detail))
-            sampler.close()
-    return tuple(found)
+    openers = _openers(settings, proc, sysfs)
+    return tuple(_try(name, opener, sysfs) for name, opener in openers.items())
+
+
+def availability(
+    name: SamplerName, settings: SampleSettings, proc: Path = PROC, sysfs: Path = SYSFS
+) -> Availability:
+    """Return what ``available`` reports of one sampler, opening no other."""
+    return _try(name, _openers(settings, proc, sysfs)[name], sysfs)
+
+
+def _try(name: SamplerName, opener: Callable[[], Sampler], sysfs: Path) -> Availability:
+    holder = damon_holder(Kdamonds(sysfs)) if name == "damon" else None
+    if holder is not None:
+        state = "left running by a killed hmd" if holder.left else "in use by hmd"
+        return Availability(name, True, f"{DAMON_DETAIL} ({state}, pid {holder.pid})")
+    try:
+        sampler = opener()
+    except MissingError as error:
+        return Availability(name, False, str(error))
+    sampler.close()
+    return Availability(name, True, sampler.detail)
 
 
 def _openers(

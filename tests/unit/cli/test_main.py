@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -103,12 +104,12 @@ def test_no_daemon(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert told.err.count("\n") == 1
 
 
-def test_an_interrupt_is_130(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_interrupt_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hmd.config.load", interrupted)
-    assert main(["config", "check", str(tmp_path)]) == 130
+    monkeypatch.setattr(import_module("hmd.config.load"), "read", interrupted)
+    assert main(["config", "check", "/dev/null"]) == 130
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:

@@ -100,7 +100,7 @@ MISTAKES = {
     "a target without a name": ("targets:\n- pid: 1\n", ["f:2: targets[0].name: must be set"]),
     "two targets of a name": (
         TARGET + "- name: a\n  pid: 2\n",
-        ["f:1: two targets are named 'a'"],
+        ["f:4: targets[1].name: 'a' is already the name of targets[0]"],
     ),
     "a pattern that is none": (
         "targets:\n- name: a\n  cmdline: '('\n",
@@ -126,7 +126,26 @@ MISTAKES = {
     ),
     "a node in two tiers": (
         "machine:\n  tiers: [[0], [0, 1]]\n",
-        ["f:1: machine: tiers: a node is listed twice"],
+        ["f:2: machine.tiers[1][0]: node 0 is named twice"],
+    ),
+    "a tier without nodes": (
+        "machine:\n  tiers:\n  - [0]\n  - []\n",
+        ["f:4: machine.tiers[1]: an empty tier; name its nodes, or remove it"],
+    ),
+    "fast_min above fast_max": (
+        TARGET + "  fast_min: 60%\n  fast_max: 50%\n",
+        ["f:4: targets[0].fast_min: 60% is above the fast_max of 50%"],
+    ),
+    "fast_min above fast_max, sizes": (
+        TARGET + "  fast_max: 1GiB\n  fast_min: 2GiB\n",
+        ["f:5: targets[0].fast_min: 2GiB is above the fast_max of 1GiB"],
+    ),
+    "more promised than the fastest tier has": (
+        TARGET + "  fast_min: 60%\n- name: b\n  pid: 2\n  fast_min: 60%\n",
+        [
+            "f:7: targets[1].fast_min: with those above, the targets' fast_min is 120% of the"
+            " fastest tier; 100% at most"
+        ],
     ),
     "two mistakes, both told": (
         "tick: soon\nsample:\n  stores: 1\n",
