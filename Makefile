@@ -46,18 +46,18 @@ lint-deb: deb ## lintian on the Debian package; takes minutes
 	lintian --allow-root --fail-on error --tag-display-limit 0 build/deb/*.deb
 
 bench: setup ## Measure hmd's own costs on this machine; build/*.json
-	@for script in bench/[a-z]*.py; do $(PYTHON) $$script || exit 1; done
+	@for file in bench/[a-z]*.py; do $(PYTHON) -m bench.$$(basename $$file .py) || exit 1; done
 
 bench-estimator: setup ## The estimator on a suite of real programs; CASES=gups,redis for some
 	@setup/suite.sh
-	@$(PYTHON) bench/suite/estimator.py $(CASES)
+	@$(PYTHON) -m bench.suite.estimator $(CASES)
 
 bench-policies: setup ## hmd beside kernel tiering, DAMON and others; CASES=drift:1:8:damon for some
 	@setup/suite.sh
-	@$(PYTHON) bench/compare/policies.py $(CASES)
+	@$(PYTHON) -m bench.compare.policies $(CASES)
 
 bench-samplers: setup ## How much of a program's heat each sampler finds; build/samplers.json
-	@$(PYTHON) bench/suite/samplers.py
+	@$(PYTHON) -m bench.suite.samplers
 
 clean: ## Remove what was built (not the virtual environment, not the kernel)
 	rm -rf build/setup/native build/dist build/deb build/share build/site build/demo* build/*.json hmd/_native* hmd/emulate/_timing*

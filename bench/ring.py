@@ -73,9 +73,19 @@ def main() -> None:
     heat.place(0, starts, np.ones((len(starts), CHUNK_PAGES), np.int8))
     refill()
     batch = sampler.read()
+
+    def drain() -> None:
+        refill()
+        columns.clear()
+        ring.drain(columns)
+
+    def read() -> None:
+        refill()
+        sampler.read()
+
     figures = {
-        "drain": cost_ns(lambda: (refill(), columns.clear(), ring.drain(columns))),
-        "read": cost_ns(lambda: (refill(), sampler.read())),
+        "drain": cost_ns(drain),
+        "read": cost_ns(read),
         "nodes": cost_ns(lambda: sample_nodes(heat, batch)),
     }
     for name, each in figures.items():

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the Debian packages of the suite of real programs (hmd/emulate/suite/programs/*.yaml)
+# Installs the Debian packages of the suite of real programs (bench/suite/programs/*.yaml)
 # on a Debian 12 machine, as root. `make bench-estimator` and `make bench-policies` need them; those that setup.sh
 # installs too are not named here. Does nothing where all are there.
 set -euo pipefail

@@ -11,12 +11,12 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from hmd.emulate.compare.case import ComparisonCase
-from hmd.emulate.compare.stage import PRESET
-from hmd.emulate.compare.systems import FIRST
-from hmd.emulate.compare.trial import ComparisonTrial
+from bench.compare.comparison_case import ComparisonCase
+from bench.compare.comparison_trial import ComparisonTrial
+from bench.compare.systems import FIRST
+from bench.compare.testbed import PRESET
+from bench.suite.ground_truth import program_digest, recorded
 from hmd.emulate.preset import load
-from hmd.emulate.suite.truth import program_digest, recorded
 from hmd.simulate import baselines as of_recording
 
 PAGE_BYTES = 4096

@@ -1,10 +1,10 @@
 """hmd beside what a user would take instead, in the guest; build/policies.json, .md and .png.
 
-    python bench/compare/policies.py                               all (`make bench-policies`)
-    python bench/compare/policies.py --fresh                       all, from the beginning
-    python bench/compare/policies.py --known                       none: what is known, written out
-    python bench/compare/policies.py drift:1:8:hmd:benefit,...     these, beside the committed
-    python bench/compare/policies.py --resume drift:1:8:...        those of them still to be run
+    python -m bench.compare.policies                               all (`make bench-policies`)
+    python -m bench.compare.policies --fresh                       all, from the beginning
+    python -m bench.compare.policies --known                       none: what is known, written out
+    python -m bench.compare.policies drift:1:8:hmd:benefit,...     these, beside the committed
+    python -m bench.compare.policies --resume drift:1:8:...        those of them still to be run
 
 Real programs on the real kernel of the emulated machine, each alone on a CPU, with a third, a
 ninth and a seventeenth of its footprint as fast memory, under each system in turn. What is done
@@ -26,14 +26,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from oracles import ORACLE, oracle_seconds
-from policies_picture import draw
-from policies_table import tables
-from simulations import Simulation, simulations
-
-from hmd.emulate.compare.campaign import CampaignResults, run_cases
-from hmd.emulate.compare.case import RATIOS, ComparisonCase
-from hmd.emulate.compare.figures import (
+from bench.compare.campaign import CampaignResults, run_cases
+from bench.compare.case_result import results, rows
+from bench.compare.comparison_case import RATIOS, ComparisonCase
+from bench.compare.figures import (
     GUEST,
     MODELLED,
     Figures,
@@ -42,9 +38,12 @@ from hmd.emulate.compare.figures import (
     over_oracle,
     seconds,
 )
-from hmd.emulate.compare.result import results, rows
-from hmd.emulate.compare.stage import DILATION, PRESET
-from hmd.emulate.compare.systems import HMD_DEFAULT, cases_of, systems
+from bench.compare.oracles import ORACLE, oracle_seconds
+from bench.compare.policies_plot import draw
+from bench.compare.policies_table import tables
+from bench.compare.simulations import Simulation, simulations
+from bench.compare.systems import HMD_DEFAULT, cases_of, systems
+from bench.compare.testbed import DILATION, PRESET
 from hmd.errors import HmdError
 
 ROOT = Path(__file__).resolve().parents[2]

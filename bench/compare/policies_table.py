@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hmd.emulate.compare.case import RATIOS, WHOLE
+from bench.compare.comparison_case import RATIOS, WHOLE
 
 FIRST = "first-touch"
 CONSTANT = ("all-fast", "all-slow")

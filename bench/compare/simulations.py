@@ -18,19 +18,18 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from oracles import PAGE_BYTES
-
 import hmd
+from bench.compare.comparison_case import ComparisonCase
+from bench.compare.comparison_trial import ComparisonTrial
+from bench.compare.guest_daemon import HEADROOM_BYTES, PACE
+from bench.compare.oracles import PAGE_BYTES
+from bench.compare.systems import FIRST, system_named
+from bench.compare.testbed import PRESET
+from bench.suite.ground_truth import program_digest, recorded
 from hmd.decide import registry
 from hmd.decide.plan import Policy
-from hmd.emulate.compare.case import ComparisonCase
-from hmd.emulate.compare.daemon import HEADROOM_BYTES, PACE
-from hmd.emulate.compare.stage import PRESET
-from hmd.emulate.compare.systems import FIRST, system_named
-from hmd.emulate.compare.trial import ComparisonTrial
 from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import load
-from hmd.emulate.suite.truth import program_digest, recorded
 from hmd.simulate.simulated_pmu import PmuSettings
 from hmd.simulate.simulation import SimulationSettings, simulate
 

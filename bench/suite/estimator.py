@@ -1,7 +1,7 @@
 """The estimator on the suite: errors on every program, preset and layout; build/estimator.json.
 
-    python bench/suite/estimator.py                  all programs (what `make bench-estimator` runs)
-    python bench/suite/estimator.py gups,redis       these, printed beside the committed figures
+    python -m bench.suite.estimator                  all programs (what `make bench-estimator` runs)
+    python -m bench.suite.estimator gups,redis       these, printed beside the committed figures
 
 Each program's misses are recorded once in the emulated machine; the runtime of each of some sixty
 layouts on three presets is a replay by the same timing model; the estimator sees two sampled runs.
@@ -24,11 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from estimator_picture import draw
-from large_trace import SIZES, cold_start_s, measure
 
-from hmd.emulate.preset import Preset, load
-from hmd.emulate.suite.evaluate import (
+from bench.suite.estimator_errors import (
     Errors,
     EstimatorCase,
     case_of,
@@ -38,17 +35,20 @@ from hmd.emulate.suite.evaluate import (
     judge_published,
     traces_of,
 )
-from hmd.emulate.suite.layouts import mixed_layouts
-from hmd.emulate.suite.program import program_names
-from hmd.emulate.suite.sampled import TraceSampling
-from hmd.emulate.suite.truth import (
-    RECORDED_ON,
+from bench.suite.estimator_plot import draw
+from bench.suite.ground_truth import (
     RecordedStream,
     recorded,
     require_same_cache,
     runtimes,
 )
-from hmd.emulate.suite.verify import Verified, verified
+from bench.suite.large_trace import SIZES, cold_start_s, measure
+from bench.suite.layouts import mixed_layouts
+from bench.suite.program import program_names
+from bench.suite.replay_check import Verified, verified
+from bench.suite.sampled_trace import TraceSampling
+from hmd.emulate.preset import Preset, load
+from hmd.emulate.recording import RECORDED_ON
 from hmd.errors import HmdError
 from hmd.estimate.capacity_sweep import sweep
 from hmd.estimate.runtime_model import Coefficients, Terms, build_model

@@ -1,6 +1,6 @@
 """What estimating from long recordings costs: time and memory against samples, to 10^8.
 
-    python bench/suite/large_trace.py 10000000       one size; prints JSON
+    python -m bench.suite.large_trace 10000000       one size; prints JSON
 
 Writes two traces of so many samples (a program of 1 GiB whose hot pages change in four phases),
 then reads and prices them, in a process of its own so that its memory can be told.

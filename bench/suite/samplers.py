@@ -1,6 +1,6 @@
 """How much of a program's heat each sampler finds, in the emulated machine: build/samplers.json.
 
-    python bench/suite/samplers.py [SECONDS]        each sampler samples for so long (60)
+    python -m bench.suite.samplers [SECONDS]        each sampler samples for so long (60)
 
 Prints the table of docs/reference/samplers.md. Takes some 12 minutes on two cores.
 """
@@ -16,11 +16,11 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
+from bench.suite.sampler_recall import Found, compare
 from hmd.emulate.boot import Machine
 from hmd.emulate.kernel_cache import guest_environment
 from hmd.emulate.preset import load
 from hmd.emulate.preset_overrides import with_nodes
-from hmd.emulate.suite.samplers import Found, compare
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 OUT = CHECKOUT / "build/samplers.json"

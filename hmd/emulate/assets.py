@@ -20,6 +20,8 @@ from hmd.errors import MissingError
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 INSTALLED = Path("/var/lib/hmd/machine/kernel")
+WORKLOADS = Path(__file__).with_name("workloads")
+"""C programs that hmd compiles for the guest."""
 
 
 @dataclass(frozen=True, slots=True)

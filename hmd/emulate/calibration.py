@@ -1,6 +1,6 @@
 """Calibration: does the emulated machine keep what its preset asks for.
 
-One boot; microbenchmarks (bench/membench.c) run in the guest on each node's memory: dependent
+One boot; microbenchmarks (workloads/membench.c) run in the guest on each node's memory: dependent
 loads, sequential reads and writes and random reads by all CPUs, and dependent loads while the
 other CPUs load the node to 25, 50, 75 and 90 % of its bandwidth. What is asked of each comes from
 the preset (:mod:`hmd.emulate.calibration_targets`). Measured by modelled time, which has to be
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hmd.emulate import calibration_targets
-from hmd.emulate.assets import compile_static
+from hmd.emulate.assets import WORKLOADS, compile_static
 from hmd.emulate.boot import Machine
 from hmd.emulate.calibration_targets import LINE_BYTES, LOADS, Asked
 from hmd.emulate.preset import NodePreset, Preset
@@ -39,7 +39,7 @@ to emulate in time, and one CPU's model where another CPU has to catch up."""
 
 _MODELLED_NS = 5_000_000  # of each run
 _LATENCY, _BANDWIDTH = "ns", "GB/s"
-_SOURCE = Path(__file__).with_name("bench") / "membench.c"
+_SOURCE = WORKLOADS / "membench.c"
 _INCLUDES = tuple(f"-I{Path(__file__).with_name(name)}" for name in ("plugin", "timing"))
 
 

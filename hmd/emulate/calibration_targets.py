@@ -14,7 +14,7 @@ LINE_BYTES = 64
 LOADS = (0.25, 0.50, 0.75, 0.90)
 """Shares of a node's read bandwidth at which its loaded latency is measured."""
 
-# Of bench/membench.c, read_paced: lines between two pauses, instructions beside their loads.
+# Of workloads/membench.c, read_paced: lines between two pauses, instructions beside their loads.
 TURN_LINES = 64
 _TURN_INSTRUCTIONS = 10
 _FILLER_INSTRUCTIONS = 2

@@ -38,7 +38,6 @@ from hmd.estimate.runtime_model import (
     build_model,
 )
 from hmd.estimate.schedule import MOVE_NS, PricedSchedule, Schedule, price_schedule
-from hmd.estimate.static_oracle import Oracle, best_static, oracle
 from hmd.estimate.trace_compatibility import check
 from hmd.estimate.windows import CutBy, Windows, cut, window_count
 
@@ -52,7 +51,6 @@ __all__ = [
     "Interval",
     "Layout",
     "MemoryRegions",
-    "Oracle",
     "PageIndex",
     "Phase",
     "PricedSchedule",
@@ -63,7 +61,6 @@ __all__ = [
     "Terms",
     "TierSpeeds",
     "Windows",
-    "best_static",
     "build_model",
     "by_phase",
     "by_region",
@@ -75,7 +72,6 @@ __all__ = [
     "interval",
     "isc22",
     "layout",
-    "oracle",
     "price_schedule",
     "read_layout",
     "read_schedule",

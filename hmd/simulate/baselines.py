@@ -13,10 +13,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from hmd.emulate.layout_replay import Layout, replayed
 from hmd.emulate.miss_stream import MissFlag, MissOutcomes, MissStream
 from hmd.emulate.preset import Preset
-from hmd.emulate.suite.layouts import Layout
-from hmd.emulate.suite.truth import replayed
 
 _S_PER_PS = 1e-12
 _ROWS = 1 << 16

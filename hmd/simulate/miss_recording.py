@@ -10,11 +10,10 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from hmd.emulate.guest_command import BASE_ENVIRONMENT, Command
 from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import load
-from hmd.emulate.suite.guest import ALL_SLOW, guest, run_in, widest_core
-from hmd.emulate.suite.inputs import BASE_ENVIRONMENT, Command
-from hmd.emulate.suite.truth import RECORDED_ON
+from hmd.emulate.recording import ALL_SLOW, RECORDED_ON, guest, run_in, widest_core
 from hmd.errors import HmdError, TargetError
 
 

@@ -19,10 +19,10 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from hmd.emulate.layout_replay import frames, tiers_of
 from hmd.emulate.miss_stream import PAGE_BYTES, MissOutcomes, MissStream
 from hmd.emulate.preset import Preset
 from hmd.emulate.replay import UNMAPPED, TimingModel
-from hmd.emulate.suite.layouts import frames, tiers_of
 from hmd.emulate.timing_params import timing_params
 from hmd.machine.mappings import MappingAccess, MappingKind, Mappings
 from hmd.machine.move_pages import MoveFlags
@@ -45,10 +45,11 @@ class MigrationCost:
     """What moving pages takes beside the copy itself.
 
     Of the daemon's CPU, in instructions: ``unmap`` for each page of a batch before any is copied,
-    ``remap`` for each with its copy. bench/compare/moving.py measures 8,300 for both; their shares
-    are a guess. Of the program's CPU: ``interrupt_ns`` a batch, as it flushes its TLB, a guess; and
-    ``cold_lines`` a page, which its cache held at the page's old frame and has to fetch again:
-    about what two programs showed, and more than others do (docs/explanation/simulator.md).
+    ``remap`` for each with its copy. bench/compare/move_cost.py measures 8,300 for both; their
+    shares are a guess. Of the program's CPU: ``interrupt_ns`` a batch, as it flushes its TLB, a
+    guess; and ``cold_lines`` a page, which its cache held at the page's old frame and has to fetch
+    again: about what two programs showed, and more than others do
+    (docs/explanation/simulator.md).
     """
 
     unmap_instructions: int = 5000

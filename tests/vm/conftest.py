@@ -65,7 +65,7 @@ def served(machine_share: Path) -> dict[str, Any]:
     first = ["/bin/sh", str(PROGRAMS / "systemd_first.sh")]
     argv = [sys.executable, str(PROGRAMS / "daemon.py"), str(gather), str(RULES)]
     with Machine(preset, share=[machine_share], first=first) as machine:
-        done = machine.run(argv, cwd=CHECKOUT, timeout=1300)
+        done = machine.run(argv, cwd=CHECKOUT, env=environment(), timeout=1300)
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
@@ -97,5 +97,10 @@ def guest_environ() -> dict[str, str]:
 
 
 def environment() -> dict[str, str]:
-    """The environment of commands in the guest: ours, with numba's cache of the host."""
-    return {**os.environ, **guest_environment(), "PYTHONDONTWRITEBYTECODE": "1"}
+    """The environment of commands in the guest: ours, numba's cache of the host, this checkout."""
+    return {
+        **os.environ,
+        **guest_environment(),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": str(CHECKOUT),
+    }

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from hmd.emulate.compare.campaign import CampaignResults, run_cases
-from hmd.emulate.compare.case import ComparisonCase
-from hmd.emulate.compare.figures import MODELLED, Figures, seconds
-from hmd.emulate.compare.result import results, rows
-from hmd.emulate.compare.stage import DILATION
-from hmd.emulate.compare.systems import HMD_DEFAULT
-from hmd.emulate.compare.trial import ComparisonTrial
+from bench.compare.campaign import CampaignResults, run_cases
+from bench.compare.case_result import results, rows
+from bench.compare.comparison_case import ComparisonCase
+from bench.compare.comparison_trial import ComparisonTrial
+from bench.compare.figures import MODELLED, Figures, seconds
+from bench.compare.systems import HMD_DEFAULT
+from bench.compare.testbed import DILATION
 
 PROGRAM, RATIO = "cg", "1:2"
 FEW_BYTES = 4 << 20

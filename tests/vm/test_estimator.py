@@ -9,8 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hmd.emulate.preset import load
-from hmd.emulate.suite.evaluate import (
+from bench.suite.estimator_errors import (
     EstimatorCase,
     case_of,
     ends_of,
@@ -19,13 +18,22 @@ from hmd.emulate.suite.evaluate import (
     judge_published,
     traces_of,
 )
-from hmd.emulate.suite.guest import MemoryPolicy, Placement, guest, run_in, widest_core
-from hmd.emulate.suite.inputs import prepare
-from hmd.emulate.suite.layouts import mixed_layouts
-from hmd.emulate.suite.program import load_program
-from hmd.emulate.suite.sampled import TraceSampling
-from hmd.emulate.suite.truth import RECORDED_ON, RecordedStream, replayed
-from hmd.emulate.suite.verify import placed
+from bench.suite.ground_truth import RecordedStream
+from bench.suite.inputs import prepare
+from bench.suite.layouts import mixed_layouts
+from bench.suite.program import load_program
+from bench.suite.replay_check import placed
+from bench.suite.sampled_trace import TraceSampling
+from hmd.emulate.layout_replay import replayed
+from hmd.emulate.preset import load
+from hmd.emulate.recording import (
+    RECORDED_ON,
+    MemoryPolicy,
+    Placement,
+    guest,
+    run_in,
+    widest_core,
+)
 
 PROGRAMS = ("gups", "xslookup")
 PARTS = (20, 50, 80)

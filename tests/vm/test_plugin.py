@@ -46,7 +46,7 @@ def device(machine: Machine) -> str:
 @pytest.fixture(scope="module")
 def chases(machine: Machine, device: str) -> Iterator[list[Run]]:
     includes = [f"-I{EMULATE / name}" for name in ("plugin", "timing")]
-    program = compile_static(EMULATE / "bench/membench.c", includes)
+    program = compile_static(EMULATE / "workloads/membench.c", includes)
     runs = []
     machine.start_model()
     try:

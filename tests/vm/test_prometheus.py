@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hmd.emulate.monitoring.prometheus import find_tool
+from bench.monitoring.prometheus import find_tool
 
 HOT_PAGES = (12 << 20) // 4096
 """Three quarters of the program's memory, all of which is hot."""

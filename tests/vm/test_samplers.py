@@ -1,6 +1,6 @@
 """Samplers where no PMU is, on the real kernel: how much heat they find, and what they leave.
 
-Every miss that the plugin recorded is the truth (hmd.emulate.suite.samplers).
+Every miss that the plugin recorded is the truth (bench.suite.sampler_recall).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from bench.suite.sampler_recall import HOT_SHARE, Case, Found, compare
 from hmd.emulate.boot import Machine
-from hmd.emulate.suite.samplers import HOT_SHARE, Case, Found, compare
 
 CHECKOUT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).with_name("programs")

@@ -12,9 +12,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-from hmd.emulate.assets import compile_static
+from hmd.emulate.assets import WORKLOADS, compile_static
 from hmd.emulate.boot import Machine
 from hmd.emulate.guest_agent import GuestError, Job
 from hmd.errors import HmdError
@@ -29,7 +28,7 @@ CLEAR_BYTES = 512 << 10
 MAX_TRIES = 20
 SETTLE_S = 0.3
 ANSWER_S = 60.0
-SOURCE = Path(__file__).parents[1] / "workloads/set_aside.c"
+SOURCE = WORKLOADS / "set_aside.c"
 _DEMOTION = "/sys/kernel/mm/numa/demotion_enabled"
 _MEMINFO = re.compile(r"(\w+):\s+(\d+) kB")
 _COUNT = "/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages"

@@ -6,15 +6,14 @@ import itertools
 import json
 import threading
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
-from hmd.emulate.assets import compile_static
+from hmd.emulate.assets import WORKLOADS, compile_static
 from hmd.emulate.boot import Machine
 from hmd.emulate.demo.meter import Meter, Reading
 from hmd.emulate.demo.variants import PROGRAM_CPU, Way, bound_to
 from hmd.errors import HmdError
 
-SOURCE = Path(__file__).parents[1] / "workloads/hotset.c"
+SOURCE = WORKLOADS / "hotset.c"
 INCLUDES = tuple(f"-I{SOURCE.parents[1] / folder}" for folder in ("plugin", "timing"))
 MIB = 1 << 20
 

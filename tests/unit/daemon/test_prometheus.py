@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
-from hmd.emulate.monitoring.grafana import DASHBOARD, chosen, panels
-from hmd.emulate.monitoring.prometheus import Prometheus, find_tool
+from bench.monitoring.grafana import DASHBOARD, chosen, panels
+from bench.monitoring.prometheus import Prometheus, find_tool
 from hmd.errors import HmdError, MissingError
 from hmd.observe.metrics import MetricsServer
 from hmd.sample.auto_select import SampleSettings, open_sampler

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.suite.static_oracle import best_static, greedy, oracle, savings
 from hmd.errors import MissingError
 from hmd.estimate import SampleSelection, Terms, build_model, side_by_side
 from hmd.estimate.runtime_model import RuntimeModel
-from hmd.estimate.static_oracle import best_static, greedy, oracle, savings
 
 from .conftest import make_model, make_run
 

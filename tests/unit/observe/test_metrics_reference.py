@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hmd.emulate.monitoring.grafana import DASHBOARD, panels
+from bench.monitoring.grafana import DASHBOARD, panels
 from hmd.migrate.move_status import MoveStatus
 from hmd.observe.families import FAMILIES
 from hmd.observe.metrics_reference import FILE, MARK, REASONS, reference

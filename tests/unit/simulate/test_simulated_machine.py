@@ -7,9 +7,9 @@ import errno
 import numpy as np
 import pytest
 
+from hmd.emulate.layout_replay import replayed
 from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import Preset
-from hmd.emulate.suite.truth import replayed
 from hmd.machine.move_pages import MoveFlags
 from hmd.simulate.simulated_machine import FAST, PROGRAM, SLOW, SimulatedMachine
 

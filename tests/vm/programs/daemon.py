@@ -24,8 +24,8 @@ from typing import Any
 import scraped
 from prometheus_client.parser import text_string_to_metric_families
 
+from bench.monitoring.prometheus import Prometheus
 from hmd.control.client import ask
-from hmd.emulate.monitoring.prometheus import Prometheus
 from hmd.errors import UnreachableError
 from hmd.machine.plugin_memory import SharedMemory, find_device
 

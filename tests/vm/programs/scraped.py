@@ -6,8 +6,8 @@ import math
 import time
 from typing import Any
 
-from hmd.emulate.monitoring.grafana import panels
-from hmd.emulate.monitoring.prometheus import Prometheus
+from bench.monitoring.grafana import panels
+from bench.monitoring.prometheus import Prometheus
 
 PATIENCE_S = 400
 INTERVAL_S = 15

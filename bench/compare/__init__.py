@@ -1,0 +1,1 @@
+"""hmd compared with other tiering systems in the emulated machine: programs, ratios, systems."""

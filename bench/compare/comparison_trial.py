@@ -1,0 +1,85 @@
+"""One run of a program under a system: how long it took, and how much moved meanwhile."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+
+from bench.compare import demotion
+from bench.compare.testbed import Start, Testbed
+from hmd.emulate.demo.variants import FAST_NODE
+from hmd.emulate.guest_command import Command
+
+_PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonTrial:
+    """What a run took and moved, start to end of the program.
+
+    ``modelled_seconds`` is the time that its CPU was busy by the timing model, ``guest_seconds``
+    what passed by the guest's clock. ``migrated_bytes`` are all that the kernel moved between
+    nodes, for whomever (pgmigrate_success in /proc/vmstat); ``demoted_bytes`` those that reclaim
+    took down (pgdemote_*), of the kernel's tiering alone. ``fast_share`` is the part of the
+    program's misses that the fast node served, ``fast_bytes`` what it could have of that node when
+    it began, and ``gained_bytes`` how much more when it had ended: memory of others that was moved
+    away or reclaimed meanwhile. Of hmd, ``tick_seconds`` is the time by the guest's clock from one
+    tick to the next, and ``unseen_share`` the part of the run that had passed when it found the
+    program. ``misses`` and ``instructions`` are all of that CPU, the kernel's too.
+    """
+
+    modelled_seconds: float
+    guest_seconds: float
+    migrated_bytes: int
+    demoted_bytes: int
+    fast_share: float
+    fast_bytes: int
+    gained_bytes: int
+    tick_seconds: float = 0.0
+    unseen_share: float = 0.0
+    misses: int = 0
+    instructions: int = 0
+
+
+def run_trial(
+    stage: Testbed,
+    command: Command,
+    start: Start,
+    fast_bytes: int | None,
+    *,
+    beside: AbstractContextManager[object] | None = None,
+    watch: AbstractContextManager[object] | None = None,
+) -> ComparisonTrial:
+    """Run a program with so much of the fast node, None: all; HmdError where it fails.
+
+    ``beside`` is entered when the fast node is ready, ``watch`` around the program alone.
+    """
+    with ExitStack() as undo:
+        undo.callback(stage.fast_node.release)
+        left = stage.preset.nodes[FAST_NODE].size
+        if fast_bytes is not None:
+            stage.forget_inodes()
+            stage.fast_node.clear()
+            left = stage.fast_node.leave(fast_bytes, drop_caches=False)
+        undo.enter_context(beside or nullcontext())
+        counted = stage.vmstat()
+        with demotion.going_on(stage), stage.modelled():
+            before, began = stage.meter.read(), time.monotonic()
+            with watch or nullcontext():
+                stage.execute(command, start)
+            took, passed = time.monotonic() - began, stage.meter.read().since(before)
+        gained = stage.fast_node.for_programs_bytes() - left if fast_bytes is not None else 0
+        moved = {name: count - counted[name] for name, count in stage.vmstat().items()}
+    demoted = sum(count for name, count in moved.items() if name.startswith("pgdemote_"))
+    return ComparisonTrial(
+        modelled_seconds=passed.busy_s,
+        guest_seconds=took,
+        migrated_bytes=moved["pgmigrate_success"] * _PAGE_BYTES,
+        demoted_bytes=demoted * _PAGE_BYTES,
+        fast_share=passed.fast_share,
+        fast_bytes=left,
+        gained_bytes=gained,
+        misses=sum(passed.misses),
+        instructions=passed.instructions,
+    )

@@ -1,0 +1,162 @@
+"""What settings each system does best with: kernel tiering, DAMON and hmd on the same programs.
+
+    python -m bench.compare.emulated_settings kernel                 NUMA balancing's knobs
+    python -m bench.compare.emulated_settings damon cg,pagerank 1:8  intervals, regions, ages
+    python -m bench.compare.emulated_settings hmd                    ticks and periods
+
+One boot for kernel tiering and DAMON, one each for hmd. What did best is what `make bench-policies`
+runs (bench/compare/systems.py, damon.py, daemon.py). Some twenty minutes each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+
+from bench.compare.comparison_case import ComparisonCase
+from bench.compare.comparison_trial import run_trial
+from bench.compare.footprint import footprint_bytes
+from bench.compare.guest_daemon import Pace, running_daemon
+from bench.compare.guest_damon import DamonSettings, running_damon
+from bench.compare.systems import HMD_DEFAULT, KERNEL_DEFAULTS, system_named
+from bench.compare.testbed import FIRST_TOUCH, Testbed, stage
+from bench.suite.ground_truth import program_digest
+from bench.suite.inputs import prepare
+from bench.suite.program import load_program
+from hmd.emulate.guest_agent import GuestError
+from hmd.emulate.guest_command import Command
+from hmd.errors import HmdError
+
+BUILD = Path(__file__).resolve().parents[2] / "build"
+BALANCING = "/sys/kernel/debug/sched/numa_balancing"
+
+
+def _balancing(*values: int) -> Mapping[str, int]:
+    names = ("scan_delay_ms", "scan_period_min_ms", "scan_period_max_ms", "hot_threshold_ms")
+    return dict(zip(names, values, strict=False))
+
+
+KERNEL: tuple[Mapping[str, int], ...] = (
+    {},
+    _balancing(100),
+    _balancing(100, 1000, 60000, 5000),
+    _balancing(100, 500),
+    _balancing(100, 500, 60000, 500),
+    _balancing(100, 500, 60000, 5000),
+    _balancing(100, 200, 60000, 500),
+    _balancing(100, 200, 2000, 2000),
+    _balancing(100, 200, 2000, 1000),
+    _balancing(100, 200, 2000, 500),
+    _balancing(100, 100, 1000, 500),
+    _balancing(100, 50, 500, 500),
+)
+"""Settings of /sys/kernel/debug/sched/numa_balancing beside memory tiering and demotion."""
+
+DAMON: tuple[DamonSettings, ...] = (
+    DamonSettings(("50ms", "1s", "10s"), ("10", "1000"), "5s"),
+    DamonSettings(("20ms", "400ms", "4s"), ("10", "400"), "2s"),
+    DamonSettings(("20ms", "400ms", "4s"), ("10", "1000"), "5s"),
+    DamonSettings(("20ms", "400ms", "4s"), ("10", "1000"), "2s"),
+    DamonSettings(("20ms", "200ms", "2s"), ("10", "1000"), "2s"),
+    DamonSettings(("20ms", "200ms", "2s"), ("10", "1000"), "1s"),
+    DamonSettings(("20ms", "200ms", "2s"), ("10", "1000"), "500ms"),
+    DamonSettings(("20ms", "200ms", "2s"), ("100", "2000"), "1s"),
+    DamonSettings(("10ms", "100ms", "1s"), ("10", "1000"), "1s"),
+    DamonSettings(("5ms", "100ms", "1s"), ("10", "1000"), "2s"),
+)
+
+HMD: tuple[Pace, ...] = (Pace(0.25, 41), Pace(0.25, 83))
+
+
+def main() -> int:
+    """Run every setting on every program; prints a line a run."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("system", choices=("kernel", "damon", "hmd"))
+    parser.add_argument("programs", nargs="?", default="cg,drift", help="(default cg,drift)")
+    parser.add_argument("ratio", nargs="?", default="1:2", help="fast to slow (default 1:2)")
+    args = parser.parse_args()
+    try:
+        measure(args.system, args.programs.split(","), args.ratio)
+    except HmdError as error:
+        print(f"tried-settings: {error}", file=sys.stderr)
+        return int(error.exit_code)
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def measure(system: str, programs: list[str], ratio: str) -> None:
+    """Boot, and run all."""
+    commands = {name: prepared(name) for name in programs}
+    fast = {
+        name: ComparisonCase(name, ratio, system).fast_bytes(
+            footprint_bytes(name, program_digest(name), partial(prepared, name), BUILD / "compare")
+        )
+        for name in programs
+    }
+    if system == "hmd":
+        policy = system_named(HMD_DEFAULT).policy
+        for pace in HMD:
+            with _booted(commands) as ready, running_daemon(ready, policy, pace):
+                _try(ready, {"warming up": next(iter(commands.values()))}, {}, "")
+                _try(ready, commands, fast, f"tick {pace.tick_s} s, period {pace.period}")
+        return
+    with _booted(commands) as ready:
+        if system == "damon":
+            for watch in DAMON:
+                _try(ready, commands, fast, _told(watch), watch)
+            return
+        for knobs in KERNEL:
+            files = {f"{BALANCING}/{name}": value for name, value in knobs.items()}
+            with ready.having({**files, **KERNEL_DEFAULTS.knobs}):
+                told = ", ".join(f"{name} {value}" for name, value in knobs.items())
+                _try(ready, commands, fast, told or "all at defaults")
+
+
+def prepared(name: str) -> Command:
+    """Return a program's command, its inputs made."""
+    return prepare(load_program(name), BUILD / "suite/inputs")
+
+
+def _booted(commands: Mapping[str, Command]) -> AbstractContextManager[Testbed]:
+    return stage(list(commands.values()), BUILD / "compare/share")
+
+
+def _try(
+    ready: Testbed,
+    commands: Mapping[str, Command],
+    fast: Mapping[str, int | None],
+    setting: str,
+    watch: DamonSettings | None = None,
+) -> None:
+    for name, command in commands.items():
+        beside = running_damon(ready, watch) if watch else None
+        try:
+            trial = run_trial(ready, command, FIRST_TOUCH, fast.get(name), beside=beside)
+        except GuestError:
+            raise
+        except HmdError as error:
+            print(f"{name:12} {error}  {setting}", flush=True)
+            continue
+        print(
+            f"{name:12} {trial.modelled_seconds:7.3f} s modelled, "
+            f"{trial.guest_seconds:4.0f} s in the guest, "
+            f"{trial.migrated_bytes / 2**20:6.1f} MiB moved, "
+            f"{trial.gained_bytes / 2**20:+5.1f} MiB gained  {setting}",
+            flush=True,
+        )
+
+
+def _told(watch: DamonSettings) -> str:
+    return (
+        f"intervals {' '.join(watch.intervals)}, regions {'-'.join(watch.regions)}, "
+        f"cold after {watch.cold_age}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""How much memory a program of the suite takes at most, by which fast tiers are sized.
+
+The peak of its resident set (VmHWM in proc_pid_status(5)), read on the host while the program
+runs there, and kept in a file: one run of a program, a second or two.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from hmd.emulate.guest_command import Command
+from hmd.errors import HmdError
+
+_LOOK_S = 0.002
+_PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
+
+
+def footprint_bytes(name: str, digest: str, prepare: Callable[[], Command], folder: Path) -> int:
+    """Return a program's footprint; ``digest`` is that of all that its runs depend on.
+
+    Raises HmdError where the program does not do its work on the host.
+    """
+    path = folder / "footprints" / f"{name}-{digest}.json"
+    if path.exists():
+        return int(json.loads(path.read_text())["peak_bytes"])
+    peak = _measured(prepare())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"peak_bytes": peak}))
+    return peak
+
+
+def _measured(command: Command) -> int:
+    if command.load:
+        raise HmdError(f"{command.argv[0]} is a server: its footprint depends on its load")
+    with subprocess.Popen(
+        ["setarch", "--addr-no-randomize", *command.argv],
+        cwd="/tmp",
+        env=dict(command.env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        status, peak = Path(f"/proc/{process.pid}/status"), 0
+        while process.poll() is None:
+            found = _PEAK.search(status.read_text())
+            peak = int(found[1]) << 10 if found else peak  # none of a zombie
+            time.sleep(_LOOK_S)
+    if process.returncode != command.exit_status:
+        raise HmdError(f"{command.argv[0]} exited with {process.returncode} on the host")
+    return peak

@@ -1,0 +1,150 @@
+"""Settings of policies beside each other, simulated on the comparison's programs and ratios.
+
+    python -m bench.compare.simulated_settings histogram benefit:confidence=1,move_ns=2000 ...
+
+Each is POLICY or POLICY:KEY=VALUE,...; prints how many times as fast as first touch it is, and
+writes build/settings.json. Where nothing else is said, ticks, period, window and delay are those
+that hmd has in the guest; its headroom always is. A program takes some three seconds of CPU a
+policy at three ratios, and a minute to be recorded the first time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from bench.compare.comparison_case import RATIOS, ComparisonCase
+from bench.compare.figures import geomean
+from bench.compare.footprint import footprint_bytes
+from bench.compare.guest_daemon import PACE
+from bench.compare.policies import FOLDER, PROGRAMS, ROOT, SUITE
+from bench.compare.simulations import DELAY_S, made
+from bench.compare.testbed import DILATION, PRESET
+from bench.suite.ground_truth import program_digest, recorded
+from bench.suite.inputs import prepare
+from bench.suite.program import load_program
+from hmd.emulate.miss_stream import PAGE_BYTES, MissStream
+from hmd.emulate.preset import load
+from hmd.errors import ConfigError, HmdError
+from hmd.heat.heat_settings import HeatSettings
+from hmd.simulate.simulated_pmu import PmuSettings
+from hmd.simulate.simulation import SimulationSettings, simulate
+
+OUTPUT = ROOT / "build" / "settings.json"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySetting:
+    """A policy and what of its settings is not its default."""
+
+    policy: str
+    values: tuple[tuple[str, float], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> PolicySetting:
+        """Return the setting of a text; raises ConfigError where it is none."""
+        policy, _, rest = text.partition(":")
+        try:
+            pairs = [pair.split("=") for pair in rest.split(",") if pair]
+            values = tuple((key, float(value)) for key, value in pairs)
+        except ValueError:
+            raise ConfigError(f"{text!r} is not POLICY:KEY=NUMBER,...") from None
+        made(policy, dict(values))
+        return cls(policy, values)
+
+
+FIRST_TOUCH = PolicySetting("none")
+
+
+def simulated(
+    program: str, settings: Sequence[PolicySetting], how: SimulationSettings
+) -> dict[str, list[tuple[float, int]]]:
+    """Return a program's seconds and MiB moved by setting and ratio."""
+    stream = recorded(program, SUITE, _say).stream
+    prepared = partial(prepare, load_program(program), SUITE / "inputs")
+    footprint = footprint_bytes(program, program_digest(program), prepared, FOLDER)
+    found: dict[str, list[tuple[float, int]]] = {}
+    for ratio in RATIOS:
+        fast_bytes = ComparisonCase(program, ratio, "").fast_bytes(footprint) or 0
+        for setting in settings:
+            took = _run(stream, fast_bytes // PAGE_BYTES, setting, how)
+            found.setdefault(repr(setting), []).append(took)
+    return found
+
+
+def _run(
+    stream: MissStream, pages: int, setting: PolicySetting, how: SimulationSettings
+) -> tuple[float, int]:
+    policy = made(setting.policy, dict(setting.values))
+    found = simulate(stream, load(PRESET), pages, policy, how)
+    return found.runtime_s, found.moved_bytes >> 20
+
+
+def main() -> int:
+    """Simulate what was asked for, print and write it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("settings", nargs="+", metavar="POLICY:KEY=VALUE,...")
+    parser.add_argument("--programs", default=",".join(PROGRAMS), help="separated by commas")
+    tick_ms = 1000 * PACE.tick_s / DILATION
+    window = HeatSettings().window_pages_per_sample
+    for name, default, unit in (
+        ("tick", tick_ms, "modelled ms"),
+        ("delay", 1000 * DELAY_S, "modelled ms to a tick's first move"),
+        ("period", PACE.period, "misses a sample"),
+        ("window", window, "resident pages for each of a window's samples"),
+    ):
+        kind = type(default)
+        parser.add_argument(f"--{name}", type=kind, default=default, help=f"{unit} ({default:g})")
+    args = parser.parse_args()
+    how = SimulationSettings(
+        tick_s=args.tick / 1000,
+        delay_s=args.delay / 1000,
+        found_s=0.005,
+        sampling=PmuSettings(args.period),
+        heat=HeatSettings(window_pages_per_sample=args.window),
+    )
+    programs = args.programs.split(",")
+    try:
+        settings = [PolicySetting.parse(text) for text in args.settings]
+        with ProcessPoolExecutor(2) as pool:
+            one = partial(simulated, settings=[FIRST_TOUCH, *settings], how=how)
+            runs = pool.map(one, programs)
+            found = dict(zip(programs, runs, strict=True))
+    except HmdError as error:
+        print(f"settings: {error}", file=sys.stderr)
+        return int(error.exit_code)
+    rows = {text: _row(found, s) for text, s in zip(args.settings, settings, strict=True)}
+    OUTPUT.write_text(json.dumps(rows, indent=1) + "\n")
+    for text, row in rows.items():
+        print(f"\n{text}: geometric mean {row['geomean']:.3f}, worst {row['worst']:.3f}")
+        for program, cells in row["programs"].items():
+            print(f"  {program:12}" + "".join(f"{c['times']:8.3f} {c['mib']:4} MiB" for c in cells))
+    return 0
+
+
+def _row(
+    found: Mapping[str, Mapping[str, Sequence[tuple[float, int]]]], setting: PolicySetting
+) -> dict[str, Any]:
+    programs: dict[str, list[dict[str, Any]]] = {}
+    times = []
+    for program, runs in found.items():
+        programs[program] = []
+        both = zip(RATIOS, runs[repr(FIRST_TOUCH)], runs[repr(setting)], strict=True)
+        for ratio, (touch, _), (took, mib) in both:
+            times.append(touch / took)
+            programs[program].append({"ratio": ratio, "times": times[-1], "mib": mib})
+    return {"geomean": geomean(times), "worst": min(times), "programs": programs}
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""The systems that are compared: who decides where a program's pages lie.
+
+Each is a start (where first touches go), knobs of the kernel that are set while it is in force,
+and perhaps a service beside the programs. All but two find the fast node cut to the ratio.
+``kernel-tiering`` has its knobs scaled to this machine's clock, ``damon`` is as damo's own tiering
+script sets it up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from bench.compare.comparison_case import RATIOS, WHOLE, ComparisonCase
+from bench.compare.testbed import FIRST_TOUCH, ON_FAST, ON_SLOW, Start
+from hmd.decide import registry
+from hmd.emulate.demo.variants import FAST_NODE, SLOW_NODE
+from hmd.errors import ConfigError
+
+_BALANCING = "/sys/kernel/debug/sched/numa_balancing"
+# Memory tiering mode, in place of the mode that brings memory to the CPU that uses it, and
+# demotion to the slow node in place of reclaim (Documentation/admin-guide/sysctl/kernel.rst and
+# ABI/testing/sysfs-kernel-mm-numa). All else stays as the kernel has it.
+_TIERING: Mapping[str, str | int] = {
+    "/sys/kernel/mm/numa/demotion_enabled": 1,
+    "/proc/sys/kernel/numa_balancing": 2,
+}
+# A run takes 20 to 100 s by the guest's clock where the real one would take minutes. Of those that
+# were tried these did best (bench/compare/emulated_settings.py).
+_SCALED: Mapping[str, str | int] = {
+    f"{_BALANCING}/scan_delay_ms": 100,
+    f"{_BALANCING}/scan_period_min_ms": 100,
+    f"{_BALANCING}/scan_period_max_ms": 1000,
+    f"{_BALANCING}/hot_threshold_ms": 500,
+}
+# Pages a turn in the ratio of the nodes' read bandwidths, 105 and 39.4 GB/s: what the kernel
+# itself takes from the HMAT (Linux 6.16).
+_BOTH = (FAST_NODE, SLOW_NODE)
+_WEIGHTS = "/sys/kernel/mm/mempolicy/weighted_interleave"
+_WEIGHTED: Mapping[str, str | int] = {f"{_WEIGHTS}/node0": 8, f"{_WEIGHTS}/node1": 3}
+
+
+class BootService(StrEnum):
+    """What runs beside the programs; each kind has a boot of its own."""
+
+    NOTHING = "nothing"
+    DAMON = "damon"
+    HMD = "hmd"
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A system by name; ``knobs`` are files of the guest and what is written to them."""
+
+    name: str
+    start: Start = FIRST_TOUCH
+    scarce: bool = True
+    knobs: Mapping[str, str | int] = field(default_factory=dict)
+    service: BootService = BootService.NOTHING
+    policy: str = ""
+
+    @property
+    def ratios(self) -> tuple[str, ...]:
+        """The ratios that make a difference to it."""
+        return RATIOS if self.scarce else (WHOLE,)
+
+
+ALL_FAST = System("all-fast", ON_FAST, scarce=False)
+ALL_SLOW = System("all-slow", ON_SLOW, scarce=False)
+FIRST = System("first-touch")
+KERNEL = System("kernel-tiering", knobs={**_SCALED, **_TIERING})
+KERNEL_DEFAULTS = System("kernel-tiering-defaults", knobs=_TIERING)
+DAMON = System("damon", service=BootService.DAMON)
+_STANDING = (
+    ALL_FAST,
+    ALL_SLOW,
+    FIRST,
+    System("interleave", Start("interleave", _BOTH)),
+    System("weighted-interleave", Start("weighted", _BOTH), knobs=_WEIGHTED),
+    KERNEL,
+    KERNEL_DEFAULTS,
+    DAMON,
+)
+PEERS = (FIRST.name, KERNEL.name, KERNEL_DEFAULTS.name, DAMON.name)
+"""What a user would take instead of hmd."""
+
+_NO_TIERING = ("interleave", "none")
+
+
+def hmd_with(policy: str) -> System:
+    """Return hmd with one of its policies."""
+    return System(f"hmd:{policy}", service=BootService.HMD, policy=policy)
+
+
+HMD_DEFAULT = hmd_with(registry.DEFAULT).name
+
+
+def systems() -> tuple[System, ...]:
+    """Return all systems, hmd with each policy that looks at heat among them."""
+    policies = (name for name in registry.names() if name not in _NO_TIERING)
+    return (*_STANDING, *(hmd_with(name) for name in policies))
+
+
+def system_named(name: str) -> System:
+    """Return a system, hmd with any policy too; raises ConfigError that lists the names."""
+    every = (*systems(), *(hmd_with(policy) for policy in _NO_TIERING))
+    for system in every:
+        if system.name == name:
+            return system
+    raise ConfigError(f"no system {name!r}: take {', '.join(system.name for system in every)}")
+
+
+def cases_of(program: str) -> list[ComparisonCase]:
+    """Return all cases of a program."""
+    return [
+        ComparisonCase(program, ratio, each.name) for each in systems() for ratio in each.ratios
+    ]

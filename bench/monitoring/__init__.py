@@ -1,0 +1,1 @@
+"""A real Prometheus server, and the queries of hmd's Grafana dashboard; for tests and figures."""

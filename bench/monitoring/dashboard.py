@@ -1,0 +1,184 @@
+"""The Grafana dashboard's panels drawn from a real Prometheus: docs/images/dashboard.png.
+
+    python -m bench.monitoring.dashboard TRACE [SECONDS]   a recorded program's misses (300 s)
+
+TRACE is what `hmd simulate --record` writes, or a stream of the suite (build/suite/streams). The
+daemon's heat, policy and mover run on it in virtual time, with a quarter of its memory fast; each
+tick of 10 ms of the program's time is told of to an observer as the daemon tells of its own, one a
+second, and Prometheus scrapes that. Needs the extra hmd[plot].
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from bench.monitoring.dashboard_plot import draw
+from bench.monitoring.prometheus import Prometheus
+from hmd.daemon.stage_guard import Guard
+from hmd.decide.histogram import Histogram
+from hmd.decide.plan import MachineView, Plan
+from hmd.emulate.miss_stream import MissStream
+from hmd.emulate.preset import load
+from hmd.heat.heat_table import HeatTable
+from hmd.heat.residency_sweep import ResidencySweep
+from hmd.machine.process_id import ProcessId
+from hmd.migrate import STUCK, MoveOutcome, Mover
+from hmd.observe.metrics import MetricsServer
+from hmd.observe.observer import ObservedConfig, Observer, Places
+from hmd.observe.residency_counts import heat_pages, resident_pages, sample_nodes
+from hmd.observe.tick_record import Stage, TickRecord
+from hmd.sample.access_batch import AccessBatch
+from hmd.sample.sampler import SamplerStats
+from hmd.simulate.simulated_machine import PROGRAM, SimulatedMachine
+from hmd.simulate.simulated_pmu import PmuSettings, SimulatedPmu
+from hmd.simulate.simulation import SimulationSettings
+
+PICTURE = Path(__file__).resolve().parents[2] / "docs/images/dashboard.png"
+ADDRESS = "127.0.0.1:9744"
+TICK_S = 1.0
+FAST_SHARE = 0.25
+RATE_INTERVAL = "8s"
+
+
+class SampledProgram:
+    """A simulated machine's PMU as the daemon's sampler."""
+
+    name, detail = "simulated", "misses"
+    pair_period, outside_cpu_s = None, 0.0
+
+    def __init__(self, machine: SimulatedMachine, sampling: PmuSettings) -> None:
+        self._pmu = SimulatedPmu(machine, sampling)
+        self.period = sampling.period
+        self.ladder: tuple[int, ...] = (sampling.period,)
+        self.stats = SamplerStats()
+
+    def read(self) -> AccessBatch:
+        """Return the samples since the last read."""
+        batch = self._pmu.read()
+        self.stats.samples += len(batch)
+        self.stats.wakeups += bool(len(batch))
+        return batch
+
+    def set_period(self, period: int) -> int:
+        """Keep the period as it is."""
+        return self.period
+
+    def track(self, processes: object) -> None:
+        """Sample the only program that there is."""
+
+    def close(self) -> None:
+        """Free nothing."""
+
+
+class SimulatedDaemon:
+    """The stages of the tick over a simulated machine, and an observer that tells of them."""
+
+    def __init__(self, machine: SimulatedMachine, name: str) -> None:
+        self.machine, self.name = machine, name
+        self.settings = SimulationSettings()
+        self.sampler = SampledProgram(machine, self.settings.sampling)
+        self.heat = HeatTable(self.settings.heat, machine.topology.latency_ns)
+        self.heat.track([PROGRAM])
+        self.sweep = ResidencySweep(spaces=machine, clock=lambda: 0.0)
+        self.policy = Histogram()
+        self.mover = Mover(
+            self.settings.mover,
+            lambda: machine.now_s,
+            machine,
+            stat=machine.stat,
+            page_filter=lambda _, addresses: np.ones(len(addresses), np.bool_),
+        )
+        setting = ObservedConfig("dashboard", False, TICK_S, 0.01, self.policy.name, (name,))
+        self.observer = Observer(setting, machine.topology, self.sampler)
+        self.guard = Guard(logging.getLogger("dashboard"))
+        self.due_s = 0.0
+
+    def tick(self) -> None:
+        """Let the program run for a tick, then do what the daemon does at its end, and tell."""
+        machine, guard, settings = self.machine, self.guard, self.settings
+        self.due_s = max(self.due_s + settings.tick_s, machine.now_s)
+        machine.run_until(self.due_s)
+        guard.begin()
+        batch = guard.run(Stage.SAMPLE, self.sampler.read, AccessBatch.empty())
+        unknown = np.full(len(batch), -1, np.int16)
+        node = guard.run(Stage.HEAT, lambda: self._heat(batch), unknown)
+        plan = guard.run(Stage.DECIDE, self._decide, Plan.empty((PROGRAM,)))
+        machine.run_until(self.due_s + settings.delay_s)
+        outcome = guard.run(Stage.MIGRATE, lambda: self._migrate(plan), None)
+        machine.rest()
+        processes: tuple[ProcessId, ...] = (PROGRAM,)
+        tick = TickRecord(
+            self.due_s, processes, (self.name,), batch, node, plan, outcome, 0, dict(guard.seconds)
+        )
+        guard.run(Stage.OBSERVE, lambda: self.observer.observe(tick, self._places()), None)
+        self.observer.observed(guard.seconds[Stage.OBSERVE], Stage.OBSERVE in guard.failed)
+
+    def _heat(self, batch: AccessBatch) -> np.ndarray[tuple[int], np.dtype[np.int16]]:
+        self.heat.update(batch)
+        self.sweep.step(self.heat)
+        return sample_nodes(self.heat, batch)
+
+    def _decide(self) -> Plan:
+        machine, now_s = self.machine, self.due_s
+        budget = self.mover.budget_bytes(now_s)
+        view = MachineView(machine.topology, machine.memory(), now_s, self.settings.tick_s, budget)
+        return self.policy.plan(self.heat, view)
+
+    def _migrate(self, plan: Plan) -> MoveOutcome | None:
+        if not len(plan) or self.machine.done:
+            return None
+        outcome = self.mover.apply(plan, self.due_s)
+        self.heat.settle(plan, outcome.node, np.isin(outcome.status, STUCK))
+        return outcome
+
+    def _places(self) -> Places:
+        topology = self.machine.topology
+        return Places(
+            resident_pages(self.heat, topology),
+            heat_pages(self.heat, topology),
+            self.heat.stats.bytes,
+        )
+
+
+def main(trace: Path, seconds: float) -> None:
+    """Run, scrape, draw."""
+    stream, preset = MissStream.read(trace), load("dram-pm")
+    name = trace.stem.split("-")[0]
+    fast_pages = int(stream.user_pages * FAST_SHARE)
+    with (
+        SimulatedMachine(stream, preset, fast_pages) as machine,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        daemon = SimulatedDaemon(machine, name)
+        server = MetricsServer(ADDRESS, lambda: daemon.observer.latest)
+        with Prometheus(Path(folder), {"hmd": ADDRESS}) as prometheus:
+            begun_s = time.time()
+            ticks = run(daemon, begun_s + seconds)
+            # The last tick is of another length: the program ended in it.
+            draw(prometheus, begun_s + 3, time.time() - 2 * TICK_S, RATE_INTERVAL, PICTURE)
+        server.close()
+        state = "its end" if machine.done else f"{100 * machine.row / len(stream):.0f} % of it"
+        print(f"{name}: {ticks} ticks to {state}, {machine.program_s:.3f} s of it; {PICTURE}")
+
+
+def run(daemon: SimulatedDaemon, end_s: float) -> int:
+    """Tick on the clock until a time or the program's end; returns the number of ticks."""
+    ticks, due_s = 0, time.time()
+    while not daemon.machine.done and due_s < end_s:
+        daemon.tick()
+        ticks += 1
+        due_s = max(due_s + TICK_S, time.time())
+        time.sleep(max(0.0, due_s - time.time()))
+    return ticks
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit("name a TRACE: python -m bench.monitoring.dashboard TRACE [SECONDS]")
+    main(Path(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 300.0)

@@ -1,0 +1,1 @@
+"""Real programs of different memory behaviour, and the tests of hmd's models against them."""

@@ -1,0 +1,67 @@
+"""The layouts on which an estimator is judged, and where they put a stream's pages.
+
+Sixty and more a program: by heat (as a daemon would know it, from samples of its own) from
+either end, by address from either end, interleaved, and at random, each at 10 to 90 % of the
+pages; and single mappings, alone fast and alone slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.emulate.layout_replay import Layout
+
+PARTS = tuple(range(10, 100, 10))
+_GAP_BYTES = 1 << 20  # mappings are told apart by gaps of this size
+_MAPPINGS = 4
+_SMALLEST = 0.02
+
+
+def mixed_layouts(
+    address: npt.NDArray[np.uint64],
+    heat: npt.NDArray[np.float64],
+    *,
+    seed: int = 7,
+    parts: Sequence[int] = PARTS,
+) -> dict[str, Layout]:
+    """Return layouts by name, True for fast pages; both columns of shape ``(pages,)``."""
+    rng, pages = np.random.default_rng(seed), len(address)
+    hottest = np.lexsort((rng.permutation(pages), -heat))
+    orders = {
+        "hot": hottest,
+        "cold": hottest[::-1],
+        "random": rng.permutation(pages),
+        "low": np.arange(pages),
+        "high": np.arange(pages)[::-1],
+    }
+    found: dict[str, Layout] = {}
+    turn = np.arange(pages + 1)
+    for part in parts:
+        for name, order in orders.items():
+            found[f"{name}-{part}"] = _only(pages, order[: round(pages * part / 100)])
+        found[f"interleaved-{part}"] = (turn[1:] * part // 100) > (turn[:-1] * part // 100)
+    for number, mapping in enumerate(_mappings(address, heat)):
+        alone = _only(pages, mapping)
+        found[f"mapping-{number}"], found[f"not-mapping-{number}"] = alone, ~alone
+    return found
+
+
+def _only(pages: int, chosen: npt.NDArray[np.int64]) -> Layout:
+    layout = np.zeros(pages, np.bool_)
+    layout[chosen] = True
+    return layout
+
+
+def _mappings(
+    address: npt.NDArray[np.uint64], heat: npt.NDArray[np.float64]
+) -> list[npt.NDArray[np.int64]]:
+    """Return the pages of the hottest mappings; quarters of the address space where it is one."""
+    pages = np.arange(len(address))
+    gaps = np.flatnonzero(np.diff(address) > np.uint64(_GAP_BYTES)) + 1
+    large = [each for each in np.split(pages, gaps) if len(each) > _SMALLEST * len(pages)]
+    if len(large) < 3:
+        large = np.array_split(pages, _MAPPINGS)
+    return sorted(large, key=lambda each: -float(heat[each].sum()))[:_MAPPINGS]

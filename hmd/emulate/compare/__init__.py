@@ -1,1 +1,0 @@
-"""hmd beside what a user would take instead, in the emulated machine: programs, ratios, systems."""

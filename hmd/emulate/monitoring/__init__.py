@@ -1,1 +1,0 @@
-"""A real Prometheus, and the Grafana dashboard as queries to it: for tests and pictures."""

@@ -1,0 +1,155 @@
+"""Running a program of the suite in an emulated machine, alone on a CPU that takes no ticks.
+
+Takes a prepared command and a memory policy; gives what the program's CPU did, by the modelled
+clock, and (where the machine has room for it) the recording of its misses. The program has run
+once before the timing model starts, so that its files are in the page cache in every run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hmd.emulate.assets import WORKLOADS, compile_static
+from hmd.emulate.boot import Machine
+from hmd.emulate.guest_command import BASE_ENVIRONMENT, Command
+from hmd.emulate.miss_stream import MissRecording, read_recording
+from hmd.emulate.preset import Preset
+from hmd.errors import HmdError
+
+PROGRAM_CPU = 1
+SERVICE_CPU = 0
+FAST_NODE = 0
+SLOW_NODE = 1
+
+RECORDED_ON = "dram-pm"
+"""The preset whose caches filter a recording: presets that replay it must have the same caches."""
+
+RECORDING_BYTES = 4 << 30
+_PLACED = WORKLOADS / "placed.c"
+_WEIGHTS = "/sys/kernel/mm/mempolicy/weighted_interleave"
+# The guest's clock is the host's, so ticks would come fifty times too often for modelled time.
+_NO_TICKS = (f"nohz_full={PROGRAM_CPU}", f"isolcpus={PROGRAM_CPU}", f"rcu_nocbs={PROGRAM_CPU}")
+_TIMEOUT_S = 900
+
+
+class MemoryPolicy(StrEnum):
+    """Memory policies of set_mempolicy(2)."""
+
+    BIND = "bind"
+    INTERLEAVE = "interleave"
+    WEIGHTED = "weighted"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A policy over nodes; ``weights`` are pages a turn of each node, of the weighted policy."""
+
+    policy: MemoryPolicy
+    nodes: tuple[int, ...]
+    weights: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        """Return it in a word."""
+        where = "+".join(str(node) for node in self.nodes)
+        return f"{self.policy} {where}" + "".join(f" {weight}" for weight in self.weights)
+
+
+ALL_FAST = Placement(MemoryPolicy.BIND, (FAST_NODE,))
+ALL_SLOW = Placement(MemoryPolicy.BIND, (SLOW_NODE,))
+
+
+@dataclass(frozen=True, slots=True)
+class GuestRun:
+    """What the program's CPU did, start to end of the program; ``host_s`` it took to emulate."""
+
+    busy_s: float
+    instructions: int
+    host_s: float
+    recording: MissRecording | None
+
+
+def widest_core(preset: Preset) -> Preset:
+    """Return a preset with the largest reorder window and the most fill buffers there can be.
+
+    What it records holds the dependences that any other core may meet.
+    """
+    core = preset.core.model_copy(update={"reorder_window": 1024, "line_fill_buffers": 64})
+    return preset.model_copy(update={"core": core})
+
+
+@contextmanager
+def guest(preset: Preset, command: Command, *, record: bool = True) -> Iterator[Machine]:
+    """Boot a machine in which this command has run once, without the timing model."""
+    room = RECORDING_BYTES if record else 0
+    with Machine(preset, dilation=0, recording_bytes=room, append=_NO_TICKS) as machine:
+        # A page is what a layout places.
+        _set(machine, "/sys/kernel/mm/transparent_hugepage/enabled", "never")
+        _execute(machine, command, ALL_SLOW)
+        machine.shared.running = True
+        machine.run(["true"])  # both CPUs may be idle without a tick: the model needs an event
+        machine.start_model()
+        yield machine
+
+
+def run_in(machine: Machine, command: Command, placement: Placement) -> GuestRun:
+    """Run a command; raises ``HmdError`` where it does not do its work."""
+    for node, weight in zip(placement.nodes, placement.weights, strict=False):
+        _set(machine, f"{_WEIGHTS}/node{node}", str(weight))
+    before, began = machine.shared.counters(PROGRAM_CPU), time.monotonic()
+    with machine.record_misses(PROGRAM_CPU) as path:
+        _execute(machine, command, placement)
+        took = time.monotonic() - began
+        after, count = machine.shared.counters(PROGRAM_CPU), machine.shared.recorded
+    return GuestRun(
+        busy_s=(after.busy_ps - before.busy_ps) * 1e-12,
+        instructions=after.instructions - before.instructions,
+        host_s=took,
+        recording=read_recording(path, count),
+    )
+
+
+def _execute(machine: Machine, command: Command, placement: Placement) -> None:
+    mask = sum(1 << node for node in placement.nodes)
+    placed = str(compile_static(_PLACED))
+    said, wrong = bytearray(), bytearray()
+    job = machine.start(
+        [placed, str(PROGRAM_CPU), placement.policy, str(mask), *command.argv],
+        cwd="/tmp",
+        env=dict(command.env),
+        stdout=said.extend,
+        stderr=wrong.extend,
+    )
+    if command.load:
+        said.extend(_serve(machine, command))
+    code = job.wait(_TIMEOUT_S)
+    # Many tell of their work on stderr.
+    if code != command.exit_status or command.expect not in (said + wrong).decode(errors="replace"):
+        last = (wrong.decode(errors="replace").strip() or "it said nothing").splitlines()[-1]
+        raise HmdError(f"{command.argv[0]} exited with {code} and did not do its work: {last}")
+
+
+def _serve(machine: Machine, command: Command) -> bytes:
+    """Give a server its load, from the other CPU; returns what the load said."""
+    beside = [
+        str(compile_static(_PLACED)),
+        str(SERVICE_CPU),
+        MemoryPolicy.BIND,
+        str(1 << SLOW_NODE),
+    ]
+    deadline = time.monotonic() + 60
+    while machine.run([*beside, *command.ready], env=BASE_ENVIRONMENT).returncode:
+        if time.monotonic() > deadline:
+            raise HmdError(f"{command.argv[0]} did not serve within a minute")
+        time.sleep(0.1)
+    done = machine.run([*beside, *command.load], env=BASE_ENVIRONMENT, timeout=_TIMEOUT_S)
+    if done.returncode:
+        raise HmdError(f"{command.load[0]} exited with {done.returncode}: {done.stderr.strip()}")
+    return done.stdout.encode()
+
+
+def _set(machine: Machine, path: str, text: str) -> None:
+    machine.run(["sh", "-c", f"echo {text} > {path}"], check=True)

@@ -1,0 +1,36 @@
+"""Results as rows, and back."""
+
+from __future__ import annotations
+
+import json
+
+from bench.compare.case_result import CaseResult, results, rows
+from bench.compare.comparison_case import ComparisonCase
+from bench.compare.comparison_trial import ComparisonTrial
+
+FOUND = {
+    ComparisonCase.parse("sat:1:8:damon"): CaseResult(
+        ComparisonTrial(1.5, 90.0, 4096, 0, 0.5, 8192, 0), "d1", "abc"
+    ),
+    ComparisonCase.parse("cg:1:2:first-touch"): CaseResult(
+        ComparisonTrial(0.2, 12.0, 0, 0, 0.25, 4096, 0), "d2", "abd"
+    ),
+}
+
+
+def test_the_rows_have_the_keys_that_are_promised() -> None:
+    found = rows(FOUND)
+    assert [row["program"] for row in found] == ["cg", "sat"]
+    promised = {"program", "ratio", "system", "modelled_seconds", "guest_seconds"}
+    for row in found:
+        assert promised | {"migrated_bytes"} <= row.keys()
+
+
+def test_rows_come_back_as_results() -> None:
+    back = results(json.loads(json.dumps(rows(FOUND))))
+    assert {each.digest: each for each in back} == {each.digest: each for each in FOUND.values()}
+
+
+def test_rows_of_another_kind_are_left_out() -> None:
+    oracle = {"program": "cg", "ratio": "1:2", "system": "oracle", "modelled_seconds": 0.1}
+    assert results([oracle, *rows(FOUND)]) == results(rows(FOUND))

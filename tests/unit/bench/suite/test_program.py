@@ -1,0 +1,103 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from bench.suite.input_generators import generator
+from bench.suite.program import (
+    SuiteProgram,
+    load_program,
+    parse,
+    program_names,
+    programs_folder,
+)
+from hmd.errors import ConfigError
+
+CHECKOUT = Path(__file__).parents[4]
+GOOD = """\
+name: chase
+description: Follows pointers through all of its memory, one after the other.
+source: ours
+compile: chase.c
+inputs:
+  list: {generate: random_bytes, arguments: {size_bytes: 64, seed: 1}}
+  config: {text: "list = {list}"}
+command: ["{program}", "{config}"]
+expect: done
+"""
+
+
+def error_of(text: str) -> str:
+    with pytest.raises(ConfigError) as raised:
+        parse(text.encode(), "chase.yaml")
+    return str(raised.value)
+
+
+def listed(script: str) -> set[str]:
+    words = re.search(r"PACKAGES=\(([^)]*)\)", (CHECKOUT / "setup" / script).read_text())
+    assert words
+    return set(words[1].split())
+
+
+@pytest.fixture(params=program_names())
+def program(request: pytest.FixtureRequest) -> SuiteProgram:
+    return load_program(request.param)
+
+
+def test_there_are_at_least_twelve_programs_and_most_are_not_ours() -> None:
+    sources = [load_program(name).source for name in program_names()]
+    assert len(sources) >= 12
+    assert sum(source.startswith(("Debian", "PyPI")) for source in sources) >= len(sources) / 2
+
+
+def test_a_program_has_the_name_of_its_file(program: SuiteProgram) -> None:
+    assert (programs_folder() / f"{program.name}.yaml").exists()
+
+
+def test_descriptions_tell_programs_apart() -> None:
+    assert len({load_program(name).description for name in program_names()}) == len(program_names())
+
+
+def test_what_a_program_names_exists(program: SuiteProgram) -> None:
+    files = [made.file for made in program.inputs.values() if made.file]
+    for name in [*files, *([program.compile] if program.compile else [])]:
+        assert (programs_folder() / name).is_file()
+    for made in program.inputs.values():
+        if made.generate:
+            generator(made.generate)
+
+
+def test_the_set_up_installs_what_programs_need(program: SuiteProgram) -> None:
+    assert set(program.packages) <= listed("setup.sh") | listed("suite.sh")
+
+
+def test_the_set_up_installs_nothing_that_no_program_needs() -> None:
+    needed = {package for name in program_names() for package in load_program(name).packages}
+    assert listed("suite.sh") <= needed
+
+
+def test_an_unknown_program_is_told_with_those_there_are() -> None:
+    with pytest.raises(ConfigError, match=r"no program 'quake' in the suite: take .*stream"):
+        load_program("quake")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("expect: done", "expect: done\nexpects: x", "chase.yaml:10: expects: "),
+        ("name: chase", "name: Chase", "chase.yaml:1: name: "),
+        ("expect: done\n", "", "expect: "),
+        ('"{config}"]', "7]", "chase.yaml:8: command.1: "),
+        ('"{config}"]', '"{conf}"]', "{conf} names no input above it"),
+        ("compile: chase.c\n", "", "{program} names no input above it"),
+        ("list = {list}", "{config}", "{config} names no input above it"),
+        ("{generate: random_bytes, ", "{file: a, generate: b, ", "chase.yaml:6: inputs.list: "),
+        ("generate: random_bytes", "text: a", "arguments go with generate"),
+    ],
+)
+def test_errors_are_one_line_with_their_place(old: str, new: str, told: str) -> None:
+    assert GOOD.count(old) == 1
+    message = error_of(GOOD.replace(old, new))
+    assert told in message
+    assert message.startswith("chase.yaml:")
+    assert "\n" not in message
