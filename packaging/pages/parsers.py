@@ -95,6 +95,8 @@ def value(action: argparse.Action) -> str:
         return str(action.metavar or action.dest)
     if action.nargs == 0:
         return ""
+    if isinstance(action.metavar, tuple):  # nargs=2: a name for each
+        return " ".join(action.metavar)
     return str(action.metavar or "|".join(map(str, action.choices or ())) or action.dest.upper())
 
 

@@ -31,3 +31,11 @@ def test_every_command_and_every_setting_is_there() -> None:
         section = settings.split(f"\n## {topic.path or 'At the top'}\n")[1].split("\n## ")[0]
         for setting in topic.settings:
             assert f"\n| `{setting.key}` |" in section
+
+
+def test_options_with_several_values_are_shown_as_argparse_shows_them() -> None:
+    commands = (ROOT / "docs/reference/commands.md").read_text()
+    assert "| `--traces SLOW FAST` |" in commands
+    rows = [line for line in commands.splitlines() if line.startswith("| `")]
+    assert rows
+    assert not [row for row in rows if "('" in row]
