@@ -26,6 +26,7 @@ lint: setup ## ruff, mypy --strict, import direction
 	mypy
 	MYPYPATH=packaging/pages mypy packaging/*.py packaging/*/*.py
 	lint-imports
+	$(PYTHON) -m bench.document_figures --check
 
 format: setup ## Let ruff format and mend what it can
 	ruff check --fix $(PYTHON_FILES)

@@ -19,8 +19,8 @@ build_wheel() {
 	rm -rf "$WORK" && mkdir -p "$WORK/dist"
 	quietly deb-wheel "could not build the wheel" \
 		"$PYTHON" -m build --no-isolation --outdir "$WORK/dist" .
-	version=$(basename "$WORK"/dist/hmd-*.tar.gz .tar.gz)
-	version=${version#hmd-}
+	version=$(basename "$WORK"/dist/hmd_tiering-*.tar.gz .tar.gz)
+	version=${version#hmd_tiering-}
 }
 
 fetch_libraries() { # anew where the locked versions have changed
@@ -35,8 +35,8 @@ fetch_libraries() { # anew where the locked versions have changed
 }
 
 lay_out_source() {
-	tar -xf "$WORK/dist/hmd-$version.tar.gz" -C "$WORK"
-	source=$WORK/hmd-$version
+	tar -xf "$WORK/dist/hmd_tiering-$version.tar.gz" -C "$WORK"
+	source=$WORK/hmd_tiering-$version
 	mv "$source/packaging/debian" "$source/debian"
 	mkdir "$source/wheels"
 	cp "$WHEELS"/*.whl "$WORK"/dist/*.whl "$source/wheels/"

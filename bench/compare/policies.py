@@ -40,10 +40,11 @@ from bench.compare.figures import (
 )
 from bench.compare.oracles import ORACLE, oracle_seconds
 from bench.compare.policies_plot import draw
-from bench.compare.policies_table import tables
 from bench.compare.simulations import Simulation, simulations
 from bench.compare.systems import HMD_DEFAULT, cases_of, systems
 from bench.compare.testbed import DILATION, PRESET
+from bench.document_tables import moved, speedups
+from bench.document_tables import summary as policy_summary
 from hmd.errors import HmdError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -103,7 +104,9 @@ def main() -> int:
     if not asked:
         OUTPUT.parent.mkdir(exist_ok=True)
         OUTPUT.write_text(json.dumps(document, indent=1) + "\n")
-        OUTPUT.with_suffix(".md").write_text(tables(document))
+        measured = {"policies": document}
+        tables = (speedups(measured), moved(measured), policy_summary(measured))
+        OUTPUT.with_suffix(".md").write_text("\n\n".join(tables) + "\n")
         draw(document, OUTPUT.with_suffix(".png"))
     show(document, committed)
     if not asked:

@@ -5,7 +5,7 @@
 TRACE is what `hmd simulate --record` writes, or a stream of the suite (build/suite/streams). The
 daemon's heat, policy and mover run on it in virtual time, with a quarter of its memory fast; each
 tick of 10 ms of the program's time is told of to an observer as the daemon tells of its own, one a
-second, and Prometheus scrapes that. Needs the extra hmd[plot].
+second, and Prometheus scrapes that. Needs the extra plot.
 """
 
 from __future__ import annotations

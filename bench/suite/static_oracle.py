@@ -15,9 +15,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from hmd.errors import MissingError
 from hmd.estimate.layout import Layout
 from hmd.estimate.runtime_model import RuntimeModel, SlowMass
+from hmd.extras import missing_extra
 
 Floats = npt.NDArray[np.float64]
 Sizes = npt.NDArray[np.int64]
@@ -94,9 +94,7 @@ def _solve(
     try:
         import highspy
     except ImportError:
-        raise MissingError(
-            "the best placement needs the package highspy: pip install 'hmd[ilp]'"
-        ) from None
+        raise missing_extra("the best placement", "highspy", "ilp") from None
     solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
     solver.setOptionValue("output_flag", False)
     solver.setOptionValue("time_limit", limit_s)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Draw how hot each part of a process's memory was in the last ticks, and on which tier it lay.
 
-The daemon remembers 300 ticks of its largest processes. Pictures need matplotlib (hmd[plot]).
+The daemon remembers 300 ticks of its largest processes. Pictures need matplotlib (extra plot).
 """
 
 EXAMPLES = """\

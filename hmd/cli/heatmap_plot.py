@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.errors import MissingError
+from hmd.extras import missing_extra
 from hmd.observe.heat_grid import grid
 
 
@@ -26,9 +27,7 @@ def draw(document: Mapping[str, Any], pid: int, file: Path, title: str | None = 
     try:
         import matplotlib as mpl
     except ImportError:
-        raise MissingError(
-            "pictures need matplotlib: pip install 'hmd[plot]', or take --json"
-        ) from None
+        raise missing_extra("a picture", "matplotlib", "plot", "or use --json") from None
     mpl.use("agg")
     from matplotlib import pyplot
     from matplotlib.colors import LogNorm

@@ -68,7 +68,7 @@ def add_parser(subparsers: Subparsers) -> None:
     output = parser.add_argument_group("output")
     output.add_argument("--ticks", action="store_true", help="print each policy's ticks too")
     output.add_argument("--json", action="store_true", help="print JSON, ticks too")
-    output.add_argument("--picture", type=Path, metavar="FILE", help="draw it (needs hmd[plot])")
+    output.add_argument("--picture", type=Path, metavar="FILE", help="draw it (extra plot)")
     parser.set_defaults(func=run)
 
 

@@ -48,7 +48,7 @@ def add_parser(subparsers: Subparsers) -> None:
     heatmap.set_defaults(func=_heatmap)
     export = commands.add_parser("export", help="samples as arrays: .npz or .parquet")
     _add_file(export)
-    _add_output(export, "a .npz, or a .parquet (needs hmd[parquet])")
+    _add_output(export, "a .npz, or a .parquet (needs the extra parquet)")
     export.set_defaults(func=_export)
     taken = commands.add_parser("import", help="take in a published KNL trace (.npz)")
     taken.add_argument("file", type=Path, metavar="FILE", help="arrays time_tsc and vaddr")

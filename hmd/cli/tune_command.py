@@ -52,7 +52,7 @@ examples:
   hmd tune dict.misses --policy age --set active=auto --knob idle=20ms:2s --trials 200
   hmd tune dict.misses --journal dict.journal --json > tuned.json
 
-"hmd policy show NAME" tells what each knob does and where it is searched. Needs hmd[tune].
+"hmd policy show NAME" tells what each knob does and where it is searched. Needs the extra tune.
 """
 
 _TRIALS = 60

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hmd.errors import MissingError
 from hmd.estimate.capacity_sweep import CapacitySweep
+from hmd.extras import missing_extra
 
 _MIB = 2.0**20
 
@@ -21,9 +22,7 @@ def draw(sweep: CapacitySweep, file: Path, title: str | None = None) -> None:
     try:
         import matplotlib as mpl
     except ImportError:
-        raise MissingError(
-            "pictures need matplotlib: pip install 'hmd[plot]', or take --json"
-        ) from None
+        raise missing_extra("a picture", "matplotlib", "plot", "or use --json") from None
     mpl.use("agg")
     from matplotlib import pyplot
 

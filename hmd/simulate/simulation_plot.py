@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hmd.errors import MissingError
+from hmd.extras import missing_extra
 from hmd.simulate.simulation import Simulated
 
 
@@ -22,9 +23,7 @@ def draw(
     try:
         import matplotlib as mpl
     except ImportError:
-        raise MissingError(
-            "pictures need matplotlib: pip install 'hmd[plot]', or take --json"
-        ) from None
+        raise missing_extra("a picture", "matplotlib", "plot", "or use --json") from None
     mpl.use("agg")
     from matplotlib import pyplot
 

@@ -19,7 +19,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from hmd.errors import MissingError
+from hmd.extras import missing_extra
 from hmd.simulate.search_space import Range
 from hmd.simulate.simulation_cases import CaseRuntimes, SimulationCase, Values
 
@@ -253,7 +253,7 @@ def _study(seed: int, drawn_freely: int) -> Study:
     try:
         import optuna
     except ImportError:
-        raise MissingError("the search needs Optuna: pip install 'hmd[tune]'") from None
+        raise missing_extra("the search", "Optuna", "tune") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna.create_study(
         sampler=optuna.samplers.TPESampler(

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hmd.errors import HmdError, MissingError
+from hmd.errors import HmdError
+from hmd.extras import missing_extra
 from hmd.trace.trace import SAMPLE_COLUMNS, Trace
 
 
@@ -46,6 +47,6 @@ def _parquet(file: Path, columns: dict[str, Any], about: str) -> None:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise MissingError("Parquet needs pyarrow: pip install 'hmd[parquet]'") from None
+        raise missing_extra("Parquet", "pyarrow", "parquet") from None
     table = pyarrow.table(columns).replace_schema_metadata({"hmd": about})
     parquet.write_table(table, file)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.errors import MissingError, TargetError
+from hmd.extras import missing_extra
 from hmd.machine.clock import ClockKind
 from hmd.machine.process_id import PAGE_BYTES
 from hmd.trace.trace import Trace
@@ -53,7 +54,7 @@ def draw(trace: Trace, file: Path) -> None:
     try:
         import matplotlib as mpl
     except ImportError:
-        raise MissingError("pictures need matplotlib: pip install 'hmd[plot]'") from None
+        raise missing_extra("a picture", "matplotlib", "plot") from None
     mpl.use("agg")
     from matplotlib import pyplot
     from matplotlib.colors import LogNorm

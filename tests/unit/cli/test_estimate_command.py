@@ -313,7 +313,7 @@ def test_without_matplotlib(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     picture = tmp_path / "p.png"
     assert main(["estimate", *files, "--sweep", "--picture", str(picture)]) == Exit.MISSING
-    assert "hmd[plot]" in capsys.readouterr().err
+    assert "pip install 'hmd-tiering[plot]'; or use --json" in capsys.readouterr().err
 
 
 def test_numba_waits_for_an_estimate() -> None:

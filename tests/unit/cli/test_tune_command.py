@@ -135,7 +135,7 @@ def test_the_extra_may_be_missing(
     monkeypatch.setitem(sys.modules, "optuna", None)  # what Python does where it is not installed
     assert main(["tune", traces[0]]) == Exit.MISSING
     said = capsys.readouterr().err
-    assert said.endswith("hmd: the search needs Optuna: pip install 'hmd[tune]'\n")
+    assert said.endswith("-m pip install 'hmd-tiering[tune]'\n")
 
 
 @pytest.mark.parametrize(

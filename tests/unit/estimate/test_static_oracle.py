@@ -45,7 +45,7 @@ def test_pages_of_one_size_need_no_solver(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "highspy", None)
     saving, size = arrays([3, 1, 2, -1], [4096] * 4)
     assert best_static(saving, size, 2 * 4096 + 100).tolist() == [True, False, True, False]
-    with pytest.raises(MissingError, match=r"pip install 'hmd\[ilp\]'"):
+    with pytest.raises(MissingError, match=r"pip install 'hmd-tiering\[ilp\]'"):
         best_static(saving, np.array([1, 2, 3, 4]), 5)
 
 

@@ -71,7 +71,7 @@ def test_the_wheel_has_every_file_of_the_package(built: Built) -> None:
 
 
 def test_the_wheel_has_units_configuration_pages_and_completions(built: Built) -> None:
-    data = f"hmd-{__version__}.data/data/"
+    data = f"hmd_tiering-{__version__}.data/data/"
     shared = {n.removeprefix(data) for n in built.packaged() if n.startswith(data)}
     files = {name for name in tracked("systemd", "config") if not name.endswith(".py")}
     assert {f"share/hmd/{name}" for name in files} <= shared
@@ -93,7 +93,7 @@ def test_the_wheel_has_units_configuration_pages_and_completions(built: Built) -
 
 def test_the_source_distribution_is_the_repository(built: Built) -> None:
     made = {"PKG-INFO", "setup.cfg"}
-    inside = {name for name in built.sources() if not name.startswith("hmd.egg-info/")}
+    inside = {name for name in built.sources() if not name.startswith("hmd_tiering.egg-info/")}
     # What lies about untracked in a working tree may be in it too.
     assert tracked() <= inside
     assert made <= inside
@@ -105,7 +105,7 @@ def test_the_source_distribution_gives_itself(
 ) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)
     shutil.unpack_archive(built.sdist, tmp_path)
-    build(tmp_path / f"hmd-{__version__}", tmp_path, "--sdist")
+    build(tmp_path / f"hmd_tiering-{__version__}", tmp_path, "--sdist")
     assert Built(tmp_path / built.sdist.name, built.wheel).sources() == built.sources()
 
 

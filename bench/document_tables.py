@@ -1,0 +1,204 @@
+"""Tables of documents, made from docs/results/*.json; :mod:`bench.document_figures` places them.
+
+Each function takes the results by the name of their file and returns a Markdown table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+Results = Mapping[str, Any]
+FIRST = "first-touch"
+CONSTANT = ("all-fast", "all-slow")
+LAST = "oracle"
+WHOLE = "whole"
+PRESETS = ("dram-pm", "dram-cxl", "hbm-dram")
+
+
+def demo(results: Results) -> str:
+    """Return the demonstration's rates, and their share of all fast by modelled time."""
+    rows = []
+    for program, found in results["demo"]["programs"].items():
+        whole = found["all_fast"]["modelled_ops_per_s"]
+        for name in ("all_fast", "all_slow", "first_touch", "hmd"):
+            rate = found[name]["modelled_ops_per_s"]
+            rows.append(
+                [
+                    program if name == "all_fast" else "",
+                    name.replace("_", " "),
+                    f"{found[name]['ops_per_s']:,.0f}",
+                    f"{rate:,.0f}",
+                    f"{rate / whole:.2f}",
+                ]
+            )
+    head = ["program", "run", "ops/s (guest time)", "ops/s (modelled time)", "of all fast"]
+    return table(head, rows, text=2)
+
+
+def speedups(results: Results) -> str:
+    """Return first touch's time over that of each system; the best but for the oracle in bold."""
+    found = results["policies"]
+    took = _column(found, "modelled_seconds")
+    movers = _movers(found)
+    rows = []
+    for program in found["programs"]:
+        for ratio in found["ratios"]:
+            base = took[program, ratio, FIRST]
+            speeds = {s: base / t for s in movers if (t := took.get((program, ratio, s)))}
+            best = f"{max(speeds.values(), default=0.0):.2f}"
+            others = [took.get((program, WHOLE, s)) for s in CONSTANT]
+            others.append(took.get((program, ratio, LAST)))
+            cells = [f"{speeds[s]:.2f}" if s in speeds else "-" for s in movers]
+            rows.append(
+                [program, ratio, f"{base:.3f}"]
+                + [f"**{cell}**" if cell == best else cell for cell in cells]
+                + [f"{base / t:.2f}" if t else "-" for t in others]
+            )
+    head = ["program", "ratio", f"{FIRST}, s", *movers, *CONSTANT, LAST]
+    return table(head, rows, text=1)
+
+
+def moved(results: Results) -> str:
+    """Return MiB moved per modelled second by the systems that move."""
+    found = results["policies"]
+    took, bytes_moved = _column(found, "modelled_seconds"), _column(found, "migrated_bytes")
+    movers = _movers(found)
+    rows = []
+    for ratio in found["ratios"]:
+        row = [ratio]
+        for system in movers:
+            keys = [key for key in took if key[1:] == (ratio, system)]
+            seconds = sum(took[key] for key in keys)
+            row.append(f"{sum(bytes_moved[key] for key in keys) / seconds / 2**20:.1f}")
+        rows.append(row)
+    return table(["ratio", *movers], rows, text=1)
+
+
+def summary(results: Results) -> str:
+    """Return what each policy comes to over the cases: modelled time, then guest time."""
+    keys = ("best_peer", "kernel", "first_touch")
+    names = [*(f"geomean_vs_{key}" for key in keys), "worst_vs_first_touch", "geomean_vs_all_fast"]
+    rows = []
+    for policy, found in results["policies"]["policies"].items():
+        both = [f"{found['modelled'][n]:.3f}, {found['guest'][n]:.3f}" for n in names]
+        rest = [f"{found[key]:.3f}" for key in ("geomean_vs_oracle", "moved_vs_kernel_tiering")]
+        rows.append([policy, *both, *rest])
+    head = ["policy", "over best peer", "over kernel tiering", "over first touch"]
+    head += ["worst over first touch", "over all fast", "over oracle", "bytes over kernel tiering"]
+    return table(head, rows, text=1)
+
+
+def estimator(results: Results) -> str:
+    """Return the estimator's errors in per cent by program and preset: mean, and worst."""
+    cases = {(c["program"], c["preset"]): c for c in results["estimator"]["cases"]}
+    rows = []
+    for program in sorted({program for program, _ in cases}):
+        whole = cases[program, PRESETS[0]]
+        row = [program, f"{whole['slow_s'] / whole['fast_s']:.2f}"]
+        for preset in PRESETS:
+            case = cases[program, preset]
+            for model in ("", "isc22_"):
+                mean, worst = case[f"{model}mean_error"], case[f"{model}max_error"]
+                row.append(f"{100 * mean:.1f} ({100 * worst:.1f})")
+        rows.append(row)
+    total = ["**all**", ""]
+    for preset in PRESETS:
+        those = [case for (_, its), case in cases.items() if its == preset]
+        layouts = sum(case["layouts"] for case in those)
+        for model in ("", "isc22_"):
+            mean = sum(c[f"{model}mean_error"] * c["layouts"] for c in those) / layouts
+            worst = max(c[f"{model}max_error"] for c in those)
+            total.append(f"**{100 * mean:.2f} ({100 * worst:.1f})**")
+    columns = [f"{model}, {preset}" for preset in PRESETS for model in ("hmd", "published")]
+    return table(["program", "slow / fast, dram-pm", *columns], [*rows, total], text=1)
+
+
+def ablations(results: Results) -> str:
+    """Return the estimator's errors without one of its terms each."""
+    found = results["estimator"]
+    rows = [["all terms", found["mean_error"], found["max_error"]]]
+    rows += [[n, e["mean_error"], e["max_error"]] for n, e in found["ablations"].items()]
+    rows.append(["published formula", found["isc22_mean_error"], found["isc22_max_error"]])
+    return table(["model", "mean error", "worst"], _errors(rows), text=1)
+
+
+def samplings(results: Results) -> str:
+    """Return the estimator's errors by how the runs are sampled."""
+    found = results["estimator"]
+    rows = [["period 199, seed 1", found["mean_error"], found["max_error"]]]
+    rows += [[n, e["mean_error"], e["max_error"]] for n, e in found["samplings"].items()]
+    return table(["sampling", "mean error", "worst"], _errors(rows), text=1)
+
+
+def long_traces(results: Results) -> str:
+    """Return what the estimator needs for traces of many samples."""
+    rows = [
+        [
+            f"{each['samples']:,}",
+            f"{each['rows']:,}",
+            f"{each['read_s']:.1f} s",
+            f"{1e3 * each['layout_s']:.1f} ms",
+            f"{each['samples_per_second'] / 1e6:,.0f} million",
+            f"{each['peak_mib']:,.0f} MiB",
+        ]
+        for each in results["estimator"]["large_traces"]
+    ]
+    head = ["samples", "rows kept", "reading and aggregating", "one layout"]
+    return table([*head, "samples per second", "memory"], rows, text=0)
+
+
+def samplers(results: Results) -> str:
+    """Return how much of a program's heat each sampler finds."""
+    rows = [
+        [
+            each["sampler"],
+            f"{each['period']}",
+            f"{each['correlation']:.2f}",
+            f"{100 * each['hot_found']:.0f} %",
+            f"{100 * each['misses_covered']:.0f} %",
+            f"{100 * each['cpu']:.0f} %",
+            f"{100 * each['kernel_cpu']:.0f} %",
+            f"{each['rows']:,}",
+        ]
+        for each in results["samplers"]["samplers"]
+    ]
+    head = ["sampler", "period", "rank correlation", "hot memory found", "of its misses"]
+    return table([*head, "CPU of hmd", "CPU of the kernel thread", "rows"], rows, text=1)
+
+
+TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
+    each.__name__: each
+    for each in (
+        demo,
+        speedups,
+        moved,
+        summary,
+        estimator,
+        ablations,
+        samplings,
+        long_traces,
+        samplers,
+    )
+}
+"""Tables by the name that documents use."""
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], text: int) -> str:
+    """Return a Markdown table; the first ``text`` columns are text, the others figures."""
+    rule = "|" + "---|" * text + "--:|" * (len(head) - text)
+    return "\n".join(
+        ["| " + " | ".join(head) + " |", rule, *("| " + " | ".join(row) + " |" for row in rows)]
+    )
+
+
+def _movers(document: Mapping[str, Any]) -> list[str]:
+    return [s for s in document["systems"] if s not in (*CONSTANT, FIRST)]
+
+
+def _column(document: Mapping[str, Any], name: str) -> dict[tuple[str, str, str], float]:
+    return {(c["program"], c["ratio"], c["system"]): c[name] for c in document["cases"]}
+
+
+def _errors(rows: Sequence[Sequence[Any]]) -> list[list[str]]:
+    return [[name, f"{100 * mean:.2f} %", f"{100 * worst:.1f} %"] for name, mean, worst in rows]

@@ -1,0 +1,78 @@
+"""The name of the distribution and its extras, in messages, documents and pyproject.toml."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from hmd import extras
+from hmd.errors import MissingError
+
+ROOT = Path(__file__).parents[3]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def test_name_is_not_that_of_another_project_on_pypi() -> None:
+    assert PROJECT["name"] == extras.DISTRIBUTION == "hmd-tiering"
+    assert PROJECT["scripts"] == {"hmd": "hmd.cli.main:main"}
+
+
+def test_extras_in_messages_are_those_of_the_project() -> None:
+    assert set(get_args(extras.Extra)) == PROJECT["optional-dependencies"].keys() - {"dev"}
+
+
+def test_message_names_the_environment_hmd_runs_in() -> None:
+    error = extras.missing_extra("a picture", "matplotlib", "plot", "or use --json")
+    assert isinstance(error, MissingError)
+    command = f"{sys.executable} -m pip install 'hmd-tiering[plot]'"
+    assert str(error) == f"a picture needs matplotlib: {command}; or use --json"
+
+
+def test_message_of_an_installation_without_pip(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    assert "pip install" not in extras.install_command("plot")
+    assert "the wheel 'hmd-tiering[plot]'" in extras.install_command("plot")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="no pip in this environment")
+def test_pip_needs_no_index_for_hmd_itself(tmp_path: Path) -> None:
+    """The command of the message installs what an extra adds to the hmd that is there."""
+    folder = tmp_path / "hmd_tiering-0.1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: hmd-tiering\nVersion: 0.1.0\n"
+        'Provides-Extra: plot\nRequires-Dist: numpy; extra == "plot"\n'
+    )
+    (folder / "INSTALLER").write_text("pip\n")
+    (folder / "RECORD").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--no-index", "hmd-tiering[plot]"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Requirement already satisfied: hmd-tiering[plot]" in done.stdout
+    assert "Requirement already satisfied: numpy" in done.stdout
+
+
+def test_nothing_tells_to_install_the_other_project() -> None:
+    folders = ("hmd", "docs", "bench", "packaging", "config", "setup", "README.md")
+    listed = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "-z", *folders],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split("\0")
+    texts = [ROOT / name for name in listed if name.endswith((".py", ".md", ".yaml", ".sh"))]
+    assert len(texts) > 100
+    wrong = re.compile(r"pip install '?hmd(\[|\b(?!-|_))|\bhmd\[")
+    assert [str(path) for path in texts if path.exists() and wrong.search(path.read_text())] == []
