@@ -20,12 +20,13 @@ import numpy as np
 
 from hmd.decide.histogram import Histogram
 from hmd.decide.plan import MachineView
-from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES
+from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.heat_settings import HeatSettings
 from hmd.heat.heat_table import HeatTable
 from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Node, NodeMemory, Topology
 from hmd.sample.access_batch import AccessBatch
+from hmd.units import PAGE_BYTES
 
 OUTPUT = Path(__file__).resolve().parent.parent / "build" / "heat.json"
 CHUNKS = 2048

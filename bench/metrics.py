@@ -31,6 +31,7 @@ from hmd.observe.snapshot import HEAT_LOG2
 from hmd.observe.tick_record import Stage, TickRecord
 from hmd.sample.access_batch import AccessBatch
 from hmd.sample.auto_select import SampleSettings, open_sampler
+from hmd.units import PAGE_BYTES
 
 OUTPUT = Path(__file__).resolve().parent.parent / "build" / "metrics.json"
 ADDRESS = "127.0.0.1:9743"
@@ -123,7 +124,7 @@ def tick_of(targets: tuple[str, ...], seed: int) -> TickRecord:
     page = random.integers(0, 1000, SAMPLES).astype(np.uint64)
     batch = AccessBatch(
         random.integers(0, PROCESSES, SAMPLES).astype(np.int32),
-        page * np.uint64(4096),
+        page * np.uint64(PAGE_BYTES),
         np.zeros(SAMPLES, np.uint8),
         np.zeros(SAMPLES, np.uint16),
         np.zeros(SAMPLES, np.uint32),
@@ -135,7 +136,7 @@ def tick_of(targets: tuple[str, ...], seed: int) -> TickRecord:
     plan = Plan(
         processes,
         (np.arange(MOVES) % PROCESSES).astype(np.int32),
-        np.arange(MOVES, dtype=np.uint64) % np.uint64(1000) * np.uint64(4096),
+        np.arange(MOVES, dtype=np.uint64) % np.uint64(1000) * np.uint64(PAGE_BYTES),
         np.ones(MOVES, np.uint32),
         np.full(MOVES, source, np.int16),
         np.full(MOVES, target, np.int16),

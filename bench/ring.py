@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES
+from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.heat_table import HeatTable
 from hmd.machine.process_id import identify
 from hmd.observe.residency_counts import sample_nodes
@@ -23,6 +23,7 @@ from hmd.sample.access_batch import Kind
 from hmd.sample.perf_ring import HEADER_BYTES, RecordColumns, Ring, SampleType
 from hmd.sample.pid_attribution import TrackedPids
 from hmd.sample.ring_sampler import RingSampler
+from hmd.units import PAGE_BYTES
 
 OUTPUT = Path(__file__).resolve().parent.parent / "build" / "ring.json"
 TYPE = (

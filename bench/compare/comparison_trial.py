@@ -10,8 +10,7 @@ from bench.compare import demotion
 from bench.compare.testbed import Start, Testbed
 from hmd.emulate.demo.variants import FAST_NODE
 from hmd.emulate.guest_command import Command
-
-_PAGE_BYTES = 4096
+from hmd.units import PAGE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +74,8 @@ def run_trial(
     return ComparisonTrial(
         modelled_seconds=passed.busy_s,
         guest_seconds=took,
-        migrated_bytes=moved["pgmigrate_success"] * _PAGE_BYTES,
-        demoted_bytes=demoted * _PAGE_BYTES,
+        migrated_bytes=moved["pgmigrate_success"] * PAGE_BYTES,
+        demoted_bytes=demoted * PAGE_BYTES,
         fast_share=passed.fast_share,
         fast_bytes=left,
         gained_bytes=gained,

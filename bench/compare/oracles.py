@@ -18,8 +18,8 @@ from bench.compare.testbed import PRESET
 from bench.suite.ground_truth import program_digest, recorded
 from hmd.emulate.preset import load
 from hmd.simulate import baselines as of_recording
+from hmd.units import PAGE_BYTES
 
-PAGE_BYTES = 4096
 ORACLE = "oracle"
 
 

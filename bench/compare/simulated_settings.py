@@ -29,12 +29,13 @@ from bench.compare.testbed import DILATION, PRESET
 from bench.suite.ground_truth import program_digest, recorded
 from bench.suite.inputs import prepare
 from bench.suite.program import load_program
-from hmd.emulate.miss_stream import PAGE_BYTES, MissStream
+from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import load
 from hmd.errors import ConfigError, HmdError
 from hmd.heat.heat_settings import HeatSettings
 from hmd.simulate.simulated_pmu import PmuSettings
 from hmd.simulate.simulation import SimulationSettings, simulate
+from hmd.units import PAGE_BYTES
 
 OUTPUT = ROOT / "build" / "settings.json"
 

@@ -22,7 +22,6 @@ import hmd
 from bench.compare.comparison_case import ComparisonCase
 from bench.compare.comparison_trial import ComparisonTrial
 from bench.compare.guest_daemon import HEADROOM_BYTES, PACE
-from bench.compare.oracles import PAGE_BYTES
 from bench.compare.systems import FIRST, system_named
 from bench.compare.testbed import PRESET
 from bench.suite.ground_truth import program_digest, recorded
@@ -32,6 +31,7 @@ from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import load
 from hmd.simulate.simulated_pmu import PmuSettings
 from hmd.simulate.simulation import SimulationSettings, simulate
+from hmd.units import PAGE_BYTES
 
 POLICIES = ("benefit", "histogram")
 """Those that know no times: durations of others are by the guest's clock."""

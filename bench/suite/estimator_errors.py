@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from bench.suite.sampled_trace import TraceSampling, sampled_run
 from hmd.emulate.layout_replay import Layout, replayed
-from hmd.emulate.miss_stream import PAGE_BYTES, MissOutcomes, MissStream
+from hmd.emulate.miss_stream import MissOutcomes, MissStream
 from hmd.emulate.preset import Preset
 from hmd.estimate import isc22
 from hmd.estimate.aligned_runs import AlignedRuns, side_by_side
@@ -22,6 +22,7 @@ from hmd.estimate.runtime_model import Coefficients, RuntimeModel, Terms, build_
 from hmd.estimate.windows import CutBy
 from hmd.sample.cpu_model import Core
 from hmd.trace.trace import Trace
+from hmd.units import PAGE_BYTES
 
 HEAT_SEED = 977
 """Layouts by heat are made from samples of their own, as a daemon would: no estimate sees them."""

@@ -23,6 +23,7 @@ from hmd.sample.access_batch import Kind
 from hmd.trace.streaming import TraceFile
 from hmd.trace.trace import Ending, TracedProcess
 from hmd.trace.trace_writer import TraceWriter
+from hmd.units import PAGE_BYTES
 
 SIZES = (10**6, 10**7, 10**8)
 PAGES = 1 << 18
@@ -50,7 +51,7 @@ def write(path: Path, samples: int, latency_ns: int, seed: int) -> None:
             writer.rows(
                 {
                     "time_ns": at * np.uint64(GAP_NS),
-                    "address": np.uint64(FIRST) + page * np.uint64(4096),
+                    "address": np.uint64(FIRST) + page * np.uint64(PAGE_BYTES),
                     "process": np.zeros(rows, np.uint16),
                     "thread": np.ones(rows, np.uint32),
                     "cpu": np.zeros(rows, np.uint16),

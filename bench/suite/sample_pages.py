@@ -19,9 +19,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from hmd.machine.process_id import PAGE_BYTES, identify
+from hmd.machine.process_id import identify
 from hmd.sample.auto_select import SamplerName, SampleSettings, open_sampler
 from hmd.sample.sampler import Sampler
+from hmd.units import PAGE_BYTES
 
 TICK_S = 1.0
 WARM_UP_TICKS = 5

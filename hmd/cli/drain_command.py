@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hmd.cli.admin_request import add_order_arguments
 from hmd.cli.arguments import duration
 from hmd.errors import Exit, HmdError, UsageError
+from hmd.units import PAGE_BYTES
 
 if TYPE_CHECKING:
     from hmd.cli.main import Subparsers
@@ -164,7 +165,7 @@ def _print(drain: Drain) -> None:
     print(f"node {node}: {'' if left else 'no '}pages of programs are left")
     for reason, pages in sorted(left.items(), key=lambda item: -item[1]):
         told = REASONS.get(reason, reason.replace("_", " "))
-        print(f"  {format_bytes(pages * 4096)}, {format_count(pages)} pages: {told}")
+        print(f"  {format_bytes(pages * PAGE_BYTES)}, {format_count(pages)} pages: {told}")
     print(
         f"  {format_bytes(use['used_bytes'])} in use, of which files' cache "
         f"{format_bytes(use['cache_bytes'])} (the kernel's own hot-remove moves it) and kernel "

@@ -227,7 +227,7 @@ def _ends(subject: Subject) -> tuple[EstimateRow, EstimateRow]:
 def _row(subject: Subject, name: str, chosen: Layout) -> EstimateRow:
     from hmd.cli.estimate_tables import EstimateRow
     from hmd.estimate import interval
-    from hmd.machine.process_id import PAGE_BYTES
+    from hmd.units import PAGE_BYTES
 
     low_s = high_s = None
     if subject.model is not None:

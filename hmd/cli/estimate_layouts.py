@@ -59,7 +59,7 @@ def by_heat(args: argparse.Namespace) -> bool:
 def asked_layout(args: argparse.Namespace, pages: PageIndex) -> tuple[str, Layout] | None:
     """Return the layout that was asked for and its name; None where none was."""
     from hmd.estimate import layout
-    from hmd.machine.process_id import PAGE_BYTES
+    from hmd.units import PAGE_BYTES
 
     def heat(part: float, *, hot_first: bool) -> Layout:
         return layout.by_heat(pages, round(part * len(pages)), hot_first=hot_first)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hmd.cli.output import console, format_bytes, format_seconds, format_share, print_table
-from hmd.machine.process_id import PAGE_BYTES
+from hmd.units import PAGE_BYTES
 
 if TYPE_CHECKING:
     from hmd.cli.estimate_model import Subject

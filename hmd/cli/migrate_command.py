@@ -191,7 +191,7 @@ def _within(plan: Plan, left_bytes: int | None) -> tuple[Plan, bool]:
     """Return the leading rows of a plan that a limit admits, and whether it cut any off."""
     import numpy as np
 
-    from hmd.migrate.outcome import PAGE_BYTES
+    from hmd.units import PAGE_BYTES
 
     if left_bytes is None:
         return plan, False
@@ -207,7 +207,7 @@ def _apply_plan(plan: Plan, mover: Mover, tally: MoveTotals) -> None:
     import numpy as np
 
     from hmd.migrate import MoveStatus
-    from hmd.migrate.budget import HUGE_PAGE_BYTES
+    from hmd.units import HUGE_PAGE_BYTES
 
     while len(plan):
         outcome = mover.apply(plan)

@@ -8,8 +8,8 @@ from typing import Any
 from hmd.cli.output import format_bytes, format_count, print_table
 from hmd.errors import HmdError
 from hmd.migrate import MoveStatus
-from hmd.migrate.outcome import PAGE_BYTES
 from hmd.migrate.totals import MoveTotals
+from hmd.units import PAGE_BYTES
 
 
 def failure(tally: MoveTotals, args: argparse.Namespace) -> HmdError | None:

@@ -99,10 +99,11 @@ def run(args: argparse.Namespace) -> int:
         return _record(args)
     if args.trace is None:
         raise UsageError("name a TRACE, or record one with --record; see hmd simulate --help")
-    from hmd.emulate.miss_stream import PAGE_BYTES, MissStream
+    from hmd.emulate.miss_stream import MissStream
     from hmd.emulate.preset import load
     from hmd.simulate.baselines import baselines
     from hmd.simulate.simulation import simulate
+    from hmd.units import PAGE_BYTES
 
     stream, preset = MissStream.read(args.trace), load(args.preset)
     fast = fast_pages(args.fast, stream.user_pages)
@@ -131,8 +132,8 @@ def _record(args: argparse.Namespace) -> int:
     if not command:
         raise UsageError("--record TRACE takes a command: hmd simulate --record TRACE -- COMMAND")
     from hmd.cli.output import format_bytes, format_count
-    from hmd.emulate.miss_stream import PAGE_BYTES
     from hmd.simulate.miss_recording import record_misses
+    from hmd.units import PAGE_BYTES
 
     with ProgressLine() as progress:
         progress.say(f"recording {command[0]} in the emulated machine")
@@ -162,7 +163,7 @@ def _print_json(
     from dataclasses import asdict
 
     from hmd.cli.output import print_json
-    from hmd.emulate.miss_stream import PAGE_BYTES
+    from hmd.units import PAGE_BYTES
 
     policies: dict[str, Any] = {
         name: {
@@ -194,7 +195,7 @@ def _print(
     runs: Mapping[str, Simulated],
 ) -> None:
     from hmd.cli.output import format_bytes, format_seconds, format_share, print_table
-    from hmd.emulate.miss_stream import PAGE_BYTES
+    from hmd.units import PAGE_BYTES
 
     fast, whole = format_bytes(fast_pages * PAGE_BYTES), format_bytes(pages * PAGE_BYTES)
     print(f"{args.trace}: {whole}, of which {fast} fit on the fast node of {args.preset}")
@@ -222,7 +223,7 @@ def _print(
 
 def _print_ticks(name: str, run: Simulated) -> None:
     from hmd.cli.output import format_bytes, format_count, format_seconds, format_share, print_table
-    from hmd.emulate.miss_stream import PAGE_BYTES
+    from hmd.units import PAGE_BYTES
 
     print(f"\n{name}, tick by tick")
     columns = ["until", "misses", "fast share", "samples", "up", "down"]

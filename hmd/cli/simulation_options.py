@@ -80,7 +80,7 @@ def simulation_settings(args: argparse.Namespace) -> SimulationSettings:
 
 def fast_pages(text: str, pages: int) -> int:
     """Return how many of a program's pages are to be fast, as ``--fast`` says."""
-    from hmd.emulate.miss_stream import PAGE_BYTES
+    from hmd.units import PAGE_BYTES
 
     try:
         wanted = round(share(text) * pages) if text.endswith("%") else size(text) // PAGE_BYTES

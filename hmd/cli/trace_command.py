@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hmd.errors import Exit
+from hmd.units import MIB, PAGE_BYTES
 
 if TYPE_CHECKING:
     from hmd.cli.main import Subparsers
@@ -105,7 +106,7 @@ def _info(args: argparse.Namespace) -> int:
     rows.append(("instructions", told if counted is None else f"{counted:,} {told}"))
     rows += [(f"tier {rank}", _speed(tier)) for rank, tier in enumerate(summary.tiers)]
     rows += [
-        (f"node {node}", f"{count * 4096 / 2**20:,.1f} MiB at the end")
+        (f"node {node}", f"{count * PAGE_BYTES / MIB:,.1f} MiB at the end")
         for node, count in summary.resident_pages.items()
     ]
     screen.print(table(["", str(args.file)], rows))

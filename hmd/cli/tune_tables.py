@@ -9,9 +9,9 @@ from typing import Any
 
 from hmd.cli.output import format_seconds, print_table
 from hmd.config.policy_sections import written
-from hmd.emulate.miss_stream import PAGE_BYTES
 from hmd.simulate.search_space import Range
 from hmd.simulate.tuning import WORST, Tuned, TuningRow, TuningTrial
+from hmd.units import PAGE_BYTES
 
 _COLUMNS: tuple[tuple[str, Callable[[TuningRow], float | None]], ...] = (
     ("default", lambda row: row.gain(row.default_s)),

@@ -19,9 +19,9 @@ from hmd.machine.mappings import Mappings
 from hmd.machine.numa_nodes import read_node_use
 from hmd.machine.process_id import ProcessId
 from hmd.migrate import MoveOutcome, MoveStatus
-from hmd.migrate.budget import HUGE_PAGE_BYTES
 from hmd.migrate.drain_worker import Errand, Evacuation
 from hmd.observe.snapshot import ControlNumbers, DrainNumbers, PinNumbers
+from hmd.units import HUGE_PAGE_BYTES
 
 
 def note_progress(stages: Stages, plan: Plan, outcome: MoveOutcome | None) -> None:

@@ -17,8 +17,9 @@ import numpy.typing as npt
 from hmd.decide.node_arrays import Nodes, nodes_of
 from hmd.decide.plan import MachineView, Plan
 from hmd.decide.plan_rows import moves_of
-from hmd.heat.geometry import CHUNK_PAGES, PAGE_BYTES
+from hmd.heat.geometry import CHUNK_PAGES
 from hmd.machine.topology import Topology
+from hmd.units import PAGE_BYTES
 
 if TYPE_CHECKING:
     from hmd.heat.heat_table import HeatTable

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from hmd.decide.node_arrays import Nodes, nodes_of
 from hmd.decide.plan import MachineView, Plan
 from hmd.decide.tunables import About, Search, Unit, headroom_bytes, headroom_fraction, knob
-from hmd.heat.geometry import PAGE_BYTES
+from hmd.units import PAGE_BYTES
 
 if TYPE_CHECKING:
     from hmd.heat.heat_table import HeatTable

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.decide.node_arrays import Nodes
-from hmd.heat.geometry import CHUNK_PAGES, PAGE_BYTES
+from hmd.heat.geometry import CHUNK_PAGES
 from hmd.heat.heat_table import HeatTable
+from hmd.units import PAGE_BYTES
 
 NO_LIMIT: Final = 1 << 62
 Rows: TypeAlias = npt.NDArray[np.intp]

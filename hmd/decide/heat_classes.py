@@ -19,7 +19,8 @@ from hmd.decide.node_arrays import Nodes, nodes_of
 from hmd.decide.page_state import Aligned
 from hmd.decide.plan import MachineView, Plan
 from hmd.decide.tunables import About, Search, Unit, headroom_bytes, headroom_fraction, knob
-from hmd.heat.geometry import CHUNK_PAGES, PAGE_BYTES
+from hmd.heat.geometry import CHUNK_PAGES
+from hmd.units import PAGE_BYTES
 
 if TYPE_CHECKING:
     from hmd.heat.heat_table import HeatTable

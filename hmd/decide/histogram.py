@@ -16,7 +16,8 @@ import numpy as np
 from hmd.decide.node_arrays import nodes_of
 from hmd.decide.plan import MachineView, Plan
 from hmd.decide.tunables import About, Search, Unit, headroom_bytes, headroom_fraction, knob
-from hmd.heat.geometry import CHUNK_PAGES, PAGE_BYTES
+from hmd.heat.geometry import CHUNK_PAGES
+from hmd.units import PAGE_BYTES
 
 if TYPE_CHECKING:
     from hmd.heat.heat_table import HeatTable

@@ -13,8 +13,9 @@ import numpy as np
 from hmd.decide.node_arrays import nodes_of
 from hmd.decide.plan import MachineView, Plan
 from hmd.decide.plan_rows import moves_of
-from hmd.heat.geometry import CHUNK_PAGES, PAGE_BYTES
+from hmd.heat.geometry import CHUNK_PAGES
 from hmd.heat.heat_table import HeatTable
+from hmd.units import PAGE_BYTES
 
 OUT: Final = -1
 """Instead of a node: swap, zram, or the file that a page is of."""

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.decide.plan import FastLimits, MachineView
-from hmd.heat.geometry import PAGE_BYTES
+from hmd.units import PAGE_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.decide.plan import Plan
-from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES
+from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
 from hmd.machine.process_id import ProcessId
+from hmd.units import PAGE_BYTES
 
 if TYPE_CHECKING:
     from hmd.heat.heat_table import HeatTable, PageRates

@@ -18,8 +18,9 @@ from hmd.decide.move_phases import in_rounds
 from hmd.decide.node_arrays import Nodes
 from hmd.decide.plan import Plan
 from hmd.decide.plan_rows import moves_of
-from hmd.heat.geometry import CHUNK_PAGES, PAGE_BYTES
+from hmd.heat.geometry import CHUNK_PAGES
 from hmd.heat.heat_table import HeatTable
+from hmd.units import PAGE_BYTES
 
 
 def placing(

@@ -13,12 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.decide.plan import MachineView, Plan, Policy
-from hmd.heat.geometry import CHUNK_PAGES, PAGE_BYTES
+from hmd.heat.geometry import CHUNK_PAGES
 from hmd.heat.heat_settings import HeatSettings
 from hmd.heat.heat_table import HeatTable
 from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Node, NodeMemory, Topology
 from hmd.sample.access_batch import AccessBatch
+from hmd.units import PAGE_BYTES
 
 #: Where the rehearsed program's memory begins: an address as mmap gives them.
 BASE = 0x7F00_0000_0000

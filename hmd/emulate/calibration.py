@@ -20,10 +20,11 @@ from typing import Any
 from hmd.emulate import calibration_targets
 from hmd.emulate.assets import WORKLOADS, compile_static
 from hmd.emulate.boot import Machine
-from hmd.emulate.calibration_targets import LINE_BYTES, LOADS, Asked
+from hmd.emulate.calibration_targets import LOADS, Asked
 from hmd.emulate.preset import NodePreset, Preset
 from hmd.emulate.preset_overrides import with_cpus
 from hmd.errors import HmdError
+from hmd.units import LINE_BYTES
 
 MODELLED_BOUND = 0.10
 RATIO_BOUND = 0.15

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hmd.emulate.preset import NodePreset, Preset
+from hmd.units import LINE_BYTES
 
-LINE_BYTES = 64
 LOADS = (0.25, 0.50, 0.75, 0.90)
 """Shares of a node's read bandwidth at which its loaded latency is measured."""
 

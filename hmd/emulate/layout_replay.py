@@ -11,10 +11,11 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hmd.emulate.miss_stream import PAGE_BYTES, MissOutcomes, MissStream
+from hmd.emulate.miss_stream import MissOutcomes, MissStream
 from hmd.emulate.preset import Preset
 from hmd.emulate.replay import TimingModel
 from hmd.emulate.timing_params import timing_params
+from hmd.units import PAGE_BYTES
 
 Layout: TypeAlias = npt.NDArray[np.bool_]
 """True for pages on the fast node, shape ``(user_pages,)``."""

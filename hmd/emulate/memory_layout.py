@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-GIB = 1 << 30
+from hmd.units import GIB
+
 _ALL_BELOW = 0xE0000000
 _LOW_BYTES = 0xC0000000
 _HIGH_START = 4 * GIB

@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.errors import HmdError
+from hmd.units import PAGE_BYTES
 
-PAGE_BYTES = 4096
 _USER_END = np.uint64(1 << 47)
 _KERNEL_PAGE = np.uint64(1 << 60)
 

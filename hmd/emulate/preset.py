@@ -18,11 +18,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from hmd.config.quantities import Size
 from hmd.config.yaml_document import Mapping, locate, parse_document, values
 from hmd.errors import ConfigError
+from hmd.units import MIB
 
 BUNDLED = ("dram-pm", "dram-cxl", "hbm-dram", "three-tier")
 MAX_NODES = 8
 MAX_CPUS = 16
-MIB = 1 << 20
 
 
 def parse_cpus(value: Any) -> tuple[int, ...]:

@@ -21,8 +21,8 @@ from hmd.emulate._timing import ffi, lib
 from hmd.emulate.access_stream import AccessCosts, AccessFlag, AccessStream, CacheLevel
 from hmd.emulate.miss_stream import MissOutcomes, MissStream
 from hmd.errors import HmdError
+from hmd.units import LINE_BYTES
 
-LINE_BYTES = 64
 UNMAPPED = np.uint64(2**64 - 1)
 """Where a page lies that is not mapped now."""
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.estimate.runtime_model import RuntimeModel, SlowMass
-from hmd.machine.process_id import PAGE_BYTES
+from hmd.units import PAGE_BYTES
 
 
 @dataclass(frozen=True, slots=True)

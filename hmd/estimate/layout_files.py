@@ -18,7 +18,7 @@ from hmd.errors import ConfigError
 from hmd.estimate.layout import Layout, in_ranges
 from hmd.estimate.page_index import PageIndex
 from hmd.estimate.schedule import Schedule
-from hmd.machine.process_id import PAGE_BYTES
+from hmd.units import PAGE_BYTES
 
 _RANGE = re.compile(r"(?:0x)?([0-9a-f]{1,16})\s*[-,]\s*(?:0x)?([0-9a-f]{1,16})", re.IGNORECASE)
 _ADDRESS = re.compile(r"(?:0x)?([0-9a-f]{1,16})", re.IGNORECASE)

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from hmd.estimate.page_index import PageIndex
 from hmd.machine.mappings import MappingKind
-from hmd.machine.process_id import PAGE_BYTES
 from hmd.trace.trace import MappingSnapshot, Trace
+from hmd.units import PAGE_BYTES
 
 GAP_BYTES = 2 << 20
 

@@ -8,9 +8,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hmd.machine.process_id import PAGE_BYTES
 from hmd.trace.streaming import SampleSource
 from hmd.trace.trace import Samples, Trace
+from hmd.units import PAGE_BYTES
 
 PageKeys: TypeAlias = npt.NDArray[np.uint64]
 """Pages of all processes as numbers that sort by process and address."""

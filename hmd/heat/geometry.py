@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-PAGE_BYTES: Final = 4096
+from hmd.units import HUGE_PAGE_PAGES, PAGE_BYTES
+
 #: Pages in a chunk: 2 MiB of address space, the size of a huge page.
-CHUNK_PAGES: Final = 512
+CHUNK_PAGES: Final = HUGE_PAGE_PAGES
 CHUNK_BYTES: Final = CHUNK_PAGES * PAGE_BYTES
 #: Pages in a block: 64 KiB of neighbours, whose heat is judged together.
 BLOCK_PAGES: Final = 16

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from hmd.heat.change_detection import believe
 from hmd.heat.chunks import Chunks
 from hmd.heat.cooling import fold
-from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED, PAGE_BYTES
+from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED
 from hmd.heat.heat_settings import HeatSettings, HeatStats
 from hmd.heat.idle_age import NEW, Idle, age, decoded, successors
 from hmd.heat.page_counts import count_nodes
@@ -26,6 +26,7 @@ from hmd.heat.sample_counting import KINDS, scatter
 from hmd.heat.sample_windows import Clocks
 from hmd.machine.process_id import ProcessId
 from hmd.sample.access_batch import AccessBatch, Kind
+from hmd.units import PAGE_BYTES
 
 #: A move adds this to a page's wear; wear halves in about ten ticks.
 MOVE_WEAR = 64

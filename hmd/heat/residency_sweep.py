@@ -20,12 +20,13 @@ from typing import Final, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED, PAGE_BYTES
+from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED
 from hmd.heat.heat_table import HeatTable
 from hmd.machine.huge_pages import read_huge_pages
 from hmd.machine.mappings import MappingKind, Mappings, read_mappings
 from hmd.machine.move_pages import query_nodes
 from hmd.machine.process_id import PROC, ProcessId
+from hmd.units import PAGE_BYTES
 
 Addresses: TypeAlias = npt.NDArray[np.uint64]
 #: First and last chunk number of a run of chunks.

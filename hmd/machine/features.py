@@ -21,9 +21,9 @@ from hmd.machine.process_id import PROC
 from hmd.machine.procfs import format_ids
 from hmd.machine.tiers import kernel_tiers, tier_warning
 from hmd.machine.topology import Topology
+from hmd.units import PAGE_BYTES
 
 _SYSFS = Path("/sys")
-_PAGE_BYTES = 4096
 
 
 def feature_findings(proc: Path = PROC, sysfs: Path = _SYSFS) -> tuple[Diagnostic, ...]:
@@ -90,7 +90,7 @@ def _move_pages() -> Diagnostic:
 def page_size_finding(page_bytes: int = mmap.PAGESIZE) -> Diagnostic:
     """Return whether the kernel's pages are those that hmd counts in."""
     state = f"{page_bytes >> 10} KiB"
-    if page_bytes == _PAGE_BYTES:
+    if page_bytes == PAGE_BYTES:
         return Diagnostic("page size", Severity.OK, state)
     return Diagnostic(
         "page size",

@@ -16,17 +16,18 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hmd.machine.mappings import HUGE_BYTES, MappingKind, Mappings, read_mapping_details
+from hmd.machine.mappings import MappingKind, Mappings, read_mapping_details
 from hmd.machine.pagemap_scan import PageIs, scan
-from hmd.machine.process_id import PAGE_BYTES, PROC
+from hmd.machine.process_id import PROC
 from hmd.machine.procfs import absent
+from hmd.units import HUGE_PAGE_BYTES, PAGE_BYTES
 
 # Documentation/admin-guide/mm/pagemap.rst
 _PRESENT = 1 << 63
 _PFN = (1 << 55) - 1
 _COMPOUND_HEAD = 1 << 15
 _COMPOUND_TAIL = 1 << 16
-_BLOCK_PAGES = HUGE_BYTES // PAGE_BYTES
+_BLOCK_PAGES = HUGE_PAGE_BYTES // PAGE_BYTES
 
 
 class HugeSource(StrEnum):
@@ -74,7 +75,7 @@ def _from_scan(pid: int, blocks: npt.NDArray[np.uint64], proc: Path) -> HugePage
             return None
         raise
     try:
-        found = [_scan(fd, first, last + HUGE_BYTES) for first, last in _runs(blocks)]
+        found = [_scan(fd, first, last + HUGE_PAGE_BYTES) for first, last in _runs(blocks)]
     except OSError:
         return None  # ENOTTY before Linux 6.7, ESRCH after exit
     finally:
@@ -84,7 +85,7 @@ def _from_scan(pid: int, blocks: npt.NDArray[np.uint64], proc: Path) -> HugePage
 
 def _runs(blocks: npt.NDArray[np.uint64]) -> list[tuple[int, int]]:
     """Return first and last block of each run of neighbours."""
-    breaks = np.flatnonzero(np.diff(blocks) != HUGE_BYTES)
+    breaks = np.flatnonzero(np.diff(blocks) != HUGE_PAGE_BYTES)
     firsts = blocks[np.concatenate(([0], breaks + 1))]
     lasts = blocks[np.concatenate((breaks, [len(blocks) - 1]))]
     return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
@@ -98,8 +99,8 @@ def _scan(fd: int, start: int, end: int) -> npt.NDArray[np.uint64]:
 
 def _blocks_within(start: int, end: int) -> npt.NDArray[np.uint64]:
     """Return the aligned 2 MiB blocks that lie whole within ``start`` to ``end``."""
-    numbers = np.arange(-(-start // HUGE_BYTES), end // HUGE_BYTES, dtype=np.uint64)
-    return numbers * np.uint64(HUGE_BYTES)
+    numbers = np.arange(-(-start // HUGE_PAGE_BYTES), end // HUGE_PAGE_BYTES, dtype=np.uint64)
+    return numbers * np.uint64(HUGE_PAGE_BYTES)
 
 
 def _from_flags(pid: int, blocks: npt.NDArray[np.uint64], proc: Path) -> HugePages | None:
@@ -146,8 +147,8 @@ def _from_smaps(pid: int, blocks: npt.NDArray[np.uint64], proc: Path) -> HugePag
     for start, end, kind, huge_bytes in zip(
         details.start, details.end, details.kind, details.huge_bytes, strict=True
     ):
-        inside = (blocks >= start) & (blocks + np.uint64(HUGE_BYTES) <= end)
-        whole = int(inside.sum()) * HUGE_BYTES
+        inside = (blocks >= start) & (blocks + np.uint64(HUGE_PAGE_BYTES) <= end)
+        whole = int(inside.sum()) * HUGE_PAGE_BYTES
         if whole and (kind == MappingKind.HUGETLB or huge_bytes >= whole):
             huge |= inside
     return HugePages(blocks[huge], HugeSource.SMAPS)

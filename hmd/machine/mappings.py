@@ -18,8 +18,7 @@ import numpy.typing as npt
 
 from hmd.machine.process_id import PROC
 from hmd.machine.procfs import read_bytes
-
-HUGE_BYTES = 2 << 20
+from hmd.units import HUGE_PAGE_BYTES
 
 
 class MappingKind(IntEnum):
@@ -184,7 +183,7 @@ def _columns(headers: list[tuple[bytes, ...]]) -> Mappings:
             kinds[path] = kind_of(path)
     kind = np.fromiter((kinds[path] for path in paths), np.uint8, n)
     # A huge page needs an aligned 2 MiB within the mapping.
-    huge = np.uint64(HUGE_BYTES)
+    huge = np.uint64(HUGE_PAGE_BYTES)
     first = (start + huge - np.uint64(1)) // huge * huge
     # Beside the top of the address space the rounding wraps to 0; nothing fits there.
     fits = (first >= start) & (end >= first) & (end - first >= huge)

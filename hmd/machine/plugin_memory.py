@@ -21,11 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.errors import MissingError
+from hmd.units import PAGE_BYTES
 
 MAGIC = 0x3130554D45444D48
 VERSION = 1
 MAX_NODES = 8
-RING_PAGE_BYTES = 4096
 
 # A snapshot is written in less than a microsecond, unless its writer loses its CPU meanwhile.
 _SNAPSHOT_ATTEMPTS = 1000
@@ -182,7 +182,7 @@ class SharedMemory:
             0 < self.vcpus <= 4096
             and 0 < self.nodes <= MAX_NODES
             and data & (data - 1) == 0
-            and RING_PAGE_BYTES + data <= self._word("ring_stride")
+            and PAGE_BYTES + data <= self._word("ring_stride")
             and max(rings, counters) <= size
         )
         if not sound:
@@ -277,7 +277,7 @@ class SharedMemory:
     def ring(self, vcpu: int) -> npt.NDArray[np.uint8]:
         """Return a vCPU's perf ring, header page and data, as writable bytes in place."""
         start = self._word("ring_offset") + vcpu * self._word("ring_stride")
-        return self._bytes[start : start + RING_PAGE_BYTES + self._word("ring_data_bytes")]
+        return self._bytes[start : start + PAGE_BYTES + self._word("ring_data_bytes")]
 
     def counters(self, vcpu: int) -> PluginVcpuCounters:
         """Return a consistent snapshot of a vCPU's counters, at most a millisecond old.

@@ -6,15 +6,14 @@ A pid alone is not one: the kernel reuses it. A pid with its start time (field 2
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from hmd.machine.procfs import read_bytes
+from hmd.units import PAGE_BYTES
 
 PROC = Path("/proc")
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -18,9 +18,10 @@ from pathlib import Path
 
 from hmd.machine.process_id import PROC
 from hmd.machine.procfs import read_bytes
+from hmd.units import PAGE_BYTES
 
 REFRESH_S = 30.0
-_PAGE_BYTES = 4096
+
 _LINE = re.compile(
     rb"^Node (?P<node>\d+), zone|"
     rb"^ +low +(?P<low>\d+)$|"
@@ -61,4 +62,4 @@ def reserve_bytes(zoneinfo: bytes) -> dict[int, int]:
             # Of programs' pages, which any zone can hold: those protect it the most.
             protection = max(int(field) for field in line["protection"].split(b","))
             pages[node] += min(managed, low + protection)
-    return {node: count * _PAGE_BYTES for node, count in pages.items()}
+    return {node: count * PAGE_BYTES for node, count in pages.items()}

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from hmd.units import HUGE_PAGE_BYTES
+
 UNLIMITED_BYTES: Final = 2**63 - 1
-HUGE_PAGE_BYTES: Final = 2 << 20
 
 
 class TokenBucket:

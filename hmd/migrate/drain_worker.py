@@ -34,8 +34,8 @@ from hmd.machine.topology import Topology
 from hmd.machine.zone_reserves import Reserves
 from hmd.migrate.move_status import MoveStatus
 from hmd.migrate.mover import Mover, MoverSettings
-from hmd.migrate.outcome import PAGE_BYTES
 from hmd.migrate.process_plans import Survey
+from hmd.units import PAGE_BYTES
 
 SYSFS: Final = Path("/sys")
 REST_S: Final = 1.0

@@ -22,11 +22,12 @@ from hmd.migrate.batches import BatchSize, Group, groups
 from hmd.migrate.budget import TokenBucket
 from hmd.migrate.move_pages_engine import PageCalls, Transfer
 from hmd.migrate.move_status import NODE_WIDE, PROCESS_WIDE, PUNISHED, MoveStatus
-from hmd.migrate.outcome import PAGE_BYTES, MoveOutcome, MoverStats
+from hmd.migrate.outcome import MoveOutcome, MoverStats
 from hmd.migrate.page_filter import MovableMappings, PageFilter
-from hmd.migrate.plan_progress import HUGE_PAGES, SUBPAGES, Work
+from hmd.migrate.plan_progress import SUBPAGES, Work
 from hmd.migrate.retry_backoff import Blacklist, BlacklistSettings
 from hmd.migrate.throughput import Reach
+from hmd.units import HUGE_PAGE_PAGES, PAGE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,7 @@ class Mover:
             status, node = self._transfer.look(process, plan.address[rows], target)
             work.status[rows], work.node[rows], work.origin[rows] = status, node, node
             # A huge page that was split may lie on two nodes; its last page then tells.
-            huge = (plan.pages[rows] == HUGE_PAGES) & (status == MoveStatus.ALREADY_THERE)
+            huge = (plan.pages[rows] == HUGE_PAGE_PAGES) & (status == MoveStatus.ALREADY_THERE)
             if huge.any():
                 last = plan.address[rows[huge]] + SUBPAGES[-1]
                 status, node = self._transfer.look(process, last, target[huge])
@@ -196,7 +197,7 @@ class Mover:
         work.status[rows] = status
         work.node[rows[moved]] = group.node
         work.moved_pages[rows[moved]] = plan.pages[rows[moved]]
-        huge = rows[moved & (plan.pages[rows] == HUGE_PAGES)]
+        huge = rows[moved & (plan.pages[rows] == HUGE_PAGE_PAGES)]
         if len(huge):
             self._finish_split(work, process, huge, group.node, deadline_s)
         return {MoveStatus(code) for code in np.unique(work.status[rows]).tolist()}

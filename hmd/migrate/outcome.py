@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from hmd.migrate.move_status import FAILURES, MoveStatus
+from hmd.units import PAGE_BYTES
 
-PAGE_BYTES: Final = 4096
 Flow = tuple[int, int]
 """From which node to which; -1 where the first is not known."""
 

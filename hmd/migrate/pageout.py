@@ -21,8 +21,8 @@ from hmd.decide.plan import Plan
 from hmd.machine.move_pages import query_nodes
 from hmd.machine.process_id import PROC
 from hmd.machine.process_madvise import RANGES_MOST, page_out
-from hmd.migrate.outcome import PAGE_BYTES
 from hmd.migrate.retry_backoff import Blacklist, BlacklistSettings
+from hmd.units import PAGE_BYTES
 
 # A call holds the target's memory map while it writes; no more pages at once than it takes ranges.
 _CALL_PAGES: Final = RANGES_MOST

@@ -11,12 +11,11 @@ import numpy.typing as npt
 
 from hmd.decide.plan import Plan
 from hmd.machine.process_id import ProcessId
-from hmd.migrate.budget import HUGE_PAGE_BYTES
 from hmd.migrate.move_status import MoveStatus
-from hmd.migrate.outcome import PAGE_BYTES, Flow, MoveOutcome
+from hmd.migrate.outcome import Flow, MoveOutcome
+from hmd.units import HUGE_PAGE_PAGES, PAGE_BYTES
 
-HUGE_PAGES: Final = HUGE_PAGE_BYTES // PAGE_BYTES
-SUBPAGES: Final = np.arange(1, HUGE_PAGES, dtype=np.uint64) * np.uint64(PAGE_BYTES)
+SUBPAGES: Final = np.arange(1, HUGE_PAGE_PAGES, dtype=np.uint64) * np.uint64(PAGE_BYTES)
 """Where the other pages of a huge page lie, relative to its first."""
 
 
@@ -67,9 +66,9 @@ class Work:
         _, first = np.unique(page, return_index=True)
         twice = np.ones(len(plan), np.bool_)
         twice[first] = False
-        huge = (plan.pages == HUGE_PAGES) & ~twice
+        huge = (plan.pages == HUGE_PAGE_PAGES) & ~twice
         if huge.any():
-            block = page // np.uint64(HUGE_PAGES)
+            block = page // np.uint64(HUGE_PAGE_PAGES)
             twice |= ~huge & np.isin(block, block[huge])
         self.status[twice] = MoveStatus.DUPLICATE
 

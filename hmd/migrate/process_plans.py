@@ -22,10 +22,8 @@ from hmd.machine.huge_pages import read_huge_pages
 from hmd.machine.mappings import Mappings
 from hmd.machine.process_id import PROC, ProcessId
 from hmd.machine.procfs import read_bytes
-from hmd.migrate.budget import HUGE_PAGE_BYTES
 from hmd.migrate.move_status import PROCESS_WIDE, MoveStatus, of_pages
-from hmd.migrate.outcome import PAGE_BYTES
-from hmd.migrate.plan_progress import HUGE_PAGES
+from hmd.units import HUGE_PAGE_BYTES, HUGE_PAGE_PAGES, PAGE_BYTES
 
 SLICE_BYTES: Final = 256 << 20
 _WITH_PAGES = r"^([0-9a-f]{{1,16}}) [^\n]*? N{}="
@@ -147,7 +145,7 @@ class Survey:
         huge = np.isin(block, self._huge)
         pages = np.ones(len(address), np.uint32)
         pages[huge] = 0
-        pages[huge & whole & (address == block)] = HUGE_PAGES
+        pages[huge & whole & (address == block)] = HUGE_PAGE_PAGES
         return pages
 
 

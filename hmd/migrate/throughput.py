@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from math import isinf
 
-from hmd.migrate.budget import HUGE_PAGE_BYTES, UNLIMITED_BYTES
+from hmd.migrate.budget import UNLIMITED_BYTES
+from hmd.units import HUGE_PAGE_BYTES
 
 APPLY_TICKS = 2
 """How many ticks' time a plan may take. What a tick costs before it moves anything it costs again

@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from hmd.migrate.move_status import FAILURES, MoveStatus
-from hmd.migrate.outcome import PAGE_BYTES, Flow, MoveOutcome
+from hmd.migrate.outcome import Flow, MoveOutcome
+from hmd.units import PAGE_BYTES
 
 
 @dataclass(slots=True)

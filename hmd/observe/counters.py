@@ -16,10 +16,10 @@ import numpy.typing as npt
 from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Topology
 from hmd.migrate.move_status import FAILURES, MoveStatus
-from hmd.migrate.outcome import PAGE_BYTES
 from hmd.observe.row_sums import Sums
 from hmd.observe.savings import Aftermath
 from hmd.observe.tick_record import Stage, TickRecord
+from hmd.units import PAGE_BYTES
 
 DURATION_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 

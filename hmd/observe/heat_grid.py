@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.errors import TargetError
+from hmd.heat.geometry import CHUNK_BYTES
 
 MAX_ROWS = 512
-CHUNK_BYTES = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ import numpy.typing as npt
 from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Topology
 from hmd.migrate.move_status import MoveStatus
-from hmd.migrate.outcome import PAGE_BYTES
 from hmd.observe.tick_record import TickRecord
+from hmd.units import PAGE_BYTES
 
 WINDOW_TICKS = 60
 RETURN_TICKS = 10

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from hmd.machine.kdamond import DamonRegions
 from hmd.machine.mappings import MappingKind, Mappings
-from hmd.machine.process_id import PAGE_BYTES
+from hmd.units import PAGE_BYTES
 
 Addresses = npt.NDArray[np.uint64]
 Present = Callable[[Addresses], npt.NDArray[np.bool_]]

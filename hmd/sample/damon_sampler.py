@@ -27,10 +27,11 @@ import numpy as np
 from hmd.machine.damon_ownership import NOTE, DamonClaim
 from hmd.machine.damon_sysfs import Kdamonds
 from hmd.machine.kdamond import DamonRegions, Kdamond
-from hmd.machine.process_id import PAGE_BYTES, PROC, ProcessId
+from hmd.machine.process_id import PROC, ProcessId
 from hmd.sample.access_batch import AccessBatch, Kind
 from hmd.sample.damon_cycle import FIRST_US, REGIONS, DamonCycle, Seen, monitoring
 from hmd.sample.sampler import SamplerStats
+from hmd.units import PAGE_BYTES
 
 DETAIL = "memory regions by DAMON"
 LADDER = (500, 700, 1000, 1400, 2000, 2800, 4000, 5600, 8000, 11200, 16000, 22400, 32000)

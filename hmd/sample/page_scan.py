@@ -23,10 +23,11 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.machine.mappings import MappingKind, read_mappings
-from hmd.machine.process_id import PAGE_BYTES, PROC, ProcessId, alive
+from hmd.machine.process_id import PROC, ProcessId, alive
 from hmd.machine.procfs import absent
 from hmd.sample.access_batch import AccessBatch, Kind
 from hmd.sample.sampler import SamplerStats
+from hmd.units import PAGE_BYTES
 
 LADDER = (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128)
 PRESENT = np.uint64(1 << 63)

@@ -16,8 +16,9 @@ import numpy.typing as npt
 
 from hmd._native import ffi, lib
 from hmd.sample.access_batch import Kind
+from hmd.units import PAGE_BYTES
 
-HEADER_BYTES = 4096
+HEADER_BYTES = PAGE_BYTES
 """The header page, which comes before the data (struct perf_event_mmap_page)."""
 
 

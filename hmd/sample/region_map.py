@@ -20,7 +20,8 @@ import numpy.typing as npt
 
 from hmd.machine.kdamond import DamonRegions
 from hmd.machine.mappings import MappingKind, Mappings
-from hmd.machine.process_id import PAGE_BYTES, ProcessId
+from hmd.machine.process_id import ProcessId
+from hmd.units import PAGE_BYTES
 
 SMALLEST_PAGES = 32
 """Memory is looked at no closer: more regions would cost more than the finer borders bring."""

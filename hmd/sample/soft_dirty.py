@@ -22,10 +22,11 @@ import numpy.typing as npt
 
 from hmd.errors import MissingError
 from hmd.machine.privileges import Capability, read_privileges
-from hmd.machine.process_id import PAGE_BYTES, PROC
+from hmd.machine.process_id import PROC
 from hmd.machine.procfs import absent, write_text
 from hmd.sample.access_batch import Kind
 from hmd.sample.page_scan import PRESENT, PageScanSampler
+from hmd.units import PAGE_BYTES
 
 SOFT_DIRTY = np.uint64(1 << 55)
 PAGES_MOST = 1 << 18

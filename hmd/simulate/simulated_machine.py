@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.emulate.layout_replay import frames, tiers_of
-from hmd.emulate.miss_stream import PAGE_BYTES, MissOutcomes, MissStream
+from hmd.emulate.miss_stream import MissOutcomes, MissStream
 from hmd.emulate.preset import Preset
 from hmd.emulate.replay import UNMAPPED, TimingModel
 from hmd.emulate.timing_params import timing_params
@@ -29,6 +29,7 @@ from hmd.machine.move_pages import MoveFlags
 from hmd.machine.process_id import ProcessId, ProcessStat
 from hmd.machine.topology import Node, NodeMemory, Topology
 from hmd.simulate.baselines import first_rows
+from hmd.units import PAGE_BYTES
 
 PROGRAM: Final = ProcessId(1000, 1)
 FAST, SLOW = 0, 1

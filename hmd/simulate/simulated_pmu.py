@@ -15,9 +15,9 @@ import numpy.typing as npt
 from hmd.emulate.miss_stream import MissFlag
 from hmd.sample.access_batch import AccessBatch, Kind
 from hmd.simulate.simulated_machine import SimulatedMachine
+from hmd.units import LINE_BYTES
 
 _BURST = 200  # records that a full ring loses at once
-_LINE_BYTES = np.uint64(64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class SimulatedPmu:
         rows, self._read = self._rows[self._read : end], end
         count = len(rows)
         store = (stream.flags[rows] & np.uint8(MissFlag.STORE)) != 0
-        line = stream.line[rows].astype(np.uint64) * _LINE_BYTES
+        line = stream.line[rows].astype(np.uint64) * np.uint64(LINE_BYTES)
         return AccessBatch(
             process=np.zeros(count, np.int32),
             address=stream.page_address[stream.page[rows]] + line,

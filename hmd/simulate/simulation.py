@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hmd.decide.plan import MachineView, Policy
-from hmd.emulate.miss_stream import PAGE_BYTES, MissStream
+from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import Preset
 from hmd.heat.heat_settings import HeatSettings
 from hmd.heat.heat_table import HeatTable
@@ -21,6 +21,7 @@ from hmd.heat.residency_sweep import ResidencySweep
 from hmd.migrate import APPLY_TICKS, STUCK, MoveOutcome, Mover, MoverSettings
 from hmd.simulate.simulated_machine import FAST, PROGRAM, SLOW, MigrationCost, SimulatedMachine
 from hmd.simulate.simulated_pmu import PmuSettings, SimulatedPmu
+from hmd.units import PAGE_BYTES
 
 
 @dataclass(frozen=True, slots=True)

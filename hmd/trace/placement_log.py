@@ -17,9 +17,10 @@ import numpy.typing as npt
 from hmd.machine.mappings import MappingKind, Mappings
 from hmd.machine.move_pages import query_nodes
 from hmd.machine.pagemap_scan import PageIs, scan
-from hmd.machine.process_id import PAGE_BYTES, PROC
+from hmd.machine.process_id import PROC
 from hmd.machine.procfs import absent
 from hmd.trace.trace import PlacementChange
+from hmd.units import PAGE_BYTES
 
 Pages: TypeAlias = npt.NDArray[np.uint64]
 Nodes: TypeAlias = npt.NDArray[np.int16]

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from hmd.errors import MissingError, TargetError
 from hmd.extras import missing_extra
 from hmd.machine.clock import ClockKind
-from hmd.machine.process_id import PAGE_BYTES
 from hmd.trace.trace import Trace
+from hmd.units import PAGE_BYTES
 
 COLUMNS, MAX_ROWS = 400, 400
 

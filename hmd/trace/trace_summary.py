@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from hmd.machine.clock import ClockKind
-from hmd.machine.process_id import PAGE_BYTES
 from hmd.sample.access_batch import Kind
 from hmd.trace.placement_log import pages_of
 from hmd.trace.trace import Trace
+from hmd.units import PAGE_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from hmd.decide import registry
 from hmd.decide.admin_moves import after, beside, drain, gather, nearest
 from hmd.decide.plan import MachineView, Plan
-from hmd.heat.geometry import CHUNK_PAGES, FIXED, PAGE_BYTES
+from hmd.heat.geometry import CHUNK_PAGES, FIXED
 from hmd.heat.heat_table import HeatTable
 from hmd.heat.pinned_pages import holding
 from hmd.machine.topology import Node, NodeMemory, Topology
+from hmd.units import PAGE_BYTES
 
 from .test_policies import Scene, contract, fresh, page_nodes, scenes
 

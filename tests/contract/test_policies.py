@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from hmd.decide import registry
 from hmd.decide.plan import FastLimits, MachineView, Plan, Policy
-from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED, PAGE_BYTES
+from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED
 from hmd.heat.heat_settings import HeatSettings
 from hmd.heat.heat_table import HeatTable
 from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Node, NodeMemory, Topology
 from hmd.sample.access_batch import AccessBatch
+from hmd.units import PAGE_BYTES
 
 HEADROOM = 40
 KEPT: dict[str, object] = {"headroom_fraction": 0.0, "headroom_bytes": HEADROOM * PAGE_BYTES}

@@ -16,11 +16,11 @@ from hmd.emulate.assets import compile_static
 from hmd.emulate.boot import Machine
 from hmd.emulate.demo.hotset import INCLUDES, SOURCE
 from hmd.machine.plugin_memory import PluginVcpuCounters
-from hmd.machine.process_id import PAGE_BYTES
 from hmd.sample.access_batch import Kind
 from hmd.trace.placement_log import pages_of
 from hmd.trace.trace import Trace
 from hmd.trace.trace_reader import read_trace
+from hmd.units import PAGE_BYTES
 
 CHECKOUT = Path(__file__).parents[2]
 MIB = 1 << 20

@@ -16,6 +16,7 @@ from hmd.emulate.demo.meter import Meter
 from hmd.emulate.demo.variants import service
 from hmd.emulate.guest_agent import Job
 from hmd.errors import HmdError
+from hmd.units import PAGE_BYTES
 
 SOCKET = "/run/hmd/hmd.sock"
 TICK_S = 12.0
@@ -78,7 +79,9 @@ class GuestDaemon:
         """Return what has moved of a program so far."""
         for target in self.ask("status")["targets"]:
             if target["name"] == program:
-                return Moved(target["promoted_bytes"] // 4096, target["demoted_bytes"] // 4096)
+                return Moved(
+                    target["promoted_bytes"] // PAGE_BYTES, target["demoted_bytes"] // PAGE_BYTES
+                )
         raise HmdError(f"the daemon in the guest knows no target {program}")
 
 

@@ -18,8 +18,8 @@ from hmd.emulate.boot import Machine
 from hmd.emulate.guest_agent import GuestError, Job
 from hmd.errors import HmdError
 from hmd.machine.zone_reserves import reserve_bytes
+from hmd.units import HUGE_PAGE_BYTES
 
-HUGE_PAGE_BYTES = 2 << 20
 # khugepaged raises this to keep whole 2 MiB blocks free (set_recommended_min_free_kbytes): 40 MiB
 # of the fast node, more than the hot set itself.
 MIN_FREE_KBYTES = 8192

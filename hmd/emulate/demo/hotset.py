@@ -12,10 +12,10 @@ from hmd.emulate.boot import Machine
 from hmd.emulate.demo.meter import Meter, Reading
 from hmd.emulate.demo.variants import PROGRAM_CPU, Way, bound_to
 from hmd.errors import HmdError
+from hmd.units import MIB
 
 SOURCE = WORKLOADS / "hotset.c"
 INCLUDES = tuple(f"-I{SOURCE.parents[1] / folder}" for folder in ("plugin", "timing"))
-MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from hmd.decide.benefit import Benefit, BenefitSettings
 from hmd.decide.rehearsal import Rehearsal, Tier, hot_blocks
-from hmd.heat.geometry import CHUNK_PAGES, PAGE_BYTES
+from hmd.heat.geometry import CHUNK_PAGES
+from hmd.units import PAGE_BYTES
 
 PAGES, FAST = 8192, 2048
 HEADROOM = 16

@@ -10,11 +10,12 @@ import pytest
 
 from hmd.decide.histogram import Histogram, HistogramSettings
 from hmd.decide.plan import FastLimits, MachineView
-from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES
+from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.heat_table import HeatTable
 from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Node, NodeMemory, Topology
 from hmd.sample.access_batch import AccessBatch
+from hmd.units import PAGE_BYTES
 
 CHUNKS = 4
 PAGES = CHUNKS * CHUNK_PAGES

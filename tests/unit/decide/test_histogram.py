@@ -10,7 +10,8 @@ import pytest
 
 from hmd.decide.histogram import Histogram, HistogramSettings
 from hmd.decide.rehearsal import BASE, Rehearsal, Tier, hot_blocks
-from hmd.heat.geometry import CHUNK_PAGES, PAGE_BYTES
+from hmd.heat.geometry import CHUNK_PAGES
+from hmd.units import PAGE_BYTES
 
 HEADROOM = 64
 SETTINGS = HistogramSettings(headroom_fraction=0.0, headroom_bytes=HEADROOM * PAGE_BYTES)

@@ -12,7 +12,7 @@ import pytest
 
 from hmd.decide.histogram import Histogram, HistogramSettings
 from hmd.decide.rehearsal import Rehearsal, Tier, hot_blocks
-from hmd.heat.geometry import PAGE_BYTES
+from hmd.units import PAGE_BYTES
 
 PAGES, HOT, FAST = 32768, 12288, 13516
 HEADROOM = 256

@@ -7,7 +7,8 @@ import numpy as np
 from hmd.decide.histogram import Histogram, HistogramSettings
 from hmd.decide.idle_selection import OUT, idle_pages
 from hmd.decide.rehearsal import BASE, Rehearsal, Tier
-from hmd.heat.geometry import CHUNK_PAGES, FIXED, PAGE_BYTES
+from hmd.heat.geometry import CHUNK_PAGES, FIXED
+from hmd.units import PAGE_BYTES
 
 
 def rehearsal(ticks: int = 10) -> Rehearsal:

@@ -12,9 +12,10 @@ from hmd.decide import age, heat_classes, interleave
 from hmd.decide.page_state import Aligned
 from hmd.decide.plan import MachineView, Policy
 from hmd.decide.rehearsal import Rehearsal, Tier, hot_blocks
-from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES
+from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.heat_table import HeatTable
 from hmd.machine.process_id import ProcessId
+from hmd.units import PAGE_BYTES
 
 HEADROOM = 64
 KEPT = {"headroom_fraction": 0.0, "headroom_bytes": HEADROOM * PAGE_BYTES}

@@ -1,6 +1,7 @@
 import pytest
 
-from hmd.emulate.memory_layout import GIB, node_ranges
+from hmd.emulate.memory_layout import node_ranges
+from hmd.units import GIB
 
 MIB = 1 << 20
 

@@ -2,11 +2,12 @@ from pathlib import Path
 
 import pytest
 
-from hmd.emulate.preset import BUNDLED, MIB, load, parse, parse_cpus
+from hmd.emulate.preset import BUNDLED, load, parse, parse_cpus
 from hmd.emulate.preset_overrides import with_cpus, with_nodes
 from hmd.emulate.replay import ModelPart, TimingModel
 from hmd.emulate.timing_params import parts_named, timing_params
 from hmd.errors import ConfigError
+from hmd.units import MIB
 
 GOOD = (Path(__file__).parents[3] / "hmd/emulate/presets/dram-pm.yaml").read_text()
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES
+from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.heat_table import HeatTable
 from hmd.heat.idle_age import age, decoded, successors
 from hmd.machine.process_id import ProcessId
 from hmd.sample.access_batch import AccessBatch
+from hmd.units import PAGE_BYTES
 
 START = np.array([7 * CHUNK_BYTES], np.uint64)
 

@@ -6,11 +6,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hmd.heat.geometry import ABSENT, BLOCK_PAGES, CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES
+from hmd.heat.geometry import ABSENT, BLOCK_PAGES, CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.heat_settings import HeatSettings
 from hmd.heat.heat_table import HeatTable
 from hmd.machine.process_id import ProcessId
 from hmd.sample.access_batch import AccessBatch
+from hmd.units import PAGE_BYTES
 
 PERIOD = 100
 

@@ -12,12 +12,13 @@ import numpy.typing as npt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES
+from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.heat_table import HeatTable
 from hmd.heat.residency_sweep import ResidencySweep, SweepSettings, _less, chunk_runs
 from hmd.machine.mappings import Mappings, parse_maps
 from hmd.machine.process_id import ProcessId
 from hmd.sample.access_batch import AccessBatch
+from hmd.units import PAGE_BYTES
 
 PROCESS = ProcessId(10, 1)
 Line = tuple[int, int, str, str]

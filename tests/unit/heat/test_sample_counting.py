@@ -10,11 +10,12 @@ import numpy.typing as npt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hmd.heat.geometry import CHUNK_BYTES, PAGE_BYTES
+from hmd.heat.geometry import CHUNK_BYTES
 from hmd.heat.heat_settings import HeatSettings
 from hmd.heat.heat_table import HeatTable
 from hmd.machine.process_id import ProcessId
 from hmd.sample.access_batch import AccessBatch, Kind
+from hmd.units import PAGE_BYTES
 
 PROCESSES = (ProcessId(10, 1), ProcessId(11, 1), ProcessId(12, 7))
 #: No window closes, so that what was counted stays in the open one.

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from hmd.decide.plan import Plan
-from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED, PAGE_BYTES
+from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED
 from hmd.heat.heat_table import MOVE_WEAR, HeatTable
 from hmd.machine.process_id import ProcessId
 from hmd.sample.access_batch import AccessBatch
+from hmd.units import PAGE_BYTES
 
 FIRST, SECOND = ProcessId(10, 1), ProcessId(11, 1)
 

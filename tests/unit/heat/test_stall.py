@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hmd.heat.geometry import CHUNK_PAGES, FIXED, PAGE_BYTES
+from hmd.heat.geometry import CHUNK_PAGES, FIXED
 from hmd.heat.heat_settings import HeatSettings
 from hmd.heat.heat_table import HeatTable
 from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Node, Topology
 from hmd.sample.access_batch import AccessBatch, Kind
+from hmd.units import PAGE_BYTES
 
 OPEN = HeatSettings(window_samples_min=1 << 40)
 FAST_NS, SLOW_NS = 100.0, 400.0

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from hmd.machine import huge_pages
 from hmd.machine.huge_pages import HugeSource, candidate_blocks, read_huge_pages
 from hmd.machine.mappings import (
-    HUGE_BYTES,
     MappingAccess,
     MappingKind,
     kind_of,
@@ -19,6 +18,7 @@ from hmd.machine.mappings import (
     read_mapping_details,
     read_mappings,
 )
+from hmd.units import HUGE_PAGE_BYTES
 
 MAPS = b"""\
 559c42e4c000-559c42e51000 r-xp 00002000 fe:00 260131                     /usr/bin/cat
@@ -88,8 +88,8 @@ def test_huge_pages_need_an_aligned_block():
 
 def test_candidates_are_whole_blocks():
     blocks = candidate_blocks(parse_maps(MAPS))
-    assert len(blocks) == (1 << 30) // HUGE_BYTES + 1 + 2
-    assert not (blocks % HUGE_BYTES).any()
+    assert len(blocks) == (1 << 30) // HUGE_PAGE_BYTES + 1 + 2
+    assert not (blocks % HUGE_PAGE_BYTES).any()
 
 
 def test_smaps_tells_io_hugetlb_and_huge_bytes():

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmd.migrate.budget import HUGE_PAGE_BYTES, UNLIMITED_BYTES, TokenBucket
+from hmd.migrate.budget import UNLIMITED_BYTES, TokenBucket
+from hmd.units import HUGE_PAGE_BYTES
 
 MIB = 1 << 20
 

@@ -6,8 +6,9 @@ from math import inf
 
 import pytest
 
-from hmd.migrate.budget import HUGE_PAGE_BYTES, UNLIMITED_BYTES
+from hmd.migrate.budget import UNLIMITED_BYTES
 from hmd.migrate.throughput import Reach
+from hmd.units import HUGE_PAGE_BYTES
 
 MIB = 1 << 20
 

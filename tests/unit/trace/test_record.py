@@ -14,7 +14,6 @@ from pyarrow import parquet
 
 from hmd.errors import MissingError, TargetError
 from hmd.machine.numa_nodes import read_topology
-from hmd.machine.process_id import PAGE_BYTES
 from hmd.machine.topology import Topology
 from hmd.sample.access_batch import Kind
 from hmd.sample.auto_select import SampleSettings
@@ -24,6 +23,7 @@ from hmd.trace.recorder import RecordSettings
 from hmd.trace.trace import Trace
 from hmd.trace.trace_reader import read_trace
 from hmd.trace.trace_summary import summarise
+from hmd.units import PAGE_BYTES
 
 TOUCH = """
 import mmap, os, sys, time

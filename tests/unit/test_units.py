@@ -1,0 +1,43 @@
+"""Sizes of pages and cache lines are defined once, in a module that imports nothing."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from hmd import units
+
+ROOT = Path(__file__).parents[2]
+
+
+def assigned_names(path: Path) -> set[str]:
+    """Return the names that a module assigns at its top level, without leading underscores."""
+    names: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
+        names |= {each.id.lstrip("_") for each in targets if isinstance(each, ast.Name)}
+    return names
+
+
+def test_sizes_in_other_modules_are_imported() -> None:
+    home = Path(units.__file__)
+    shared = assigned_names(home)
+    assert {"PAGE_BYTES", "HUGE_PAGE_BYTES", "LINE_BYTES"} <= shared
+    again = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for room in ("hmd", "bench")
+        for path in (ROOT / room).rglob("*.py")
+        if path != home
+        for name in assigned_names(path) & shared
+    }
+    assert not again
+
+
+def test_units_import_only_typing() -> None:
+    found = {
+        node.module
+        for node in ast.walk(ast.parse(Path(units.__file__).read_text()))
+        if isinstance(node, ast.ImportFrom)
+    }
+    assert found == {"__future__", "typing"}
