@@ -42,7 +42,7 @@ def add_parser(subparsers: Subparsers) -> None:
     """Register ``hmd dashboard``."""
     parser = subparsers.add_parser(
         "dashboard",
-        help="a live page of it all, for a browser",
+        help="serve a live page of the daemon's state to a browser",
         usage="hmd dashboard [options]",
         description=DESCRIPTION,
         epilog=EXAMPLES,
@@ -105,7 +105,7 @@ def _sweep(traces: list[Path] | None) -> bytes:
     from hmd.cli.output import plain
 
     slow, fast = map(str, traces)
-    asked = build_parser().parse_args(["estimate", "--sweep", "--", slow, fast])
+    asked = build_parser(["estimate"]).parse_args(["estimate", "--sweep", "--", slow, fast])
     document = {**answer_document(asked), "slow": slow, "fast": fast}
     return json.dumps(document, default=plain, separators=(",", ":")).encode()
 

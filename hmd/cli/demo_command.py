@@ -36,7 +36,7 @@ def add_parser(subparsers: Subparsers) -> None:
     """Register ``hmd demo``."""
     parser = subparsers.add_parser(
         "demo",
-        help="two programs with and without hmd, on an emulated machine",
+        help="run two programs with and without hmd on an emulated machine",
         description="Boot an emulated DRAM+PM machine and show what hmd does for two programs.",
         epilog=EXAMPLES,
     )

@@ -27,7 +27,7 @@ def add_parser(subparsers: Subparsers) -> None:
     """Register ``hmd doctor``."""
     parser = subparsers.add_parser(
         "doctor",
-        help="what this machine lacks, and what to do",
+        help="show what this machine lacks and how to fix it",
         description="Check sampling, privileges, memory tiers, kernel features and competitors.",
         epilog=EXAMPLES,
     )

@@ -8,9 +8,9 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hmd.cli.admin_request import add_order_arguments
+from hmd.cli.admin_request import add_nodes, add_request_options, selected_nodes
 from hmd.cli.arguments import duration
-from hmd.errors import Exit, HmdError, UsageError
+from hmd.errors import Exit, HmdError
 from hmd.units import PAGE_BYTES
 
 if TYPE_CHECKING:
@@ -65,36 +65,21 @@ def add_parser(subparsers: Subparsers) -> None:
         description=DESCRIPTION,
         epilog=EXAMPLES,
     )
-    add_node_arguments(parser)
+    add_nodes(parser)
     parser.add_argument("--no-wait", action="store_true", help="do not wait until it is done")
     parser.add_argument(
         "--timeout", type=duration, metavar="TIME", help="wait no longer, as in 10min"
     )
-    add_order_arguments(parser)
+    add_request_options(parser)
     parser.set_defaults(func=run)
-
-
-def add_node_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what says which nodes."""
-    parser.add_argument("node", metavar="NODE", type=int, nargs="*", help="numbers of nodes")
-    parser.add_argument(
-        "--tier", type=int, metavar="TIER", help="all nodes of a tier, 0 is fastest"
-    )
-
-
-def nodes_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of an order that say which nodes."""
-    if bool(args.node) == (args.tier is not None):
-        raise UsageError("name nodes, as in hmd drain 1, or a tier with --tier")
-    return {"node": args.node} if args.node else {"tier": args.tier}
 
 
 def run(args: argparse.Namespace) -> int:
     """Give the order, and wait for what comes of it."""
     from hmd.cli.output import print_json
-    from hmd.control.client import order
+    from hmd.control.client import send_admin_request
 
-    answer = order(args.socket, "drain", nodes_of(args))
+    answer = send_admin_request(args.socket, "drain", selected_nodes(args))
     if args.no_wait:
         if args.json:
             print_json(answer)

@@ -54,7 +54,7 @@ def add_parser(subparsers: Subparsers) -> None:
     """Register ``hmd emulate``."""
     parser = subparsers.add_parser(
         "emulate",
-        help="run a command on an emulated machine with fast and slow memory",
+        help="run a command on an emulated machine with two memory tiers",
         description=DESCRIPTION,
         epilog=EXAMPLES,
         usage="%(prog)s [options] -- COMMAND [ARGUMENT ...]",

@@ -34,7 +34,7 @@ def add_parser(subparsers: Subparsers) -> None:
     """Register ``hmd enable``."""
     parser = subparsers.add_parser(
         "enable",
-        help="make hmd a service; shows first what would change",
+        help="install hmd as a service; shows the changes first",
         description=DESCRIPTION,
         epilog=EXAMPLES,
     )

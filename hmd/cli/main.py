@@ -1,9 +1,10 @@
-"""The ``hmd`` command: finds the families, parses, runs one, and turns errors into exit codes.
+"""The ``hmd`` command: parses the arguments, runs one command, turns errors into exit codes.
 
-The family of ``hmd NAME`` is ``NAME_command.py`` of this package, with ``add_parser(subparsers)``;
-it registers its subparser and sets ``func``, a function of the parsed arguments that returns an
-``Exit`` code. Families import what is heavy inside ``func``, so that ``hmd --help`` costs argparse
-and nothing more.
+The commands are those of :mod:`hmd.cli.command_table`. The module of a command has
+``add_parser(subparsers)``, which registers its parser and sets ``func``, a function of the parsed
+arguments that returns an ``Exit`` code. ``hmd COMMAND`` imports that module alone, and the module
+imports numpy, numba and the like inside ``func``: ``hmd --version`` and ``hmd --help`` cost
+argparse and nothing more.
 """
 
 from __future__ import annotations
@@ -11,33 +12,19 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Any, NoReturn, TypeAlias
 
 from hmd import __version__
+from hmd.cli.command_table import COMMANDS, GROUPS, suggestion
 from hmd.errors import Exit, HmdError
 
-GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    (
-        "The daemon",
-        (
-            *("run", "status", "top", "heatmap", "dashboard"),
-            *("config", "policy", "enable", "disable"),
-        ),
-    ),
-    ("Orders to the daemon", ("pause", "resume", "drain", "undrain", "pin", "unpin")),
-    ("Traces", ("record", "trace", "estimate", "simulate", "tune")),
-    ("The machine", ("topology", "doctor", "migrate")),
-    ("The emulated machine", ("emulate", "demo")),
-)
-"""Families by the heading under which ``hmd --help`` lists them; each is a module here."""
-
 INTERRUPTED = 130
-"""128 + SIGINT, what a shell expects of a command left by Ctrl-C."""
+"""128 + SIGINT, what a shell reports for a command that Ctrl-C ended."""
 
 BROKEN_PIPE = 141
-"""128 + SIGPIPE, what a shell expects of a command whose reader has gone."""
+"""128 + SIGPIPE, what a shell reports for a command whose reader has exited."""
 
 EPILOG = """\
 examples:
@@ -48,15 +35,17 @@ examples:
   hmd emulate --preset dram-pm -- COMMAND    run COMMAND on an emulated DRAM+PM machine
 
 exit codes:
-  0  done                            4  the machine lacks something; the message says what
-  1  failed                          5  the target process or node is not there
-  2  wrong usage                     6  no daemon answers on the status socket
-  3  wrong configuration           130  interrupted
+  0  done                            5  no such process, target or node
+  1  failed                          6  no daemon answers on the status socket
+  2  wrong usage                     7  not permitted; the message says what is needed
+  3  wrong configuration           130  interrupted (SIGINT)
+  4  missing: a kernel feature,    141  the reader of the output has gone (SIGPIPE)
+     device or package
 """
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser that keeps the line breaks of its texts and takes no abbreviated options."""
+    """A parser that keeps the line breaks of its texts and suggests names for mistyped ones."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
@@ -64,56 +53,92 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(*args, **kwargs)
 
     def error(self, message: str) -> NoReturn:
-        """Print one line and the way to the help, and exit with ``Exit.USAGE``."""
+        """Print one line that names the help to read, and exit with ``Exit.USAGE``."""
         self.exit(Exit.USAGE, f"hmd: {message} (see '{self.prog} --help')\n")
+
+    # argparse hands what a subparser does not know to the parser above it, whose error would name
+    # the wrong help; here the parser that meets an unknown option reports it.
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse; exits with ``Exit.USAGE`` for an argument that the command does not have."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            word = unknown[0].partition("=")[0]
+            options = self._option_string_actions if word.startswith("-") else ()
+            self.error(f"unknown argument {unknown[0]!r}{suggestion(word, options)}")
+        return found, unknown
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            names = ", ".join(action.choices)
+            hint = suggestion(str(value), action.choices) or f"; there are {names}"
+            self.error(f"no command {value!r}{hint}")
+        super()._check_value(action, value)
 
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[CommandParser]"
-"""What ``add_parser`` of a family gets."""
+"""What ``add_parser`` of a command gets."""
 
 
 class TopParser(CommandParser):
-    """The parser of ``hmd`` itself; its help lists the families in groups."""
+    """The parser of ``hmd`` itself; its help lists the commands of the table in groups."""
 
     families: Subparsers
 
     def format_help(self) -> str:
-        """Return usage, families by group, options, examples and exit codes."""
-        summaries = {a.dest: a.help or "" for a in self.families._get_subactions()}
+        """Return usage, commands by group, options, examples and exit codes."""
         lines = [f"usage: {self.prog} COMMAND [options]", "", str(self.description), ""]
-        for heading, names in GROUPS:
-            present = [name for name in names if name in summaries]
-            if present:
-                lines += [f"{heading}:"]
-                lines += [f"  {name:<10} {summaries[name]}" for name in present] + [""]
+        for group in GROUPS:
+            lines += [f"{group.heading}:"]
+            lines += [f"  {entry.name:<10} {entry.summary}" for entry in group.commands] + [""]
         lines += [
             "Options:",
-            "  -h, --help  this text; 'hmd COMMAND --help' tells more",
-            "  --version   print the version",
+            "  -h, --help     print this text; 'hmd COMMAND --help' or 'hmd help COMMAND' for one",
+            "  -V, --version  print the version",
             "",
             str(self.epilog),
         ]
         return "\n".join(lines)
 
 
-def build_parser() -> TopParser:
-    """Return the parser with every family registered."""
+def build_parser(names: Iterable[str] = COMMANDS) -> TopParser:
+    """Return the parser with these commands registered, all of ``COMMANDS`` unless given.
+
+    Commands that share a module come together.
+    """
     parser = TopParser(
         prog="hmd",
         description="hmd keeps the hot pages of running programs in fast memory.",
         epilog=EPILOG,
     )
-    parser.add_argument("--version", action="version", version=f"hmd {__version__}")
-    parser.set_defaults(func=lambda _: help_for_nothing(parser))
+    parser.add_argument(
+        "-V", "--version", action="version", version=f"hmd {__version__}", help="print the version"
+    )
+    parser.set_defaults(func=lambda _: _help_without_command(parser))
     parser.families = parser.add_subparsers(metavar="COMMAND", parser_class=CommandParser)
-    for _, names in GROUPS:
-        for name in names:
-            import_module(f"hmd.cli.{name}_command").add_parser(parser.families)
+    for module in dict.fromkeys(COMMANDS[name].module for name in names):
+        import_module(module).add_parser(parser.families)
     return parser
 
 
-def help_for_nothing(parser: argparse.ArgumentParser) -> int:
-    """Print the help to one who gave no command."""
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Parse a command line without ``hmd`` itself; imports the named command's module alone.
+
+    ``help [COMMAND]`` is ``[COMMAND] --help``. Exits with ``Exit.USAGE`` for wrong usage.
+    """
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
+    first = words[0] if words else ""
+    parser = build_parser([first] if first in COMMANDS else [])
+    if first.startswith("-") and first not in parser._option_string_actions:
+        parser.error(f"unknown option {first!r}: options of a command stand after its name")
+    if first and not first.startswith("-") and first not in COMMANDS:
+        parser.error(f"no command {first!r}{suggestion(first, COMMANDS)}")
+    return parser.parse_args(words)
+
+
+def _help_without_command(parser: argparse.ArgumentParser) -> int:
     parser.print_help(sys.stderr)
     return Exit.USAGE
 
@@ -121,7 +146,7 @@ def help_for_nothing(parser: argparse.ArgumentParser) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code and lets no expected error through."""
     try:
-        args = build_parser().parse_args(argv)
+        args = parse(sys.argv[1:] if argv is None else list(argv))
         code = int(args.func(args))
         sys.stdout.flush()
     except HmdError as error:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from hmd.cli.admin_request import add_order_arguments, give
+from hmd.cli.admin_request import add_request_options, send
 from hmd.errors import Exit, UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def add_parser(subparsers: Subparsers) -> None:
     """Register ``hmd policy`` and its commands."""
     parser = subparsers.add_parser(
         "policy",
-        help="list the policies, what can be set; take another one",
+        help="list the policies and their settings; use another policy",
         description=DESCRIPTION,
         epilog=EXAMPLES,
     )
@@ -52,7 +52,7 @@ def add_parser(subparsers: Subparsers) -> None:
     use = commands.add_parser("use", help="have the running daemon plan by another policy")
     use.add_argument("name", metavar="NAME", nargs="?", help='a name of "hmd policy list"')
     use.add_argument("--default", action="store_true", help="the one of the configuration again")
-    add_order_arguments(use)
+    add_request_options(use)
     use.set_defaults(func=run_use)
 
 
@@ -91,10 +91,10 @@ def run_show(args: argparse.Namespace) -> int:
 
 
 def run_use(args: argparse.Namespace) -> int:
-    """Give the order."""
+    """Request another policy of the running daemon."""
     if args.default == (args.name is not None):
         raise UsageError("name a policy (hmd policy list), or give --default")
-    return give(args, "policy", {"name": args.name})
+    return send(args, "policy", {"name": args.name})
 
 
 def _print_about(about: About) -> None:

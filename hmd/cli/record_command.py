@@ -38,7 +38,10 @@ the recording and keep it.
 def add_parser(subparsers: Subparsers) -> None:
     """Register ``hmd record``."""
     parser = subparsers.add_parser(
-        "record", help="record a program's accesses", description=DESCRIPTION, epilog=EXAMPLES
+        "record",
+        help="record a program's memory accesses",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
     )
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FILE", help="the trace to write"

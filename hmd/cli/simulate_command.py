@@ -49,7 +49,7 @@ def add_parser(subparsers: Subparsers) -> None:
     """Register ``hmd simulate``."""
     parser = subparsers.add_parser(
         "simulate",
-        help="what policies would do for a recorded program",
+        help="simulate policies on a recorded program",
         description=DESCRIPTION,
         epilog=EXAMPLES,
         usage="%(prog)s TRACE [options]\n       %(prog)s --record TRACE -- COMMAND [ARGUMENT ...]",

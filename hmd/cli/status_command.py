@@ -27,7 +27,7 @@ def add_parser(subparsers: Subparsers) -> None:
     """Register ``hmd status``."""
     parser = subparsers.add_parser(
         "status",
-        help="what the daemon does, and where each process lies",
+        help="show the daemon's state and where each process's pages are",
         description="Ask the running daemon what it does and where its processes' memory lies.",
         epilog=EXAMPLES,
     )

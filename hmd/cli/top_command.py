@@ -41,7 +41,7 @@ def add_parser(subparsers: Subparsers) -> None:
     """Register ``hmd top``."""
     parser = subparsers.add_parser(
         "top",
-        help="watch processes' memory and its moves, live",
+        help="watch processes' memory and page moves, live",
         description="Show, per target and process, memory by tier, and what moves, live.",
         epilog=EXAMPLES,
     )

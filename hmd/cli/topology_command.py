@@ -24,7 +24,7 @@ def add_parser(subparsers: Subparsers) -> None:
     """Register ``hmd topology``."""
     parser = subparsers.add_parser(
         "topology",
-        help="memory nodes, their speed and tiers",
+        help="show memory nodes, their latency, bandwidth and tiers",
         description="Show the memory nodes of this machine, how fast they are, and their tiers.",
         epilog=EXAMPLES,
     )

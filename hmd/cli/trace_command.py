@@ -34,7 +34,7 @@ def add_parser(subparsers: Subparsers) -> None:
     """Register ``hmd trace``."""
     parser = subparsers.add_parser(
         "trace",
-        help="look at recorded traces, export them",
+        help="show, plot, export and import recorded traces",
         description=DESCRIPTION,
         epilog=EXAMPLES,
     )

@@ -46,7 +46,7 @@ def ask(
     return document
 
 
-def order(
+def send_admin_request(
     path: Path,
     command: str,
     arguments: Mapping[str, Any] | None = None,

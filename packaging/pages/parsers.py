@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hmd.cli.main import GROUPS, build_parser
+from hmd.cli.command_table import GROUPS
+from hmd.cli.main import build_parser
 
 SECTIONS = {
     "examples": "Examples",
@@ -115,7 +116,7 @@ def top() -> Command:
 
 def groups(families: dict[str, Command]) -> Iterator[tuple[str, list[Command]]]:
     """Yield the families by the headings of ``hmd --help``; an empty heading is left out."""
-    for heading, names in GROUPS:
-        present = [families[name] for name in names if name in families]
+    for group in GROUPS:
+        present = [families[entry.name] for entry in group.commands if entry.name in families]
         if present:
-            yield heading, present
+            yield group.heading, present

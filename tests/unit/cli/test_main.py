@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from hmd import __version__
-from hmd.cli.main import GROUPS, build_parser, main
+from hmd.cli.command_table import COMMANDS
+from hmd.cli.main import build_parser, main
 from hmd.errors import Exit
 
-FAMILIES = [name for _, names in GROUPS for name in names]
+HEAVY = ("numba", "numpy", "psutil", "matplotlib", "yaml", "pydantic", "rich")
 
 
 def hmd(*arguments: str, **options: object) -> "subprocess.CompletedProcess[str]":
@@ -31,14 +32,14 @@ def test_help_lists_every_family(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     assert left.value.code == 0
     text = capsys.readouterr().out
-    for name in FAMILIES:
+    for name in COMMANDS:
         assert f"\n  {name} " in text
     for code in Exit:
         assert f"  {code.value}  " in text
     assert max(map(len, text.splitlines())) <= 100
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_family_tells_by_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main([name, "--help"])
@@ -57,17 +58,66 @@ def test_recordings_have_pairs_unless_told_otherwise(words: list[str], pairs: bo
 def test_every_module_with_a_parser_is_listed() -> None:
     folder = Path(main.__code__.co_filename).parent
     modules = {
-        p.stem.removesuffix("_command")
-        for p in folder.glob("*_command.py")
-        if "\ndef add_parser(" in p.read_text()
+        f"hmd.cli.{p.stem}" for p in folder.glob("*.py") if "\ndef add_parser(" in p.read_text()
     }
-    assert modules == set(FAMILIES)
+    assert modules == {entry.module for entry in COMMANDS.values()}
+
+
+def test_command_table_agrees_with_parsers() -> None:
+    parsers = {action.dest: action.help for action in build_parser().families._get_subactions()}
+    assert parsers == {name: entry.summary for name, entry in COMMANDS.items()}
 
 
 def test_summaries_are_one_short_line() -> None:
-    for action in build_parser().families._get_subactions():
-        assert action.help
-        assert len(action.help) < 70
+    for entry in COMMANDS.values():
+        assert 0 < len(entry.summary) < 70
+        assert "\n" not in entry.summary
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["statsu"], "no command 'statsu'; did you mean 'status'? (see 'hmd --help')"),
+        (["trace", "inof"], "no command 'inof'; did you mean 'info'? (see 'hmd trace --help')"),
+        (["zzz"], "no command 'zzz' (see 'hmd --help')"),
+        (
+            ["status", "--jsno"],
+            "unknown argument '--jsno'; did you mean '--json'? (see 'hmd status --help')",
+        ),
+        (
+            ["--json", "status"],
+            "unknown option '--json': options of a command stand after its name (see 'hmd --help')",
+        ),
+    ],
+)
+def test_mistyped_words_get_suggestions(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    assert left.value.code == Exit.USAGE
+    assert capsys.readouterr().err == f"hmd: {line}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "same"),
+    [
+        (["help"], ["--help"]),
+        (["help", "pin"], ["pin", "--help"]),
+        (["help", "trace", "info"], ["trace", "info", "--help"]),
+        (["-V"], ["--version"]),
+    ],
+)
+def test_help_and_version_have_a_second_form(
+    words: list[str], same: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = []
+    for form in (words, same):
+        with pytest.raises(SystemExit) as left:
+            main(form)
+        assert left.value.code == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1] != ""
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,30 +176,61 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["--help"], ["status", "--json"], ["config", "schema"], ["config", "check", "/dev/null"]],
-)
-def test_light_commands_load_nothing_heavy(arguments: list[str], tmp_path: Path) -> None:
+def loaded(arguments: list[str]) -> list[str]:
+    """Return the modules that a new interpreter has loaded once this command has ended."""
     program = (
         "import json, sys\n"
         "from hmd.cli.main import main\n"
         "try: main(sys.argv[1:])\n"
         "except SystemExit: pass\n"
-        "print(json.dumps([m for m in ('numba', 'numpy', 'psutil', 'matplotlib') "
-        "if m in sys.modules]), file=sys.stderr)\n"
+        "print(json.dumps(sorted(sys.modules)), file=sys.stderr)\n"
     )
-    socket = ["--socket", str(tmp_path / "s")] if arguments[0] == "status" else []
     done = subprocess.run(
-        [sys.executable, "-c", program, *arguments, *socket],
+        [sys.executable, "-c", program, *arguments],
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
     )
-    loaded = set(json.loads(done.stderr.splitlines()[-1]))
-    # What policies can be told is written where they are, and they are of arrays.
-    assert loaded <= ({"numpy"} if arguments[0] == "config" else set())
+    modules: list[str] = json.loads(done.stderr.splitlines()[-1])
+    return modules
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["statsu"]])
+def test_help_and_version_load_no_command(arguments: list[str]) -> None:
+    modules = loaded(arguments)
+    own = {name for name in modules if name.split(".")[0] == "hmd"}
+    assert own == {"hmd", "hmd.cli", "hmd.cli.command_table", "hmd.cli.main", "hmd.errors"}
+    assert not {*HEAVY} & set(modules)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_a_command_loads_its_module_alone(name: str) -> None:
+    modules = set(loaded([name, "--help"]))
+    others = {entry.module for entry in COMMANDS.values()} - {COMMANDS[name].module}
+    # Options that several commands have are defined in the module of one of them.
+    shared = {f"hmd.cli.{m}" for m in ("status_command", "enable_command", "admin_request")}
+    assert COMMANDS[name].module in modules
+    assert not (others - shared) & modules
+    assert not {*HEAVY} & modules
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(["status"], ["status", "--json"], ["top", "--json"], ["heatmap", "--json"]),
+        *(["pause"], ["resume"], ["drain", "1"], ["undrain", "1"], ["pin", "1"], ["unpin", "1"]),
+    ],
+)
+def test_requests_to_the_daemon_load_no_arrays(arguments: list[str], tmp_path: Path) -> None:
+    modules = loaded([*arguments, "--socket", str(tmp_path / "s")])
+    assert "hmd.control.client" in modules
+    assert not {"numba", "numpy", "psutil", "matplotlib"} & set(modules)
+
+
+@pytest.mark.parametrize("arguments", [["config", "schema"], ["config", "check", "/dev/null"]])
+def test_config_loads_no_compiler(arguments: list[str]) -> None:
+    assert not {"numba", "psutil", "matplotlib"} & set(loaded(arguments))
 
 
 def test_config_check(tmp_path: Path) -> None:

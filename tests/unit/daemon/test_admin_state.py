@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hmd.control.client import order
+from hmd.control.client import send_admin_request
 from hmd.errors import Exit, HmdError, TargetError, UsageError
 
 from .conftest import FAULTER, Daemon, wait_for
@@ -52,7 +52,7 @@ def daemon(module_daemon: Daemon, faulter: subprocess.Popen[bytes]) -> Iterator[
     wait_for(lambda: module_daemon.status()["processes"], "the target")
     yield module_daemon
     for command, arguments in (("resume", {}), ("unpin", {"all": True}), ("policy", {})):
-        order(module_daemon.socket, command, arguments)
+        send_admin_request(module_daemon.socket, command, arguments)
 
 
 def as_nobody(daemon: Daemon, command: str, **arguments: Any) -> dict[str, Any]:
@@ -75,39 +75,39 @@ def control(daemon: Daemon) -> dict[str, Any]:
 
 
 def test_pause_and_resume(daemon: Daemon) -> None:
-    assert order(daemon.socket, "pause")["done"].startswith("paused")
+    assert send_admin_request(daemon.socket, "pause")["done"].startswith("paused")
     assert control(daemon)["paused"]
-    assert order(daemon.socket, "pause")["done"] == "was paused already"
+    assert send_admin_request(daemon.socket, "pause")["done"] == "was paused already"
     ticks, samples = (daemon.status()[key] for key in ("ticks", "sampler"))
     wait_for(lambda: daemon.status()["ticks"] > ticks + 3, "ticks while paused")
     wait_for(lambda: daemon.status()["sampler"]["samples"] > samples["samples"], "samples")
     assert daemon.metric("hmd_paused") == 1
-    assert order(daemon.socket, "resume")["done"] == "resumed"
-    assert order(daemon.socket, "resume")["done"] == "was not paused"
+    assert send_admin_request(daemon.socket, "resume")["done"] == "resumed"
+    assert send_admin_request(daemon.socket, "resume")["done"] == "was not paused"
     wait_for(lambda: daemon.metric("hmd_paused") == 0, "the metric")
 
 
 def test_another_policy_and_back(daemon: Daemon) -> None:
     assert daemon.status()["policy"] != "age"
     before = daemon.status()["policy"]
-    order(daemon.socket, "policy", {"name": "age"})
+    send_admin_request(daemon.socket, "policy", {"name": "age"})
     assert daemon.status()["policy"] == "age"
     assert control(daemon)["policy_ordered"] == "age"
     assert daemon.metric("hmd_policy_ordered") == 1
     with pytest.raises(UsageError, match=r"no policy 'oracle': there are .*histogram"):
-        order(daemon.socket, "policy", {"name": "oracle"})
+        send_admin_request(daemon.socket, "policy", {"name": "oracle"})
     assert daemon.status()["policy"] == "age"
-    order(daemon.socket, "policy")
+    send_admin_request(daemon.socket, "policy")
     assert (daemon.status()["policy"], control(daemon)["policy_ordered"]) == (before, None)
 
 
 def test_orders_outlive_a_reload_and_not_a_broken_one(
     daemon: Daemon, faulter: subprocess.Popen[bytes]
 ) -> None:
-    order(daemon.socket, "pause")
-    order(daemon.socket, "pin", {"pid": faulter.pid})
-    order(daemon.socket, "pin", {"target": "faulter", "to": 0})
-    order(daemon.socket, "policy", {"name": "age"})
+    send_admin_request(daemon.socket, "pause")
+    send_admin_request(daemon.socket, "pin", {"pid": faulter.pid})
+    send_admin_request(daemon.socket, "pin", {"target": "faulter", "to": 0})
+    send_admin_request(daemon.socket, "policy", {"name": "age"})
     before = control(daemon)
     good = daemon.config.read_text()
     reloaded = daemon.status()["reload"]["success_s"]
@@ -126,14 +126,14 @@ def test_orders_outlive_a_reload_and_not_a_broken_one(
 
 
 def test_a_pin_ends_with_its_process(daemon: Daemon, faulter: subprocess.Popen[bytes]) -> None:
-    order(daemon.socket, "pin", {"pid": faulter.pid, "to": 0})
+    send_admin_request(daemon.socket, "pin", {"pid": faulter.pid, "to": 0})
     assert control(daemon)["pins"][0]["pid"] == faulter.pid
     assert control(daemon)["pins"][0]["node"] == 0
     faulter.kill()
     faulter.wait()
     wait_for(lambda: not control(daemon)["pins"], "the end of the pin")
     with pytest.raises(TargetError, match=f"no process {faulter.pid}"):
-        order(daemon.socket, "unpin", {"pid": faulter.pid})
+        send_admin_request(daemon.socket, "unpin", {"pid": faulter.pid})
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_orders_that_make_no_sense(
     daemon: Daemon, command: str, arguments: dict[str, Any], kind: type[HmdError], told: str
 ) -> None:
     with pytest.raises(kind) as error:
-        order(daemon.socket, command, arguments)
+        send_admin_request(daemon.socket, command, arguments)
     assert told in str(error.value)
     assert "\n" not in str(error.value)
     assert not any(daemon.status()["stage_failures"].values()), daemon.log.read_text()
@@ -224,7 +224,7 @@ def test_an_owner_orders_about_his_own_processes(
         assert control(daemon)["pins"][0]["uid"] == NOBODY
         assert "no longer" in as_nobody(daemon, "unpin", pid=own)["done"]
         # What root has pinned its owner does not unpin.
-        order(daemon.socket, "pin", {"pid": own})
+        send_admin_request(daemon.socket, "pin", {"pid": own})
         for command in ("pin", "unpin"):
             refused = as_nobody(daemon, command, pid=own)
             assert "is where uid 0 ordered it to be" in refused["error"]
