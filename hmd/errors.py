@@ -1,13 +1,15 @@
-"""The few errors that hmd raises on purpose.
+"""The errors that hmd raises on purpose.
 
-Every one carries one line for a person: what is wrong and what to do. The command line prints
-that line and exits with the error's code; nothing else in hmd prints errors.
+Each carries one line that says what is wrong and what to do. The command line prints that line and
+exits with the error's code; no other part of hmd prints errors.
 """
 
 from __future__ import annotations
 
+import errno
 from enum import IntEnum
-from typing import ClassVar
+
+_NOT_PERMITTED = frozenset({errno.EACCES, errno.EPERM})
 
 
 class Exit(IntEnum):
@@ -20,16 +22,17 @@ class Exit(IntEnum):
     MISSING = 4
     TARGET = 5
     UNREACHABLE = 6
+    NOT_PERMITTED = 7
 
 
 class HmdError(Exception):
-    """An expected failure, told in one line that says what to do."""
+    """An expected failure, in one line that says what to do."""
 
-    exit_code: ClassVar[Exit] = Exit.FAILURE
+    exit_code: Exit = Exit.FAILURE
 
 
 class UsageError(HmdError):
-    """The options of a command do not go together."""
+    """The options of a command, or the arguments of a request, do not go together."""
 
     exit_code = Exit.USAGE
 
@@ -40,14 +43,27 @@ class ConfigError(HmdError):
     exit_code = Exit.CONFIG
 
 
-class MissingError(HmdError):
-    """The machine lacks something: a capability, a device, a package, a kernel feature."""
+class UnavailableError(HmdError):
+    """Something that hmd needs cannot be used: it is missing, or its use is not permitted.
+
+    For callers that try another way in both cases. ``exit_code`` says which it is.
+    """
 
     exit_code = Exit.MISSING
 
 
+class MissingError(UnavailableError):
+    """The machine lacks something: a kernel feature, a device, a package."""
+
+
+class NotPermittedError(UnavailableError):
+    """The kernel or the daemon refuses: a capability is missing, or the user may not do this."""
+
+    exit_code = Exit.NOT_PERMITTED
+
+
 class TargetError(HmdError):
-    """The process or node that was asked for is not there, or has gone."""
+    """The process or node that was asked for does not exist, or has exited."""
 
     exit_code = Exit.TARGET
 
@@ -56,3 +72,17 @@ class UnreachableError(HmdError):
     """The daemon's status socket does not answer."""
 
     exit_code = Exit.UNREACHABLE
+
+
+def unavailable_code(number: int | None) -> Exit:
+    """Return the exit code of an ``UnavailableError`` that this errno caused."""
+    return Exit.NOT_PERMITTED if number in _NOT_PERMITTED else Exit.MISSING
+
+
+def os_error(error: Exception, line: str, otherwise: type[HmdError] = MissingError) -> HmdError:
+    """Return the error with this line: ``NotPermittedError`` for EACCES and EPERM.
+
+    ``otherwise`` is the class for every other errno, and for an error without one.
+    """
+    number = error.errno if isinstance(error, OSError) else None
+    return NotPermittedError(line) if number in _NOT_PERMITTED else otherwise(line)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hmd.errors import Exit, MissingError
+from hmd.errors import Exit, UnavailableError
 
 if TYPE_CHECKING:
     from hmd.cli.main import Subparsers
@@ -74,7 +74,7 @@ def _unless_missing(name: str, find: Callable[[], Diagnostic]) -> Diagnostic:
 
     try:
         return find()
-    except MissingError as error:
+    except UnavailableError as error:
         return Diagnostic(name, Severity.FAIL, str(error))
 
 

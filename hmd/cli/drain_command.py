@@ -35,7 +35,8 @@ examples:
   hmd undrain 1                      put it to use again
 
 exit codes: 0 no page of a program is left there; 1 some are (with reasons), hmd is paused, or the
-time is over; 2 no node would be left; 4 no permission; 5 no such node; 6 no daemon answers
+time is over; 2 no node would be left; 5 no such node; 6 no daemon answers; 7 not
+permitted
 """
 
 REASONS = {

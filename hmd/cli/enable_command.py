@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hmd.errors import Exit, HmdError, MissingError, UsageError
+from hmd.errors import Exit, HmdError, MissingError, UsageError, os_error
 
 if TYPE_CHECKING:
     from hmd.cli.main import Subparsers
@@ -104,7 +104,9 @@ def carry_out(plan: InstallChanges, args: argparse.Namespace) -> int:
         try:
             file.apply()
         except OSError as error:
-            raise HmdError(f"cannot write {file.path}: {error.strerror}: run it as root") from None
+            raise os_error(
+                error, f"cannot write {file.path}: {error.strerror}: run it as root", HmdError
+            ) from None
     for words in plan.commands:
         _run(words)
     return Exit.OK
@@ -167,7 +169,7 @@ def _run(words: tuple[str, ...]) -> None:
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False)
     except OSError as error:
-        raise MissingError(f"cannot run {words[0]}: {error.strerror}: install systemd") from None
+        raise os_error(error, f"cannot run {words[0]}: {error.strerror}: install systemd") from None
     if done.returncode:
         said = (done.stderr.strip() or "it said nothing").splitlines()[-1]
         raise HmdError(f"'{' '.join(words)}' failed: {said}; 'journalctl -u hmd' may tell more")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hmd.errors import MissingError
+from hmd.errors import os_error
 from hmd.extras import missing_extra
 from hmd.observe.heat_grid import grid
 
@@ -56,7 +56,7 @@ def draw(document: Mapping[str, Any], pid: int, file: Path, title: str | None = 
     try:
         figure.savefig(file, dpi=120)
     except (OSError, ValueError) as error:
-        raise MissingError(f"cannot write the picture {file}: {error}") from None
+        raise os_error(error, f"cannot write the picture {file}: {error}") from None
     finally:
         pyplot.close(figure)
 

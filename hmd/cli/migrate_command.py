@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from hmd.cli.arguments import address_range, rate, size
-from hmd.errors import Exit, MissingError, TargetError
+from hmd.errors import Exit, NotPermittedError, TargetError
 
 if TYPE_CHECKING:
     from hmd.cli.main import Subparsers
@@ -29,7 +29,7 @@ examples:
   hmd migrate --pid 4711 --to 1 --range 7f0000000000-7f0040000000
   hmd migrate --pid 4711 --to 1 --dry-run           only tell what would be moved
 
-exit codes: 0 moved, or nothing to move; 1 nothing could be moved; 4 no permission;
+exit codes: 0 moved, or nothing to move; 1 nothing could be moved; 7 not permitted;
 5 no such process or node
 """
 
@@ -135,9 +135,9 @@ def _survey(process: ProcessId, args: argparse.Namespace) -> Survey:
     return Survey(process, mappings, args.to, from_node=args.from_node, ranges=args.ranges)
 
 
-def _not_permitted(args: argparse.Namespace) -> MissingError:
+def _not_permitted(args: argparse.Namespace) -> NotPermittedError:
     needed = "CAP_SYS_PTRACE and CAP_SYS_NICE" if args.shared else "CAP_SYS_PTRACE"
-    return MissingError(
+    return NotPermittedError(
         f"no permission to move the memory of process {args.pid}: run as root or with {needed}"
     )
 

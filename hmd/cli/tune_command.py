@@ -18,7 +18,7 @@ from hmd.cli.simulation_options import (
     policy_values,
     simulation_settings,
 )
-from hmd.errors import Exit, MissingError, UsageError
+from hmd.errors import Exit, UsageError, os_error
 
 if TYPE_CHECKING:
     from hmd.cli.main import Subparsers
@@ -276,12 +276,12 @@ def _config(
 
 
 def _writable(path: Path) -> None:
-    """Raise MissingError now, not after the search, where a file cannot be written."""
+    """Raise an error before the search, not after it, where a file cannot be written."""
     try:
         with path.open("a"):
             pass
     except OSError as error:
-        raise MissingError(f"cannot write {path}: {error.strerror}") from None
+        raise os_error(error, f"cannot write {path}: {error.strerror}") from None
 
 
 def _write(path: Path, text: str) -> None:
@@ -291,4 +291,4 @@ def _write(path: Path, text: str) -> None:
         partial.write_text(text)
         partial.replace(path)
     except OSError as error:
-        raise MissingError(f"cannot write {path}: {error.strerror}") from None
+        raise os_error(error, f"cannot write {path}: {error.strerror}") from None

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from hmd.control.admin_state import Pin, Standing
 from hmd.control.permission import check_administrator, check_owner, commands_all
 from hmd.control.request import ControlRequest
-from hmd.errors import MissingError, TargetError, UsageError
+from hmd.errors import NotPermittedError, TargetError, UsageError
 from hmd.machine.process_id import PROC, ProcessId, read_stat
 from hmd.machine.procfs import format_ids
 from hmd.machine.topology import Topology
@@ -197,7 +197,7 @@ class Commands:
 
     def _check_setter(self, request: ControlRequest, pin: Pin, what: str) -> None:
         if not commands_all(request.peer) and pin.uid != request.peer.uid:
-            raise MissingError(
+            raise NotPermittedError(
                 f"{what} is where uid {pin.uid} ordered it to be: only that user, root and the "
                 "daemon's user may change that"
             )

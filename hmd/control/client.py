@@ -13,6 +13,7 @@ from hmd.errors import (
     ConfigError,
     HmdError,
     MissingError,
+    NotPermittedError,
     TargetError,
     UnreachableError,
     UsageError,
@@ -23,7 +24,8 @@ ORDER_TIMEOUT_S = 90.0
 """An order is answered at the end of the tick under way, or withdrawn after a minute."""
 
 _ERRORS = {
-    int(kind.exit_code): kind for kind in (UsageError, ConfigError, MissingError, TargetError)
+    int(kind.exit_code): kind
+    for kind in (UsageError, ConfigError, MissingError, NotPermittedError, TargetError)
 }
 
 
@@ -54,7 +56,7 @@ def send_admin_request(
 ) -> dict[str, Any]:
     """Have the daemon do something, and return what it answers once it has taken it on.
 
-    Raises ``HmdError`` with the daemon's line where it refuses: ``MissingError`` without
+    Raises ``HmdError`` with the daemon's line where it refuses: ``NotPermittedError`` without
     permission, ``TargetError`` for a process or node that is not there, ``UsageError`` for an
     order that makes no sense. ``UnreachableError`` where no answer comes.
     """
@@ -81,7 +83,9 @@ def _answer(
             "hmd), or give its socket with --socket"
         ) from None
     except PermissionError:
-        raise UnreachableError(f"{path} is closed to you: ask as root or as its group") from None
+        raise NotPermittedError(
+            f"{path}: permission denied: ask as root or as a member of the socket's group"
+        ) from None
     except OSError as error:
         raise UnreachableError(
             f"the daemon on {path} does not answer: {error.strerror or error}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from hmd.control.request import Peer
-from hmd.errors import MissingError, TargetError
+from hmd.errors import NotPermittedError, TargetError
 from hmd.machine.process_id import PROC, ProcessId, identify, read_stat
 from hmd.machine.procfs import read_bytes, read_int, read_text
 
@@ -27,9 +27,9 @@ def commands_all(peer: Peer, own_uid: int | None = None) -> bool:
 
 
 def check_administrator(peer: Peer, what: str, own_uid: int | None = None) -> None:
-    """Raise ``MissingError`` where a caller may not order what concerns all."""
+    """Raise ``NotPermittedError`` where a caller may not order what concerns all."""
     if not commands_all(peer, own_uid):
-        raise MissingError(
+        raise NotPermittedError(
             f"only root and the daemon's user may {what}: you are uid {peer.uid}; try sudo"
         )
 
@@ -37,7 +37,7 @@ def check_administrator(peer: Peer, what: str, own_uid: int | None = None) -> No
 def check_owner(
     peer: Peer, process: ProcessId, what: str, proc: Path = PROC, own_uid: int | None = None
 ) -> None:
-    """Raise ``MissingError`` where a process is not the caller's, ``TargetError`` where it went."""
+    """Raise ``NotPermittedError`` for another user's process, ``TargetError`` for an exited one."""
     if commands_all(peer, own_uid):
         return
     check_known(peer, proc)
@@ -46,14 +46,14 @@ def check_owner(
         raise TargetError(f"process {process.pid} has exited: name another")
     if owners != {peer.uid}:
         told = ", ".join(map(str, sorted(owners)))
-        raise MissingError(
+        raise NotPermittedError(
             f"process {process.pid} is of uid {told}, you are uid {peer.uid}: only its owner, root "
             f"and the daemon's user may {what}"
         )
 
 
 def check_known(peer: Peer, proc: Path = PROC) -> None:
-    """Raise ``MissingError`` for a user of whom nothing is known.
+    """Raise ``NotPermittedError`` for a user of whom nothing is known.
 
     In a user namespace of the daemon's own, all users that it does not map have one uid
     (user_namespaces(7), kernel.overflowuid), and are not the user who has that uid.
@@ -62,7 +62,7 @@ def check_known(peer: Peer, proc: Path = PROC) -> None:
         return
     mapped = (read_text(proc / "self/uid_map") or "").split()
     if mapped and mapped != ["0", "0", _ALL_UIDS]:
-        raise MissingError("the daemon's user namespace does not know you: ask as its root")
+        raise NotPermittedError("the daemon's user namespace does not know you: ask as its root")
 
 
 def check_caller(peer: Peer, proc: Path = PROC) -> None:

@@ -28,7 +28,7 @@ from hmd.control.request import (
     parse_request,
     peer_of,
 )
-from hmd.errors import HmdError, UsageError
+from hmd.errors import HmdError, UsageError, os_error
 
 MAX_CLIENTS = 32
 CLIENT_TIME_S = 5.0
@@ -253,8 +253,10 @@ def _bind(path: Path) -> socket.socket:
         listener.setblocking(False)
     except OSError as error:
         listener.close()
-        raise HmdError(
-            f"cannot make the status socket {path}: {error.strerror}; set observe.socket"
+        raise os_error(
+            error,
+            f"cannot make the status socket {path}: {error.strerror}; set observe.socket",
+            HmdError,
         ) from None
     finally:
         os.umask(umask)

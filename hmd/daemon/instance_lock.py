@@ -11,7 +11,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from hmd.errors import HmdError
+from hmd.errors import HmdError, os_error
 
 
 class InstanceLock:
@@ -27,9 +27,11 @@ class InstanceLock:
             socket.parent.mkdir(mode=0o755, exist_ok=True)
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         except OSError as error:
-            raise HmdError(
+            raise os_error(
+                error,
                 f"cannot use {socket.parent} for the status socket: {error.strerror}; "
-                "run as root, or set observe.socket to a path of yours"
+                "run as root, or set observe.socket to a path of yours",
+                HmdError,
             ) from None
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

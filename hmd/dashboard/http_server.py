@@ -20,7 +20,7 @@ from socketserver import TCPServer
 from typing import Any, Final
 from urllib.parse import parse_qs
 
-from hmd.errors import HmdError
+from hmd.errors import HmdError, os_error
 
 MAX_CONNECTIONS: Final = 64
 CONNECTION_S: Final = 10.0
@@ -83,8 +83,11 @@ class PageServer(ThreadingHTTPServer):
         try:
             super().__init__((host, port), PageHandler)
         except OSError as error:
-            raise HmdError(
-                f"cannot serve on {host}, port {port}: {error.strerror}; take another with --listen"
+            raise os_error(
+                error,
+                f"cannot serve on {host}, port {port}: {error.strerror}; "
+                "take another with --listen",
+                HmdError,
             ) from None
 
     @property

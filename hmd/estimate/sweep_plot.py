@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hmd.errors import MissingError
+from hmd.errors import os_error
 from hmd.estimate.capacity_sweep import CapacitySweep
 from hmd.extras import missing_extra
 
@@ -45,6 +45,6 @@ def draw(sweep: CapacitySweep, file: Path, title: str | None = None) -> None:
     try:
         figure.savefig(file, dpi=120)
     except (OSError, ValueError) as error:
-        raise MissingError(f"cannot write the picture {file}: {error}") from None
+        raise os_error(error, f"cannot write the picture {file}: {error}") from None
     finally:
         pyplot.close(figure)

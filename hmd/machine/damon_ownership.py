@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from hmd.errors import MissingError
+from hmd.errors import MissingError, os_error
 from hmd.machine.damon_sysfs import Kdamonds
 from hmd.machine.diagnostic import Diagnostic, Severity
 from hmd.machine.process_id import PROC, read_stat
@@ -80,8 +80,8 @@ def _lock(note: Path, proc: Path) -> int:
         note.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         fd = os.open(note, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except OSError as error:
-        raise MissingError(
-            f"DAMON: cannot note its use in {note}: {error.strerror}; run hmd as root"
+        raise os_error(
+            error, f"DAMON: cannot note its use in {note}: {error.strerror}; run hmd as root"
         ) from None
     deadline = time.monotonic() + PATIENCE_S
     while True:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from hmd.errors import MissingError
+from hmd.errors import UnavailableError, unavailable_code
 from hmd.machine.procfs import absent, read_int, read_text, write_text
 
 KDAMONDS = "kernel/mm/damon/admin/kdamonds"
@@ -25,12 +25,13 @@ _RETRY_S = 0.01
 _STATE_S = 0.1
 
 
-class DamonError(MissingError):
+class DamonError(UnavailableError):
     """A write to DAMON's files that failed; ``errno`` says how."""
 
     def __init__(self, code: int, what: str) -> None:
         super().__init__(f"DAMON: {what}: {_advice(code)}")
         self.errno = code
+        self.exit_code = unavailable_code(code)
 
 
 def _advice(code: int) -> str:

@@ -20,7 +20,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from hmd.errors import MissingError
+from hmd.errors import MissingError, os_error
 from hmd.units import PAGE_BYTES
 
 MAGIC = 0x3130554D45444D48
@@ -139,7 +139,8 @@ def find_device(sysfs: Path = Path("/sys")) -> Path | None:
 class SharedMemory:
     """The mapped memory; a context manager.
 
-    Raises MissingError where the file cannot be opened or is not laid out by the plugin.
+    Raises UnavailableError where the file cannot be opened, MissingError where the plugin has not
+    laid it out.
     """
 
     def __init__(self, fd: int) -> None:
@@ -156,8 +157,9 @@ class SharedMemory:
         try:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
-            raise MissingError(
-                f"cannot open the emulated machine's memory {path}: {error.strerror} (run as root)"
+            raise os_error(
+                error,
+                f"cannot open the emulated machine's memory {path}: {error.strerror} (run as root)",
             ) from None
         try:
             memory = cls(fd)

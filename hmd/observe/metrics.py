@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from hmd.errors import HmdError
+from hmd.errors import HmdError, os_error
 from hmd.observe.families import FAMILIES
 from hmd.observe.snapshot import Snapshot
 
@@ -55,9 +55,11 @@ class MetricsServer:
         try:
             server, thread = start_http_server(int(port), host.strip("[]"), registry)
         except OSError as error:
-            raise HmdError(
+            raise os_error(
+                error,
                 f"cannot serve metrics on {address}: {error.strerror or error}; "
-                "set observe.metrics to another ADDRESS:PORT, or to off"
+                "set observe.metrics to another ADDRESS:PORT, or to off",
+                HmdError,
             ) from None
         self._server: WSGIServer = server
         self._thread = thread

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from hmd.errors import MissingError
+from hmd.errors import Exit, MissingError, NotPermittedError, UnavailableError
 from hmd.machine.damon_ownership import holder as damon_holder
 from hmd.machine.damon_ownership import stop_left_behind
 from hmd.machine.damon_sysfs import Kdamonds
@@ -82,11 +82,12 @@ def open_sampler(
     """Return the sampler that was asked for, or the first that works.
 
     ``before`` is one that is open and will be closed, unless it is returned: of some there can be
-    but one. A kdamond that a killed hmd left running is stopped. Raises MissingError: for one
-    asked for, what it lacks; else what the last one lacks.
+    but one. A kdamond that a killed hmd left running is stopped. Raises UnavailableError with what
+    the sampler of the settings lacks, or with "auto" what each lacks: NotPermittedError where
+    permission would give one of them.
     """
     stop_left_behind(Kdamonds(sysfs))
-    refusals: list[str] = []
+    refusals: list[UnavailableError] = []
     openers = _openers(settings, proc, sysfs, before)
     if settings.sampler != "auto":
         sampler = openers[settings.sampler]()
@@ -96,13 +97,16 @@ def open_sampler(
             continue  # which is no reason that anybody has to be told
         try:
             sampler = opener()
-        except MissingError as error:
-            refusals.append(str(error))
+        except UnavailableError as error:
+            refusals.append(error)
             continue
         # On the emulated machine nobody looks for another PMU.
-        why = f", because: {'; '.join(refusals)}" if refusals and name != "emulated" else ""
+        reasons = "; ".join(map(str, refusals)) if name != "emulated" else ""
+        why = f", because: {reasons}" if reasons else ""
         return Chosen(sampler, f"sampling {sampler.detail}{why}")
-    raise MissingError(f"nothing to sample accesses with: {'; '.join(refusals)}")
+    not_permitted = any(error.exit_code is Exit.NOT_PERMITTED for error in refusals)
+    kind = NotPermittedError if not_permitted else MissingError
+    raise kind(f"nothing to sample accesses with: {'; '.join(map(str, refusals))}")
 
 
 def available(
@@ -130,7 +134,7 @@ def _try(name: SamplerName, opener: Callable[[], Sampler], sysfs: Path) -> Avail
         return Availability(name, True, f"{DAMON_DETAIL} ({state}, pid {holder.pid})")
     try:
         sampler = opener()
-    except MissingError as error:
+    except UnavailableError as error:
         return Availability(name, False, str(error))
     sampler.close()
     return Availability(name, True, sampler.detail)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hmd.errors import MissingError
+from hmd.errors import MissingError, NotPermittedError
 from hmd.machine.plugin_memory import SharedMemory, find_device
 from hmd.machine.privileges import Capability, read_privileges
 from hmd.machine.process_id import PROC
@@ -59,13 +59,14 @@ def open_emulated(
     """Return a sampler of the emulated machine that we run in; ``period`` is in misses (199).
 
     With ``pairs``, a second counter samples loads too, with a period of its own (``partner``).
-    Raises MissingError anywhere else, and without CAP_SYS_ADMIN, which page frames need.
+    Raises MissingError on another machine, NotPermittedError without CAP_SYS_ADMIN, which page
+    frame numbers need.
     """
     device = find_device(sysfs)
     if device is None:
         raise MissingError("this is not the emulated machine: start one with hmd emulate")
     if not read_privileges(proc).has(Capability.SYS_ADMIN):
-        raise MissingError(
+        raise NotPermittedError(
             "the emulated machine's samples name page frames, which only CAP_SYS_ADMIN may look "
             "up: run hmd as root"
         )

@@ -20,7 +20,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from hmd.errors import MissingError
+from hmd.errors import MissingError, NotPermittedError, os_error
 from hmd.machine.privileges import Capability, read_privileges
 from hmd.machine.process_id import PROC
 from hmd.sample.access_batch import Kind
@@ -55,7 +55,8 @@ def open_idle_pages(
 ) -> PageScanSampler:
     """Return a sampler of used pages; ``period`` (1) is how many times fewer a read looks at.
 
-    Raises MissingError where the kernel has no idle page tracking, or without CAP_SYS_ADMIN.
+    Raises MissingError where the kernel has no idle page tracking, NotPermittedError without
+    CAP_SYS_ADMIN.
     """
     path = sysfs / BITMAP
     try:
@@ -65,10 +66,10 @@ def open_idle_pages(
             "this kernel has no idle page tracking: use one with CONFIG_IDLE_PAGE_TRACKING"
         ) from None
     except OSError as error:
-        raise MissingError(f"{path}: {error.strerror}: run hmd as root") from None
+        raise os_error(error, f"{path}: {error.strerror}: run hmd as root") from None
     if not read_privileges(proc).has(Capability.SYS_ADMIN):
         bitmap.close()
-        raise MissingError(
+        raise NotPermittedError(
             "idle page tracking names page frames, which only CAP_SYS_ADMIN may look up: run hmd "
             "as root, or grant it in the unit"
         )

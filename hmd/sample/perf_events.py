@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 
 from hmd._native import ffi, lib
-from hmd.errors import HmdError, MissingError
+from hmd.errors import HmdError, UnavailableError, unavailable_code
 from hmd.sample.access_batch import Kind
 from hmd.sample.perf_ring import RecordColumns, Ring, RingCounts, SampleType
 from hmd.sample.period_control import partner
@@ -42,12 +42,13 @@ class PerfEvent:
     inherit: bool = False
 
 
-class PerfError(MissingError):
+class PerfError(UnavailableError):
     """A perf call that failed; ``errno`` says how, for callers that can try something else."""
 
     def __init__(self, code: int, what: str) -> None:
         super().__init__(f"{what}: {_advice(code)}")
         self.errno = code
+        self.exit_code = unavailable_code(code)
 
 
 def _advice(code: int) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hmd.errors import MissingError
+from hmd.errors import UnavailableError
 from hmd.machine.process_id import PROC
 from hmd.machine.procfs import parse_ids, read_text
 from hmd.sample.access_batch import Kind
@@ -59,7 +59,8 @@ def open_pmu(
 
     Where stores cannot be sampled beside loads, loads alone are; the sampler's ``detail`` says
     what is. ``timestamps``: samples have their time. ``pairs``: a second counter samples loads
-    too, where there is one. Raises MissingError where there is no PMU for it, or no permission.
+    too, where there is one. Raises MissingError where there is no PMU for it, PerfError where
+    perf refuses.
     """
     specs = choose_events(choice, sysfs, proc)
     sample_type = _SAMPLE_TYPE | SampleType.TIME if timestamps else _SAMPLE_TYPE
@@ -113,7 +114,7 @@ def _open_all(
                     raise
                 continue
             opened.append(_Opened(spec, rings))
-    except MissingError:
+    except UnavailableError:
         _close(ring for event in opened for ring in event.rings)
         raise
     return opened

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hmd.errors import MissingError
+from hmd.errors import MissingError, NotPermittedError
 from hmd.machine.privileges import Capability, read_privileges
 from hmd.machine.process_id import PROC
 from hmd.machine.procfs import absent, write_text
@@ -38,14 +38,15 @@ _CLEAR_SOFT_DIRTY = "4"
 def open_soft_dirty(period: int | None = None, proc: Path = PROC) -> PageScanSampler:
     """Return a sampler of written pages; ``period`` (1) is how many times fewer a read looks at.
 
-    Raises MissingError where the kernel does not keep the bits, or without CAP_DAC_OVERRIDE.
+    Raises MissingError where the kernel does not keep the bits, NotPermittedError without
+    CAP_DAC_OVERRIDE.
     """
     if not _kept(proc):
         raise MissingError(
             "this kernel keeps no soft-dirty bits: use one with CONFIG_MEM_SOFT_DIRTY"
         )
     if not read_privileges(proc).has(Capability.DAC_OVERRIDE):
-        raise MissingError(
+        raise NotPermittedError(
             "soft-dirty bits of other users' processes may be cleared with CAP_DAC_OVERRIDE only: "
             "run hmd as root, or grant it in the unit"
         )

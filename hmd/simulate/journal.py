@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import hmd
 from hmd.emulate.miss_stream import MissStream
-from hmd.errors import MissingError
+from hmd.errors import os_error
 
 _ROOMS: Final = ("decide", "emulate", "heat", "machine", "migrate", "sample", "simulate")
 """Those whose code a simulation runs."""
@@ -24,7 +24,7 @@ class Journal:
     """Results by key; those of earlier runs too where there is a ``file``."""
 
     def __init__(self, file: Path | None = None) -> None:
-        """Read the file, which is made if it is not there; MissingError where that fails."""
+        """Read the file, which is made if it is not there; UnavailableError where that fails."""
         self._file, self._known = file, dict[str, Any]()
         if file is None:
             return
@@ -33,7 +33,7 @@ class Journal:
                 opened.seek(0)
                 lines = opened.read().splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise MissingError(f"cannot keep results in {file}: {error}") from None
+            raise os_error(error, f"cannot keep results in {file}: {error}") from None
         for line in lines:
             try:
                 entry = json.loads(line)
@@ -46,7 +46,7 @@ class Journal:
         return self._known.get(key)
 
     def put(self, key: str, result: Any) -> None:
-        """Keep a result; MissingError where it cannot be written."""
+        """Keep a result; UnavailableError where it cannot be written."""
         self._known[key] = result
         if self._file is None:
             return
@@ -55,7 +55,7 @@ class Journal:
                 # A line of its own, also after one that was cut off.
                 opened.write("\n" + json.dumps({"key": key, "result": result}))
         except OSError as error:
-            raise MissingError(f"cannot keep results in {self._file}: {error}") from None
+            raise os_error(error, f"cannot keep results in {self._file}: {error}") from None
 
 
 def digest(*parts: object) -> str:

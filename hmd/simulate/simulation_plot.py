@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from hmd.errors import MissingError
+from hmd.errors import os_error
 from hmd.extras import missing_extra
 from hmd.simulate.simulation import Simulated
 
@@ -47,6 +47,6 @@ def draw(
     try:
         figure.savefig(file, dpi=120)
     except (OSError, ValueError) as error:
-        raise MissingError(f"cannot write the picture {file}: {error}") from None
+        raise os_error(error, f"cannot write the picture {file}: {error}") from None
     finally:
         pyplot.close(figure)

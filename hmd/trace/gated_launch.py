@@ -14,7 +14,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
-from hmd.errors import MissingError, TargetError
+from hmd.errors import TargetError, os_error
 
 
 class Launched:
@@ -116,7 +116,7 @@ class Attached:
         except OSError as error:
             if error.errno == errno.EINVAL:
                 raise TargetError(f"{pid} is a thread, not a process: name its process") from None
-            raise MissingError(f"cannot watch process {pid}: {error.strerror}") from None
+            raise os_error(error, f"cannot watch process {pid}: {error.strerror}") from None
         self.pid = pid
 
     def exited(self, timeout_s: float) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hmd.errors import MissingError, TargetError
+from hmd.errors import TargetError, os_error
 from hmd.extras import missing_extra
 from hmd.machine.clock import ClockKind
 from hmd.trace.trace import Trace
@@ -81,6 +81,6 @@ def draw(trace: Trace, file: Path) -> None:
     try:
         figure.savefig(file, dpi=120)
     except (OSError, ValueError) as error:
-        raise MissingError(f"cannot write the picture {file}: {error}") from None
+        raise os_error(error, f"cannot write the picture {file}: {error}") from None
     finally:
         pyplot.close(figure)

@@ -50,8 +50,9 @@ ENVIRONMENT = (
 )
 
 STATUS = """\
-As for all commands of hmd(1). With 2, 3 and 4 (wrong usage, a wrong configuration, a capability
-that is missing) the service stays down, since starting again would not help.
+As for all commands of hmd(1). With 2, 3, 4 and 7 (wrong usage, a wrong configuration, a missing
+feature, an operation that is not permitted) the service is not restarted, since that would not
+help.
 """
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol, get_args
 import numpy as np
 import pytest
 
-from hmd.errors import MissingError
+from hmd.errors import UnavailableError
 from hmd.machine.damon_sysfs import Kdamonds
 from hmd.machine.process_id import ProcessId, alive, identify
 from hmd.sample.access_batch import AccessBatch, Kind
@@ -160,7 +160,7 @@ class SoftDirty(Plain):
     def __init__(self, toucher: Any) -> None:
         try:
             sampler = open_soft_dirty()
-        except MissingError as error:
+        except UnavailableError as error:
             pytest.skip(str(error))
         super().__init__(sampler, toucher)
 

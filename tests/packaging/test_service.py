@@ -124,8 +124,8 @@ def it_takes_orders_of_those_who_may(machine: Booted) -> None:
         uid = (f"--reuid={user}", f"--regid={user}", group)
         return machine.run("setpriv", *uid, "hmd", *words, code=code)
 
-    assert "is closed to you" in by(NOBODY, "status", code=6)
-    assert "root" in by(OWNER, "pause", code=4)
+    assert "permission denied" in by(NOBODY, "status", code=7)
+    assert "root" in by(OWNER, "pause", code=7)
     by(OWNER, "pin", pid, code=0)
     assert status(machine, lambda now: now["control"]["pins"])
     by(OWNER, "unpin", pid, code=0)

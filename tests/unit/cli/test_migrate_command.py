@@ -97,7 +97,7 @@ def test_no_permission_says_which(child):
         text=True,
         check=False,
     )
-    assert done.returncode == Exit.MISSING, done.stderr
+    assert done.returncode == Exit.NOT_PERMITTED, done.stderr
     assert done.stderr == (
         f"hmd: no permission to move the memory of process {child}: "
         "run as root or with CAP_SYS_PTRACE\n"

@@ -18,7 +18,7 @@ from hmd.control.admin_state import Pin, Standing
 from hmd.control.command_queue import MAX_WAITING, CommandQueue
 from hmd.control.permission import check_known
 from hmd.control.request import ControlRequest, Peer
-from hmd.errors import HmdError, MissingError, TargetError, UsageError
+from hmd.errors import HmdError, NotPermittedError, TargetError, UsageError
 from hmd.machine.process_id import ProcessId, identify
 from hmd.machine.topology import Node, Topology
 from tests.conftest import Toucher
@@ -185,7 +185,7 @@ def test_users_that_a_namespace_does_not_map_are_nobody(
     if not refused:
         check_known(Peer(1, 65534, 65534), tmp_path)
         return
-    with pytest.raises(MissingError, match="does not know you"):
+    with pytest.raises(NotPermittedError, match="does not know you"):
         check_known(Peer(1, 65534, 65534), tmp_path)
 
 

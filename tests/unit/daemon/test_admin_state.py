@@ -192,7 +192,7 @@ def test_others_than_root_are_refused(
 ) -> None:
     before = control(daemon)
     answer = as_nobody(daemon, command, **arguments)
-    assert answer["code"] == Exit.MISSING
+    assert answer["code"] == Exit.NOT_PERMITTED
     assert "root and the daemon's user may" in answer["error"]
     assert "uid 65534" in answer["error"]
     assert control(daemon) == before

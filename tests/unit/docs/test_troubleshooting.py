@@ -124,7 +124,8 @@ def test_why_samplers_refuse_is_explained() -> None:
     told = set()
     for file in REFUSING:
         tree = parsed(file)
-        told |= {text for call in calls(tree, "MissingError") for text in fragments(call)}
+        for error in ("MissingError", "NotPermittedError", "os_error"):
+            told |= {text for call in calls(tree, error) for text in fragments(call)}
         for function in ast.walk(tree):
             if isinstance(function, ast.FunctionDef) and function.name == "_advice":
                 told |= {

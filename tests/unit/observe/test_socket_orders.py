@@ -15,15 +15,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hmd.control.client import ask, order
+from hmd.control.client import ask, send_admin_request
 from hmd.control.request import MAX_REQUEST_BYTES, ControlRequest, Peer
 from hmd.control.status_socket import MAX_CLIENTS, StatusSocket
 from hmd.errors import (
     ConfigError,
     HmdError,
     MissingError,
+    NotPermittedError,
     TargetError,
-    UnreachableError,
     UsageError,
 )
 
@@ -73,7 +73,7 @@ def in_background(what: Callable[[], object]) -> threading.Thread:
 def test_an_order_is_answered_when_its_promise_is_kept(path: Path, loop: Loop) -> None:
     loop.at_once = False
     answers: list[object] = []
-    thread = in_background(lambda: answers.append(order(path, "pause", {"why": 1})))
+    thread = in_background(lambda: answers.append(send_admin_request(path, "pause", {"why": 1})))
     assert loop.arrived.acquire(timeout=10)
     # Others are answered meanwhile.
     assert ask(path, "status") == {"ticks": 7}
@@ -85,7 +85,7 @@ def test_an_order_is_answered_when_its_promise_is_kept(path: Path, loop: Loop) -
 
 
 def test_it_comes_with_the_caller_s_credentials(path: Path, loop: Loop) -> None:
-    order(path, "pause")
+    send_admin_request(path, "pause")
     assert loop.taken[0][0].peer == Peer(os.getpid(), os.getuid(), os.getgid())
 
 
@@ -103,7 +103,7 @@ def test_and_they_are_the_kernel_s(path: Path, loop: Loop) -> None:
             os.setgroups([])
             os.setgid(NOBODY)
             os.setuid(NOBODY)
-            order(path, "pause", {"uid": 0, "pid": 1, "peer": {"uid": 0}})
+            send_admin_request(path, "pause", {"uid": 0, "pid": 1, "peer": {"uid": 0}})
             code = 0
         finally:
             os._exit(code)
@@ -121,12 +121,14 @@ def test_who_may_not_connect_does_not_order(path: Path) -> None:
         os.setgid(NOBODY)
         os.setuid(NOBODY)
         try:
-            order(path, "pause")
-        except UnreachableError as error:
+            send_admin_request(path, "pause")
+        except NotPermittedError as error:
             os.write(write, str(error).encode())
         os._exit(0)
     os.waitpid(child, 0)
-    assert b"is closed to you: ask as root or as its group" in os.read(read, 4096)
+    assert b"permission denied: ask as root or as a member of the socket's group" in os.read(
+        read, 4096
+    )
     os.close(read)
     os.close(write)
 
@@ -134,7 +136,7 @@ def test_who_may_not_connect_does_not_order(path: Path) -> None:
 def test_an_order_that_nobody_comes_to_is_withdrawn(path: Path, loop: Loop) -> None:
     loop.at_once = False
     with pytest.raises(HmdError, match=r"did not come to it in 0\.5 s; the order is withdrawn"):
-        order(path, "pause")
+        send_admin_request(path, "pause")
     assert not loop.taken[0][1].set_running_or_notify_cancel()
 
 
@@ -144,7 +146,7 @@ def test_an_order_under_way_cannot_be_withdrawn(path: Path, loop: Loop) -> None:
 
     def give() -> None:
         try:
-            order(path, "pause")
+            send_admin_request(path, "pause")
         except HmdError as error:
             told.append(str(error))
 
@@ -159,14 +161,16 @@ def test_an_order_under_way_cannot_be_withdrawn(path: Path, loop: Loop) -> None:
     assert ask(path, "status") == {"ticks": 7}
 
 
-@pytest.mark.parametrize("kind", [UsageError, ConfigError, MissingError, TargetError, HmdError])
+@pytest.mark.parametrize(
+    "kind", [UsageError, ConfigError, MissingError, NotPermittedError, TargetError, HmdError]
+)
 def test_refusals_arrive_as_they_were(path: Path, loop: Loop, kind: type[HmdError]) -> None:
     loop.at_once = False
     raised: list[HmdError] = []
 
     def give() -> None:
         try:
-            order(path, "pause")
+            send_admin_request(path, "pause")
         except HmdError as error:
             raised.append(error)
 
@@ -180,13 +184,13 @@ def test_refusals_arrive_as_they_were(path: Path, loop: Loop, kind: type[HmdErro
 
 def test_an_order_that_breaks_is_answered(path: Path) -> None:
     with pytest.raises(HmdError, match=r"^ZeroDivisionError$"):
-        order(path, "fail")
+        send_admin_request(path, "fail")
     assert ask(path, "status") == {"ticks": 7}
 
 
 def test_what_is_no_order_is_told(path: Path) -> None:
     with pytest.raises(UsageError, match="no such command; there are fail, pause, status"):
-        order(path, "dance")
+        send_admin_request(path, "dance")
 
 
 def test_a_request_is_not_read_twice(path: Path, loop: Loop) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.errors import MissingError
 from hmd.machine.damon_sysfs import DamonError, Kdamonds
 from hmd.machine.kdamond import Kdamond
 from hmd.machine.move_pages import query_nodes
@@ -241,6 +240,6 @@ def test_a_kernel_without_virtual_addresses_is_told(damon_kernel: Any, tmp_path:
         damon_kernel.write(path, text)
 
     kdamonds = Kdamonds(damon_kernel.sysfs, write)
-    with pytest.raises(MissingError, match="CONFIG_DAMON_VADDR"):
+    with pytest.raises(DamonError, match="CONFIG_DAMON_VADDR"):
         open_damon(note=tmp_path / "note", kdamonds=kdamonds)
     assert kdamonds.count == 0

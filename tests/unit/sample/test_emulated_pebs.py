@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hmd.errors import MissingError
+from hmd.errors import MissingError, NotPermittedError
 from hmd.sample.access_batch import Kind
 from hmd.sample.emulated_pebs import LADDER, open_emulated
 
@@ -137,5 +137,5 @@ def test_without_the_capability_page_frames_are_hidden(
     proc = tmp_path / "proc"
     (proc / "self").mkdir(parents=True)
     (proc / "self/status").write_text("CapEff:\t0000000000000000\n")
-    with pytest.raises(MissingError, match="run hmd as root"):
+    with pytest.raises(NotPermittedError, match="run hmd as root"):
         open_emulated(sysfs=emulated_memory.sysfs, proc=proc)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hmd.errors import MissingError
+from hmd.errors import MissingError, NotPermittedError
 from hmd.machine.process_id import identify
 from hmd.sample.access_batch import Kind
 from hmd.sample.idle_pages import BITMAP, IdlePageBits, KernelBitmap, open_idle_pages
@@ -145,7 +145,7 @@ def test_idle_pages_need_the_frames_of_pages(tmp_path: Path) -> None:
     path.write_bytes(b"")
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/status").write_text("CapEff:\t0000000000000000\n")
-    with pytest.raises(MissingError, match="CAP_SYS_ADMIN"):
+    with pytest.raises(NotPermittedError, match="CAP_SYS_ADMIN"):
         open_idle_pages(proc=tmp_path / "proc", sysfs=tmp_path / "sys")
 
 

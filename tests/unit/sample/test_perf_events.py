@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hmd._native import lib
-from hmd.errors import Exit, MissingError
+from hmd.errors import Exit, UnavailableError
 from hmd.sample.access_batch import Kind
 from hmd.sample.fault_sampler import open_faults
 from hmd.sample.perf_events import (
@@ -152,7 +152,7 @@ def test_no_such_pmu_names_the_way_out() -> None:
     with pytest.raises(PerfError, match="no such event: set sampler to faults") as raised:
         open_event(PerfEvent(0xFFFF, 0), -1, 0, what="cpu/mem-loads/")
     assert str(raised.value).startswith("cannot open cpu/mem-loads/ on CPU 0: ")
-    assert isinstance(raised.value, MissingError)
+    assert isinstance(raised.value, UnavailableError)
     assert raised.value.exit_code is Exit.MISSING
 
 

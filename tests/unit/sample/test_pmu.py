@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.errors import MissingError
+from hmd.errors import UnavailableError
 from hmd.sample.access_batch import Kind
 from hmd.sample.memory_events import STORE_SCALE, EventChoice
 from hmd.sample.period_control import PRIMES, stands_for
@@ -224,7 +224,7 @@ def test_without_stores_loads_are_sampled_alone(machine: Machine) -> None:
 def test_without_loads_there_is_no_sampler_and_nothing_stays_open(machine: Machine) -> None:
     machine.pmu(mem_loads=NONSENSE, mem_stores=FAULTS)
     before = descriptors()
-    with pytest.raises(MissingError, match="no such event"):
+    with pytest.raises(UnavailableError, match="no such event"):
         open_pmu(EventChoice(), None, machine.proc, machine.sysfs)
     assert descriptors() == before
 

@@ -95,7 +95,7 @@ def test_what_it_may_have_it_has(path: Path) -> None:
 
 
 def test_what_starting_again_cannot_mend_is_not_started_again() -> None:
-    codes = [Exit.USAGE, Exit.CONFIG, Exit.MISSING]
+    codes = [Exit.USAGE, Exit.CONFIG, Exit.MISSING, Exit.NOT_PERMITTED]
     assert settings(SERVICE, "RestartPreventExitStatus") == [str(int(code)) for code in codes]
 
 

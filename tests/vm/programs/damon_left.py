@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hmd.errors import MissingError
+from hmd.errors import UnavailableError
 from hmd.machine.damon_ownership import damon_finding
 from hmd.machine.damon_sysfs import Kdamonds
 from hmd.machine.process_id import identify
@@ -89,7 +89,7 @@ def kill_one() -> dict[str, Any]:
         found: dict[str, Any] = {"pid": child.pid, "running": state()}
         try:
             open_sampler(SampleSettings("damon"))
-        except MissingError as error:
+        except UnavailableError as error:
             found["second"] = str(error)
         found["available"] = {a.name: a.detail for a in available(SampleSettings()) if a.works}
         until(lambda: stopped_within_a_look(child))
@@ -110,7 +110,7 @@ def others() -> dict[str, Any]:
     found: dict[str, Any] = {}
     try:
         open_sampler(SampleSettings("damon"))
-    except MissingError as error:
+    except UnavailableError as error:
         found["refused"] = str(error)
     found["still_on"] = kdamonds.is_on(0)
     kdamonds.switch_off(0)
