@@ -10,34 +10,25 @@ second, and Prometheus scrapes that. Needs the extra plot.
 
 from __future__ import annotations
 
-import logging
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
-
 from bench.monitoring.dashboard_plot import draw
 from bench.monitoring.prometheus import Prometheus
-from hmd.daemon.stage_guard import Guard
 from hmd.decide.histogram import Histogram
-from hmd.decide.plan import MachineView, Plan
 from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import load
-from hmd.heat.heat_table import HeatTable
-from hmd.heat.residency_sweep import ResidencySweep
-from hmd.machine.process_id import ProcessId
-from hmd.migrate import STUCK, MoveOutcome, Mover
 from hmd.observe.metrics import MetricsServer
 from hmd.observe.observer import ObservedConfig, Observer, Places
-from hmd.observe.residency_counts import heat_pages, resident_pages, sample_nodes
-from hmd.observe.tick_record import Stage, TickRecord
+from hmd.observe.residency_counts import heat_pages, resident_pages
+from hmd.observe.tick_record import Stage
 from hmd.sample.access_batch import AccessBatch
 from hmd.sample.sampler import SamplerStats
-from hmd.simulate.simulated_machine import PROGRAM, SimulatedMachine
+from hmd.simulate.simulated_machine import SimulatedMachine
 from hmd.simulate.simulated_pmu import PmuSettings, SimulatedPmu
-from hmd.simulate.simulation import SimulationSettings
+from hmd.simulate.simulation import SimulatedDaemon, SimulationSettings
 
 PICTURE = Path(__file__).resolve().parents[2] / "docs/images/dashboard.png"
 ADDRESS = "127.0.0.1:9744"
@@ -76,74 +67,27 @@ class SampledProgram:
         """Free nothing."""
 
 
-class SimulatedDaemon:
-    """The stages of the tick over a simulated machine, and an observer that tells of them."""
+class ObservedSimulation:
+    """The daemon over a simulated machine, and an observer that publishes its ticks."""
 
     def __init__(self, machine: SimulatedMachine, name: str) -> None:
-        self.machine, self.name = machine, name
-        self.settings = SimulationSettings()
-        self.sampler = SampledProgram(machine, self.settings.sampling)
-        self.heat = HeatTable(self.settings.heat, machine.topology.latency_ns)
-        self.heat.track([PROGRAM])
-        self.sweep = ResidencySweep(spaces=machine, clock=lambda: 0.0)
-        self.policy = Histogram()
-        self.mover = Mover(
-            self.settings.mover,
-            lambda: machine.now_s,
-            machine,
-            stat=machine.stat,
-            page_filter=lambda _, addresses: np.ones(len(addresses), np.bool_),
-        )
-        setting = ObservedConfig("dashboard", False, TICK_S, 0.01, self.policy.name, (name,))
-        self.observer = Observer(setting, machine.topology, self.sampler)
-        self.guard = Guard(logging.getLogger("dashboard"))
-        self.due_s = 0.0
+        self.machine = machine
+        self.daemon = SimulatedDaemon(machine, Histogram(), SimulationSettings())
+        stages = self.daemon.stages
+        stages.targets = (name,)
+        stages.sampler = sampler = SampledProgram(machine, self.daemon.settings.sampling)
+        setting = ObservedConfig("dashboard", False, TICK_S, 0.01, stages.policy.name, (name,))
+        self.observer = Observer(setting, machine.topology, sampler)
 
     def tick(self) -> None:
-        """Let the program run for a tick, then do what the daemon does at its end, and tell."""
-        machine, guard, settings = self.machine, self.guard, self.settings
-        self.due_s = max(self.due_s + settings.tick_s, machine.now_s)
-        machine.run_until(self.due_s)
-        guard.begin()
-        batch = guard.run(Stage.SAMPLE, self.sampler.read, AccessBatch.empty())
-        unknown = np.full(len(batch), -1, np.int16)
-        node = guard.run(Stage.HEAT, lambda: self._heat(batch), unknown)
-        plan = guard.run(Stage.DECIDE, self._decide, Plan.empty((PROGRAM,)))
-        machine.run_until(self.due_s + settings.delay_s)
-        outcome = guard.run(Stage.MIGRATE, lambda: self._migrate(plan), None)
-        machine.rest()
-        processes: tuple[ProcessId, ...] = (PROGRAM,)
-        tick = TickRecord(
-            self.due_s, processes, (self.name,), batch, node, plan, outcome, 0, dict(guard.seconds)
-        )
-        guard.run(Stage.OBSERVE, lambda: self.observer.observe(tick, self._places()), None)
-        self.observer.observed(guard.seconds[Stage.OBSERVE], Stage.OBSERVE in guard.failed)
-
-    def _heat(self, batch: AccessBatch) -> np.ndarray[tuple[int], np.dtype[np.int16]]:
-        self.heat.update(batch)
-        self.sweep.step(self.heat)
-        return sample_nodes(self.heat, batch)
-
-    def _decide(self) -> Plan:
-        machine, now_s = self.machine, self.due_s
-        budget = self.mover.budget_bytes(now_s)
-        view = MachineView(machine.topology, machine.memory(), now_s, self.settings.tick_s, budget)
-        return self.policy.plan(self.heat, view)
-
-    def _migrate(self, plan: Plan) -> MoveOutcome | None:
-        if not len(plan) or self.machine.done:
-            return None
-        outcome = self.mover.apply(plan, self.due_s)
-        self.heat.settle(plan, outcome.node, np.isin(outcome.status, STUCK))
-        return outcome
+        """Let the program run for a tick, then do what the daemon does at its end."""
+        timer, tick = self.daemon.timer, self.daemon.tick()
+        timer.run(Stage.OBSERVE, lambda: self.observer.observe(tick, self._places()), None)
+        self.observer.observed(timer.seconds[Stage.OBSERVE], Stage.OBSERVE in timer.failed)
 
     def _places(self) -> Places:
-        topology = self.machine.topology
-        return Places(
-            resident_pages(self.heat, topology),
-            heat_pages(self.heat, topology),
-            self.heat.stats.bytes,
-        )
+        heat, topology = self.daemon.stages.heat, self.machine.topology
+        return Places(resident_pages(heat, topology), heat_pages(heat, topology), heat.stats.bytes)
 
 
 def main(trace: Path, seconds: float) -> None:
@@ -155,7 +99,7 @@ def main(trace: Path, seconds: float) -> None:
         SimulatedMachine(stream, preset, fast_pages) as machine,
         tempfile.TemporaryDirectory() as folder,
     ):
-        daemon = SimulatedDaemon(machine, name)
+        daemon = ObservedSimulation(machine, name)
         server = MetricsServer(ADDRESS, lambda: daemon.observer.latest)
         with Prometheus(Path(folder), {"hmd": ADDRESS}) as prometheus:
             begun_s = time.time()
@@ -167,7 +111,7 @@ def main(trace: Path, seconds: float) -> None:
         print(f"{name}: {ticks} ticks to {state}, {machine.program_s:.3f} s of it; {PICTURE}")
 
 
-def run(daemon: SimulatedDaemon, end_s: float) -> int:
+def run(daemon: ObservedSimulation, end_s: float) -> int:
     """Tick on the clock until a time or the program's end; returns the number of ticks."""
     ticks, due_s = 0, time.time()
     while not daemon.machine.done and due_s < end_s:

@@ -41,6 +41,8 @@ examples:
   hmd simulate dict.misses --policy benefit --policy age --fast 10%
   hmd simulate dict.misses --fast 8MiB --preset dram-cxl --ticks
   hmd simulate dict.misses --policy histogram --set hysteresis=1.1 --period 53
+  hmd simulate dict.misses --fast-max 50%                 as a target with a limit
+  hmd simulate dict.misses --pageout 100                  idle pages leave memory
   hmd simulate dict.misses --fast 25% --json --picture dict.png
 """
 
@@ -170,6 +172,8 @@ def _print_json(
             "runtime_s": each.runtime_s,
             "fast_share": each.fast_share,
             "moved_bytes": each.moved_bytes,
+            "paged_out_bytes": each.paged_out_bytes,
+            "swapped_in_bytes": each.swapped_in_bytes,
             "ticks": [asdict(tick) for tick in each.ticks],
         }
         for name, each in runs.items()
@@ -204,17 +208,18 @@ def _print(
     def compared(seconds: float) -> Sequence[str]:
         return format_seconds(seconds), f"{first / seconds:.3f}", f"{oracle / seconds:.3f}"
 
-    rows = [(name, *compared(seconds), "", "") for name, seconds in fixed.items()]
-    rows += [
-        (
-            name,
-            *compared(each.runtime_s),
-            format_share(each.fast_share),
-            format_bytes(each.moved_bytes),
-        )
-        for name, each in runs.items()
+    pages_out = args.pageout is not None
+    blank = ("",) * (4 if pages_out else 2)
+    rows: list[tuple[str, ...]] = [
+        (name, *compared(seconds), *blank) for name, seconds in fixed.items()
     ]
+    for name, each in runs.items():
+        moved = [each.moved_bytes]
+        moved += [each.paged_out_bytes, each.swapped_in_bytes] if pages_out else []
+        cells = (format_share(each.fast_share), *map(format_bytes, moved))
+        rows.append((name, *compared(each.runtime_s), *cells))
     columns = ["runtime", "x first touch", "x oracle", "fast share", "moved"]
+    columns += ["paged out", "swapped in"] if pages_out else []
     print_table(["", *columns], rows, right=columns)
     if args.ticks:
         for name, each in runs.items():

@@ -10,6 +10,7 @@ from hmd.cli.arguments import share, size
 from hmd.errors import UsageError
 
 if TYPE_CHECKING:
+    from hmd.config.quantities import Amount
     from hmd.decide.tunables import Knob
     from hmd.simulate.simulation import SimulationSettings
 
@@ -56,18 +57,47 @@ def add_daemon(group: argparse._ArgumentGroup) -> None:
         "--period", type=int, default=199, metavar="N", help="misses that a sample stands for (199)"
     )
     group.add_argument(
+        "--fast-min",
+        default="0",
+        metavar="SIZE|SHARE",
+        help="least of the fast node that the program keeps, as targets[].fast_min (0)",
+    )
+    group.add_argument(
+        "--fast-max",
+        default="100%",
+        metavar="SIZE|SHARE",
+        help="most of the fast node that the program may have, as targets[].fast_max (100%%)",
+    )
+    group.add_argument(
+        "--pageout",
+        type=float,
+        metavar="MS",
+        help="page out pages that were idle for this many milliseconds, as decide.pageout (off)",
+    )
+    group.add_argument(
+        "--swap-in",
+        type=float,
+        default=100.0,
+        metavar="US",
+        help="microseconds that the program sleeps at a page that was paged out (100)",
+    )
+    group.add_argument(
         "--loss", type=share, default=0.0, metavar="SHARE", help="samples that are lost (0%%)"
     )
 
 
 def simulation_settings(args: argparse.Namespace) -> SimulationSettings:
     """Return the settings that the options of ``add_daemon`` and ``--seed`` give."""
+    from hmd.simulate.simulated_machine import MigrationCost
     from hmd.simulate.simulated_pmu import PmuSettings
     from hmd.simulate.simulation import SimulationSettings
 
-    for name, least in (("tick", 0.1), ("delay", 0.0), ("found", 0.0), ("period", 1)):
-        if getattr(args, name) < least:
+    least_values = {"tick": 0.1, "delay": 0.0, "found": 0.0, "period": 1, "swap-in": 0.0}
+    for name, least in least_values.items():
+        if getattr(args, name.replace("-", "_")) < least:
             raise UsageError(f"--{name} must be at least {least:g}")
+    if args.pageout is not None and args.pageout < args.tick:
+        raise UsageError(f"--pageout must be at least a tick ({args.tick:g} ms)")
     if args.loss >= 1 or args.loss < 0:
         raise UsageError("--loss must be less than 100%")
     return SimulationSettings(
@@ -75,7 +105,20 @@ def simulation_settings(args: argparse.Namespace) -> SimulationSettings:
         delay_s=args.delay / 1e3,
         found_s=args.found / 1e3,
         sampling=PmuSettings(args.period, args.loss, args.seed),
+        cost=MigrationCost(swap_in_ns=args.swap_in * 1e3),
+        fast_min=_amount("--fast-min", args.fast_min),
+        fast_max=_amount("--fast-max", args.fast_max),
+        pageout_s=None if args.pageout is None else args.pageout / 1e3,
     )
+
+
+def _amount(option: str, text: str) -> Amount:
+    from hmd.config.quantities import parse_amount
+
+    try:
+        return parse_amount(0 if text == "0" else text)
+    except ValueError as error:
+        raise UsageError(f"{option} {text}: {error}") from None
 
 
 def fast_pages(text: str, pages: int) -> int:

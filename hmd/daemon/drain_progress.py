@@ -1,7 +1,7 @@
-"""How far orders have come, tick by tick: moves that are done, drains, and what is told of them.
+"""Drains between ticks: what the drain worker is to do, and what status and metrics show of it.
 
-Takes the stages after a tick, gives the drains' thread its errand and the observer what it shows.
-About 1 ns a page while a node is drained, else microseconds.
+Takes the stages after a tick, gives the drain worker its request and the observer its figures.
+About 1 ns per page while a node is drained, else microseconds.
 """
 
 from __future__ import annotations
@@ -9,64 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
-import numpy.typing as npt
 
 from hmd.control.admin_state import STALLED_TICKS
 from hmd.daemon import stage_settings
 from hmd.daemon.stages import Stages
-from hmd.decide.plan import Plan
 from hmd.machine.mappings import Mappings
 from hmd.machine.numa_nodes import read_node_use
 from hmd.machine.process_id import ProcessId
-from hmd.migrate import MoveOutcome, MoveStatus
 from hmd.migrate.drain_worker import Errand, Evacuation
 from hmd.observe.snapshot import ControlNumbers, DrainNumbers, PinNumbers
-from hmd.units import HUGE_PAGE_BYTES
-
-
-def note_progress(stages: Stages, plan: Plan, outcome: MoveOutcome | None) -> None:
-    """Take note of what a tick's plan came to for moves and drains that were ordered."""
-    orders = stages.orders
-    if orders.paused:
-        return
-    if orders.moves:
-        _end_moves(stages, plan, outcome)
-    if not orders.drained:
-        return
-    leaving = np.isin(plan.from_node, sorted(orders.drained))
-    moved = int(outcome.moved_pages[leaving].sum()) if outcome is not None else 0
-    if moved and outcome is not None and not outcome.dry_run:
-        orders.stalled_ticks = 0
-    elif movable_on(stages, orders.drained).any():
-        orders.stalled_ticks += 1
-
-
-def movable_on(stages: Stages, nodes: frozenset[int]) -> npt.NDArray[np.int64]:
-    """Return how many pages each process of the table has there that ticks may move."""
-    heat, orders = stages.heat, stages.orders
-    movable, _ = heat.resident_pages(max(nodes) + 1)
-    pages: npt.NDArray[np.int64] = movable[:, sorted(nodes)].sum(axis=1)
-    return np.where(orders.held(heat.processes, stages.targets), 0, pages)
-
-
-def _end_moves(stages: Stages, plan: Plan, outcome: MoveOutcome | None) -> None:
-    """Take moves for done of whose processes nothing more could be moved.
-
-    Not of those whose pages are not known yet; what a sweep finds later stays where it is.
-    """
-    orders, heat = stages.orders, stages.heat
-    nodes = max(node.id for node in stages.topology.nodes) + 1
-    known = heat.resident_pages(nodes)[0].sum(axis=1)
-    busy: set[int] = set()
-    if outcome is not None and not outcome.dry_run:
-        going = (outcome.moved_pages > 0) | (outcome.status == MoveStatus.DEFERRED)
-        busy = set(plan.process[going].tolist())
-    if stages.mover.budget_bytes() >= HUGE_PAGE_BYTES:
-        orders.end_moves(
-            process
-            for slot, process in enumerate(heat.processes)
-            if known[slot] and slot not in busy
-        )
+from hmd.pipeline.admin_progress import movable_on
 
 
 def send_errand(stages: Stages, evacuation: Evacuation, now_s: float) -> None:

@@ -22,10 +22,8 @@ from hmd.daemon.drain_progress import control_numbers, send_errand
 from hmd.daemon.endpoints import Endpoints
 from hmd.daemon.log import Once
 from hmd.daemon.notify import Notifier
-from hmd.daemon.stage_guard import Guard
 from hmd.daemon.stages import SYSFS, build
 from hmd.daemon.start_checks import machine_warnings
-from hmd.daemon.tick import BLIND, run_tick
 from hmd.daemon.wakeup_fd import Waker
 from hmd.errors import HmdError
 from hmd.machine.conflicts import competing_findings
@@ -41,6 +39,8 @@ from hmd.observe.heat_history import HeatHistory
 from hmd.observe.observer import Observer, Places
 from hmd.observe.residency_counts import heat_pages, resident_pages
 from hmd.observe.tick_record import Stage, TickRecord
+from hmd.pipeline.stage_guard import StageGuard
+from hmd.pipeline.tick import BLIND, run_tick
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -93,7 +93,7 @@ class Service:
             self._endpoints = Endpoints(answers, self._control.orders, lambda: self.observer.latest)
             self._endpoints.open(config)
             undo.pop_all()
-        self._guard = Guard(self._log)
+        self._guard = StageGuard(self._log)
         self._census_s = float("-inf")
         self._places: Places | None = None
         self._stop = self._reload = False
@@ -251,10 +251,10 @@ class Service:
         sampler = stages.sampler
         if sampler.name == "faults":
             self._once.warn(
-                f"{stages.source.reason}; page faults are a coarse stand-in: hmd doctor"
+                f"{stages.sampler_reason}; page faults are a coarse stand-in: hmd doctor"
             )
         else:
-            self._log.info("%s", stages.source.reason)
+            self._log.info("%s", stages.sampler_reason)
         if stages.config.decide.pageout is not None and sampler.name in BLIND:
             why = f"to the sampler {sampler.name} pages in use look idle"
             self._once.warn(f"decide.pageout has no effect: {why}")

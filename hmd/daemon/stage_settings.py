@@ -26,7 +26,10 @@ QUERY_S = 0.25e-6
 """What it costs to ask where a page is."""
 
 NO_LIMIT = 1 << 62
-"""Bytes that nobody has."""
+"""A limit in bytes that no machine reaches."""
+
+NO_LIMITS = (Amount(size=0), Amount(share=1.0))
+"""The least and the most that a target without limits may have."""
 
 LEAST_QUERIES, MOST_QUERIES = 1 << 12, 1 << 18
 
@@ -63,18 +66,26 @@ def weights(
 
 
 def fast_limits(config: Config, names: Sequence[str]) -> FastLimits | None:
-    """Return what processes of these targets may have of the fastest tier, None if all may all."""
-    targets = config.targets
-    free = (Amount(size=0), Amount(share=1.0))
-    if all((target.fast_min, target.fast_max) == free for target in targets):
+    """Return the limits that processes of these targets share, None without any."""
+    row = {target.name: number for number, target in enumerate(config.targets)}
+    amounts = [(target.fast_min, target.fast_max) for target in config.targets]
+    return limits_of(amounts, [row[name] for name in names])
+
+
+def limits_of(amounts: Sequence[tuple[Amount, Amount]], group: Sequence[int]) -> FastLimits | None:
+    """Return limits of the fastest tier, None where no group has any.
+
+    ``amounts`` are the least and the most of each group, ``group`` is the group of each process.
+    """
+    if all(each == NO_LIMITS for each in amounts):
         return None
-    row = {target.name: number for number, target in enumerate(targets)}
+    least, most = zip(*amounts, strict=True)
     return FastLimits(
-        group=np.array([row[name] for name in names], np.int32),
-        least_bytes=np.array([target.fast_min.size or 0 for target in targets], np.int64),
-        least_share=np.array([target.fast_min.share or 0.0 for target in targets]),
-        most_bytes=np.array([_or(target.fast_max.size, NO_LIMIT) for target in targets], np.int64),
-        most_share=np.array([_or(target.fast_max.share, 1.0) for target in targets]),
+        group=np.array(group, np.int32),
+        least_bytes=np.array([_or(each.size, 0) for each in least], np.int64),
+        least_share=np.array([_or(each.share, 0.0) for each in least]),
+        most_bytes=np.array([_or(each.size, NO_LIMIT) for each in most], np.int64),
+        most_share=np.array([_or(each.share, 1.0) for each in most]),
     )
 
 

@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from hmd.config import Config
 from hmd.control.admin_state import Standing
 from hmd.daemon import stage_settings
-from hmd.decide.plan import FastLimits, Policy
 from hmd.heat.heat_table import HeatTable
 from hmd.heat.residency_sweep import KernelAddressSpaces, ResidencySweep
 from hmd.machine.exit_watch import ExitWatch
-from hmd.machine.numa_nodes import read_topology
-from hmd.machine.process_id import PROC, ProcessId
+from hmd.machine.numa_nodes import read_node_memory, read_topology
+from hmd.machine.process_id import PROC
 from hmd.machine.processes import ProcessWatcher
 from hmd.machine.topology import NodeMemory, Topology
 from hmd.machine.zone_reserves import Reserves
 from hmd.migrate import MovableMappings, Mover, Pageout
+from hmd.migrate.pageout import KernelPageoutCalls
+from hmd.pipeline.tick_stages import TickStages
 from hmd.sample.auto_select import Chosen, open_sampler
 from hmd.sample.period_control import PeriodControl
 from hmd.sample.sampler import Sampler
@@ -31,42 +32,37 @@ from hmd.sample.sampler import Sampler
 SYSFS = Path("/sys")
 
 
-@dataclass(slots=True)
-class Stages:
-    """What one tick needs. ``processes`` are followed now, ``targets`` names each one's target.
+class KernelNodeMemory:
+    """The memory of nodes as sysfs reports it, less the zones' own reserves."""
 
-    ``memory`` is that of the nodes at the last tick, () before the first.
+    def __init__(self, proc: Path, sysfs: Path) -> None:
+        self._sysfs, self._reserves = sysfs, Reserves(proc)
+
+    def __call__(self, topology: Topology, now_s: float) -> tuple[NodeMemory, ...]:
+        """Return total and free bytes of each node of ``topology``, in its order."""
+        return read_node_memory(topology, self._sysfs, self._reserves.at(now_s))
+
+
+@dataclass(slots=True, kw_only=True)
+class Stages(TickStages):
+    """The stages of the tick, and what they were built from.
+
+    ``sampler_reason`` says why this sampler was chosen.
     """
 
     config: Config
-    topology: Topology
     watcher: ProcessWatcher
     exits: ExitWatch
-    reserves: Reserves
-    source: Chosen
+    sampler: Sampler
+    sampler_reason: str
     period: PeriodControl | None
-    heat: HeatTable
-    sweep: ResidencySweep
-    policy: Policy
-    mover: Mover
-    pageout: Pageout
     proc: Path = PROC
     sysfs: Path = SYSFS
-    processes: tuple[ProcessId, ...] = ()
-    targets: tuple[str, ...] = ()
-    limits: FastLimits | None = None
-    orders: Standing = field(default_factory=Standing)
-    memory: tuple[NodeMemory, ...] = ()
     _scanned_s: float = float("-inf")
     _tracking: bool = False
-    _looked_s: float = 0.0
+    _measured_s: float = 0.0
     _cpu_s: float = 0.0
     _lost: int = 0
-
-    @property
-    def sampler(self) -> Sampler:
-        """The open sampler."""
-        return self.source.sampler
 
     def follow(self, now_s: float) -> bool:
         """Bring the set of processes up to date; returns whether it changed.
@@ -98,13 +94,13 @@ class Stages:
         """Step the sampling period by the CPU time that the daemon and its sampler used."""
         cpu_s = time.process_time() + self.sampler.outside_cpu_s
         lost = self.sampler.stats.lost
-        if self.period is not None and self._looked_s:
+        if self.period is not None and self._measured_s:
             wanted = self.period.update(
-                cpu_s - self._cpu_s, now_s - self._looked_s, lost - self._lost
+                cpu_s - self._cpu_s, now_s - self._measured_s, lost - self._lost
             )
             if wanted != self.sampler.period:
                 self.sampler.set_period(wanted)
-        self._looked_s, self._cpu_s, self._lost = now_s, cpu_s, lost
+        self._measured_s, self._cpu_s, self._lost = now_s, cpu_s, lost
 
     def enter(self) -> None:
         """Begin to be the stages in force: what they took over is theirs to change from now on."""
@@ -131,20 +127,23 @@ def build(
     """
     topology = read_topology(sysfs, config.machine.tiers, fit_override=True)
     with ExitStack() as undo:
-        source = _source(config, before, undo, proc, sysfs)
+        chosen = _sampler(config, before, undo, proc, sysfs)
         stages = Stages(
             config=config,
             topology=topology,
             watcher=_watcher(config, before, proc),
             exits=ExitWatch(proc),
-            reserves=Reserves(proc),
-            source=source,
-            period=_period(config, source.sampler),
+            node_memory=KernelNodeMemory(proc, sysfs),
+            sampler=chosen.sampler,
+            sampler_reason=chosen.reason,
+            period=_period(config, chosen.sampler),
             heat=_heat(config, topology, before),
             sweep=_sweep(config, before, proc),
             policy=stage_settings.policy(config),
             mover=_mover(config, before, proc),
             pageout=_pageout(config, before, proc),
+            tick_s=config.tick,
+            pageout_s=config.decide.pageout,
             proc=proc,
             sysfs=sysfs,
             orders=before.orders if before else Standing(),
@@ -153,16 +152,16 @@ def build(
     return stages
 
 
-def _source(
+def _sampler(
     config: Config, before: Stages | None, undo: ExitStack, proc: Path, sysfs: Path
 ) -> Chosen:
     if before and before.config.sample == config.sample:
-        return before.source
+        return Chosen(before.sampler, before.sampler_reason)
     last = before.sampler if before else None
-    source = open_sampler(stage_settings.sample_settings(config), proc, sysfs, last)
-    if source.sampler is not last:
-        undo.callback(source.sampler.close)
-    return source
+    chosen = open_sampler(stage_settings.sample_settings(config), proc, sysfs, last)
+    if chosen.sampler is not last:
+        undo.callback(chosen.sampler.close)
+    return chosen
 
 
 def _period(config: Config, sampler: Sampler) -> PeriodControl | None:
@@ -202,4 +201,4 @@ def _pageout(config: Config, before: Stages | None, proc: Path) -> Pageout:
     made = stage_settings.pageout_settings(config)
     if before and before.pageout.settings == made:
         return before.pageout
-    return Pageout(made, proc)
+    return Pageout(made, KernelPageoutCalls(proc))

@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from hmd.decide.plan import Plan
 from hmd.machine.move_pages import query_nodes
-from hmd.machine.process_id import PROC
+from hmd.machine.process_id import PROC, ProcessId
 from hmd.machine.process_madvise import RANGES_MOST, page_out
 from hmd.migrate.retry_backoff import Blacklist, BlacklistSettings
 from hmd.units import PAGE_BYTES
@@ -59,18 +59,57 @@ class Sent:
     out_bytes: int
 
 
+class PageoutCalls(Protocol):
+    """What paging out asks of the machine."""
+
+    def page_out(
+        self,
+        process: ProcessId,
+        start: npt.NDArray[np.uint64],
+        size_bytes: npt.NDArray[np.uint64],
+        /,
+    ) -> int:
+        """See ``hmd.machine.process_madvise.page_out``."""
+        ...
+
+    def query_nodes(self, pid: int, addresses: npt.NDArray[np.uint64], /) -> npt.NDArray[np.int16]:
+        """See ``hmd.machine.move_pages.query_nodes``."""
+        ...
+
+
+class KernelPageoutCalls:
+    """process_madvise(2) and move_pages(2) of this machine."""
+
+    def __init__(self, proc: Path = PROC) -> None:
+        self._proc = proc
+
+    def page_out(
+        self,
+        process: ProcessId,
+        start: npt.NDArray[np.uint64],
+        size_bytes: npt.NDArray[np.uint64],
+        /,
+    ) -> int:
+        """Ask for ranges to be reclaimed; returns bytes, or -errno."""
+        return page_out(process, start, size_bytes, self._proc)
+
+    def query_nodes(self, pid: int, addresses: npt.NDArray[np.uint64], /) -> npt.NDArray[np.int16]:
+        """Return the node of each page, or its -errno."""
+        return query_nodes(pid, addresses)
+
+
 class Pageout:
-    """Sends pages out; remembers those that stayed."""
+    """Pages out what plans name; remembers the pages that stayed."""
 
     def __init__(
         self,
         settings: PageoutSettings | None = None,
-        proc: Path = PROC,
+        calls: PageoutCalls | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.settings = settings or PageoutSettings()
         self.stats = PageoutStats()
-        self._proc = proc
+        self._calls = calls or KernelPageoutCalls()
         self._clock = clock
         self._blacklist = Blacklist(_BLACKLIST)
 
@@ -119,10 +158,10 @@ class Pageout:
         process = plan.processes[int(plan.process[rows[0]])]
         size = plan.pages[rows].astype(np.uint64) * np.uint64(PAGE_BYTES)
         start, length = _runs(plan.address[rows], size)
-        if page_out(process, start, length, self._proc) < 0:
+        if self._calls.page_out(process, start, length) < 0:
             self._blacklist.add(process, plan.address[rows], now_s)
             return False
-        node[rows] = query_nodes(process.pid, plan.address[rows])
+        node[rows] = self._calls.query_nodes(process.pid, plan.address[rows])
         kept = rows[node[rows] >= 0]
         self._blacklist.add(process, plan.address[kept], now_s)
         return True

@@ -15,8 +15,18 @@ import hmd
 from hmd.emulate.miss_stream import MissStream
 from hmd.errors import os_error
 
-_ROOMS: Final = ("decide", "emulate", "heat", "machine", "migrate", "sample", "simulate")
-"""Those whose code a simulation runs."""
+_ROOMS: Final = (
+    "control",
+    "decide",
+    "emulate",
+    "heat",
+    "machine",
+    "migrate",
+    "pipeline",
+    "sample",
+    "simulate",
+)
+"""The rooms whose code a simulation runs."""
 _SOURCES: Final = (".c", ".h", ".py")
 
 

@@ -1,12 +1,13 @@
 """A simulated machine: one program's recorded misses, two tiers, and a CPU that migrates pages.
 
 Takes a miss stream and a preset; gives the daemon's stages what the kernel would: where pages are,
-mappings, moves (``AddressSpaces``, ``PageCalls``), free memory. Time is that of the exact timing
-model (hmd/emulate/timing): the program's CPU replays its misses, pages where they lie by then,
-and migrations copy on a second CPU, so that each takes bandwidth from the other. A page that is
-under way is unmapped, and the program sleeps at it until it has arrived.
+mappings, moves, pageout (``AddressSpaces``, ``PageCalls``, ``PageoutCalls``), free memory. Time is
+that of the exact timing model (hmd/emulate/timing): the program's CPU replays its misses, with each
+page where it is by then, and migrations copy on a second CPU, so that each takes bandwidth from the
+other. A page under migration is unmapped, and the program sleeps at it until the copy is made. At a
+page that was paged out the program sleeps for as long as swapping in takes.
 
-Pages come to be at their first touch, on the fast node while it has room. 25 to 60 ns a miss.
+Pages are allocated at their first touch, on the fast node while it has room. 25 to 60 ns per miss.
 """
 
 from __future__ import annotations
@@ -37,26 +38,32 @@ FAST, SLOW = 0, 1
 
 _PROGRAM_CPU, _DAEMON_CPU = 0, 1
 _BATCH_PAGES = 512  # unmapped at once: NR_MAX_BATCHED_MIGRATION (mm/migrate.c, Linux 6.3)
-_GROUP_PAGES = 16  # copied between two looks at what the program does
+_GROUP_PAGES = 16  # copied between two steps of the program
+_OUT = -1  # instead of a node: paged out
 _S_PER_PS = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationCost:
-    """What moving pages takes beside the copy itself.
+    """What moving pages costs apart from the copy itself, and what swapping in costs.
 
-    Of the daemon's CPU, in instructions: ``unmap`` for each page of a batch before any is copied,
+    On the daemon's CPU, in instructions: ``unmap`` for each page of a batch before any is copied,
     ``remap`` for each with its copy. bench/compare/move_cost.py measures 8,300 for both; their
-    shares are a guess. Of the program's CPU: ``interrupt_ns`` a batch, as it flushes its TLB, a
-    guess; and ``cold_lines`` a page, which its cache held at the page's old frame and has to fetch
-    again: about what two programs showed, and more than others do
+    shares are a guess. On the program's CPU: ``interrupt_ns`` per batch, for the TLB flush, a
+    guess; and ``cold_lines`` per page, which its cache held at the page's old frame and has to
+    fetch again: about what two programs showed, and more than others do
     (docs/explanation/simulator.md).
+
+    Paging out costs ``unmap`` and the interrupt; writing to swap takes no time of either CPU.
+    ``swap_in_ns`` is the time that the program sleeps at a page that was paged out: 100 us is a
+    read of a fast NVMe SSD with its fault, a guess; zram takes about 10 us.
     """
 
     unmap_instructions: int = 5000
     remap_instructions: int = 5000
     interrupt_ns: float = 2000.0
     cold_lines: int = 12
+    swap_in_ns: float = 100_000.0
 
 
 class SimulatedMachine:
@@ -77,6 +84,9 @@ class SimulatedMachine:
         self.topology = _topology(preset, (fast_pages, pages))
         self._cost = cost or MigrationCost()
         self._slept_ps = 0
+        self._reserved = 0  # pages of the fast node that a migration under way will take
+        self.swapped_in = 0
+        """Pages that the program has faulted in after they were paged out."""
         self._address = stream.page_address[:pages]
         self._places = [frames(stream, preset, np.full(pages, fast)) for fast in (True, False)]
         self._model_nodes = tiers_of(preset)
@@ -136,7 +146,7 @@ class SimulatedMachine:
 
     def run_until(self, time_s: float) -> None:
         """Let the program run to a time of its CPU's clock, or to its end."""
-        self._replay.run(round(time_s / _S_PER_PS))
+        self._run(round(time_s / _S_PER_PS))
 
     def stat(self, pid: int) -> ProcessStat | None:
         """Return what /proc/PID/stat would say; None once the program has ended."""
@@ -173,6 +183,7 @@ class SimulatedMachine:
         if pid != PROGRAM.pid:
             return np.full(len(addresses), -errno.ESRCH, np.int16)
         page, there = self._find(addresses)
+        there &= self._node[page] != _OUT
         return np.where(there, self._node[page], -errno.ENOENT).astype(np.int16)
 
     def query_nodes(self, pid: int, addresses: npt.NDArray[np.uint64], /) -> npt.NDArray[np.int16]:
@@ -195,7 +206,7 @@ class SimulatedMachine:
         status = self.nodes(pid, addresses).astype(np.int32)
         target = int(nodes[0])
         page, there = self._find(addresses)
-        rows = np.flatnonzero(there & (self._node[page] != target))
+        rows = np.flatnonzero(there & (self._node[page] != _OUT) & (self._node[page] != target))
         begin = 0
         while begin < len(rows):
             if self.done:
@@ -207,6 +218,29 @@ class SimulatedMachine:
             status[batch] = target
             begin += len(batch)
         return 0, status
+
+    def page_out(
+        self,
+        process: ProcessId,
+        start: npt.NDArray[np.uint64],
+        size_bytes: npt.NDArray[np.uint64],
+        /,
+    ) -> int:
+        """Page ranges out; returns their bytes, or -ESRCH once the program has ended."""
+        if process != PROGRAM or self.done:
+            return -errno.ESRCH
+        begin = np.searchsorted(self._address, start)
+        end = np.searchsorted(self._address, start + size_bytes)
+        spans = [np.arange(*span) for span in zip(begin.tolist(), end.tolist(), strict=True)]
+        page = np.concatenate(spans)
+        page = page[(self._node[page] != _OUT) & (self._first_row[page] < self.row)]
+        unmap_ps = len(page) * self._cost.unmap_instructions * self._instruction_ps
+        self._model.sleep(_DAEMON_CPU, self._model.clock_ps + unmap_ps)
+        self._interrupt(0.0)
+        self._node[page] = _OUT
+        self._replay.page_paddr[page] = UNMAPPED
+        self._foresee()
+        return len(page) * PAGE_BYTES
 
     def rest(self) -> None:
         """Let the daemon's CPU halt: it copies nothing until the next move."""
@@ -234,27 +268,25 @@ class SimulatedMachine:
         own = self._address[page] == addresses - addresses % np.uint64(PAGE_BYTES)
         return page, own & (self._first_row[page] < self.row)
 
-    def _foresee(self, reserved: int = 0) -> None:
+    def _foresee(self) -> None:
         """Place the pages that are touched next: on the fast node, as far as it has room."""
         touched = int(np.searchsorted(self._first_row[self._by_touch], self.row))
-        ahead, room = self._by_touch[touched:], max(0, self.free_pages(FAST) - reserved)
+        ahead, room = self._by_touch[touched:], max(0, self.free_pages(FAST) - self._reserved)
         for node, pages in ((FAST, ahead[:room]), (SLOW, ahead[room:])):
             self._node[pages] = node
             self._replay.page_paddr[pages] = self._places[node][pages]
 
     def _migrate(self, page: npt.NDArray[np.int64], target: int) -> None:
         """Unmap a batch, then copy it group by group; the program runs on until it needs one."""
-        self._foresee(reserved=len(page) if target == FAST else 0)
+        self._reserved = len(page) if target == FAST else 0
+        self._foresee()
         places, cost = self._replay.page_paddr, self._cost
         source, goal = places[page].copy(), self._places[target][page]
         unmap_ps = len(page) * cost.unmap_instructions * self._instruction_ps
         end_ps = self._model.clock_ps + unmap_ps
         self._model.sleep(_DAEMON_CPU, end_ps)
         lost_ns = len(page) * cost.cold_lines * self._read_latency_ns[target]
-        self._sleep(
-            self._model.counters(_PROGRAM_CPU).clock_ps
-            + round((cost.interrupt_ns + lost_ns) * 1000)
-        )
+        self._interrupt(lost_ns)
         places[page] = UNMAPPED
         for begin in range(0, len(page), _GROUP_PAGES):
             group = slice(begin, begin + _GROUP_PAGES)
@@ -263,12 +295,33 @@ class SimulatedMachine:
                 _DAEMON_CPU, source[group], goal[group], cost.remap_instructions
             )
             if not blocked:
-                self._replay.run(end_ps)
+                self._run(end_ps)
                 blocked = self._replay.stopped_at is not None
             places[page[group]] = goal[group]
             if blocked and self._replay.stopped_at is None:
                 self._sleep(end_ps)
         self._node[page] = target
+        self._reserved = 0
+
+    def _run(self, until_ps: int) -> None:
+        """Let the program run to a time of its CPU's clock; it swaps in what was paged out."""
+        self._replay.run(until_ps)
+        while (page := self._replay.stopped_at) is not None and self._node[page] == _OUT:
+            now_ps = self._model.counters(_PROGRAM_CPU).clock_ps
+            if now_ps >= until_ps:
+                return
+            self._sleep(now_ps + round(self._cost.swap_in_ns * 1000))
+            node = FAST if self.free_pages(FAST) > self._reserved else SLOW
+            self._node[page] = node
+            self._replay.page_paddr[page] = self._places[node][page]
+            self.swapped_in += 1
+            self._foresee()
+            self._replay.run(until_ps)
+
+    def _interrupt(self, lost_ns: float) -> None:
+        """Stop the program for a TLB flush, and for the time that it loses by it."""
+        now_ps = self._model.counters(_PROGRAM_CPU).clock_ps
+        self._sleep(now_ps + round((self._cost.interrupt_ns + lost_ns) * 1000))
 
     def _sleep(self, until_ps: int) -> None:
         """Let the program sleep to a time of its CPU's clock."""

@@ -30,7 +30,9 @@ class PmuSettings:
 
 
 class SimulatedPmu:
-    """Samples a machine's program: each ``read`` gives what came since the last."""
+    """Samples a machine's program: each ``read`` returns the samples since the last."""
+
+    name = "simulated"
 
     def __init__(self, machine: SimulatedMachine, sampling: PmuSettings) -> None:
         stream = machine.stream

@@ -1,8 +1,9 @@
-"""A policy at work in virtual time: the daemon's tick over a simulated machine.
+"""A policy in modelled time: the daemon's tick over a simulated machine.
 
-Takes a recorded program, a machine, a policy; gives how long the program takes, and what happened
-tick by tick. Heat, sweep, policy, mover and its budget are the daemon's own; the machine's clock
-is the only one there is, so that equal settings give equal results.
+Takes a recorded program, a machine, a policy; gives the program's runtime, and what happened tick
+by tick. The tick is :func:`hmd.pipeline.tick.run_tick`, so that heat, sweep, limits, pins, drains,
+pause, mover, budget and pageout are the daemon's own. The machine's clock is the only clock, so
+that equal settings give equal results.
 """
 
 from __future__ import annotations
@@ -12,27 +13,38 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from hmd.decide.plan import MachineView, Policy
+from hmd.config.quantities import Amount
+from hmd.control.admin_state import Standing
+from hmd.daemon.stage_settings import NO_LIMITS, limits_of
+from hmd.decide.plan import MachineView, Plan, Policy
 from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import Preset
 from hmd.heat.heat_settings import HeatSettings
 from hmd.heat.heat_table import HeatTable
 from hmd.heat.residency_sweep import ResidencySweep
-from hmd.migrate import APPLY_TICKS, STUCK, MoveOutcome, Mover, MoverSettings
+from hmd.migrate import APPLY_TICKS, Mover, MoverSettings, Pageout, PageoutSettings
+from hmd.observe.tick_record import TickRecord
+from hmd.pipeline.stage_guard import StageTimer
+from hmd.pipeline.tick import run_tick
+from hmd.pipeline.tick_stages import TickStages
 from hmd.simulate.simulated_machine import FAST, PROGRAM, SLOW, MigrationCost, SimulatedMachine
 from hmd.simulate.simulated_pmu import PmuSettings, SimulatedPmu
 from hmd.units import PAGE_BYTES
+
+TARGET = "program"
+"""The name of the only target that there is."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationSettings:
     """The daemon and its machine, in modelled time.
 
-    A program of a second stands for one of hours, so that the ``tick_s`` is short too: it is what
-    the emulated machine's daemon has. ``delay_s`` passes in each tick before pages move: the time
-    that reading, heat and deciding take. Of what the program does in its first ``found_s`` the
-    daemon knows nothing: it has yet to find it. ``mover`` rates are bytes a modelled second; its
-    ``apply_limit_s`` is the daemon's, two ticks.
+    A program of a second stands for one of hours, so ``tick_s`` is short too: it is that of the
+    daemon in the emulated machine. In each tick ``delay_s`` passes before pages move: the time that
+    reading, heat and deciding take. The daemon finds the program only after ``found_s``. ``mover``
+    rates are bytes per modelled second; its ``apply_limit_s`` is the daemon's, two ticks.
+    ``fast_min`` and ``fast_max`` are the program's limits as a target, of the fast node's memory.
+    Pages that were idle for ``pageout_s`` are paged out, none if None.
     """
 
     tick_s: float = 0.010
@@ -46,11 +58,17 @@ class SimulationSettings:
         )
     )
     cost: MigrationCost = field(default_factory=MigrationCost)
+    fast_min: Amount = NO_LIMITS[0]
+    fast_max: Amount = NO_LIMITS[1]
+    pageout_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TickRow:
-    """A tick: when it ended, lines that the program had from each node in it, 4 KiB moved."""
+    """A tick: when it ended, the program's misses by node in it, and pages of 4 KiB that moved.
+
+    ``swapped_in_pages`` are those that the program faulted in after they were paged out.
+    """
 
     end_s: float
     fast_misses: int
@@ -58,6 +76,8 @@ class TickRow:
     samples: int
     promoted_pages: int
     demoted_pages: int
+    paged_out_pages: int = 0
+    swapped_in_pages: int = 0
 
     @property
     def fast_share(self) -> float:
@@ -74,8 +94,18 @@ class Simulated:
 
     @property
     def moved_bytes(self) -> int:
-        """All that was moved, up and down."""
+        """Bytes that were promoted or demoted."""
         return sum(t.promoted_pages + t.demoted_pages for t in self.ticks) * PAGE_BYTES
+
+    @property
+    def paged_out_bytes(self) -> int:
+        """Bytes that were paged out."""
+        return sum(tick.paged_out_pages for tick in self.ticks) * PAGE_BYTES
+
+    @property
+    def swapped_in_bytes(self) -> int:
+        """Bytes that the program faulted in after they were paged out."""
+        return sum(tick.swapped_in_pages for tick in self.ticks) * PAGE_BYTES
 
     @property
     def fast_share(self) -> float:
@@ -91,80 +121,105 @@ def simulate(
     policy: Policy,
     settings: SimulationSettings | None = None,
     progress: Callable[[float], None] | None = None,
+    orders: Standing | None = None,
 ) -> Simulated:
-    """Run a program under a policy, with room for so many of its pages on the fast node.
+    """Run a program under a policy, with room for ``fast_pages`` of its pages on the fast node.
 
-    ``progress`` is told the share of the program that has run, once a tick.
+    ``progress`` is called once per tick with the share of the program that has run. ``orders`` are
+    an administrator's pause, drains and pins (of ``PROGRAM``, or of the target ``TARGET``), which
+    ``progress`` may change between two ticks.
     """
     settings = settings or SimulationSettings()
     with SimulatedMachine(stream, preset, fast_pages, settings.cost) as machine:
-        daemon = _Daemon(machine, policy, settings)
+        daemon = SimulatedDaemon(machine, policy, settings, orders)
         ticks = []
         while not machine.done:
-            ticks.append(daemon.tick())
+            ticks.append(daemon.row(daemon.tick()))
             if progress is not None:
                 progress(machine.row / max(1, len(stream)))
         return Simulated(machine.program_s, tuple(ticks))
 
 
-class _Daemon:
+class SimulatedDaemon:
     """The stages of the tick over a simulated machine."""
 
     def __init__(
-        self, machine: SimulatedMachine, policy: Policy, settings: SimulationSettings
+        self,
+        machine: SimulatedMachine,
+        policy: Policy,
+        settings: SimulationSettings,
+        orders: Standing | None = None,
     ) -> None:
-        self._machine, self._policy, self._settings = machine, policy, settings
-        self._pmu = SimulatedPmu(machine, settings.sampling)
-        self._heat = HeatTable(settings.heat, machine.topology.latency_ns)
-        self._heat.track([PROGRAM])
-        self._sweep = ResidencySweep(spaces=machine, clock=lambda: 0.0)
-        self._mover = Mover(
-            replace(settings.mover, apply_limit_s=APPLY_TICKS * settings.tick_s),
-            lambda: machine.now_s,
-            machine,
-            stat=machine.stat,
-            page_filter=lambda _, addresses: np.ones(len(addresses), np.bool_),
-        )
-        self._due_s = settings.found_s
-        self._misses = (0, 0)
-        machine.run_until(self._due_s)
-        self._pmu.read()
-
-    def tick(self) -> TickRow:
-        """Let the program run for a tick, then do what the daemon does at its end."""
-        machine, settings = self._machine, self._settings
-        self._due_s = max(self._due_s + settings.tick_s, machine.now_s)
-        machine.run_until(self._due_s)
-        batch = self._pmu.read()
-        self._heat.update(batch)
-        self._sweep.step(self._heat)
-        now_s = self._due_s
-        plan = self._policy.plan(
-            self._heat,
-            MachineView(
-                machine.topology,
-                machine.memory(),
-                now_s,
-                settings.tick_s,
-                self._mover.plan_bytes(now_s),
+        self.machine, self.settings = machine, settings
+        heat = HeatTable(settings.heat, machine.topology.latency_ns)
+        heat.track([PROGRAM])
+        self.stages = TickStages(
+            topology=machine.topology,
+            sampler=SimulatedPmu(machine, settings.sampling),
+            heat=heat,
+            sweep=ResidencySweep(spaces=machine, clock=lambda: 0.0),
+            policy=_TimedPolicy(policy, machine, settings.delay_s),
+            mover=Mover(
+                replace(settings.mover, apply_limit_s=APPLY_TICKS * settings.tick_s),
+                lambda: machine.now_s,
+                machine,
+                stat=machine.stat,
+                page_filter=lambda _, addresses: np.ones(len(addresses), np.bool_),
             ),
+            pageout=Pageout(
+                PageoutSettings(limit_s=settings.tick_s / 2), machine, lambda: machine.now_s
+            ),
+            node_memory=lambda topology, now_s: machine.memory(),
+            tick_s=settings.tick_s,
+            pageout_s=settings.pageout_s,
+            processes=(PROGRAM,),
+            targets=(TARGET,),
+            limits=limits_of([(settings.fast_min, settings.fast_max)], [0]),
+            orders=orders or Standing(),
         )
-        machine.run_until(now_s + settings.delay_s)
-        outcome = self._mover.apply(plan, now_s) if len(plan) and not machine.done else None
-        if outcome is not None:
-            self._heat.settle(plan, outcome.node, np.isin(outcome.status, STUCK))
-        machine.rest()
-        return self._row(len(batch), outcome)
+        self.timer = StageTimer()
+        self._due_s = settings.found_s
+        self._misses, self._swapped_in = (0, 0), 0
+        machine.run_until(self._due_s)
+        self.stages.sampler.read()
 
-    def _row(self, samples: int, outcome: MoveOutcome | None) -> TickRow:
-        before, self._misses = self._misses, self._machine.misses
+    def tick(self) -> TickRecord:
+        """Let the program run for a tick, then do what the daemon does at its end."""
+        self._due_s = max(self._due_s + self.settings.tick_s, self.machine.now_s)
+        self.machine.run_until(self._due_s)
+        self.timer.begin()
+        record = run_tick(self.stages, self.timer, self._due_s)
+        self.machine.rest()
+        return record
+
+    def row(self, tick: TickRecord) -> TickRow:
+        """Return what the tick that has just ended came to."""
+        machine = self.machine
+        before, self._misses = self._misses, machine.misses
         fast, slow = (now - then for now, then in zip(self._misses, before, strict=True))
-        moved = outcome.moved if outcome is not None else {}
+        swapped_in, self._swapped_in = machine.swapped_in - self._swapped_in, machine.swapped_in
+        moved = tick.outcome.moved if tick.outcome is not None else {}
         return TickRow(
-            self._machine.now_s,
+            machine.now_s,
             fast,
             slow,
-            samples,
+            len(tick.batch),
             moved.get((SLOW, FAST), 0),
             moved.get((FAST, SLOW), 0),
+            tick.paged_out_bytes // PAGE_BYTES,
+            swapped_in,
         )
+
+
+class _TimedPolicy:
+    """A policy whose decision takes ``delay_s`` of modelled time, in which the program runs on."""
+
+    def __init__(self, policy: Policy, machine: SimulatedMachine, delay_s: float) -> None:
+        self.name = policy.name
+        self._policy, self._machine, self._delay_s = policy, machine, delay_s
+
+    def plan(self, heat: HeatTable, machine: MachineView) -> Plan:
+        """Return the policy's plan."""
+        plan = self._policy.plan(heat, machine)
+        self._machine.run_until(machine.now_s + self._delay_s)
+        return plan

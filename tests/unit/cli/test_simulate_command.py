@@ -54,6 +54,31 @@ def test_programs_get_json(trace: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert sum(t["fast_misses"] + t["slow_misses"] for t in policy["ticks"]) == 20_000
 
 
+def test_fast_max_given_limits_what_the_policy_promotes(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["simulate", str(trace), "--json", "--fast", "64KiB", "--policy", "histogram"]
+    # Both nodes keep headroom_min free; the slow one needs room for what leaves the fast one.
+    words += ["--tick", "0.5", "--delay", "0", "--set", "headroom_min=4KiB"]
+    shares = []
+    for limit in ("100%", "25%"):
+        assert main([*words, "--fast-max", limit]) == Exit.OK
+        policy = json.loads(capsys.readouterr().out)["policies"]["histogram"]
+        shares.append(policy["fast_share"])
+    assert shares[1] < 0.5 * shares[0]
+
+
+def test_pageout_given_table_and_json_show_it(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["simulate", str(trace), "--tick", "0.5", "--pageout", "0.5", "--period", "997"]
+    assert main(words) == Exit.OK
+    assert "swapped in" in capsys.readouterr().out
+    assert main([*words, "--json"]) == Exit.OK
+    (policy,) = json.loads(capsys.readouterr().out)["policies"].values()
+    assert 0 < policy["swapped_in_bytes"] <= policy["paged_out_bytes"]
+
+
 def test_a_picture_is_drawn(trace: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     picture = tmp_path / "run.png"
@@ -74,6 +99,10 @@ def test_a_picture_is_drawn(trace: Path, tmp_path: Path) -> None:
         (["TRACE", "--set", "confidence=much"], Exit.CONFIG, "'much' is no value"),
         (["TRACE", "--set", "confidence=99"], Exit.CONFIG, "at most 10"),
         (["TRACE", "--tick", "0"], Exit.USAGE, "--tick must be"),
+        (["TRACE", "--fast-max", "half"], Exit.USAGE, "--fast-max half: write a size or a share"),
+        (["TRACE", "--fast-min", "8"], Exit.USAGE, "--fast-min 8: write a size or a share"),
+        (["TRACE", "--pageout", "1"], Exit.USAGE, "at least a tick (10 ms)"),
+        (["TRACE", "--swap-in", "-1"], Exit.USAGE, "--swap-in must be"),
         (["TRACE", "--loss", "100%"], Exit.USAGE, "less than 100%"),
         ([__file__], Exit.FAILURE, "holds no recorded misses"),
         (["/nowhere/at.all"], Exit.FAILURE, "cannot be read"),

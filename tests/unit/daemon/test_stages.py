@@ -9,7 +9,6 @@ import pytest
 from hmd.config.load import loads
 from hmd.daemon.stages import Stages, build
 from hmd.sample.access_batch import AccessBatch
-from hmd.sample.auto_select import Chosen
 from hmd.sample.period_control import PeriodControl, PeriodSettings
 from hmd.sample.sampler import SamplerStats
 
@@ -45,7 +44,7 @@ class Outside:
 @pytest.fixture
 def stages() -> Stages:
     built = build(loads(TEXT, "test"))
-    built.source.sampler.close()
+    built.sampler.close()
     return built
 
 
@@ -53,7 +52,7 @@ def stages() -> Stages:
 def test_the_kernel_s_work_for_hmd_counts_too(stages: Stages, share: float, most: int) -> None:
     sampler = Outside()
     control = PeriodControl(PeriodSettings(), sampler.ladder, sampler.period)
-    ours = replace(stages, source=Chosen(sampler, ""), period=control)
+    ours = replace(stages, sampler=sampler, period=control)
     for second in range(1, 60):
         sampler.outside_cpu_s += share
         ours.hold_quota(float(second))

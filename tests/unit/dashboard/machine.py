@@ -8,13 +8,13 @@ second, and is the same each time.
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from hmd.decide import registry
-from hmd.decide.plan import MachineView
 from hmd.heat.heat_settings import HeatSettings
 from hmd.heat.heat_table import HeatTable
 from hmd.heat.residency_sweep import ResidencySweep
@@ -22,11 +22,14 @@ from hmd.machine.mappings import MappingAccess, MappingKind, Mappings
 from hmd.machine.move_pages import MoveFlags
 from hmd.machine.process_id import ProcessId, ProcessStat
 from hmd.machine.topology import Node, NodeMemory, Topology
-from hmd.migrate import STUCK, Mover, MoverSettings
+from hmd.migrate import Mover, MoverSettings, Pageout
 from hmd.observe.heat_history import HeatHistory
 from hmd.observe.observer import ObservedConfig, Observer, Places
-from hmd.observe.residency_counts import heat_pages, resident_pages, sample_nodes
-from hmd.observe.tick_record import Stage, TickRecord
+from hmd.observe.residency_counts import heat_pages, resident_pages
+from hmd.observe.tick_record import TickRecord
+from hmd.pipeline.stage_guard import StageTimer
+from hmd.pipeline.tick import run_tick
+from hmd.pipeline.tick_stages import TickStages
 from hmd.sample.access_batch import AccessBatch
 from hmd.sample.sampler import SamplerStats
 
@@ -72,13 +75,14 @@ PROGRAMS = (
 
 
 class Sampler:
-    """The numbers of a sampler, which the observer reads; samples come from ``Machine``."""
+    """A sampler whose samples are drawn, with the figures that the observer reads."""
 
     name, detail, period = "pmu", "loads", 1009
     ladder, pair_period, outside_cpu_s = (1009,), None, 0.0
 
-    def __init__(self) -> None:
+    def __init__(self, draw: Callable[[], AccessBatch]) -> None:
         self.stats = SamplerStats()
+        self._draw = draw
 
     def set_period(self, period: int) -> int:
         return period
@@ -86,7 +90,9 @@ class Sampler:
     def track(self, processes: object) -> None: ...
 
     def read(self) -> AccessBatch:
-        return AccessBatch.empty()
+        batch = self._draw()
+        self.stats.samples += len(batch)
+        return batch
 
     def close(self) -> None: ...
 
@@ -157,7 +163,7 @@ class Memory:
 
 
 class Machine:
-    """The daemon; ``tick`` does what :func:`hmd.daemon.tick.run_tick` does, a second later."""
+    """The daemon's tick over a machine of numbers; ``tick`` runs one a second later."""
 
     def __init__(self, policy: str = "histogram", dry_run: bool = False) -> None:
         self.now_s = 100.0
@@ -167,18 +173,29 @@ class Machine:
                 Node(SLOW, (), SLOW_BYTES, (20, 10), tier=1),
             )
         )
-        self.memory, self.sampler = Memory(), Sampler()
+        self.memory, self.sampler = Memory(), Sampler(self._batch)
         self.heat = HeatTable(HeatSettings(), self.topology.latency_ns)
         self.heat.track([p.process for p in PROGRAMS])
-        self._sweep = ResidencySweep(spaces=self.memory, clock=lambda: 0.0)
-        self._policy = registry.make(policy)
-        self._mover = Mover(
-            MoverSettings(rate_bytes_per_s=8 << 20, burst_s=2, dry_run=dry_run),
-            lambda: self.now_s,
-            self.memory,
-            stat=self.memory.stat,
-            page_filter=lambda _, addresses: np.ones(len(addresses), np.bool_),
+        self._stages = TickStages(
+            topology=self.topology,
+            sampler=self.sampler,
+            heat=self.heat,
+            sweep=ResidencySweep(spaces=self.memory, clock=lambda: 0.0),
+            policy=registry.make(policy),
+            mover=Mover(
+                MoverSettings(rate_bytes_per_s=8 << 20, burst_s=2, dry_run=dry_run),
+                lambda: self.now_s,
+                self.memory,
+                stat=self.memory.stat,
+                page_filter=lambda _, addresses: np.ones(len(addresses), np.bool_),
+            ),
+            pageout=Pageout(),
+            node_memory=self._node_memory,
+            tick_s=1.0,
+            processes=self.heat.processes,
+            targets=tuple(p.target for p in PROGRAMS),
         )
+        self._timer = StageTimer(clock=lambda: 0.0)
         self.observer = Observer(
             ObservedConfig(
                 "/etc/hmd/hmd.yaml", dry_run, 1.0, 0.01, policy, tuple(p.target for p in PROGRAMS)
@@ -195,32 +212,8 @@ class Machine:
     def tick(self) -> TickRecord:
         """Let a second pass."""
         self.now_s += 1.0
-        batch = self._batch()
-        self.sampler.stats.samples += len(batch)
-        self.heat.update(batch)
-        self._sweep.step(self.heat)
-        node = sample_nodes(self.heat, batch)
-        memory = tuple(
-            NodeMemory(n.id, n.total_bytes, self.memory.free_bytes(n.id))
-            for n in self.topology.nodes
-        )
-        budget = self._mover.budget_bytes(self.now_s)
-        view = MachineView(self.topology, memory, self.now_s, 1.0, budget)
-        plan = self._policy.plan(self.heat, view)
-        outcome = self._mover.apply(plan, self.now_s) if len(plan) else None
-        if outcome is not None:
-            self.heat.settle(plan, outcome.node, np.isin(outcome.status, STUCK))
-        targets = tuple(p.target for p in PROGRAMS)
-        tick = TickRecord(
-            self.now_s,
-            self.heat.processes,
-            targets,
-            batch,
-            node,
-            plan,
-            outcome,
-            stage_s={Stage.SAMPLE: 0.001},
-        )
+        self._timer.begin()
+        tick = run_tick(self._stages, self._timer, self.now_s)
         self.observer.observe(
             tick,
             Places(
@@ -229,6 +222,12 @@ class Machine:
         )
         self.heat_map.record(tick, self.heat)
         return tick
+
+    def _node_memory(self, topology: Topology, now_s: float) -> tuple[NodeMemory, ...]:
+        del now_s
+        return tuple(
+            NodeMemory(n.id, n.total_bytes, self.memory.free_bytes(n.id)) for n in topology.nodes
+        )
 
     def _batch(self) -> AccessBatch:
         tick = int(self.now_s)

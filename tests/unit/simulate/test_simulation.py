@@ -6,15 +6,24 @@ from dataclasses import replace
 
 import pytest
 
+from hmd.config.quantities import Amount
+from hmd.control.admin_state import Pin, Standing
 from hmd.decide import registry
 from hmd.decide.plan import Policy
 from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import Preset
 from hmd.simulate.baselines import baselines
+from hmd.simulate.simulated_machine import FAST, PROGRAM, SLOW, MigrationCost, SimulatedMachine
 from hmd.simulate.simulated_pmu import PmuSettings
-from hmd.simulate.simulation import Simulated, SimulationSettings, simulate
+from hmd.simulate.simulation import (
+    TARGET,
+    Simulated,
+    SimulatedDaemon,
+    SimulationSettings,
+    simulate,
+)
 
-from .conftest import HOT_PAGES
+from .conftest import HOT_PAGES, PAGES
 
 FAST_PAGES = HOT_PAGES + 64
 SETTINGS = SimulationSettings(tick_s=0.004, delay_s=0.0005, sampling=PmuSettings(period=23))
@@ -108,3 +117,91 @@ def test_lost_samples_are_lost(settled: MissStream, preset: Preset) -> None:
     )
     few, all_of_them = run("histogram", settled, preset, lossy), run("histogram", settled, preset)
     assert 0 < sum(t.samples for t in few.ticks) < 0.2 * sum(t.samples for t in all_of_them.ticks)
+
+
+def fast_share_under(
+    orders: Standing | None, stream: MissStream, preset: Preset, settings: SimulationSettings
+) -> float:
+    """Share of the last tick's misses that the fast node served."""
+    done = simulate(stream, preset, FAST_PAGES, policy("histogram"), settings, None, orders)
+    return done.ticks[-1].fast_share
+
+
+def test_fast_max_keeps_most_of_the_hot_set_slow(settled: MissStream, preset: Preset) -> None:
+    limited = replace(SETTINGS, fast_max=Amount(size=HOT_PAGES // 4 * 4096))
+    assert fast_share_under(None, settled, preset, SETTINGS) > 0.85
+    assert 0.15 < fast_share_under(None, settled, preset, limited) < 0.35
+
+
+def test_fast_max_is_kept_at_every_tick(settled: MissStream, preset: Preset) -> None:
+    settings = replace(SETTINGS, fast_max=Amount(share=0.25))
+    with SimulatedMachine(settled, preset, FAST_PAGES) as machine:
+        daemon = SimulatedDaemon(machine, policy("histogram"), settings)
+        used = []
+        while not machine.done:
+            daemon.tick()
+            used.append(FAST_PAGES - machine.free_pages(FAST))
+    assert len(used) > 10
+    # First touch fills the node before the first tick; from then on the limit holds.
+    assert max(used[1:]) <= FAST_PAGES // 4
+
+
+@pytest.mark.parametrize("pin", [{"pins": {PROGRAM: Pin(None, 0)}}, {"paused": True}])
+def test_pinned_or_paused_policy_moves_nothing(
+    pin: dict[str, object], settled: MissStream, preset: Preset
+) -> None:
+    orders = Standing(**pin)  # type: ignore[arg-type]
+    done = simulate(settled, preset, FAST_PAGES, policy("histogram"), SETTINGS, None, orders)
+    assert done.moved_bytes == 0
+    assert done.runtime_s == run("none", settled, preset).runtime_s
+
+
+def test_target_pinned_to_the_slow_node_leaves_the_fast_one(
+    settled: MissStream, preset: Preset
+) -> None:
+    orders = Standing(target_pins={TARGET: Pin(SLOW, 0)})
+    done = simulate(settled, preset, FAST_PAGES, policy("histogram"), SETTINGS, None, orders)
+    assert sum(tick.demoted_pages for tick in done.ticks) == FAST_PAGES
+    assert sum(tick.promoted_pages for tick in done.ticks) == 0
+    assert done.ticks[-1].fast_misses == 0
+
+
+def test_drained_node_is_emptied_and_stays_empty(settled: MissStream, preset: Preset) -> None:
+    orders = Standing()
+    orders.drain(frozenset({FAST}))
+    done = simulate(settled, preset, FAST_PAGES, policy("histogram"), SETTINGS, None, orders)
+    assert done.ticks[-1].fast_misses == 0
+    assert sum(tick.promoted_pages for tick in done.ticks) == 0
+
+
+def test_move_requested_ends_and_policy_has_the_pages_again(
+    settled: MissStream, preset: Preset
+) -> None:
+    orders = Standing(moves={PROGRAM: Pin(SLOW, 0)})
+    assert fast_share_under(orders, settled, preset, SETTINGS) > 0.85
+    assert not orders.moves
+
+
+def test_pageout_takes_idle_pages_and_the_program_swaps_them_in(
+    settled: MissStream, preset: Preset
+) -> None:
+    without = run("histogram", settled, preset)
+    assert (without.paged_out_bytes, without.swapped_in_bytes) == (0, 0)
+    idle = replace(SETTINGS, pageout_s=0.02)
+    done = run("histogram", settled, preset, idle)
+    assert 0 < done.swapped_in_bytes <= done.paged_out_bytes
+    # All but the hot set is idle for most of the time.
+    assert done.paged_out_bytes > (PAGES - 2 * FAST_PAGES) * 4096
+    # One in ten misses goes to cold pages: what is out comes back, and the program waits for it.
+    waited = done.swapped_in_bytes / 4096 * SETTINGS.cost.swap_in_ns * 1e-9
+    assert done.runtime_s > without.runtime_s + 0.8 * waited
+    free = run("histogram", settled, preset, replace(idle, cost=MigrationCost(swap_in_ns=0.0)))
+    assert free.runtime_s < done.runtime_s - 0.5 * waited
+    assert sum(t.fast_misses + t.slow_misses for t in done.ticks) == len(settled)
+
+
+def test_pageout_equal_settings_give_equal_runs(moving: MissStream, preset: Preset) -> None:
+    idle = replace(SETTINGS, pageout_s=0.012)
+    first, again = (run("benefit", moving, preset, idle) for _ in range(2))
+    assert first == again
+    assert first.paged_out_bytes > 0

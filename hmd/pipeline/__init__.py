@@ -1,0 +1,1 @@
+"""The tick: sample, heat, decide, migrate, for the daemon, the simulator and the benches alike."""

@@ -1,0 +1,114 @@
+"""One tick: sample, heat, decide, migrate; its record goes to whoever observes.
+
+The daemon, the simulator, the benches and tests of policies call the same function, each over its
+own machine (:mod:`hmd.pipeline.tick_stages`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.decide.admin_moves import after, beside, drain, gather
+from hmd.decide.idle_selection import idle_pages
+from hmd.decide.plan import MachineView, Plan
+from hmd.heat.pinned_pages import holding
+from hmd.migrate import STUCK, MoveOutcome
+from hmd.observe.residency_counts import sample_nodes
+from hmd.observe.tick_record import Stage, TickRecord
+from hmd.pipeline.admin_progress import note_progress
+from hmd.pipeline.stage_guard import StageTimer
+from hmd.pipeline.tick_stages import TickStages
+from hmd.sample.access_batch import AccessBatch
+
+BLIND = ("faults", "softdirty")
+"""Samplers to which pages in use look idle: they do not see reads of resident pages."""
+
+PAGEOUT_CANDIDATES = 16
+"""Idle pages to select, in multiples of the budget: the kernel keeps some of them in memory."""
+
+
+def run_tick(stages: TickStages, guard: StageTimer, now_s: float) -> TickRecord:
+    """Run one tick after ``guard.begin``, and return its record.
+
+    A stage that fails under a :class:`hmd.pipeline.stage_guard.StageGuard` leaves a neutral
+    result: no samples, no plan, nothing moved.
+    """
+    batch = guard.run(Stage.SAMPLE, stages.sampler.read, AccessBatch.empty())
+    unknown = np.full(len(batch), -1, np.int16)
+    node = guard.run(Stage.HEAT, lambda: update_heat(stages, batch), unknown)
+    plan = guard.run(Stage.DECIDE, lambda: decide(stages, now_s), Plan.empty(stages.processes))
+    outcome = guard.run(Stage.MIGRATE, lambda: migrate(stages, plan, now_s), None)
+    paged_out_bytes = guard.run(Stage.MIGRATE, lambda: page_out(stages, now_s), 0)
+    return TickRecord(
+        now_s=now_s,
+        processes=stages.processes,
+        targets=stages.targets,
+        batch=batch,
+        node=node,
+        plan=plan,
+        outcome=outcome,
+        paged_out_bytes=paged_out_bytes,
+        stage_s=dict(guard.seconds),
+        failed=frozenset(guard.failed),
+    )
+
+
+def update_heat(stages: TickStages, batch: AccessBatch) -> npt.NDArray[np.int16]:
+    """Count samples, sweep residency; return the node of each sample's page, ``(len(batch),)``."""
+    stages.heat.update(batch)
+    stages.sweep.step(stages.heat)
+    return sample_nodes(stages.heat, batch)
+
+
+def decide(stages: TickStages, now_s: float) -> Plan:
+    """Return the administrators' moves, then the policy's with what room and budget are left."""
+    heat, orders = stages.heat, stages.orders
+    stages.memory = stages.node_memory(stages.topology, now_s)
+    if orders.paused:
+        return Plan.empty(heat.processes)
+    machine = MachineView(
+        topology=stages.topology,
+        memory=stages.memory,
+        now_s=now_s,
+        tick_s=stages.tick_s,
+        budget_bytes=stages.mover.plan_bytes(now_s),
+        limits=stages.limits,
+    )
+    pinned, drained = orders.held(heat.processes, stages.targets), orders.drained
+    emptied = drain(heat, machine, drained, pinned)
+    machine = after(machine, emptied)
+    gathered = gather(heat, machine, orders.goals(heat.processes, stages.targets), drained)
+    machine = after(machine, gathered)
+    with holding(heat, pinned):
+        wanted = stages.policy.plan(heat, beside(machine, drained))
+    return Plan.joined((emptied, gathered, wanted))
+
+
+def migrate(stages: TickStages, plan: Plan, now_s: float) -> MoveOutcome | None:
+    """Apply a plan, and record in the heat table where its pages are now; None without moves."""
+    outcome = None
+    if len(plan):
+        outcome = stages.mover.apply(plan, now_s)
+        stages.heat.settle(plan, outcome.node, np.isin(outcome.status, STUCK))
+    note_progress(stages, plan, outcome)
+    return outcome
+
+
+def page_out(stages: TickStages, now_s: float) -> int:
+    """Page out what was idle for ``pageout_s``, with the budget that moves left; return bytes."""
+    idle_s, orders = stages.pageout_s, stages.orders
+    if idle_s is None or stages.sampler.name in BLIND or orders.paused:
+        return 0
+    left = stages.mover.budget_bytes(now_s)
+    machine = MachineView(stages.topology, (), now_s, stages.tick_s, left)
+    pinned = orders.held(stages.heat.processes, stages.targets)
+    with holding(stages.heat, pinned):
+        plan = idle_pages(
+            stages.heat, beside(machine, orders.drained), idle_s, PAGEOUT_CANDIDATES * left
+        )
+    sent = stages.pageout.apply(plan, left, now_s)
+    stages.mover.charge(sent.out_bytes)
+    rows = np.flatnonzero(sent.tried)
+    stages.heat.settle(plan.take(rows), sent.node[rows], np.zeros(len(rows), np.bool_))
+    return sent.out_bytes

@@ -1,0 +1,71 @@
+"""What a tick works on: the stages, the machine's interfaces, and the restrictions in force.
+
+The daemon fills it with the kernel, the simulator with a simulated machine, a bench or a test with
+a machine of numbers. The interfaces between are protocols:
+
+* a source of samples (``SampleSource``);
+* address spaces, behind ``sweep`` (:class:`hmd.heat.residency_sweep.AddressSpaces`);
+* the calls that move pages, behind ``mover`` (:class:`hmd.migrate.move_pages_engine.PageCalls`),
+  and those that page out, behind ``pageout`` (:class:`hmd.migrate.pageout.PageoutCalls`);
+* the memory of nodes (``NodeMemoryReader``);
+* clocks, which mover and pageout are built with; the tick itself takes the time as an argument.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hmd.control.admin_state import Standing
+from hmd.decide.plan import FastLimits, Policy
+from hmd.heat.heat_table import HeatTable
+from hmd.heat.residency_sweep import ResidencySweep
+from hmd.machine.process_id import ProcessId
+from hmd.machine.topology import NodeMemory, Topology
+from hmd.migrate import Mover, Pageout
+from hmd.sample.access_batch import AccessBatch
+
+
+class SampleSource(Protocol):
+    """What a tick asks of a sampler (:class:`hmd.sample.sampler.Sampler` is one)."""
+
+    name: str
+
+    def read(self) -> AccessBatch:
+        """Return the samples since the last read."""
+        ...
+
+
+class NodeMemoryReader(Protocol):
+    """How much memory nodes have free."""
+
+    def __call__(self, topology: Topology, now_s: float) -> tuple[NodeMemory, ...]:
+        """Return total and free bytes of each node of ``topology``, in its order."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class TickStages:
+    """What one tick needs.
+
+    ``processes`` are those that the sampler follows, which its samples index; ``targets`` names
+    the target of each. ``limits`` are what targets may have of the fastest tier, ``orders`` the
+    administrators' pause, drains and pins. Pages that were idle for ``pageout_s`` are paged out,
+    none if None. ``memory`` is that of the nodes at the last tick, () before the first.
+    """
+
+    topology: Topology
+    sampler: SampleSource
+    heat: HeatTable
+    sweep: ResidencySweep
+    policy: Policy
+    mover: Mover
+    pageout: Pageout
+    node_memory: NodeMemoryReader
+    tick_s: float
+    pageout_s: float | None = None
+    processes: tuple[ProcessId, ...] = ()
+    targets: tuple[str, ...] = ()
+    limits: FastLimits | None = None
+    orders: Standing = field(default_factory=Standing)
+    memory: tuple[NodeMemory, ...] = ()
