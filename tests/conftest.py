@@ -19,6 +19,12 @@ import pytest
 
 from hmd.machine.process_id import ProcessId, identify, read_stat
 
+# GNU readline, which pytest imports, exports the terminal's size to children (readline(3),
+# rl_change_environment): tables of commands that tests start would be as narrow as that terminal.
+for name in ("COLUMNS", "LINES"):
+    os.environ.pop(name, None)
+    os.unsetenv(name)
+
 PROGRAM = """
 import mmap, sys, threading, ctypes, os
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})

@@ -101,7 +101,7 @@ def _sampler(proc: Path, sysfs: Path) -> Diagnostic:
         name,
         Severity.WARN,
         state,
-        f"page faults tell first touches, not which pages stay hot; {'; '.join(refused)}",
+        f"page faults show first touches, not which pages stay hot; {'; '.join(refused)}",
         "sample on a machine with a PMU or with DAMON (CONFIG_DAMON_VADDR), or try `hmd emulate`",
     )
 
@@ -142,8 +142,8 @@ def _print(sections: Sections, failed: bool) -> None:
     ]
     out = console()
     for finding in advice:
-        out.print(Text(f"{finding.level} ", style=styles[finding.level]), end="")
-        out.print(Text(f"{finding.name}: {finding.why or finding.state}"))
+        level = (f"{finding.level} ", styles[finding.level])
+        out.print(Text.assemble(level, f"{finding.name}: {finding.why or finding.state}"))
         if finding.action:
             out.print(Text(f"     {finding.action}", style="bold"))
     out.print("hmd cannot work here as things are." if failed else "hmd can work here.")

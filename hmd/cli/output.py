@@ -1,4 +1,4 @@
-"""What commands print: JSON for programs, rich tables and units for people.
+"""Command output: JSON for programs, rich tables and units for people.
 
 rich is imported where a table is made, so that ``--json`` and ``--help`` do not pay for it.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from enum import Enum
@@ -15,14 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
+
+    from hmd.cli.fitted_table import FittedTable
 
 PIPE_COLUMNS = 240
-"""Width of tables that go to a file or pipe: nothing is cut there for want of a screen."""
+"""Width of tables that go to a file or a pipe, in characters."""
 
 
 def plain(value: Any) -> Any:
-    """Return what JSON has for dataclasses, enums, paths, sets and numpy arrays and scalars."""
+    """Return the JSON form of dataclasses, enums, paths, sets and numpy arrays and scalars."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
     if isinstance(value, Enum):
@@ -48,10 +50,15 @@ def print_json_line(value: Any) -> None:
 
 
 def console() -> Console:
-    """Return a console on stdout: as wide as the terminal, wide enough for all in a pipe."""
+    """Return a console on stdout, as wide as ``COLUMNS`` or the terminal, else PIPE_COLUMNS."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS, highlight=False)
+    asked = os.environ.get("COLUMNS", "")
+    if asked.isdecimal() and int(asked) > 0:
+        width: int | None = int(asked)
+    else:
+        width = None if sys.stdout.isatty() else PIPE_COLUMNS
+    return Console(width=width, highlight=False)
 
 
 def table(
@@ -60,18 +67,19 @@ def table(
     *,
     title: str | None = None,
     right: Sequence[str] = (),
-) -> Table:
-    """Return a rich table; ``right`` names the columns of numbers. Cells are not markup."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+) -> FittedTable:
+    """Return a table that fits the terminal; ``right`` names the columns of numbers.
+
+    Cells are not markup.
+    """
     from rich.text import Text
 
-    made = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
-    for column in columns:
-        made.add_column(column, justify="right" if column in right else "left", no_wrap=True)
-    for row in rows:
-        made.add_row(*(c if isinstance(c, Text) else Text(printable(str(c))) for c in row))
-    return made
+    from hmd.cli.fitted_table import FittedTable
+
+    def cell(value: object) -> Text:
+        return value if isinstance(value, Text) else Text(printable(str(value)))
+
+    return FittedTable(columns, [[cell(value) for value in row] for row in rows], title, right)
 
 
 def printable(text: str) -> str:

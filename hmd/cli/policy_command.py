@@ -101,7 +101,8 @@ def _print_about(about: About) -> None:
     from hmd.cli.output import console, print_table
     from hmd.config.policy_sections import limits, searched, written
 
-    print(f"{about.name}: {about.does}\nuse: {about.use}")
+    out = console()
+    out.print(f"{about.name}: {about.does}\nuse: {about.use}", markup=False)
     if not about.knobs:
         print("There is nothing to set.")
         return
@@ -111,7 +112,7 @@ def _print_about(about: About) -> None:
     ]
     print_table(("setting", "default", "values", "unit", "hmd tune searches"), rows)
     for knob in about.knobs:
-        console().print(f"[bold]{knob.key}[/bold]: {knob.effect}", soft_wrap=False)
+        out.print(f"[bold]{knob.key}[/bold]: {knob.effect}")
 
 
 def _summary(about: About) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hmd.cli.output import format_bytes, format_count, format_share, table
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from hmd.cli.fitted_table import FittedTable
 
 Status = Mapping[str, Any]
 Rates = Mapping[str, tuple[float, float]]
@@ -68,7 +68,7 @@ def _pin(pin: Mapping[str, Any]) -> str:
     return who if pin["node"] is None else f"{who} to node {pin['node']}"
 
 
-def process_table(status: Status, rates: Rates | None = None) -> Table:
+def process_table(status: Status, rates: Rates | None = None) -> FittedTable:
     """Return a row for each target, and below it one for each of its processes.
 
     With ``rates`` it tells bytes moved a second, else the sums since the start.

@@ -25,14 +25,15 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 examples:
-  hmd top                      refresh every second; q or Ctrl-C leaves
-  hmd top --once               one table, and done
-  hmd top --json --interval 5  a line of JSON every 5 seconds, for programs
+  hmd top                        refresh every second; q or Ctrl-C leaves
+  hmd top --once                 one table, then exit
+  hmd top --interval 10 >> log   not on a terminal: one more table every 10 seconds
+  hmd top --json --interval 5    one line of JSON every 5 seconds, for programs
 
 columns:
   tier N      resident memory in that tier, by the kernel's count
   fast share  share of recent sampled accesses that the fastest tier served
-  up, down    bytes a second moved to a faster, to a slower tier
+  up, down    bytes per second moved to a faster, to a slower tier
   failed      pages that could not be moved, since the start
 """
 
@@ -51,34 +52,31 @@ def add_parser(subparsers: Subparsers) -> None:
         type=_interval,
         default=1.0,
         metavar="SECONDS",
-        help="time between two looks (default 1)",
+        help="time between two requests (default 1)",
     )
-    parser.add_argument("--once", action="store_true", help="look once and leave")
-    parser.add_argument("--json", action="store_true", help="print a line of JSON a look")
+    parser.add_argument("--once", action="store_true", help="print one table and exit")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON per request")
     parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show looks until one leaves."""
+    """Show the daemon's status repeatedly, until the user leaves."""
     from hmd.control.client import ask
 
-    def look() -> Status:
+    def read() -> Status:
         return ask(args.socket, "status")
 
     if args.json:
-        return _stream(look, args.interval, args.once)
-    if args.once:
-        from hmd.cli.output import console
-
-        console().print(_screen(look(), None))
-        return Exit.OK
-    return _live(look, args.interval)
+        return _stream(read, args.interval, args.once, _print_json)
+    if args.once or not sys.stdout.isatty():
+        return _stream(read, args.interval, args.once, _print_screen)
+    return _live(read, args.interval)
 
 
 def rates_between(before: Status, after: Status) -> Rates:
-    """Return bytes moved a second between two looks, by target and by process.
+    """Return bytes moved per second between two answers, by target and by process.
 
-    Empty where no tick ended between them. A process or target that is new counts from zero.
+    Empty if no tick ended between them. A new process or target counts from zero.
     """
     from hmd.cli.status_tables import process_key
 
@@ -98,14 +96,14 @@ def rates_between(before: Status, after: Status) -> Rates:
 
 
 class Keys:
-    """Keys as they are pressed, while a terminal is the standard input."""
+    """Keys pressed, while the standard input is a terminal."""
 
     def __init__(self, terminal: bool) -> None:
-        """Wait for keys, or only for time where there is no terminal."""
+        """Wait for keys, or without a terminal only for the time."""
         self._terminal = terminal
 
     def wait(self, seconds: float) -> str:
-        """Return the keys pressed within ``seconds``, at once when there are some."""
+        """Return the keys pressed within ``seconds``, as soon as there are some."""
         if not self._terminal:
             time.sleep(seconds)
             return ""
@@ -115,7 +113,7 @@ class Keys:
 
 @contextlib.contextmanager
 def single_keys() -> Iterator[Keys]:
-    """Let keys arrive one by one and unseen, and put the terminal back at the end."""
+    """Read keys one by one without echo; restore the terminal at the end."""
     if not sys.stdin.isatty():
         yield Keys(terminal=False)
         return
@@ -135,29 +133,46 @@ def _interval(text: str) -> float:
     return seconds
 
 
-def _stream(look: Callable[[], Status], interval_s: float, once: bool) -> int:
-    from hmd.cli.output import print_json_line
-
-    previous = look()
-    print_json_line({**previous, "rates": {}})
+def _stream(
+    read: Callable[[], Status],
+    interval_s: float,
+    once: bool,
+    show: Callable[[Status, Rates | None], None],
+) -> int:
+    """Show the status once, or one more time per interval until the reader leaves."""
+    previous = read()
+    show(previous, None)
     while not once:
         time.sleep(interval_s)
-        status = look()
-        print_json_line({**status, "rates": rates_between(previous, status)})
+        status = read()
+        show(status, rates_between(previous, status))
         previous = status
     return Exit.OK
 
 
-def _live(look: Callable[[], Status], interval_s: float) -> int:
+def _print_json(status: Status, rates: Rates | None) -> None:
+    from hmd.cli.output import print_json_line
+
+    print_json_line({**status, "rates": rates or {}})
+
+
+def _print_screen(status: Status, rates: Rates | None) -> None:
+    from hmd.cli.output import console
+
+    console().print(_screen(status, rates))
+    sys.stdout.flush()
+
+
+def _live(read: Callable[[], Status], interval_s: float) -> int:
     from rich.live import Live
 
     from hmd.cli.output import console
 
-    previous, rates = look(), None
+    previous, rates = read(), None
     with single_keys() as keys, Live(console=console(), screen=True, auto_refresh=False) as live:
         while True:
-            status = look()
-            # Between two ticks nothing can have moved: what was shown stays.
+            status = read()
+            # Nothing moves between two ticks: the rates shown stay.
             rates = rates_between(previous, status) or rates
             live.update(_screen(status, rates), refresh=True)
             previous = status

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import select
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -140,6 +141,52 @@ def test_top_once(daemon: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "[bold]redis" in capsys.readouterr().out
     assert main(["top", "--once", "--json", "--socket", str(daemon)]) == 0
     assert json.loads(capsys.readouterr().out)["rates"] == {}
+
+
+def test_top_into_a_pipe_prints_a_table_per_interval(daemon: Path) -> None:
+    command = [sys.executable, "-m", "hmd", "top", "--interval", "0.1", "--socket", str(daemon)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    assert process.stdout is not None
+    seen = b""
+    try:
+        while seen.count(b"fast share") < 3:
+            ready, _, _ = select.select([process.stdout], [], [], 20)
+            assert ready, "hmd top prints nothing into a pipe"
+            part = os.read(process.stdout.fileno(), 65536)
+            assert part, "hmd top ended"
+            seen += part
+    finally:
+        process.kill()
+        process.communicate()
+    # Sums since the start at first, rates from then on.
+    headings = [line for line in seen.splitlines() if b"fast share" in line]
+    assert b"moved up" in headings[0]
+    assert b"up/s" in headings[1]
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "100", "200"])
+@pytest.mark.parametrize("tiers", [2, 4])
+def test_status_keeps_its_figures(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    columns: str,
+    tiers: int,
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    status = deepcopy(STATUS)
+    status["tiers"] = [[node] for node in range(tiers)]
+    sizes = [(1023 << 30) + (i << 29) for i in range(tiers)]
+    for row in (*status["targets"], *status["processes"]):
+        row["resident_bytes"] = sizes
+    server = StatusSocket(tmp_path / "s", {"status": lambda _: json.dumps(status).encode()})
+    assert main(["status", "--socket", str(server.path)]) == Exit.OK
+    server.close()
+    text = capsys.readouterr().out
+    assert "…" not in text
+    assert all(len(line) <= int(columns) for line in text.splitlines())
+    for figure in (*map(format_bytes, sizes), "93.1 %", "12 345", "101", "2.0 MiB"):
+        assert figure in text
 
 
 def test_rates() -> None:

@@ -1,0 +1,93 @@
+"""Tables of the command line on terminals of every width, and commands whose stdout fails."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hmd.cli.main import main
+from hmd.cli.output import console, print_table
+from hmd.decide import registry
+from hmd.errors import Exit
+
+MACHINES = Path(__file__).parents[2] / "fixtures/machines"
+Capture = pytest.CaptureFixture[str]
+
+COLUMNS = ("target", "pid", *(f"tier {i} (node {i})" for i in range(4)), "state")
+RIGHT = COLUMNS[1:-1]
+ROWS = [
+    ("a-program-with-a-long-name", 4194303, "1023.9 GiB", "3.0 GiB", "12 345", "0 B", "runs"),
+    ("b", 7, "1.0 GiB", "2.0 GiB", "3.0 GiB", "4.0 GiB", "page faults on 128 CPUs, coarse"),
+]
+
+
+@pytest.fixture(params=[80, 100, 200])
+def width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """COLUMNS as a terminal or a pipe has it."""
+    monkeypatch.setenv("COLUMNS", str(request.param))
+    return int(request.param)
+
+
+@pytest.mark.parametrize("columns", [30, 40, 60, 80, 100, 200])
+def test_table_keeps_every_cell_at_every_width(
+    columns: int, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    print_table(COLUMNS, ROWS, title="memory", right=RIGHT)
+    out = capsys.readouterr().out
+    assert "…" not in out
+    assert all(len(line) <= columns for line in out.splitlines())
+    for row in ROWS:
+        for name, cell in zip(COLUMNS, row, strict=True):
+            if name in RIGHT:
+                assert str(cell) in out  # a number is never broken
+            assert all(word[:6] in out for word in str(cell).split())
+    for name in COLUMNS:
+        assert all(word in out for word in name.split())
+    assert "memory" in out
+
+
+def test_console_width_without_columns_is_that_of_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert console().width == 240
+
+
+def test_doctor_keeps_its_columns(width: int, capsys: Capture) -> None:
+    machine = MACHINES / "xeon6-cxl"
+    main(["doctor", "--proc", str(machine / "proc"), "--sysfs", str(machine / "sys")])
+    out = capsys.readouterr().out
+    assert all(len(line) <= width for line in out.splitlines())
+    assert "…" not in out
+    assert re.search(r"level +section +finding +state", out)
+    assert re.search(r"^ *(ok|warn|fail) +memory +memory tiers ", out, re.MULTILINE)
+
+
+def test_policy_list_keeps_its_columns(width: int, capsys: Capture) -> None:
+    assert main(["policy", "list"]) == Exit.OK
+    out = capsys.readouterr().out
+    assert all(len(line) <= width for line in out.splitlines())
+    assert "…" not in out
+    for name in registry.names():
+        assert re.search(rf"^ *{name}( \*)? ", out, re.MULTILINE)
+        assert set(registry.about(name).does.split()) <= set(out.split())
+
+
+def test_topology_keeps_its_columns(width: int, capsys: Capture) -> None:
+    assert main(["topology", "--sysfs", str(MACHINES / "xeon6-cxl/sys")]) == Exit.OK
+    out = capsys.readouterr().out
+    assert all(len(line) <= width for line in out.splitlines())
+    assert "…" not in out
+    for heading in ("node", "tier", "cpus", "total", "free", "latency", "bandwidth", "distance"):
+        assert heading in out
+    assert out.count(" GiB") >= 4
+    assert re.search(r"\d ns", out)
+    assert re.search(r"\d GB/s", out)
+
+
+def test_policy_show_fits_the_terminal(width: int, capsys: Capture) -> None:
+    assert main(["policy", "show", "histogram"]) == Exit.OK
+    out = capsys.readouterr().out
+    assert all(len(line) <= width for line in out.splitlines())
+    assert set(registry.about("histogram").use.split()) <= set(out.split())
