@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from hmd.cli.output import format_bytes, format_count, format_share
+from hmd.control.status_json import status_answer
 from hmd.control.status_socket import StatusSocket
 from hmd.dashboard.http_server import JSON, Content, PageServer, page_contents
 from hmd.dashboard.poller import Poller
@@ -67,7 +68,7 @@ def test_it_shows_what_the_socket_tells(
     served = serve(watched, sweep)
     browser.open(served.server.url)
     browser.wait_for(READY)
-    status: dict[str, Any] = json.loads(machine.observer.status())
+    status: dict[str, Any] = json.loads(status_answer(machine.observer.latest))
     assert texts(browser, "#state") == ["Live"]
     facts = dict(zip(texts(browser, "#facts dt"), texts(browser, "#facts dd"), strict=True))
     assert facts["Process"] == str(status["pid"])
@@ -108,7 +109,7 @@ def test_moves_are_told_with_their_reasons(
 ) -> None:
     browser.open(serve(watched).server.url)
     browser.wait_for(READY)
-    last = json.loads(machine.observer.status())["rounds"][-1]
+    last = json.loads(status_answer(machine.observer.latest))["rounds"][-1]
     heat = {(f["to_node"] == 0): f["heat"] for f in last["flows"]}
     rows = texts(browser, "#rounds tbody tr")
     assert len(rows) >= len(last["flows"])
@@ -264,7 +265,7 @@ def test_names_are_never_markup(
 ) -> None:
     del watched
     evil = "<img src=x onerror=document.title='pwned'><script>1</script>"
-    text = machine.observer.status().decode().replace('"redis"', json.dumps(evil))
+    text = status_answer(machine.observer.latest).decode().replace('"redis"', json.dumps(evil))
     text = text.replace('"redis-server"', json.dumps(evil)).replace('"histogram"', json.dumps(evil))
     daemon = StatusSocket(
         tmp_path / "s", {"status": lambda _: text.encode(), "heatmap": machine.heat_map.answer}
@@ -291,7 +292,10 @@ def test_a_daemon_that_comes_and_goes(
     assert texts(browser, "#state") == ["No daemon answers; trying again."]
     assert "start one (hmd run --config FILE" in texts(browser, "#notices li")[0]
     assert not browser.run("document.getElementById('figures').checkVisibility()")
-    answers = {"status": machine.observer.status, "heatmap": machine.heat_map.answer}
+    answers = {
+        "status": lambda _: status_answer(machine.observer.latest),
+        "heatmap": machine.heat_map.answer,
+    }
     daemon = StatusSocket(tmp_path / "s", answers)
     watch.look()
     browser.wait_for(READY)
@@ -336,7 +340,7 @@ def test_what_needs_attention_is_said(
     browser: Chromium, serve: Serve, machine: Machine, watched: Poller, tmp_path: Path
 ) -> None:
     del watched
-    status = json.loads(machine.observer.status())
+    status = json.loads(status_answer(machine.observer.latest))
     status["dry_run"], status["sampler"]["name"] = True, "faults"
     status["sampler"]["lost"] = status["sampler"]["samples"]
     status["reload"] = {"successful": False, "success_s": 0, "error": "f:1: wrong"}
