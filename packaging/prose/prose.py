@@ -3,7 +3,8 @@
     python packaging/prose/prose.py [FILE...]
 
 Prints ``file:line: message`` and exits with 1 where anything is found. Markdown is split into
-blocks by markdown-it; in Python, docstrings, comments and texts are read, in C comments. Text in
+blocks by markdown-it; in Python, docstrings, comments and texts are read, in C and in shell,
+YAML, TOML, units and make files comments. Text in
 backquotes is code and is not searched. ``prose: allow`` in a comment of the same line (Markdown:
 an HTML comment) permits one line, for quotations.
 """
@@ -30,8 +31,14 @@ COLUMNS: Final = 100
 
 ALLOW: Final = "prose: allow"
 DOCUMENTS: Final = ("*.md", "docs/**/*.md", "packaging/**/*.md")
-SOURCES: Final = ("hmd/**/*.py", "hmd/**/*.[ch]", "bench/**/*.py", "config/**/*.py")
-GENERATED: Final = re.compile(r"<!-- (begin|end) generated")
+SOURCES: Final = (
+    *("*.py", "hmd/**/*.py", "bench/**/*.py", "config/**/*.py", "packaging/**/*.py", "setup/*.py"),
+    *("tests/**/*.py", "hmd/**/*.[ch]", "hmd/**/*.js", "bench/**/*.[ch]", "tests/**/*.c"),
+    *("hmd/**/*.yaml", "bench/**/*.yaml", "config/**/*.y*ml", "packaging/**/*.yaml", "mkdocs.yml"),
+    *("setup/*.sh", "packaging/**/*.sh", "systemd/**", ".ci/*", "Makefile", "pyproject.toml"),
+)
+EXEMPT: Final = ("packaging/prose/", "tests/unit/prose/", "tests/fixtures/")
+"""Where the phrases themselves stand, and files of other machines."""
 
 _CODE = re.compile(r"``.+?``|`[^`]*`")
 _LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")
@@ -102,12 +109,26 @@ def check_c(text: str, phrases: Iterable[Phrase]) -> Iterator[Problem]:
     yield from _phrases(comments, phrases)
 
 
+def check_hash_comments(text: str, phrases: Iterable[Phrase]) -> Iterator[Problem]:
+    """Yield the banned phrases in comments that begin with ``#``."""
+    comments = (
+        [Line(number, line[line.index("#") :])]
+        for number, line in enumerate(text.splitlines(), 1)
+        if re.search(r"(^|\s)#", line)
+    )
+    yield from _phrases(comments, phrases)
+
+
 def check(file: Path, phrases: Iterable[Phrase]) -> list[Problem]:
     """Return what is wrong with a file, by its suffix."""
     text = file.read_text()
     if file.suffix == ".md":
         return sorted(check_markdown(text, file, phrases))
-    return sorted(check_python(text, phrases) if file.suffix == ".py" else check_c(text, phrases))
+    if file.suffix == ".py":
+        return sorted(check_python(text, phrases))
+    if file.suffix in (".c", ".h", ".js"):
+        return sorted(check_c(text, phrases))
+    return sorted(check_hash_comments(text, phrases))
 
 
 def _kinds(text: str) -> dict[int, str]:
@@ -180,7 +201,11 @@ def tracked(patterns: Iterable[str]) -> list[Path]:
     """Return the files of the checkout that match, as git lists them."""
     command = ["git", "ls-files", "--", *(f":(glob){pattern}" for pattern in patterns)]
     names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    return [ROOT / name for name in names.splitlines() if (ROOT / name).exists()]
+    return [
+        ROOT / name
+        for name in names.splitlines()
+        if (ROOT / name).is_file() and not name.startswith(EXEMPT)
+    ]
 
 
 def main(arguments: list[str]) -> int:
