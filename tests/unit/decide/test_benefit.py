@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from bench.rehearsal import Rehearsal, Tier, hot_blocks
 from hmd.decide.benefit import Benefit, BenefitSettings
-from hmd.decide.rehearsal import Rehearsal, Tier, hot_blocks
 from hmd.heat.geometry import CHUNK_PAGES
 from hmd.units import PAGE_BYTES
 

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from bench.rehearsal import BASE, Rehearsal, Tier, hot_blocks
 from hmd.decide.histogram import Histogram, HistogramSettings
-from hmd.decide.rehearsal import BASE, Rehearsal, Tier, hot_blocks
 from hmd.heat.geometry import CHUNK_PAGES
 from hmd.units import PAGE_BYTES
 
@@ -146,7 +146,7 @@ def test_lost_headroom_is_restored_once_half_of_it_is_gone() -> None:
 def test_what_the_kernel_keeps_back_is_no_room() -> None:
     weights = steps(2048, (512, 1.0))
     run = rehearsal(weights, np.ones(2048, np.int8), 512 + HEADROOM, 4096)
-    run.heat.update(run.sample())
+    run.heat.update(run.read())
     fast, slow = run.machine.memory
     memory = (replace(fast, reserve_bytes=200 * PAGE_BYTES), slow)
     plan = Histogram(SETTINGS).plan(run.heat, replace(run.machine, memory=memory))
@@ -234,7 +234,7 @@ def test_nodes_of_a_tier_are_filled_by_distance_and_then_by_room() -> None:
         )
     )
     machine = replace(machine, topology=replace(machine.topology, nodes=nodes))
-    run.heat.update(run.sample())
+    run.heat.update(run.read())
     plan = Histogram(SETTINGS).plan(run.heat, machine)
     where, count = np.unique(plan.to_node, return_counts=True)
     assert dict(zip(where.tolist(), count.tolist(), strict=True)) == {

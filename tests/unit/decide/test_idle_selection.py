@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from bench.rehearsal import BASE, Rehearsal, Tier
 from hmd.decide.histogram import Histogram, HistogramSettings
 from hmd.decide.idle_selection import OUT, idle_pages
-from hmd.decide.rehearsal import BASE, Rehearsal, Tier
 from hmd.heat.geometry import CHUNK_PAGES, FIXED
 from hmd.units import PAGE_BYTES
 

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from bench.rehearsal import Rehearsal, Tier, hot_blocks
 from hmd.decide import age, heat_classes, interleave
 from hmd.decide.page_state import Aligned
 from hmd.decide.plan import MachineView, Policy
-from hmd.decide.rehearsal import Rehearsal, Tier, hot_blocks
 from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.heat_table import HeatTable
 from hmd.machine.process_id import ProcessId
@@ -140,7 +140,7 @@ def test_interleave_stays_put_whatever_is_hot() -> None:
 
 def test_interleave_goes_by_bandwidth_where_it_is_known() -> None:
     run = rehearsal(make_interleave(), np.ones(PAGES), PAGES, 2 * PAGES)
-    run.heat.update(run.sample())
+    run.heat.update(run.read())
     machine = with_bandwidths(run.machine, 3000, 1000)
     plan = make_interleave().plan(run.heat, machine)
     assert plan.pages.sum() == pytest.approx(PAGES / 4, rel=0.1)
