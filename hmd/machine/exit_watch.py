@@ -1,8 +1,8 @@
-"""Noticing that processes have exited, without reading /proc.
+"""Waiting for the exit of processes through pidfds.
 
-A pidfd (pidfd_open(2), Linux 5.3) becomes readable when its process exits; one poll asks for all
-of them. Costs a descriptor a process. Processes that got none (old kernel, descriptor limit) are
-asked for by their start time instead.
+A pidfd (pidfd_open(2), Linux 5.3) becomes readable when its process exits, before its parent reaps
+it. ``ProcessExit`` waits for one process, ``ExitRecord`` calls a function as soon as it exits,
+``ExitWatch`` asks for many processes with one poll(2) and costs a descriptor per process.
 """
 
 from __future__ import annotations
@@ -10,17 +10,91 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import TracebackType
+from typing import Final, Generic, TypeVar
 
 from hmd.machine.process_id import PROC, ProcessId, alive
 
+T = TypeVar("T")
+
+STOP_S: Final = 0.2
+"""Longest time that leaving an ``ExitRecord`` takes while the process runs."""
+
+
+class ProcessExit:
+    """The exit of one process; ``close`` frees the descriptor."""
+
+    def __init__(self, pid: int) -> None:
+        """Open a pidfd. Raises OSError: ESRCH for no such process, EINVAL for a thread."""
+        self.pid = pid
+        self.pidfd = os.pidfd_open(pid)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return whether the process has exited, after waiting for at most ``timeout_s``."""
+        poll = select.poll()
+        poll.register(self.pidfd, select.POLLIN)
+        return bool(poll.poll(max(0.0, timeout_s) * 1000))
+
+    def close(self) -> None:
+        """Free the descriptor; may be called twice."""
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
+
+
+class ExitRecord(Generic[T]):
+    """What ``read`` returned at the moment when a process exited.
+
+    A context manager with a thread of its own, for a caller that is busy for longer than the
+    moment may be off: in the emulated machine, reading a large process takes more than a tenth of
+    a short run. What /proc has of the process must stay until the context ends.
+    """
+
+    def __init__(self, exited: Callable[[float], bool], read: Callable[[], T]) -> None:
+        """Wait with ``exited``, which takes a timeout in seconds as ``ProcessExit.wait`` does."""
+        self._exited, self._read = exited, read
+        self._done = threading.Event()
+        self._stopped = False
+        self._value: T | None = None
+        self._thread = threading.Thread(target=self._run, name="hmd-exit", daemon=True)
+
+    def __enter__(self) -> ExitRecord[T]:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stopped = True
+        self._thread.join()
+
+    def wait(self, timeout_s: float) -> T | None:
+        """Return the value once the process has exited; None where it still runs after the wait."""
+        return self._value if self._done.wait(timeout_s) else None
+
+    def _run(self) -> None:
+        while not self._stopped:
+            if self._exited(STOP_S):
+                self._value = self._read()
+                self._done.set()
+                return
+
 
 class ExitWatch:
-    """The set of processes whose exit is awaited. ``close`` frees the descriptors."""
+    """The exits of a set of processes; ``close`` frees the descriptors.
+
+    A process without a pidfd (old kernel, descriptor limit, fixture tree) is looked up in /proc by
+    its start time instead.
+    """
 
     def __init__(self, proc: Path = PROC) -> None:
-        """Watch nothing yet; pidfds are only used where ``proc`` is the real /proc."""
+        """Start with no process; pidfds are used only where ``proc`` is the real /proc."""
         self._proc = proc
         self._real = proc == PROC
         self._fds: dict[int, ProcessId] = {}
@@ -36,7 +110,7 @@ class ExitWatch:
             self._watched[process] = self._open(process)
 
     def exited(self) -> frozenset[ProcessId]:
-        """Return the watched processes that are gone, and stop watching them. Never blocks."""
+        """Return the watched processes that have exited, and stop watching them. Never blocks."""
         gone = {self._fds[fd] for fd, _ in self._poll.poll(0)}
         gone |= {p for p, fd in self._watched.items() if fd is None and not alive(p, self._proc)}
         for process in gone:
@@ -53,7 +127,7 @@ class ExitWatch:
         try:
             fd = os.pidfd_open(process.pid)
         except OSError:
-            return None  # gone, ENOSYS or EMFILE: asked for by start time
+            return None  # exited, ENOSYS or EMFILE: looked up in /proc
         # Opened by pid: only now is it certain that the pid has not been given to another.
         if not alive(process):
             os.close(fd)

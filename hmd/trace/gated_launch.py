@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import select
 import signal
 import sys
 from collections.abc import Callable, Sequence
 
 from hmd.errors import TargetError, os_error
+from hmd.machine.exit_watch import ProcessExit
 
 
 class Launched:
@@ -36,7 +36,7 @@ class Launched:
             self._child(gate_read, failed_write, prepare)
         os.close(gate_read)
         os.close(failed_write)
-        self._pidfd = os.pidfd_open(self.pid)
+        self._exit = ProcessExit(self.pid)
 
     def _child(self, gate_read: int, failed_write: int, prepare: Callable[[], None] | None) -> None:
         """Wait for the recorder, then become the program; tells errno where that fails."""
@@ -72,7 +72,7 @@ class Launched:
 
         What /proc tells of it stays until ``wait``.
         """
-        return self._status is not None or _readable(self._pidfd, timeout_s)
+        return self._status is not None or self._exit.wait(timeout_s)
 
     def wait(self, timeout_s: float) -> int | None:
         """Return the exit code (128 + N after signal N) once it has ended, else None."""
@@ -83,7 +83,7 @@ class Launched:
     def kill(self) -> None:
         """End it now, if it still runs."""
         if self._status is None:
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            signal.pidfd_send_signal(self._exit.pidfd, signal.SIGKILL)
             self._reap()
 
     def close(self) -> None:
@@ -92,10 +92,10 @@ class Launched:
             os.close(self._gate)
             self._gate = -1
             self._reap()
-        for fd in (self._pidfd, self._failed):
-            if fd >= 0:
-                os.close(fd)
-        self._pidfd = self._failed = -1
+        self._exit.close()
+        if self._failed >= 0:
+            os.close(self._failed)
+            self._failed = -1
 
     def _reap(self) -> None:
         if self._status is None:
@@ -104,34 +104,13 @@ class Launched:
             self._status = code if code >= 0 else 128 - code
 
 
-class Attached:
-    """A process that runs already; its exit is seen, its exit code is its parent's."""
-
-    def __init__(self, pid: int) -> None:
-        """Watch a process; raises TargetError where there is none."""
-        try:
-            self._pidfd = os.pidfd_open(pid)
-        except ProcessLookupError:
-            raise TargetError(f"no process {pid}: 'ps -e' lists those that run") from None
-        except OSError as error:
-            if error.errno == errno.EINVAL:
-                raise TargetError(f"{pid} is a thread, not a process: name its process") from None
-            raise os_error(error, f"cannot watch process {pid}: {error.strerror}") from None
-        self.pid = pid
-
-    def exited(self, timeout_s: float) -> bool:
-        """Return whether it has ended, after waiting so long for that."""
-        return _readable(self._pidfd, timeout_s)
-
-    def close(self) -> None:
-        """Free the descriptor; may be called twice."""
-        if self._pidfd >= 0:
-            os.close(self._pidfd)
-            self._pidfd = -1
-
-
-def _readable(pidfd: int, timeout_s: float) -> bool:
-    """Return whether a process has ended, after waiting so long (pidfd_open(2))."""
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(max(0.0, timeout_s) * 1000))
+def attach(pid: int) -> ProcessExit:
+    """Return the exit of a running process; raises TargetError where there is none."""
+    try:
+        return ProcessExit(pid)
+    except ProcessLookupError:
+        raise TargetError(f"no process {pid}: 'ps -e' lists those that run") from None
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            raise TargetError(f"{pid} is a thread, not a process: name its process") from None
+        raise os_error(error, f"cannot watch process {pid}: {error.strerror}") from None

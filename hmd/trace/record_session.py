@@ -19,7 +19,7 @@ from hmd.machine.personality import fix_addresses
 from hmd.machine.process_id import identify
 from hmd.machine.topology import Topology
 from hmd.sample.auto_select import SampleSettings
-from hmd.trace.gated_launch import Attached, Launched
+from hmd.trace.gated_launch import Launched, attach
 from hmd.trace.metadata import describe
 from hmd.trace.record_inputs import ClockPair, Sources, open_sources
 from hmd.trace.recorder import Recorder, RecordSettings
@@ -96,7 +96,7 @@ def record_running(request: RecordRequest, pid: int) -> RecordResult:
     topology = read_topology()
     with (
         _open(request) as sources,
-        contextlib.closing(Attached(pid)) as watched,
+        contextlib.closing(attach(pid)) as running,
         TraceWriter(request.path, describe([], topology, sources, None)) as writer,
     ):
         process = identify(pid)
@@ -105,7 +105,7 @@ def record_running(request: RecordRequest, pid: int) -> RecordResult:
         recorder = Recorder(process, sources, writer, request.settings)
         recorder.begin()
         began = sources.now()
-        _run(recorder, watched.exited, request.seconds)
+        _run(recorder, running.wait, request.seconds)
         return _finish(recorder, writer, sources, began, None)
 
 

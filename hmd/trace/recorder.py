@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from hmd.machine.clock import Clock
+from hmd.machine.exit_watch import ExitRecord
 from hmd.machine.mappings import Mappings, read_mappings
 from hmd.machine.process_id import PROC, ProcessId, alive, read_stat
 from hmd.machine.processes import ProcessWatcher
@@ -22,7 +23,6 @@ from hmd.machine.targets import TargetSpec
 from hmd.machine.threads import ThreadTimes, last_cpu, thread_times
 from hmd.trace.placement_log import PlacementLog, resident
 from hmd.trace.record_inputs import ClockPair, Sources
-from hmd.trace.recorded_exit import ChildExitWatch
 from hmd.trace.trace import Losses, TracedProcess
 from hmd.trace.trace_writer import TraceWriter
 
@@ -201,12 +201,17 @@ class Recorder:
         /proc tells of the first process should stay until this returns.
         """
         self.ended = None
-        with ChildExitWatch(self._root.pid, ended, self._sources, self._proc) as watch:
+
+        # Where each CPU has a clock, the exit has the time of the CPU that the process ran on last.
+        def exit_time() -> ClockPair:
+            return self._sources.now(last_cpu(self._root.pid, self._proc))
+
+        with ExitRecord(ended, exit_time) as exit_record:
             first_ended: ClockPair | None = None
             while time.monotonic() < until_s and not self._stopped:
                 left_s = min(self._settings.interval_s, max(0.0, until_s - time.monotonic()))
                 if first_ended is None:
-                    seen = first_ended = watch.wait(left_s)
+                    seen = first_ended = exit_record.wait(left_s)
                 else:
                     time.sleep(left_s)
                     seen = self._sources.now()

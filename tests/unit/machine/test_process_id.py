@@ -1,13 +1,8 @@
 import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmd.machine.exit_watch import ExitWatch
 from hmd.machine.process_id import ProcessId, alive, identify, parse_stat, read_stat
 
 LINE = (
@@ -59,62 +54,3 @@ def test_self_is_alive_and_matches_the_kernel():
 def test_no_such_process(tmp_path):
     assert identify(1, tmp_path) is None
     assert identify(2**22 + 1) is None
-
-
-def test_exit_is_noticed_while_the_zombie_remains():
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    process = identify(child.pid)
-    assert process is not None
-    watch = ExitWatch()
-    watch.watch([process])
-    try:
-        assert watch.exited() == frozenset()
-        child.kill()
-        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert watch.exited() == {process}
-        assert watch.exited() == frozenset()
-        assert not alive(process)
-    finally:
-        child.communicate()
-        watch.close()
-        watch.close()
-
-
-def test_a_reused_pid_counts_as_exited():
-    me = identify(os.getpid())
-    assert me is not None
-    former = ProcessId(me.pid, me.start_ticks - 1)
-    watch = ExitWatch()
-    watch.watch([former, me])
-    assert watch.exited() == {former}
-    watch.close()
-
-
-def descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
-def test_watch_leaks_no_descriptor():
-    children = [subprocess.Popen(["sleep", "60"]) for _ in range(8)]
-    before = descriptors()
-    try:
-        watch = ExitWatch()
-        for _ in range(3):
-            watch.watch([p for c in children if (p := identify(c.pid))])
-            assert descriptors() == before + 8
-            watch.watch([])
-            assert descriptors() == before
-    finally:
-        for child in children:
-            child.send_signal(signal.SIGKILL)
-            child.wait()
-
-
-def test_exit_watch_on_a_fixture_asks_the_tree(tmp_path: Path):
-    (tmp_path / "42").mkdir()
-    (tmp_path / "42/stat").write_bytes(LINE % b"cat")
-    watch = ExitWatch(tmp_path)
-    watch.watch([ProcessId(42, 900)])
-    assert watch.exited() == frozenset()
-    (tmp_path / "42/stat").unlink()
-    assert watch.exited() == {ProcessId(42, 900)}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hmd.errors import TargetError
-from hmd.trace.gated_launch import Attached, Launched
+from hmd.trace.gated_launch import Launched, attach
 
 
 def test_nothing_runs_before_the_release(tmp_path: Path) -> None:
@@ -94,14 +94,14 @@ def test_no_process_to_attach_to() -> None:
     child.wait(10)
     child.close()
     with pytest.raises(TargetError, match="no process"):
-        Attached(child.pid)
+        attach(child.pid)
 
 
 def test_an_attached_process_is_seen_to_end() -> None:
     child = Launched(["sleep", "0.2"])
-    watched = Attached(child.pid)
-    assert not watched.exited(0.0)
+    watched = attach(child.pid)
+    assert not watched.wait(0.0)
     child.release()
-    assert watched.exited(10)
+    assert watched.wait(10)
     watched.close()
     child.close()

@@ -1,0 +1,107 @@
+"""Waiting for the exit of processes: of one, of many, and what is read at that moment."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from hmd.machine.exit_watch import ExitRecord, ExitWatch, ProcessExit
+from hmd.machine.process_id import ProcessId, alive, identify
+
+LINE = (
+    b"42 (cat) S 7 42 42 0 -1 4194560 1 0 0 0 5 3 0 0 20 0 1 0 900 2363392 300 18446744073709551615"
+    b" 1 1 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n"
+)
+
+
+def test_process_exit_waits_no_longer_than_asked() -> None:
+    running = ProcessExit(os.getpid())
+    began_s = time.monotonic()
+    assert not running.wait(0.05)
+    assert time.monotonic() - began_s >= 0.05
+    running.close()
+    running.close()
+
+
+def test_exit_record_is_read_while_the_caller_is_busy() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    process_exit = ProcessExit(child.pid)
+    with ExitRecord(process_exit.wait, time.monotonic) as record:
+        assert record.wait(0.0) is None
+        child.kill()
+        killed_s = time.monotonic()
+        time.sleep(0.5)
+        exited_s = record.wait(10)
+    assert exited_s is not None
+    assert exited_s - killed_s < 0.4
+    process_exit.close()
+    child.communicate()
+
+
+def test_exit_record_of_running_process_ends_with_its_context() -> None:
+    running = ProcessExit(os.getpid())
+    with ExitRecord(running.wait, time.monotonic) as record:
+        pass
+    assert record.wait(0.0) is None
+    running.close()
+
+
+def test_exit_watch_reports_zombie() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    process = identify(child.pid)
+    assert process is not None
+    watch = ExitWatch()
+    watch.watch([process])
+    try:
+        assert watch.exited() == frozenset()
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert watch.exited() == {process}
+        assert watch.exited() == frozenset()
+        assert not alive(process)
+    finally:
+        child.communicate()
+        watch.close()
+        watch.close()
+
+
+def test_exit_watch_reports_reused_pid() -> None:
+    me = identify(os.getpid())
+    assert me is not None
+    former = ProcessId(me.pid, me.start_ticks - 1)
+    watch = ExitWatch()
+    watch.watch([former, me])
+    assert watch.exited() == {former}
+    watch.close()
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_exit_watch_leaks_no_descriptor() -> None:
+    children = [subprocess.Popen(["sleep", "60"]) for _ in range(8)]
+    before = descriptors()
+    try:
+        watch = ExitWatch()
+        for _ in range(3):
+            watch.watch([p for c in children if (p := identify(c.pid))])
+            assert descriptors() == before + 8
+            watch.watch([])
+            assert descriptors() == before
+    finally:
+        for child in children:
+            child.send_signal(signal.SIGKILL)
+            child.wait()
+
+
+def test_exit_watch_reads_fixture_tree(tmp_path: Path) -> None:
+    (tmp_path / "42").mkdir()
+    (tmp_path / "42/stat").write_bytes(LINE)
+    watch = ExitWatch(tmp_path)
+    watch.watch([ProcessId(42, 900)])
+    assert watch.exited() == frozenset()
+    (tmp_path / "42/stat").unlink()
+    assert watch.exited() == {ProcessId(42, 900)}
