@@ -181,7 +181,7 @@ class DamonKernel:
 
     ``accesses`` are ranges (start, end, count) by pid that the next look finds, once, in all
     regions that they reach. The real kernel's is tested in the emulated machine
-    (tests/vm/test_samplers.py).
+    (tests/vm/dram_pm/test_samplers.py).
     """
 
     SCHEME = (

@@ -1,7 +1,7 @@
 """The Grafana dashboard: run it to write hmd.json beside it, or a FILE that is named.
 
 Panels are in memory_rows.py and service_rows.py, and are laid out here. The tests run every query
-against a real Prometheus (tests/unit/daemon/test_prometheus.py).
+against a real Prometheus (tests/system/daemon/test_prometheus.py).
 """
 
 from __future__ import annotations

@@ -17,8 +17,7 @@ from hmd.heat.heat_table import HeatTable
 from hmd.heat.pinned_pages import holding
 from hmd.machine.topology import Node, NodeMemory, Topology
 from hmd.units import PAGE_BYTES
-
-from .test_policies import Scene, contract, fresh, page_nodes, scenes
+from tests.contract.test_policies import Scene, contract, fresh, page_nodes, scenes
 
 NOBODY = np.zeros(2, np.bool_)
 

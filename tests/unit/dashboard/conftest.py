@@ -21,8 +21,7 @@ from hmd.dashboard.poller import Poller
 from hmd.sample.access_batch import Kind
 from hmd.trace.trace import SAMPLE_COLUMNS, Ending, Samples, Trace, TracedProcess
 from hmd.trace.trace_writer import write_trace
-
-from .machine import Machine
+from tests.unit.dashboard.machine import Machine
 
 WINDOW_S = 600.0
 TICKS = 140

@@ -14,8 +14,7 @@ from hmd.dashboard import http_server as server_module
 from hmd.dashboard.http_server import MAX_CONNECTIONS, PAGE_FILES, PageServer, page_contents
 from hmd.dashboard.poller import Poller
 from hmd.errors import HmdError
-
-from .conftest import Serve, Served
+from tests.unit.dashboard.conftest import Serve, Served
 
 
 @pytest.fixture

@@ -26,8 +26,7 @@ from hmd.dashboard.status_validation import read_heat_map, read_status
 from hmd.errors import UnreachableError
 from hmd.observe import counters, heat_history, observer, recent_moves
 from hmd.observe.heat_history import HeatHistory, HeatSnapshot
-
-from .machine import PROGRAMS, STARTED_S, Machine
+from tests.unit.dashboard.machine import PROGRAMS, STARTED_S, Machine
 
 Document = dict[str, Any]
 

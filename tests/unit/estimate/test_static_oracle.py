@@ -14,8 +14,7 @@ from bench.suite.static_oracle import best_static, greedy, oracle, savings
 from hmd.errors import MissingError
 from hmd.estimate import SampleSelection, Terms, build_model, side_by_side
 from hmd.estimate.runtime_model import RuntimeModel
-
-from .conftest import make_model, make_run
+from tests.unit.estimate.conftest import make_model, make_run
 
 HUGE = 512
 

@@ -1,7 +1,7 @@
 """A kernel in miniature, with the documented semantics of move_pages (mm/migrate.c, 4.17 on).
 
 The rules are the kernel's, not the mover's: what is tested with it is the mover's logic. Each rule
-is checked against the real kernel in tests/vm/test_move_pages.py.
+is checked against the real kernel in tests/vm/dram_pm/test_move_pages.py.
 """
 
 from __future__ import annotations

@@ -8,8 +8,7 @@ import pytest
 from hmd.errors import UsageError
 from hmd.machine.topology import Topology
 from hmd.observe.heat_history import HeatHistory, HeatOutline, HeatSnapshot
-
-from .conftest import REDIS
+from tests.unit.observe.conftest import REDIS
 
 
 def test_a_moment_as_json() -> None:

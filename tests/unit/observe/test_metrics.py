@@ -19,8 +19,7 @@ from hmd.observe.metrics import MetricsServer, families
 from hmd.observe.observer import ObservedConfig, Observer, Places
 from hmd.observe.snapshot import HEAT_LOG2
 from hmd.observe.tick_record import TickRecord
-
-from .conftest import QuietSampler, batch
+from tests.unit.observe.conftest import QuietSampler, batch
 
 UNITS = ("seconds", "bytes", "pages", "ratio", "total", "info")
 

@@ -14,8 +14,7 @@ from hmd.observe.counters import MAX_TARGETS, OTHER, Counters, Durations
 from hmd.observe.observer import ObservedConfig, Observer, Places
 from hmd.observe.snapshot import HEAT_LOG2
 from hmd.observe.tick_record import Stage, TickRecord
-
-from .conftest import BATCH, REDIS, QuietSampler, batch
+from tests.unit.observe.conftest import BATCH, REDIS, QuietSampler, batch
 
 PAGE = 4096
 

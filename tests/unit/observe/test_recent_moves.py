@@ -15,8 +15,7 @@ from hmd.observe.counters import Counters
 from hmd.observe.observer import Observer
 from hmd.observe.recent_moves import MAX_FLOWS, MAX_ROUNDS, MoveFlow, Rounds
 from hmd.observe.tick_record import TickRecord
-
-from .conftest import REDIS
+from tests.unit.observe.conftest import REDIS
 
 
 def test_a_round_tells_its_flows_most_pages_first(observer: Observer, tick: TickRecord) -> None:

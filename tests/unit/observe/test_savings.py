@@ -19,8 +19,7 @@ from hmd.observe.savings import (
 )
 from hmd.observe.tick_record import TickRecord
 from hmd.sample.access_batch import AccessBatch
-
-from .conftest import BATCH, REDIS, batch
+from tests.unit.observe.conftest import BATCH, REDIS, batch
 
 FAST_NS, SLOW_NS = 80, 280
 GAP_S = (SLOW_NS - FAST_NS) * 1e-9

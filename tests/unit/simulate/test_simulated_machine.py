@@ -12,8 +12,7 @@ from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import Preset
 from hmd.machine.move_pages import MoveFlags
 from hmd.simulate.simulated_machine import FAST, PROGRAM, SLOW, SimulatedMachine
-
-from .conftest import BASE, PAGES
+from tests.unit.simulate.conftest import BASE, PAGES
 
 FAST_PAGES = 256
 

@@ -22,8 +22,7 @@ from hmd.simulate.simulation import (
     SimulationSettings,
     simulate,
 )
-
-from .conftest import HOT_PAGES, PAGES
+from tests.unit.simulate.conftest import HOT_PAGES, PAGES
 
 FAST_PAGES = HOT_PAGES + 64
 SETTINGS = SimulationSettings(tick_s=0.004, delay_s=0.0005, sampling=PmuSettings(period=23))

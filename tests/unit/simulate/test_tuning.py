@@ -18,8 +18,7 @@ from hmd.simulate.simulated_pmu import PmuSettings
 from hmd.simulate.simulation import SimulationSettings
 from hmd.simulate.simulation_cases import CaseRuntimes, SimulationCase
 from hmd.simulate.tuning import WORST, Tuned, TuningProgress, TuningTrial, cost_of, tune
-
-from .conftest import HOT_PAGES, PAGES, hot_set, stream_of
+from tests.unit.simulate.conftest import HOT_PAGES, PAGES, hot_set, stream_of
 
 FAST_PAGES = HOT_PAGES + 64
 KEPT = {"headroom_fraction": 0.0, "headroom_bytes": 8 * 4096}

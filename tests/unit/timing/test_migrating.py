@@ -7,9 +7,8 @@ import pytest
 
 from hmd.emulate.miss_stream import MissFlag
 from hmd.emulate.replay import UNMAPPED, MissReplay, ModelPart, TimingModel
-
-from .conftest import GIB, Machine
-from .test_misses import FAST_PAGE, SLOW_PAGE, stream_of
+from tests.unit.timing.conftest import GIB, Machine
+from tests.unit.timing.test_misses import FAST_PAGE, SLOW_PAGE, stream_of
 
 CHAIN = stream_of([10, 20, 30, 40], depends=[0, 1, 1, 1], page=[0, 1, 0, 1], pages=2)
 QUIET = ModelPart.ALL & ~ModelPart.BANDWIDTH

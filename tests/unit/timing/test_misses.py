@@ -17,8 +17,7 @@ from hmd.emulate.miss_stream import (
 )
 from hmd.emulate.replay import ModelPart, TimingModel, TimingParams
 from hmd.errors import HmdError
-
-from .conftest import GIB, Machine
+from tests.unit.timing.conftest import GIB, Machine
 
 QUIET = ModelPart.ALL & ~ModelPart.BANDWIDTH
 FAST_PAGE, SLOW_PAGE = 16 << 12, GIB + (16 << 12)

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hmd.emulate import replay as front
 from hmd.emulate._timing import lib
 from hmd.emulate.access_stream import AccessCosts, AccessFlag, AccessStream
 from hmd.emulate.replay import ModelPart, TimingModel
@@ -140,7 +139,7 @@ def test_the_flags_are_those_of_the_library():
     assert {part.name: part.value for part in ModelPart} == {
         name: getattr(lib, f"TIMING_{name}") for name in ModelPart.__members__ if name != "ALL"
     }
-    assert sum(part.value for part in ModelPart) == front.Part.ALL
+    assert sum(part.value for part in ModelPart) == ModelPart.ALL
 
 
 ACCESS = st.tuples(

@@ -3,7 +3,7 @@
     move_pages.py CHURN ROUNDS [SCENARIO...]
 
 Runs in the guest, as root. Prints a line of JSON a scenario: its name, and what was found or how
-it failed. What is right is for tests/vm/test_move_pages.py to say.
+it failed. What is right is for tests/vm/dram_pm/test_move_pages.py to say.
 """
 
 from __future__ import annotations

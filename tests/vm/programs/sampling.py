@@ -3,7 +3,7 @@
     sampling.py GATHER
 
 Runs GATHER on each node, one that is not tracked, and one that forks. What is right is in
-tests/vm/test_sampling.py.
+tests/vm/dram_pm/test_sampling.py.
 """
 
 from __future__ import annotations

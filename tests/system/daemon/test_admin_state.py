@@ -1,0 +1,282 @@
+"""Orders to a daemon of its own process: what they change, who may, what outlives a reload."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hmd.control.client import send_admin_request
+from hmd.errors import Exit, HmdError, TargetError, UsageError
+from tests.system.daemon.conftest import FAULTER, Daemon, wait_for
+
+pytestmark = pytest.mark.root
+
+NOBODY = 65534
+ASK = """
+import json, os, socket, sys
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+with socket.socket(socket.AF_UNIX) as s:
+    s.connect(sys.argv[1])
+    s.sendall(sys.argv[2].encode() + b"\\n")
+    print(s.makefile().read())
+"""
+
+
+@pytest.fixture
+def daemon(module_daemon: Daemon, faulter: subprocess.Popen[bytes]) -> Iterator[Daemon]:
+    """One daemon for all tests here, without orders at first, serving this test's own target."""
+    module_daemon.configure(f"[{{name: faulter, pid: {faulter.pid}}}]")
+    if module_daemon.process is None:
+        module_daemon.start()
+        module_daemon.wait_ready()
+        # Anybody may connect: what is tested is who may order.
+        module_daemon.socket.chmod(0o666)
+        for folder in (module_daemon.socket.parent, *module_daemon.socket.parents):
+            if folder.is_relative_to(Path("/tmp")):
+                folder.chmod(folder.stat().st_mode | 0o011)
+    else:
+        readies = sum(line.startswith("READY=1") for line in module_daemon.hear())
+        module_daemon.signal(signal.SIGHUP)
+        module_daemon.wait_ready(readies + 1)
+    wait_for(lambda: module_daemon.status()["processes"], "the target")
+    yield module_daemon
+    for command, arguments in (("resume", {}), ("unpin", {"all": True}), ("policy", {})):
+        send_admin_request(module_daemon.socket, command, arguments)
+
+
+def as_nobody(daemon: Daemon, command: str, **arguments: Any) -> dict[str, Any]:
+    """Return the answer to an order of the user nobody."""
+    request = json.dumps({"command": command, **arguments})
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", ASK, str(daemon.socket), request],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def control(daemon: Daemon) -> dict[str, Any]:
+    found: dict[str, Any] = daemon.status()["control"]
+    return found
+
+
+def test_pause_and_resume(daemon: Daemon) -> None:
+    assert send_admin_request(daemon.socket, "pause")["done"].startswith("paused")
+    assert control(daemon)["paused"]
+    assert send_admin_request(daemon.socket, "pause")["done"] == "was paused already"
+    ticks, samples = (daemon.status()[key] for key in ("ticks", "sampler"))
+    wait_for(lambda: daemon.status()["ticks"] > ticks + 3, "ticks while paused")
+    wait_for(lambda: daemon.status()["sampler"]["samples"] > samples["samples"], "samples")
+    assert daemon.metric("hmd_paused") == 1
+    assert send_admin_request(daemon.socket, "resume")["done"] == "resumed"
+    assert send_admin_request(daemon.socket, "resume")["done"] == "was not paused"
+    wait_for(lambda: daemon.metric("hmd_paused") == 0, "the metric")
+
+
+def test_another_policy_and_back(daemon: Daemon) -> None:
+    assert daemon.status()["policy"] != "age"
+    before = daemon.status()["policy"]
+    send_admin_request(daemon.socket, "policy", {"name": "age"})
+    assert daemon.status()["policy"] == "age"
+    assert control(daemon)["policy_ordered"] == "age"
+    assert daemon.metric("hmd_policy_ordered") == 1
+    with pytest.raises(UsageError, match=r"no policy 'oracle': there are .*histogram"):
+        send_admin_request(daemon.socket, "policy", {"name": "oracle"})
+    assert daemon.status()["policy"] == "age"
+    send_admin_request(daemon.socket, "policy")
+    assert (daemon.status()["policy"], control(daemon)["policy_ordered"]) == (before, None)
+
+
+def test_orders_outlive_a_reload_and_not_a_broken_one(
+    daemon: Daemon, faulter: subprocess.Popen[bytes]
+) -> None:
+    send_admin_request(daemon.socket, "pause")
+    send_admin_request(daemon.socket, "pin", {"pid": faulter.pid})
+    send_admin_request(daemon.socket, "pin", {"target": "faulter", "to": 0})
+    send_admin_request(daemon.socket, "policy", {"name": "age"})
+    before = control(daemon)
+    good = daemon.config.read_text()
+    reloaded = daemon.status()["reload"]["success_s"]
+    daemon.signal(signal.SIGHUP)
+    wait_for(lambda: daemon.status()["reload"]["success_s"] > reloaded, "a reload")
+    assert control(daemon) == before
+    assert daemon.status()["policy"] == "age"
+    daemon.config.write_text("tick: soon\n")
+    daemon.signal(signal.SIGHUP)
+    wait_for(lambda: not daemon.status()["reload"]["successful"], "a failed reload")
+    assert control(daemon) == before
+    daemon.config.write_text(good)
+    daemon.signal(signal.SIGHUP)
+    wait_for(lambda: daemon.status()["reload"]["successful"], "a good reload")
+    assert [pin["target"] for pin in before["pins"]] == ["faulter", "faulter"]
+
+
+def test_a_pin_ends_with_its_process(daemon: Daemon, faulter: subprocess.Popen[bytes]) -> None:
+    send_admin_request(daemon.socket, "pin", {"pid": faulter.pid, "to": 0})
+    assert control(daemon)["pins"][0]["pid"] == faulter.pid
+    assert control(daemon)["pins"][0]["node"] == 0
+    faulter.kill()
+    faulter.wait()
+    wait_for(lambda: not control(daemon)["pins"], "the end of the pin")
+    with pytest.raises(TargetError, match=f"no process {faulter.pid}"):
+        send_admin_request(daemon.socket, "unpin", {"pid": faulter.pid})
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "kind", "told"),
+    [
+        ("drain", {"node": 0}, UsageError, "no node would be left to hold the pages"),
+        ("drain", {"tier": 0}, UsageError, "no node would be left"),
+        ("drain", {"tier": 7}, TargetError, "no tier 7: there are 0 to 0"),
+        ("drain", {"node": [0, 99]}, TargetError, "no memory on node 99"),
+        ("drain", {"node": "0"}, UsageError, "node: give the number"),
+        ("drain", {"node": True}, UsageError, "node: give the number"),
+        ("drain", {}, UsageError, "node: give the number"),
+        ("drain", {"nodes": 0}, UsageError, "drain: no argument 'nodes'"),
+        ("undrain", {"node": 0}, TargetError, "node 0 is not drained"),
+        ("pin", {}, UsageError, "pin: pid: give a whole number from 1"),
+        ("pin", {"pid": -1}, UsageError, "pin: pid: give a whole number from 1"),
+        ("pin", {"pid": 2**40}, UsageError, "pin: pid"),
+        ("pin", {"pid": 4194304}, TargetError, "no process 4194304"),
+        ("pin", {"pid": 1, "to": 9}, TargetError, "no memory on node 9"),
+        ("pin", {"pid": 1, "to": []}, UsageError, "pin: to: give a whole number"),
+        ("pin", {"target": "nobody"}, TargetError, "no target 'nobody': there are faulter"),
+        ("pin", {"target": {}}, TargetError, "no target"),
+        ("unpin", {"pid": 1}, TargetError, "process 1 is not pinned itself: see hmd status"),
+        ("unpin", {"target": "faulter"}, TargetError, "target faulter is not pinned"),
+        ("migrate", {"pid": 1, "to": 0}, TargetError, "hmd does not follow process 1: hmd migrate"),
+        ("migrate", {"pid": 1}, UsageError, "migrate: to: give a whole number"),
+        ("policy", {"name": 5}, UsageError, "policy: give the name of one"),
+        ("pause", {"now": 1}, UsageError, "pause: no argument 'now'"),
+    ],
+)
+def test_orders_that_make_no_sense(
+    daemon: Daemon, command: str, arguments: dict[str, Any], kind: type[HmdError], told: str
+) -> None:
+    with pytest.raises(kind) as error:
+        send_admin_request(daemon.socket, command, arguments)
+    assert told in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not any(daemon.status()["stage_failures"].values()), daemon.log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        ("pause", {}),
+        ("resume", {}),
+        ("drain", {"node": 0}),
+        ("undrain", {"node": 0}),
+        ("policy", {"name": "age"}),
+        ("unpin", {"all": True}),
+        ("pin", {"target": "faulter"}),
+        ("pin", {"pid": 1}),
+    ],
+)
+def test_others_than_root_are_refused(
+    daemon: Daemon, command: str, arguments: dict[str, Any]
+) -> None:
+    before = control(daemon)
+    answer = as_nobody(daemon, command, **arguments)
+    assert answer["code"] == Exit.NOT_PERMITTED
+    assert "root and the daemon's user may" in answer["error"]
+    assert "uid 65534" in answer["error"]
+    assert control(daemon) == before
+    assert f"order: {command} by uid 65534, pid " in daemon.log.read_text()
+
+
+@contextlib.contextmanager
+def running(program: str, user: int | None = None) -> Iterator[int]:
+    """A program of a user, from its first line of output on; yields its pid."""
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", program], stdout=subprocess.PIPE, user=user, group=user
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def test_an_owner_orders_about_his_own_processes(
+    daemon: Daemon, faulter: subprocess.Popen[bytes]
+) -> None:
+    with running(FAULTER, NOBODY) as own:
+        theirs = as_nobody(daemon, "pin", pid=faulter.pid)
+        assert f"process {faulter.pid} is of uid 0, you are uid {NOBODY}" in theirs["error"]
+        answer = as_nobody(daemon, "pin", pid=own, to=0)
+        assert answer["done"].startswith(f"process {own} is pinned to node 0")
+        assert control(daemon)["pins"][0]["uid"] == NOBODY
+        assert "no longer" in as_nobody(daemon, "unpin", pid=own)["done"]
+        # What root has pinned its owner does not unpin.
+        send_admin_request(daemon.socket, "pin", {"pid": own})
+        for command in ("pin", "unpin"):
+            refused = as_nobody(daemon, command, pid=own)
+            assert "is where uid 0 ordered it to be" in refused["error"]
+
+
+@pytest.mark.parametrize("uids", ["65534, 65534, 0", "0, 65534, 65534", "65534, 0, 65534"])
+def test_what_runs_with_others_rights_too_is_not_its_users_own(daemon: Daemon, uids: str) -> None:
+    program = f"import os, time; os.setresuid({uids}); print(flush=True); time.sleep(99)"
+    with running(program) as mixed:
+        assert "is of uid 0, 65534" in as_nobody(daemon, "pin", pid=mixed).get("error", "")
+
+
+def test_an_order_of_one_who_has_gone_is_not_obeyed(daemon: Daemon) -> None:
+    """The connection outlives the process that made it, in the hands of its parent."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX)
+    child = os.fork()
+    if child == 0:
+        with socket.socket(socket.AF_UNIX) as s:
+            s.connect(str(daemon.socket))
+            socket.send_fds(theirs, [b"x"], [s.fileno()])
+        os._exit(0)
+    with ours, theirs:
+        _, (fd,), _, _ = socket.recv_fds(ours, 1, 1)
+        os.waitpid(child, 0)
+    with socket.socket(fileno=fd) as s, s.makefile() as answer:
+        s.sendall(b'{"command": "pause"}\n')
+        told = json.loads(answer.read())["error"]
+    assert told == f"process {child}, which asked, has exited: nothing is done"
+    assert not control(daemon)["paused"]
+
+
+def test_the_command_line_gives_orders(daemon: Daemon, faulter: subprocess.Popen[bytes]) -> None:
+    def hmd(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "hmd", *words, "--socket", str(daemon.socket)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+
+    assert hmd("pause").stdout == "paused: no page moves until hmd resume\n"
+    assert "paused: no page moves (hmd resume)" in hmd("status").stdout
+    assert hmd("resume").stdout == "resumed\n"
+    assert hmd("policy", "use", "age").stdout == "policy age\n"
+    assert "the policy is by order" in hmd("status").stdout
+    assert hmd("policy", "use", "--default").returncode == Exit.OK
+    assert hmd("pin", str(faulter.pid)).returncode == Exit.OK
+    assert f"pinned: pid {faulter.pid} (hmd unpin)" in hmd("top", "--once").stdout
+    assert json.loads(hmd("unpin", "--all", "--json").stdout)["done"] == "1 pins lifted"
+    done = hmd("drain", "0")
+    assert (done.returncode, done.stdout) == (Exit.USAGE, "")
+    assert done.stderr == "hmd: no node would be left to hold the pages: drain fewer\n"
+    assert hmd("undrain", "0").returncode == Exit.TARGET
+    assert hmd("drain").returncode == hmd("unpin").returncode == Exit.USAGE
+    assert hmd("pin", "faulter", "--once", "--to", "0").returncode == Exit.USAGE

@@ -1,0 +1,215 @@
+"""A real Prometheus scrapes a real daemon: rules, and every query of the dashboard and the alerts.
+
+The daemon has one memory node here and moves nothing, so that beside it stands a rehearsed one: an
+observer of a policy at work on two tiers, of which each scrape sees the next tick. The daemon that
+migrates for real is in tests/vm/dram_pm/test_prometheus.py.
+"""
+
+import json
+import math
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bench.monitoring.grafana import DASHBOARD, chosen, panels
+from bench.monitoring.prometheus import Prometheus, find_tool
+from hmd.errors import HmdError, MissingError
+from hmd.observe.metrics import MetricsServer
+from hmd.sample.auto_select import SampleSettings, open_sampler
+from tests.system.daemon.conftest import FAULTER, Daemon, free_port, wait_for
+from tests.system.daemon.rehearsed import Rehearsed
+
+pytestmark = pytest.mark.root
+
+CONFIG = Path(__file__).parents[3] / "config/prometheus"
+RULES = CONFIG / "hmd-alerts.yml"
+ALERTS = {
+    rule["alert"]: rule
+    for group in yaml.safe_load(RULES.read_text())["groups"]
+    for rule in group["rules"]
+}
+QUERIES = [
+    pytest.param(query.expr, id=f"{panel.row}-{panel.title}-{number}")
+    for panel in panels(rate_interval="20s")
+    for number, query in enumerate(panel.queries)
+]
+
+
+@pytest.fixture(scope="module")
+def daemon(module_daemon: Daemon) -> Iterator[Daemon]:
+    """A daemon with samples: its target faults pages in for ever."""
+    with subprocess.Popen([sys.executable, "-c", FAULTER], stdout=subprocess.PIPE) as faulter:
+        try:
+            module_daemon.configure(f"[{{name: faulter, pid: {faulter.pid}}}]")
+            module_daemon.start()
+            module_daemon.wait_ready()
+            yield module_daemon
+        finally:
+            faulter.kill()
+
+
+@pytest.fixture(scope="module")
+def rehearsed() -> Iterator[MetricsServer]:
+    sampler = open_sampler(SampleSettings(sampler="faults", period=1)).sampler
+    server = MetricsServer(f"127.0.0.1:{free_port()}", Rehearsed(sampler).latest)
+    yield server
+    server.close()
+    sampler.close()
+
+
+@pytest.fixture(scope="module")
+def prometheus(
+    daemon: Daemon, rehearsed: MetricsServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Prometheus]:
+    """A server that has scraped both some times."""
+    folder = tmp_path_factory.mktemp("prometheus")
+    targets = {"hmd": daemon.address, "rehearsed": rehearsed.address}
+    with Prometheus(folder, targets, RULES) as prometheus:
+        for what in (
+            'rate(hmd_target_accesses_total{tier="0", job="hmd"}[20s])',
+            "rate(hmd_ping_pong_pages_total[20s])",
+            "rate(hmd_realised_saving_seconds_total[20s])",
+        ):
+            wait_for(lambda asked=what: prometheus.ask(f"{asked} > 0"), what)
+        yield prometheus
+
+
+def promtool(*arguments: str | Path, text: str = "") -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [find_tool("promtool"), *map(str, arguments)],
+        input=text,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+
+
+def test_promtool_finds_nothing_in_the_metrics(daemon: Daemon) -> None:
+    with urllib.request.urlopen(f"http://{daemon.address}/metrics", timeout=20) as answer:
+        done = promtool("check", "metrics", text=answer.read().decode())
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("check", "config", "prometheus.yml"),
+        ("check", "rules", "--lint-fatal", "hmd-alerts.yml"),
+        ("test", "rules", "hmd-alerts-test.yml"),
+    ],
+    ids="-".join,
+)
+def test_promtool_passes(arguments: tuple[str, ...]) -> None:
+    done = promtool(*arguments[:-1], CONFIG / arguments[-1])
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_has_a_unit_test() -> None:
+    tests = (CONFIG / "hmd-alerts-test.yml").read_text()
+    untested = [name for name in ALERTS if f'alertname="{name}", alertstate="firing"' not in tests]
+    assert not untested
+
+
+def test_every_alert_says_what_to_do() -> None:
+    for name, rule in ALERTS.items():
+        assert set(rule["annotations"]) == {"summary", "description", "action"}, name
+        assert rule["labels"]["severity"] in ("critical", "warning", "info"), name
+        assert "$labels.instance" in rule["annotations"]["summary"], name
+
+
+@pytest.mark.parametrize("expr", QUERIES)
+def test_every_query_of_the_dashboard_has_data(prometheus: Prometheus, expr: str) -> None:
+    answer = prometheus.ask(expr)
+    assert answer, expr
+    assert any(math.isfinite(series.last) for series in answer), expr
+
+
+def test_variables_and_annotations_of_the_dashboard(
+    prometheus: Prometheus, daemon: Daemon, rehearsed: MetricsServer
+) -> None:
+    dashboard: dict[str, Any] = json.loads(DASHBOARD.read_text())
+    found = {}
+    for variable in dashboard["templating"]["list"]:
+        if variable["type"] == "query":
+            inside = chosen(variable["definition"], "20s").removeprefix("label_values(")
+            selector, label = inside.removesuffix(")").rsplit(", ", 1)
+            found[variable["name"]] = prometheus.get(
+                f"label/{label}/values", **{"match[]": selector}
+            )
+    instances = sorted((daemon.address, rehearsed.address))
+    assert found == {"instance": instances, "target": ["faulter", "rehearsed"]}
+    for annotation in dashboard["annotations"]["list"]:
+        prometheus.ask(chosen(annotation["expr"], "20s"))
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_every_alert_is_evaluated(prometheus: Prometheus, name: str) -> None:
+    prometheus.ask(ALERTS[name]["expr"])
+
+    def evaluated() -> Any:
+        groups = prometheus.get("rules")["groups"]
+        rule = next(r for g in groups for r in g["rules"] if r["name"] == name)
+        return rule if rule["health"] != "unknown" else None
+
+    assert wait_for(evaluated, "an evaluation")["health"] == "ok"
+
+
+def test_what_is_not_a_query_is_refused(prometheus: Prometheus) -> None:
+    with pytest.raises(HmdError, match="parse error"):
+        prometheus.ask("rate(hmd_ticks_total)[1m]")
+
+
+def test_a_server_that_does_not_come_up_is_told(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yml"
+    rules.write_text("groups: 7\n")
+    with pytest.raises(HmdError, match="does not come up"), Prometheus(tmp_path, {}, rules):
+        pass
+
+
+def test_a_tool_that_is_not_there_is_told() -> None:
+    with pytest.raises(MissingError, match="make setup unpacks it"):
+        find_tool("prometheus-of-another-name")
+
+
+def test_prometheus_knows_what_the_daemon_says(prometheus: Prometheus, daemon: Daemon) -> None:
+    assert [series.last for series in prometheus.ask("up")] == [1, 1]
+    assert [series.last for series in prometheus.ask('hmd_tiers{job="hmd"}')] == [1]
+    before = daemon.metric("hmd_ticks_total")
+
+    def caught_up() -> bool:
+        return prometheus.ask('hmd_ticks_total{job="hmd"}')[0].last > before
+
+    wait_for(caught_up, "the next scrape")
+    assert prometheus.ask('hmd_ticks_total{job="hmd"}')[0].last <= daemon.metric("hmd_ticks_total")
+    labels = prometheus.ask('hmd_target_accesses_total{tier="0", job="hmd"}')[0].labels
+    assert (labels["target"], labels["job"]) == ("faulter", "hmd")
+
+
+def test_savings_are_of_the_order_that_was_predicted(prometheus: Prometheus) -> None:
+    predicted, realised = (
+        prometheus.ask(f'hmd_{what}_saving_seconds_total{{job="rehearsed"}}')[0].last
+        for what in ("predicted", "realised")
+    )
+    # The hot set leaves after four ticks, moves are followed for sixty.
+    assert 0 < realised < predicted
+
+
+def test_a_failed_reload_becomes_an_alert(prometheus: Prometheus, daemon: Daemon) -> None:
+    whole = daemon.config.read_text()
+    daemon.config.write_text(whole + "tick: soon\n")
+    try:
+        assert daemon.process is not None
+        daemon.process.send_signal(1)
+
+        def pending() -> Any:
+            return prometheus.ask('ALERTS{alertname="HmdReloadFailed", alertstate="pending"}')
+
+        wait_for(pending, "the alert")
+    finally:
+        daemon.config.write_text(whole)

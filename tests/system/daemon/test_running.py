@@ -1,0 +1,224 @@
+"""The daemon as a process: what it says, how it reloads, how it ends, and what it survives."""
+
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.system.daemon.conftest import Daemon, wait_for
+
+pytestmark = pytest.mark.root
+
+
+def target(process: "subprocess.Popen[bytes]", name: str = "faulter") -> str:
+    return f"[{{name: {name}, pid: {process.pid}}}]"
+
+
+@pytest.fixture
+def daemon(module_daemon: Daemon, faulter: "subprocess.Popen[bytes]") -> Daemon:
+    """One daemon for all tests here, serving this test's own target."""
+    module_daemon.configure(target(faulter))
+    if module_daemon.process is None:
+        module_daemon.start()
+        module_daemon.wait_ready()
+    else:
+        readies = sum(line.startswith("READY=1") for line in module_daemon.hear())
+        module_daemon.signal(signal.SIGHUP)
+        module_daemon.wait_ready(readies + 1)
+    return module_daemon
+
+
+def test_it_serves_its_target(daemon: Daemon, faulter: "subprocess.Popen[bytes]") -> None:
+    def sampled() -> bool:
+        processes = daemon.status()["processes"]
+        return bool(processes) and processes[0]["samples"] > 100
+
+    wait_for(sampled, "samples of the target")
+    status = daemon.status()
+    assert [p["pid"] for p in status["processes"]] == [faulter.pid]
+    assert status["sampler"]["name"] == "faults"
+    assert status["tiers"] == [[0]]
+    assert not any(status["stage_failures"].values()), daemon.log.read_text()
+    wait_for(lambda: daemon.status()["targets"][0]["resident_bytes"][0] > 1 << 20, "a sweep")
+    assert daemon.metric("hmd_target_processes", target="faulter") == 1
+    assert daemon.metric("hmd_samples_total") > 100
+    assert daemon.metric("hmd_sampler_info", sampler="faults") == 1
+    assert daemon.metric("hmd_target_resident_bytes", target="faulter", tier="0") > 0
+    assert daemon.metric("hmd_config_last_reload_successful") == 1
+
+
+def test_it_warns_once_of_what_is_missing(daemon: Daemon) -> None:
+    wait_for(lambda: daemon.status()["ticks"] > 5, "ticks")
+    log = daemon.log.read_text()
+    assert log.count("page faults are a coarse stand-in") == 1
+    assert log.count("one memory node") == 1
+
+
+def test_pages_that_page_faults_call_idle_stay_in_memory(
+    daemon: Daemon, faulter: "subprocess.Popen[bytes]"
+) -> None:
+    ticks = daemon.status()["ticks"]
+    limited = f"[{{name: faulter, pid: {faulter.pid}, fast_max: 10%, priority: 2, keep: lib}}]"
+    daemon.configure(limited, "decide: {policy: age, pageout: 1s}\n")
+    daemon.signal(signal.SIGHUP)
+    wait_for(lambda: "decide.pageout has no effect" in daemon.log.read_text(), "a warning")
+    wait_for(lambda: daemon.status()["ticks"] > ticks + 40, "two seconds of ticks")
+    assert daemon.status()["policy"] == "age"
+    assert daemon.metric("hmd_paged_out_bytes_total") == 0
+    assert daemon.metric("hmd_stage_failures_total", stage="decide") == 0
+    assert daemon.metric("hmd_stage_failures_total", stage="migrate") == 0
+
+
+def test_a_broken_file_changes_nothing(daemon: Daemon, faulter: "subprocess.Popen[bytes]") -> None:
+    before, heard = daemon.status(), len(daemon.hear())
+    daemon.config.write_text("tick: 50ms\ntargets:\n- name: other\n  pid: no\n")
+    daemon.signal(signal.SIGHUP)
+    wait_for(lambda: daemon.metric("hmd_config_last_reload_successful") == 0, "a failed reload")
+    wait_for(lambda: "reload failed" in daemon.log.read_text(), "a log line")
+    line = f"reload: {daemon.config}:4: targets[0].pid: expected a whole number, not 'no'"
+    assert line in daemon.log.read_text()
+    after = daemon.status()
+    assert [t["name"] for t in after["targets"] if t["process_count"]] == ["faulter"]
+    assert after["reload"]["error"].endswith("expected a whole number, not 'no'")
+    assert after["reload"]["success_s"] == before["reload"]["success_s"]
+    wait_for(lambda: daemon.status()["ticks"] > after["ticks"], "ticks after the failure")
+    told = [line for line in daemon.hear()[heard:] if not line.startswith("STATUS")]
+    assert told[0].startswith("RELOADING=1\nMONOTONIC_USEC=")
+    assert told[1].startswith("READY=1")
+    daemon.configure(target(faulter))
+    daemon.signal(signal.SIGHUP)
+    wait_for(lambda: daemon.metric("hmd_config_last_reload_successful") == 1, "a good reload")
+
+
+def test_an_endpoint_that_cannot_be_had_changes_nothing(
+    daemon: Daemon, faulter: "subprocess.Popen[bytes]"
+) -> None:
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        port = busy.getsockname()[1]
+        text = daemon.config.read_text().replace(daemon.address, f"127.0.0.1:{port}")
+        daemon.config.write_text(text)
+        daemon.signal(signal.SIGHUP)
+        wait_for(lambda: not daemon.status()["reload"]["successful"], "a failed reload")
+        assert "set observe.metrics to another" in daemon.status()["reload"]["error"]
+    assert daemon.metric("hmd_config_last_reload_successful") == 0
+
+
+def test_a_reload_moves_the_endpoints(daemon: Daemon) -> None:
+    text, old = daemon.config.read_text(), daemon.socket
+    daemon.socket = old.with_name("other.sock")
+    daemon.config.write_text(text.replace(str(old), str(daemon.socket)))
+    daemon.signal(signal.SIGHUP)
+    wait_for(daemon.socket.exists, "the new socket")
+    wait_for(lambda: not old.exists(), "the end of the old socket")
+    assert daemon.status()["reload"]["successful"]
+
+
+def test_heat_outlives_a_reload(daemon: Daemon, faulter: "subprocess.Popen[bytes]") -> None:
+    wait_for(
+        lambda: daemon.metric("hmd_target_resident_bytes", target="faulter", tier="0"), "a sweep"
+    )
+    reloads = daemon.status()["reload"]["success_s"]
+    daemon.configure(target(faulter), "migrate: {rate: 1MiB/s}\n")
+    daemon.signal(signal.SIGHUP)
+    wait_for(lambda: daemon.status()["reload"]["success_s"] > reloads, "a reload")
+    assert daemon.metric("hmd_target_resident_bytes", target="faulter", tier="0") > 0
+    assert daemon.status()["processes"][0]["samples"] > 0
+
+
+def test_a_target_that_dies_is_let_go(daemon: Daemon, faulter: "subprocess.Popen[bytes]") -> None:
+    wait_for(lambda: daemon.status()["processes"], "the target")
+    faulter.kill()
+    wait_for(lambda: not daemon.status()["processes"], "the target's end")
+    assert not any(daemon.status()["stage_failures"].values()), daemon.log.read_text()
+
+
+def test_a_second_daemon_is_refused(daemon: Daemon) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "hmd", "run", "--config", str(daemon.config)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert daemon.process is not None
+    assert f"hmd: another hmd (pid {daemon.process.pid}) already serves" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert daemon.status()["pid"] == daemon.process.pid
+
+
+def test_the_socket_is_for_owner_and_group(daemon: Daemon) -> None:
+    assert stat.S_IMODE(daemon.socket.stat().st_mode) == 0o660
+
+
+def test_kill_and_restart(new_daemon: Daemon, faulter: "subprocess.Popen[bytes]") -> None:
+    new_daemon.configure(target(faulter))
+    new_daemon.start()
+    new_daemon.wait_ready()
+    new_daemon.signal(signal.SIGKILL)
+    assert new_daemon.process is not None
+    new_daemon.process.wait()
+    assert new_daemon.socket.exists()
+    new_daemon.start()
+    new_daemon.wait_ready(2)
+    assert new_daemon.status()["pid"] == new_daemon.process.pid
+    wait_for(lambda: new_daemon.status()["ticks"] > 2, "ticks")
+
+
+def test_a_reload_is_not_too_early(new_daemon: Daemon) -> None:
+    new_daemon.configure("[]")
+    new_daemon.start()
+    wait_for(lambda: any(line.startswith("EXTEND_") for line in new_daemon.hear()), "its start")
+    new_daemon.signal(signal.SIGHUP)
+    new_daemon.wait_ready(2)
+    assert new_daemon.log.read_text().count("info: reloaded") == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_clean_stop(new_daemon: Daemon, number: int) -> None:
+    new_daemon.configure("[]", "migrate: {dry_run: true}\n")
+    process = new_daemon.start()
+    new_daemon.wait_ready()
+    new_daemon.signal(number)
+    assert process.wait(timeout=30) == 0
+    assert not new_daemon.socket.exists()
+    assert new_daemon.hear()[-1] == "STOPPING=1\nSTATUS=stopping"
+    assert "Traceback" not in new_daemon.log.read_text()
+    assert "names no targets" in new_daemon.log.read_text()
+
+
+def test_once(new_daemon: Daemon) -> None:
+    new_daemon.configure("[]")
+    assert new_daemon.start("--once", "--dry-run", "--log-level", "error").wait(60) == 0
+    assert new_daemon.log.read_text() == ""
+
+
+def test_ticks_keep_their_time(new_daemon: Daemon) -> None:
+    new_daemon.configure("[]")
+    begun_s = time.monotonic()
+    assert new_daemon.start("--ticks", "20").wait(60) == 0
+    assert time.monotonic() - begun_s >= 19 * 0.05
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "told"),
+    [
+        ("tick: 1\n", 3, "hmd.yaml:1: tick: write a duration"),
+        ("machine: {tiers: [[0], [9]]}\n", 3, "hmd: tiers: node 9 has no memory here"),
+        ("targets: [{name: a, user: nobody-has-this-name}]\n", 3, "no user"),
+        ("sample: {sampler: emulated}\n", 4, "hmd: "),
+        ("observe: {socket: /proc/hmd.sock}\n", 1, "hmd: cannot use /proc for the status socket"),
+    ],
+)
+def test_a_start_that_fails_says_why(new_daemon: Daemon, text: str, code: int, told: str) -> None:
+    new_daemon.config.write_text(text)
+    assert new_daemon.start("--once").wait(60) == code
+    log = new_daemon.log.read_text()
+    assert told in log
+    assert "Traceback" not in log

@@ -1,0 +1,87 @@
+"""What ``hmd config check`` reports of this machine, and that the daemon starts with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hmd.cli.main import main
+from hmd.config import loads
+from hmd.daemon.start_checks import machine_warnings, start_failures
+from hmd.errors import Exit
+from hmd.machine.numa_nodes import read_topology
+from tests.system.daemon.conftest import Daemon
+
+MACHINES = Path(__file__).parents[2] / "fixtures/machines"
+
+
+def warned(text: str) -> list[tuple[tuple[str | int, ...], str]]:
+    config = loads(text)
+    sysfs = MACHINES / "optane-2s/sys"
+    topology = read_topology(sysfs, config.machine.tiers, fit_override=True)
+    return [(w.path, w.text) for w in machine_warnings(config, topology)]
+
+
+def test_configuration_that_fits_gives_no_warning() -> None:
+    text = "machine: {tiers: [[0, 1], [2, 3]]}\ntargets: [{name: a, exe: 'redis-*', user: root}]"
+    assert warned(text) == []
+
+
+@pytest.mark.parametrize(
+    ("tiers", "said"),
+    [("[[0, 1], [2]]", "node 3 is in no tier"), ("[[0, 1], [2, 3, 9]]", "node 9 has no memory")],
+)
+def test_tiers_that_contradict_the_nodes_are_warned_of(tiers: str, said: str) -> None:
+    ((path, text),) = warned(f"machine: {{tiers: {tiers}}}")
+    assert path == ("machine", "tiers")
+    assert text.startswith(said)
+
+
+def test_unknown_user_and_regular_expression_are_warned_of() -> None:
+    found = warned("targets: [{name: a, user: 'no-such'}, {name: b, exe: '/redis-server$'}]")
+    assert [path for path, _ in found] == [("targets", 0, "user"), ("targets", 1, "exe")]
+    assert "no user 'no-such'" in found[0][1]
+    assert "shell pattern" in found[1][1]
+
+
+def test_what_stops_the_daemon_is_found(tmp_path: Path) -> None:
+    socket = tmp_path / "missing/run/hmd.sock"
+    config = loads(
+        f"sample: {{sampler: idle}}\nobserve: {{metrics: '192.0.2.1:9742', socket: {socket}}}"
+    )
+    found = {f.path: f.text for f in start_failures(config, tmp_path, tmp_path)}
+    assert list(found) == [("sample", "sampler"), ("observe", "metrics"), ("observe", "socket")]
+    assert "192.0.2.1" in found["observe", "metrics"]
+    assert str(socket.parent.parent) in found["observe", "socket"]
+
+
+def test_config_check_reports_warnings_with_file_and_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "hmd.yaml"
+    file.write_text("targets:\n- name: a\n  user: no-such\nobserve:\n  socket: /no/such/hmd.sock\n")
+    assert main(["config", "check", str(file)]) == Exit.OK
+    said = capsys.readouterr()
+    assert said.out == f"{file}: ok, 2 warnings\n"
+    first, second = said.err.splitlines()
+    assert first.startswith(f"hmd: {file}:3: warning: targets[0].user: no user 'no-such'")
+    assert second.startswith(f"hmd: {file}:5: warning: hmd run exits here: observe.socket: ")
+
+
+def test_daemon_starts_with_a_user_and_a_node_that_are_not_there_yet(new_daemon: Daemon) -> None:
+    new_daemon.configure("[{name: t, user: no-such}]", "machine: {tiers: [[0], [99]]}\n")
+    new_daemon.start()
+    new_daemon.wait_ready()
+    log = new_daemon.log.read_text()
+    assert "targets[0].user: no user 'no-such'" in log
+    assert "machine.tiers: node 99 has no memory here" in log
+
+
+def test_typo_in_the_socket_makes_no_folders(new_daemon: Daemon) -> None:
+    new_daemon.socket = new_daemon.folder / "rnu/hmd/hmd.sock"
+    new_daemon.configure("[]")
+    process = new_daemon.start()
+    assert process.wait(60) == Exit.FAILURE
+    assert "cannot use" in new_daemon.log.read_text()
+    assert not (new_daemon.folder / "rnu").exists()

@@ -1,0 +1,5 @@
+"""The fixtures of tests/unit/dashboard, for tests that look at the page in a browser."""
+
+from tests.unit.dashboard.conftest import machine, serve, socket, sweep, traces, watched
+
+__all__ = ["machine", "serve", "socket", "sweep", "traces", "watched"]

@@ -1,0 +1,173 @@
+"""``hmd dashboard`` as people start it, before a real daemon and with real traces."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hmd.cli.dashboard_command import _sweep
+from hmd.cli.main import main
+from hmd.control.client import ask
+from hmd.errors import Exit
+from tests.system.dashboard.chromium import Chromium
+
+TIMEOUT_S = 60.0
+FAULTER = """
+import mmap, time
+print("up", flush=True)
+while True:
+    memory = mmap.mmap(-1, 4 << 20)
+    for page in range(0, len(memory), 4096):
+        memory[page] = 1
+    time.sleep(0.02)
+    memory.close()
+"""
+
+
+def wait_for(what: Callable[[], Any], told: str) -> Any:
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline_s:
+        if answer := what():
+            return answer
+        time.sleep(0.05)
+    raise AssertionError(f"waited {TIMEOUT_S:.0f} s in vain for: {told}")
+
+
+class Dashboard:
+    """``hmd dashboard`` on a free port."""
+
+    def __init__(self, *options: str) -> None:
+        # Where the tests run in the background, SIGINT is ignored, and would be here too.
+        hmd = ["env", "--default-signal=INT", sys.executable, "-m", "hmd"]
+        self.process = subprocess.Popen(
+            [*hmd, "dashboard", "--listen", "127.0.0.1:0", *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line.startswith("the page is at http://127.0.0.1:"), self.process.communicate()
+        self.url = line.split()[4]
+
+    def get(self, path: str) -> Any:
+        with urllib.request.urlopen(self.url + path, timeout=20) as answer:
+            return json.load(answer)
+
+    def end(self) -> tuple[int, str]:
+        self.process.send_signal(signal.SIGINT)
+        _, told = self.process.communicate(timeout=TIMEOUT_S)
+        return self.process.returncode, told
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
+    """Start a real daemon on this host, again where one was killed."""
+    socket, config = tmp_path / "run/hmd.sock", tmp_path / "hmd.yaml"
+    started: list[subprocess.Popen[bytes]] = []
+    with subprocess.Popen([sys.executable, "-c", FAULTER], stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        program.stdout.readline()
+        config.write_text(
+            f"tick: 50ms\ntargets: [{{name: faulter, pid: {program.pid}}}]\n"
+            f"sample: {{sampler: faults, period: 1}}\nobserve: {{metrics: off, socket: {socket}}}\n"
+        )
+
+        def start() -> subprocess.Popen[bytes]:
+            command = [sys.executable, "-m", "hmd", "run", "--config", str(config)]
+            with (tmp_path / "log").open("ab") as log:
+                started.append(subprocess.Popen(command, stderr=log, env=os.environ))
+            return started[-1]
+
+        yield start
+        for process in started:
+            process.kill()
+            process.wait()
+        program.kill()
+
+
+@pytest.mark.root
+def test_a_real_daemon_in_a_real_browser(
+    daemon: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    socket = tmp_path / "run/hmd.sock"
+    dashboard = Dashboard("--socket", str(socket))
+    assert "no daemon answers" in wait_for(lambda: dashboard.get("state.json")["told"], "a look")
+    with Chromium(tmp_path / "chromium") as browser:
+        browser.open(dashboard.url)
+        browser.wait_for("document.body?.dataset.state === 'lost'")
+        first = daemon()
+        process = "document.querySelector('#facts div:nth-child(2) dd')?.textContent"
+        browser.wait_for(f"document.body.dataset.state === 'live' && {process} === '{first.pid}'")
+        browser.wait_for("document.getElementById('heat-high').textContent !== ''")
+        notices = browser.run("document.getElementById('notices').innerText")
+        assert "One memory tier only" in notices
+        assert "No PMU" in notices
+        row = "document.querySelector('#targets tbody tr')"
+        assert browser.run(f"{row}.cells[0].textContent") == "faulter"
+        shown = browser.wait_for(
+            f"{row}.cells[2].textContent.endsWith('MiB') && {row}.cells[2].textContent"
+        )
+        resident = ask(socket, "status")["targets"][0]["resident_bytes"][0]
+        assert float(shown.split()[0]) == pytest.approx(resident / 2**20, rel=0.5)
+        first.kill()
+        browser.wait_for("document.getElementById('state').textContent.includes('is old')")
+        second = daemon()
+        browser.wait_for(f"document.body.dataset.state === 'live' && {process} === '{second.pid}'")
+        assert browser.wrong == []
+    assert dashboard.end() == (130, "")
+
+
+def test_the_curve_is_that_of_estimate(
+    traces: list[Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = [str(file) for file in traces]
+    assert main(["estimate", "--sweep", "--json", *words]) == Exit.OK
+    estimated = json.loads(capsys.readouterr().out)
+    assert json.loads(_sweep(traces)) == {**estimated, "slow": words[0], "fast": words[1]}
+    dashboard = Dashboard("--socket", str(tmp_path / "none"), "--traces", *words)
+    assert dashboard.get("sweep.json")["sweep"] == estimated["sweep"]
+    with Chromium(tmp_path / "chromium") as browser:
+        browser.open(dashboard.url)
+        browser.wait_for("document.querySelector('#sweep circle') !== null")
+        assert "all slow: 0 B, 400.00 ms" in browser.run(
+            "document.getElementById('sweep').textContent"
+        )
+        assert browser.wrong == []
+    code, _ = dashboard.end()
+    assert code == 130
+
+
+def test_traces_that_are_none_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = str(tmp_path / "none.hmdt")
+    assert main(["dashboard", "--traces", missing, missing]) == Exit.FAILURE
+    assert "none.hmdt" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--listen", "0.0.0.0:9743"], "take a loopback address and a port"),
+        (["--listen", "[::]:9743"], "take a loopback address and a port"),
+        (["--listen", "9743"], "take a loopback address and a port"),
+        (["--listen", "127.0.0.1:70000"], "take a loopback address and a port"),
+        (["--minutes", "0"], "take 1 to 1440 minutes"),
+        (["--minutes", "long"], "take 1 to 1440 minutes"),
+    ],
+)
+def test_wrong_usage(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["dashboard", *words])
+    assert left.value.code == Exit.USAGE
+    assert told in capsys.readouterr().err

@@ -1,0 +1,39 @@
+"""The pages that are made from parsers and schema are up to date."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from hmd.cli.command_table import COMMANDS
+from hmd.config.config_reference import topics
+from tests.system.docs.blocks import ROOT
+
+SCRIPT = "packaging/pages/reference_pages.py"
+
+
+def test_the_made_pages_are_up_to_date(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, SCRIPT, str(tmp_path)], cwd=ROOT, check=True, timeout=60)
+    made = sorted(tmp_path.iterdir())
+    assert [page.name for page in made] == ["commands.md", "configuration.md"]
+    for page in made:
+        committed = ROOT / "docs/reference" / page.name
+        assert committed.read_text() == page.read_text(), f"python {SCRIPT}"
+
+
+def test_every_command_and_every_setting_is_there() -> None:
+    commands = (ROOT / "docs/reference/commands.md").read_text()
+    for name in COMMANDS:
+        assert f"\n### hmd {name}\n" in commands
+    settings = (ROOT / "docs/reference/configuration.md").read_text()
+    for topic in topics():
+        section = settings.split(f"\n## {topic.path or 'At the top'}\n")[1].split("\n## ")[0]
+        for setting in topic.settings:
+            assert f"\n| `{setting.key}` |" in section
+
+
+def test_options_with_several_values_are_shown_as_argparse_shows_them() -> None:
+    commands = (ROOT / "docs/reference/commands.md").read_text()
+    assert "| `--traces SLOW FAST` |" in commands
+    rows = [line for line in commands.splitlines() if line.startswith("| `")]
+    assert rows
+    assert not [row for row in rows if "('" in row]

@@ -1,0 +1,82 @@
+"""The timing model as the guest meets it: which node serves, what it costs, what is counted."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hmd.emulate.boot import Machine
+from hmd.emulate.calibration import MODELLED_BOUND, Bench
+
+CHECKOUT = Path(__file__).parents[3]
+LINES = (16 << 20) // 64
+
+READ_ALL = """
+import mmap
+area = mmap.mmap(-1, 16 << 20)
+area.madvise(mmap.MADV_HUGEPAGE)
+for start in range(0, len(area), 1 << 20):
+    area[start : start + (1 << 20)] = bytes(1 << 20)
+for _ in range(4):
+    for start in range(0, len(area), 1 << 20):
+        bytes(area[start : start + (1 << 20)])
+"""
+
+
+@pytest.fixture
+def modelled(machine: Machine) -> Iterator[Machine]:
+    """The machine with its timing model running."""
+    machine.start_model()
+    yield machine
+    machine.stop_model()
+
+
+def lines_from(machine: Machine, node: int) -> int:
+    """Lines that programs had from a node until now, by the plugin's counters."""
+    counters = [machine.shared.counters(cpu).nodes[node] for cpu in range(machine.shared.vcpus)]
+    return sum(c.load_misses + c.store_misses + c.prefetched_lines for c in counters)
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_memory_bound_to_a_node_is_counted_there(modelled: Machine, node: int) -> None:
+    other = 1 - node
+    before = lines_from(modelled, node), lines_from(modelled, other)
+    program = ["numactl", "-m", str(node), "/usr/bin/python3", "-c", READ_ALL]
+    modelled.run(program, timeout=200, check=True)
+    served = lines_from(modelled, node) - before[0]
+    assert served > 4 * LINES
+    # What the interpreter shares with others (its file pages) may lie anywhere.
+    assert lines_from(modelled, other) - before[1] < 0.1 * served
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_dependent_loads_take_the_latency_of_their_node(modelled: Machine, node: int) -> None:
+    asked = modelled.preset.nodes[node].read_latency_ns
+    measured = Bench(modelled, modelled.preset, "0-1").run("chase", node, asked).modelled_ns[0]
+    assert measured == pytest.approx(asked, rel=MODELLED_BOUND)
+
+
+def test_modelled_time_stands_still_while_the_model_is_stopped(machine: Machine) -> None:
+    machine.start_model()
+    machine.run(["true"], timeout=60)
+    machine.stop_model()
+    machine.run(["true"], timeout=60)  # each CPU has seen it by now, or has been idle
+    clock = machine.shared.clock_ps
+    assert clock > 0
+    machine.run(["/usr/bin/python3", "-c", "sum(range(100000))"], timeout=60)
+    assert machine.shared.clock_ps == clock
+
+
+def test_the_guest_reads_the_counters_that_the_host_reads(modelled: Machine) -> None:
+    argv = [sys.executable, "-m", "hmd", "emulate", "--counters", "--json"]
+    before = modelled.shared.clock_ps * 1e-12
+    done = modelled.run(argv, cwd=CHECKOUT, timeout=200, check=True)
+    document = json.loads(done.stdout)
+    assert before <= document["modelled_s"] <= modelled.shared.clock_ps * 1e-12
+    assert len(document["nodes"]) == 2
+    assert len(document["cpus"]) == 2
+    assert document["nodes"][0]["read_bytes"] > 0

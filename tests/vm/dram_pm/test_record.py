@@ -1,0 +1,211 @@
+"""hmd record in the guest: a program placed whole on each tier, its misses sampled by the PMU."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hmd.emulate.assets import compile_static
+from hmd.emulate.boot import Machine
+from hmd.emulate.demo.hotset import INCLUDES, SOURCE
+from hmd.machine.plugin_memory import PluginVcpuCounters
+from hmd.sample.access_batch import Kind
+from hmd.trace.placement_log import pages_of
+from hmd.trace.trace import Trace
+from hmd.trace.trace_reader import read_trace
+from hmd.units import PAGE_BYTES
+
+CHECKOUT = Path(__file__).parents[3]
+MIB = 1 << 20
+FOOTPRINT = 8 * MIB
+CPU = 1
+REORDER_WINDOW = 224
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A recorded run, what its program said, and counters of its CPU before and after."""
+
+    trace: Trace
+    lines: list[dict[str, Any]]
+    before: PluginVcpuCounters
+    after: PluginVcpuCounters
+
+
+def _keep_to(machine: Machine, cpus: str) -> None:
+    """Run all that is there, and what it starts from now on, on these CPUs."""
+    each = f"for p in /proc/[0-9]*; do taskset -a -p -c {cpus} ${{p#/proc/}}; done >/dev/null 2>&1"
+    machine.run(["sh", "-c", f"{each}; true"], cwd=CHECKOUT, timeout=100)
+
+
+@pytest.fixture(scope="module")
+def quiet_cpu(machine: Machine) -> Iterator[int]:
+    """A CPU that runs nothing but what asks for it, so that its counters are of that alone."""
+    _keep_to(machine, "0")
+    yield CPU
+    _keep_to(machine, f"0-{CPU}")
+
+
+@pytest.fixture(scope="module", params=["fast", "slow"])
+def run(
+    request: pytest.FixtureRequest, machine: Machine, machine_share: Path, quiet_cpu: int
+) -> Run:
+    """The program's run on a tier, on a CPU of its own; ``about["tier"]`` says which."""
+    path = machine_share / f"{request.param}.hmdt"
+    words = ["record", "--json", "--tier", request.param, "--period", "101", "-o", str(path), "--"]
+    program = [str(compile_static(SOURCE, INCLUDES)), "--hot=4M", f"--footprint={FOOTPRINT}"]
+    recorder = ["taskset", "-c", "0", sys.executable, "-m", "hmd", *words]
+    machine.start_model()
+    try:
+        before = machine.shared.counters(quiet_cpu)
+        done = machine.run(
+            [*recorder, "taskset", "-c", str(quiet_cpu), *program, "--seconds=8"],
+            cwd=CHECKOUT,
+            timeout=400,
+        )
+        after = machine.shared.counters(quiet_cpu)
+    finally:
+        machine.stop_model()
+    assert done.returncode == 0, done.stderr
+    assert '"integrity_ok": true' in done.stdout
+    trace = read_trace(path)
+    assert json.loads(done.stderr)["samples"] == len(trace.samples)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return Run(trace, [line for line in lines if "modelled_ps" in line], before, after)
+
+
+@pytest.fixture(scope="module")
+def trace(run: Run) -> Trace:
+    return run.trace
+
+
+def buffer_of(trace: Trace) -> tuple[int, int]:
+    """Return where the program's memory is: the largest mapping without a name."""
+    last = trace.mappings[-1]
+    nameless = np.array([path == "" for path in last.path])
+    largest = int(np.argmax((last.end - last.start) * nameless))
+    return int(last.start[largest]), int(last.end[largest])
+
+
+def test_all_of_it_lies_on_its_tier(trace: Trace) -> None:
+    node = 0 if trace.about["tier"] == "fast" else 1
+    start, end = buffer_of(trace)
+    found = [pages_of(change) for change in trace.placement]
+    page = np.concatenate([p for p, _ in found])
+    where = np.concatenate([n for _, n in found])
+    inside = (page >= start) & (page < end) & (where >= 0)
+    assert len(np.unique(page[inside])) >= FOOTPRINT // PAGE_BYTES
+    assert set(where[inside].tolist()) == {node}
+
+
+def test_samples_are_of_its_memory_and_know_their_latency(trace: Trace) -> None:
+    start, end = buffer_of(trace)
+    address = trace.samples.address
+    inside = (address >= start) & (address < end)
+    assert len(address) > 200
+    # The rest is its start: the kernel's loader, its stack.
+    assert inside.mean() > 0.9, np.unique(address[~inside] >> np.uint64(21), return_counts=True)
+    latency = float(np.median(trace.samples.weight_ns[inside & (trace.samples.weight_ns > 0)]))
+    slow = trace.about["tier"] == "slow"
+    assert (latency > 450) == slow, latency
+
+
+def test_times_are_modelled_and_lie_within_the_run(run: Run) -> None:
+    trace = run.trace
+    assert trace.clock == "modelled"
+    assert trace.ending is not None
+    assert trace.ending.exit_code == 0
+    assert trace.ending.elapsed_ns is not None
+    assert 8e9 < trace.ending.elapsed_ns < 400e9
+    time_ns = trace.samples.time_ns.astype(np.int64)
+    assert np.all(np.diff(time_ns) >= 0)
+    assert trace.begin_ns <= time_ns[0]
+    assert time_ns[-1] <= trace.begin_ns + trace.runtime_ns
+    assert np.ptp(time_ns) > 0.5 * trace.runtime_ns
+
+
+def test_the_runtime_is_what_the_programs_cpu_modelled(run: Run, machine: Machine) -> None:
+    """Of the program's own first and last look at that clock, and of what its CPU did in all."""
+    trace = run.trace
+    said_ns = [line["modelled_ps"] / 1000 for line in run.lines]
+    end_ns = trace.begin_ns + trace.runtime_ns
+    assert trace.begin_ns < said_ns[0] < said_ns[-1] <= end_ns
+    # Before the first line it starts and fills its memory, after the last it checks it: so many
+    # million accesses take modelled milliseconds, whatever the host is busy with.
+    assert said_ns[0] - trace.begin_ns < 40e6
+    assert end_ns - said_ns[-1] < 40e6
+    # It begins on the recorder's CPU, whose clock goes on with the recorder's own work; from where
+    # taskset has moved it, its CPU does nothing else.
+    busy_ns = (run.after.busy_ps - run.before.busy_ps) / 1000
+    assert end_ns - said_ns[0] < busy_ns
+    assert trace.ending is not None and trace.ending.elapsed_ns is not None
+    assert trace.ending.elapsed_ns > 0.95 * machine.shared.dilation * trace.runtime_ns
+
+
+def test_instructions_are_those_of_its_cpu(run: Run) -> None:
+    trace = run.trace
+    assert trace.about["instructions"] == "emulated"
+    progress, samples = trace.progress, trace.samples
+    assert progress is not None
+    assert np.all(np.diff(progress.instructions.astype(np.int64)) >= 0)
+    assert int(progress.instructions[-1]) < run.after.instructions - run.before.instructions
+    # Samples count the same, from another start.
+    on_cpu = samples.cpu == CPU
+    # Until taskset has moved it, it runs on the recorder's.
+    assert on_cpu[np.argmax(on_cpu) :].mean() > 0.99
+    time_ns, counted = samples.time_ns[on_cpu], samples.instructions[on_cpu].astype(np.int64)
+    assert np.all(np.diff(counted) >= 0)
+    looked_ns = np.concatenate([[trace.begin_ns], progress.time_ns]).astype(np.float64)
+    told = np.interp(time_ns, looked_ns, np.concatenate([[0], progress.instructions]))
+    assert counted[-1] - counted[0] == pytest.approx(told[-1] - told[0], rel=0.1)
+
+
+def test_loads_close_together_are_sampled_both(run: Run) -> None:
+    """Random updates miss several times in a reorder window, and pairs of such misses are seen."""
+    trace, samples = run.trace, run.trace.samples
+    assert (trace.about["pairs"], trace.about["pair_period"]) == (True, 109)
+    assert trace.about["reorder_window"] is None
+    start, end = buffer_of(trace)
+    rows = np.flatnonzero((samples.address >= start) & (samples.address < end))
+    rows = rows[(samples.kind[rows] == Kind.LOAD) & (samples.cpu[rows] == CPU)]
+    assert set(samples.period[rows].tolist()) == {52}
+    rows = rows[np.argsort(samples.instructions[rows], kind="stable")]
+    apart = np.diff(samples.instructions[rows].astype(np.int64))
+    other = samples.address[rows][1:] != samples.address[rows][:-1]
+    near = (apart < REORDER_WINDOW) & other
+    # Of one counter alone none would be.
+    assert 0.05 < near.mean() < 0.5, (len(rows), near.sum())
+
+
+def test_rows_stand_for_all_misses_that_the_machine_counted(run: Run) -> None:
+    samples, floor_ns = run.trace.samples, 50
+    nodes = list(zip(run.before.nodes, run.after.nodes, strict=True))
+
+    def counted(*names: str) -> int:
+        return sum(getattr(b, name) - getattr(a, name) for a, b in nodes for name in names)
+
+    load, waited = samples.kind == Kind.LOAD, samples.weight_ns >= floor_ns
+    # What a starved recorder found overwritten is known to be lost.
+    lost = 1 + run.trace.losses.lost / len(samples)
+    missed = int(samples.period[load & waited].sum()) * lost
+    assert missed == pytest.approx(counted("load_misses"), rel=0.1), run.trace.losses
+    every = counted("load_misses", "store_misses", "prefetched_lines")
+    assert int(samples.period.sum()) * lost == pytest.approx(every, rel=0.1), run.trace.losses
+
+
+def test_tiers_have_the_figures_of_the_preset(trace: Trace, machine: Machine) -> None:
+    for tier, node in zip(trace.about["tiers"], machine.preset.nodes, strict=True):
+        assert tier["read_latency_ns"] == pytest.approx(node.read_latency_ns, abs=1)
+        assert tier["write_latency_ns"] == pytest.approx(node.write_latency_ns, abs=1)
+        assert tier["read_bandwidth_mbps"] == pytest.approx(
+            node.read_bandwidth_gbps * 1000, rel=0.1
+        )

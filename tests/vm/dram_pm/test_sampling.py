@@ -1,0 +1,89 @@
+"""The emulated PMU, read in the guest: right process, right address, right node, right number.
+
+tests/vm/programs/sampling.py samples real programs in one run; here is what is right.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hmd.emulate.boot import Machine
+
+PROGRAMS = Path(__file__).parents[1] / "programs"
+CHECKOUT = Path(__file__).parents[3]
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module")
+def seen(machine: Machine, machine_share: Path) -> dict[str, Any]:
+    gather = machine_share / "gather"
+    subprocess.run(
+        ["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", gather, PROGRAMS / "gather.c"],
+        check=True,
+    )
+    machine.start_model()
+    try:
+        argv = [sys.executable, str(PROGRAMS / "sampling.py"), str(gather)]
+        done = machine.run(argv, cwd=CHECKOUT, timeout=800)
+    finally:
+        machine.stop_model()
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_the_emulated_pmu_is_chosen(seen: dict[str, Any]) -> None:
+    assert seen["sampler"] == "emulated"
+    assert seen["reason"].startswith("sampling cache misses of the emulated machine on 2 CPUs")
+    assert seen["corrupt"] == 0
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_samples_are_where_the_program_is(seen: dict[str, Any], node: int) -> None:
+    found = seen["on_each_node"][f"node{node}"]
+    assert found["rows"] >= 400
+    # A few misses are of its stack, its code and its C library.
+    assert found["loads_in_place"] > 0.95
+    assert found["stores_in_place"] > 0.95
+    assert found["node_share"][node] > 0.95
+    assert found["distinct"] > 0.9 * found["rows"]
+    assert seen["on_each_node"][f"after_exit{node}"] == 0
+
+
+def test_the_slow_node_has_the_longer_latency(seen: dict[str, Any]) -> None:
+    fast, slow = (seen["on_each_node"][f"node{n}"]["load_latency_ns"] for n in (0, 1))
+    assert 20 < fast < slow < 5000
+    assert slow > 1.5 * fast
+
+
+def test_a_program_that_is_not_tracked_is_dropped(seen: dict[str, Any]) -> None:
+    found = seen["beside_another"]
+    assert found["rows"] >= 400
+    assert found["dropped"] >= 400
+    assert found["of_other"] == 0
+    assert found["node_share"][1] > 0.95
+
+
+@pytest.mark.parametrize("who", ["parent", "child"])
+def test_a_parent_and_its_child_are_told_apart(seen: dict[str, Any], who: str) -> None:
+    found = seen["after_fork"][who]
+    assert found["rows"] >= 400
+    assert found["stores_in_place"] > 0.95
+
+
+@pytest.mark.parametrize("period", ["97", "997"])
+def test_every_sample_is_read_once_and_stands_for_its_period(
+    seen: dict[str, Any], period: str
+) -> None:
+    found = seen["counted"][period]
+    assert found["read"] == found["written"] >= 5000
+    # Of the lines that the prefetcher brought, those are sampled too that had to be waited for.
+    assert found["share_of_misses"] > 0.9
+    assert found["share_of_lines"] < 1.1
