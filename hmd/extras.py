@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 from typing import Literal
 
 from hmd.errors import MissingError
@@ -29,7 +29,8 @@ def missing_extra(use: str, package: str, extra: Extra, instead: str = "") -> Mi
 def install_command(extra: Extra) -> str:
     """Return what a person does to install an extra next to this hmd."""
     requirement = f"'{DISTRIBUTION}[{extra}]'"
-    if find_spec("pip") is None:
+    # Not importlib.util.find_spec: setuptools hooks the look-up of pip and warns of distutils.
+    if PathFinder.find_spec("pip") is None:
         return (
             f"this installation has no pip; install the wheel {requirement} into a virtual"
             " environment (documentation: Installing hmd)"

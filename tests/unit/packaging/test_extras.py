@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
 import tomllib
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import get_args
 
@@ -36,12 +36,12 @@ def test_message_names_the_environment_hmd_runs_in() -> None:
 
 
 def test_message_of_an_installation_without_pip(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    monkeypatch.setattr(extras.PathFinder, "find_spec", lambda _: None)
     assert "pip install" not in extras.install_command("plot")
     assert "the wheel 'hmd-tiering[plot]'" in extras.install_command("plot")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="no pip in this environment")
+@pytest.mark.skipif(PathFinder.find_spec("pip") is None, reason="no pip in this environment")
 def test_pip_needs_no_index_for_hmd_itself(tmp_path: Path) -> None:
     """The command of the message installs what an extra adds to the hmd that is there."""
     folder = tmp_path / "hmd_tiering-0.1.0.dist-info"
