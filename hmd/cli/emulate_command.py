@@ -303,9 +303,9 @@ def _assignment(text: str) -> tuple[str, str]:
 def _list(args: argparse.Namespace) -> int:
     from hmd.cli.emulate_tables import print_presets
     from hmd.cli.output import print_json
-    from hmd.emulate.preset import BUNDLED, load
+    from hmd.emulate.preset import load, preset_names
 
-    presets = [load(name) for name in BUNDLED]
+    presets = [load(name) for name in preset_names()]
     if args.json:
         print_json([preset.model_dump() for preset in presets])
     else:

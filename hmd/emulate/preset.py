@@ -2,14 +2,15 @@
 
 A preset names the nodes (size, CPUs or none, latencies, bandwidths, loaded latency), the core
 (reorder window, line fill buffers) and the last-level cache, each with the published source of
-its figures. ``load`` takes the name of a bundled preset or a path and raises ConfigError with
-file, line and field.
+its figures. ``load`` takes the name of a file in hmd/emulate/presets, or a path, and raises
+ConfigError with file, line and field. Adding a topology is adding a file there.
 """
 
 from __future__ import annotations
 
 import re
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -20,7 +21,6 @@ from hmd.config.yaml_document import Mapping, locate, parse_document, values
 from hmd.errors import ConfigError
 from hmd.units import MIB
 
-BUNDLED = ("dram-pm", "dram-cxl", "hbm-dram", "three-tier")
 MAX_NODES = 8
 MAX_CPUS = 16
 
@@ -143,14 +143,19 @@ class Preset(_CheckedPreset):
         return 10 if source == target else 20
 
 
+def preset_names() -> tuple[str, ...]:
+    """Return the names of the shipped presets, sorted: the YAML files of hmd/emulate/presets."""
+    names = (Path(entry.name) for entry in _folder().iterdir())
+    return tuple(sorted(name.stem for name in names if name.suffix == ".yaml"))
+
+
 def load(name: str) -> Preset:
-    """Return a bundled preset by name, or one from a YAML file; raises ``ConfigError``."""
-    if name in BUNDLED:
-        data = (resources.files("hmd.emulate") / "presets" / f"{name}.yaml").read_bytes()
-        return parse(data, f"{name}.yaml")
+    """Return a shipped preset by name, or one from a YAML file; raises ``ConfigError``."""
+    if name in preset_names():
+        return parse((_folder() / f"{name}.yaml").read_bytes(), f"{name}.yaml")
     path = Path(name)
     if not path.suffix and not path.exists():
-        names = ", ".join(BUNDLED)
+        names = ", ".join(preset_names())
         raise ConfigError(f"no preset {name!r}: take one of {names}, or a .yaml file")
     try:
         return parse(path.read_bytes(), name)
@@ -165,6 +170,10 @@ def parse(data: bytes, origin: str) -> Preset:
         return Preset.model_validate(values(document))
     except ValidationError as error:
         raise ConfigError(first_problem(error, document)) from None
+
+
+def _folder() -> Traversable:
+    return resources.files("hmd.emulate") / "presets"
 
 
 def first_problem(error: ValidationError, document: Mapping | None = None) -> str:

@@ -8,7 +8,7 @@ from hmd.emulate.calibration_targets import (
     stream_turn_ns,
     write_bandwidth,
 )
-from hmd.emulate.preset import BUNDLED, load
+from hmd.emulate.preset import load, preset_names
 from hmd.emulate.preset_overrides import with_cpus, with_nodes
 
 PRESET = load("dram-pm")
@@ -43,7 +43,7 @@ def test_a_store_reads_its_line_first() -> None:
     assert write_bandwidth(OPTANE).value == 13.9
 
 
-@pytest.mark.parametrize("name", BUNDLED)
+@pytest.mark.parametrize("name", preset_names())
 def test_more_load_needs_shorter_pauses_and_all_loads_can_be_made(name: str) -> None:
     preset = load(name)
     for node in preset.nodes:

@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from hmd.emulate.preset import BUNDLED, load, parse, parse_cpus
+from hmd.emulate import preset
+from hmd.emulate.preset import load, parse, parse_cpus, preset_names
 from hmd.emulate.preset_overrides import with_cpus, with_nodes
 from hmd.emulate.replay import ModelPart, TimingModel
 from hmd.emulate.timing_params import parts_named, timing_params
@@ -18,16 +19,28 @@ def error_of(text: str) -> str:
     return str(raised.value)
 
 
-@pytest.mark.parametrize("name", BUNDLED)
+@pytest.mark.parametrize("name", preset_names())
 def test_each_bundled_preset_is_a_machine_that_the_timing_model_takes(name: str) -> None:
-    preset = load(name)
-    assert preset.name == name
-    assert len(preset.nodes) >= 2
-    with TimingModel(timing_params(preset)) as model:
+    machine = load(name)
+    assert machine.name == name
+    assert len(machine.nodes) >= 2
+    with TimingModel(timing_params(machine)) as model:
         assert model.clock_ps == 0
 
 
-@pytest.mark.parametrize("name", BUNDLED)
+def test_preset_file_added_to_the_folder_is_found_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "near-far.yaml").write_text(GOOD.replace("name: dram-pm", "name: near-far", 1))
+    (tmp_path / "README.md").write_text("no preset")
+    monkeypatch.setattr(preset, "_folder", lambda: tmp_path)
+    assert preset_names() == ("near-far",)
+    assert load("near-far").name == "near-far"
+    with pytest.raises(ConfigError, match="take one of near-far, or"):
+        load("dram-pm")
+
+
+@pytest.mark.parametrize("name", preset_names())
 def test_each_node_of_a_bundled_preset_names_its_source(name: str) -> None:
     for node in load(name).nodes:
         assert len(node.source) > 20
@@ -77,7 +90,7 @@ def test_what_no_machine_can_be_is_refused(old: str, new: str, told: str) -> Non
 
 
 def test_a_preset_that_is_not_there_names_those_that_are() -> None:
-    with pytest.raises(ConfigError, match="dram-pm, dram-cxl"):
+    with pytest.raises(ConfigError, match="dram-cxl, dram-pm"):
         load("dram-pn")
     with pytest.raises(ConfigError, match="cannot be read"):
         load("/nowhere/p.yaml")

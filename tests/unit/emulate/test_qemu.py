@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from hmd.emulate.preset import BUNDLED, Preset, load
+from hmd.emulate.preset import Preset, load, preset_names
 from hmd.emulate.preset_overrides import with_nodes
 from hmd.emulate.qemu import BootFiles, TimingModel, command_line
 
@@ -58,7 +58,7 @@ def test_the_root_is_read_only_and_commas_in_folders_are_escaped() -> None:
     assert "readonly" not in writable
 
 
-@pytest.mark.parametrize("name", BUNDLED)
+@pytest.mark.parametrize("name", preset_names())
 def test_hmat_bandwidths_fit_its_sixteen_bits_and_are_near_those_asked(name: str) -> None:
     preset = load(name)
     told = [

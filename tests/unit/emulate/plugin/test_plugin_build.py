@@ -1,0 +1,63 @@
+"""Building the plugin: into the cache, once, and what is said where it cannot be."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hmd.emulate import plugin_build
+from hmd.errors import MissingError
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HMD_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(plugin_build, "OPTIONS", ("-O0", "-shared", "-fPIC"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the sources, to change."""
+    folders = []
+    for folder in plugin_build.FOLDERS:
+        folders.append(Path(shutil.copytree(folder, tmp_path / "sources" / folder.name)))
+    monkeypatch.setattr(plugin_build, "FOLDERS", tuple(folders))
+    return tmp_path / "sources"
+
+
+def test_it_is_compiled_once_and_again_when_a_source_changes(cache: Path, sources: Path) -> None:
+    first = plugin_build.plugin_library()
+    assert first.parent == cache
+    assert b"qemu_plugin_install" in first.read_bytes()
+    written = first.stat().st_mtime_ns
+    assert plugin_build.plugin_library() == first
+    assert first.stat().st_mtime_ns == written
+    with (sources / "plugin/shared.h").open("a") as file:
+        file.write("/* changed */\n")
+    second = plugin_build.plugin_library()
+    assert second != first
+    assert {path.name for path in cache.iterdir()} == {first.name, second.name}
+
+
+def test_no_compiler_is_one_line_that_says_what_to_install(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda *_args, **_keywords: None)
+    with pytest.raises(MissingError) as raised:
+        plugin_build.plugin_library()
+    assert str(raised.value).startswith("cc is not installed")
+    assert "\n" not in str(raised.value)
+
+
+def test_what_the_compiler_refuses_is_one_line_and_leaves_nothing(
+    cache: Path, sources: Path
+) -> None:
+    (sources / "plugin/broken.c").write_text("int f(void) { return nothing; }\n")
+    with pytest.raises(MissingError) as raised:
+        plugin_build.plugin_library()
+    assert "\n" not in str(raised.value)
+    assert "cannot compile the emulated machine's plugin" in str(raised.value)
+    assert list(cache.iterdir()) == []

@@ -1,0 +1,129 @@
+"""Which accesses the emulated PMU samples, and by which counter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hmd.sample.access_batch import Kind
+from hmd.sample.emulated_pebs import SAMPLE_TYPE
+from hmd.sample.perf_ring import RecordColumns, Ring
+
+CR3 = 0x8000_0001_2345_6005  # with the bits that are no address
+DEMAND_PS, QUEUE_PS = 305_000, 20_000
+
+Rows = list[tuple[int, int]]
+
+
+class Pmu:
+    """The sampling of one vCPU, and a reader of its ring."""
+
+    def __init__(self, parts: Any, shared: Any) -> None:
+        self._parts, self.memory = parts, shared.memory
+        ring = shared.memory.ring(0)
+        self._reader = Ring.over(ring, SAMPLE_TYPE)
+        self.columns = RecordColumns(4096)
+        counters = parts.ffi.new(
+            "struct timing_vcpu_counters *", {"clock_ps": 7_000_999, "instructions": 1 << 33}
+        )
+        page = parts.lib.shared_ring_page(shared.native, 0)
+        data_bytes = len(ring) - 4096
+        parts.lib.sampling_begin(shared.native, page, data_bytes, CR3, counters)
+
+    def access(self, address: int, *, store: bool = False, prefetched: bool = False) -> None:
+        lib = self._parts.lib
+        level = lib.TIMING_PREFETCHED if prefetched else lib.TIMING_MEMORY
+        latency_ps = QUEUE_PS if prefetched else DEMAND_PS
+        outcome = self._parts.ffi.new(
+            "struct timing_outcome *", {"level": level, "latency_ps": latency_ps}
+        )
+        lib.sampling_access(outcome, store, address)
+
+    def rows(self) -> Rows:
+        """Return address and period of what was sampled since the last look."""
+        self.columns.clear()
+        self._reader.drain(self.columns)
+        taken = slice(self.columns.count)
+        return list(
+            zip(
+                self.columns.address[taken].tolist(),
+                self.columns.period[taken].tolist(),
+                strict=True,
+            )
+        )
+
+
+@pytest.fixture
+def pmu(parts: Any, make_shared: Callable[[int], Any]) -> Pmu:
+    return Pmu(parts, make_shared(1 << 20))
+
+
+def every(period: int, count: int) -> Rows:
+    return [(address, period) for address in range(period, count + 1, period)]
+
+
+def test_two_counters_see_the_same_loads_each_by_its_period(pmu: Pmu) -> None:
+    pmu.memory.sample(7, 0, 0, 11)
+    for address in range(1, 200):
+        pmu.access(address)
+    rows = pmu.rows()
+    assert sorted(rows) == sorted(every(7, 199) + every(11, 199))
+    assert [period for address, period in rows if address == 77] == [7, 11], "both overflow"
+    assert [address for address, _ in rows] == sorted(address for address, _ in rows)
+    counters = pmu.memory.counters(0)
+    assert (counters.load_samples, counters.store_samples) == (len(rows), 0)
+
+
+def test_stores_have_one_counter_and_move_no_other(pmu: Pmu) -> None:
+    pmu.memory.sample(7, 5, 0, 11)
+    for address in range(1, 101):
+        pmu.access(address, store=True)
+    assert pmu.rows() == every(5, 100)
+    assert set(pmu.columns.kind[:20].tolist()) == {Kind.STORE}
+    pmu.access(1)
+    assert pmu.rows() == []
+
+
+def test_without_a_second_period_there_is_one_counter(pmu: Pmu) -> None:
+    for periods in ((7, 7, 0, 11), (7, 7, 0)):
+        pmu.memory.sample(*periods)
+        for address in range(1, 8):
+            pmu.access(address)
+    assert pmu.rows() == [(7, 7), (7, 7)]
+    pmu.memory.stop_sampling()
+    for address in range(1, 50):
+        pmu.access(address)
+    assert pmu.rows() == []
+
+
+def test_loads_quicker_than_the_threshold_are_in_neither_counter(pmu: Pmu) -> None:
+    pmu.memory.sample(1, 1, 100, 2)
+    for address in (1, 2):
+        pmu.access(address, prefetched=True)
+        pmu.access(address, prefetched=True, store=True)
+    assert pmu.rows() == []
+    pmu.access(3)
+    pmu.access(4)
+    assert pmu.rows() == [(3, 1), (4, 1), (4, 2)]
+
+
+def test_both_records_of_one_access_are_alike(pmu: Pmu) -> None:
+    pmu.memory.sample(1, 0, 0, 2)
+    pmu.access(64)
+    pmu.rows()
+    pmu.access(128)
+    assert pmu.rows() == [(128, 1), (128, 2)]
+    told = {
+        "instructions": 1 << 33,
+        "time_ns": 7000,
+        "pid": 0x123456,
+        "weight": 305,
+        "cpu": 0,
+        "physical": ~128 & (1 << 64) - 1,
+    }
+    for name, value in told.items():
+        column = getattr(pmu.columns, name)[:2]
+        assert np.all(column == np.array(value, column.dtype)), name

@@ -1,0 +1,61 @@
+"""QEMU's monitor, of a QEMU without a machine; plugging memory is tested in the guest."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from hmd.emulate.qmp import Monitor, MonitorError
+
+QEMU = "qemu-system-x86_64"
+
+
+@pytest.fixture
+def qemu() -> Iterator[tuple[Monitor, subprocess.Popen[bytes]]]:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            [
+                *(QEMU, "-machine", "none", "-nodefaults", "-display", "none", "-S"),
+                *("-chardev", f"socket,id=monitor,fd={theirs.fileno()}"),
+                *("-mon", "chardev=monitor,mode=control"),
+            ],
+            pass_fds=[theirs.fileno()],
+        )
+    monitor = Monitor(ours)
+    yield monitor, process
+    monitor.close()
+    process.kill()
+    process.wait()
+
+
+def test_commands_are_answered_and_events_heard(
+    qemu: tuple[Monitor, subprocess.Popen[bytes]],
+) -> None:
+    monitor, _ = qemu
+    assert monitor.do("query-status")["running"] is False
+    monitor.do("cont")
+    monitor.do("stop")
+    assert monitor.wait("STOP", 10) == {}
+    assert monitor.wait("RESUME", 10) == {}
+    with pytest.raises(MonitorError, match="does not answer"):
+        monitor.wait("STOP", 0.05)
+
+
+def test_what_qemu_refuses_is_told(qemu: tuple[Monitor, subprocess.Popen[bytes]]) -> None:
+    monitor, _ = qemu
+    with pytest.raises(MonitorError, match="QEMU refuses device_del: Device 'dimm7' not found"):
+        monitor.do("device_del", id="dimm7")
+    assert monitor.do("query-status")["running"] is False
+
+
+def test_the_end_of_qemu_is_told(qemu: tuple[Monitor, subprocess.Popen[bytes]]) -> None:
+    monitor, process = qemu
+    monitor.do("query-status")
+    process.kill()
+    process.wait()
+    with pytest.raises(MonitorError, match=r"hung up|does not answer"):
+        monitor.do("query-status")
