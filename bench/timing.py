@@ -21,10 +21,11 @@ import numpy.typing as npt
 
 from hmd.emulate.access_stream import AccessFlag, AccessStream
 from hmd.emulate.replay import NodeParams, TimingModel, TimingParams
+from hmd.units import MIB
 
 COUNT = 2_000_000
 RUNS = 5
-MIB = 1 << 20
+
 OUTPUT = Path(__file__).resolve().parent.parent / "build" / "timing.json"
 
 DRAM = NodeParams(0, 2048 * MIB, 81_000, 81_000, 105.0, 105.0, 64, ((0.5, 1.1), (0.9, 2.0)))

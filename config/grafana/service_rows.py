@@ -9,7 +9,7 @@ OVERVIEW = [
         "State",
         "Whether Prometheus reaches the daemon.",
         "none",
-        "up{}",
+        'up{, job="hmd"}',
         names=(("1", "up", "green"), ("0", "down", "red")),
     ),
     stat(
@@ -158,12 +158,14 @@ SAMPLING = [
     ),
     Panel(
         "Losses",
-        "Samples that a full ring lost, as a share; throttling by the kernel; corrupt records.",
+        "Share of all programs' samples that a full ring lost; throttling by the kernel; corrupt "
+        "records.",
         "none",
         (
             Query(
                 "sum(rate(hmd_samples_lost_total{}[R])) / (sum(rate(hmd_samples_lost_total{}[R])) "
-                "+ sum(rate(hmd_samples_total{}[R])) > 0 or vector(1))",
+                "+ sum(rate(hmd_samples_total{}[R])) + sum(rate(hmd_samples_dropped_total{}[R])) "
+                "> 0 or vector(1))",
                 "lost share",
             ),
             Query("sum(rate(hmd_sampler_throttles_total{}[R]))", "throttles/s"),

@@ -15,8 +15,8 @@ examples:
   hmd disable --dry-run    only show it
   hmd disable              show it, ask, stop the service, remove its files
 
-Configuration (/etc/hmd) and learned state (/var/lib/hmd) stay. A package's own files are its
-package manager's.
+The configuration (/etc/hmd) and /var/lib/hmd stay. Files of a package stay as well: remove the
+package instead.
 """
 
 

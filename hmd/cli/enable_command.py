@@ -26,7 +26,7 @@ examples:
   hmd enable               show it, ask, do it
   hmd enable --yes         do it without asking (scripts)
   hmd enable --no-start    from the next boot on
-  hmd disable              take it back; configuration and learned state stay
+  hmd disable              undo it; the configuration stays
 """
 
 

@@ -180,7 +180,7 @@ def _refuse(args: argparse.Namespace) -> None:
 
 def _swept(args: argparse.Namespace, subject: Subject) -> Answer:
     from hmd.cli.estimate_tables import Answer
-    from hmd.estimate.sweep_plot import draw
+    from hmd.cli.sweep_plot import draw
 
     curve = subject.swept(args.steps or STEPS)
     if args.picture is not None:

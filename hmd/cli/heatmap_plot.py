@@ -1,8 +1,4 @@
-"""A heat map as a picture: time across, address up, coloured by heat and, on the right, by tier.
-
-Writes a PNG, or any format that matplotlib knows by the file's suffix. matplotlib is imported
-here only, and only when a picture is made.
-"""
+"""The plot of a heat map: time on x, address on y, coloured by heat (left) and by tier (right)."""
 
 from __future__ import annotations
 
@@ -13,23 +9,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hmd.errors import os_error
-from hmd.extras import missing_extra
+from hmd.cli.plotting import load_pyplot, save_plot
 from hmd.observe.heat_grid import grid
 
 
 def draw(document: Mapping[str, Any], pid: int, file: Path, title: str | None = None) -> None:
-    """Write the picture of a process's heat map.
+    """Write the plot of one process's heat map.
 
-    Raises ``TargetError`` where there is none of it, ``MissingError`` without matplotlib.
+    Raises TargetError where the document has none of this process, and what ``plotting`` raises.
     """
     seen = grid(document, pid)
-    try:
-        import matplotlib as mpl
-    except ImportError:
-        raise missing_extra("a picture", "matplotlib", "plot", "or use --json") from None
-    mpl.use("agg")
-    from matplotlib import pyplot
+    pyplot = load_pyplot("or use --json")
     from matplotlib.colors import LogNorm
 
     figure, (left, right) = pyplot.subplots(1, 2, sharey=True, figsize=(12, 6), layout="tight")
@@ -53,12 +43,7 @@ def draw(document: Mapping[str, Any], pid: int, file: Path, title: str | None = 
     left.set_ylabel("address (parts without memory left out)")
     for axes in (left, right):
         axes.set_xlabel("seconds")
-    try:
-        figure.savefig(file, dpi=120)
-    except (OSError, ValueError) as error:
-        raise os_error(error, f"cannot write the picture {file}: {error}") from None
-    finally:
-        pyplot.close(figure)
+    save_plot(figure, file)
 
 
 def _edges(seconds: npt.NDArray[np.float64]) -> Sequence[float]:

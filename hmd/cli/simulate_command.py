@@ -118,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
             progress.say(policy.name)
             runs[policy.name] = simulate(stream, preset, fast, policy, settings)
     if args.picture is not None:
-        from hmd.simulate.simulation_plot import draw
+        from hmd.cli.simulation_plot import draw
 
         told = f"{args.trace.name}, {fast * PAGE_BYTES / 2**20:.1f} MiB of {preset.name} fast"
         draw(runs, fixed, args.picture, told)

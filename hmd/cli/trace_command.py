@@ -144,7 +144,7 @@ def _speed(tier: dict[str, Any]) -> str:
 
 
 def _heatmap(args: argparse.Namespace) -> int:
-    from hmd.trace.trace_plot import draw
+    from hmd.cli.trace_plot import draw
 
     draw(_read(args), args.output)
     print(f"wrote {args.output}")

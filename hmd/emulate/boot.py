@@ -305,7 +305,7 @@ class Machine:
             start_new_session=True,
         )
 
-    def _model(self) -> qemu.TimingModel | None:
+    def _model(self) -> qemu.TimingPlugin | None:
         if self._parts is None:
             return None
         shared_fd = self._memory_file("hmd-shared")
@@ -315,7 +315,7 @@ class Machine:
             self._recording_fd = self._memory_file("hmd-misses")
             os.ftruncate(self._recording_fd, self._recording_bytes)
         params = packed(timing_params(self.preset, self._parts))
-        return qemu.TimingModel(
+        return qemu.TimingPlugin(
             plugin=plugin_library(),
             shared_fd=shared_fd,
             shared_bytes=SHARED_BYTES,

@@ -33,8 +33,8 @@ KERNEL_PARAMETERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class TimingModel:
-    """The timing model: its plugin, its parameters, and the memory that it shares."""
+class TimingPlugin:
+    """The plugin of the timing model, its parameters, and the memory that it shares."""
 
     plugin: Path
     shared_fd: int
@@ -53,7 +53,7 @@ class BootFiles:
     agent_fd: int
     console_fd: int
     shares: tuple[tuple[str, Path, bool], ...]  # 9p tag, directory, writable
-    model: TimingModel | None = None
+    model: TimingPlugin | None = None
     monitor_fd: int | None = None
 
 
@@ -173,7 +173,7 @@ def _share(tag: str, folder: Path, writable: bool) -> list[str]:
     ]
 
 
-def _model(model: TimingModel) -> list[str]:
+def _model(model: TimingPlugin) -> list[str]:
     shared, params = f"/proc/self/fd/{model.shared_fd}", f"/proc/self/fd/{model.params_fd}"
     plugin = str(model.plugin).replace(",", ",,")
     recording = ""

@@ -3,7 +3,8 @@
 From two recorded runs of a program, one with all of its pages slow and one with all fast, the
 runtime of any other layout, of every capacity of the fast tier, or of a schedule of migrations::
 
-    from hmd.estimate import Rows, Terms, build_model, interval, layout, side_by_side, sweep
+    from hmd.estimate import SampleSelection, Terms, build_model, interval, layout
+    from hmd.estimate import side_by_side, sweep
     from hmd.trace.streaming import TraceFile
 
     runs = side_by_side(TraceFile(Path("slow.hmdt")), TraceFile(Path("fast.hmdt")))
@@ -11,7 +12,7 @@ runtime of any other layout, of every capacity of the fast tier, or of a schedul
     model = build_model(runs)
     print(model.estimate(every_other).runtime_ns, interval(model, every_other))
     # What is hottest by the slow run's samples is priced with the fast run's: no luck counts.
-    model = build_model(runs, terms=Terms(rows=Rows.FAST))
+    model = build_model(runs, terms=Terms(rows=SampleSelection.FAST))
     curve = sweep(model, layout.heat_order(runs.pages), steps=100)
     print(curve.fast_bytes, curve.runtime_ns, curve.knee)
 

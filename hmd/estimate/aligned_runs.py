@@ -27,7 +27,7 @@ from hmd.estimate.sample_pairs import FoundPairs, Near, PairCollector
 from hmd.estimate.window_latencies import least_latency, mean_latency
 from hmd.estimate.windows import CutBy, Windows, cut
 from hmd.sample.cpu_model import SKYLAKE_SERVER, Core
-from hmd.trace.streaming import SampleSource
+from hmd.trace.streaming import TraceSource
 from hmd.trace.trace import Trace
 
 WINDOWS = 60
@@ -113,8 +113,8 @@ class AlignedRuns:
 
 
 def side_by_side(
-    slow: SampleSource,
-    fast: SampleSource,
+    slow: TraceSource,
+    fast: TraceSource,
     *,
     windows: int = WINDOWS,
     cut_by: CutBy | None = None,
@@ -211,7 +211,7 @@ class _Counts:
         )
 
 
-def _counts(recording: SampleSource, windows: Windows, floor_ns: float, core: Core) -> _Counts:
+def _counts(recording: TraceSource, windows: Windows, floor_ns: float, core: Core) -> _Counts:
     """Return a run's samples, added up in one pass over them."""
     outline, count = recording.outline, len(windows)
     tally = SampleAggregator(windows)

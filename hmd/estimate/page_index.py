@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hmd.trace.streaming import SampleSource
+from hmd.trace.streaming import TraceSource
 from hmd.trace.trace import Samples, Trace
 from hmd.units import PAGE_BYTES
 
@@ -54,7 +54,7 @@ def distinct(keys: PageKeys) -> PageKeys:
     return ordered[np.flatnonzero(np.diff(ordered, prepend=ordered[:1] + np.uint64(1)))]
 
 
-def index_pages(recording: SampleSource) -> PageIndex:
+def index_pages(recording: TraceSource) -> PageIndex:
     """Return the pages of one run's samples."""
     keys, accesses = np.empty(0, np.uint64), np.empty(0)
     for batch in recording.batches():

@@ -122,7 +122,7 @@ def plan_enable(
 
 
 def plan_disable(root: Path) -> InstallChanges:
-    """Return what takes the service away again; configuration and learned state stay."""
+    """Return what removes the service again; configuration and /var/lib/hmd stay."""
     files = [(path, None) for path in (UNIT, SAMPLER, SYSUSERS, TMPFILES, SYSCTL)]
     return InstallChanges(
         _changes(files, root),

@@ -18,7 +18,7 @@ OUTLINE_SAMPLES = 1 << 20
 """Most samples of an outline, 40 bytes each."""
 
 
-class SampleSource(Protocol):
+class TraceSource(Protocol):
     """What the estimator takes: a trace in memory, or one in its file."""
 
     @property

@@ -183,7 +183,7 @@ class Trace:
 
     @property
     def outline(self) -> Trace:
-        """The trace itself, as :class:`hmd.trace.streaming.SampleSource` asks."""
+        """The trace itself, as :class:`hmd.trace.streaming.TraceSource` asks."""
         return self
 
     @property

@@ -21,6 +21,8 @@ from hmd.config.config_reference import SettingRow, topics
 DOCS = Path(__file__).resolve().parents[2] / "docs/reference"
 MARK = "<!-- From here on made by python packaging/pages/reference_pages.py -->\n"
 
+COLUMNS = 100
+_SENTENCE = re.compile(r"(?<=[.?!]) (?=[A-Z'`])")
 _EXAMPLE = re.compile(r"^( *\S.*?)(?: {2,}(.*))?$")
 
 
@@ -79,13 +81,15 @@ def _examples(written: str) -> Iterator[str]:
 
 
 def _prose(written: str) -> Iterator[str]:
-    """Yield paragraphs, and lines that are set in as they are."""
+    """Yield paragraphs, a sentence per line, and indented lines as they are."""
     for block in re.split(r"\n\s*\n", written.strip("\n")):
         for set_in, lines in groupby(block.splitlines(), lambda line: line.startswith(" ")):
             if set_in:
                 yield from ("```text", *textwrap.dedent("\n".join(lines)).splitlines(), "```", "")
             else:
-                yield from (*map(_text, lines), "")
+                for sentence in _SENTENCE.split(_text(" ".join(lines))):
+                    yield from textwrap.wrap(sentence, COLUMNS, break_long_words=False)
+                yield ""
 
 
 def configuration() -> Iterator[str]:

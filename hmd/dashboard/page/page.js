@@ -456,14 +456,15 @@ function showNotices(state) {
   if (state.quiet_s) told.push(`The daemon answers, but has ended no tick for ${state.quiet_s} s: its log may say why.`);
   const status = state.status;
   if (status) {
-    const lost = status.sampler.lost + status.sampler.dropped;
+    // Rings lose samples of all programs: those that other programs had count too.
+    const { lost, samples, dropped } = status.sampler, taken = lost + samples + dropped;
     const failed = Object.entries(status.stage_failures).filter(([, n]) => n);
     if (status.dry_run) told.push("Dry run: nothing is moved.");
     if (status.tiers.length < 2) told.push("One memory tier only: there is nowhere to move pages (hmd topology).");
     if (status.sampler.name === "faults") told.push("No PMU: page faults stand for accesses, which is coarse (hmd doctor).");
     if (!status.reload.successful) told.push(`The last reload failed, the old settings hold: ${status.reload.error}`);
     if (failed.length) told.push(`Stages that failed since the start: ${failed.map(([stage, n]) => `${stage} ${count(n)}`).join(", ")}; the daemon's log says why.`);
-    if (lost > 0.01 * (lost + status.sampler.samples)) told.push(`${share(lost / (lost + status.sampler.samples))} of the samples were lost: a longer period helps.`);
+    if (lost > 0.01 * taken) told.push(`${share(lost / taken)} of the samples were lost: a longer period helps.`);
   }
   const list = $("notices");
   if ([...list.children].map((li) => li.textContent).join("\n") !== told.join("\n"))

@@ -58,7 +58,7 @@ class Moved:
     demoted_pages: int
 
 
-class GuestDaemon:
+class DemoDaemon:
     """A running daemon; ``status`` and ``heatmap`` are what its socket answers."""
 
     def __init__(self, machine: Machine):
@@ -88,7 +88,7 @@ class GuestDaemon:
 @contextmanager
 def running_daemon(
     machine: Machine, programs: Sequence[str], folder: Path, meter: Meter
-) -> Iterator[GuestDaemon]:
+) -> Iterator[DemoDaemon]:
     """Run ``hmd run`` for processes whose command is one of these; stopped at the end.
 
     ``folder`` is shared with the guest: configuration and log are kept there.
@@ -107,7 +107,7 @@ def running_daemon(
             )
             _wait_for_socket(machine, job, stream)
         try:
-            yield GuestDaemon(machine)
+            yield DemoDaemon(machine)
         finally:
             job.send_signal(15)
             job.wait(60)

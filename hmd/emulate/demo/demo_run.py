@@ -12,7 +12,7 @@ from typing import Any
 
 from hmd import __version__
 from hmd.emulate.boot import Machine
-from hmd.emulate.demo.demo_daemon import TICK_S, GuestDaemon, Moved, running_daemon
+from hmd.emulate.demo.demo_daemon import TICK_S, DemoDaemon, Moved, running_daemon
 from hmd.emulate.demo.demo_result import OperationRates, ProgramResult
 from hmd.emulate.demo.fast_node import FastNode, open_fast_node
 from hmd.emulate.demo.hotset import HotSet, HotSetRun, run_hot_set
@@ -130,7 +130,7 @@ class _HotSetTrials:
         self._moved, self._fast_bytes = Moved(0, 0), 0
         self.heat: dict[str, Any] = {}
 
-    def run(self, way: Way, daemon: GuestDaemon | None = None) -> None:
+    def run(self, way: Way, daemon: DemoDaemon | None = None) -> None:
         """Run it in a way; of hmd's, keep what the daemon says."""
         stage, program = self._stage, self._program
         with (
@@ -176,7 +176,7 @@ class _RedisTrials:
         self._moved, self._wrong, self._fast_bytes = Moved(0, 0), 0, 0
         self._before = self._after = 0.0
 
-    def run(self, way: Way, daemon: GuestDaemon | None = None) -> None:
+    def run(self, way: Way, daemon: DemoDaemon | None = None) -> None:
         """Run it in a way; under hmd, first until it has settled."""
         stage, settings = self._stage, self._settings
         load = settings.redis

@@ -7,6 +7,7 @@ migrates for real is in tests/vm/dram_pm/test_prometheus.py.
 
 import json
 import math
+import re
 import subprocess
 import sys
 import urllib.request
@@ -128,6 +129,26 @@ def test_every_query_of_the_dashboard_has_data(prometheus: Prometheus, expr: str
     answer = prometheus.ask(expr)
     assert answer, expr
     assert any(math.isfinite(series.last) for series in answer), expr
+
+
+def test_state_panel_shows_no_other_jobs(prometheus: Prometheus) -> None:
+    """Both servers are up; the second is another job, as node_exporter would be."""
+    (state,) = [panel for panel in panels(rate_interval="20s") if panel.title == "State"]
+    (query,) = state.queries
+    assert [series.labels["job"] for series in prometheus.ask(query.expr)] == ["hmd"]
+
+
+def test_share_of_lost_samples_has_one_population(prometheus: Prometheus) -> None:
+    """Rings lose samples of all programs, so that the divisor holds other programs' too."""
+    (losses,) = [panel for panel in panels(rate_interval="20s") if panel.title == "Losses"]
+    exprs = [losses.queries[0].expr, ALERTS["HmdSamplesLost"]["expr"]]
+    for expr in exprs:
+        assert set(re.findall(r"hmd_samples\w*", expr)) == {
+            "hmd_samples_lost_total",
+            "hmd_samples_dropped_total",
+            "hmd_samples_total",
+        }
+        prometheus.ask(expr)
 
 
 def test_variables_and_annotations_of_the_dashboard(

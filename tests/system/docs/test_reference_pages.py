@@ -1,11 +1,14 @@
 """The pages that are made from parsers and schema are up to date."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 from hmd.cli.command_table import COMMANDS
+from hmd.cli.main import BROKEN_PIPE, EPILOG, INTERRUPTED
 from hmd.config.config_reference import topics
+from hmd.errors import Exit
 from tests.system.docs.blocks import ROOT
 
 SCRIPT = "packaging/pages/reference_pages.py"
@@ -37,3 +40,11 @@ def test_options_with_several_values_are_shown_as_argparse_shows_them() -> None:
     rows = [line for line in commands.splitlines() if line.startswith("| `")]
     assert rows
     assert not [row for row in rows if "('" in row]
+
+
+def test_every_exit_code_is_in_the_table_and_in_help() -> None:
+    page = (ROOT / "docs/reference/commands.md").read_text()
+    in_table = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
+    in_help = {int(code) for code in re.findall(r" {2}(\d+)  \w", EPILOG.split("exit codes:")[1])}
+    assert in_table == {*map(int, Exit), INTERRUPTED, BROKEN_PIPE}
+    assert in_table == in_help

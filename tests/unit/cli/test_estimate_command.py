@@ -1,6 +1,7 @@
 """hmd estimate as people and scripts meet it."""
 
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -324,3 +325,15 @@ def test_numba_waits_for_an_estimate() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout == "False\n"
+
+
+def test_python_example_of_the_document_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    write_trace(tmp_path / "slow.hmdt", SLOW)
+    write_trace(tmp_path / "fast.hmdt", FAST)
+    page = Path(__file__).parents[3] / "docs/how-to/estimating.md"
+    (example,) = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(example, str(page), "exec"), {})
+    assert "Interval(" in capsys.readouterr().out

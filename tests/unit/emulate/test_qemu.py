@@ -4,7 +4,7 @@ import pytest
 
 from hmd.emulate.preset import Preset, load, preset_names
 from hmd.emulate.preset_overrides import with_nodes
-from hmd.emulate.qemu import BootFiles, TimingModel, command_line
+from hmd.emulate.qemu import BootFiles, TimingPlugin, command_line
 
 
 def words_of(preset: Preset, **files: object) -> list[str]:
@@ -42,7 +42,7 @@ def test_a_socket_a_node_where_nodes_have_equal_runs_of_cpus() -> None:
 
 
 def test_files_are_inherited_descriptors() -> None:
-    words = words_of(load("dram-pm"), model=TimingModel(Path("/p.so"), 9, 1 << 20, 10, 20))
+    words = words_of(load("dram-pm"), model=TimingPlugin(Path("/p.so"), 9, 1 << 20, 10, 20))
     assert after(words, "-initrd") == ["/proc/self/fd/5"]
     assert any("mem-path=/proc/self/fd/9,size=1048576B" in word for word in words)
     told = "/p.so,shared=/proc/self/fd/9,params=/proc/self/fd/10,dilation=20"

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hmd.cli.sweep_plot import draw
 from hmd.errors import MissingError
 from hmd.estimate import (
     CapacitySweep,
@@ -21,7 +22,6 @@ from hmd.estimate import (
     side_by_side,
     sweep,
 )
-from hmd.estimate.sweep_plot import draw
 from hmd.trace.trace import Trace
 
 

@@ -1,7 +1,6 @@
-"""A trace as a picture: time across, address up, coloured by the number of samples.
+"""The plot of a trace: time on x, address on y, coloured by the number of samples.
 
-Parts of the address space without samples are left out. matplotlib is imported here only, and
-only when a picture is made.
+Parts of the address space without samples are left out.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hmd.errors import TargetError, os_error
-from hmd.extras import missing_extra
+from hmd.cli.plotting import load_pyplot, save_plot
+from hmd.errors import TargetError
 from hmd.machine.clock import ClockKind
 from hmd.trace.trace import Trace
 from hmd.units import PAGE_BYTES
@@ -49,14 +48,9 @@ def grid(trace: Trace) -> SampleGrid:
 
 
 def draw(trace: Trace, file: Path) -> None:
-    """Write the picture; TargetError without samples, MissingError without matplotlib."""
+    """Write the plot; raises TargetError without samples, and what ``plotting`` raises."""
     seen = grid(trace)
-    try:
-        import matplotlib as mpl
-    except ImportError:
-        raise missing_extra("a picture", "matplotlib", "plot") from None
-    mpl.use("agg")
-    from matplotlib import pyplot
+    pyplot = load_pyplot()
     from matplotlib.colors import LogNorm
 
     figure, axes = pyplot.subplots(figsize=(12, 6), layout="tight")
@@ -78,9 +72,4 @@ def draw(trace: Trace, file: Path) -> None:
     axes.set_xlabel("seconds" if seen.clock == "monotonic" else "seconds of modelled time")
     command = " ".join(str(word) for word in trace.about.get("command", []))
     axes.set_title(command[:100] or ", ".join(p.name for p in trace.processes))
-    try:
-        figure.savefig(file, dpi=120)
-    except (OSError, ValueError) as error:
-        raise os_error(error, f"cannot write the picture {file}: {error}") from None
-    finally:
-        pyplot.close(figure)
+    save_plot(figure, file)

@@ -1,31 +1,22 @@
-"""Simulated runs as a picture: what the fast node served over time, and how long each run took.
-
-matplotlib is imported here only, and only when a picture is made.
-"""
+"""The plot of simulated runs: the fast node's share of misses over time, and all runtimes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from hmd.errors import os_error
-from hmd.extras import missing_extra
+from hmd.cli.plotting import load_pyplot, save_plot
 from hmd.simulate.simulation import Simulated
 
 
 def draw(
     runs: Mapping[str, Simulated], baselines: Mapping[str, float], file: Path, title: str
 ) -> None:
-    """Write the picture as a PNG, or whatever matplotlib knows by the suffix.
+    """Write the plot of ``runs`` and the runtimes of ``baselines`` in seconds, both by name.
 
-    Raises MissingError without matplotlib, or where the file cannot be written.
+    Raises what ``plotting`` raises.
     """
-    try:
-        import matplotlib as mpl
-    except ImportError:
-        raise missing_extra("a picture", "matplotlib", "plot", "or use --json") from None
-    mpl.use("agg")
-    from matplotlib import pyplot
+    pyplot = load_pyplot("or use --json")
 
     figure, (shares, times) = pyplot.subplots(2, 1, figsize=(8, 7), layout="tight")
     for name, run in runs.items():
@@ -35,7 +26,7 @@ def draw(
             label=name,
         )
     shares.set_xlabel("time (s, modelled)")
-    shares.set_ylabel("misses that the fast node served (%)")
+    shares.set_ylabel("misses served by the fast node (%)")
     shares.set_ylim(0, 100)
     shares.legend(loc="lower right")
     shares.set_title(title)
@@ -44,9 +35,4 @@ def draw(
     times.barh(list(rows), list(rows.values()), color=colors)
     times.invert_yaxis()
     times.set_xlabel("runtime (s, modelled)")
-    try:
-        figure.savefig(file, dpi=120)
-    except (OSError, ValueError) as error:
-        raise os_error(error, f"cannot write the picture {file}: {error}") from None
-    finally:
-        pyplot.close(figure)
+    save_plot(figure, file)

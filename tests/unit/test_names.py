@@ -1,0 +1,66 @@
+"""One name, one concept: module base names in hmd/ and top-level classes are unique."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+GENERIC = {"__init__", "__main__"}
+
+
+def duplicates(named: Iterable[tuple[str, Path]]) -> list[str]:
+    """Return a line for each name that occurs in more than one place."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for name, path in named:
+        places[name].append(str(path))
+    return [
+        f"{name}: {', '.join(sorted(where))}"
+        for name, where in sorted(places.items())
+        if len(where) > 1
+    ]
+
+
+def modules(root: Path, room: str) -> Iterator[tuple[str, Path]]:
+    """Yield the base name and path of each module below a room."""
+    for path in sorted((root / room).rglob("*.py")):
+        if path.stem not in GENERIC:
+            yield path.stem, path.relative_to(root)
+
+
+def public_classes(root: Path, *rooms: str) -> Iterator[tuple[str, Path]]:
+    """Yield the name and module of each top-level class without a leading underscore."""
+    for room in rooms:
+        for _, path in modules(root, room):
+            for node in ast.parse((root / path).read_text()).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    yield node.name, path
+
+
+def test_module_names_are_unique() -> None:
+    found = list(modules(ROOT, "hmd"))
+    assert len(found) > 200
+    assert not duplicates(found)
+
+
+def test_class_names_are_unique() -> None:
+    found = list(public_classes(ROOT, "hmd", "bench"))
+    assert len(found) > 200
+    assert not duplicates(found)
+
+
+@pytest.mark.parametrize("kind", ["module", "class"])
+def test_duplicate_is_named_with_its_places(kind: str, tmp_path: Path) -> None:
+    for room in ("heat", "decide"):
+        (tmp_path / "hmd" / room).mkdir(parents=True)
+        (tmp_path / "hmd" / room / "__init__.py").write_text("")
+    second = "clock" if kind == "module" else "timer"
+    (tmp_path / "hmd/heat/clock.py").write_text("class Clock: ...\n")
+    (tmp_path / f"hmd/decide/{second}.py").write_text("class Clock: ...\nclass _Own: ...\n")
+    found = modules(tmp_path, "hmd") if kind == "module" else public_classes(tmp_path, "hmd")
+    name = "clock" if kind == "module" else "Clock"
+    assert duplicates(found) == [f"{name}: hmd/decide/{second}.py, hmd/heat/clock.py"]
