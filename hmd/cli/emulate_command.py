@@ -45,6 +45,10 @@ examples:
   hmd emulate --calibrate                                does it keep what the preset asks for?
   hmd emulate --counters --json                          in the guest: the counters until now
 
+environment:
+  HMD_MACHINE_DIR   the kernel: a folder with boot/vmlinuz-VERSION and lib/modules/VERSION
+  HMD_CACHE_DIR     where programs compiled for the guest are kept
+
 exit codes: the command's; 124 where --timeout ended it; 128+N where signal N did; those of
 'hmd --help' where the machine did not boot.
 """

@@ -120,8 +120,8 @@ def _kind(schema: dict[str, Any]) -> str:
         return "one of " + ", ".join(schema["enum"])
     if examples := schema.get("examples"):
         return "as in " + " or ".join(examples)
-    if "anyOf" in schema:  # what may be left out
-        return _kind(schema["anyOf"][0])
+    if "anyOf" in schema:  # null: what may be left out
+        return " or ".join(_kind(each) for each in schema["anyOf"] if each.get("type") != "null")
     if schema["type"] == "array":
         items = schema["items"]
         return "list" if "$ref" in items else f"list of {_PLURALS[_kind(items)]}"

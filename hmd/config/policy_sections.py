@@ -43,6 +43,14 @@ _KINDS: Final[dict[Unit, Any]] = {
     Unit.COUNT: int,
     Unit.NUMBER: float,
 }
+_AUTO_TYPES: Final[dict[Unit, list[str]]] = {
+    Unit.SHARE: ["string", "null"],
+    Unit.BYTES: ["string", "integer", "null"],
+    Unit.SECONDS: ["string", "integer", "null"],
+    Unit.COUNT: ["string", "integer", "null"],
+    Unit.NUMBER: ["string", "number", "null"],
+}
+"""JSON types of a tunable that may be ``auto``."""
 _PARSE: Final[dict[Unit, Callable[[object], object]]] = {
     Unit.SHARE: parse_share,
     Unit.BYTES: parse_size,
@@ -110,7 +118,7 @@ def _annotation(knob: Knob) -> Any:
         Field(**bounds),
         BeforeValidator(lambda given: None if given in (None, AUTO) else parse(given)),
         PlainSerializer(lambda value: written(knob, value), return_type=str),
-        WithJsonSchema({"type": "string", "examples": [AUTO], "description": knob.effect}),
+        WithJsonSchema({"type": _AUTO_TYPES[knob.unit], "examples": [AUTO]}),
     ]
 
 
@@ -136,7 +144,7 @@ class _Decide(ConfigSection):
         PlainSerializer(
             lambda idle_s: NEVER if idle_s is None else format_duration(idle_s), return_type=str
         ),
-        WithJsonSchema({"type": "string", "examples": [NEVER, "10min"]}),
+        WithJsonSchema({"type": ["string", "null"], "examples": [NEVER, "10min"]}),
     ] = None
     """Send pages of the slowest tier that were not sampled for this time to swap or zram (those of
     files back to them), or never. Not before samples are many enough to tell idle pages from rare

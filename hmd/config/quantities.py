@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
@@ -133,8 +133,10 @@ def format_like(value: float, given: object) -> str:
     return f"{value:g}"
 
 
-def _schema(pattern: str, example: str) -> WithJsonSchema:
-    return WithJsonSchema({"type": "string", "pattern": pattern, "examples": [example]})
+def _schema(pattern: str, *examples: str, zero: bool = True) -> WithJsonSchema:
+    text: dict[str, Any] = {"type": "string", "pattern": pattern}
+    accepted = {"anyOf": [text, {"const": 0}]} if zero else text
+    return WithJsonSchema({**accepted, "examples": [*examples]})
 
 
 Size = Annotated[
@@ -149,7 +151,7 @@ SizeOrShare = Annotated[
     Amount,
     BeforeValidator(parse_amount),
     PlainSerializer(format_amount, return_type=str),
-    _schema(r"^\d+(\.\d+)? ?(B|[KMGT]iB|kB|[MGT]B|%)$", "25%"),
+    _schema(r"^\d+(\.\d+)? ?(B|[KMGT]iB|kB|[MGT]B|%)$", "2GiB", "25%"),
 ]
 """Bytes, or a share of what there is."""
 
@@ -173,6 +175,6 @@ Share = Annotated[
     float,
     BeforeValidator(parse_share),
     PlainSerializer(format_share, return_type=str),
-    _schema(r"^\d+(\.\d+)? ?%$", "10%"),
+    _schema(r"^\d+(\.\d+)? ?%$", "10%", zero=False),
 ]
 """A share of 1."""

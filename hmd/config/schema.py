@@ -52,6 +52,7 @@ def _address(value: object) -> object:
     return value
 
 
+Pid = Annotated[int, Field(gt=0)]
 Text = Annotated[str, Field(min_length=1)]
 Pattern = Annotated[str, BeforeValidator(_pattern), Field(min_length=1)]
 AbsolutePath = Annotated[Path, BeforeValidator(_absolute), PlainSerializer(str, return_type=str)]
@@ -71,14 +72,18 @@ class TargetSection(ConfigSection):
 
     name: Name
     """Name of the target, in metrics and tables."""
-    pid: Annotated[tuple[Annotated[int, Field(gt=0)], ...], BeforeValidator(_one_or_many)] = ()
+    pid: Annotated[
+        tuple[Pid, ...], BeforeValidator(_one_or_many, json_schema_input_type=Pid | tuple[Pid, ...])
+    ] = ()
     """One process id, or a list."""
     exe: Text | None = None
     """Shell pattern for the file name of the executable, as in redis-server or python3*; with a /
     for its whole path, as in /opt/app/*."""
     cmdline: Pattern | None = None
     """Regular expression (Python re) that is searched for in the command line."""
-    user: Annotated[str | None, BeforeValidator(_user)] = None
+    user: Annotated[str | None, BeforeValidator(_user, json_schema_input_type=str | int | None)] = (
+        None
+    )
     """Name or number of the user that runs the process. A name that is not known yet is looked up
     again every 30 seconds."""
     cgroup: Text | None = None
@@ -99,7 +104,10 @@ class TargetSection(ConfigSection):
     store_weight: Annotated[float, Field(gt=0, le=100)] | None = None
     """What a store counts for against a load, for this target: above 1 where it is bound by writes
     and slow memory writes badly, below 1 where it is read-mostly. Unset: as in heat."""
-    keep: Annotated[tuple[Pattern, ...], BeforeValidator(_one_or_many)] = ()
+    keep: Annotated[
+        tuple[Pattern, ...],
+        BeforeValidator(_one_or_many, json_schema_input_type=Pattern | tuple[Pattern, ...]),
+    ] = ()
     """Mappings whose pages stay where they are: one or more regular expressions, searched for in
     their paths, as in '\\[stack\\]' or '/dev/shm/'."""
 

@@ -1,9 +1,10 @@
-"""Where the parts of the emulated machine are found, and where what is built from them is kept.
+"""Files of the emulated machine: its kernel, the host's programs, and a cache of compiled ones.
 
 A kernel is a tree with ``boot/vmlinuz-VERSION`` and ``lib/modules/VERSION``, as unpacked from a
-Debian package. It is looked up in $HMD_MACHINE_DIR, then build/machine/kernel of the checkout,
-then /var/lib/hmd/machine/kernel. Programs compiled for the machine are kept in a cache folder
-under the hash of their source, and compiled again when that changes.
+Debian package. hmd looks in $HMD_MACHINE_DIR and its subfolder kernel, then in
+build/machine/kernel of a checkout, then in /var/lib/hmd/machine/kernel. Programs compiled for the
+machine are cached in $HMD_CACHE_DIR, or a folder of the checkout, root or the user, under the hash
+of their source.
 """
 
 from __future__ import annotations
@@ -51,16 +52,30 @@ def find_kernel(folders: Sequence[Path] | None = None) -> Kernel:
                 return Kernel(version, image, modules)
     places = ", ".join(str(folder) for folder in searched)
     raise MissingError(
-        f"no kernel for the emulated machine in {places}: run `make setup`, "
-        "or name its folder in HMD_MACHINE_DIR"
+        f"no kernel for the emulated machine in {places}: {_kernel_advice()}, "
+        "or set HMD_MACHINE_DIR to its folder"
     )
+
+
+def _kernel_advice() -> str:
+    """Return how to get the kernel: by the checkout's set-up, or unpacked by hand."""
+    if in_checkout():
+        return "run `make setup`"
+    package = "linux-image-6.12*-amd64 of Debian's bookworm-backports"
+    return f"unpack a kernel ({package}) with `dpkg -x PACKAGE {INSTALLED}`"
+
+
+def in_checkout() -> bool:
+    """Return whether this hmd runs from its repository, which has ``make setup``."""
+    return (CHECKOUT / "pyproject.toml").exists()
 
 
 def find_program(name: str, package: str) -> str:
     """Return the path of a program of the host, or MissingError that names its Debian package."""
     path = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/bin:/sbin:/bin")
     if path is None:
-        raise MissingError(f"{name} is not installed: run `make setup` (Debian package {package})")
+        advice = f"run `make setup` (Debian: {package})" if in_checkout() else f"install {package}"
+        raise MissingError(f"{name} is not installed: {advice}")
     return path
 
 
@@ -68,7 +83,7 @@ def cache_folder() -> Path:
     """Return the folder for compiled parts: the checkout's, root's or the user's."""
     if "HMD_CACHE_DIR" in os.environ:
         folder = Path(os.environ["HMD_CACHE_DIR"])
-    elif (CHECKOUT / "pyproject.toml").exists() and os.access(CHECKOUT, os.W_OK):
+    elif in_checkout() and os.access(CHECKOUT, os.W_OK):
         folder = CHECKOUT / "build/machine/cache"
     elif os.geteuid() == 0:
         folder = Path("/var/cache/hmd")

@@ -12,6 +12,7 @@ from hmd.cli.main import build_parser
 
 SECTIONS = {
     "examples": "Examples",
+    "environment": "Environment",
     "exit codes": "Exit status",
     "columns": "Columns",
     "levels": "Levels",

@@ -112,7 +112,7 @@ def _setting(setting: SettingRow) -> str:
 
 def _text(words: str) -> str:
     """Return words as Markdown's running text."""
-    return re.sub(r"[*<]|(?<!\w)_", lambda sign: f"\\{sign[0]}", words)
+    return re.sub(r"[\\*<]|(?<!\w)_", lambda sign: f"\\{sign[0]}", words)
 
 
 def _cell(words: str) -> str:

@@ -1,5 +1,6 @@
 """The site builds, with no link that leads nowhere, and shows what was meant."""
 
+import html
 import re
 import subprocess
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hmd.config.config_reference import topics
 from tests.system.docs.blocks import ROOT, documents
 
 
@@ -99,3 +101,13 @@ def test_links_of_documents_at_the_top_lead_somewhere() -> None:
     for file in ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md"):
         for link in re.findall(r"\]\((?!\w+:|#)([^)#]+)", (ROOT / file).read_text()):
             assert (ROOT / link).exists(), f"{file}: {link}"
+
+
+def test_effects_of_settings_are_shown_as_they_are_written(site: Path) -> None:
+    """Backslashes of patterns too: without them '\\[stack\\]' matches nearly every mapping."""
+    page = (site / "reference/configuration.html").read_text()
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", page, re.DOTALL)
+    shown = {html.unescape(re.sub(r"<[^>]+>", "", cell)).strip() for cell in cells}
+    effects = [setting.effect for topic in topics() for setting in topic.settings]
+    assert any("\\" in effect for effect in effects)
+    assert [effect for effect in effects if effect not in shown] == []

@@ -1,8 +1,11 @@
 import json
+from pathlib import Path
 
 import pytest
 
 from hmd.cli.main import main
+from hmd.emulate.assets import find_program, kernel_folders
+from hmd.errors import MissingError
 
 
 @pytest.mark.parametrize(
@@ -45,6 +48,27 @@ def test_a_machine_without_kernel_names_make_setup(
     monkeypatch.setattr("hmd.emulate.assets.kernel_folders", lambda: [tmp_path])
     assert main(["emulate", "--no-model", "--", "true"]) == 4
     assert "run `make setup`" in capsys.readouterr().err
+
+
+def test_an_installed_hmd_without_kernel_or_qemu_says_what_to_do_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("hmd.emulate.assets.CHECKOUT", tmp_path)
+    monkeypatch.setattr("hmd.emulate.assets.kernel_folders", lambda: [tmp_path])
+    assert main(["emulate", "--no-model", "--", "true"]) == 4
+    said = capsys.readouterr().err
+    assert "make setup" not in said
+    assert "dpkg -x PACKAGE /var/lib/hmd/machine/kernel" in said
+    assert "HMD_MACHINE_DIR" in said
+    monkeypatch.setattr("hmd.emulate.assets.shutil.which", lambda *_, **__: None)
+    with pytest.raises(MissingError, match=r"is not installed: install qemu-system-x86$"):
+        find_program("qemu-system-x86_64", "qemu-system-x86")
+
+
+def test_the_kernel_folder_of_the_environment_is_searched_first() -> None:
+    first, second, *rest = kernel_folders({"HMD_MACHINE_DIR": "/srv/kernel"})
+    assert (first, second) == (Path("/srv/kernel"), Path("/srv/kernel/kernel"))
+    assert rest == kernel_folders({})
 
 
 def test_the_presets_are_listed_with_their_sources(capsys: pytest.CaptureFixture[str]) -> None:
