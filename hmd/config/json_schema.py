@@ -44,5 +44,7 @@ def _sections(section: ConfigSection) -> Iterator[ConfigSection]:
 
 def _or_null(entry: dict[str, Any]) -> dict[str, Any]:
     """Return a property that may be null too; what describes it stays outside."""
-    outside = {k: entry.pop(k) for k in ("default", "description", "title") if k in entry}
-    return {"anyOf": [entry, {"type": "null"}], **outside}
+    described = ("default", "description", "title")
+    inside = {key: value for key, value in entry.items() if key not in described}
+    outside = {key: value for key, value in entry.items() if key in described}
+    return {"anyOf": [inside, {"type": "null"}]} | outside
