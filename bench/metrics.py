@@ -141,6 +141,7 @@ def tick_of(targets: tuple[str, ...], seed: int) -> TickRecord:
         np.full(MOVES, source, np.int16),
         np.full(MOVES, target, np.int16),
         np.ones(MOVES, np.float32),
+        np.zeros(MOVES, np.int32),
     )
     outcome = MoveOutcome(
         np.full(MOVES, MoveStatus.MOVED, np.int16),

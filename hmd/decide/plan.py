@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Moves in the order in which to make them; all columns have shape ``(n,)``.
+    """Moves, phase by phase; all columns have shape ``(n,)``.
 
-    ``process`` indexes ``processes``; ``address`` is the start of a page of ``pages`` 4 KiB
-    units (1, or 512 for a huge page); nodes are node ids. Demotions that make room come before
-    the promotions that need it.
+    ``process`` indexes ``processes``; ``address`` is the start of a page of ``pages`` 4 KiB units
+    (1, or 512 for a huge page); nodes are node ids. ``phase`` never falls from one move to the
+    next: demotions that make room are in an earlier phase than the promotions that need it, and
+    the moves of one phase may be made in any order. The mover defers the last rows where its
+    budget ends.
     """
 
     processes: tuple[ProcessId, ...]
@@ -36,6 +38,7 @@ class Plan:
     from_node: npt.NDArray[np.int16]
     to_node: npt.NDArray[np.int16]
     heat: npt.NDArray[np.float32]
+    phase: npt.NDArray[np.int32]
 
     def __len__(self) -> int:
         """Return the number of moves."""
@@ -51,21 +54,24 @@ class Plan:
             self.from_node[rows],
             self.to_node[rows],
             self.heat[rows],
+            self.phase[rows],
         )
 
     def to(self, node: npt.NDArray[np.int16]) -> Plan:
-        """Return the same pages on their way to other nodes, shape ``(n,)``."""
+        """Return a plan that moves the same pages to other nodes, shape ``(n,)``."""
         return replace(self, to_node=node)
 
     @classmethod
     def joined(cls, plans: Sequence[Plan]) -> Plan:
-        """Return the moves of plans of the same processes, one plan after the other."""
+        """Return the moves of plans of the same processes, in phases one plan after the other."""
         some = [plan for plan in plans if len(plan)]
         if len(some) < 2:
             return some[0] if some else plans[0]
         names = ("process", "address", "pages", "from_node", "to_node", "heat")
         columns = {name: np.concatenate([getattr(p, name) for p in some]) for name in names}
-        return cls(some[0].processes, **columns)
+        first = np.cumsum([0, *(p.phase[-1] + 1 for p in some[:-1])])
+        phase = [p.phase + start for p, start in zip(some, first.tolist(), strict=True)]
+        return cls(some[0].processes, **columns, phase=np.concatenate(phase).astype(np.int32))
 
     @classmethod
     def empty(cls, processes: Sequence[ProcessId] = ()) -> Plan:
@@ -78,6 +84,7 @@ class Plan:
             np.empty(0, np.int16),
             np.empty(0, np.int16),
             np.empty(0, np.float32),
+            np.empty(0, np.int32),
         )
 
 

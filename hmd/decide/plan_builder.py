@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from hmd.decide.fast_limits import Wanted, groups_of, within_limits
 from hmd.decide.hottest_fit import collect
-from hmd.decide.move_order import arrange
-from hmd.decide.move_phases import in_rounds
+from hmd.decide.move_order import Demotions, FastShares, Movers, NodeRoom, OrderedMoves, arrange
+from hmd.decide.move_phases import PlacedMoves, in_rounds, phase_numbers
 from hmd.decide.node_arrays import Nodes
 from hmd.decide.plan import Plan
 from hmd.decide.plan_rows import moves_of
@@ -59,37 +59,45 @@ def placing(
     ordered = np.concatenate([parts.rising, *parts.falling])
     page, heats, source, goal = page[ordered], heats[ordered], source[ordered], goal[ordered]
     size = np.where(columns.huge[page // CHUNK_PAGES], CHUNK_PAGES, 1).astype(np.int64)
-    moved, target = np.empty(len(page), np.int64), np.empty(len(page), np.int64)
-    end = len(parts.rising) + np.cumsum([len(part) for part in parts.falling], dtype=np.int64)
-    length = np.array([len(part) for part in parts.falling], np.int64)
-    moves = arrange(
-        len(parts.rising),
-        size,
-        source,
-        goal,
-        group[ordered],
-        heats,
-        (heats >= worth[goal]) | want.due.reshape(-1)[page],
-        (end - length).reshape(shape),
-        np.array(parts.must, np.int64).reshape(shape),
-        end.reshape(shape),
-        nodes.relieve,
-        nodes.room.copy(),
-        nodes.near,
-        nodes.tier,
-        groups.held,
-        groups.least,
-        groups.most,
-        budget_bytes // PAGE_BYTES,
-        moved,
-        target,
+    displaces = (heats >= worth[goal]) | want.due.reshape(-1)[page]
+    movers = Movers(size, source, goal, group[ordered], heats, displaces)
+    demotions = _demotions(parts, shape)
+    shares = FastShares(groups.held, groups.least, groups.most)
+    row, target, phase = _in_order(
+        len(parts.rising), movers, demotions, nodes, shares, budget_bytes // PAGE_BYTES
     )
-    moved, target = moved[:moves], target[:moves]
-    turns = np.empty(moves, np.int64)
-    in_rounds(size[moved], source[moved], target, nodes.tier, nodes.tiers, nodes.room.copy(), turns)
-    rows, target = moved[turns], target[turns]
-    page = page[rows]
-    return moves_of(heat, page, size[rows], source[rows], target, rate.reshape(-1)[page])
+    page = page[row]
+    heat_column = rate.reshape(-1)[page]
+    return moves_of(heat, page, size[row], source[row], target, heat_column, phase)
+
+
+def _in_order(
+    promotions: int,
+    movers: Movers,
+    demotions: Demotions,
+    nodes: Nodes,
+    shares: FastShares,
+    budget_pages: int,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """Return the moves in the order in which to make them: row, target node and phase."""
+    most = len(movers.size)
+    moves = OrderedMoves(np.empty(most, np.int64), np.empty(most, np.int64))
+    room = NodeRoom(nodes.tier, nodes.room.copy(), nodes.near, nodes.relieve)
+    count = arrange(promotions, movers, demotions, room, shares, budget_pages, moves)
+    row, target = moves.row[:count], moves.target[:count]
+    source = movers.source[row]
+    placed = PlacedMoves(movers.size[row], source, target)
+    order = np.empty(count, np.int64)
+    in_rounds(placed, nodes.tier, nodes.tiers, nodes.room.copy(), order)
+    return row[order], target[order], phase_numbers(source[order], target[order])
+
+
+def _demotions(parts: _Parts, shape: tuple[int, int]) -> Demotions:
+    """Return where each part that falls begins and ends among the rows; shape (tiers, groups)."""
+    length = np.array([len(part) for part in parts.falling], np.int64)
+    end = len(parts.rising) + np.cumsum(length)
+    must = np.array(parts.must, np.int64)
+    return Demotions((end - length).reshape(shape), must.reshape(shape), end.reshape(shape))
 
 
 @dataclass(frozen=True, slots=True)

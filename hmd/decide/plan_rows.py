@@ -22,10 +22,12 @@ def moves_of(
     source: npt.NDArray[np.integer],
     target: npt.NDArray[np.integer],
     rate: npt.NDArray[np.float32],
+    phase: npt.NDArray[np.int32] | None = None,
 ) -> Plan:
     """Return the plan that moves pages in this order; columns of shape ``(n,)``.
 
     ``page`` are rows of the table's pages laid end to end, ``size`` is in 4 KiB, nodes are ids.
+    Without a ``phase`` column all moves are one phase: none needs room that another makes.
     """
     columns = heat.chunks.columns
     chunk, offset = page // CHUNK_PAGES, page % CHUNK_PAGES * PAGE_BYTES
@@ -37,4 +39,5 @@ def moves_of(
         source.astype(np.int16),
         target.astype(np.int16),
         rate,
+        np.zeros(len(page), np.int32) if phase is None else phase,
     )

@@ -1,7 +1,7 @@
-"""In which order pages are moved, and how many by one call.
+"""Batches: the pages of one call of move_pages(2), which and how many.
 
-A plan's order says what makes room for what; the kernel is fastest with pages sorted by node and
-address. Phases keep the first and leave the second free within each phase.
+A plan's phases say what makes room for what. Within a phase any order does, and the kernel is
+fastest with pages sorted by node and address.
 """
 
 from __future__ import annotations
@@ -24,46 +24,17 @@ class Group:
     rows: npt.NDArray[np.intp]
 
 
-def phases(
-    from_node: npt.NDArray[np.int16], to_node: npt.NDArray[np.int16]
-) -> npt.NDArray[np.int32]:
-    """Return a rising phase number of each move; all columns have shape ``(n,)``.
+def groups(plan: Plan, rows: npt.NDArray[np.intp]) -> Iterator[Group]:
+    """Yield the given rows in the order in which to move them, grouped for calls.
 
-    A move into a node out of which earlier moves of its phase lead may need the room that they
-    make, so it begins the next phase. Demotions before promotions are thus two phases, whatever
-    the nodes and the number of tiers.
-    """
-    phase = np.zeros(len(from_node), np.int32)
-    if not len(phase):
-        return phase
-    turns = np.flatnonzero((np.diff(from_node) != 0) | (np.diff(to_node) != 0)) + 1
-    starts = np.concatenate((np.zeros(1, np.intp), turns))
-    sources: set[int] = set()
-    current = 0
-    for start in starts:
-        if int(to_node[start]) in sources:
-            current += 1
-            sources.clear()
-        sources.add(int(from_node[start]))
-        phase[start:] = current
-    return phase
-
-
-def groups(
-    plan: Plan, rows: npt.NDArray[np.intp], from_node: npt.NDArray[np.int16]
-) -> Iterator[Group]:
-    """Give the chosen rows in the order in which to move them, grouped for calls.
-
-    ``from_node`` is where all pages of the plan were found, which its own column only expects.
-
-    A call moves pages of one process (that is move_pages(2)) to one node: an error of the whole
-    call (a full node, a cpuset) is then an answer about that node, and the kernel, which migrates
-    each run of pages with one target together, gets runs that are as long as can be.
+    The plan's phases follow each other. Within a phase a group has pages of one process (that is
+    move_pages(2)) and one target node: an error of the whole call (a full node, a cpuset) is then
+    an answer about that node, and the kernel, which migrates each run of pages with one target
+    together, gets the longest possible runs.
     """
     if not len(rows):
         return
-    process, node = plan.process[rows], plan.to_node[rows]
-    phase = phases(from_node[rows], node)
+    process, node, phase = plan.process[rows], plan.to_node[rows], plan.phase[rows]
     order = np.lexsort((plan.address[rows], node, process, phase))
     key = np.stack((phase[order], process[order], node[order]))
     turns = np.flatnonzero((np.diff(key, axis=1) != 0).any(axis=0)) + 1

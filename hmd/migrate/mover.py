@@ -171,7 +171,7 @@ class Mover:
         """Transfer all pending rows; an answer about a process or a node is asked for once."""
         refused: dict[tuple[int, int | None], MoveStatus] = {}
         full: set[int] = set()
-        for group in groups(work.plan, work.pending(), work.origin):
+        for group in groups(work.plan, work.pending()):
             verdict = refused.get((group.process, None)) or refused.get((group.process, group.node))
             if verdict is None and group.node in full:
                 verdict = MoveStatus.NO_MEMORY

@@ -130,6 +130,7 @@ class Survey:
                 from_node=node[rows],
                 to_node=np.full(count, self._to_node, np.int16),
                 heat=np.zeros(count, np.float32),
+                phase=np.zeros(count, np.int32),
             ),
             refusal,
         )

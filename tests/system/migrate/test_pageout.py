@@ -82,6 +82,7 @@ def out_plan(process: ProcessId, *pages: np.ndarray[tuple[int], np.dtype[np.uint
         np.zeros(n, np.int16),
         np.full(n, OUT, np.int16),
         np.zeros(n, np.float32),
+        np.zeros(n, np.int32),
     )
 
 

@@ -1,15 +1,19 @@
-"""Moves by rounds: the same moves, each with room when it is made, in few turns."""
+"""Moves in phases: the same moves, each with room in whatever order its phase is made."""
 
 from __future__ import annotations
 
 import itertools
+from dataclasses import fields, replace
+from random import Random
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmd.decide.move_phases import in_rounds
+from hmd.decide.move_phases import PlacedMoves, in_rounds, phase_numbers
+from hmd.decide.plan import Plan
 
 Column = npt.NDArray[np.int64]
 
@@ -20,9 +24,9 @@ def column(*values: int) -> Column:
 
 def ordered(moves: list[tuple[int, int, int]], tiers: Column, room: list[int]) -> list[int]:
     """Return the order of moves of (pages, from node, to node)."""
-    size, source, target = (column(*(move[i] for move in moves)) for i in range(3))
+    placed = PlacedMoves(*(column(*(move[i] for move in moves)) for i in range(3)))
     order = np.full(len(moves), -1, np.int64)
-    in_rounds(size, source, target, tiers, int(tiers.max()) + 1, column(*room), order)
+    in_rounds(placed, tiers, int(tiers.max()) + 1, column(*room), order)
     return order.tolist()
 
 
@@ -79,3 +83,52 @@ def test_every_move_is_made_once_and_finds_room(
         room[target] -= pages
         assert room[target] >= 0
         room[source] += pages
+
+
+@given(feasible(), st.randoms(use_true_random=False))
+def test_moves_of_a_phase_in_any_order_find_room(
+    case: tuple[list[tuple[int, int, int]], list[int], list[int]], random: Random
+) -> None:
+    moves, tiers, room = case
+    order = ordered(moves, column(*tiers), room)
+    source, target = (column(*(moves[i][end] for i in order)) for end in (1, 2))
+    phase = phase_numbers(source, target).tolist()
+    assert phase == sorted(phase)
+    shuffled = sorted(zip(phase, order, strict=True), key=lambda row: (row[0], random.random()))
+    for _, i in shuffled:
+        pages, here, there = moves[i]
+        room[there] -= pages
+        assert room[there] >= 0
+        room[here] += pages
+
+
+@pytest.mark.parametrize(
+    ("pairs", "expected"),
+    [
+        ([], []),
+        ([(0, 1), (0, 1), (1, 0)], [0, 0, 1]),
+        ([(1, 2), (0, 1), (2, 0), (1, 0)], [0, 1, 2, 2]),
+        ([(1, 0), (2, 0), (2, 1)], [0, 0, 1]),
+        ([(0, 1), (0, 2)], [0, 0]),
+    ],
+)
+def test_phases_begin_where_room_was_made(
+    pairs: list[tuple[int, int]], expected: list[int]
+) -> None:
+    source, target = (column(*(pair[i] for pair in pairs)) for i in range(2))
+    assert phase_numbers(source, target).tolist() == expected
+
+
+def test_joined_plans_keep_their_phases_apart() -> None:
+    def plan(*phase: int) -> Plan:
+        empty = Plan.empty()
+        rows = np.zeros(len(phase), np.intp)
+        one = replace(
+            empty,
+            **{f.name: np.zeros(1, getattr(empty, f.name).dtype) for f in fields(Plan)[1:]},
+        )
+        return replace(one.take(rows), phase=np.array(phase, np.int32))
+
+    joined = Plan.joined((plan(0, 0, 1), Plan.empty(), plan(0, 1), plan(0)))
+    assert joined.phase.tolist() == [0, 0, 1, 2, 3, 4]
+    assert joined.phase.dtype == np.int32

@@ -37,6 +37,7 @@ def plan_of(
         np.full(n, 1, np.int16),
         np.full(n, 0, np.int16),
         np.zeros(n, np.float32),
+        np.zeros(n, np.int32),
     )
 
 

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from hmd.decide.move_phases import phase_numbers
 from hmd.decide.plan import Plan
 from hmd.machine.move_pages import UNTOUCHED, MoveFlags
 from hmd.machine.process_id import ProcessId, ProcessStat
@@ -168,7 +169,7 @@ class FakeKernel:
 def make_plan(
     processes: Iterable[ProcessId], rows: Iterable[tuple[int, int, int, int, int]]
 ) -> Plan:
-    """Rows are (process index, address, pages, from, to)."""
+    """Rows are (process index, address, pages, from, to), in an order in which each finds room."""
     columns = np.array(list(rows), np.uint64).reshape(-1, 5).T
     return Plan(
         processes=tuple(processes),
@@ -178,6 +179,7 @@ def make_plan(
         from_node=columns[3].astype(np.int16),
         to_node=columns[4].astype(np.int16),
         heat=np.zeros(columns.shape[1], np.float32),
+        phase=phase_numbers(columns[3].astype(np.int64), columns[4].astype(np.int64)),
     )
 
 

@@ -6,39 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmd.machine.process_id import ProcessId
-from hmd.migrate.batches import BatchSize, groups, phases
-
-
-def moves(*pairs):
-    columns = np.array(pairs, np.int16).reshape(-1, 2).T
-    return columns[0], columns[1]
-
-
-@pytest.mark.parametrize(
-    ("pairs", "expected"),
-    [
-        ([], []),
-        ([(0, 1), (0, 1), (1, 0)], [0, 0, 1]),
-        ([(1, 2), (0, 1), (2, 0), (1, 0)], [0, 1, 2, 2]),
-        ([(1, 0), (2, 0), (2, 1)], [0, 0, 1]),
-        ([(0, 1), (0, 2)], [0, 0]),
-    ],
-)
-def test_phases_begin_where_room_was_made(pairs, expected):
-    assert phases(*moves(*pairs)).tolist() == expected
-
-
-# A page that is on its target already is no move.
-MOVE = st.tuples(st.integers(-1, 3), st.integers(0, 3)).filter(lambda pair: pair[0] != pair[1])
-
-
-@given(st.lists(MOVE, max_size=40))
-def test_no_move_overtakes_one_that_makes_its_room(pairs):
-    phase = phases(*moves(*pairs)).tolist()
-    assert phase == sorted(phase)
-    for i, (_, target) in enumerate(pairs):
-        makers = [j for j in range(i) if pairs[j][0] == target]
-        assert all(phase[j] < phase[i] for j in makers)
+from hmd.migrate.batches import BatchSize, groups
 
 
 def test_groups_are_by_phase_process_and_node_with_rising_addresses(bench):
@@ -51,12 +19,9 @@ def test_groups_are_by_phase_process_and_node_with_rising_addresses(bench):
         (1, 10 << 12, 1, 1, 0),
     ]
     plan = bench.plan([ProcessId(1, 1), ProcessId(2, 1)], rows)
-    found = [
-        (g.process, g.node, g.rows.tolist())
-        for g in groups(plan, np.arange(len(plan)), plan.from_node)
-    ]
+    found = [(g.process, g.node, g.rows.tolist()) for g in groups(plan, np.arange(len(plan)))]
     assert found == [(0, 1, [2, 0]), (1, 1, [1]), (0, 0, [3]), (0, 2, [4]), (1, 0, [5])]
-    some = groups(plan, np.array([0, 5]), plan.from_node)
+    some = groups(plan, np.array([0, 5]))
     assert [g.rows.tolist() for g in some] == [[0], [5]]
 
 

@@ -85,6 +85,7 @@ def tick() -> TickRecord:
         np.array([0, 2, 3], np.int16),
         np.array([2, 0, 0], np.int16),
         np.array([0, 9, 8], np.float32),
+        np.array([0, 1, 1], np.int32),
     )
     outcome = MoveOutcome(
         status=np.array([MoveStatus.MOVED, MoveStatus.MOVED, MoveStatus.BUSY], np.int16),

@@ -66,6 +66,7 @@ def test_rounds_and_flows_are_bounded(topology: Topology, tick: TickRecord) -> N
         nodes,
         nodes + np.int16(1),
         np.zeros(n, np.float32),
+        np.zeros(n, np.int32),
     )
     moved = np.full(n, MoveStatus.MOVED, np.int16)
     outcome = MoveOutcome(moved, nodes, plan.pages, {}, {MoveStatus.MOVED: n}, 1, 0.1)

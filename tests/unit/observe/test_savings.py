@@ -60,6 +60,7 @@ def tick(
         (1 - node).astype(np.int16),
         node.astype(np.int16),
         np.full(count, heat, np.float32),
+        np.zeros(count, np.int32),
     )
     moved = int(pages.sum()) if status is MoveStatus.MOVED else 0
     outcome = MoveOutcome(

@@ -183,10 +183,11 @@ def plan_of(target: Target, node: int, addresses: Sequence[int] | np.ndarray | N
         processes=(target.process,),
         process=np.zeros(count, np.int32),
         address=chosen,
-        move_pages=np.full(count, size, np.uint32),
+        pages=np.full(count, size, np.uint32),
         from_node=np.full(count, 1 - node, np.int16),
         to_node=np.full(count, node, np.int16),
         heat=np.zeros(count, np.float32),
+        phase=np.zeros(count, np.int32),
     )
 
 
@@ -539,7 +540,7 @@ def kernel_thread() -> dict[str, Any]:
     assert process is not None
     plan = Plan(
         (process,), np.zeros(1, np.int32), np.array([PAGE], np.uint64), np.ones(1, np.uint32),
-        np.zeros(1, np.int16), np.ones(1, np.int16), np.zeros(1, np.float32),
+        np.zeros(1, np.int16), np.ones(1, np.int16), np.zeros(1, np.float32), np.zeros(1, np.int32),
     )  # fmt: skip
     return {"raw": raw(2, [PAGE], 1)["result"], "status": names(mover().apply(plan).status)}
 

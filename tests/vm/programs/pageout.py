@@ -68,6 +68,7 @@ def main() -> None:
             query_nodes(child.pid, address),
             np.full(PAGES, OUT, np.int16),
             np.zeros(PAGES, np.float32),
+            np.zeros(PAGES, np.int32),
         )
         sent = Pageout().apply(plan, PAGES // 2 * mmap.PAGESIZE, 0.0)
         found = {
