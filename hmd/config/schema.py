@@ -60,15 +60,15 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
 
 class MachineSection(ConfigSection):
-    """What the machine is, where the kernel does not say it right."""
+    """Corrections of what the kernel reports about the machine."""
 
     tiers: tuple[tuple[Annotated[int, Field(ge=0)], ...], ...] | None = None
-    """Node ids of each memory tier, fastest first, as in [[0], [1]]; unset: as the kernel ranks
+    """Node ids of each memory tier, fastest first, as in [[0], [1]]. Unset: as the kernel ranks
     them (memory tiers, HMAT, distances)."""
 
 
 class TargetSection(ConfigSection):
-    """Which processes to serve: those that match every selector given here."""
+    """Processes whose pages hmd may move: those that match every selector of the target."""
 
     name: Name
     """Name of the target, in metrics and tables."""
@@ -84,31 +84,31 @@ class TargetSection(ConfigSection):
     user: Annotated[str | None, BeforeValidator(_user, json_schema_input_type=str | int | None)] = (
         None
     )
-    """Name or number of the user that runs the process. A name that is not known yet is looked up
-    again every 30 seconds."""
+    """Name or number of the user that runs the process. An unknown name is looked up again
+    every 30 seconds."""
     cgroup: Text | None = None
-    """A cgroup, as in /system.slice; processes of the groups below it count."""
+    """A cgroup, as in /system.slice, including the groups below it."""
     unit: Text | None = None
     """A systemd unit, as in postgresql.service."""
     min_rss: Size = 0
-    """Leave a process alone until its resident memory has this size (and again below half)."""
+    """Ignore a process until its resident memory reaches this size, and again below half of it."""
     follow_children: bool = True
-    """Serve the children of matching processes too."""
+    """Include the children of matching processes."""
     fast_min: SizeOrShare = Amount(size=0)
-    """Of the fastest tier's memory, what is this target's whatever others' heat: as much of its
-    memory that is in use at all is brought and stays there."""
+    """Memory of the fastest tier that is reserved for this target: its sampled pages, up to this
+    size, are promoted and stay there, whatever the heat of other targets."""
     fast_max: SizeOrShare = Amount(share=1.0)
-    """Of the fastest tier's memory, the most that this target may have."""
+    """Most memory of the fastest tier that this target may use."""
     priority: Annotated[float, Field(ge=0.001, le=1000)] = 1.0
-    """How many times its accesses count against those of other targets."""
+    """Factor by which its accesses count when pages of targets compete."""
     store_weight: Annotated[float, Field(gt=0, le=100)] | None = None
-    """What a store counts for against a load, for this target: above 1 where it is bound by writes
-    and slow memory writes badly, below 1 where it is read-mostly. Unset: as in heat."""
+    """How many loads a store counts for, for this target: above 1 if it is bound by writes to
+    memory that writes slowly, below 1 if it mostly reads. Unset: as in heat."""
     keep: Annotated[
         tuple[Pattern, ...],
         BeforeValidator(_one_or_many, json_schema_input_type=Pattern | tuple[Pattern, ...]),
     ] = ()
-    """Mappings whose pages stay where they are: one or more regular expressions, searched for in
+    """Mappings whose pages are not moved: one or more regular expressions that are searched for in
     their paths, as in '\\[stack\\]' or '/dev/shm/'."""
 
     @model_validator(mode="after")
@@ -119,55 +119,55 @@ class TargetSection(ConfigSection):
 
 
 class SampleSection(ConfigSection):
-    """Where sampled accesses come from, and how many."""
+    """Source and rate of access samples."""
 
     sampler: Literal["auto", "pmu", "emulated", "damon", "idle", "faults", "softdirty"] = "auto"
-    """auto takes the first that works of pmu (PEBS, IBS), emulated (the emulated machine's PMU),
-    damon (regions by the kernel's DAMON), idle (idle page tracking), faults (page faults: coarse,
-    works anywhere). softdirty (pages written; never by auto) clears soft-dirty bits, so that
-    checkpointing tools such as CRIU miss changes: not where one is in use."""
+    """auto takes the first that works: pmu (PEBS, IBS), emulated (the emulated machine's PMU),
+    damon (regions of the kernel's DAMON), idle (idle page tracking), faults (page faults: coarse,
+    but works anywhere). auto never takes softdirty (pages written): it clears soft-dirty bits, so
+    checkpointing tools such as CRIU would miss changes."""
     period: Annotated[int, Field(ge=1, le=2**31)] | None = None
-    """Accesses a sample stands for; with damon milliseconds between two looks, with idle and
-    softdirty how many times fewer pages than the most a tick looks at. Unset: held by cpu_quota."""
+    """Accesses per sample; for damon, milliseconds between two cycles; for idle and softdirty, the
+    divisor of the most pages that a tick scans. Unset: adjusted to cpu_quota."""
     cpu_quota: Annotated[Share, Field(gt=0)] = 0.01
-    """Share of one CPU that hmd may use, the kernel's DAMON thread too; the period follows it."""
+    """Share of one CPU that hmd may use, including DAMON's kernel thread; sets the period."""
     loads: Literal["latency", "miss"] = "latency"
-    """Which loads a PMU samples: those slower than ldlat, or those that miss the last cache."""
+    """Loads that a PMU samples: those slower than ldlat, or misses of the last-level cache."""
     ldlat: Annotated[int, Field(ge=1, le=65535)] = 30
-    """Core cycles that a load must take to be sampled with loads: latency (Intel)."""
+    """Least latency, in core cycles, of the loads that are sampled with loads: latency (Intel)."""
     stores: bool = True
-    """Sample stores too."""
+    """Also sample stores."""
 
 
 class HeatSection(ConfigSection):
-    """How samples become heat."""
+    """Conversion of samples into heat."""
 
     cooling: Annotated[int, Field(ge=1000)] | None = None
-    """Halve a process's heat after this many of its samples; unset: 16 for each of its pages."""
+    """Samples of a process after which its heat is halved. Unset: 16 per page of the process."""
     store_weight: Annotated[float, Field(gt=0, le=100)] = 1.0
-    """What a store counts for against a load; above 1 where slow memory writes badly."""
+    """How many loads a store counts for: above 1 where slow memory writes slowly (Optane)."""
 
 
 class MigrateSection(ConfigSection):
-    """How pages are moved."""
+    """Limits and modes of page migration."""
 
     rate: Rate = 1024 * 2**20
-    """Bytes a second that may move, over all processes."""
+    """Most bytes per second that may move, for all processes together."""
     batch: Annotated[Duration, Field(gt=0, le=1)] = 0.02
-    """Longest time one call may keep a process's pages busy; batches adapt to it."""
+    """Longest time that one move_pages call may take; batch sizes adapt to it."""
     move_all: bool = False
-    """Also move pages that several processes share (needs CAP_SYS_NICE)."""
+    """Also move pages that several processes map (needs CAP_SYS_NICE)."""
     dry_run: bool = False
-    """Decide, count and report, but move nothing."""
+    """Sample, plan and report, but move nothing."""
 
 
 class ObserveSection(ConfigSection):
-    """Where hmd tells what it does."""
+    """Interfaces that report what hmd does."""
 
     metrics: Annotated[str, BeforeValidator(_address)] = DEFAULT_METRICS
-    """ADDRESS:PORT of the Prometheus metrics, or off."""
+    """ADDRESS:PORT of the Prometheus metrics, or off. There is no authentication."""
     socket: AbsolutePath = Path(DEFAULT_SOCKET)
-    """Path of the status socket that hmd status and hmd top ask."""
+    """Path of the status socket that hmd status and hmd top connect to."""
 
 
 def _empty_list(value: object) -> object:
@@ -178,12 +178,12 @@ class Config(ConfigSection):
     """The whole configuration."""
 
     tick: Annotated[Duration, Field(ge=0.01, le=3600)] = 1.0
-    """Time from one decision to the next."""
+    """Time between two decisions."""
     rescan: Annotated[Duration, Field(ge=0.1, le=3600)] = 5.0
-    """Time between two looks for processes that match the targets."""
+    """Time between two scans for processes that match the targets."""
     machine: MachineSection = MachineSection()
     targets: Annotated[tuple[TargetSection, ...], BeforeValidator(_empty_list)] = ()
-    """Which processes to serve; none: hmd idles."""
+    """Processes whose pages hmd may move. Without targets hmd idles."""
     sample: SampleSection = SampleSection()
     heat: HeatSection = HeatSection()
     decide: DecideSection = DecideSection()

@@ -17,7 +17,7 @@ def test_a_setting_is_told_as_people_write_it() -> None:
         "as in 500ms",
         "1s",
         "at least 10ms, at most 1h",
-        "Time from one decision to the next.",
+        "Time between two decisions.",
     )
     histogram = TABLE["decide.histogram", "worth"]
     assert (histogram.kind, histogram.default, histogram.limits) == (
