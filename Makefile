@@ -1,5 +1,5 @@
-# hmd's front door for developers. Every target does its own set-up; all want root, because the
-# set-up installs Debian packages. `make help` lists them.
+# Targets for developers; `make help` lists them. Every target does its own set-up and needs root,
+# because the set-up installs Debian packages.
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint format site wheel deb lint-deb bench bench-estimator bench-policies bench-samplers clean
 PYTHON_FILES := hmd tests bench config packaging cffi_build.py setup/backend.py
@@ -15,12 +15,12 @@ setup: ## Install what the other targets need (Debian 12, root); skips what is t
 demo: setup ## Show hmd at work on an emulated DRAM+PM machine; table, picture, build/demo.json
 	@$(PYTHON) -m hmd demo
 
-test: setup lint ## Lint, then run all tests, those in the emulated machine too
+test: setup lint ## Lint, then run all tests, including those in the emulated machine
 	@setup/browser.sh
 	@setup/debian.sh
 	$(PYTHON) -m pytest
 
-lint: setup ## ruff, mypy --strict, import direction
+lint: setup ## ruff, mypy --strict, import direction, figures in documents
 	ruff check $(PYTHON_FILES)
 	ruff format --check $(PYTHON_FILES)
 	mypy
@@ -28,14 +28,14 @@ lint: setup ## ruff, mypy --strict, import direction
 	lint-imports
 	$(PYTHON) -m bench.document_figures --check
 
-format: setup ## Let ruff format and mend what it can
+format: setup ## Format with ruff and apply its fixes
 	ruff check --fix $(PYTHON_FILES)
 	ruff format $(PYTHON_FILES)
 
 site: setup ## Build the documentation into build/site; a broken link fails
 	@mkdocs build --strict
 
-wheel: setup ## Build the source distribution, and of it the wheel; build/dist/
+wheel: setup ## Build source distribution and wheel; build/dist/
 	@rm -rf build/dist
 	$(PYTHON) -m build --no-isolation --outdir build/dist .
 
@@ -46,18 +46,18 @@ deb: setup ## Build the Debian package build/deb/hmd_VERSION_amd64.deb
 lint-deb: deb ## lintian on the Debian package; takes minutes
 	lintian --allow-root --fail-on error --tag-display-limit 0 build/deb/*.deb
 
-bench: setup ## Measure hmd's own costs on this machine; build/*.json
+bench: setup ## Measure the cost of hmd on this machine; build/*.json
 	@for name in heat policy ring metrics scan service timing; do $(PYTHON) -m bench.$$name || exit 1; done
 
-bench-estimator: setup ## The estimator on a suite of real programs; CASES=gups,redis for some
+bench-estimator: setup ## Measure the estimator's error on real programs; CASES=gups,redis for some
 	@setup/suite.sh
 	@$(PYTHON) -m bench.suite.estimator $(CASES)
 
-bench-policies: setup ## hmd beside kernel tiering, DAMON and others; CASES=drift:1:8:damon for some
+bench-policies: setup ## Compare hmd with kernel tiering, DAMON and others; CASES=drift:1:8:damon for some
 	@setup/suite.sh
 	@$(PYTHON) -m bench.compare.policies $(CASES)
 
-bench-samplers: setup ## How much of a program's heat each sampler finds; build/samplers.json
+bench-samplers: setup ## Measure how much of a program's heat each sampler finds; build/samplers.json
 	@$(PYTHON) -m bench.suite.samplers
 
 clean: ## Remove what was built (not the virtual environment, not the kernel)

@@ -1,14 +1,14 @@
-"""Build of hmd's two native modules and its documents: an in-tree PEP 517 backend.
+"""Build hmd's two native modules and manual pages: an in-tree PEP 517 backend.
 
-It wraps that of setuptools.
+It wraps the backend of setuptools.
 
 ``hmd._native``          libnuma, move_pages, perf_event_open and the ring drain (hmd/native/*.c)
 ``hmd.emulate._timing``  the timing model of the emulated machine (hmd/emulate/timing/*.c)
 
-Each is made by cffi in API mode from a declarations file (``*.cdef``) and the C sources beside
-it, as one translation unit with the limited C API, so that one wheel serves CPython 3.11 on.
-``python cffi_build.py`` only writes the C files. A wheel has manual pages and completions too,
-written by packaging/pages.
+cffi builds each in API mode from declarations (``*.cdef``) and the C sources in the same folder,
+as one translation unit with the limited C API, so that one wheel serves CPython 3.11 and later.
+``python cffi_build.py`` only writes the C files. A wheel also contains the manual pages and
+completions that packaging/pages generates.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ prepare_metadata_for_build_editable = _setuptools.prepare_metadata_for_build_edi
 
 
 def write_sources() -> None:
-    """Write the C of each native module; untouched where it would not change."""
+    """Write the C file of each native module; unchanged files keep their time stamp."""
     for name, (folder, target) in MODULES.items():
         ffi = FFI()
         for declarations in sorted(folder.glob("*.cdef")):
             ffi.cdef(declarations.read_text())
         sources = sorted(folder.glob("*.c"))
-        # One translation unit: the sources themselves, so that no object list goes stale; and
-        # a mark of the headers, so that a changed header changes the unit too.
+        # One translation unit, so that no list of objects can be out of date. The digest of the
+        # headers makes a changed header change the unit.
         headers = b"".join(header.read_bytes() for header in sorted(folder.glob("*.h")))
         preamble = f"/* headers {sha256(headers).hexdigest()} */\n"
         preamble += "#ifndef _GNU_SOURCE\n#define _GNU_SOURCE\n#endif\n"
@@ -55,7 +55,7 @@ def write_sources() -> None:
 
 
 def write_documents() -> None:
-    """Write manual pages and completions to where pyproject.toml takes them from."""
+    """Write manual pages and completions where pyproject.toml expects them."""
     share = ROOT / "build/share"
     shutil.rmtree(share, ignore_errors=True)
     generator = ROOT / "packaging/pages/generate.py"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds build/deb/hmd_VERSION_amd64.deb from this checkout: a wheel of hmd, the wheels of its
-# libraries in the versions of setup/requirements.lock, and of these a package by debhelper
-# (packaging/debian). Wants what setup/setup.sh and setup/debian.sh install. Fails in one line.
+# Builds build/deb/hmd_VERSION_amd64.deb from this checkout with debhelper (packaging/debian): a
+# wheel of hmd and the wheels of its libraries in the versions of setup/requirements.lock. Needs
+# what setup/setup.sh and setup/debian.sh install. A failure is one line.
 #
 #   packaging/build_deb.sh [OUTPUT-FOLDER]      (build/deb)
 set -euo pipefail
@@ -23,7 +23,7 @@ build_wheel() {
 	version=${version#hmd_tiering-}
 }
 
-fetch_libraries() { # anew where the locked versions have changed
+fetch_libraries() { # again if the locked versions changed
 	"$PYTHON" packaging/runtime_requirements.py setup/requirements.lock >"$WORK/requirements.txt"
 	cmp -s "$WORK/requirements.txt" "$WHEELS/requirements.txt" && return
 	say "fetching the libraries that hmd runs with"
@@ -50,9 +50,9 @@ build_package() {
 	mv "$WORK/hmd_${version}_amd64.deb" "$OUTPUT/"
 }
 
-# Whatever else Python would find is not part of the package.
+# Modules of other paths are not part of the package.
 unset PYTHONPATH PYTHONHOME
-# Debug information names the folder that it was made in, and is stripped anyway.
+# Debug information contains the path of the build and is stripped anyway.
 export CFLAGS=-g0
 # The same commit gives the same package.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}

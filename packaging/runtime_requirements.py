@@ -1,7 +1,7 @@
 """Print the part of a lock file that hmd needs to run: ``python runtime_requirements.py LOCK``.
 
-The lock has what developing needs too. What belongs to hmd is told by pyproject.toml, and what
-belongs to that by the metadata of the packages installed beside this Python.
+The lock file also covers development. pyproject.toml lists hmd's dependencies, and the metadata
+of the installed packages lists theirs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PYPROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
 
 
 def closure(wanted: list[str]) -> set[str]:
-    """Return the names of packages that these requirements bring with them, extras left out."""
+    """Return the names of the packages that these requirements need, without extras."""
     found: set[str] = set()
     queue = [Requirement(each) for each in wanted]
     while queue:
@@ -33,17 +33,19 @@ def closure(wanted: list[str]) -> set[str]:
 
 
 def blocks(lock: str) -> dict[str, str]:
-    """Return what a lock file says of each package, by its name."""
+    """Return the entry of each package in a lock file, by name."""
     parts = re.split(r"^(?=[A-Za-z0-9])", lock, flags=re.MULTILINE)
     return {canonicalize_name(re.split(r"[=\[ ]", part)[0]): part for part in parts[1:]}
 
 
 def main(lock: Path) -> str:
-    """Return the requirements, in the lock's order; an error where one is not locked."""
+    """Return the requirements in the order of the lock file; exits if one is not locked."""
     wanted = closure(tomllib.loads(PYPROJECT.read_text())["project"]["dependencies"])
     locked = blocks(lock.read_text())
     if missing := sorted(wanted - locked.keys()):
-        sys.exit(f"{lock} lacks {', '.join(missing)}: make it anew, CONTRIBUTING.md tells how")
+        sys.exit(
+            f"{lock} lacks {', '.join(missing)}: CONTRIBUTING.md has the command that makes it"
+        )
     return "".join(part for name, part in locked.items() if name in wanted)
 
 

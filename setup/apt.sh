@@ -1,15 +1,15 @@
-# Sourced by the scripts of setup/, in the checkout's root: Debian packages, and how a step fails.
-# Each failure is one line on standard error and exit status 4; whole outputs are in build/setup/.
+# Sourced by the scripts of setup/ in the root of the checkout: Debian packages and error handling.
+# A failure is one line on standard error and exit status 4; complete output is in build/setup/.
 
 say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: %s\n' "$*" >&2; exit 4; }
 
-quietly() { # LOG-NAME WHAT-FAILED COMMAND...: run, show the log's end only when it fails
+quietly() { # LOG-NAME ERROR COMMAND...: run; show the end of the log only on failure
 	local log="build/setup/$1.log" what="$2"
 	shift 2
 	if ! "$@" >"$log" 2>&1; then
 		tail -n 5 "$log" >&2
-		fail "$what (whole output: $log)"
+		fail "$what (complete output: $log)"
 	fi
 }
 
@@ -33,7 +33,7 @@ refresh_lists() {
 
 installed() { dpkg-query -W -f '${db:Status-Status}\n' "$1" 2>/dev/null | grep -qx installed; }
 
-install_packages() { # PACKAGE...: those that are not there yet
+install_packages() { # PACKAGE...: the missing ones
 	local missing=() package
 	for package in "$@"; do
 		installed "$package" || missing+=("$package")

@@ -1,7 +1,7 @@
 """The PEP 517 backend that pyproject.toml names: the checkout's cffi_build.py.
 
-It is here because build frontends look in the backend's folder first for every import. In the
-checkout's root they would find the folder ``packaging`` where setuptools means the library.
+Build frontends search the backend's folder first for every import. In the root of the checkout
+they would find the folder ``packaging`` instead of the library of that name.
 """
 
 from __future__ import annotations

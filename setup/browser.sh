@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs the browser in which tests look at the page of `hmd dashboard` (tests/system/dashboard), on
-# a Debian 12 machine, as root. `make test` needs it and nothing else does: it is 300 MB with what it
-# depends on. Does nothing where it is there.
+# Installs the browser for the tests of `hmd dashboard` (tests/system/dashboard) on a Debian 12
+# machine, as root. Only `make test` needs it; it takes 300 MB with its dependencies. Does nothing
+# if it is installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . setup/apt.sh

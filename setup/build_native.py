@@ -1,7 +1,7 @@
-"""Build hmd's native modules in place, only what changed: ``python setup/build_native.py``.
+"""Build the changed native modules in place: ``python setup/build_native.py``.
 
-The same extension modules as an installation builds, declared in pyproject.toml; a second call
-without a change costs a fraction of a second.
+The extension modules are those of pyproject.toml. A call without a change takes a fraction of a
+second.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def main() -> int:
     """Write the C of each module and compile those that are newer than their object."""
     os.chdir(ROOT)
-    # The folder of this script is named like setuptools' own setup.py; it must not be imported.
+    # setuptools must not find the folder of this script as the module ``setup``.
     sys.path[0] = str(ROOT)
     from setuptools import Distribution
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs what builds and checks hmd's Debian package, its manual pages and its completions, on a
-# Debian 12 machine, as root. `make deb` and `make test` need it. Does nothing where all is there.
+# Installs the tools that build and check hmd's Debian package, manual pages and completions, on a
+# Debian 12 machine, as root. `make deb` and `make test` need them. Does nothing if all are
+# installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . setup/apt.sh

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Sets up everything that hmd's Makefile needs on a Debian 12 machine, as root: Debian packages,
-# QEMU and a kernel from bookworm-backports, Prometheus, a virtual environment with locked versions,
-# the native modules. Each step is skipped where its result is there; each failure is one line.
+# Sets up what the Makefile needs on a Debian 12 machine, as root: Debian packages, QEMU and a
+# kernel from bookworm-backports, Prometheus, a virtual environment with locked versions, the native
+# modules. A step whose result exists is skipped; a failure is one line.
 #
 #   setup/setup.sh          all steps (what `make setup` runs)
 #
-# What it leaves: packages known to dpkg; one file in /etc/apt/sources.list.d (the backports
-# suite, where no source names it yet); .venv/ and build/ in the checkout.
+# Leaves packages known to dpkg, one file in /etc/apt/sources.list.d (the backports suite, unless a
+# source names it), and .venv/ and build/ in the checkout.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . setup/apt.sh
@@ -22,10 +22,10 @@ check_disk() {
 	local free
 	free=$(df --output=avail -m . | tail -n 1)
 	[ "$free" -ge "$DISK_NEEDED_MIB" ] ||
-		fail "needs $DISK_NEEDED_MIB MiB of free disk in $PWD, has $free MiB: make room and run it again"
+		fail "needs $DISK_NEEDED_MIB MiB of free disk in $PWD, has $free MiB: free some space and run it again"
 }
 
-add_backports() { # from the same place that this machine has bookworm itself from
+add_backports() { # from the mirror that bookworm comes from
 	apt-get indextargets --format '$(RELEASE)' 2>/dev/null | grep -qx bookworm-backports && return
 	local site keyring=/usr/share/keyrings/debian-archive-keyring.gpg options=
 	site=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT) $(CREATED_BY)' |

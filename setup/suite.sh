@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages of the suite of real programs (bench/suite/programs/*.yaml)
-# on a Debian 12 machine, as root. `make bench-estimator` and `make bench-policies` need them; those that setup.sh
-# installs too are not named here. Does nothing where all are there.
+# on a Debian 12 machine, as root, for `make bench-estimator` and `make bench-policies`. Packages
+# that setup.sh installs are not listed again. Does nothing if all are installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . setup/apt.sh

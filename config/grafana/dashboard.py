@@ -1,4 +1,4 @@
-"""The Grafana dashboard: run it to write hmd.json beside it, or a FILE that is named.
+"""The Grafana dashboard: writes hmd.json in this folder, or the FILE given as an argument.
 
 Panels are in memory_rows.py and service_rows.py, and are laid out here. The tests run every query
 against a real Prometheus (tests/system/daemon/test_prometheus.py).
@@ -133,7 +133,7 @@ def _panel(panel: Panel, number: int, left: int, top: int) -> dict[str, Any]:
         "id": number,
         "type": panel.kind,
         "title": panel.title,
-        "description": panel.tells,
+        "description": panel.description,
         "datasource": SOURCE,
         "gridPos": {"x": left, "y": top, "w": panel.width, "h": panel.height},
         "targets": [

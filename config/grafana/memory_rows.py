@@ -22,7 +22,7 @@ TIERS = [
     ),
     Panel(
         "Hot memory by tier",
-        "Pages with at least one access a tick. Hot memory on a slow tier is what could be won.",
+        "Pages with at least one access per tick. Hot memory on a slow tier can still be gained.",
         "bytes",
         (
             Query(
@@ -34,7 +34,7 @@ TIERS = [
     ),
     Panel(
         "Latency of nodes",
-        "What hmd takes a load from an idle node to take. 90 ns where firmware tells nothing.",
+        "Assumed latency of a load from an idle node; 90 ns if the firmware reports none.",
         "s",
         (Query("hmd_node_load_latency_seconds{}", "node {{numa_node}}, tier {{tier}}"),),
         kind="bargauge",
@@ -137,8 +137,8 @@ MOVES = [
     ),
     Panel(
         "Predicted and realised",
-        "What moves of late were to save, and what they saved by samples since; below zero what "
-        "demotions were to cost, and did. In seconds of waiting loads each second.",
+        "Stall time that recent moves were predicted to save, and saved by later samples; below "
+        "zero, what demotions were predicted to cost, and cost. Seconds per second.",
         "suffix: s/s",
         (
             Query("sum(rate(hmd_predicted_saving_seconds_total{}[R]))", "predicted saving"),

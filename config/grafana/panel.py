@@ -1,4 +1,4 @@
-"""What a panel of the dashboard is: title, what it tells, unit, queries with their legends."""
+"""What a panel of the dashboard is: title, description, unit, queries with their legends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Panel:
     """
 
     title: str
-    tells: str
+    description: str
     unit: str
     queries: tuple[Query, ...]
     kind: str = "timeseries"
@@ -49,7 +49,7 @@ class Panel:
     by_name: bool = False
 
 
-def stat(title: str, tells: str, unit: str, expr: str, **more: Any) -> Panel:
+def stat(title: str, description: str, unit: str, expr: str, **more: Any) -> Panel:
     """Return a panel of one figure."""
     legend = more.pop("legend", "{{instance}}")
-    return Panel(title, tells, unit, (Query(expr, legend),), "stat", 3, 4, **more)
+    return Panel(title, description, unit, (Query(expr, legend),), "stat", 3, 4, **more)

@@ -81,7 +81,7 @@ STAGES = [
     ),
     Panel(
         "Pages through the stages",
-        "Pages that the policy had before it in each tick, those that it planned to move, and "
+        "Pages that the policy considered per tick, those that it planned to move, and "
         "those that moved.",
         "suffix: /s",
         (

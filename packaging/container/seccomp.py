@@ -2,8 +2,8 @@
 
     python packaging/container/seccomp.py > packaging/container/seccomp.json
 
-The sets that the unit names (``@system-service``) are those of the systemd that is installed, by
-``systemd-analyze syscall-filter``. The format is Docker's and Podman's, which Kubernetes takes too
+``systemd-analyze syscall-filter`` expands the unit's sets (``@system-service``) by the installed
+systemd. The format is Docker's, which Podman and Kubernetes also use
 (https://docs.docker.com/engine/security/seccomp/).
 """
 
@@ -26,7 +26,7 @@ def main() -> int:
 
 
 def profile(unit: str) -> dict[str, object]:
-    """Return the profile of a unit's SystemCallFilter= lines: what is not named gets EPERM."""
+    """Return the profile of a unit's SystemCallFilter= lines: other calls fail with EPERM."""
     return {
         "defaultAction": "SCMP_ACT_ERRNO",
         "defaultErrnoRet": EPERM,
@@ -36,7 +36,7 @@ def profile(unit: str) -> dict[str, object]:
 
 
 def allowed(unit: str) -> set[str]:
-    """Return the calls of the first list of each line, less those of lines that begin with ~."""
+    """Return the allowed calls: listed ones, without those of lines that begin with ``~``."""
     calls: set[str] = set()
     for line in unit.splitlines():
         name, _, value = line.partition("=")
@@ -48,7 +48,7 @@ def allowed(unit: str) -> set[str]:
 
 
 def members(name: str) -> set[str]:
-    """Return the calls of a set of systemd, those of sets within it too; of a call, itself."""
+    """Return the calls of a systemd set, nested sets included; a call returns itself."""
     if not name.startswith("@"):
         return {name}
     words = ["systemd-analyze", "syscall-filter", "--no-pager", name]

@@ -1,4 +1,4 @@
-"""Completions for bash, zsh and fish: shtab's, told which arguments are files and folders."""
+"""Completions for bash, zsh and fish, by shtab; arguments that are paths complete as paths."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ FOLDERS = ("DIR",)
 def completions() -> dict[str, str]:
     """Return the completion script for each shell, by the shell's name."""
     command = top()
-    _tell_paths(command)
+    _mark_paths(command)
     return {shell: shtab.complete(command.parser, shell) for shell in ("bash", "zsh", "fish")}
 
 
-def _tell_paths(command: Command) -> None:
+def _mark_paths(command: Command) -> None:
     for action in command.parser._actions:
         if action.type is Path:
             folder = action.metavar in FOLDERS
-            # The attribute by which shtab is told; argparse itself has none for this.
+            # The attribute that shtab reads; argparse has none for this.
             action.complete = shtab.DIRECTORY if folder else shtab.FILE  # type: ignore[attr-defined]
     for below in command.commands():
-        _tell_paths(below)
+        _mark_paths(below)

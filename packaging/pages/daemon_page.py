@@ -12,16 +12,16 @@ from roff import Page, bold, italic, text
 SUMMARY = "the heterogeneous memory daemon"
 
 DESCRIPTION = """\
-hmd samples which memory pages running programs touch, keeps each page's heat, decides which pages
-belong in which tier of memory, and moves them there while the programs run. It serves the programs
+hmd samples which memory pages running programs access, keeps the heat of each page, decides which
+pages belong in which memory tier, and migrates them while the programs run. It serves the programs
 that the targets of its configuration select; without a target it idles.
 
-hmd.service runs it as the user hmd with a few capabilities, in a sandbox. The daemon tells the
-service manager when it is ready, what it does, and, once a tick, that it lives: one that hangs is
-killed and started again.
+hmd.service runs it as the user hmd with a few capabilities, in a sandbox. The daemon notifies the
+service manager of readiness and status, and of its watchdog once per tick: a daemon that hangs is
+killed and restarted.
 
-'hmd doctor' tells beforehand what the machine can do, 'hmd status' and 'hmd top' what the daemon
-does, and http://127.0.0.1:9742/metrics has it all for Prometheus.
+'hmd doctor' checks the machine, 'hmd status' and 'hmd top' show what the daemon does, and
+http://127.0.0.1:9742/metrics exports it to Prometheus.
 """
 
 STARTING = """\
@@ -32,16 +32,16 @@ STARTING = """\
 """
 
 SIGNALS = (
-    ("SIGHUP", "Read the configuration again; where it is wrong, the old one stays."),
-    ("SIGTERM, SIGINT", "Stop, and leave pages where they are."),
+    ("SIGHUP", "Reload the configuration; on any error the old one stays in effect."),
+    ("SIGTERM, SIGINT", "Stop; pages stay where they are."),
 )
 
 FILES = (
     ("/etc/hmd/hmd.yaml", "The configuration, hmd.yaml(5)."),
-    ("/etc/hmd/hmd.d/*.yaml", "Laid over it in the order of their names."),
-    ("/run/hmd/hmd.sock", "The status socket that 'hmd status' and 'hmd top' ask."),
-    ("/var/cache/hmd", "Machine code of the kernels; made anew where it is missing."),
-    ("/etc/systemd/system/hmd.service.d", "Drop-ins, among them one for a sampler, see above."),
+    ("/etc/hmd/hmd.d/*.yaml", "Drop-ins, merged into it in the order of their names."),
+    ("/run/hmd/hmd.sock", "The status socket of 'hmd status' and 'hmd top'."),
+    ("/var/cache/hmd", "Machine code of the kernels; compiled again if it is missing."),
+    ("/etc/systemd/system/hmd.service.d", "Drop-ins of the unit, such as those of samplers above."),
 )
 
 ENVIRONMENT = (
@@ -51,7 +51,7 @@ ENVIRONMENT = (
 
 STATUS = """\
 As for all commands of hmd(1). With 2, 3, 4 and 7 (wrong usage, a wrong configuration, a missing
-feature, an operation that is not permitted) the service is not restarted, since that would not
+feature, an operation that is not permitted) the service is not restarted, because that would not
 help.
 """
 
@@ -71,9 +71,7 @@ def page(date: str, version: str, systemd: Path) -> str:
     _list(made, "Signals", SIGNALS)
     made.heading("Samplers that need more")
     made.paragraph(
-        text(
-            "Of the ways to find accesses, these need what hmd.service does not have. The files are"
-        )
+        text("These samplers need privileges that hmd.service does not grant. The drop-ins are")
         + f" {italic('share/hmd/systemd/samplers/*.conf')}"
         + text(" below /usr or where hmd is installed.")
     )

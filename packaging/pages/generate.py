@@ -1,9 +1,9 @@
 """Write hmd's manual pages and shell completions: ``python packaging/pages/generate.py FOLDER``.
 
-FOLDER becomes what an installation's ``share`` is. All is made from the parsers of the command
-line and the schema of the configuration, so that a new option or setting is documented by
-itself. The build of a wheel calls this (cffi_build.py). With SOURCE_DATE_EPOCH set, the same
-sources give the same bytes.
+FOLDER becomes the ``share`` of an installation. The sources are the parsers of the command line
+and the schema of the configuration, so that new options and settings are documented without
+further work. The build of a wheel calls this (cffi_build.py). With SOURCE_DATE_EPOCH set, equal
+sources give equal bytes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Write the generated parts of commands.md and configuration.md in docs/reference.
 
-``python packaging/pages/reference_pages.py [FOLDER]``: what is above ``MARK`` in each page of
-docs/ is written by hand and kept; FOLDER (docs/) is where the pages go. A test tells where that
-is due.
+``python packaging/pages/reference_pages.py [FOLDER]``: text above ``MARK`` in each page is
+kept; FOLDER (docs/) is where the pages go. A test fails when they are out of date.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ def _arguments(command: Command) -> Iterator[str]:
 
 
 def _examples(written: str) -> Iterator[str]:
-    """Yield examples as commands; what the help says beside one is a comment behind it."""
+    """Yield examples as commands; an explanation in the help becomes a comment."""
     yield from ("<!-- needs: what the examples name -->", "```console")
     for line in textwrap.dedent(written).splitlines():
         found = _EXAMPLE.match(line)

@@ -1,8 +1,8 @@
-"""Bring into the site what documents link to outside of docs/: sources, and pages at the top.
+"""Add the files that documents link to outside of docs/ to the site.
 
-Documents link as a forge and a plain checkout need it (``../config/hmd.yaml``). mkdocs knows
-docs/ only, so each such file is added below ``source/``, and links are rewritten to it. What is
-linked to and is not there stays as it is, so that ``mkdocs build --strict`` tells of it.
+Links work on a forge and in a plain checkout (``../../config/hmd.yaml``). mkdocs knows only
+docs/, so each such file is added below ``source/`` and links to it are rewritten. A link to a
+missing file stays unchanged, so that ``mkdocs build --strict`` reports it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Slurm's Prolog= (slurm.conf, run by slurmd as root): makes the job a target of hmd on this node,
-# by the cgroup that its steps will run in (cgroup/v2 plugin).
+# by the cgroup of its steps (cgroup/v2 plugin).
 #
-# Slurm drains a node whose prolog fails: whatever goes wrong here, the job runs, without hmd.
+# Slurm drains a node whose prolog fails. On any error here the job runs without hmd.
 drop_ins=${HMD_DROP_INS:-/run/hmd/hmd.d}
 cgroup=/system.slice/slurmstepd.scope/job_$SLURM_JOB_ID
 
