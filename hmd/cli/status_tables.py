@@ -31,7 +31,7 @@ def summary(status: Status) -> list[str]:
         f"moved {format_bytes(moves['promoted_bytes'])} up, "
         f"{format_bytes(moves['demoted_bytes'])} down" + _failures(moves),
     ]
-    lines += orders(status.get("control") or {})
+    lines += admin_state(status.get("control") or {})
     if len(status["tiers"]) < 2:
         lines.append("one memory tier only: there is nowhere to move pages (hmd topology)")
     if sampler["name"] == "faults":
@@ -41,13 +41,13 @@ def summary(status: Status) -> list[str]:
     return lines
 
 
-def orders(control: Mapping[str, Any]) -> list[str]:
-    """Return what people have ordered that is in force; nothing of a daemon that knows none."""
+def admin_state(control: Mapping[str, Any]) -> list[str]:
+    """Return a line for each admin request in force."""
     lines = []
     if control.get("paused"):
         lines.append("paused: no page moves (hmd resume)")
     if control.get("policy_ordered"):
-        lines.append("the policy is by order, not the configuration's (hmd policy use --default)")
+        lines.append("the policy is set by an admin request (hmd policy use --default)")
     for drain in control.get("drains", ()):
         state = "nothing more can be moved" if drain["settled"] else "under way"
         size = format_bytes(drain["use"]["program_bytes"])

@@ -1,1 +1,1 @@
-"""Control of the daemon: the status socket, requests, and what administrators asked for."""
+"""Control of the daemon: status socket, client, admin requests and the state that they set."""

@@ -1,4 +1,4 @@
-"""Asking a daemon over its status socket, and giving it orders."""
+"""The client of the status socket: queries and admin requests."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from hmd.errors import (
 )
 
 MAX_ANSWER_BYTES = 64 * 2**20
-ORDER_TIMEOUT_S = 90.0
-"""An order is answered at the end of the tick under way, or withdrawn after a minute."""
+ADMIN_TIMEOUT_S = 90.0
+"""Admin requests are answered after the tick in progress, or withdrawn after a minute."""
 
 _ERRORS = {
     int(kind.exit_code): kind
@@ -37,9 +37,10 @@ def ask(
     timeout_s: float = 5.0,
     most_bytes: int = MAX_ANSWER_BYTES,
 ) -> dict[str, Any]:
-    """Return the daemon's answer to a command, which has ``timeout_s`` in all to arrive.
+    """Return the daemon's answer to a query.
 
-    Raises ``UnreachableError`` with one line that says what to do where none comes.
+    Raises ``UnreachableError`` where no answer comes within ``timeout_s``, ``NotPermittedError``
+    where the caller may not connect.
     """
     request = {**(arguments or {}), "command": command}
     document = _answer(path, request, timeout_s, most_bytes)
@@ -52,13 +53,13 @@ def send_admin_request(
     path: Path,
     command: str,
     arguments: Mapping[str, Any] | None = None,
-    timeout_s: float = ORDER_TIMEOUT_S,
+    timeout_s: float = ADMIN_TIMEOUT_S,
 ) -> dict[str, Any]:
-    """Have the daemon do something, and return what it answers once it has taken it on.
+    """Have the daemon execute an admin request, and return its answer.
 
-    Raises ``HmdError`` with the daemon's line where it refuses: ``NotPermittedError`` without
-    permission, ``TargetError`` for a process or node that is not there, ``UsageError`` for an
-    order that makes no sense. ``UnreachableError`` where no answer comes.
+    Raises ``HmdError`` with the daemon's line where it refuses: ``NotPermittedError``,
+    ``TargetError`` for a process or node that does not exist, ``UsageError`` for arguments that do
+    not go together. ``UnreachableError`` where no answer comes within ``timeout_s``.
     """
     request = {**(arguments or {}), "command": command}
     document = _answer(path, request, timeout_s, MAX_ANSWER_BYTES)
@@ -93,14 +94,14 @@ def _answer(
     try:
         document = json.loads(answer)
     except (ValueError, RecursionError):
-        raise UnreachableError(f"{path} answers, but not as hmd does") from None
+        raise UnreachableError(f"{path} answers, but not in hmd's protocol") from None
     if not isinstance(document, dict):
-        raise UnreachableError(f"{path} answers, but not as hmd does")
+        raise UnreachableError(f"{path} answers, but not in hmd's protocol")
     return document
 
 
 def _connect(s: socket.socket, path: Path, deadline_s: float) -> None:
-    """Connect, waiting while the queue is full: a Unix socket does not wait itself (unix(7))."""
+    """Connect, and retry while the listener's queue is full: unix(7) sockets return EAGAIN."""
     while True:
         try:
             return s.connect(str(path))
@@ -117,7 +118,7 @@ def _line(s: socket.socket, deadline_s: float, most_bytes: int) -> bytes:
         parts.append(part)
         size += len(part)
         if size > most_bytes:
-            raise OSError("the answer has no end")
+            raise OSError(f"the answer exceeds {most_bytes} bytes")
         left_s = deadline_s - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("timed out")

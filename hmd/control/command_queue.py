@@ -1,8 +1,8 @@
-"""Orders of people, taken down by the status socket's thread and carried out between two ticks.
+"""Admin requests on their way from the status socket's thread to the daemon's loop.
 
-Takes requests with their callers' credentials, gives promises; the daemon's loop calls
-:meth:`CommandQueue.serve`. Whatever is wrong with an order is one line for the caller, and each is
-logged with the caller's uid and pid.
+The socket's thread queues a request with :meth:`CommandQueue.put` and gets a future; the loop
+executes what waits with :meth:`CommandQueue.serve`, between two ticks. A refusal is one line for
+the caller. Each request is logged with the caller's uid and pid.
 """
 
 from __future__ import annotations
@@ -15,90 +15,90 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from hmd.control.admin_commands import Commands, Done
+from hmd.control.admin_commands import AdminCommands, Done
 from hmd.control.permission import check_caller
 from hmd.control.request import ControlRequest
-from hmd.control.status_socket import Orders, Promise
+from hmd.control.status_socket import AdminHandlers, PendingAnswer
 from hmd.errors import HmdError
 from hmd.machine.process_id import PROC
 
 MAX_WAITING: Final = 64
-"""Orders that wait for the loop."""
+"""Requests that wait for the loop."""
 
 
 class CommandQueue:
-    """The orders that wait, and what each does; ``told`` counts them by command and outcome."""
+    """The requests that wait; ``outcomes`` counts them by command and outcome."""
 
     def __init__(
         self,
-        commands: Commands,
+        commands: AdminCommands,
         wake: Callable[[], None],
         log: logging.Logger,
         proc: Path = PROC,
     ) -> None:
-        """Obey ``commands``; ``wake`` has the loop call :meth:`serve`, from any thread."""
-        self._does, self._wake = commands.does, wake
+        """Execute ``commands``; ``wake`` makes the loop call :meth:`serve`, from any thread."""
+        self._functions, self._wake = commands.functions, wake
         self._log, self._proc = log, proc
-        self._waiting: deque[tuple[ControlRequest, Promise]] = deque()
+        self._waiting: deque[tuple[ControlRequest, PendingAnswer]] = deque()
         self._lock = threading.Lock()
-        self.told: Counter[tuple[str, str]] = Counter(
-            {(name, how): 0 for name in self._does for how in ("done", "refused")}
+        self.outcomes: Counter[tuple[str, str]] = Counter(
+            {(name, how): 0 for name in self._functions for how in ("done", "refused")}
         )
 
     @property
-    def orders(self) -> Orders:
-        """What the status socket hands on."""
-        return dict.fromkeys(self._does, self.take)
+    def handlers(self) -> AdminHandlers:
+        """The handler of each command, for the status socket."""
+        return dict.fromkeys(self._functions, self.put)
 
-    def take(self, request: ControlRequest) -> Promise:
-        """Take an order down; its answer comes with the next :meth:`serve`. For any thread."""
-        promise: Promise = Promise()
+    def put(self, request: ControlRequest) -> PendingAnswer:
+        """Queue a request; the next :meth:`serve` answers it. For any thread."""
+        pending: PendingAnswer = PendingAnswer()
         with self._lock:
             if len(self._waiting) >= MAX_WAITING:
-                raise HmdError("too many orders wait: try again")
-            self._waiting.append((request, promise))
+                raise HmdError("too many admin requests wait: try again")
+            self._waiting.append((request, pending))
         self._wake()
-        return promise
+        return pending
 
-    def serve(self, tell: Callable[[], None] = lambda: None) -> None:
-        """Carry out what waits, in the order in which it came.
+    def serve(self, publish: Callable[[], None] = lambda: None) -> None:
+        """Execute the requests that wait, in the order of their arrival.
 
-        ``tell`` has the status say so; it is called before the answer goes out, as whoever gets
-        that may ask for the status next.
+        ``publish`` updates the status. It is called before each answer is sent, since a client
+        that has its answer may ask for the status next.
         """
         while self._waiting:
             with self._lock:
-                request, promise = self._waiting.popleft()
-            if not promise.set_running_or_notify_cancel():
+                request, pending = self._waiting.popleft()
+            if not pending.set_running_or_notify_cancel():
                 continue
             error: Exception | None = None
             answer = b""
             try:
-                done = self._carry_out(request)
+                done = self._execute(request)
                 answer = json.dumps({"done": done.line, "nodes": done.nodes}).encode()
             except HmdError as refusal:
                 error = refusal
             except Exception as defect:
-                self._log.error("order %s failed", request.command, exc_info=defect)
-                error = HmdError("the order failed: the daemon's log says why")
-            tell()
+                self._log.error("admin request %s failed", request.command, exc_info=defect)
+                error = HmdError("the request failed: the daemon's log has the reason")
+            publish()
             if error is None:
-                promise.set_result(answer)
+                pending.set_result(answer)
             else:
-                promise.set_exception(error)
+                pending.set_exception(error)
 
-    def _carry_out(self, request: ControlRequest) -> Done:
-        """Do it; raises where it is refused."""
+    def _execute(self, request: ControlRequest) -> Done:
+        """Execute a request; raises ``HmdError`` where it is refused."""
         peer, outcome = request.peer, "refused"
         line = f"{request.command} by uid {peer.uid}, pid {peer.pid}"
         try:
             check_caller(peer, self._proc)
-            done = self._does[request.command](request)
+            done = self._functions[request.command](request)
             outcome = "done"
         except HmdError as error:
-            self._log.warning("order: %s: refused: %s", line, error)
+            self._log.warning("admin request: %s: refused: %s", line, error)
             raise
         finally:
-            self.told[request.command, outcome] += 1
-        self._log.info("order: %s: %s", line, done.line)
+            self.outcomes[request.command, outcome] += 1
+        self._log.info("admin request: %s: %s", line, done.line)
         return done

@@ -1,7 +1,7 @@
-"""What a client asks on the status socket, and who it is.
+"""A request on the status socket, with the credentials of its client.
 
-A request is one line of JSON, ``{"command": NAME, ...}``; what stands beside the command are its
-arguments. Nothing of a line is believed before it was looked at.
+A request is one line of JSON, ``{"command": NAME, ...}``; the other keys are its arguments. Every
+part of a line is validated before use.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _UCRED: Final = struct.Struct("iII")
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who is at the other end: as the kernel took it down when the client connected."""
+    """The credentials of a client, which the kernel took when it connected."""
 
     pid: int
     uid: int
@@ -31,7 +31,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class ControlRequest:
-    """A command with its arguments, and whose it is."""
+    """A command with its arguments, and the client that sent it."""
 
     command: str
     arguments: Mapping[str, Any]
@@ -47,19 +47,19 @@ def peer_of(connection: socket.socket) -> Peer:
 def parse_request(line: bytes, peer: Peer) -> ControlRequest:
     """Return the request of a line; raises ``UsageError``."""
     if len(line) > MAX_REQUEST_BYTES:
-        raise UsageError(f"a request has {MAX_REQUEST_BYTES} bytes at most")
+        raise UsageError(f"a request has at most {MAX_REQUEST_BYTES} bytes")
     try:
         document = json.loads(line)
     except (ValueError, RecursionError):
-        raise UsageError('not JSON; ask as in {"command":"status"}') from None
+        raise UsageError('not JSON: send a line such as {"command":"status"}') from None
     command = document.pop("command", None) if isinstance(document, dict) else None
     if not isinstance(command, str):
-        raise UsageError('no command; ask as in {"command":"status"}')
+        raise UsageError('no command: send a line such as {"command":"status"}')
     return ControlRequest(command, document, peer)
 
 
 def error_answer(error: Exception) -> bytes:
-    """Return the answer that tells an error: one line, and the exit code that goes with it."""
+    """Return the answer for an error: one line, and the exit code that goes with it."""
     text = " ".join(str(error).split()) or type(error).__name__
     code = error.exit_code if isinstance(error, HmdError) else Exit.FAILURE
     return json.dumps({"error": text, "code": int(code)}).encode()

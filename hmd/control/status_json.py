@@ -1,4 +1,4 @@
-"""The status document: the daemon's last snapshot as plain values, what the socket answers."""
+"""The status document: the daemon's last snapshot as JSON, the answer to ``status``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def status_answer(now: Snapshot) -> bytes:
 
 
 def status_document(now: Snapshot) -> dict[str, Any]:
-    """Return what ``{"command": "status"}`` answers; bytes, seconds, pages of 4 KiB, shares."""
+    """Return the snapshot as plain values: bytes, seconds, pages of 4 KiB, ratios from 0 to 1."""
     return {
         "version": now.version,
         "pid": now.pid,
@@ -73,7 +73,7 @@ def _control(now: Snapshot) -> dict[str, Any]:
     control = now.control
     return {
         "paused": control.paused,
-        "policy_ordered": control.policy_ordered,
+        "policy_ordered": control.policy_override,
         "drains": [asdict(drain) for drain in control.drains],
         "pins": [asdict(pin) for pin in control.pins],
         "pinned": control.pinned,

@@ -1,9 +1,9 @@
 """The status socket: one JSON line in, one JSON line out, on a Unix stream socket.
 
-A thread of its own answers from what the daemon last published, so that no client, however slow
-or wrong, holds up a tick. What changes something is an order: it is handed on with the caller's
-credentials, and answered when the daemon has come to it. Requests are bounded in size, clients in
-number and in time.
+A thread of its own answers queries from what the daemon last published, so that no client, however
+slow or wrong, delays a tick. An admin request, which changes something, is queued with the caller's
+credentials and answered when the daemon's loop has executed it. The size of requests, the number of
+clients and the time of each are bounded.
 """
 
 from __future__ import annotations
@@ -32,50 +32,51 @@ from hmd.errors import HmdError, UsageError, os_error
 
 MAX_CLIENTS = 32
 CLIENT_TIME_S = 5.0
-PROMISE_TIME_S = 60.0
-"""How long an order waits for the daemon to come to it; one that takes longer is withdrawn."""
+ADMIN_TIME_S = 60.0
+"""Longest time that an admin request waits for the daemon's loop; then it is withdrawn."""
 
 MAX_PATH_BYTES = 107
 """sun_path holds 108 bytes with its final zero (unix(7))."""
 
-Answers = Mapping[str, Callable[[Mapping[str, Any]], bytes]]
+Queries = Mapping[str, Callable[[Mapping[str, Any]], bytes]]
 """By command: a function that returns, for the arguments of a request, the JSON document of the
-answer; called in the thread."""
+answer; called in the socket's thread."""
 
-Promise = Future[bytes]
-Orders = Mapping[str, Callable[[ControlRequest], Promise]]
-"""By command: a function that takes an order down and promises its answer, a JSON document."""
+PendingAnswer = Future[bytes]
+AdminHandlers = Mapping[str, Callable[[ControlRequest], PendingAnswer]]
+"""By command: a function that queues an admin request and returns the future of its answer, a JSON
+document."""
 
 
 @dataclass(slots=True)
 class _Client:
-    """One connection; it waits for its request, then for a promise to be kept, then to be read."""
+    """One connection: it waits for its request, then for a pending answer, then to be read."""
 
     socket: socket.socket
     peer: Peer
     deadline_s: float
     request: bytearray = field(default_factory=bytearray)
-    promise: Promise | None = None
+    pending: PendingAnswer | None = None
     answer: memoryview | None = None
 
 
 class StatusSocket:
-    """Serves ``answers`` and ``orders`` on ``path`` from construction to ``close``."""
+    """Serves ``queries`` and ``handlers`` on ``path`` from construction to ``close``."""
 
     def __init__(
         self,
         path: Path,
-        answers: Answers,
-        orders: Orders | None = None,
-        promise_time_s: float = PROMISE_TIME_S,
+        queries: Queries,
+        handlers: AdminHandlers | None = None,
+        admin_time_s: float = ADMIN_TIME_S,
     ) -> None:
-        """Bind (mode 0660, replacing what a dead daemon left) and start answering.
+        """Bind (mode 0660, replacing the socket of a killed daemon) and start answering.
 
         Raises ``HmdError`` where the path cannot be bound.
         """
         self.path = path
-        self._answers, self._orders = answers, orders or {}
-        self._promise_time_s = promise_time_s
+        self._queries, self._handlers = queries, handlers or {}
+        self._admin_time_s = admin_time_s
         self._listener = _bind(path)
         self._inode = path.stat().st_ino
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -84,17 +85,17 @@ class StatusSocket:
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._clients: dict[int, _Client] = {}
         self._closing = False
-        self._waking = threading.Lock()
+        self._closing_lock = threading.Lock()
         self._thread = threading.Thread(target=self._serve, name="hmd-status", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Stop answering and remove the socket; may be called twice."""
-        with self._waking:
+        with self._closing_lock:
             if self._closing:
                 return
             self._closing = True
-            self._ring()
+            self._write_wakeup()
         self._thread.join()
         for client in list(self._clients.values()):
             self._drop(client)
@@ -107,38 +108,38 @@ class StatusSocket:
                 self.path.unlink()
 
     def _wake(self) -> None:
-        """Have the thread look around; for whoever keeps a promise, also when all is closed."""
-        with self._waking:
+        """Wake the thread. Called by any thread that completes an answer, also after ``close``."""
+        with self._closing_lock:
             if not self._closing:
-                self._ring()
+                self._write_wakeup()
 
-    def _ring(self) -> None:
+    def _write_wakeup(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake_write, b"x")
 
     def _serve(self) -> None:
         while not self._closing:
-            for key, _ in self._selector.select(self._patience_s()):
+            for key, _ in self._selector.select(self._timeout_s()):
                 if key.fileobj is self._listener:
                     self._accept()
                 elif isinstance(key.data, _Client):
                     with contextlib.suppress(BlockingIOError):
                         self._step(key.data)
                 else:
-                    self._woken()
+                    self._answer_pending()
             now_s = time.monotonic()
             for client in [c for c in self._clients.values() if c.deadline_s <= now_s]:
                 self._expire(client)
 
-    def _woken(self) -> None:
-        """Answer those whose promises were kept."""
+    def _answer_pending(self) -> None:
+        """Send the pending answers that are complete."""
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_read, 4096)
         for client in list(self._clients.values()):
-            if client.promise is not None and client.promise.done():
-                self._say(client, _kept(client.promise))
+            if client.pending is not None and client.pending.done():
+                self._send(client, _result(client.pending))
 
-    def _patience_s(self) -> float | None:
+    def _timeout_s(self) -> float | None:
         if not self._clients:
             return None
         return max(0.0, min(c.deadline_s for c in self._clients.values()) - time.monotonic())
@@ -148,7 +149,7 @@ class StatusSocket:
             connection, _ = self._listener.accept()
             peer = peer_of(connection)
         except OSError:
-            # EMFILE and its like: no busy loop on a listener that stays readable.
+            # After EMFILE and the like the listener stays readable: do not spin.
             time.sleep(0.1)
             return
         if len(self._clients) >= MAX_CLIENTS:
@@ -177,32 +178,32 @@ class StatusSocket:
         if not newline and not data:
             self._drop(client)
         elif newline or len(client.request) > MAX_REQUEST_BYTES:
-            # Nothing more is heard of it: what it does while it waits must not wake the thread.
+            # Read no more of it: further input of the client must not wake the thread.
             self._selector.unregister(client.socket)
-            self._take(client, bytes(line))
+            self._dispatch(client, bytes(line))
 
-    def _take(self, client: _Client, line: bytes) -> None:
-        """Answer a request, or have an order answered when its time comes."""
+    def _dispatch(self, client: _Client, line: bytes) -> None:
+        """Answer a query now, or queue an admin request."""
         try:
             request = parse_request(line, client.peer)
-            answer = self._answers.get(request.command)
-            if answer is not None:
-                self._say(client, answer(request.arguments))
+            query = self._queries.get(request.command)
+            if query is not None:
+                self._send(client, query(request.arguments))
                 return
-            order = self._orders.get(request.command)
-            if order is None:
-                names = ", ".join(sorted([*self._answers, *self._orders]))
+            handler = self._handlers.get(request.command)
+            if handler is None:
+                names = ", ".join(sorted([*self._queries, *self._handlers]))
                 raise UsageError(f"no such command; there are {names}")
-            promise = order(request)
+            pending = handler(request)
         except Exception as error:
-            self._say(client, error_answer(error))
+            self._send(client, error_answer(error))
             return
-        client.promise = promise
-        client.deadline_s = time.monotonic() + self._promise_time_s
-        promise.add_done_callback(lambda _: self._wake())
+        client.pending = pending
+        client.deadline_s = time.monotonic() + self._admin_time_s
+        pending.add_done_callback(lambda _: self._wake())
 
-    def _say(self, client: _Client, answer: bytes) -> None:
-        client.promise = None
+    def _send(self, client: _Client, answer: bytes) -> None:
+        client.pending = None
         client.answer = memoryview(answer + b"\n")
         client.deadline_s = time.monotonic() + CLIENT_TIME_S
         self._selector.register(client.socket, selectors.EVENT_WRITE, client)
@@ -214,16 +215,23 @@ class StatusSocket:
             self._drop(client)
 
     def _expire(self, client: _Client) -> None:
-        """Let go of a client whose time is over; an order that nobody came to is withdrawn."""
-        promise = client.promise
-        if promise is None:
+        """End a client whose time is over; an admin request that still waits is withdrawn."""
+        pending = client.pending
+        if pending is None:
             self._drop(client)
-        elif promise.done() and not promise.cancelled():
-            self._say(client, _kept(promise))
+        elif pending.done() and not pending.cancelled():
+            self._send(client, _result(pending))
         else:
-            told = "is withdrawn" if promise.cancel() else "is under way: see hmd status"
-            late = f"the daemon did not come to it in {self._promise_time_s:g} s; the order {told}"
-            self._say(client, error_answer(HmdError(late)))
+            state = "withdrawn" if pending.cancel() else "being executed: see hmd status"
+            self._send(
+                client,
+                error_answer(
+                    HmdError(
+                        f"the daemon did not execute the request within {self._admin_time_s:g} s; "
+                        f"it is {state}"
+                    )
+                ),
+            )
 
     def _drop(self, client: _Client) -> None:
         self._clients.pop(client.socket.fileno(), None)
@@ -232,10 +240,10 @@ class StatusSocket:
         client.socket.close()
 
 
-def _kept(promise: Promise) -> bytes:
-    """Return what was promised; whatever went wrong is an answer too."""
+def _result(pending: PendingAnswer) -> bytes:
+    """Return the answer of a completed request, or that of its error."""
     try:
-        return promise.result()
+        return pending.result()
     except Exception as error:
         return error_answer(error)
 
@@ -244,7 +252,7 @@ def _bind(path: Path) -> socket.socket:
     if len(os.fsencode(path)) > MAX_PATH_BYTES:
         raise HmdError(f"observe.socket: {path} is longer than {MAX_PATH_BYTES} bytes: shorten it")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    umask = os.umask(0o117)  # the socket is born 0660, with no moment at which it is wider
+    umask = os.umask(0o117)  # the socket has mode 0660 from its creation on
     try:
         if path.is_socket():
             path.unlink()

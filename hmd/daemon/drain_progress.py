@@ -23,35 +23,35 @@ from hmd.pipeline.admin_progress import movable_on
 
 def send_errand(stages: Stages, evacuation: Evacuation, now_s: float) -> None:
     """Have the drains' thread go on with what the tick's moves have left of the budget."""
-    orders = stages.orders
-    if not orders.drained:
+    admin = stages.admin
+    if not admin.drained:
         stages.mover.charge(evacuation.send(None, 0))
         return
     errand = Errand(
-        serial=orders.drains,
-        drained=orders.drained,
+        serial=admin.drains,
+        drained=admin.drained,
         topology=stages.topology,
         spared=_spared(stages),
         pinned=_pinned(stages),
         unmovable=_keeping(stages),
         dry_run=stages.config.migrate.dry_run,
     )
-    granted = 0 if orders.paused else stages.mover.budget_bytes(now_s)
+    granted = 0 if admin.paused else stages.mover.budget_bytes(now_s)
     stages.mover.charge(evacuation.send(errand, granted))
 
 
 def _spared(stages: Stages) -> frozenset[ProcessId]:
     """Return the processes of which ticks still move pages; none once they got no further."""
-    if stages.orders.stalled_ticks >= STALLED_TICKS:
+    if stages.admin.stalled_ticks >= STALLED_TICKS:
         return frozenset()
-    pages = movable_on(stages, stages.orders.drained)
+    pages = movable_on(stages, stages.admin.drained)
     return frozenset(stages.heat.processes[slot] for slot in np.flatnonzero(pages).tolist())
 
 
 def _pinned(stages: Stages) -> frozenset[ProcessId]:
-    orders = stages.orders
+    admin = stages.admin
     pairs = zip(stages.processes, stages.targets, strict=True)
-    return frozenset(orders.pins) | {p for p, target in pairs if target in orders.target_pins}
+    return frozenset(admin.pins) | {p for p, target in pairs if target in admin.target_pins}
 
 
 def _keeping(stages: Stages) -> Callable[[ProcessId, Mappings], Mappings]:
@@ -65,32 +65,32 @@ def control_numbers(
     stages: Stages,
     followed: Mapping[ProcessId, str],
     evacuation: Evacuation,
-    told: Mapping[tuple[str, str], int],
+    outcomes: Mapping[tuple[str, str], int],
 ) -> ControlNumbers:
-    """Return what is told of orders; ``followed`` are processes with their targets."""
-    orders = stages.orders
+    """Return what the status shows of admin requests; ``followed`` are processes with targets."""
+    admin = stages.admin
     pins = [
         PinNumbers(process.pid, process.start_ticks, followed.get(process, ""), pin.node, pin.uid)
-        for process, pin in orders.pins.items()
+        for process, pin in admin.pins.items()
     ]
-    pins += [PinNumbers(0, 0, name, pin.node, pin.uid) for name, pin in orders.target_pins.items()]
+    pins += [PinNumbers(0, 0, name, pin.node, pin.uid) for name, pin in admin.target_pins.items()]
     return ControlNumbers(
-        paused=orders.paused,
-        policy_ordered=orders.policy,
+        paused=admin.paused,
+        policy_override=admin.policy,
         drains=tuple(_drains(stages, evacuation)),
         pins=tuple(pins[:256]),
         pinned=len(pins),
-        orders=dict(told),
+        requests=dict(outcomes),
     )
 
 
 def _drains(stages: Stages, evacuation: Evacuation) -> Iterator[DrainNumbers]:
-    orders, progress = stages.orders, evacuation.progress
-    if not orders.drained:
+    admin, progress = stages.admin, evacuation.progress
+    if not admin.drained:
         return
     there = {node.id for node in stages.topology.nodes}
-    current = progress.serial == orders.drains
-    for node in sorted(orders.drained):
+    current = progress.serial == admin.drains
+    for node in sorted(admin.drained):
         use = read_node_use(node, stages.sysfs)
         left = progress.left.get(node, {}) if current else {}
         yield DrainNumbers(
@@ -101,5 +101,5 @@ def _drains(stages: Stages, evacuation: Evacuation) -> Iterator[DrainNumbers]:
             moved_pages=progress.moved_pages if current else 0,
             passes=progress.passes if current else 0,
             left=left,
-            settled=node not in there or (current and progress.settled and not orders.paused),
+            settled=node not in there or (current and progress.settled and not admin.paused),
         )

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from hmd.config import Config
-from hmd.control.status_socket import Answers, Orders, StatusSocket
+from hmd.control.status_socket import AdminHandlers, Queries, StatusSocket
 from hmd.daemon.instance_lock import InstanceLock
 from hmd.observe.metrics import MetricsServer
 from hmd.observe.snapshot import Snapshot
@@ -16,10 +16,10 @@ from hmd.observe.snapshot import Snapshot
 class _Status:
     """A status socket with the lock that makes it ours."""
 
-    def __init__(self, path: Path, answers: Answers, orders: Orders) -> None:
+    def __init__(self, path: Path, queries: Queries, handlers: AdminHandlers) -> None:
         self._lock = InstanceLock(path)
         try:
-            self._socket = StatusSocket(path, answers, orders)
+            self._socket = StatusSocket(path, queries, handlers)
         except BaseException:
             self._lock.release()
             raise
@@ -33,9 +33,11 @@ class _Status:
 class Endpoints:
     """The open endpoints; none before the first ``open``."""
 
-    def __init__(self, answers: Answers, orders: Orders, snapshot: Callable[[], Snapshot]) -> None:
-        """Answer with ``answers`` and ``orders`` on the socket and ``snapshot`` as metrics."""
-        self._answers, self._orders, self._snapshot = answers, orders, snapshot
+    def __init__(
+        self, queries: Queries, handlers: AdminHandlers, snapshot: Callable[[], Snapshot]
+    ) -> None:
+        """Serve ``queries`` and ``handlers`` on the socket and ``snapshot`` as metrics."""
+        self._queries, self._handlers, self._snapshot = queries, handlers, snapshot
         self._status: _Status | None = None
         self._metrics: MetricsServer | None = None
 
@@ -48,7 +50,7 @@ class Endpoints:
         status, metrics = self._status, self._metrics
         with ExitStack() as undo:
             if status is None or status.path != observe.socket:
-                status = _Status(observe.socket, self._answers, self._orders)
+                status = _Status(observe.socket, self._queries, self._handlers)
                 undo.callback(status.close)
             if observe.metrics == "off":
                 metrics = None

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from hmd.config import Config
 from hmd.config.load import dotted
-from hmd.control.admin_commands import Commands
+from hmd.control.admin_commands import AdminCommands
 from hmd.control.command_queue import CommandQueue
 from hmd.control.status_json import status_answer
-from hmd.control.status_socket import Answers
+from hmd.control.status_socket import Queries
 from hmd.daemon import stage_settings
 from hmd.daemon.drain_progress import control_numbers, send_errand
 from hmd.daemon.endpoints import Endpoints
@@ -81,16 +81,18 @@ class Service:
             self.observer = Observer(setting, stages.topology, stages.sampler, proc=proc)
             self._heat_map = HeatHistory(stages.topology)
             self._evacuation = Evacuation(self._log, proc, sysfs)
-            commands = Commands(stages.orders, self, proc)
+            commands = AdminCommands(stages.admin, self, proc)
             self._control = CommandQueue(commands, self._waker.wake, self._log, proc)
             self._nodes = NodeWatch(sysfs)
             self.followed: Mapping[ProcessId, str] = {}
-            answers: Answers = {
+            queries: Queries = {
                 "status": lambda _: status_answer(self.observer.latest),
                 "heatmap": self._heat_map.answer,
             }
-            self._tell_orders()
-            self._endpoints = Endpoints(answers, self._control.orders, lambda: self.observer.latest)
+            self._publish_control()
+            self._endpoints = Endpoints(
+                queries, self._control.handlers, lambda: self.observer.latest
+            )
             self._endpoints.open(config)
             undo.pop_all()
         self._guard = StageGuard(self._log)
@@ -123,7 +125,7 @@ class Service:
 
     @property
     def topology(self) -> Topology:
-        """The nodes with memory, as orders name them."""
+        """The nodes with memory, which admin requests name."""
         return self.stages.topology
 
     @property
@@ -134,7 +136,7 @@ class Service:
     def use_policy(self, name: str | None) -> None:
         """Plan with another policy than the configuration's; raises ``HmdError``.
 
-        ``name`` is in the standing orders already.
+        ``name`` is in the admin state already.
         """
         stage_settings.with_policy(self._configured, name)
         self._rebuild(self._configured)
@@ -151,7 +153,7 @@ class Service:
         before = dict(zip(stages.processes, stages.targets, strict=True))
         if self._guard.run(Stage.SAMPLE, lambda: stages.follow(now_s), False):
             self._tell_processes(before)
-            stages.orders.forget_exited(stages.proc)
+            stages.admin.forget_exited(stages.proc)
             self.followed = dict(zip(stages.processes, stages.targets, strict=True))
         tick = run_tick(stages, self._guard, now_s)
         errand = partial(send_errand, stages, self._evacuation, now_s)
@@ -187,9 +189,9 @@ class Service:
         return True
 
     def _rebuild(self, configured: Config) -> None:
-        """Build stages anew, under the orders in force; on any error all stays as it was."""
+        """Build stages anew, with the admin state; on any error all stays as it was."""
         old = self.stages
-        config = stage_settings.with_policy(configured, old.orders.policy)
+        config = stage_settings.with_policy(configured, old.admin.policy)
         new = build(config, old, old.proc, old.sysfs)
         try:
             self._endpoints.open(config)
@@ -205,11 +207,11 @@ class Service:
             self._heat_map.use(new.topology)
 
     def _serve(self) -> None:
-        """Carry out the orders that wait, and tell of what is now in force."""
-        self._control.serve(lambda: self._guard.run(Stage.OBSERVE, self._tell_orders, None))
+        """Execute the admin requests that wait, and publish the admin state."""
+        self._control.serve(lambda: self._guard.run(Stage.OBSERVE, self._publish_control, None))
 
-    def _tell_orders(self) -> None:
-        told = control_numbers(self.stages, self.followed, self._evacuation, self._control.told)
+    def _publish_control(self) -> None:
+        told = control_numbers(self.stages, self.followed, self._evacuation, self._control.outcomes)
         self.observer.controlled(told)
 
     def _follow_nodes(self) -> None:
@@ -238,9 +240,9 @@ class Service:
         by_heat = self._places.heat_pages if self._places else None
         if by_heat is None or tick.now_s - self._census_s >= CENSUS_S:
             self._census_s = tick.now_s
-            stages.orders.forget_exited(stages.proc)
+            stages.admin.forget_exited(stages.proc)
             by_heat = heat_pages(heat, topology)
-        self._tell_orders()
+        self._publish_control()
         self._places = Places(resident_pages(heat, topology), by_heat, heat.stats.bytes)
         self.observer.observe(tick, self._places)
         self._heat_map.record(tick, heat)
@@ -281,11 +283,11 @@ class Service:
 
     def _status_line(self) -> str:
         now, stages = self.observer.latest, self.stages
-        orders = stages.orders
+        admin = stages.admin
         dry = ", dry run" if now.dry_run else ""
-        dry += ", paused" if orders.paused else ""
-        if orders.drained:
-            dry += f", node {format_ids(sorted(orders.drained))} drained"
+        dry += ", paused" if admin.paused else ""
+        if admin.drained:
+            dry += f", node {format_ids(sorted(admin.drained))} drained"
         return (
             f"{len(stages.processes)} processes of {len(stages.config.targets)} targets, "
             f"sampler {stages.sampler.name}, {now.promoted_bytes >> 20} MiB promoted, "
@@ -293,7 +295,7 @@ class Service:
         )
 
     def _wait(self, due_s: float) -> None:
-        """Sleep until a time, or until a signal asks for something; orders are served meanwhile."""
+        """Sleep until a time or a signal; serve admin requests meanwhile."""
         patience_s = (self._notifier.watchdog_s or 0.0) / 2
         while not (self._stop or self._reload):
             left_s = due_s - time.monotonic()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hmd.config import Config
-from hmd.control.admin_state import Standing
+from hmd.control.admin_state import AdminState
 from hmd.daemon import stage_settings
 from hmd.heat.heat_table import HeatTable
 from hmd.heat.residency_sweep import KernelAddressSpaces, ResidencySweep
@@ -146,7 +146,7 @@ def build(
             pageout_s=config.decide.pageout,
             proc=proc,
             sysfs=sysfs,
-            orders=before.orders if before else Standing(),
+            admin=before.admin if before else AdminState(),
         )
         undo.pop_all()
     return stages

@@ -104,7 +104,7 @@ class Observer:
         self.latest = self._snapshot(self._places)
 
     def controlled(self, control: ControlNumbers) -> None:
-        """Take note of the orders in force."""
+        """Publish the admin state."""
         self._control = control
         self.latest = replace(self.latest, control=control)
 

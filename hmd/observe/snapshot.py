@@ -134,18 +134,18 @@ class DrainNumbers:
 
 @dataclass(frozen=True, slots=True)
 class ControlNumbers:
-    """Orders in force, and all that came by command and outcome (done, refused).
+    """The admin state, and the requests so far by command and outcome (done, refused).
 
-    ``policy_ordered`` takes the place of the configuration's. ``pinned`` counts pins, of which
+    ``policy_override`` replaces the policy of the configuration. ``pinned`` counts pins, of which
     ``pins`` has the first.
     """
 
     paused: bool = False
-    policy_ordered: str | None = None
+    policy_override: str | None = None
     drains: tuple[DrainNumbers, ...] = ()
     pins: tuple[PinNumbers, ...] = ()
     pinned: int = 0
-    orders: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    requests: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,27 +17,27 @@ from hmd.units import HUGE_PAGE_BYTES
 
 def note_progress(stages: TickStages, plan: Plan, outcome: MoveOutcome | None) -> None:
     """Record what a tick's plan did for the moves and drains that administrators requested."""
-    orders = stages.orders
-    if orders.paused:
+    admin = stages.admin
+    if admin.paused:
         return
-    if orders.moves:
+    if admin.moves:
         _end_moves(stages, plan, outcome)
-    if not orders.drained:
+    if not admin.drained:
         return
-    leaving = np.isin(plan.from_node, sorted(orders.drained))
+    leaving = np.isin(plan.from_node, sorted(admin.drained))
     moved = int(outcome.moved_pages[leaving].sum()) if outcome is not None else 0
     if moved and outcome is not None and not outcome.dry_run:
-        orders.stalled_ticks = 0
-    elif movable_on(stages, orders.drained).any():
-        orders.stalled_ticks += 1
+        admin.stalled_ticks = 0
+    elif movable_on(stages, admin.drained).any():
+        admin.stalled_ticks += 1
 
 
 def movable_on(stages: TickStages, nodes: frozenset[int]) -> npt.NDArray[np.int64]:
     """Return how many pages each process of the heat table has there that ticks may move."""
-    heat, orders = stages.heat, stages.orders
+    heat, admin = stages.heat, stages.admin
     movable, _ = heat.resident_pages(max(nodes) + 1)
     pages: npt.NDArray[np.int64] = movable[:, sorted(nodes)].sum(axis=1)
-    return np.where(orders.held(heat.processes, stages.targets), 0, pages)
+    return np.where(admin.pinned_mask(heat.processes, stages.targets), 0, pages)
 
 
 def _end_moves(stages: TickStages, plan: Plan, outcome: MoveOutcome | None) -> None:
@@ -45,7 +45,7 @@ def _end_moves(stages: TickStages, plan: Plan, outcome: MoveOutcome | None) -> N
 
     A process whose pages are not known yet is not done. What a later sweep finds stays where it is.
     """
-    orders, heat = stages.orders, stages.heat
+    admin, heat = stages.admin, stages.heat
     nodes = max(node.id for node in stages.topology.nodes) + 1
     known = heat.resident_pages(nodes)[0].sum(axis=1)
     busy: set[int] = set()
@@ -53,7 +53,7 @@ def _end_moves(stages: TickStages, plan: Plan, outcome: MoveOutcome | None) -> N
         going = (outcome.moved_pages > 0) | (outcome.status == MoveStatus.DEFERRED)
         busy = set(plan.process[going].tolist())
     if stages.mover.budget_bytes() >= HUGE_PAGE_BYTES:
-        orders.end_moves(
+        admin.end_moves(
             process
             for slot, process in enumerate(heat.processes)
             if known[slot] and slot not in busy

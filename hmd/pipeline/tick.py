@@ -63,9 +63,9 @@ def update_heat(stages: TickStages, batch: AccessBatch) -> npt.NDArray[np.int16]
 
 def decide(stages: TickStages, now_s: float) -> Plan:
     """Return the administrators' moves, then the policy's with what room and budget are left."""
-    heat, orders = stages.heat, stages.orders
+    heat, admin = stages.heat, stages.admin
     stages.memory = stages.node_memory(stages.topology, now_s)
-    if orders.paused:
+    if admin.paused:
         return Plan.empty(heat.processes)
     machine = MachineView(
         topology=stages.topology,
@@ -75,10 +75,10 @@ def decide(stages: TickStages, now_s: float) -> Plan:
         budget_bytes=stages.mover.plan_bytes(now_s),
         limits=stages.limits,
     )
-    pinned, drained = orders.held(heat.processes, stages.targets), orders.drained
+    pinned, drained = admin.pinned_mask(heat.processes, stages.targets), admin.drained
     emptied = drain(heat, machine, drained, pinned)
     machine = after(machine, emptied)
-    gathered = gather(heat, machine, orders.goals(heat.processes, stages.targets), drained)
+    gathered = gather(heat, machine, admin.pin_nodes(heat.processes, stages.targets), drained)
     machine = after(machine, gathered)
     with holding(heat, pinned):
         wanted = stages.policy.plan(heat, beside(machine, drained))
@@ -97,15 +97,15 @@ def migrate(stages: TickStages, plan: Plan, now_s: float) -> MoveOutcome | None:
 
 def page_out(stages: TickStages, now_s: float) -> int:
     """Page out what was idle for ``pageout_s``, with the budget that moves left; return bytes."""
-    idle_s, orders = stages.pageout_s, stages.orders
-    if idle_s is None or stages.sampler.name in BLIND or orders.paused:
+    idle_s, admin = stages.pageout_s, stages.admin
+    if idle_s is None or stages.sampler.name in BLIND or admin.paused:
         return 0
     left = stages.mover.budget_bytes(now_s)
     machine = MachineView(stages.topology, (), now_s, stages.tick_s, left)
-    pinned = orders.held(stages.heat.processes, stages.targets)
+    pinned = admin.pinned_mask(stages.heat.processes, stages.targets)
     with holding(stages.heat, pinned):
         plan = idle_pages(
-            stages.heat, beside(machine, orders.drained), idle_s, PAGEOUT_CANDIDATES * left
+            stages.heat, beside(machine, admin.drained), idle_s, PAGEOUT_CANDIDATES * left
         )
     sent = stages.pageout.apply(plan, left, now_s)
     stages.mover.charge(sent.out_bytes)

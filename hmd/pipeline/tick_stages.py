@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from hmd.control.admin_state import Standing
+from hmd.control.admin_state import AdminState
 from hmd.decide.plan import FastLimits, Policy
 from hmd.heat.heat_table import HeatTable
 from hmd.heat.residency_sweep import ResidencySweep
@@ -49,7 +49,7 @@ class TickStages:
     """What one tick needs.
 
     ``processes`` are those that the sampler follows, which its samples index; ``targets`` names
-    the target of each. ``limits`` are what targets may have of the fastest tier, ``orders`` the
+    the target of each. ``limits`` are what targets may have of the fastest tier, ``admin`` the
     administrators' pause, drains and pins. Pages that were idle for ``pageout_s`` are paged out,
     none if None. ``memory`` is that of the nodes at the last tick, () before the first.
     """
@@ -67,5 +67,5 @@ class TickStages:
     processes: tuple[ProcessId, ...] = ()
     targets: tuple[str, ...] = ()
     limits: FastLimits | None = None
-    orders: Standing = field(default_factory=Standing)
+    admin: AdminState = field(default_factory=AdminState)
     memory: tuple[NodeMemory, ...] = ()

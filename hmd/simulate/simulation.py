@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hmd.config.quantities import Amount
-from hmd.control.admin_state import Standing
+from hmd.control.admin_state import AdminState
 from hmd.daemon.stage_settings import NO_LIMITS, limits_of
 from hmd.decide.plan import MachineView, Plan, Policy
 from hmd.emulate.miss_stream import MissStream
@@ -121,17 +121,17 @@ def simulate(
     policy: Policy,
     settings: SimulationSettings | None = None,
     progress: Callable[[float], None] | None = None,
-    orders: Standing | None = None,
+    admin: AdminState | None = None,
 ) -> Simulated:
     """Run a program under a policy, with room for ``fast_pages`` of its pages on the fast node.
 
-    ``progress`` is called once per tick with the share of the program that has run. ``orders`` are
+    ``progress`` is called once per tick with the share of the program that has run. ``admin`` is
     an administrator's pause, drains and pins (of ``PROGRAM``, or of the target ``TARGET``), which
     ``progress`` may change between two ticks.
     """
     settings = settings or SimulationSettings()
     with SimulatedMachine(stream, preset, fast_pages, settings.cost) as machine:
-        daemon = SimulatedDaemon(machine, policy, settings, orders)
+        daemon = SimulatedDaemon(machine, policy, settings, admin)
         ticks = []
         while not machine.done:
             ticks.append(daemon.row(daemon.tick()))
@@ -148,7 +148,7 @@ class SimulatedDaemon:
         machine: SimulatedMachine,
         policy: Policy,
         settings: SimulationSettings,
-        orders: Standing | None = None,
+        admin: AdminState | None = None,
     ) -> None:
         self.machine, self.settings = machine, settings
         heat = HeatTable(settings.heat, machine.topology.latency_ns)
@@ -175,7 +175,7 @@ class SimulatedDaemon:
             processes=(PROGRAM,),
             targets=(TARGET,),
             limits=limits_of([(settings.fast_min, settings.fast_max)], [0]),
-            orders=orders or Standing(),
+            admin=admin or AdminState(),
         )
         self.timer = StageTimer()
         self._due_s = settings.found_s

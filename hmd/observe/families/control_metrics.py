@@ -24,7 +24,7 @@ FAMILIES: Final = (
         "hmd_policy_ordered",
         "",
         "1 where the policy in force is not the configuration's.",
-        of(lambda now: float(now.control.policy_ordered is not None)),
+        of(lambda now: float(now.control.policy_override is not None)),
     ),
     gauge(
         "hmd_node_drained",
@@ -43,7 +43,7 @@ FAMILIES: Final = (
         "hmd_orders",
         "orders",
         "Orders that came over the status socket, done and refused.",
-        lambda now: {labels: float(count) for labels, count in now.control.orders.items()},
+        lambda now: {labels: float(count) for labels, count in now.control.requests.items()},
         "order",
         "outcome",
     ),

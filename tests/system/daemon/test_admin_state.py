@@ -34,12 +34,12 @@ with socket.socket(socket.AF_UNIX) as s:
 
 @pytest.fixture
 def daemon(module_daemon: Daemon, faulter: subprocess.Popen[bytes]) -> Iterator[Daemon]:
-    """One daemon for all tests here, without orders at first, serving this test's own target."""
+    """One daemon for all tests here, without admin requests, serving this test's own target."""
     module_daemon.configure(f"[{{name: faulter, pid: {faulter.pid}}}]")
     if module_daemon.process is None:
         module_daemon.start()
         module_daemon.wait_ready()
-        # Anybody may connect: what is tested is who may order.
+        # Any user may connect: the tests are about who may request what.
         module_daemon.socket.chmod(0o666)
         for folder in (module_daemon.socket.parent, *module_daemon.socket.parents):
             if folder.is_relative_to(Path("/tmp")):
@@ -55,7 +55,7 @@ def daemon(module_daemon: Daemon, faulter: subprocess.Popen[bytes]) -> Iterator[
 
 
 def as_nobody(daemon: Daemon, command: str, **arguments: Any) -> dict[str, Any]:
-    """Return the answer to an order of the user nobody."""
+    """Return the answer to a request of the user nobody."""
     request = json.dumps({"command": command, **arguments})
     done = subprocess.run(
         [sys.executable, "-S", "-c", ASK, str(daemon.socket), request],
@@ -100,9 +100,7 @@ def test_another_policy_and_back(daemon: Daemon) -> None:
     assert (daemon.status()["policy"], control(daemon)["policy_ordered"]) == (before, None)
 
 
-def test_orders_outlive_a_reload_and_not_a_broken_one(
-    daemon: Daemon, faulter: subprocess.Popen[bytes]
-) -> None:
+def test_admin_state_survives_reload(daemon: Daemon, faulter: subprocess.Popen[bytes]) -> None:
     send_admin_request(daemon.socket, "pause")
     send_admin_request(daemon.socket, "pin", {"pid": faulter.pid})
     send_admin_request(daemon.socket, "pin", {"target": "faulter", "to": 0})
@@ -157,13 +155,18 @@ def test_a_pin_ends_with_its_process(daemon: Daemon, faulter: subprocess.Popen[b
         ("pin", {"target": {}}, TargetError, "no target"),
         ("unpin", {"pid": 1}, TargetError, "process 1 is not pinned itself: see hmd status"),
         ("unpin", {"target": "faulter"}, TargetError, "target faulter is not pinned"),
-        ("migrate", {"pid": 1, "to": 0}, TargetError, "hmd does not follow process 1: hmd migrate"),
+        (
+            "migrate",
+            {"pid": 1, "to": 0},
+            TargetError,
+            "process 1 belongs to no target: use",
+        ),
         ("migrate", {"pid": 1}, UsageError, "migrate: to: give a whole number"),
-        ("policy", {"name": 5}, UsageError, "policy: give the name of one"),
+        ("policy", {"name": 5}, UsageError, "policy: name a policy"),
         ("pause", {"now": 1}, UsageError, "pause: no argument 'now'"),
     ],
 )
-def test_orders_that_make_no_sense(
+def test_wrong_requests_are_refused(
     daemon: Daemon, command: str, arguments: dict[str, Any], kind: type[HmdError], told: str
 ) -> None:
     with pytest.raises(kind) as error:
@@ -195,7 +198,7 @@ def test_others_than_root_are_refused(
     assert "root and the daemon's user may" in answer["error"]
     assert "uid 65534" in answer["error"]
     assert control(daemon) == before
-    assert f"order: {command} by uid 65534, pid " in daemon.log.read_text()
+    assert f"admin request: {command} by uid 65534, pid " in daemon.log.read_text()
 
 
 @contextlib.contextmanager
@@ -212,12 +215,10 @@ def running(program: str, user: int | None = None) -> Iterator[int]:
             process.kill()
 
 
-def test_an_owner_orders_about_his_own_processes(
-    daemon: Daemon, faulter: subprocess.Popen[bytes]
-) -> None:
+def test_owner_may_pin_own_processes(daemon: Daemon, faulter: subprocess.Popen[bytes]) -> None:
     with running(FAULTER, NOBODY) as own:
         theirs = as_nobody(daemon, "pin", pid=faulter.pid)
-        assert f"process {faulter.pid} is of uid 0, you are uid {NOBODY}" in theirs["error"]
+        assert f"process {faulter.pid} belongs to uid 0, you are uid {NOBODY}" in theirs["error"]
         answer = as_nobody(daemon, "pin", pid=own, to=0)
         assert answer["done"].startswith(f"process {own} is pinned to node 0")
         assert control(daemon)["pins"][0]["uid"] == NOBODY
@@ -226,17 +227,17 @@ def test_an_owner_orders_about_his_own_processes(
         send_admin_request(daemon.socket, "pin", {"pid": own})
         for command in ("pin", "unpin"):
             refused = as_nobody(daemon, command, pid=own)
-            assert "is where uid 0 ordered it to be" in refused["error"]
+            assert "was pinned by uid 0" in refused["error"]
 
 
 @pytest.mark.parametrize("uids", ["65534, 65534, 0", "0, 65534, 65534", "65534, 0, 65534"])
 def test_what_runs_with_others_rights_too_is_not_its_users_own(daemon: Daemon, uids: str) -> None:
     program = f"import os, time; os.setresuid({uids}); print(flush=True); time.sleep(99)"
     with running(program) as mixed:
-        assert "is of uid 0, 65534" in as_nobody(daemon, "pin", pid=mixed).get("error", "")
+        assert "belongs to uid 0, 65534" in as_nobody(daemon, "pin", pid=mixed).get("error", "")
 
 
-def test_an_order_of_one_who_has_gone_is_not_obeyed(daemon: Daemon) -> None:
+def test_request_of_exited_process_is_refused(daemon: Daemon) -> None:
     """The connection outlives the process that made it, in the hands of its parent."""
     ours, theirs = socket.socketpair(socket.AF_UNIX)
     child = os.fork()
@@ -251,11 +252,11 @@ def test_an_order_of_one_who_has_gone_is_not_obeyed(daemon: Daemon) -> None:
     with socket.socket(fileno=fd) as s, s.makefile() as answer:
         s.sendall(b'{"command": "pause"}\n')
         told = json.loads(answer.read())["error"]
-    assert told == f"process {child}, which asked, has exited: nothing is done"
+    assert told == f"process {child}, which sent the request, has exited: nothing is done"
     assert not control(daemon)["paused"]
 
 
-def test_the_command_line_gives_orders(daemon: Daemon, faulter: subprocess.Popen[bytes]) -> None:
+def test_command_line_sends_requests(daemon: Daemon, faulter: subprocess.Popen[bytes]) -> None:
     def hmd(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "hmd", *words, "--socket", str(daemon.socket)],
@@ -269,7 +270,7 @@ def test_the_command_line_gives_orders(daemon: Daemon, faulter: subprocess.Popen
     assert "paused: no page moves (hmd resume)" in hmd("status").stdout
     assert hmd("resume").stdout == "resumed\n"
     assert hmd("policy", "use", "age").stdout == "policy age\n"
-    assert "the policy is by order" in hmd("status").stdout
+    assert "the policy is set by an admin request" in hmd("status").stdout
     assert hmd("policy", "use", "--default").returncode == Exit.OK
     assert hmd("pin", str(faulter.pid)).returncode == Exit.OK
     assert f"pinned: pid {faulter.pid} (hmd unpin)" in hmd("top", "--once").stdout

@@ -82,7 +82,7 @@ def planned(tick: TickRecord) -> set[tuple[int, int]]:
 
 def test_a_drain_goes_as_far_as_it_can_and_says_why_no_further(service: Service) -> None:
     ticks_until(service, lambda _: bool(service.stages.heat.chunks.used))
-    service.stages.orders.drain(frozenset({0}))
+    service.stages.admin.drain(frozenset({0}))
     tick = ticks_until(service, lambda tick: len(tick.plan) > PAGES)
     assert planned(tick) == {(0, ABSENT)}
     assert drained(service).waiting_pages > PAGES
@@ -90,57 +90,57 @@ def test_a_drain_goes_as_far_as_it_can_and_says_why_no_further(service: Service)
     # The kernel refuses all of it: the thread is to say so.
     ticks_until(service, lambda _: drained(service).settled)
     assert drained(service).left["offline"] > PAGES
-    service.stages.orders.drain(frozenset())
+    service.stages.admin.drain(frozenset())
     ticks_until(service, lambda _: not service.observer.latest.control.drains)
 
 
 def test_paused_nothing_is_planned(service: Service, toucher: Toucher) -> None:
     ticks_until(service, lambda _: bool(service.stages.heat.chunks.used))
-    orders = service.stages.orders
-    orders.drain(frozenset({0}))
-    orders.pins[toucher.process] = Pin(ABSENT, 0)
-    orders.paused = True
+    admin = service.stages.admin
+    admin.drain(frozenset({0}))
+    admin.pins[toucher.process] = Pin(ABSENT, 0)
+    admin.paused = True
     samples = service.observer.latest.sampler.stats.samples
     for _ in range(20):
         assert not len(service.tick(time.monotonic()).plan)
     toucher.touch(500)
     ticks_until(service, lambda _: service.observer.latest.sampler.stats.samples > samples + 100)
     assert not drained(service).settled
-    orders.paused = False
-    orders.pins.clear()
+    admin.paused = False
+    admin.pins.clear()
     ticks_until(service, lambda tick: len(tick.plan) > PAGES)
 
 
 def test_a_pin_brings_pages_and_a_move_ends(service: Service, toucher: Toucher) -> None:
     ticks_until(service, lambda _: bool(service.stages.heat.chunks.used))
-    orders = service.stages.orders
-    orders.pins[toucher.process] = Pin(ABSENT, 0)
+    admin = service.stages.admin
+    admin.pins[toucher.process] = Pin(ABSENT, 0)
     tick = ticks_until(service, lambda tick: len(tick.plan) > PAGES)
     assert planned(tick) == {(0, ABSENT)}
     # Where they are: nothing is planned for them, by order or by policy.
-    orders.pins[toucher.process] = Pin(None, 0)
+    admin.pins[toucher.process] = Pin(None, 0)
     for _ in range(5):
         assert not len(service.tick(time.monotonic()).plan)
-    orders.pins.clear()
-    orders.moves[toucher.process] = Pin(ABSENT, 0)
+    admin.pins.clear()
+    admin.moves[toucher.process] = Pin(ABSENT, 0)
     tick = ticks_until(service, lambda tick: len(tick.plan) > PAGES)
     assert planned(tick) == {(0, ABSENT)}
     # Nothing could be moved: the move is not tried for ever.
-    assert not orders.moves
+    assert not admin.moves
 
 
 def test_the_policy_plans_with_what_is_not_drained(service: Service) -> None:
     """Interleave would spread pages over both nodes by their addresses."""
     ticks_until(service, lambda tick: planned(tick) == {(0, ABSENT)})
-    service.stages.orders.drain(frozenset({ABSENT}))
+    service.stages.admin.drain(frozenset({ABSENT}))
     for _ in range(10):
         assert not len(service.tick(time.monotonic()).plan)
-    service.stages.orders.drain(frozenset())
+    service.stages.admin.drain(frozenset())
     ticks_until(service, lambda tick: bool(len(tick.plan)))
 
 
 def test_a_held_process_s_pages_are_still_counted(service: Service, toucher: Toucher) -> None:
-    service.stages.orders.pins[toucher.process] = Pin(None, 0)
+    service.stages.admin.pins[toucher.process] = Pin(None, 0)
     heat = service.stages.heat
     ticks_until(service, lambda _: bool(heat.resident_pages(1)[0].sum() > PAGES))
     # They are no pages that must stay, but while a policy plans.

@@ -92,7 +92,7 @@ def test_new_memory_is_put_to_use(service: Service, nodes: Nodes) -> None:
 def test_a_node_that_goes_is_forgotten(service: Service, nodes: Nodes) -> None:
     nodes.set(node0=512, node1=256)
     service.tick(1.0)
-    service.stages.orders.drain(frozenset({1}))
+    service.stages.admin.drain(frozenset({1}))
     nodes.set(node0=512)
     tick = service.tick(2.0)
     assert (tiers(service), tick.failed) == (((0,),), frozenset())
@@ -157,19 +157,19 @@ def test_a_node_that_the_configuration_does_not_know_is_the_slowest(
 
 
 def test_orders_come_with_the_stages_that_follow(service: Service, nodes: Nodes) -> None:
-    service.stages.orders.paused = True
+    service.stages.admin.paused = True
     nodes.set(node0=512, node1=256)
     service.tick(1.0)
-    assert service.stages.orders.paused
+    assert service.stages.admin.paused
     service.use_policy(None)
-    assert service.stages.orders.paused
+    assert service.stages.admin.paused
 
 
 def test_the_last_node_but_the_drained_one_goes(service: Service, nodes: Nodes) -> None:
     """Nothing is left to plan with: ticks go on."""
     nodes.set(node0=512, node1=256)
     service.tick(1.0)
-    service.stages.orders.drain(frozenset({1}))
+    service.stages.admin.drain(frozenset({1}))
     nodes.set(node1=256)
     for second in (2.0, 3.0):
         assert not service.tick(second).failed

@@ -1,4 +1,4 @@
-"""Orders without a daemon around them: whatever is asked, it is done or refused in a line."""
+"""Admin requests without a daemon: each is executed, or refused in one line."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hmd.control.admin_commands import Commands
-from hmd.control.admin_state import Pin, Standing
+from hmd.control.admin_commands import AdminCommands
+from hmd.control.admin_state import AdminState, Pin
 from hmd.control.command_queue import MAX_WAITING, CommandQueue
 from hmd.control.permission import check_known
 from hmd.control.request import ControlRequest, Peer
@@ -47,8 +47,8 @@ class TwoNodes:
 
 
 @pytest.fixture
-def standing() -> Standing:
-    return Standing()
+def state() -> AdminState:
+    return AdminState()
 
 
 @pytest.fixture
@@ -57,45 +57,45 @@ def daemon(toucher: Toucher) -> TwoNodes:
 
 
 @pytest.fixture
-def commands(standing: Standing, daemon: TwoNodes) -> Commands:
-    return Commands(standing, daemon)
+def commands(state: AdminState, daemon: TwoNodes) -> AdminCommands:
+    return AdminCommands(state, daemon)
 
 
 @pytest.fixture
-def control(commands: Commands) -> CommandQueue:
+def control(commands: AdminCommands) -> CommandQueue:
     return CommandQueue(commands, lambda: None, logging.getLogger("test"))
 
 
-def do(commands: Commands, command: str, peer: Peer = OURS, **arguments: object) -> str:
-    return commands.does[command](ControlRequest(command, arguments, peer)).line
+def do(commands: AdminCommands, command: str, peer: Peer = OURS, **arguments: object) -> str:
+    return commands.functions[command](ControlRequest(command, arguments, peer)).line
 
 
-def test_a_drained_node_and_its_way_back(commands: Commands, standing: Standing) -> None:
+def test_undrain_returns_node_to_use(commands: AdminCommands, state: AdminState) -> None:
     assert do(commands, "drain", node=1) == "draining node 1"
-    assert standing.drained == {1}
-    serial = standing.drains
+    assert state.drained == {1}
+    serial = state.drains
     with pytest.raises(UsageError, match="no node would be left"):
         do(commands, "drain", node=0)
     with pytest.raises(UsageError, match="node 1 is drained: hmd undrain 1, or name another"):
         do(commands, "pin", pid=os.getpid(), to=1)
     assert do(commands, "undrain", tier=1) == "node 1 is in use again"
-    assert standing.drained == set()
-    assert standing.drains > serial
+    assert state.drained == set()
+    assert state.drains > serial
 
 
-def test_a_node_that_was_taken_out_is_undrained(
-    commands: Commands, standing: Standing, daemon: TwoNodes
+def test_undrain_accepts_removed_node(
+    commands: AdminCommands, state: AdminState, daemon: TwoNodes
 ) -> None:
     do(commands, "drain", node=[1])
     daemon.topology = daemon.topology.without({1})
     with pytest.raises(TargetError, match="no memory on node 1: this machine has it on 0"):
         do(commands, "drain", node=1)
     do(commands, "undrain", node=1)
-    assert not standing.drained
+    assert not state.drained
 
 
-def test_where_something_is_pinned_nothing_is_drained(
-    commands: Commands, standing: Standing, toucher: Toucher
+def test_drain_is_refused_for_node_with_pins(
+    commands: AdminCommands, state: AdminState, toucher: Toucher
 ) -> None:
     do(commands, "pin", pid=toucher.process.pid, to=1)
     with pytest.raises(UsageError, match=f"{toucher.process.pid} is pinned to node 1: hmd unpin"):
@@ -104,55 +104,55 @@ def test_where_something_is_pinned_nothing_is_drained(
     do(commands, "pin", target="web", to=1)
     with pytest.raises(UsageError, match="web is pinned to node 1: hmd unpin web first"):
         do(commands, "drain", node=1)
-    assert not standing.drained
+    assert not state.drained
 
 
-def test_held_and_wanted_by_process_target_and_move(standing: Standing) -> None:
+def test_pins_apply_by_process_target_and_move(state: AdminState) -> None:
     a, b, c, d = (ProcessId(pid, 1) for pid in (1, 2, 3, 4))
-    standing.pins[a] = Pin(None, 0)
-    standing.target_pins["db"] = Pin(1, 0)
-    standing.moves[c] = Pin(0, 0)
+    state.pins[a] = Pin(None, 0)
+    state.target_pins["db"] = Pin(1, 0)
+    state.moves[c] = Pin(0, 0)
     processes, targets = (a, b, c, d), ("web", "db", "web", "web")
-    assert standing.held(processes, targets).tolist() == [True, True, True, False]
-    assert standing.goals(processes, targets).tolist() == [-1, 1, 0, -1]
-    assert standing.held((), ()).shape == standing.goals((), ()).shape == (0,)
-    standing.end_moves([c, d])
-    assert not standing.moves
+    assert state.pinned_mask(processes, targets).tolist() == [True, True, True, False]
+    assert state.pin_nodes(processes, targets).tolist() == [-1, 1, 0, -1]
+    assert state.pinned_mask((), ()).shape == state.pin_nodes((), ()).shape == (0,)
+    state.end_moves([c, d])
+    assert not state.moves
 
 
-def test_a_move_of_what_is_pinned_or_not_followed(
-    commands: Commands, standing: Standing, toucher: Toucher
+def test_move_of_pinned_or_unknown_process_is_refused(
+    commands: AdminCommands, state: AdminState, toucher: Toucher
 ) -> None:
     pid = toucher.process.pid
-    assert do(commands, "migrate", pid=pid, to=1) == f"process {pid} goes to node 1"
-    assert standing.moves[toucher.process].node == 1
+    assert do(commands, "migrate", pid=pid, to=1) == f"process {pid} is being moved to node 1"
+    assert state.moves[toucher.process].node == 1
     do(commands, "pin", pid=pid)
-    assert not standing.moves
+    assert not state.moves
     with pytest.raises(UsageError, match="is pinned: unpin it first"):
         do(commands, "migrate", pid=pid, to=1)
-    with pytest.raises(TargetError, match=r"does not follow process \d+: hmd migrate --pid"):
+    with pytest.raises(TargetError, match=r"belongs to no target: use hmd migrate --pid"):
         do(commands, "migrate", pid=os.getpid(), to=1)
 
 
-def test_pins_have_a_number(
-    commands: Commands, standing: Standing, toucher: Toucher, monkeypatch: pytest.MonkeyPatch
+def test_pins_are_limited_in_number(
+    commands: AdminCommands, state: AdminState, toucher: Toucher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = identify(os.getpid())
     assert own is not None
-    standing.pins[own] = Pin(None, 0)
+    state.pins[own] = Pin(None, 0)
     monkeypatch.setattr("hmd.control.admin_commands.MAX_PINS", 1)
     with pytest.raises(UsageError, match="processes are pinned or moved: unpin some"):
         do(commands, "pin", pid=toucher.process.pid)
-    # The same one may be pinned elsewhere, and one that has gone leaves its place.
+    # The same process may be pinned elsewhere, and an exited one no longer counts.
     do(commands, "pin", pid=own.pid, to=1)
-    standing.pins = {ProcessId(own.pid, own.start_ticks + 1): Pin(None, 0)}
+    state.pins = {ProcessId(own.pid, own.start_ticks + 1): Pin(None, 0)}
     do(commands, "pin", pid=toucher.process.pid)
-    assert list(standing.pins) == [toucher.process]
+    assert list(state.pins) == [toucher.process]
 
 
 @pytest.mark.root
-def test_one_user_has_no_more_than_his_share(
-    commands: Commands, standing: Standing, monkeypatch: pytest.MonkeyPatch
+def test_pins_of_one_user_are_limited(
+    commands: AdminCommands, state: AdminState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = identify(os.getpid())
     assert own is not None
@@ -162,7 +162,7 @@ def test_one_user_has_no_more_than_his_share(
     monkeypatch.setattr("hmd.control.admin_commands.MAX_OWN_PINS", 1)
     do(commands, "pin", pid=own.pid)
     do(commands, "pin", THEIRS, pid=sleepers[0].pid)
-    with pytest.raises(UsageError, match="1 processes are pinned or moved by your order"):
+    with pytest.raises(UsageError, match="1 processes are pinned or moved for you"):
         do(commands, "pin", THEIRS, pid=sleepers[1].pid)
     do(commands, "pin", pid=sleepers[1].pid)
     for sleeper in sleepers:
@@ -174,7 +174,7 @@ def test_one_user_has_no_more_than_his_share(
     ("uid_map", "refused"),
     [("0 0 4294967295", False), ("0 100000 65536", True), ("", False)],
 )
-def test_users_that_a_namespace_does_not_map_are_nobody(
+def test_users_outside_the_namespace_are_refused(
     tmp_path: Path, uid_map: str, refused: bool
 ) -> None:
     (tmp_path / "sys/kernel").mkdir(parents=True)
@@ -185,86 +185,82 @@ def test_users_that_a_namespace_does_not_map_are_nobody(
     if not refused:
         check_known(Peer(1, 65534, 65534), tmp_path)
         return
-    with pytest.raises(NotPermittedError, match="does not know you"):
+    with pytest.raises(NotPermittedError, match="does not map your uid"):
         check_known(Peer(1, 65534, 65534), tmp_path)
 
 
-def test_kernel_threads_are_told(commands: Commands) -> None:
-    with pytest.raises(TargetError, match="process 2 is a thread of the kernel"):
+def test_pin_of_kernel_thread_is_refused(commands: AdminCommands) -> None:
+    with pytest.raises(TargetError, match="process 2 is a kernel thread"):
         do(commands, "pin", pid=2)
 
 
-def test_a_policy_that_is_refused_changes_nothing(
-    commands: Commands, standing: Standing, daemon: TwoNodes
+def test_refused_policy_changes_nothing(
+    commands: AdminCommands, state: AdminState, daemon: TwoNodes
 ) -> None:
     do(commands, "policy", name="age")
     for name in ("broken", "bug"):
         with pytest.raises((HmdError, ZeroDivisionError)):
             do(commands, "policy", name=name)
-        assert standing.policy == "age"
+        assert state.policy == "age"
     do(commands, "policy")
-    assert (standing.policy, daemon.policies) == (None, ["age", None])
+    assert (state.policy, daemon.policies) == (None, ["age", None])
 
 
-def test_orders_are_served_in_their_turn_and_counted(control: CommandQueue) -> None:
-    promises = [
-        control.take(ControlRequest(command, {}, peer))
+def test_requests_are_executed_in_order_and_counted(control: CommandQueue) -> None:
+    answers = [
+        control.put(ControlRequest(command, {}, peer))
         for command, peer in (("pause", OURS), ("resume", THEIRS), ("resume", OURS))
     ]
-    assert not any(promise.done() for promise in promises)
+    assert not any(answer.done() for answer in answers)
     control.serve()
-    assert json.loads(promises[0].result())["done"].startswith("paused")
-    assert isinstance(promises[1].exception(), HmdError)
-    assert json.loads(promises[2].result())["done"] == "resumed"
-    assert control.told["resume", "done"] == control.told["resume", "refused"] == 1
+    assert json.loads(answers[0].result())["done"].startswith("paused")
+    assert isinstance(answers[1].exception(), HmdError)
+    assert json.loads(answers[2].result())["done"] == "resumed"
+    assert control.outcomes["resume", "done"] == control.outcomes["resume", "refused"] == 1
 
 
-def test_what_was_withdrawn_is_not_done(control: CommandQueue, standing: Standing) -> None:
-    control.take(ControlRequest("pause", {}, OURS)).cancel()
+def test_withdrawn_request_is_not_executed(control: CommandQueue, state: AdminState) -> None:
+    control.put(ControlRequest("pause", {}, OURS)).cancel()
     control.serve()
-    assert not standing.paused
+    assert not state.paused
 
 
-def test_the_status_says_so_before_the_answer_does(
-    control: CommandQueue, standing: Standing
-) -> None:
-    """Who has the answer may ask for the status at once."""
-    promises = [
-        control.take(ControlRequest(name, {}, OURS)) for name in ("pause", "dance", "drain")
-    ]
+def test_status_is_published_before_the_answer(control: CommandQueue, state: AdminState) -> None:
+    """A client that has its answer may ask for the status at once."""
+    answers = [control.put(ControlRequest(name, {}, OURS)) for name in ("pause", "dance", "drain")]
     seen: list[tuple[bool, list[bool]]] = []
-    control.serve(lambda: seen.append((standing.paused, [p.done() for p in promises])))
+    control.serve(lambda: seen.append((state.paused, [p.done() for p in answers])))
     assert seen == [
         (True, [False, False, False]),
         (True, [True, False, False]),
         (True, [True, True, False]),
     ]
-    assert all(promise.done() for promise in promises)
+    assert all(answer.done() for answer in answers)
 
 
-def test_no_more_wait_than_may(control: CommandQueue) -> None:
+def test_queue_refuses_requests_when_full(control: CommandQueue) -> None:
     for _ in range(MAX_WAITING):
-        control.take(ControlRequest("pause", {}, OURS))
-    with pytest.raises(HmdError, match="too many orders wait"):
-        control.take(ControlRequest("pause", {}, OURS))
+        control.put(ControlRequest("pause", {}, OURS))
+    with pytest.raises(HmdError, match="too many admin requests wait"):
+        control.put(ControlRequest("pause", {}, OURS))
 
 
-def test_a_defect_is_logged_and_told(
+def test_defect_is_logged_and_answered(
     control: CommandQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    promise = control.take(ControlRequest("policy", {"name": "bug"}, OURS))
+    answer = control.put(ControlRequest("policy", {"name": "bug"}, OURS))
     control.serve()
-    assert str(promise.exception()) == "the order failed: the daemon's log says why"
+    assert str(answer.exception()) == "the request failed: the daemon's log has the reason"
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_who_ordered_is_logged(control: CommandQueue, caplog: pytest.LogCaptureFixture) -> None:
+def test_caller_is_logged(control: CommandQueue, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    control.take(ControlRequest("pause", {}, OURS))
-    control.take(ControlRequest("pause", {}, THEIRS))
+    control.put(ControlRequest("pause", {}, OURS))
+    control.put(ControlRequest("pause", {}, THEIRS))
     control.serve()
-    assert f"order: pause by uid 0, pid {os.getpid()}: paused" in caplog.text
-    assert f"order: pause by uid 4711, pid {os.getpid()}: refused: only root" in caplog.text
+    assert f"admin request: pause by uid 0, pid {os.getpid()}: paused" in caplog.text
+    assert f"admin request: pause by uid 4711, pid {os.getpid()}: refused: only root" in caplog.text
 
 
 numbers = st.integers() | st.sampled_from([0, 1, 2, os.getpid(), 2**31, 2**63, 2**200])
@@ -287,24 +283,24 @@ peers = st.builds(Peer, st.just(os.getpid()) | st.integers(0, 2**22), numbers, n
     arguments=st.dictionaries(keys | st.text(), values, max_size=3),
     peer=st.just(OURS) | st.just(THEIRS) | peers,
 )
-def test_any_order_is_done_or_refused(
+def test_any_request_is_executed_or_refused(
     control: CommandQueue,
-    standing: Standing,
+    state: AdminState,
     command: str,
     arguments: dict[str, object],
     peer: Peer,
 ) -> None:
-    before = (standing.paused, standing.policy, standing.drained, dict(standing.target_pins))
-    promise = control.take(ControlRequest(command, arguments, peer))
+    before = (state.paused, state.policy, state.drained, dict(state.target_pins))
+    answer = control.put(ControlRequest(command, arguments, peer))
     control.serve()
-    error = promise.exception()
+    error = answer.exception()
     if error is None:
-        assert "\n" not in json.loads(promise.result())["done"]
+        assert "\n" not in json.loads(answer.result())["done"]
     else:
         assert isinstance(error, HmdError)
-        assert "the order failed" not in str(error)
+        assert "the request failed" not in str(error)
         assert "\n" not in str(error)
-    after = (standing.paused, standing.policy, standing.drained, dict(standing.target_pins))
+    after = (state.paused, state.policy, state.drained, dict(state.target_pins))
     if peer.uid != 0 or error is not None:
         assert after == before
-    assert len(standing.drained) < 2
+    assert len(state.drained) < 2

@@ -68,7 +68,7 @@ def test_large_answers_arrive_whole(served: Path) -> None:
         (b'{"command": 5}\n', "no command"),
         (b'{"command": "stop"}\n', "no such command; there are large, status"),
         (b"[" * 4000 + b"\n", "not JSON"),
-        (b"x" * (MAX_REQUEST_BYTES + 1), "a request has 4096 bytes at most"),
+        (b"x" * (MAX_REQUEST_BYTES + 1), "a request has at most 4096 bytes"),
     ],
 )
 def test_wrong_requests_are_told(served: Path, request_line: bytes, told: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hmd.config.quantities import Amount
-from hmd.control.admin_state import Pin, Standing
+from hmd.control.admin_state import AdminState, Pin
 from hmd.decide import registry
 from hmd.decide.plan import Policy
 from hmd.emulate.miss_stream import MissStream
@@ -119,10 +119,10 @@ def test_lost_samples_are_lost(settled: MissStream, preset: Preset) -> None:
 
 
 def fast_share_under(
-    orders: Standing | None, stream: MissStream, preset: Preset, settings: SimulationSettings
+    admin: AdminState | None, stream: MissStream, preset: Preset, settings: SimulationSettings
 ) -> float:
     """Share of the last tick's misses that the fast node served."""
-    done = simulate(stream, preset, FAST_PAGES, policy("histogram"), settings, None, orders)
+    done = simulate(stream, preset, FAST_PAGES, policy("histogram"), settings, None, admin)
     return done.ticks[-1].fast_share
 
 
@@ -149,8 +149,8 @@ def test_fast_max_is_kept_at_every_tick(settled: MissStream, preset: Preset) -> 
 def test_pinned_or_paused_policy_moves_nothing(
     pin: dict[str, object], settled: MissStream, preset: Preset
 ) -> None:
-    orders = Standing(**pin)  # type: ignore[arg-type]
-    done = simulate(settled, preset, FAST_PAGES, policy("histogram"), SETTINGS, None, orders)
+    admin = AdminState(**pin)  # type: ignore[arg-type]
+    done = simulate(settled, preset, FAST_PAGES, policy("histogram"), SETTINGS, None, admin)
     assert done.moved_bytes == 0
     assert done.runtime_s == run("none", settled, preset).runtime_s
 
@@ -158,17 +158,17 @@ def test_pinned_or_paused_policy_moves_nothing(
 def test_target_pinned_to_the_slow_node_leaves_the_fast_one(
     settled: MissStream, preset: Preset
 ) -> None:
-    orders = Standing(target_pins={TARGET: Pin(SLOW, 0)})
-    done = simulate(settled, preset, FAST_PAGES, policy("histogram"), SETTINGS, None, orders)
+    admin = AdminState(target_pins={TARGET: Pin(SLOW, 0)})
+    done = simulate(settled, preset, FAST_PAGES, policy("histogram"), SETTINGS, None, admin)
     assert sum(tick.demoted_pages for tick in done.ticks) == FAST_PAGES
     assert sum(tick.promoted_pages for tick in done.ticks) == 0
     assert done.ticks[-1].fast_misses == 0
 
 
 def test_drained_node_is_emptied_and_stays_empty(settled: MissStream, preset: Preset) -> None:
-    orders = Standing()
-    orders.drain(frozenset({FAST}))
-    done = simulate(settled, preset, FAST_PAGES, policy("histogram"), SETTINGS, None, orders)
+    admin = AdminState()
+    admin.drain(frozenset({FAST}))
+    done = simulate(settled, preset, FAST_PAGES, policy("histogram"), SETTINGS, None, admin)
     assert done.ticks[-1].fast_misses == 0
     assert sum(tick.promoted_pages for tick in done.ticks) == 0
 
@@ -176,9 +176,9 @@ def test_drained_node_is_emptied_and_stays_empty(settled: MissStream, preset: Pr
 def test_move_requested_ends_and_policy_has_the_pages_again(
     settled: MissStream, preset: Preset
 ) -> None:
-    orders = Standing(moves={PROGRAM: Pin(SLOW, 0)})
-    assert fast_share_under(orders, settled, preset, SETTINGS) > 0.85
-    assert not orders.moves
+    admin = AdminState(moves={PROGRAM: Pin(SLOW, 0)})
+    assert fast_share_under(admin, settled, preset, SETTINGS) > 0.85
+    assert not admin.moves
 
 
 def test_pageout_takes_idle_pages_and_the_program_swaps_them_in(

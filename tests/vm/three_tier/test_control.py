@@ -237,7 +237,7 @@ def test_an_owner_brings_his_own_pages_to_a_node(guest: Guest) -> None:
     guest.wait_pages(guest.program, lambda pages: pages.get(1, 0) * 4096 > PROGRAM_MIB * MIB * 0.9)
     refused = guest.hmd("pin", str(guest.bystander), "--to", "1", uid=NOBODY)
     assert refused.returncode == Exit.MISSING
-    assert "is of uid 0, you are uid 65534: only its owner" in refused.stderr
+    assert "belongs to uid 0, you are uid 65534: only its owner" in refused.stderr
     busy = guest.hmd("drain", "1")
     assert (busy.returncode, "is pinned to node 1" in busy.stderr) == (Exit.USAGE, True)
     guest.do("unpin", str(guest.program), uid=NOBODY)
@@ -264,5 +264,5 @@ def test_memory_that_is_plugged_is_used_and_can_be_taken_out_again(guest: Guest)
 def test_the_log_knows_who_ordered_what(guest: Guest) -> None:
     log = guest.log.decode()
     assert "Traceback" not in log
-    assert re.search(r"order: drain by uid 0, pid \d+: draining node 1", log)
+    assert re.search(r"admin request: drain by uid 0, pid \d+: draining node 1", log)
     assert "memory nodes have changed: tiers are now 0 | 1 | 2" in log

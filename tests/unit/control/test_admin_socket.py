@@ -1,4 +1,4 @@
-"""Orders on the status socket: whose they are, when they are answered, and what garbage does."""
+"""Admin requests on the status socket: credentials, time of the answer, and garbage."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ NOBODY = 65534
 
 
 class Loop:
-    """What orders are handed to: it keeps them, and answers where a test says so."""
+    """The daemon's loop: it keeps requests, and answers where a test says so."""
 
     def __init__(self) -> None:
         self.taken: list[tuple[ControlRequest, Future[bytes]]] = []
         self.arrived = threading.Semaphore(0)
         self.at_once = True
 
-    def take(self, request: ControlRequest) -> Future[bytes]:
-        promise: Future[bytes] = Future()
-        self.taken.append((request, promise))
+    def put(self, request: ControlRequest) -> Future[bytes]:
+        pending: Future[bytes] = Future()
+        self.taken.append((request, pending))
         if self.at_once:
-            promise.set_result(json.dumps({"done": sorted(request.arguments)}).encode())
+            pending.set_result(json.dumps({"done": sorted(request.arguments)}).encode())
         self.arrived.release()
-        return promise
+        return pending
 
     def fail(self, _: ControlRequest) -> Future[bytes]:
         raise ZeroDivisionError
@@ -58,8 +58,8 @@ def loop() -> Loop:
 @pytest.fixture
 def path(tmp_path: Path, loop: Loop) -> Iterator[Path]:
     path = tmp_path / "hmd.sock"
-    orders = {"pause": loop.take, "fail": loop.fail}
-    server = StatusSocket(path, {"status": lambda _: b'{"ticks": 7}'}, orders, promise_time_s=0.5)
+    handlers = {"pause": loop.put, "fail": loop.fail}
+    server = StatusSocket(path, {"status": lambda _: b'{"ticks": 7}'}, handlers, admin_time_s=0.5)
     yield path
     server.close()
 
@@ -70,7 +70,7 @@ def in_background(what: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def test_an_order_is_answered_when_its_promise_is_kept(path: Path, loop: Loop) -> None:
+def test_request_is_answered_when_executed(path: Path, loop: Loop) -> None:
     loop.at_once = False
     answers: list[object] = []
     thread = in_background(lambda: answers.append(send_admin_request(path, "pause", {"why": 1})))
@@ -113,7 +113,7 @@ def test_and_they_are_the_kernel_s(path: Path, loop: Loop) -> None:
 
 
 @pytest.mark.root
-def test_who_may_not_connect_does_not_order(path: Path) -> None:
+def test_user_outside_the_group_may_not_connect(path: Path) -> None:
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -133,14 +133,14 @@ def test_who_may_not_connect_does_not_order(path: Path) -> None:
     os.close(write)
 
 
-def test_an_order_that_nobody_comes_to_is_withdrawn(path: Path, loop: Loop) -> None:
+def test_request_is_withdrawn_when_not_executed_in_time(path: Path, loop: Loop) -> None:
     loop.at_once = False
-    with pytest.raises(HmdError, match=r"did not come to it in 0\.5 s; the order is withdrawn"):
+    with pytest.raises(HmdError, match=r"not execute the request within 0\.5 s; it is withdrawn"):
         send_admin_request(path, "pause")
     assert not loop.taken[0][1].set_running_or_notify_cancel()
 
 
-def test_an_order_under_way_cannot_be_withdrawn(path: Path, loop: Loop) -> None:
+def test_request_being_executed_is_not_withdrawn(path: Path, loop: Loop) -> None:
     loop.at_once = False
     told: list[str] = []
 
@@ -155,7 +155,7 @@ def test_an_order_under_way_cannot_be_withdrawn(path: Path, loop: Loop) -> None:
     assert loop.taken[0][1].set_running_or_notify_cancel()
     thread.join()
     assert told == [
-        "the daemon did not come to it in 0.5 s; the order is under way: see hmd status"
+        "the daemon did not execute the request within 0.5 s; it is being executed: see hmd status"
     ]
     loop.taken[0][1].set_result(b"{}")
     assert ask(path, "status") == {"ticks": 7}
@@ -182,13 +182,13 @@ def test_refusals_arrive_as_they_were(path: Path, loop: Loop, kind: type[HmdErro
     assert str(raised[0]) == "no: you may not"
 
 
-def test_an_order_that_breaks_is_answered(path: Path) -> None:
+def test_failing_request_is_answered(path: Path) -> None:
     with pytest.raises(HmdError, match=r"^ZeroDivisionError$"):
         send_admin_request(path, "fail")
     assert ask(path, "status") == {"ticks": 7}
 
 
-def test_what_is_no_order_is_told(path: Path) -> None:
+def test_unknown_command_is_answered(path: Path) -> None:
     with pytest.raises(UsageError, match="no such command; there are fail, pause, status"):
         send_admin_request(path, "dance")
 
@@ -210,13 +210,13 @@ def test_clients_that_leave_before_the_answer(path: Path, loop: Loop) -> None:
             s.sendall(b'{"command": "pause"}\n')
         assert loop.arrived.acquire(timeout=10)
     assert ask(path, "status") == {"ticks": 7}
-    for _, promise in loop.taken:
-        promise.set_result(b"{}")
+    for _, pending in loop.taken:
+        pending.set_result(b"{}")
     assert ask(path, "status") == {"ticks": 7}
 
 
 def test_no_more_clients_than_there_is_room_for(path: Path, loop: Loop) -> None:
-    """Some wait for their orders, some say nothing: others are sent away until their time is over.
+    """Some clients wait for answers, some send nothing: others are refused until these are done.
 
     Those are heard again.
     """
@@ -251,13 +251,13 @@ def test_close_waits_for_nobody(tmp_path: Path, loop: Loop) -> None:
     loop.at_once = False
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     path = tmp_path / "other.sock"
-    server = StatusSocket(path, {}, {"pause": loop.take})
+    server = StatusSocket(path, {}, {"pause": loop.put})
     with socket.socket(socket.AF_UNIX) as s:
         s.connect(str(path))
         s.sendall(b'{"command": "pause"}\n')
         assert loop.arrived.acquire(timeout=10)
         server.close()
-        # The promise is kept when nobody is there any more.
+        # The pending is kept when nobody is there any more.
         loop.taken[0][1].set_result(b"{}")
         assert s.recv(10) == b""
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
@@ -312,7 +312,7 @@ class Counting(StatusSocket):
 def test_one_who_hangs_up_half_keeps_no_thread_awake(tmp_path: Path, loop: Loop) -> None:
     """As nc does: its end of file stays readable while it waits."""
     loop.at_once = False
-    server = Counting(tmp_path / "other.sock", {}, {"pause": loop.take})
+    server = Counting(tmp_path / "other.sock", {}, {"pause": loop.put})
     with socket.socket(socket.AF_UNIX) as s:
         s.connect(str(server.path))
         s.sendall(b'{"command": "pause"}\n')
