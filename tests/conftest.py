@@ -6,6 +6,7 @@ import errno
 import mmap
 import os
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -24,6 +25,10 @@ from hmd.machine.process_id import ProcessId, identify, read_stat
 for name in ("COLUMNS", "LINES"):
     os.environ.pop(name, None)
     os.unsetenv(name)
+
+# A shell starts background jobs with SIGINT ignored, which children inherit across exec; what
+# tests interrupt must react. Python resets a handler to the default in a child that calls exec.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PROGRAM = """
 import mmap, sys, threading, ctypes, os

@@ -48,8 +48,7 @@ class Dashboard:
     """``hmd dashboard`` on a free port."""
 
     def __init__(self, *options: str) -> None:
-        # Where the tests run in the background, SIGINT is ignored, and would be here too.
-        hmd = ["env", "--default-signal=INT", sys.executable, "-m", "hmd"]
+        hmd = [sys.executable, "-m", "hmd"]
         self.process = subprocess.Popen(
             [*hmd, "dashboard", "--listen", "127.0.0.1:0", *options],
             stdout=subprocess.PIPE,

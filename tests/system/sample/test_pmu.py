@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from hmd.errors import UnavailableError
+from hmd.machine.procfs import parse_ids
 from hmd.sample.access_batch import Kind
 from hmd.sample.memory_events import STORE_SCALE, EventChoice
 from hmd.sample.period_control import PRIMES, stands_for
@@ -23,6 +24,9 @@ from hmd.sample.pmu import open_pmu
 
 pytestmark = pytest.mark.root
 
+ONLINE = Path("/sys/devices/system/cpu/online").read_text().strip()
+CPUS = len(parse_ids(ONLINE))
+"""The host's CPUs: a sampler opens an event on each, whatever the affinity of the tests."""
 FAULTS, MINOR_FAULTS, CLOCK, NONSENSE = "event=0x2", "event=0x5", "event=0x0", "event=0xff"
 
 
@@ -32,7 +36,7 @@ class Machine:
     def __init__(self, root: Path) -> None:
         self.sysfs, self.proc = root / "sys", root / "proc"
         self.proc.mkdir(parents=True)
-        self._write(self.sysfs / "devices/system/cpu/online", "0-1")
+        self._write(self.sysfs / "devices/system/cpu/online", ONLINE)
         cpuinfo = "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 85\ncpu MHz\t\t: 2000.0\n"
         self._write(self.proc / "cpuinfo", cpuinfo)
         # The process table is the real one.
@@ -85,7 +89,7 @@ def test_loads_and_stores_from_rings_of_their_own(machine: Machine, toucher: Any
         rows = (batch.kind == kind) & np.isin(batch.address, list(pages))
         assert sorted(batch.address[rows].tolist()) == list(pages)
     assert sampler.name == "pmu"
-    assert sampler.detail == "cpu/mem-loads,ldlat=30/ and cpu/mem-stores/ on 2 CPUs"
+    assert sampler.detail == f"cpu/mem-loads,ldlat=30/ and cpu/mem-stores/ on {CPUS} CPUs"
     assert sampler.ladder == PRIMES
 
 
@@ -93,9 +97,9 @@ def test_pairs_are_loads_counted_twice(machine: Machine, toucher: Any) -> None:
     machine.pmu(mem_loads=FAULTS, mem_stores=MINOR_FAULTS)
     before = descriptors()
     sampler = open_pmu(EventChoice(), 199, machine.proc, machine.sysfs, pairs=True)
-    assert descriptors() == before + 3 * len(os.sched_getaffinity(0))
+    assert descriptors() == before + 3 * CPUS
     assert (sampler.period, sampler.pair_period) == (199, 211)
-    assert sampler.detail == "cpu/mem-loads,ldlat=30/ twice and cpu/mem-stores/ on 2 CPUs"
+    assert sampler.detail == f"cpu/mem-loads,ldlat=30/ twice and cpu/mem-stores/ on {CPUS} CPUs"
     sampler.track([toucher.process])
     pages = toucher.touch(64)
     batch = sampler.read()
@@ -118,7 +122,7 @@ def test_a_second_counter_counts_in_the_group_of_the_auxiliary_event(
     before = descriptors()
     choice = EventChoice(stores=False)
     sampler = open_pmu(choice, 199, machine.proc, machine.sysfs, pairs=True)
-    assert descriptors() == before + 3 * len(os.sched_getaffinity(0))
+    assert descriptors() == before + 3 * CPUS
     sampler.track([toucher.process])
     pages = toucher.touch(16)
     assert np.isin(sampler.read().address, list(pages)).sum() == 32
@@ -135,8 +139,7 @@ def test_where_the_second_counter_is_refused_one_is_enough(machine: Machine, tou
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = max(int(entry.name) for entry in Path("/proc/self/fd").iterdir()) + 1
     held = [os.open("/dev/null", os.O_RDONLY) for _ in range(free - before)]
-    cpus = len(os.sched_getaffinity(0))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free + cpus, limits[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + CPUS, limits[1]))
     try:
         sampler = open_pmu(choice, 199, machine.proc, machine.sysfs, pairs=True)
     finally:
@@ -145,7 +148,7 @@ def test_where_the_second_counter_is_refused_one_is_enough(machine: Machine, tou
             os.close(fd)
     assert sampler.pair_period is None
     assert sampler.detail.startswith(
-        "cpu/mem-loads,ldlat=30/ on 2 CPUs, without pairs: cannot open"
+        f"cpu/mem-loads,ldlat=30/ on {CPUS} CPUs, without pairs: cannot open"
     )
     assert "a second time on CPU" in sampler.detail
     assert "\n" not in sampler.detail
@@ -165,7 +168,7 @@ def test_an_event_that_only_one_counter_can_count_has_no_pairs(machine: Machine)
     sampler.close()
     assert sampler.pair_period is None
     assert sampler.detail == (
-        "ibs_op/cnt_ctl/ on 2 CPUs, without pairs: a CPU has one counter for ibs_op/cnt_ctl/"
+        f"ibs_op/cnt_ctl/ on {CPUS} CPUs, without pairs: a CPU has one counter for ibs_op/cnt_ctl/"
     )
 
 
@@ -193,7 +196,7 @@ def test_an_auxiliary_event_leads_its_group(machine: Machine, toucher: Any) -> N
     before = descriptors()
     choice = EventChoice(stores=False)
     sampler = open_pmu(choice, None, machine.proc, machine.sysfs)
-    assert descriptors() == before + 2 * len(os.sched_getaffinity(0))
+    assert descriptors() == before + 2 * CPUS
     sampler.track([toucher.process])
     pages = toucher.touch(16)
     batch = sampler.read()
@@ -218,7 +221,7 @@ def test_without_stores_loads_are_sampled_alone(machine: Machine) -> None:
     machine.pmu(mem_loads=FAULTS, mem_stores=NONSENSE)
     sampler = open_pmu(EventChoice(), None, machine.proc, machine.sysfs)
     sampler.close()
-    assert sampler.detail == "cpu/mem-loads,ldlat=30/ on 2 CPUs"
+    assert sampler.detail == f"cpu/mem-loads,ldlat=30/ on {CPUS} CPUs"
 
 
 def test_without_loads_there_is_no_sampler_and_nothing_stays_open(machine: Machine) -> None:

@@ -266,9 +266,10 @@ def test_scan_in_a_storm_of_forks_and_exits():
             "import os, time\n"
             "end = time.monotonic() + 20\n"
             "while time.monotonic() < end:\n"
-            "    for _ in range(20):\n"
+            "    for i in range(20):\n"
             "        if not os.fork():\n"
-            "            time.sleep(0.002)\n"
+            # Some live longer than a scan takes on one busy CPU.
+            "            time.sleep(0.002 * i)\n"
             "            os._exit(0)\n"
             "    for _ in range(20):\n"
             "        os.wait()\n",

@@ -188,19 +188,24 @@ with Machine(load("dram-pm")) as machine:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_killed_launcher_leaves_no_process_and_no_file(number: signal.Signals) -> None:
     before = listing()
-    with subprocess.Popen(
+    launcher = subprocess.Popen(
         [sys.executable, "-c", LAUNCHER],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-    ) as launcher:
+    )
+    # Not as a context manager: whatever fails below would wait in its __exit__ for ever.
+    try:
         assert launcher.stdout is not None
         assert launcher.stdout.readline() == "up\n"
         family = descendants(launcher.pid)
         assert len(family) >= 2
         held = open_files(family)
         launcher.send_signal(number)
-        launcher.wait()
+        launcher.wait(60)
+    finally:
+        launcher.kill()
+        launcher.communicate()
     until(lambda: not any(alive(pid) for pid in family))
     assert not any("hmd" in path.name for path in listing() - before)
     assert not any(path.startswith(("/dev/shm/", "/tmp/hmd")) for path in held)
