@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -148,26 +147,6 @@ def test_pins_are_limited_in_number(
     state.pins = {ProcessId(own.pid, own.start_ticks + 1): Pin(None, 0)}
     do(commands, "pin", pid=toucher.process.pid)
     assert list(state.pins) == [toucher.process]
-
-
-@pytest.mark.root
-def test_pins_of_one_user_are_limited(
-    commands: AdminCommands, state: AdminState, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = identify(os.getpid())
-    assert own is not None
-    sleepers = [
-        subprocess.Popen(["sleep", "99"], user=THEIRS.uid, group=THEIRS.gid) for _ in range(2)
-    ]
-    monkeypatch.setattr("hmd.control.admin_commands.MAX_OWN_PINS", 1)
-    do(commands, "pin", pid=own.pid)
-    do(commands, "pin", THEIRS, pid=sleepers[0].pid)
-    with pytest.raises(UsageError, match="1 processes are pinned or moved for you"):
-        do(commands, "pin", THEIRS, pid=sleepers[1].pid)
-    do(commands, "pin", pid=sleepers[1].pid)
-    for sleeper in sleepers:
-        sleeper.kill()
-        sleeper.wait()
 
 
 @pytest.mark.parametrize(

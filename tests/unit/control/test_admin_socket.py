@@ -89,50 +89,6 @@ def test_it_comes_with_the_caller_s_credentials(path: Path, loop: Loop) -> None:
     assert loop.taken[0][0].peer == Peer(os.getpid(), os.getuid(), os.getgid())
 
 
-@pytest.mark.root
-def test_and_they_are_the_kernel_s(path: Path, loop: Loop) -> None:
-    """Whoever says in its request that it is root is who it is."""
-    path.chmod(0o666)
-    for folder in path.parents:
-        if folder.is_relative_to(Path("/tmp")):
-            folder.chmod(folder.stat().st_mode | 0o011)
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-            send_admin_request(path, "pause", {"uid": 0, "pid": 1, "peer": {"uid": 0}})
-            code = 0
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    assert status == 0
-    assert loop.taken[0][0].peer == Peer(child, NOBODY, NOBODY)
-
-
-@pytest.mark.root
-def test_user_outside_the_group_may_not_connect(path: Path) -> None:
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.setgroups([])
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)
-        try:
-            send_admin_request(path, "pause")
-        except NotPermittedError as error:
-            os.write(write, str(error).encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert b"permission denied: ask as root or as a member of the socket's group" in os.read(
-        read, 4096
-    )
-    os.close(read)
-    os.close(write)
-
-
 def test_request_is_withdrawn_when_not_executed_in_time(path: Path, loop: Loop) -> None:
     loop.at_once = False
     with pytest.raises(HmdError, match=r"not execute the request within 0\.5 s; it is withdrawn"):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import mmap
-import os
 import re
 
 import numpy as np
@@ -249,31 +247,6 @@ def test_runs_leave_out_what_holds_no_pages() -> None:
         ]
     )
     assert chunk_runs(parse_maps(text)) == [(0, 2), (20, 20)]
-
-
-def test_this_process_is_swept_as_it_is() -> None:
-    size = 4 * CHUNK_BYTES
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    start = np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
-    for page in range(0, size // PAGE_BYTES, 2):
-        memory[page * PAGE_BYTES] = 1
-    table, sweep = HeatTable(), ResidencySweep()
-    table.track([ProcessId(os.getpid(), 1)])
-    for _ in range(200):
-        tick(table, sweep)
-    pages = [start + i * PAGE_BYTES for i in range(size // PAGE_BYTES)]
-    aligned = np.array([p - p % CHUNK_BYTES for p in pages], np.uint64)
-    found = table.chunks.find(0, aligned)
-    assert (found >= 0).all()
-    node = np.array(
-        [
-            table.chunks.columns.node[row, p % CHUNK_BYTES // PAGE_BYTES]
-            for row, p in zip(found.tolist(), pages, strict=True)
-        ]
-    )
-    assert (node[::2] >= 0).all()
-    movable, _ = table.resident_pages(8)
-    assert movable.sum() * PAGE_BYTES > size // 2
 
 
 def test_pages_of_mappings_to_keep_are_not_movable() -> None:

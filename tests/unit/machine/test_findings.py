@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hmd.machine.conflicts import competing_findings
 from hmd.machine.diagnostic import Severity
-from hmd.machine.features import feature_findings, page_size_finding, topology_finding
+from hmd.machine.features import page_size_finding, topology_finding
 from hmd.machine.privileges import (
     Capability,
     parse_capabilities,
@@ -158,15 +158,6 @@ def test_tiers_of_machines(machine, name, level, action):
     finding = topology_finding(machine(name) / "sys")
     assert finding.level == level
     assert action in finding.action
-
-
-def test_this_kernel_is_tried_out():
-    found = by_name(feature_findings())
-    assert found["move_pages"].level == Severity.OK
-    assert set(found) == {
-        "move_pages", "page size", "kernel memory tiers", "pidfd", "huge page knowledge", "DAMON",
-    }  # fmt: skip
-    assert found["page size"].level == Severity.OK
 
 
 def test_a_kernel_with_other_pages_is_refused():

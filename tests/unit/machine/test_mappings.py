@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmd.machine import huge_pages
 from hmd.machine.huge_pages import HugeSource, candidate_blocks, read_huge_pages
 from hmd.machine.mappings import (
     MappingAccess,
@@ -196,22 +195,6 @@ def test_real_huge_pages_are_found(huge_block):
     mine = found.address[(found.address >= first) & (found.address < first + (16 << 20))]
     assert len(mine) >= 2
     assert (mine < first + (8 << 20)).all()
-
-
-@pytest.mark.root
-def test_both_exact_sources_agree(huge_block):
-    maps = read_mappings(os.getpid())
-    assert maps is not None
-    blocks = candidate_blocks(maps)
-    inside = (blocks >= huge_block.ctypes.data) & (blocks < huge_block.ctypes.data + (16 << 20))
-    proc = Path("/proc")
-    scan = huge_pages._from_scan(os.getpid(), blocks[inside], proc)
-    flags = huge_pages._from_flags(os.getpid(), blocks[inside], proc)
-    if scan is None or flags is None:
-        pytest.skip("needs Linux 6.7 and CAP_SYS_ADMIN")
-    assert scan.source == HugeSource.SCAN
-    assert flags.source == HugeSource.FLAGS
-    assert scan.address.tolist() == flags.address.tolist()
 
 
 def test_without_pagemap_smaps_vouches_for_whole_mappings(tmp_path):

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import errno
-import subprocess
 
 import numpy as np
 import pytest
 
-from hmd.machine.mappings import parse_maps, read_mappings
-from hmd.machine.process_id import ProcessId, identify
+from hmd.machine.mappings import parse_maps
+from hmd.machine.process_id import ProcessId
 from hmd.migrate import MoveStatus
 from hmd.migrate.process_plans import SLICE_BYTES, Survey
 
@@ -142,17 +141,3 @@ def test_a_refusal_is_told_from_nothing_to_move(proc, number, refusal):
     assert found.refusal is refusal
     assert len(found.plan) == found.resident_pages == 0
     assert next(iter(survey(proc).slices())).refusal is None
-
-
-def test_a_real_process_is_found_on_this_node():
-    with subprocess.Popen(
-        ["sh", "-c", "echo; read x"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as child:
-        child.stdout.readline()
-        process, mappings = identify(child.pid), read_mappings(child.pid)
-        away = list(Survey(process, mappings, 1).slices())
-        here = list(Survey(process, mappings, 0).slices())
-        child.kill()
-    assert sum(len(s.plan) for s in away) > 10
-    assert sum(s.resident_pages for s in away) >= sum(len(s.plan) for s in away)
-    assert sum(len(s.plan) for s in here) == 0

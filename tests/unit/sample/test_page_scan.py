@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,9 @@ import pytest
 from hmd.errors import MissingError, NotPermittedError
 from hmd.machine.process_id import identify
 from hmd.sample.access_batch import Kind
-from hmd.sample.idle_pages import BITMAP, IdlePageBits, KernelBitmap, open_idle_pages
+from hmd.sample.idle_pages import BITMAP, KernelBitmap, open_idle_pages
 from hmd.sample.page_scan import LADDER, PRESENT, PageScanSampler
 from hmd.sample.soft_dirty import SOFT_DIRTY, SoftDirtyBits
-
-pytestmark = pytest.mark.root
 
 
 class EveryPage:
@@ -89,37 +86,6 @@ def test_all_processes_have_their_rounds(toucher: Any) -> None:
     while bits.rounds < 2:
         batch = sampler.read()
     assert set(batch.process.tolist()) <= {0, 1}
-
-
-def test_idle_bits_tell_what_was_used_since(
-    toucher: Any, idle_bitmap: Any, physical: Callable[[int, int], int]
-) -> None:
-    pages = toucher.touch(600)
-    sampler = PageScanSampler(IdlePageBits(idle_bitmap))
-    sampler.track([toucher.process])
-    assert len(sampler.read()) == 0
-    frames = {page: physical(toucher.process.pid, page) // 4096 for page in pages}
-    assert set(frames.values()) <= idle_bitmap.idle
-    used = list(pages)[::7]
-    idle_bitmap.idle -= {frames[page] for page in used}
-    batch = sampler.read()
-    assert within(batch.address, pages) == used
-    assert set(frames.values()) <= idle_bitmap.idle
-    assert within(sampler.read().address, pages) == []
-
-
-def test_pages_that_take_no_mark_are_no_rows(
-    toucher: Any, idle_bitmap: Any, physical: Callable[[int, int], int]
-) -> None:
-    """As the pages of a huge page but its first."""
-    pages = toucher.touch(64)
-    frames = [physical(toucher.process.pid, page) // 4096 for page in pages]
-    idle_bitmap.untracked = set(frames[1:])
-    sampler = PageScanSampler(IdlePageBits(idle_bitmap))
-    sampler.track([toucher.process])
-    sampler.read()
-    idle_bitmap.idle -= set(frames)
-    assert within(sampler.read().address, pages) == [pages[0]]
 
 
 def test_the_kernel_s_bitmap_is_words_of_64_frames(tmp_path: Path) -> None:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import mmap
 import os
-import signal
 import struct
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from hmd.machine.process_id import ProcessId, identify
+from hmd.machine.process_id import ProcessId
 from hmd.sample.page_table_attribution import (
     EARLY_TRIES,
     LAST_READS,
@@ -50,90 +45,6 @@ def columns_of(samples: list[tuple[int, int, int]]) -> RecordColumns:
 
 
 # --- on real processes ---------------------------------------------------------------------
-
-
-SamplesOf = Callable[[int, int, range], list[tuple[int, int, int]]]
-
-
-@pytest.fixture
-def samples_of(physical: Callable[[int, int], int]) -> SamplesOf:
-    """Samples of a root at these pages of a process, where they really are."""
-
-    def samples(root: int, pid: int, pages: range) -> list[tuple[int, int, int]]:
-        return [(root, page + 8, physical(pid, page + 8)) for page in pages]
-
-    return samples
-
-
-@pytest.mark.root
-def test_a_root_is_the_process_whose_page_tables_say_so(
-    toucher: Any, samples_of: SamplesOf
-) -> None:
-    pages = toucher.touch(32)
-    me = identify(os.getpid())
-    assert me is not None
-    spaces = PageTableAttribution(clock=Clock())
-    spaces.track([me, toucher.process])
-    mine = mmap.mmap(-1, PAGE)
-    mine[0] = 1
-    here = np.frombuffer(mine, np.uint8).ctypes.data
-    of_me = samples_of(77, os.getpid(), range(here, here + PAGE, PAGE))
-    samples = [*of_me, *samples_of(99, toucher.process.pid, pages)]
-    assert spaces.index(columns_of(samples)).tolist() == [0, *[1] * 32]
-
-
-@contextmanager
-def forked() -> Iterator[ProcessId]:
-    """A child that shares every page with us."""
-    child = os.fork()
-    if child == 0:
-        signal.pause()
-        os._exit(0)
-    try:
-        process = identify(child)
-        assert process is not None
-        yield process
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-
-
-@pytest.mark.root
-def test_a_child_after_fork_is_told_apart_once_its_parent_is_known(samples_of: SamplesOf) -> None:
-    area = mmap.mmap(-1, 8 * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    for page in range(8):
-        area[page * PAGE] = 1
-    start = np.frombuffer(area, np.uint8).ctypes.data
-    pages = range(start, start + 8 * PAGE, PAGE)
-    me = identify(os.getpid())
-    assert me is not None
-    clock = Clock()
-    spaces = PageTableAttribution(clock=clock)
-    with forked() as child:
-        shared = samples_of(5, os.getpid(), pages)
-        assert shared == samples_of(5, child.pid, pages)
-        spaces.track([me, child])
-        # Both have these pages there: nobody can tell.
-        assert set(spaces.index(columns_of(shared)).tolist()) == {-1}
-        area[0] = 2  # copy on write: now it is ours alone
-        clock.now += 1
-        assert set(spaces.index(columns_of(samples_of(5, os.getpid(), pages))).tolist()) == {0}
-        of_child = samples_of(6, child.pid, pages[1:])
-        assert set(spaces.index(columns_of(of_child)).tolist()) == {1}
-
-
-@pytest.mark.root
-def test_a_process_that_has_gone_keeps_its_root_for_what_it_did(
-    toucher: Any, samples_of: SamplesOf
-) -> None:
-    samples = samples_of(9, toucher.process.pid, toucher.touch(4))
-    spaces = PageTableAttribution(clock=Clock())
-    spaces.track([toucher.process])
-    assert set(spaces.index(columns_of(samples)).tolist()) == {0}
-    toucher.end()
-    for _ in range(LAST_READS):
-        assert set(spaces.index(columns_of(samples)).tolist()) == {0}
-    assert set(spaces.index(columns_of(samples)).tolist()) == {-1}
 
 
 # --- on a written /proc, for what must be timed ------------------------------------------------

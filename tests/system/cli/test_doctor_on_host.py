@@ -1,0 +1,22 @@
+"""``hmd doctor`` on this host."""
+
+import json
+
+from hmd.cli.main import main
+
+
+def findings(capsys) -> dict[str, dict[str, str]]:
+    document = json.loads(capsys.readouterr().out)
+    found = {f["name"]: f for f in document["findings"]}
+    assert len(found) == len(document["findings"])
+    assert document["works"] == all(f["level"] != "fail" for f in found.values())
+    return found
+
+
+def test_doctor_on_this_host_reports_no_failure(capsys):
+    code = main(["doctor", "--json"])
+    found = findings(capsys)
+    assert code == (4 if any(f["level"] == "fail" for f in found.values()) else 0)
+    assert found["move_pages"]["level"] == "ok"
+    assert found["sampler"]["level"] in ("ok", "warn")
+    assert found["move pages"]["level"] == "ok"

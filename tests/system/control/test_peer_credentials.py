@@ -1,0 +1,97 @@
+"""Credentials of clients of the status socket: the kernel reports them, not the request."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+from hmd.control.client import send_admin_request
+from hmd.control.request import ControlRequest, Peer
+from hmd.control.status_socket import StatusSocket
+from hmd.errors import (
+    NotPermittedError,
+)
+
+NOBODY = 65534
+
+
+class Loop:
+    """The daemon's loop: it keeps requests, and answers where a test says so."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[ControlRequest, Future[bytes]]] = []
+        self.arrived = threading.Semaphore(0)
+        self.at_once = True
+
+    def put(self, request: ControlRequest) -> Future[bytes]:
+        pending: Future[bytes] = Future()
+        self.taken.append((request, pending))
+        if self.at_once:
+            pending.set_result(json.dumps({"done": sorted(request.arguments)}).encode())
+        self.arrived.release()
+        return pending
+
+    def fail(self, _: ControlRequest) -> Future[bytes]:
+        raise ZeroDivisionError
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+@pytest.fixture
+def path(tmp_path: Path, loop: Loop) -> Iterator[Path]:
+    path = tmp_path / "hmd.sock"
+    handlers = {"pause": loop.put, "fail": loop.fail}
+    server = StatusSocket(path, {"status": lambda _: b'{"ticks": 7}'}, handlers, admin_time_s=0.5)
+    yield path
+    server.close()
+
+
+def test_request_claiming_root_carries_the_callers_credentials(path: Path, loop: Loop) -> None:
+    path.chmod(0o666)
+    for folder in path.parents:
+        if folder.is_relative_to(Path("/tmp")):
+            folder.chmod(folder.stat().st_mode | 0o011)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            send_admin_request(path, "pause", {"uid": 0, "pid": 1, "peer": {"uid": 0}})
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert status == 0
+    assert loop.taken[0][0].peer == Peer(child, NOBODY, NOBODY)
+
+
+def test_user_outside_the_group_may_not_connect(path: Path) -> None:
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            send_admin_request(path, "pause")
+        except NotPermittedError as error:
+            os.write(write, str(error).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert b"permission denied: ask as root or as a member of the socket's group" in os.read(
+        read, 4096
+    )
+    os.close(read)
+    os.close(write)

@@ -1,0 +1,44 @@
+"""Huge pages by PAGEMAP_SCAN and by page flags, on this host."""
+
+import mmap
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hmd.machine import huge_pages
+from hmd.machine.huge_pages import HugeSource, candidate_blocks
+from hmd.machine.mappings import (
+    read_mapping_details,
+    read_mappings,
+)
+
+
+@pytest.fixture
+def huge_block():
+    block = mmap.mmap(-1, 16 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    block.madvise(mmap.MADV_HUGEPAGE)
+    block[: 8 << 20 : mmap.PAGESIZE] = b"x" * (8 << 20 >> 12)
+    view = np.frombuffer(block, np.uint8)
+    details = read_mapping_details(os.getpid())
+    assert details is not None
+    row = int(np.searchsorted(details.start, view.ctypes.data, side="right")) - 1
+    if details.huge_bytes[row] < 4 << 20:
+        pytest.skip("this kernel gave no huge pages")
+    return view
+
+
+def test_huge_pages_by_scan_and_by_flags_are_the_same(huge_block):
+    maps = read_mappings(os.getpid())
+    assert maps is not None
+    blocks = candidate_blocks(maps)
+    inside = (blocks >= huge_block.ctypes.data) & (blocks < huge_block.ctypes.data + (16 << 20))
+    proc = Path("/proc")
+    scan = huge_pages._from_scan(os.getpid(), blocks[inside], proc)
+    flags = huge_pages._from_flags(os.getpid(), blocks[inside], proc)
+    if scan is None or flags is None:
+        pytest.skip("needs Linux 6.7 and CAP_SYS_ADMIN")
+    assert scan.source == HugeSource.SCAN
+    assert flags.source == HugeSource.FLAGS
+    assert scan.address.tolist() == flags.address.tolist()

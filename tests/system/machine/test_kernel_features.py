@@ -1,0 +1,18 @@
+"""Features of this host, each tried out."""
+
+from hmd.machine.diagnostic import Severity
+from hmd.machine.features import feature_findings
+
+
+def by_name(findings):
+    assert len({f.name for f in findings}) == len(findings)
+    return {f.name: f for f in findings}
+
+
+def test_every_feature_of_this_kernel_is_tried():
+    found = by_name(feature_findings())
+    assert found["move_pages"].level == Severity.OK
+    assert set(found) == {
+        "move_pages", "page size", "kernel memory tiers", "pidfd", "huge page knowledge", "DAMON",
+    }  # fmt: skip
+    assert found["page size"].level == Severity.OK

@@ -1,0 +1,126 @@
+"""Attribution of samples to processes by this host's page tables."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hmd.machine.process_id import ProcessId, identify
+from hmd.sample.page_table_attribution import (
+    LAST_READS,
+    PageTableAttribution,
+)
+from hmd.sample.perf_ring import RecordColumns, Ring, SampleType
+
+TYPE = SampleType.TID | SampleType.ADDR | SampleType.PHYS_ADDR
+
+
+PAGE = 4096
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def columns_of(samples: list[tuple[int, int, int]]) -> RecordColumns:
+    """Columns of (root, virtual, physical), by way of a ring as in life."""
+    size = 1 << 16
+    memory = np.zeros(4096 + size, np.uint8)
+    written = b"".join(struct.pack("<IHHIIQQ", 9, 0, 32, r, 0, v, p) for r, v, p in samples)
+    memory[4096 : 4096 + len(written)] = np.frombuffer(written, np.uint8)
+    memory[1024:1032].view(np.uint64)[0] = len(written)
+    columns = RecordColumns(2048)
+    Ring.over(memory, TYPE).drain(columns)
+    assert columns.count == len(samples)
+    return columns
+
+
+SamplesOf = Callable[[int, int, range], list[tuple[int, int, int]]]
+
+
+@pytest.fixture
+def samples_of(physical: Callable[[int, int], int]) -> SamplesOf:
+    """Samples of a root at these pages of a process, where they really are."""
+
+    def samples(root: int, pid: int, pages: range) -> list[tuple[int, int, int]]:
+        return [(root, page + 8, physical(pid, page + 8)) for page in pages]
+
+    return samples
+
+
+def test_root_of_known_pages_is_their_process(toucher: Any, samples_of: SamplesOf) -> None:
+    pages = toucher.touch(32)
+    me = identify(os.getpid())
+    assert me is not None
+    spaces = PageTableAttribution(clock=Clock())
+    spaces.track([me, toucher.process])
+    mine = mmap.mmap(-1, PAGE)
+    mine[0] = 1
+    here = np.frombuffer(mine, np.uint8).ctypes.data
+    of_me = samples_of(77, os.getpid(), range(here, here + PAGE, PAGE))
+    samples = [*of_me, *samples_of(99, toucher.process.pid, pages)]
+    assert spaces.index(columns_of(samples)).tolist() == [0, *[1] * 32]
+
+
+@contextmanager
+def forked() -> Iterator[ProcessId]:
+    """A child that shares every page with us."""
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+        os._exit(0)
+    try:
+        process = identify(child)
+        assert process is not None
+        yield process
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_forked_child_is_told_apart_after_copy_on_write(samples_of: SamplesOf) -> None:
+    area = mmap.mmap(-1, 8 * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for page in range(8):
+        area[page * PAGE] = 1
+    start = np.frombuffer(area, np.uint8).ctypes.data
+    pages = range(start, start + 8 * PAGE, PAGE)
+    me = identify(os.getpid())
+    assert me is not None
+    clock = Clock()
+    spaces = PageTableAttribution(clock=clock)
+    with forked() as child:
+        shared = samples_of(5, os.getpid(), pages)
+        assert shared == samples_of(5, child.pid, pages)
+        spaces.track([me, child])
+        # Both have these pages there: nobody can tell.
+        assert set(spaces.index(columns_of(shared)).tolist()) == {-1}
+        area[0] = 2  # copy on write: now it is ours alone
+        clock.now += 1
+        assert set(spaces.index(columns_of(samples_of(5, os.getpid(), pages))).tolist()) == {0}
+        of_child = samples_of(6, child.pid, pages[1:])
+        assert set(spaces.index(columns_of(of_child)).tolist()) == {1}
+
+
+def test_ended_process_keeps_its_root_for_its_last_samples(
+    toucher: Any, samples_of: SamplesOf
+) -> None:
+    samples = samples_of(9, toucher.process.pid, toucher.touch(4))
+    spaces = PageTableAttribution(clock=Clock())
+    spaces.track([toucher.process])
+    assert set(spaces.index(columns_of(samples)).tolist()) == {0}
+    toucher.end()
+    for _ in range(LAST_READS):
+        assert set(spaces.index(columns_of(samples)).tolist()) == {0}
+    assert set(spaces.index(columns_of(samples)).tolist()) == {-1}
