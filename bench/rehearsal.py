@@ -29,6 +29,7 @@ from hmd.pipeline.stage_guard import StageTimer
 from hmd.pipeline.tick import run_tick
 from hmd.pipeline.tick_stages import TickStages
 from hmd.sample.access_batch import AccessBatch
+from hmd.sample.capabilities import CAPABILITIES
 from hmd.units import HUGE_PAGE_BYTES, HUGE_PAGE_PAGES, PAGE_BYTES
 
 BASE = 0x7F00_0000_0000
@@ -168,6 +169,7 @@ class Rehearsal:
     """
 
     name = "rehearsed"
+    capabilities = CAPABILITIES["pmu"]
 
     def __init__(
         self,

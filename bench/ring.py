@@ -20,6 +20,7 @@ from hmd.heat.heat_table import HeatTable
 from hmd.machine.process_id import identify
 from hmd.observe.residency_counts import sample_nodes
 from hmd.sample.access_batch import Kind
+from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.perf_ring import HEADER_BYTES, RecordColumns, Ring, SampleType
 from hmd.sample.pid_attribution import TrackedPids
 from hmd.sample.ring_sampler import RingSampler
@@ -65,7 +66,15 @@ def main() -> None:
     assert us is not None
     columns = RecordColumns(SAMPLES)
     sampler = RingSampler(
-        "bench", "", [ring], Switch(), TrackedPids(), period=41, ladder=(41,), read_rows=SAMPLES
+        "bench",
+        "",
+        [ring],
+        Switch(),
+        TrackedPids(),
+        capabilities=CAPABILITIES["pmu"],
+        period=41,
+        ladder=(41,),
+        read_rows=SAMPLES,
     )
     sampler.track([us])
     heat = HeatTable()

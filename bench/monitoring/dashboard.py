@@ -25,6 +25,7 @@ from hmd.observe.observer import ObservedConfig, Observer, Places
 from hmd.observe.residency_counts import heat_pages, resident_pages
 from hmd.observe.tick_record import Stage
 from hmd.sample.access_batch import AccessBatch
+from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.sampler import SamplerStats
 from hmd.simulate.simulated_machine import SimulatedMachine
 from hmd.simulate.simulated_pmu import PmuSettings, SimulatedPmu
@@ -41,6 +42,7 @@ class SampledProgram:
     """A simulated machine's PMU as the daemon's sampler."""
 
     name, detail = "simulated", "misses"
+    capabilities = CAPABILITIES["emulated"]
     pair_period, outside_cpu_s = None, 0.0
 
     def __init__(self, machine: SimulatedMachine, sampling: PmuSettings) -> None:

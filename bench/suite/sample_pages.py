@@ -20,7 +20,8 @@ from typing import Any, cast
 import numpy as np
 
 from hmd.machine.process_id import identify
-from hmd.sample.auto_select import SamplerName, SampleSettings, open_sampler
+from hmd.sample.auto_select import SampleSettings, open_sampler
+from hmd.sample.capabilities import SamplerName
 from hmd.sample.sampler import Sampler
 from hmd.units import PAGE_BYTES
 

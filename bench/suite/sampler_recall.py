@@ -29,7 +29,7 @@ from hmd.emulate.assets import compile_static
 from hmd.emulate.boot import Machine
 from hmd.emulate.miss_stream import read_recording
 from hmd.errors import HmdError
-from hmd.sample.auto_select import SamplerName
+from hmd.sample.capabilities import SamplerName
 from hmd.units import PAGE_BYTES
 
 PROGRAM_CPU = 1

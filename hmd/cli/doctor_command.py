@@ -81,21 +81,22 @@ def _unless_missing(name: str, find: Callable[[], Diagnostic]) -> Diagnostic:
 def _sampler(proc: Path, sysfs: Path) -> Diagnostic:
     """Open each sampler that the daemon could take, and close it again."""
     from hmd.machine.diagnostic import Diagnostic, Severity
-    from hmd.sample.auto_select import ASKED_FOR, SampleSettings, available
+    from hmd.sample.auto_select import SampleSettings, available
+    from hmd.sample.capabilities import CAPABILITIES
 
     name = "sampler"
     samplers = available(SampleSettings(), proc, sysfs)
-    chosen = [s for s in samplers if s.name not in ASKED_FOR]
+    chosen = [s for s in samplers if CAPABILITIES[s.name].automatic]
     best = next((s for s in chosen if s.works), None)
     if best is None:
         return Diagnostic(name, Severity.FAIL, "none works", "; ".join(s.detail for s in chosen))
     # Where this is no emulated machine, nobody looks for its PMU.
-    better = [s for s in chosen[: chosen.index(best)] if s.name != "emulated"]
+    better = [s for s in chosen[: chosen.index(best)] if not CAPABILITIES[s.name].modelled_clock]
     refused = [f"not {s.name}: {s.detail}" for s in better]
     state = f"{best.name}: {best.detail}"
-    if best.name in ("pmu", "emulated"):
+    if CAPABILITIES[best.name].counts_accesses:
         return Diagnostic(name, Severity.OK, state)
-    if best.name != "faults":
+    if CAPABILITIES[best.name].ranks_heat:
         return Diagnostic(name, Severity.OK, state, "; ".join(refused))
     return Diagnostic(
         name,

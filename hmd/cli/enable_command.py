@@ -114,16 +114,14 @@ def carry_out(plan: InstallChanges, args: argparse.Namespace) -> int:
 
 def _sampler(asked: str | None, root: Path) -> str:
     """Return the sampler that the service will take."""
-    from typing import get_args
-
     from hmd.config import load
     from hmd.install.changes import CONFIG
-    from hmd.sample.auto_select import ASKED_FOR, SamplerName, SampleSettings, available
+    from hmd.sample.auto_select import SampleSettings, available
+    from hmd.sample.capabilities import CAPABILITIES
 
-    names = get_args(SamplerName)
     if asked is not None:
-        if asked not in names:
-            raise UsageError(f"no sampler {asked!r}: take one of {', '.join(names)}")
+        if asked not in CAPABILITIES:
+            raise UsageError(f"no sampler {asked!r}: take one of {', '.join(CAPABILITIES)}")
         return asked
     config = root / CONFIG.relative_to("/")
     if config.is_file():
@@ -131,7 +129,7 @@ def _sampler(asked: str | None, root: Path) -> str:
         if configured != "auto":
             return configured
     for found in available(SampleSettings()):
-        if found.works and found.name not in ASKED_FOR:
+        if found.works and CAPABILITIES[found.name].automatic:
             return found.name
     raise MissingError("no sampler works here: 'hmd doctor' tells what each of them lacks")
 

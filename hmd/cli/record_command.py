@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hmd.errors import Exit, UsageError
+from hmd.sample.capabilities import CAPABILITIES
 
 if TYPE_CHECKING:
     from hmd.cli.main import Subparsers
@@ -68,7 +69,7 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument(
         "--sampler",
-        choices=("auto", "pmu", "emulated", "damon", "idle", "faults", "softdirty"),
+        choices=("auto", *CAPABILITIES),
         default="auto",
         help="what to sample with (default auto: the best that works here)",
     )

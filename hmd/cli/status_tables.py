@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hmd.cli.output import format_bytes, format_count, format_share, table
+from hmd.sample.capabilities import CAPABILITIES
 
 if TYPE_CHECKING:
     from hmd.cli.fitted_table import FittedTable
@@ -34,7 +35,8 @@ def summary(status: Status) -> list[str]:
     lines += admin_state(status.get("control") or {})
     if len(status["tiers"]) < 2:
         lines.append("one memory tier only: there is nowhere to move pages (hmd topology)")
-    if sampler["name"] == "faults":
+    able = CAPABILITIES.get(sampler["name"])
+    if able is not None and not able.ranks_heat:
         lines.append("no PMU: page faults stand for accesses, which is coarse (hmd doctor)")
     if not status["reload"]["successful"]:
         lines.append(f"last reload failed, the old settings hold: {status['reload']['error']}")

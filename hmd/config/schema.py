@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 from hmd.config.policy_sections import DecideSection
 from hmd.config.quantities import Amount, Duration, Rate, Share, Size, SizeOrShare
 from hmd.config.section import ConfigSection
+from hmd.sample.capabilities import SamplerChoice
 
 DEFAULT_SOCKET = "/run/hmd/hmd.sock"
 DEFAULT_METRICS = "127.0.0.1:9742"
@@ -121,7 +122,7 @@ class TargetSection(ConfigSection):
 class SampleSection(ConfigSection):
     """Source and rate of access samples."""
 
-    sampler: Literal["auto", "pmu", "emulated", "damon", "idle", "faults", "softdirty"] = "auto"
+    sampler: SamplerChoice = "auto"
     """auto takes the first that works: pmu (PEBS, IBS), emulated (the emulated machine's PMU),
     damon (regions of the kernel's DAMON), idle (idle page tracking), faults (page faults: coarse,
     but works anywhere). auto never takes softdirty (pages written): it clears soft-dirty bits, so

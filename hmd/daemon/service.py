@@ -40,7 +40,7 @@ from hmd.observe.observer import Observer, Places
 from hmd.observe.residency_counts import heat_pages, resident_pages
 from hmd.observe.tick_record import Stage, TickRecord
 from hmd.pipeline.stage_guard import StageGuard
-from hmd.pipeline.tick import BLIND, run_tick
+from hmd.pipeline.tick import run_tick
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -251,13 +251,13 @@ class Service:
         """Say, once each, what keeps hmd from doing what it is for."""
         stages = self.stages
         sampler = stages.sampler
-        if sampler.name == "faults":
+        if not sampler.capabilities.ranks_heat:
             self._once.warn(
                 f"{stages.sampler_reason}; page faults are a coarse stand-in: hmd doctor"
             )
         else:
             self._log.info("%s", stages.sampler_reason)
-        if stages.config.decide.pageout is not None and sampler.name in BLIND:
+        if stages.config.decide.pageout is not None and not sampler.capabilities.sees_reads:
             why = f"to the sampler {sampler.name} pages in use look idle"
             self._once.warn(f"decide.pageout has no effect: {why}")
         for found in machine_warnings(stages.config, stages.topology):

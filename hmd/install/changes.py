@@ -14,6 +14,7 @@ from pathlib import Path
 from hmd.config.load import SYSTEM_FILE
 from hmd.install import shipped_files
 from hmd.machine.privileges import PERFMON_ENOUGH, read_privileges
+from hmd.sample.capabilities import CAPABILITIES
 
 UNIT_NAME = "hmd.service"
 UNIT = Path("/etc/systemd/system") / UNIT_NAME
@@ -32,7 +33,6 @@ _HIDDEN = {
 }
 """What of the sandbox hides a folder of the root directory, and what does not."""
 
-_BY_PERF = ("pmu", "faults")
 _PERFMON = f"""\
 # Kernels of Debian and Ubuntu keep perf events for CAP_SYS_ADMIN above this value, which is that of
 # Linux itself; hmd has CAP_PERFMON alone. Users may then profile their own programs.
@@ -111,7 +111,7 @@ def plan_enable(
     drop_in = shipped_files.sampler_drop_in(folder, sampler)
     wanted.append((SAMPLER, drop_in.read_text() if drop_in is not None else None))
     commands = [("systemd-sysusers",), ("systemd-tmpfiles", "--create", TMPFILES.name)]
-    if sampler in _BY_PERF and read_privileges(root / "proc").perf_for_admins:
+    if _opens_perf_events(sampler) and read_privileges(root / "proc").perf_for_admins:
         wanted.append((SYSCTL, _PERFMON))
         commands.append(("sysctl", "-p", str(SYSCTL)))
     commands += [("systemctl", "daemon-reload"), ("systemctl", "enable", UNIT_NAME)]
@@ -153,3 +153,7 @@ def _unit(text: str, hmd: Path) -> str:
         hides, shows = _HIDDEN[hmd.parts[1]]
         text = text.replace(hides, f"# {hmd} is there.\n{shows}")
     return text
+
+
+def _opens_perf_events(sampler: str) -> bool:
+    return any(name == sampler and able.perf_events for name, able in CAPABILITIES.items())

@@ -21,9 +21,6 @@ from hmd.pipeline.stage_guard import StageTimer
 from hmd.pipeline.tick_stages import TickStages
 from hmd.sample.access_batch import AccessBatch
 
-BLIND = ("faults", "softdirty")
-"""Samplers to which pages in use look idle: they do not see reads of resident pages."""
-
 PAGEOUT_CANDIDATES = 16
 """Idle pages to select, in multiples of the budget: the kernel keeps some of them in memory."""
 
@@ -98,7 +95,7 @@ def migrate(stages: TickStages, plan: Plan, now_s: float) -> MoveOutcome | None:
 def page_out(stages: TickStages, now_s: float) -> int:
     """Page out what was idle for ``pageout_s``, with the budget that moves left; return bytes."""
     idle_s, admin = stages.pageout_s, stages.admin
-    if idle_s is None or stages.sampler.name in BLIND or admin.paused:
+    if idle_s is None or not stages.sampler.capabilities.sees_reads or admin.paused:
         return 0
     left = stages.mover.budget_bytes(now_s)
     machine = MachineView(stages.topology, (), now_s, stages.tick_s, left)

@@ -24,12 +24,13 @@ from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import NodeMemory, Topology
 from hmd.migrate import Mover, Pageout
 from hmd.sample.access_batch import AccessBatch
+from hmd.sample.capabilities import Capabilities
 
 
 class SampleSource(Protocol):
     """What a tick asks of a sampler (:class:`hmd.sample.sampler.Sampler` is one)."""
 
-    name: str
+    capabilities: Capabilities
 
     def read(self) -> AccessBatch:
         """Return the samples since the last read."""

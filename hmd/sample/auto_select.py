@@ -22,6 +22,7 @@ from hmd.machine.damon_ownership import stop_left_behind
 from hmd.machine.damon_sysfs import Kdamonds
 from hmd.machine.plugin_memory import find_device
 from hmd.machine.process_id import PROC
+from hmd.sample.capabilities import CAPABILITIES, SamplerChoice, SamplerName
 from hmd.sample.damon_sampler import DETAIL as DAMON_DETAIL
 from hmd.sample.damon_sampler import DamonSampler, open_damon
 from hmd.sample.emulated_pebs import open_emulated
@@ -32,9 +33,6 @@ from hmd.sample.pmu import open_pmu
 from hmd.sample.sampler import Sampler
 from hmd.sample.soft_dirty import open_soft_dirty
 
-SamplerName = Literal["pmu", "emulated", "damon", "idle", "faults", "softdirty"]
-ASKED_FOR: frozenset[SamplerName] = frozenset({"softdirty"})
-"""Samplers that auto never takes."""
 SYSFS = Path("/sys")
 
 
@@ -47,7 +45,7 @@ class SampleSettings:
     that now and then two samples are of accesses close together.
     """
 
-    sampler: Literal["auto"] | SamplerName = "auto"
+    sampler: SamplerChoice = "auto"
     period: int | None = None
     loads: Literal["latency", "miss"] = "latency"
     ldlat_cycles: int = 30
@@ -93,7 +91,8 @@ def open_sampler(
         sampler = openers[settings.sampler]()
         return Chosen(sampler, f"sampling {sampler.detail} (as configured)")
     for name, opener in openers.items():
-        if name in ASKED_FOR or (name == "emulated" and find_device(sysfs) is None):
+        able = CAPABILITIES[name]
+        if not able.automatic or (able.modelled_clock and find_device(sysfs) is None):
             continue  # which is no reason that anybody has to be told
         try:
             sampler = opener()
@@ -101,7 +100,7 @@ def open_sampler(
             refusals.append(error)
             continue
         # On the emulated machine nobody looks for another PMU.
-        reasons = "; ".join(map(str, refusals)) if name != "emulated" else ""
+        reasons = "; ".join(map(str, refusals)) if not able.modelled_clock else ""
         why = f", because: {reasons}" if reasons else ""
         return Chosen(sampler, f"sampling {sampler.detail}{why}")
     not_permitted = any(error.exit_code is Exit.NOT_PERMITTED for error in refusals)
@@ -128,7 +127,7 @@ def availability(
 
 
 def _try(name: SamplerName, opener: Callable[[], Sampler], sysfs: Path) -> Availability:
-    holder = damon_holder(Kdamonds(sysfs)) if name == "damon" else None
+    holder = damon_holder(Kdamonds(sysfs)) if CAPABILITIES[name].exclusive else None
     if holder is not None:
         state = "left running by a killed hmd" if holder.left else "in use by hmd"
         return Availability(name, True, f"{DAMON_DETAIL} ({state}, pid {holder.pid})")

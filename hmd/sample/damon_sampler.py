@@ -29,6 +29,7 @@ from hmd.machine.damon_sysfs import Kdamonds
 from hmd.machine.kdamond import DamonRegions, Kdamond
 from hmd.machine.process_id import PROC, ProcessId
 from hmd.sample.access_batch import AccessBatch, Kind
+from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.damon_cycle import FIRST_US, REGIONS, DamonCycle, Seen, monitoring
 from hmd.sample.sampler import SamplerStats
 from hmd.units import PAGE_BYTES
@@ -85,6 +86,7 @@ class DamonSampler:
         """Own the claim, and what watches by it, from now on; ``clock`` gives seconds."""
         self.name = "damon"
         self.detail = DETAIL
+        self.capabilities = CAPABILITIES["damon"]
         self.ladder: tuple[int, ...] = LADDER
         self.stats = SamplerStats()
         self._claim = claim

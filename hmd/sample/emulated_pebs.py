@@ -22,6 +22,7 @@ from hmd.machine.plugin_memory import SharedMemory, find_device
 from hmd.machine.privileges import Capability, read_privileges
 from hmd.machine.process_id import PROC
 from hmd.sample.access_batch import Kind
+from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.page_table_attribution import PageTableAttribution
 from hmd.sample.perf_ring import Ring, SampleType
 from hmd.sample.period_control import PRIMES, SMALL_PRIMES, partner
@@ -90,6 +91,7 @@ def sample_memory(
         rings,
         EmulatedControl(memory, period, pairs),
         PageTableAttribution(proc, clock),
+        capabilities=CAPABILITIES["emulated"],
         period=period,
         ladder=LADDER,
         counts_instructions=True,

@@ -16,6 +16,7 @@ from pathlib import Path
 from hmd.machine.process_id import PROC
 from hmd.machine.procfs import parse_ids, read_text
 from hmd.sample.access_batch import Kind
+from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.perf_events import PerfControl, PerfError, PerfEvent, PerfRing, open_rings
 from hmd.sample.perf_ring import SampleType
 from hmd.sample.pid_attribution import TrackedPids
@@ -56,6 +57,7 @@ def open_faults(
         rings,
         PerfControl(rings),
         TrackedPids(proc),
+        capabilities=CAPABILITIES["faults"],
         period=period,
         ladder=LADDER,
     )

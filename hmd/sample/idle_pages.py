@@ -24,6 +24,7 @@ from hmd.errors import MissingError, NotPermittedError, os_error
 from hmd.machine.privileges import Capability, read_privileges
 from hmd.machine.process_id import PROC
 from hmd.sample.access_batch import Kind
+from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.page_scan import PRESENT, PageScanSampler
 
 BITMAP = "kernel/mm/page_idle/bitmap"
@@ -99,6 +100,7 @@ class IdlePageBits:
     """The ``PageBits`` of pages used; owns the bitmap."""
 
     name = "idle"
+    capabilities = CAPABILITIES["idle"]
     detail = "pages used, by idle page tracking"
     kind = Kind.LOAD
     pages_most = PAGES_MOST

@@ -26,6 +26,7 @@ from hmd.machine.mappings import MappingKind, read_mappings
 from hmd.machine.process_id import PROC, ProcessId, alive
 from hmd.machine.procfs import absent
 from hmd.sample.access_batch import AccessBatch, Kind
+from hmd.sample.capabilities import Capabilities
 from hmd.sample.sampler import SamplerStats
 from hmd.units import PAGE_BYTES
 
@@ -42,6 +43,7 @@ class PageBits(Protocol):
 
     name: str
     detail: str
+    capabilities: Capabilities
     kind: Kind
     pages_most: int
     """Pages that a read looks at, at period 1."""
@@ -84,6 +86,7 @@ class PageScanSampler:
     def __init__(self, bits: PageBits, period: int | None = None, proc: Path = PROC) -> None:
         self.name = bits.name
         self.detail = bits.detail
+        self.capabilities = bits.capabilities
         self.ladder: tuple[int, ...] = LADDER
         self.stats = SamplerStats()
         self._bits = bits

@@ -22,6 +22,7 @@ from hmd.errors import UnavailableError
 from hmd.machine.process_id import PROC
 from hmd.machine.procfs import parse_ids, read_text
 from hmd.sample.access_batch import Kind
+from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.cpu_model import read_cpu_model
 from hmd.sample.memory_events import EventChoice, EventSpec, choose_events
 from hmd.sample.perf_events import PerfControl, PerfError, PerfEvent, PerfRing, open_rings
@@ -80,6 +81,7 @@ def open_pmu(
         [*rings, *seconds],
         PerfControl(rings, scales, seconds),
         TrackedPids(proc),
+        capabilities=CAPABILITIES["pmu"],
         period=period,
         ladder=PRIMES,
         ns_per_weight=read_cpu_model(proc).ns_per_cycle,

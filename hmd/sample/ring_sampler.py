@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from hmd.machine.process_id import ProcessId
 from hmd.sample.access_batch import AccessBatch, Kind
+from hmd.sample.capabilities import Capabilities
 from hmd.sample.perf_ring import RecordColumns, RingCounts
 from hmd.sample.period_control import partner, stands_for
 from hmd.sample.sampler import SamplerStats
@@ -89,6 +90,7 @@ class RingSampler:
         control: RingControl,
         attribution: Attribution,
         *,
+        capabilities: Capabilities,
         period: int,
         ladder: tuple[int, ...],
         ns_per_weight: float = 1.0,
@@ -103,6 +105,7 @@ class RingSampler:
         """
         self.name = name
         self.detail = detail
+        self.capabilities = capabilities
         self.stats = SamplerStats()
         self.ladder = ladder
         self._rings = tuple(rings)

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from hmd.machine.process_id import ProcessId
 from hmd.sample.access_batch import AccessBatch
+from hmd.sample.capabilities import Capabilities
 
 
 @dataclass(slots=True)
@@ -40,6 +41,7 @@ class Sampler(Protocol):
 
     name: str
     detail: str
+    capabilities: Capabilities
     stats: SamplerStats
     ladder: tuple[int, ...]
 

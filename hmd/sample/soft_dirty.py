@@ -25,6 +25,7 @@ from hmd.machine.privileges import Capability, read_privileges
 from hmd.machine.process_id import PROC
 from hmd.machine.procfs import absent, write_text
 from hmd.sample.access_batch import Kind
+from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.page_scan import PRESENT, PageScanSampler
 from hmd.units import PAGE_BYTES
 
@@ -57,6 +58,7 @@ class SoftDirtyBits:
     """The ``PageBits`` of pages written."""
 
     name = "softdirty"
+    capabilities = CAPABILITIES["softdirty"]
     detail = "pages written, by soft-dirty bits"
     kind = Kind.STORE
     pages_most = PAGES_MOST

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from hmd.emulate.miss_stream import MissFlag
 from hmd.sample.access_batch import AccessBatch, Kind
+from hmd.sample.capabilities import CAPABILITIES
 from hmd.simulate.simulated_machine import SimulatedMachine
 from hmd.units import LINE_BYTES
 
@@ -33,6 +34,7 @@ class SimulatedPmu:
     """Samples a machine's program: each ``read`` returns the samples since the last."""
 
     name = "simulated"
+    capabilities = CAPABILITIES["emulated"]
 
     def __init__(self, machine: SimulatedMachine, sampling: PmuSettings) -> None:
         stream = machine.stream

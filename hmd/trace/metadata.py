@@ -27,7 +27,7 @@ def describe(
     """Return the words of a trace's first block; ``begin_ns`` is now."""
     sampler, clock, counter = sources.sampler, sources.clock, sources.counter
     # The emulated machine's guest sees QEMU's CPU, not the core that is modelled.
-    core = None if sampler.name == "emulated" else core_of(read_cpu_model(proc))
+    core = None if sampler.capabilities.modelled_clock else core_of(read_cpu_model(proc))
     return {
         "hmd": __version__,
         "command": list(command),

@@ -59,7 +59,7 @@ def open_sources(
     sampler = open_sampler(settings, proc, sysfs).sampler
     opened.callback(sampler.close)
     clock: Clock = MonotonicClock()
-    if sampler.name == "emulated":
+    if sampler.capabilities.modelled_clock:
         clock = ModelledClock(_memory(sysfs))
         opened.callback(clock.close)
         counter: InstructionCounter = EmulatedInstructions(_memory(sysfs), proc)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, get_args
+from typing import Any, Protocol
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from hmd.errors import UnavailableError
 from hmd.machine.damon_sysfs import Kdamonds
 from hmd.machine.process_id import ProcessId, alive, identify
 from hmd.sample.access_batch import AccessBatch, Kind
-from hmd.sample.auto_select import SamplerName
+from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.damon_cycle import LOOKS
 from hmd.sample.damon_sampler import LADDER, open_damon
 from hmd.sample.emulated_pebs import open_emulated
@@ -303,7 +303,8 @@ def test_closing_twice_is_harmless_and_a_closed_sampler_is_quiet(
 
 def test_it_has_a_name_for_metrics_and_words_for_people(source: Source) -> None:
     assert source.sampler.name.isidentifier()
-    assert source.sampler.name in get_args(SamplerName)
+    assert source.sampler.name in CAPABILITIES
+    assert source.sampler.capabilities == CAPABILITIES[source.sampler.name]
     assert source.sampler.detail
     assert "\n" not in source.sampler.detail
 

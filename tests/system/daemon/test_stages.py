@@ -9,6 +9,7 @@ import pytest
 from hmd.config.load import loads
 from hmd.daemon.stages import Stages, build
 from hmd.sample.access_batch import AccessBatch
+from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.period_control import PeriodControl, PeriodSettings
 from hmd.sample.sampler import SamplerStats
 
@@ -21,6 +22,7 @@ class Outside:
     """A sampler whose work is done by a thread of the kernel."""
 
     name = detail = "outside"
+    capabilities = CAPABILITIES["damon"]
     ladder = (1, 2, 4, 8, 16)
     pair_period = None
 

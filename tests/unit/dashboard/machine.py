@@ -31,6 +31,7 @@ from hmd.pipeline.stage_guard import StageTimer
 from hmd.pipeline.tick import run_tick
 from hmd.pipeline.tick_stages import TickStages
 from hmd.sample.access_batch import AccessBatch
+from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.sampler import SamplerStats
 
 FAST, SLOW = 0, 2
@@ -78,6 +79,7 @@ class Sampler:
     """A sampler whose samples are drawn, with the figures that the observer reads."""
 
     name, detail, period = "pmu", "loads", 1009
+    capabilities = CAPABILITIES["pmu"]
     ladder, pair_period, outside_cpu_s = (1009,), None, 0.0
 
     def __init__(self, draw: Callable[[], AccessBatch]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import yaml
@@ -18,7 +17,7 @@ from hmd.dashboard.http_server import CONNECTION_S, MAX_CONNECTIONS
 from hmd.decide import registry
 from hmd.observe.counters import MAX_TARGETS
 from hmd.observe.savings import RETURN_TICKS, ROWS_PER_TICK, WINDOW_TICKS
-from hmd.sample.auto_select import SamplerName
+from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.damon_cycle import REGIONS
 from hmd.sample.damon_sampler import LADDER
 from hmd.trace.blocks import MAX_ROWS
@@ -84,7 +83,7 @@ def test_paths_in_documents_exist() -> None:
 
 def test_samplers_page_lists_every_sampler_in_the_order_of_auto() -> None:
     page = (ROOT / "docs/reference/samplers.md").read_text().split("\n## ")[0]
-    assert tuple(re.findall(r"^\| `(\w+)` \|", page, re.M)) == get_args(SamplerName)
+    assert tuple(re.findall(r"^\| `(\w+)` \|", page, re.M)) == tuple(CAPABILITIES)
 
 
 def test_policies_page_lists_every_policy() -> None:

@@ -11,6 +11,7 @@ from hmd.migrate.outcome import MoveOutcome
 from hmd.observe.observer import ObservedConfig, Observer
 from hmd.observe.tick_record import Stage, TickRecord
 from hmd.sample.access_batch import AccessBatch
+from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.sampler import SamplerStats
 
 REDIS, BATCH = ProcessId(101, 1), ProcessId(102, 2)
@@ -20,6 +21,7 @@ class QuietSampler:
     """Samples nothing; a sampler is only read for its numbers here."""
 
     name = "pmu"
+    capabilities = CAPABILITIES["pmu"]
     detail = "loads"
     period = 1009
     ladder = (1009,)

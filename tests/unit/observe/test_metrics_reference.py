@@ -13,7 +13,7 @@ from hmd.observe.families import FAMILIES
 from hmd.observe.metrics_reference import FILE, MARK, REASONS, reference
 
 CHECKOUT = Path(__file__).parents[3]
-NAME = re.compile(r"\bhmd_[a-z][a-z0-9_]*\b")
+NAME = re.compile(r"\bhmd_(?!tiering-)[a-z][a-z0-9_]*\b")
 SERIES = {name for family in FAMILIES for name in family.series}
 CONFIG = [
     "config/grafana/hmd.json",

@@ -13,6 +13,7 @@ import pytest
 from hmd.errors import MissingError, NotPermittedError
 from hmd.machine.process_id import identify
 from hmd.sample.access_batch import Kind
+from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.idle_pages import BITMAP, KernelBitmap, open_idle_pages
 from hmd.sample.page_scan import LADDER, PRESENT, PageScanSampler
 from hmd.sample.soft_dirty import SOFT_DIRTY, SoftDirtyBits
@@ -22,6 +23,7 @@ class EveryPage:
     """Bits of a kernel in which all pages that are there are used all the time."""
 
     name, detail, kind = "every", "every page", Kind.LOAD
+    capabilities = CAPABILITIES["idle"]
     first_counts = True
 
     def __init__(self, pages_most: int) -> None:

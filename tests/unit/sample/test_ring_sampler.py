@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from hmd.machine.process_id import ProcessId, identify
 from hmd.sample.access_batch import Kind
+from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.perf_ring import RecordColumns, Ring, SampleType
 from hmd.sample.pid_attribution import TrackedPids
 from hmd.sample.ring_sampler import RingSampler
@@ -73,6 +74,7 @@ def sampler_over(
         [memory.ring for memory in memories],
         switch,
         TrackedPids(),
+        capabilities=CAPABILITIES["pmu"],
         period=11,
         ladder=(7, 11, 13),
         ns_per_weight=ns_per_weight,
