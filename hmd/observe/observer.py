@@ -15,6 +15,7 @@ from hmd import __version__
 from hmd.machine.process_id import PROC, ProcessId, read_stat
 from hmd.machine.topology import Topology
 from hmd.observe.counters import FAILURE_REASONS, Counters
+from hmd.observe.own_cost import OwnCost
 from hmd.observe.recent_moves import Rounds
 from hmd.observe.row_sums import Sums
 from hmd.observe.snapshot import (
@@ -76,7 +77,7 @@ class Observer:
         """Publish a first snapshot in which everything known from the start is zero."""
         self._proc, self._clock, self._now = proc, clock, now
         self._started_s, self._begun_s = now(), clock()
-        self._begun_cpu_s = time.process_time()
+        self._own = OwnCost()
         self._names: dict[ProcessId, str] = {}
         self._reload = ReloadState(True, self._started_s)
         self._tally = Counters(topology)
@@ -142,7 +143,6 @@ class Observer:
     def _snapshot(self, places: Places | None) -> Snapshot:
         tally, setting = self._tally, self._setting
         resident = self._resident(places)
-        own = read_stat(os.getpid())
         return Snapshot(
             version=__version__,
             pid=os.getpid(),
@@ -170,8 +170,8 @@ class Observer:
             savings=replace(tally.aftermath.savings),
             tick_seconds=tally.tick_seconds.copy(),
             stages={stage: self._stage(stage) for stage in Stage},
-            cpu_s=time.process_time() - self._begun_cpu_s,
-            resident_bytes=own.resident_bytes if own else 0,
+            cpu_s=self._own.cpu_s,
+            resident_bytes=self._own.resident_bytes,
             targets=self._targets(resident),
             processes=self._processes(resident),
             rounds=self._rounds.latest(),

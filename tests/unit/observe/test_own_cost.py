@@ -1,0 +1,30 @@
+"""The daemon's own cost is what the kernel counts of this process."""
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+
+from hmd.observe.own_cost import OwnCost
+from hmd.units import PAGE_BYTES
+
+
+def test_cpu_time_counts_work_of_all_threads_from_construction_on() -> None:
+    own = OwnCost()
+    before_s = own.cpu_s
+    assert before_s < 0.05
+    until_s = time.process_time() + 0.05
+    while time.process_time() < until_s:
+        pass
+    assert 0.05 <= own.cpu_s - before_s < 1.0
+
+
+def test_resident_memory_grows_with_touched_pages() -> None:
+    own = OwnCost()
+    before = own.resident_bytes
+    statm = Path(f"/proc/{os.getpid()}/statm").read_text().split()
+    assert abs(before - int(statm[1]) * PAGE_BYTES) < 8 << 20
+    touched = np.ones(64 << 20, np.uint8)
+    assert own.resident_bytes - before > 48 << 20
+    del touched
