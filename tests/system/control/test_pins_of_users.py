@@ -14,7 +14,7 @@ from hmd.control.request import ControlRequest, Peer
 from hmd.errors import UsageError
 from hmd.machine.process_id import ProcessId, identify
 from hmd.machine.topology import Node, Topology
-from tests.conftest import Toucher
+from tests.fakes.toucher import Toucher
 
 OURS = Peer(os.getpid(), 0, 0)
 

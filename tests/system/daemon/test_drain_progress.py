@@ -18,7 +18,7 @@ from hmd.daemon.notify import Notifier
 from hmd.daemon.service import Service
 from hmd.observe.snapshot import DrainNumbers
 from hmd.observe.tick_record import TickRecord
-from tests.conftest import Toucher
+from tests.fakes.toucher import Toucher
 
 pytestmark = pytest.mark.root
 

@@ -13,7 +13,7 @@ import pytest
 
 from hmd.machine.topology import Node, Topology
 from hmd.migrate.drain_worker import DrainResult, Errand, Evacuation
-from tests.conftest import Toucher
+from tests.fakes.toucher import Toucher
 
 pytestmark = pytest.mark.root
 
