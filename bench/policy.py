@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.rehearsal import Rehearsal, Tier, hot_blocks
-from hmd.decide.histogram import Histogram
+from hmd.decide.policies.histogram import Histogram
 
 OUTPUT = Path(__file__).resolve().parent.parent / "build" / "policy.json"
 PAGES, HOT = 32768, 12288

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bench.monitoring.dashboard_plot import draw
 from bench.monitoring.prometheus import Prometheus
-from hmd.decide.histogram import Histogram
+from hmd.decide.policies.histogram import Histogram
 from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import load
 from hmd.observe.metrics import MetricsServer

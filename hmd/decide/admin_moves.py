@@ -17,72 +17,54 @@ import numpy.typing as npt
 from hmd.decide.node_arrays import Nodes, nodes_of
 from hmd.decide.plan import MachineView, Plan
 from hmd.decide.plan_rows import moves_of
-from hmd.heat.geometry import CHUNK_PAGES
 from hmd.machine.topology import Topology
 from hmd.units import PAGE_BYTES
 
 if TYPE_CHECKING:
-    from hmd.heat.heat_table import HeatTable
+    from hmd.heat.page_view import PageRows, PageView
 
 Integers = npt.NDArray[np.int64]
 
 
-def drain(
-    heat: HeatTable,
-    machine: MachineView,
-    drained: Collection[int],
-    held: npt.NDArray[np.bool_] | None = None,
-) -> Plan:
-    """Return moves off the ``drained`` nodes, each page to the node that is :func:`nearest`.
-
-    Pages of processes that are ``held``, shape ``(processes,)``, stay, and so do those that must.
-    """
-    if not len(drained) or not heat.chunks.used or machine.budget_bytes < PAGE_BYTES:
-        return Plan.empty(heat.processes)
-    columns, used = heat.chunks.columns, heat.chunks.used
-    leaves = np.isin(columns.node[:used], np.array(sorted(drained), np.int64))
-    if held is not None:
-        leaves &= ~held[columns.process[:used], None]
+def drain(pages: PageView, machine: MachineView, drained: Collection[int]) -> Plan:
+    """Return moves off the ``drained`` nodes, each page to the node that is :func:`nearest`."""
+    if not len(drained) or not len(pages) or machine.budget_bytes < PAGE_BYTES:
+        return Plan.empty(pages.processes)
+    leaves = pages.movable & np.isin(pages.node, np.array(sorted(drained), np.int64))
     if not leaves.any():
-        return Plan.empty(heat.processes)
-    page, size, rate = _hottest(heat, leaves, machine.budget_bytes)
-    nodes = nodes_of(machine, 0.0, 0)
-    source = columns.node.reshape(-1)[page].astype(np.int64)
-    target = spread(size, source, open_room(nodes, drained), nearest(machine.topology, drained))
-    return _plan(heat, page, size, rate, source, target)
+        return Plan.empty(pages.processes)
+    leaving = _hottest(pages, np.flatnonzero(leaves), machine.budget_bytes)
+    room = open_room(nodes_of(machine, 0.0, 0), drained)
+    target = spread(leaving.size, leaving.node, room, nearest(machine.topology, drained))
+    return _moves(pages, leaving, target)
 
 
 def gather(
-    heat: HeatTable,
+    pages: PageView,
     machine: MachineView,
     goal: npt.NDArray[np.int64],
     drained: Collection[int] = (),
 ) -> Plan:
     """Return moves that bring processes' pages to their ``goal``, shape ``(processes,)``.
 
-    A goal is a node, -1 for processes that have none; one that is ``drained`` has no room.
+    A goal is a node, -1 for processes that have none; a ``drained`` goal takes no pages.
     """
-    used = heat.chunks.used
-    if not (goal >= 0).any() or not used or machine.budget_bytes < PAGE_BYTES:
-        return Plan.empty(heat.processes)
-    columns = heat.chunks.columns
-    wanted = goal[columns.process[:used], None]
-    node = columns.node[:used]
-    leaves = (wanted >= 0) & (node >= 0) & (node != wanted)
+    if not (goal >= 0).any() or not len(pages) or machine.budget_bytes < PAGE_BYTES:
+        return Plan.empty(pages.processes)
+    ends = goal[pages.process]
+    leaves = pages.movable & (ends >= 0) & (pages.node != ends)
     if not leaves.any():
-        return Plan.empty(heat.processes)
-    page, size, rate = _hottest(heat, leaves, machine.budget_bytes)
-    nodes = nodes_of(machine, 0.0, 0)
-    room = open_room(nodes, drained)
-    source = columns.node.reshape(-1)[page].astype(np.int64)
-    ends = goal[columns.process[page // CHUNK_PAGES]]
-    target = np.full(len(page), -1, np.int64)
+        return Plan.empty(pages.processes)
+    leaving = _hottest(pages, np.flatnonzero(leaves), machine.budget_bytes)
+    room = open_room(nodes_of(machine, 0.0, 0), drained)
+    ends = goal[leaving.process]
+    target = np.full(len(ends), -1, np.int64)
     for end in np.unique(ends).tolist():
         rows = np.flatnonzero(ends == end)
         if end < len(room):
-            rows = rows[_fitting(size[rows], int(room[end]))]
+            rows = rows[_fitting(leaving.size[rows], int(room[end]))]
             target[rows] = end
-    return _plan(heat, page, size, rate, source, target)
+    return _moves(pages, leaving, target)
 
 
 def after(machine: MachineView, plan: Plan) -> MachineView:
@@ -163,29 +145,14 @@ def _fitting(size: Integers, room: int) -> npt.NDArray[np.intp]:
     return np.flatnonzero(fits)
 
 
-def _hottest(
-    heat: HeatTable, leaves: npt.NDArray[np.bool_], budget_bytes: int
-) -> tuple[npt.NDArray[np.intp], Integers, npt.NDArray[np.float32]]:
-    """Return pages that leave, as many as the budget pays for: number, size, rate."""
-    columns, used = heat.chunks.columns, heat.chunks.used
-    leaves[:, 1:] &= ~columns.huge[:used, None]
-    page = np.flatnonzero(leaves)
-    rate = heat.rates().rate.reshape(-1)[page]
-    order = np.argsort(-rate, kind="stable")
-    page, rate = page[order], rate[order]
-    size = np.where(columns.huge[page // CHUNK_PAGES], CHUNK_PAGES, 1).astype(np.int64)
-    paid = _fitting(size, min(budget_bytes, 1 << 62) // PAGE_BYTES)
-    return page[paid], size[paid], rate[paid]
+def _hottest(pages: PageView, rows: npt.NDArray[np.intp], budget_bytes: int) -> PageRows:
+    """Return the hottest of some rows, as many as the budget covers."""
+    rows = rows[np.argsort(-pages.rate[rows], kind="stable")]
+    budget = min(budget_bytes, 1 << 62) // PAGE_BYTES
+    return pages.take(rows[_fitting(pages.size[rows].astype(np.int64), budget)])
 
 
-def _plan(
-    heat: HeatTable,
-    page: npt.NDArray[np.intp],
-    size: Integers,
-    rate: npt.NDArray[np.float32],
-    source: Integers,
-    target: Integers,
-) -> Plan:
-    """Return the plan of the pages that have a target."""
+def _moves(pages: PageView, leaving: PageRows, target: Integers) -> Plan:
+    """Return the plan of the pages that have a target, in their order."""
     rows = np.flatnonzero(target >= 0)
-    return moves_of(heat, page[rows], size[rows], source[rows], target[rows], rate[rows])
+    return moves_of(pages.processes, leaving, rows, target[rows])

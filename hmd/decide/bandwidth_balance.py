@@ -1,10 +1,10 @@
-"""How much of all accesses a tier is to serve, where its bandwidth is the limit.
+"""Bandwidth balance: the share of all accesses that a tier may serve.
 
-Takes the share that a tier serves now, and how long loads wait for it and for the tier below; gives
-the share that it may serve. A tier for which loads wait longer than for the one below serves too
-much, however short its latency is when idle. The share at which both wait alike is found by
-bisection, as each look at a share costs moves (Vuppalapati and Agarwal, "Tiered Memory Management:
-Access Latency is the Key!", SOSP 2024). As long as no tier is crowded nothing is limited.
+Takes the share that a tier serves now and the loaded latencies of it and of the tier below, gives
+the share that it may serve. A tier with a higher loaded latency than the tier below serves too
+much, however low its idle latency is. Bisection finds the share at which both latencies are equal,
+since each share that is tried costs moves (Vuppalapati and Agarwal, "Tiered Memory Management:
+Access Latency is the Key!", SOSP 2024). Without a saturated tier there is no limit.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from typing import Final
 
 _ALIKE: Final = 0.1
-"""Waits that differ by less are alike."""
+"""Latencies that differ by less count as equal."""
 
 _MOST_STEP: Final = 0.1
-"""What moves in one tick at most: moves take bandwidth, too, and what overshoots moves twice."""
+"""Largest change of a share per tick: moves use bandwidth too, and overshoot moves twice."""
 
 _LEAST_STEP: Final = 0.02
-"""Bounds of a share that are closer than this have met: the program is another."""
+"""Bounds that are closer than this have met: if latencies still differ, the program changed."""
 
 
 class Balance:
-    """The bounds between which each tier's right share lies, so far."""
+    """Keeps the bounds of each tier's share from tick to tick."""
 
     def __init__(self) -> None:
         self._known: dict[int, _Bounds] = {}
@@ -31,16 +31,16 @@ class Balance:
     def ceiling(self, tier: int, share: float, wait_ns: float, below_ns: float) -> float:
         """Return the share of all accesses that a tier may serve; 1.0 is no limit.
 
-        ``share`` is what it serves now, with loads that wait ``wait_ns`` for it, and ``below_ns``
-        for the tier below.
+        ``share`` is what it serves now, ``wait_ns`` its loaded latency and ``below_ns`` that of
+        the tier below.
         """
-        crowded = wait_ns > below_ns * (1 + _ALIKE)
+        saturated = wait_ns > below_ns * (1 + _ALIKE)
         if tier not in self._known:
-            if not crowded:
+            if not saturated:
                 return 1.0
             self._known[tier] = _Bounds()
         bounds = self._known[tier]
-        if crowded:
+        if saturated:
             bounds.at_most(share)
         elif wait_ns < below_ns * (1 - _ALIKE):
             bounds.at_least(share)
@@ -56,10 +56,10 @@ class Balance:
 
 @dataclass(slots=True)
 class _Bounds:
-    """The right share lies between ``low`` and ``high``.
+    """The share at which latencies are equal lies between ``low`` and ``high``.
 
-    Where they meet, but loads still do not wait alike, the program is another: the bound that
-    fails goes away, in steps that double.
+    Where the bounds meet and latencies still differ, the program has changed: the bound that fails
+    is moved away, in steps that double.
     """
 
     low: float = 0.0
@@ -67,13 +67,13 @@ class _Bounds:
     step: float = _LEAST_STEP
 
     def at_most(self, share: float) -> None:
-        """Take that a share is too much."""
+        """Record that a share is too large."""
         self.high = min(self.high, share)
         if self._met():
             self.low = max(0.0, self.high - self._next_step())
 
     def at_least(self, share: float) -> None:
-        """Take that a share is too little."""
+        """Record that a share is too small."""
         self.low = max(self.low, share)
         if self._met():
             self.high = self.low + self._next_step()

@@ -1,21 +1,23 @@
-"""What each target may have of the fastest tier, kept for every policy in one place.
+"""Limits on the share of the fastest tier per target, enforced for every policy in one place.
 
 Takes what a policy wants, gives what is wanted within the limits; :mod:`hmd.decide.move_order` then
-keeps them move by move. Costs nothing without limits, else about 0.3 µs a page.
+keeps them move by move. Costs nothing without limits, else about 0.3 µs per page.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from hmd.decide.node_arrays import Nodes
-from hmd.heat.geometry import CHUNK_PAGES
-from hmd.heat.heat_table import HeatTable
+from hmd.decide.wanted import Wanted
 from hmd.units import PAGE_BYTES
+
+if TYPE_CHECKING:
+    from hmd.heat.page_view import PageView
 
 NO_LIMIT: Final = 1 << 62
 Rows: TypeAlias = npt.NDArray[np.intp]
@@ -26,8 +28,8 @@ Sums: TypeAlias = npt.NDArray[np.int64]
 class Groups:
     """Groups of processes and their pages of the fastest tier, in 4 KiB.
 
-    ``of_process`` is the group of each process; ``held``, ``least`` and ``most`` have shape
-    ``(groups,)``. What must stay where it is counts as held.
+    ``of_process`` is the group of each process. ``held``, the pages on the tier now, ``least`` and
+    ``most`` have shape ``(groups,)``. Unmovable pages count as held.
     """
 
     of_process: npt.NDArray[np.int64]
@@ -37,11 +39,11 @@ class Groups:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is wanted within the limits; shape ``(chunks, 512)``, of a huge page the first counts.
+class LimitedRows:
+    """What is wanted within the limits; shape ``(n,)`` by the rows of the page view.
 
-    ``tier`` is -1 for pages that stay. Pages that ``must`` go down do so before anything else;
-    those ``due`` their group go up even where others are hotter.
+    ``tier`` is -1 for pages that stay. Pages that ``must`` be demoted are demoted before anything
+    else. Pages that are ``due`` to their group are promoted even if others are hotter.
     """
 
     tier: npt.NDArray[np.int8]
@@ -49,15 +51,15 @@ class Wanted:
     due: npt.NDArray[np.bool_]
 
 
-def groups_of(heat: HeatTable, nodes: Nodes) -> Groups:
+def groups_of(pages: PageView, nodes: Nodes) -> Groups:
     """Return the groups; one without limits where there are none."""
     limits = nodes.limits
-    if limits is not None and len(limits.group) != len(heat.processes):
-        raise ValueError(f"limits of {len(limits.group)} processes, not {len(heat.processes)}")
-    movable, fixed = heat.resident_pages(len(nodes.tier))
+    if limits is not None and len(limits.group) != len(pages.processes):
+        raise ValueError(f"limits of {len(limits.group)} processes, not {len(pages.processes)}")
+    movable, fixed = pages.pages_by_node(len(nodes.tier))
     by_process = (movable + fixed)[:, nodes.tier == 0].sum(axis=1)
     if limits is None:
-        group = np.zeros(len(heat.processes), np.int64)
+        group = np.zeros(len(pages.processes), np.int64)
         least, most = np.zeros(1, np.int64), np.full(1, NO_LIMIT)
     else:
         group, fast = limits.group.astype(np.int64), nodes.fast_bytes
@@ -70,41 +72,28 @@ def groups_of(heat: HeatTable, nodes: Nodes) -> Groups:
 
 
 class _LimitedPages:
-    """The movable pages as one column each, and what is wanted of them so far."""
+    """The movable pages, and what is wanted of them so far."""
 
-    def __init__(
-        self,
-        heat: HeatTable,
-        nodes: Nodes,
-        wanted: Wanted,
-        key: npt.NDArray[np.float32],
-        rate: npt.NDArray[np.float32],
-        groups: Groups,
-    ) -> None:
-        columns, used = heat.chunks.columns, heat.chunks.used
-        here = nodes.of_pages(columns.node[:used])
-        counts = here >= 0
-        counts[:, 1:] &= ~columns.huge[:used, None]
-        self.at = np.flatnonzero(counts)
-        chunk = self.at // CHUNK_PAGES
-        self.size = np.where(columns.huge[chunk], CHUNK_PAGES, 1)
-        self.group = groups.of_process[columns.process[chunk]]
-        self.here, self.key = here.reshape(-1)[self.at], key.reshape(-1)[self.at]
-        self.warm = rate.reshape(-1)[self.at] > 0
-        tier = wanted.tier.reshape(-1)[self.at]
-        self.tier = np.where(tier < 0, self.here, tier)
-        self.must = wanted.must.reshape(-1)[self.at]
-        self.due = np.zeros(len(self.at), np.bool_)
+    def __init__(self, pages: PageView, wanted: Wanted, groups: Groups) -> None:
+        rows = np.flatnonzero(pages.movable)
+        self.rows = rows
+        self.size = pages.size[rows].astype(np.int64)
+        self.group = groups.of_process[pages.process[rows]]
+        self.here, self.key = pages.tier[rows], wanted.key[rows]
+        self.warm = pages.rate[rows] > 0
+        self.tier = np.where(wanted.tier[rows] < 0, self.here, wanted.tier[rows])
+        self.must = np.zeros(len(rows), np.bool_) if wanted.must is None else wanted.must[rows]
+        self.due = np.zeros(len(rows), np.bool_)
 
     def fast(self, groups: Groups) -> npt.NDArray[np.int64]:
-        """Return how many pages of each group are to be on the fastest tier."""
+        """Return the pages of each group that are wanted on the fastest tier."""
         change = np.where(self.tier == 0, self.size, 0) - np.where(self.here == 0, self.size, 0)
         return groups.held + np.bincount(self.group, change, len(groups.held)).astype(np.int64)
 
     def leave(self, rows: Rows, amount: int, spare: Sums) -> Rows:
-        """Want the coldest of some rows off the fastest tier; returns which.
+        """Want the coldest of some rows off the fastest tier; returns them.
 
-        ``amount`` of pages or a little more, but of no group more than its ``spare``.
+        At least ``amount`` pages in all, and of each group at most its ``spare``.
         """
         chosen = self._first(rows, self.key[rows], spare, amount)
         total = np.cumsum(self.size[chosen])
@@ -113,9 +102,9 @@ class _LimitedPages:
         return chosen
 
     def come(self, rows: Rows, amount: int, spare: Sums) -> Rows:
-        """Want the hottest of some rows on the fastest tier; returns which.
+        """Want the hottest of some rows on the fastest tier; returns them.
 
-        No more than ``amount`` of pages, and of no group more than its ``spare``.
+        At most ``amount`` pages in all, and of each group at most its ``spare``.
         """
         chosen = self._first(rows, -self.key[rows], spare, amount)
         chosen = chosen[np.cumsum(self.size[chosen]) <= amount]
@@ -124,60 +113,48 @@ class _LimitedPages:
         return chosen
 
     def _first(self, rows: Rows, order: npt.NDArray[np.float32], most: Sums, amount: int) -> Rows:
-        """Return rows in an order, of each group as many as do not exceed ``most`` pages.
+        """Return rows by rising ``order``, of each group at most ``most`` pages.
 
-        No more than ``amount`` of pages needs; only so many are sorted.
+        No more rows are sorted than ``amount`` pages need.
         """
-        found, places = [], []
+        found, orders = [], []
         group = self.group[rows]
         for one in np.unique(group).tolist():
-            mine = np.flatnonzero(group == one)
-            # A row has one page at least.
+            own = np.flatnonzero(group == one)
+            # A row has at least one page.
             enough = int(max(min(amount, most[one]), 0)) + 1
-            if enough < len(mine):
-                mine = mine[np.argpartition(order[mine], enough)[:enough]]
-            mine = mine[np.argsort(order[mine], kind="stable")]
-            mine = mine[np.cumsum(self.size[rows[mine]]) <= most[one]]
-            found.append(rows[mine])
-            places.append(order[mine])
+            if enough < len(own):
+                own = own[np.argpartition(order[own], enough)[:enough]]
+            own = own[np.argsort(order[own], kind="stable")]
+            own = own[np.cumsum(self.size[rows[own]]) <= most[one]]
+            found.append(rows[own])
+            orders.append(order[own])
         if not found:
             return rows[:0]
-        return np.concatenate(found)[np.argsort(np.concatenate(places), kind="stable")]
+        return np.concatenate(found)[np.argsort(np.concatenate(orders), kind="stable")]
 
 
-def within_limits(
-    heat: HeatTable,
-    nodes: Nodes,
-    groups: Groups,
-    wanted: Wanted,
-    key: npt.NDArray[np.float32],
-    rate: npt.NDArray[np.float32],
-    *,
-    fills: bool,
-) -> Wanted:
-    """Return what is wanted so that each group has its least and no more than its most.
-
-    ``fills`` says that a policy wants as many pages on the fastest tier as fit: what one group
-    has to give up others then get.
-    """
+def within_limits(pages: PageView, nodes: Nodes, groups: Groups, wanted: Wanted) -> LimitedRows:
+    """Return what is wanted so that each group has at least its least and at most its most."""
     if nodes.limits is None:
-        return wanted
-    pages = _LimitedPages(heat, nodes, wanted, key, rate, groups)
-    fast = pages.fast(groups)
+        none = np.zeros(len(wanted.tier), np.bool_)
+        return LimitedRows(wanted.tier, none if wanted.must is None else wanted.must, none)
+    limited = _LimitedPages(pages, wanted, groups)
+    fast = limited.fast(groups)
     for group in np.flatnonzero(fast > groups.most).tolist():
-        rows = np.flatnonzero((pages.group == group) & (pages.tier == 0))
-        pages.leave(rows, int(fast[group] - groups.most[group]), fast)
+        rows = np.flatnonzero((limited.group == group) & (limited.tier == 0))
+        limited.leave(rows, int(fast[group] - groups.most[group]), fast)
     short = np.maximum(groups.least - fast, 0)
-    rows = np.flatnonzero((short[pages.group] > 0) & (pages.tier > 0) & pages.warm)
-    came = pages.come(rows, int(short.sum()), short)
-    pages.due[came] = pages.here[came] > 0
-    _balance(pages, nodes, groups, fills=fills)
-    _force_down(pages, groups)
-    return _spread(pages, wanted)
+    rows = np.flatnonzero((short[limited.group] > 0) & (limited.tier > 0) & limited.warm)
+    came = limited.come(rows, int(short.sum()), short)
+    limited.due[came] = limited.here[came] > 0
+    _balance(limited, nodes, groups, fills=wanted.fills)
+    _force_down(limited, groups)
+    return _by_row(limited, wanted)
 
 
 def _balance(pages: _LimitedPages, nodes: Nodes, groups: Groups, *, fills: bool) -> None:
-    """Let pages of groups that may lose some go where too many are wanted; fill what is left."""
+    """Demote pages of groups with spare ones where too many are wanted; fill what is left."""
     fast = pages.fast(groups)
     over = int(fast.sum() - groups.held.sum() - nodes.by_tier(nodes.room)[0])
     if over > 0:
@@ -189,7 +166,7 @@ def _balance(pages: _LimitedPages, nodes: Nodes, groups: Groups, *, fills: bool)
 
 
 def _force_down(pages: _LimitedPages, groups: Groups) -> None:
-    """Mark the coldest pages of groups that hold more than they may."""
+    """Mark the coldest pages of groups that hold more than their most."""
     excess = np.maximum(groups.held - groups.most, 0)
     for group in np.flatnonzero(excess).tolist():
         falls = np.flatnonzero((pages.group == group) & (pages.tier > 0) & (pages.here == 0))
@@ -198,10 +175,9 @@ def _force_down(pages: _LimitedPages, groups: Groups) -> None:
         pages.must[falls[:enough]] = True
 
 
-def _spread(pages: _LimitedPages, wanted: Wanted) -> Wanted:
-    """Return pages as the policy's arrays have them."""
-    shape = wanted.tier.shape
-    tier, must = wanted.tier.copy().reshape(-1), wanted.must.copy().reshape(-1)
-    due = np.zeros(len(tier), np.bool_)
-    tier[pages.at], must[pages.at], due[pages.at] = pages.tier, pages.must, pages.due
-    return Wanted(tier.reshape(shape), must.reshape(shape), due.reshape(shape))
+def _by_row(pages: _LimitedPages, wanted: Wanted) -> LimitedRows:
+    """Return the pages by the rows of the view."""
+    tier = wanted.tier.copy()
+    must, due = np.zeros(len(tier), np.bool_), np.zeros(len(tier), np.bool_)
+    tier[pages.rows], must[pages.rows], due[pages.rows] = pages.tier, pages.must, pages.due
+    return LimitedRows(tier, must, due)

@@ -1,175 +1,199 @@
-"""Which tier each page is wanted on: the hottest set that fits, tier after tier.
+"""The hottest set of pages that fits, tier by tier.
 
-Two passes over all pages a tier, about 5 ns a page each: a histogram of heat on a logarithmic
-scale finds the threshold above which pages fit, and the bin on the threshold is filled in part,
-residents first.
+Two passes over all pages per tier, about 5 ns per page each. The first fills a histogram of heat
+on a logarithmic scale, which gives the threshold above which pages fit. The second selects the
+pages above it; the bin on the threshold is filled in part, resident pages first.
 
-A page that is there already counts with the upper end of what its heat may be, a page that would
-have to come with the lower end, and the two stand apart by the hysteresis and by what recent
-moves of the page have left (wear). So noise of sampling moves nothing, and what has just moved
-stays unless there is much to gain.
+A resident page counts with the upper end of its confidence interval, a candidate for promotion
+with the lower end. Hysteresis and the wear of recent moves separate the two further. So sampling
+noise moves nothing, and a page that has just moved stays unless there is much to gain.
 """
 
 from __future__ import annotations
 
+from typing import Final, NamedTuple
+
 import numpy as np
 
-from hmd.heat.geometry import CHUNK_PAGES
+from hmd.decide.confidence import ANSCOMBE
+from hmd.heat.geometry import MOVE_WEAR
 from hmd.heat.kernels import (
-    Bools,
-    Float32Plane,
+    Float32s,
     Float64s,
-    Int8Plane,
+    Int8s,
+    Int64Plane,
     Int64s,
-    Uint8Plane,
+    Uint8s,
+    Uint16s,
     inline,
     kernel,
 )
 
-# A float's exponent and 3 bits of its mantissa: 8 bins an octave, in the order of the floats.
-_BIN_SHIFT = np.int32(20)
-_BINS = 2048
-# Wear of one move doubles the heat that the next one needs.
-_WEAR_OCTAVE = 64.0
-# Anscombe's transform of a Poisson count n has standard deviation 1/2: sqrt(n + 3/8).
-_ANSCOMBE = 0.375
+# A bin is a float's exponent and 3 bits of its mantissa: 8 bins per octave, in order of the floats.
+_BIN_SHIFT: Final = np.int32(20)
+_BINS: Final = 2048
+# Columns of the histogram.
+_RESIDENT: Final = 0
+_CANDIDATE: Final = 1
+_NOT_A_CANDIDATE: Final = np.float32(-1.0)
+_STAYS: Final = -1
+
+
+class FitPages(NamedTuple):
+    """The columns of a page view that selection reads; shape ``(n,)``."""
+
+    tier: Int8s
+    size: Uint16s
+    wear: Uint8s
+    rate: Float32s
+    support: Float32s
+
+
+class FitRule(NamedTuple):
+    """How sure and how large a difference must be; see the settings of the histogram policy.
+
+    Keys are accesses in ``tick_s`` seconds.
+    """
+
+    confidence: float
+    hysteresis: float
+    samples_min: float
+    tick_s: float
+
+
+class FitResult(NamedTuple):
+    """What :func:`choose` fills.
+
+    Per page: ``wanted``, the tier, -1 for pages that stay, and ``key``, the heat that decided. Per
+    tier: ``served``, the accesses that it serves now, in the unit of ``key``.
+    """
+
+    wanted: Int8s
+    key: Float32s
+    served: Float64s
+
+
+class _Threshold(NamedTuple):
+    """The lowest bin that is selected, and how many pages of it are, by column."""
+
+    bin: int
+    resident: int
+    candidate: int
 
 
 @inline
-def _key(
-    rate: float, support: float, apart: float, resident: bool, confidence: float
+def _candidate_key(
+    heat: np.float32, support: np.float32, separation: float, resident: bool, confidence: float
 ) -> np.float32:
-    """Return the heat that a page counts with; 0 for one that was never seen."""
+    """Return the heat with which a page competes for a tier; 0 if it was never sampled."""
     if support <= 0.0:
         return np.float32(0.0)
-    root = np.sqrt(support + _ANSCOMBE)
+    root = np.sqrt(support + ANSCOMBE)
     if resident:
         bound = root + confidence / 2.0
-        return np.float32(rate / support * bound * bound * apart)
+        return np.float32(heat / support * bound * bound * separation)
     bound = max(root - confidence / 2.0, 0.0)
-    return np.float32(rate / support * bound * bound / apart)
+    return np.float32(heat / support * bound * bound / separation)
 
 
 @inline
 def _bin(key: np.float32) -> int:
+    """Return the bin of a key."""
     return int(np.float32(key).view(np.int32) >> _BIN_SHIFT)
 
 
-@kernel
-def choose(
-    chunks: int,
-    huge: Bools,
-    node: Int8Plane,
-    wear: Uint8Plane,
-    rate: Float32Plane,
-    support: Float32Plane,
-    node_tier: Int64s,
-    capacity: Int64s,
-    confidence: float,
-    hysteresis: float,
-    samples_min: float,
-    wanted: Int8Plane,
-    key: Float32Plane,
-    served: Float64s,
-) -> int:
-    """Fill ``wanted`` with the tier of each page; returns how many pages want a faster one.
+@inline
+def _fill_histogram(
+    tier: int, pages: FitPages, rule: FitRule, result: FitResult, histogram: Int64Plane
+) -> None:
+    """Compute the keys of the pages that are left, and count pages by bin and column."""
+    wanted, key = result.wanted, result.key
+    here, size = pages.tier, pages.size
+    worn, rate, support = pages.wear, pages.rate, pages.support
+    # Half of the hysteresis applies to either side.
+    wear = np.arange(256) / MOVE_WEAR
+    separation = np.sqrt(rule.hysteresis * 2.0**wear)
+    histogram[:, :] = 0
+    for row in range(len(wanted)):
+        if here[row] < 0:
+            key[row] = 0.0
+            continue
+        if wanted[row] >= 0:
+            continue
+        resident = here[row] <= tier
+        if not resident and support[row] < rule.samples_min:
+            key[row] = _NOT_A_CANDIDATE
+            continue
+        heat, apart = np.float32(rate[row] * rule.tick_s), separation[worn[row]]
+        key[row] = _candidate_key(heat, support[row], apart, resident, rule.confidence)
+        histogram[_bin(key[row]), _RESIDENT if resident else _CANDIDATE] += size[row]
 
-    ``capacity`` is what each tier can hold of these pages, in pages; the last takes the rest.
-    ``wanted`` is -1 for pages that stay (absent, fixed, on a node of no tier). ``key`` is the
-    heat that decided, ``served`` what each tier serves now, in accesses a tick. Of a huge page only
-    the first row is filled.
-    """
-    tiers = len(capacity)
-    risers = 0
-    wanted[:, :] = -1
-    bins = np.zeros((_BINS, 2), np.int64)
-    # Half of what parts two pages is on either side.
-    apart = np.sqrt(hysteresis * 2.0 ** (np.arange(256) / _WEAR_OCTAVE))
-    for tier in range(tiers):
-        last = tier == tiers - 1
-        bins[:, :] = 0
-        for chunk in range(chunks):
-            size = CHUNK_PAGES if huge[chunk] else 1
-            for i in range(0, CHUNK_PAGES, size):
-                where = np.int64(node[chunk, i])
-                if wanted[chunk, i] >= 0 or where < 0 or where >= len(node_tier):
+
+@inline
+def _threshold(histogram: Int64Plane, capacity: int) -> _Threshold:
+    """Return the threshold above which pages fit into ``capacity`` pages."""
+    lowest, left = _BINS, max(capacity, 0)
+    while lowest > 0 and histogram[lowest - 1].sum() <= left:
+        lowest -= 1
+        left -= histogram[lowest].sum()
+    boundary = lowest - 1
+    resident = 0 if boundary < 0 else min(left, histogram[boundary, _RESIDENT])
+    return _Threshold(boundary, resident, left - resident)
+
+
+@inline
+def _select(tier: int, threshold: _Threshold, pages: FitPages, result: FitResult) -> int:
+    """Want the pages above a threshold on ``tier``; returns how many would be promoted."""
+    wanted, key = result.wanted, result.key
+    here, size = pages.tier, pages.size
+    resident, candidate = threshold.resident, threshold.candidate
+    promoted = 0
+    for row in range(len(wanted)):
+        if wanted[row] >= 0 or here[row] < 0 or key[row] < 0.0:
+            continue
+        position = _bin(key[row])
+        if position < threshold.bin:
+            continue
+        if position == threshold.bin:
+            if here[row] <= tier:
+                if size[row] > resident:
                     continue
-                here = node_tier[where]
-                if here < 0:
+                resident -= size[row]
+            else:
+                if size[row] > candidate:
                     continue
-                if tier == 0:
-                    served[here] += rate[chunk, i] * size
-                if last:
-                    wanted[chunk, i] = tier
-                    continue
-                resident = here <= tier
-                if not resident and support[chunk, i] < samples_min:
-                    key[chunk, i] = -1.0
-                    continue
-                key[chunk, i] = _key(
-                    rate[chunk, i],
-                    support[chunk, i],
-                    apart[wear[chunk, i]],
-                    resident,
-                    confidence,
-                )
-                bins[_bin(key[chunk, i]), 0 if resident else 1] += size
-        if last:
-            break
-        threshold, left = _BINS, max(capacity[tier], 0)
-        while threshold > 0 and bins[threshold - 1, 0] + bins[threshold - 1, 1] <= left:
-            threshold -= 1
-            left -= bins[threshold, 0] + bins[threshold, 1]
-        boundary = threshold - 1
-        left_resident = 0 if boundary < 0 else min(left, bins[boundary, 0])
-        left_candidate = left - left_resident
-        for chunk in range(chunks):
-            size = CHUNK_PAGES if huge[chunk] else 1
-            for i in range(0, CHUNK_PAGES, size):
-                where = np.int64(node[chunk, i])
-                if wanted[chunk, i] >= 0 or where < 0 or where >= len(node_tier):
-                    continue
-                here = node_tier[where]
-                if here < 0 or key[chunk, i] < 0.0:
-                    continue
-                row = _bin(key[chunk, i])
-                if row < boundary:
-                    continue
-                if row == boundary:
-                    if here <= tier:
-                        if size > left_resident:
-                            continue
-                        left_resident -= size
-                    else:
-                        if size > left_candidate:
-                            continue
-                        left_candidate -= size
-                wanted[chunk, i] = tier
-                risers += here > tier
-    return risers
+                candidate -= size[row]
+        wanted[row] = tier
+        promoted += here[row] > tier
+    return promoted
+
+
+@inline
+def _count_served(pages: FitPages, rule: FitRule, served: Float64s) -> None:
+    """Add up what each tier serves."""
+    here, size, rate = pages.tier, pages.size, pages.rate
+    for tier in range(len(served)):
+        total = 0.0
+        for row in range(len(rate)):
+            total += rate[row] * size[row] if here[row] == tier else 0.0
+        served[tier] = total * rule.tick_s
 
 
 @kernel
-def collect(
-    chunks: int,
-    huge: Bools,
-    node: Int8Plane,
-    wanted: Int8Plane,
-    node_tier: Int64s,
-    movers: Int64s,
-) -> int:
-    """Put the pages that are not on the tier where they are wanted into ``movers``.
+def choose(pages: FitPages, capacity: Int64s, rule: FitRule, result: FitResult) -> int:
+    """Fill ``result``; returns how many rows are wanted on a faster tier than theirs.
 
-    A page is numbered by its chunk's row times 512, plus its place in the chunk. Returns how
-    many there are, which may be more than ``movers`` holds.
+    ``capacity`` is what each tier can hold of these pages, in 4 KiB; the last tier takes the rest.
     """
-    found = 0
-    for chunk in range(chunks):
-        size = CHUNK_PAGES if huge[chunk] else 1
-        for i in range(0, CHUNK_PAGES, size):
-            if wanted[chunk, i] < 0 or wanted[chunk, i] == node_tier[node[chunk, i]]:
-                continue
-            if found < len(movers):
-                movers[found] = chunk * CHUNK_PAGES + i
-            found += 1
-    return found
+    wanted, last = result.wanted, len(capacity) - 1
+    wanted[:] = _STAYS
+    _count_served(pages, rule, result.served)
+    histogram = np.zeros((_BINS, 2), np.int64)
+    promoted = 0
+    for tier in range(last):
+        _fill_histogram(tier, pages, rule, result, histogram)
+        promoted += _select(tier, _threshold(histogram, capacity[tier]), pages, result)
+    for row in range(len(wanted)):
+        if wanted[row] < 0 and pages.tier[row] >= 0:
+            wanted[row] = last
+    return promoted

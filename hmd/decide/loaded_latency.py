@@ -1,6 +1,6 @@
-"""How long a line takes from each tier: as firmware says, and as loads have found it of late.
+"""Latency of each tier: the firmware's figure for an idle node, and what recent loads waited.
 
-Takes the topology and the heat table's waits, gives nanoseconds by tier. Microseconds.
+Takes the topology and the latencies of samples, gives nanoseconds per tier. Costs microseconds.
 """
 
 from __future__ import annotations
@@ -14,41 +14,42 @@ from hmd.decide.node_arrays import Nodes
 from hmd.machine.topology import Topology
 
 if TYPE_CHECKING:
-    from hmd.heat.heat_table import HeatTable
+    from hmd.heat.page_view import PageView
 
-# Latency of a tier that firmware says nothing of, over that of the tier above.
-_UNTOLD: Final = 2.0
+# Latency of a tier for which firmware has no figure, over the latency of the tier above.
+_UNKNOWN_TIER: Final = 2.0
 
 Values = npt.NDArray[np.float64]
 
 
-def loaded_latency_ns(heat: HeatTable, topology: Topology, nodes: Nodes) -> Values:
-    """Return what a line from each tier takes now, in ns: more than idle where requests queue.
+def loaded_latency_ns(pages: PageView, topology: Topology, nodes: Nodes) -> Values:
+    """Return the current latency of each tier, in ns: above idle latency while requests queue.
 
-    The mean over a tier's nodes of what loads waited, where samples tell; never less than
-    :func:`tier_latency_ns`. Need not rise with the tier.
+    The mean over a tier's nodes of the latency of recent samples, where known, and at least
+    :func:`tier_latency_ns`. It need not rise with the tier.
     """
-    latency, loaded = tier_latency_ns(topology, nodes), heat.loaded_ns
+    latency, loaded = tier_latency_ns(topology, nodes), pages.loaded_ns
     tier_of = nodes.tier[: len(loaded)]
+    loaded = loaded[: len(tier_of)]
     for tier in range(nodes.tiers):
-        told = loaded[: len(tier_of)][(tier_of == tier) & (loaded[: len(tier_of)] > 0)]
-        if len(told):
-            latency[tier] = max(latency[tier], float(told.mean()))
+        measured = loaded[(tier_of == tier) & (loaded > 0)]
+        if len(measured):
+            latency[tier] = max(latency[tier], float(measured.mean()))
     return latency
 
 
 def tier_latency_ns(topology: Topology, nodes: Nodes) -> Values:
-    """Return what a line from each tier takes, in ns, rising with the tier.
+    """Return the idle latency of each tier, in ns, rising with the tier.
 
-    The mean latency of its nodes, or what its bandwidth makes of the fastest tier's, if that is
-    more: HBM and DRAM differ by that alone. Where firmware tells neither, twice that of the tier
-    above, about as CXL memory.
+    The mean latency of its nodes or, if larger, the fastest tier's latency divided by the ratio of
+    their bandwidths: HBM and DRAM differ in bandwidth alone. Where firmware reports neither, twice
+    the latency of the tier above, about that of CXL memory.
     """
     latency = np.zeros(nodes.tiers)
     for tier, ids in enumerate(topology.tiers):
         members = [node for node in topology.nodes if node.id in ids]
-        told = [node.read_latency_ns for node in members if node.read_latency_ns]
-        latency[tier] = sum(told) / len(told) if told else latency[tier - 1] * _UNTOLD
+        known = [node.read_latency_ns for node in members if node.read_latency_ns]
+        latency[tier] = sum(known) / len(known) if known else latency[tier - 1] * _UNKNOWN_TIER
         if tier == 0:
             latency[0] = latency[0] or topology.latency_ns[ids[0]]
             fastest = sum(node.read_bandwidth_mbps or 0 for node in members)

@@ -1,11 +1,12 @@
-"""The machine of a tick as arrays by node: tiers, room and headroom, and who is near to whom.
+"""The machine at one tick as arrays by node: tiers, free pages, headroom and distances.
 
-What every policy starts from; a few microseconds.
+Every policy starts from these. Costs a few microseconds.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -13,14 +14,17 @@ import numpy.typing as npt
 from hmd.decide.plan import FastLimits, MachineView
 from hmd.units import PAGE_BYTES
 
+if TYPE_CHECKING:
+    from hmd.heat.page_view import PageView
+
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
     """The machine as arrays by node id; ids without memory have tier -1.
 
-    ``room`` is how many pages a node can still take beside its ``headroom`` (below 0 where that is
-    not free), ``near`` has shape ``(nodes, nodes)``: to each node the others, nearest first.
-    ``fast_bytes`` is all memory of the fastest tier, ``limits`` how it is to be shared.
+    ``room`` is the number of pages that a node can take in addition to its ``headroom``, below 0
+    where the headroom is not free. ``near`` has shape ``(nodes, nodes)``: for each node all nodes,
+    nearest first. ``fast_bytes`` is the memory of the fastest tier, ``limits`` how it is shared.
     """
 
     tier: npt.NDArray[np.int64]
@@ -35,23 +39,21 @@ class Nodes:
         """Return the sums of a column of nodes over each tier."""
         return np.array([values[self.tier == tier].sum() for tier in range(self.tiers)], np.int64)
 
-    def of_pages(self, node: npt.NDArray[np.int8]) -> npt.NDArray[np.int8]:
-        """Return the tier of each page by its node; -1 of those that are absent or must stay."""
-        tier = np.full(256, -1, np.int8)
-        tier[: len(self.tier)] = self.tier
-        return tier[node.view(np.uint8)]
+    def can_move(self, pages: PageView, machine: MachineView) -> bool:
+        """Return whether any move is possible: two tiers, pages, and budget for one."""
+        return self.tiers >= 2 and machine.budget_bytes >= PAGE_BYTES and len(pages) > 0
 
     @property
     def relieve(self) -> npt.NDArray[np.bool_]:
-        """Tell which tiers have less than half of their headroom left."""
+        """Whether less than half of a tier's headroom is free, per tier."""
         return self.by_tier(self.room) < -self.by_tier(self.headroom) / 2
 
 
 def nodes_of(machine: MachineView, headroom_fraction: float, headroom_bytes: int) -> Nodes:
     """Return the machine's nodes as arrays.
 
-    ``headroom_fraction`` of a node's memory, but at least ``headroom_bytes``, stays free on every
-    tier but the last, where only ``headroom_bytes`` do.
+    ``headroom_fraction`` of a node's memory, and at least ``headroom_bytes``, stays free on every
+    tier but the last, on which ``headroom_bytes`` stay free.
     """
     topology = machine.topology
     ranks = sorted({node.tier for node in topology.nodes})

@@ -17,7 +17,7 @@ from hmd.machine.topology import NodeMemory, Topology
 
 if TYPE_CHECKING:
     # Only named here: plans are also made without heat (hmd migrate), and heat brings numba.
-    from hmd.heat.heat_table import HeatTable
+    from hmd.heat.page_view import PageView
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class MachineView:
 
     ``now_s`` is a clock of the caller's (real or virtual), ``tick_s`` the length of a tick,
     ``budget_bytes`` what the mover may move in this tick. ``limits`` are kept by
-    :func:`hmd.decide.plan_builder.placing` for every policy; None where there are none.
+    :func:`hmd.decide.plan_builder.build_plan` for every policy; None where there are none.
     """
 
     topology: Topology
@@ -123,10 +123,13 @@ class MachineView:
 
 
 class Policy(Protocol):
-    """Heat and machine in, plan out. No I/O, no clock of its own, no randomness unseeded."""
+    """Takes pages and machine, gives a plan. No I/O, no clock of its own, no unseeded randomness.
+
+    A policy is a module of ``hmd/decide/policies/``. It reads pages only through the view.
+    """
 
     name: str
 
-    def plan(self, heat: HeatTable, machine: MachineView) -> Plan:
+    def plan(self, pages: PageView, machine: MachineView) -> Plan:
         """Return the moves to make now; an empty plan where nothing pays."""
         ...

@@ -1,7 +1,7 @@
-"""A plan out of what is wanted where: which pages move, in which order, how far room and budget go.
+"""The plan builder: which pages move, in which order, within free memory and budget.
 
-Takes a tier and a key for each page, from any policy; gives a plan in which every move finds room
-when its turn comes. About 0.3 µs a move.
+Takes the wanted tier and the key of each page from any policy, gives a plan in which every move
+finds free memory when its turn comes. About 0.3 µs per move.
 """
 
 from __future__ import annotations
@@ -11,64 +11,47 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hmd.decide.fast_limits import Wanted, groups_of, within_limits
-from hmd.decide.hottest_fit import collect
+from hmd.decide.fast_limits import groups_of, within_limits
 from hmd.decide.move_order import Demotions, FastShares, Movers, NodeRoom, OrderedMoves, arrange
 from hmd.decide.move_phases import PlacedMoves, in_rounds, phase_numbers
 from hmd.decide.node_arrays import Nodes
 from hmd.decide.plan import Plan
 from hmd.decide.plan_rows import moves_of
-from hmd.heat.geometry import CHUNK_PAGES
-from hmd.heat.heat_table import HeatTable
+from hmd.decide.wanted import Wanted
+from hmd.heat.page_view import PageView
 from hmd.units import PAGE_BYTES
 
 
-def placing(
-    heat: HeatTable,
-    nodes: Nodes,
-    wanted: npt.NDArray[np.int8],
-    key: npt.NDArray[np.float32],
-    worth: npt.NDArray[np.float64],
-    rate: npt.NDArray[np.float32],
-    budget_bytes: int,
-    *,
-    must: npt.NDArray[np.bool_] | None = None,
-    fills: bool = False,
-) -> Plan:
+def build_plan(pages: PageView, nodes: Nodes, wanted: Wanted, budget_bytes: int) -> Plan:
     """Return the plan that brings pages to the tiers where they are wanted, within all limits.
 
-    ``wanted``, ``key``, ``rate`` and ``must`` have shape ``(chunks, 512)``; of a huge page the
-    first counts. ``wanted`` is a tier, -1 for pages that stay. Pages go up in falling order of
-    ``key`` (at least 0), and down, as far as room is needed, in rising order; those that ``must``
-    go down do so first, needed or not. A page displaces others of the tier where it goes only if
-    its key is at least ``worth`` of that tier, shape ``(tiers,)``. ``rate`` is what the plan tells
-    as its pages' heat. Moves are within ``budget_bytes``. ``fills`` says that as many pages are
-    wanted on the fastest tier as fit (see :mod:`hmd.decide.fast_limits`).
+    No move that the budget does not cover is planned.
     """
-    columns, groups = heat.chunks.columns, groups_of(heat, nodes)
-    forced = np.zeros(wanted.shape, np.bool_) if must is None else must
-    want = Wanted(wanted, forced, np.zeros_like(forced))
-    want = within_limits(heat, nodes, groups, want, key, rate, fills=fills)
-    page = _movers(heat, nodes, want.tier)
-    source = columns.node.reshape(-1)[page].astype(np.int64)
-    here, goal = nodes.tier[source], want.tier.reshape(-1)[page].astype(np.int64)
-    heats = np.maximum(key.reshape(-1)[page], 0)
+    groups = groups_of(pages, nodes)
+    limited = within_limits(pages, nodes, groups, wanted)
+    rows = np.flatnonzero(pages.movable & (limited.tier >= 0) & (limited.tier != pages.tier))
+    moving = pages.take(rows)
+    here, goal = pages.tier[rows].astype(np.int64), limited.tier[rows].astype(np.int64)
+    heats = np.maximum(wanted.key[rows], 0)
     shape = (nodes.tiers, len(groups.held))
-    group = groups.of_process[columns.process[page // CHUNK_PAGES]]
-    parts = _parts(here, goal, heats, group, want.must.reshape(-1)[page], *shape)
+    group = groups.of_process[moving.process]
+    parts = _parts(here, goal, heats, group, limited.must[rows], *shape)
     ordered = np.concatenate([parts.rising, *parts.falling])
-    page, heats, source, goal = page[ordered], heats[ordered], source[ordered], goal[ordered]
-    size = np.where(columns.huge[page // CHUNK_PAGES], CHUNK_PAGES, 1).astype(np.int64)
-    displaces = (heats >= worth[goal]) | want.due.reshape(-1)[page]
+    rows, heats, goal = rows[ordered], heats[ordered], goal[ordered]
+    worth = np.zeros(nodes.tiers) if wanted.worth is None else wanted.worth
+    displaces = (heats >= worth[goal]) | limited.due[rows]
+    size, source = moving.size[ordered], moving.node[ordered]
     movers = Movers(size, source, goal, group[ordered], heats, displaces)
-    demotions = _demotions(parts, shape)
     shares = FastShares(groups.held, groups.least, groups.most)
     row, target, phase = _in_order(
-        len(parts.rising), movers, demotions, nodes, shares, budget_bytes // PAGE_BYTES
+        len(parts.rising),
+        movers,
+        _demotions(parts, shape),
+        nodes,
+        shares,
+        budget_bytes // PAGE_BYTES,
     )
-    page = page[row]
-    heat_column = rate.reshape(-1)[page]
-    return moves_of(heat, page, size[row], source[row], target, heat_column, phase)
+    return moves_of(pages.processes, moving, ordered[row], target, phase)
 
 
 def _in_order(
@@ -102,9 +85,9 @@ def _demotions(parts: _Parts, shape: tuple[int, int]) -> Demotions:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """Rows that rise, the most valuable first, and those that fall, by tier and group.
+    """Promotions, the most valuable first, and possible demotions by tier and group.
 
-    Of each part that falls the first ``must`` rows go in any case.
+    Of each part of demotions the first ``must`` are made in any case.
     """
 
     rising: npt.NDArray[np.int64]
@@ -134,23 +117,12 @@ def _parts(
 
 
 def _order(heats: npt.NDArray[np.float32], sign: int) -> npt.NDArray[np.int64]:
-    """Return the rows in order of heat, up or down (``sign``), equals as they come.
+    """Return the rows by rising (``sign`` 1) or falling (-1) heat; equal heats in row order.
 
-    Heats are not negative, so that their bits sort as they do. Bits and row in one integer sort
+    Heats are not negative, so their bits sort in the same order. Bits and row in one integer sort
     several times faster than a stable argsort.
     """
     bits = heats.view(np.int32).astype(np.int64) * sign
     rows = np.arange(len(heats), dtype=np.int64)
     both: npt.NDArray[np.int64] = np.sort(bits << 32 | rows)
     return both & 0xFFFFFFFF
-
-
-def _movers(heat: HeatTable, nodes: Nodes, wanted: npt.NDArray[np.int8]) -> npt.NDArray[np.int64]:
-    """Return the pages that are not where they are wanted, numbered as by ``collect``."""
-    columns, room = heat.chunks.columns, 1 << 14
-    while True:
-        movers = np.empty(room, np.int64)
-        found = collect(heat.chunks.used, columns.huge, columns.node, wanted, nodes.tier, movers)
-        if found <= room:
-            return movers[:found]
-        room = found

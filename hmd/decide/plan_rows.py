@@ -1,4 +1,4 @@
-"""Pages of the heat table as the moves of a plan."""
+"""Some pages of a view as the moves of a plan."""
 
 from __future__ import annotations
 
@@ -8,36 +8,30 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.decide.plan import Plan
-from hmd.heat.geometry import CHUNK_PAGES
-from hmd.units import PAGE_BYTES
+from hmd.machine.process_id import ProcessId
 
 if TYPE_CHECKING:
-    from hmd.heat.heat_table import HeatTable
+    from hmd.heat.page_view import PageRows
 
 
 def moves_of(
-    heat: HeatTable,
-    page: npt.NDArray[np.integer],
-    size: npt.NDArray[np.integer],
-    source: npt.NDArray[np.integer],
+    processes: tuple[ProcessId, ...],
+    pages: PageRows,
+    rows: npt.NDArray[np.integer],
     target: npt.NDArray[np.integer],
-    rate: npt.NDArray[np.float32],
     phase: npt.NDArray[np.int32] | None = None,
 ) -> Plan:
-    """Return the plan that moves pages in this order; columns of shape ``(n,)``.
+    """Return the plan that moves ``rows`` of ``pages``, in this order, to the nodes ``target``.
 
-    ``page`` are rows of the table's pages laid end to end, ``size`` is in 4 KiB, nodes are ids.
     Without a ``phase`` column all moves are one phase: none needs room that another makes.
     """
-    columns = heat.chunks.columns
-    chunk, offset = page // CHUNK_PAGES, page % CHUNK_PAGES * PAGE_BYTES
     return Plan(
-        heat.processes,
-        columns.process[chunk],
-        columns.address[chunk] + offset.astype(np.uint64),
-        size.astype(np.uint32),
-        source.astype(np.int16),
+        processes,
+        pages.process[rows],
+        pages.address[rows],
+        pages.size[rows].astype(np.uint32),
+        pages.node[rows].astype(np.int16),
         target.astype(np.int16),
-        rate,
-        np.zeros(len(page), np.int32) if phase is None else phase,
+        pages.rate[rows],
+        np.zeros(len(rows), np.int32) if phase is None else phase,
     )

@@ -1,48 +1,51 @@
 """Policies by name, with settings from the configuration.
 
-To add a policy: write it in a file of its own, and name it in ``_POLICIES``. That file imports
-kernels where it calls them, so that reading a configuration does not wait for numba; files of
-kernels are named in ``_KERNELS``, so that a tick never does.
+A policy is a module in ``hmd/decide/policies/`` with an ``ABOUT``; this module finds it there, and
+names none. Such a module imports kernels inside its functions, so that reading a configuration
+does not load numba, and names modules with kernels of its own in ``ABOUT``, so that no tick does.
 """
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Mapping
 from typing import Any, Final
 
-from hmd.decide import age, benefit, heat_classes, histogram, interleave, none
+from hmd.decide import policies
 from hmd.decide.plan import Policy
 from hmd.decide.tunables import About
 from hmd.errors import ConfigError
 
-_POLICIES: Final = (
-    age.ABOUT,
-    benefit.ABOUT,
-    heat_classes.ABOUT,
-    histogram.ABOUT,
-    interleave.ABOUT,
-    none.ABOUT,
-)
-DEFAULT: Final = histogram.ABOUT.name
 
+def _found() -> dict[str, About]:
+    """Return the policies of the folder by name."""
+    modules = (entry.name for entry in pkgutil.iter_modules(policies.__path__))
+    loaded = (importlib.import_module(f"{policies.__name__}.{name}") for name in modules)
+    abouts: list[About] = [module.ABOUT for module in loaded]
+    return {about.name: about for about in sorted(abouts, key=lambda about: about.name)}
+
+
+_POLICIES: Final = _found()
+DEFAULT: Final = next(about.name for about in _POLICIES.values() if about.default)
+
+# Kernels that every policy needs.
 _KERNELS: Final = (
-    "hmd.decide.hottest_fit",
     "hmd.decide.move_order",
     "hmd.decide.move_phases",
 )
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all policies."""
-    return tuple(sorted(about.name for about in _POLICIES))
+    """Return the names of all policies, sorted."""
+    return tuple(_POLICIES)
 
 
 def about(name: str) -> About:
-    """Return what a policy is; ConfigError for an unknown name."""
-    for found in _POLICIES:
-        if found.name == name:
-            return found
-    raise ConfigError(f"there is no policy {name!r}: choose one of {', '.join(names())}")
+    """Return the description of a policy; ConfigError for an unknown name."""
+    if name not in _POLICIES:
+        raise ConfigError(f"there is no policy {name!r}: choose one of {', '.join(names())}")
+    return _POLICIES[name]
 
 
 def settings_type(name: str) -> type[Any]:
@@ -51,9 +54,9 @@ def settings_type(name: str) -> type[Any]:
 
 
 def make(name: str, settings: Mapping[str, object] | None = None) -> Policy:
-    """Return a policy, its kernels ready; ``settings`` by field of its dataclass.
+    """Return a policy, its kernels loaded; ``settings`` by field of its dataclass.
 
-    ConfigError for an unknown name or setting, or a value of a wrong kind or beyond its limits.
+    ConfigError for an unknown name or setting, or a value of a wrong type or beyond its limits.
     """
     chosen = about(name)
     known = {knob.name: knob for knob in chosen.knobs}
@@ -70,8 +73,13 @@ def make(name: str, settings: Mapping[str, object] | None = None) -> Policy:
     return chosen.make(chosen.settings(**values))
 
 
+def kernel_modules() -> tuple[str, ...]:
+    """Return the modules with kernels of the decide room."""
+    return _KERNELS + tuple(name for about in _POLICIES.values() for name in about.kernels)
+
+
 def warm() -> None:
     """Compile or load all kernels of heat and policies."""
     from hmd.heat import kernels
 
-    kernels.warm(kernels.KERNEL_MODULES + _KERNELS)
+    kernels.warm(kernels.KERNEL_MODULES + kernel_modules())

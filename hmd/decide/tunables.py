@@ -1,8 +1,8 @@
-"""Settings of policies, each documented once: unit, default, limits, effect.
+"""Tunables: the settings of policies, each documented once with unit, default, limits and effect.
 
-From this come the checks of :mod:`hmd.decide.registry`, the configuration's ``decide:`` section
-(:mod:`hmd.config.policy_sections`), the annotated example and ``hmd policy show``. Imports neither
-numba nor numpy.
+The checks of :mod:`hmd.decide.registry`, the configuration's ``decide:`` section
+(:mod:`hmd.config.policy_sections`), the annotated example and ``hmd policy show`` follow from this.
+Imports neither numba nor numpy.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _KNOB: Final = "knob"
 
 
 class Unit(StrEnum):
-    """What a knob's number counts."""
+    """The unit of a setting."""
 
     SHARE = "share"
-    """A part of 1; people write per cent."""
+    """A part of 1; users write per cent."""
     BYTES = "bytes"
     SECONDS = "seconds"
     COUNT = "count"
@@ -33,10 +33,10 @@ class Unit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Where ``hmd tune`` looks for a knob's best value: from ``low`` to ``high``, both included.
+    """The range in which ``hmd tune`` searches the best value: ``low`` to ``high``, inclusive.
 
-    In the knob's base unit, but for seconds: these in ticks, which is what durations mean to a
-    policy. ``log`` for knobs of which the ratio counts, so that ``low`` is more than 0.
+    In the unit of the setting, except that seconds are given in ticks, which is how policies use
+    durations. ``log`` is for settings whose ratio matters; ``low`` is then above 0.
     """
 
     low: float
@@ -49,8 +49,9 @@ class Knob:
     """One setting of a policy.
 
     ``name`` is the field of the settings' dataclass, ``key`` its name in the configuration.
-    Values lie within ``least`` and ``most``. A ``default`` of None is worked out from machine and
-    heat at each tick. ``search`` is None for what follows from the machine and not from programs.
+    Values lie within ``least`` and ``most``. A ``default`` of None means that the policy derives
+    the value from machine and heat at each tick. ``search`` is None for settings that depend on the
+    machine, not on programs.
     """
 
     name: str
@@ -63,7 +64,7 @@ class Knob:
     search: Search | None = None
 
     def wrong(self, value: object) -> str | None:
-        """Return what a value should have been, None where it is right."""
+        """Return what a value should be, None if it is valid."""
         if value is None and self.default is None:
             return None
         whole = self.unit in (Unit.COUNT, Unit.BYTES)
@@ -77,7 +78,7 @@ class Knob:
         return "a whole number" if whole and value != int(value) else None
 
     def taken(self, value: float | None) -> float | None:
-        """Return a right value as the settings hold it."""
+        """Return a valid value with the type that the settings have."""
         if value is None:
             return None
         return int(value) if self.unit in (Unit.COUNT, Unit.BYTES) else float(value)
@@ -93,12 +94,12 @@ def knob(
     most: float = math.inf,
     search: Search | None = None,
 ) -> Any:
-    """Return the dataclass field of a setting; ``key`` is its field's name if not given."""
+    """Return the dataclass field of a setting; ``key`` is by default the name of the field."""
     return field(default=default, metadata={_KNOB: (key, unit, least, most, effect, search)})
 
 
 def knobs_of(settings: type[Any]) -> tuple[Knob, ...]:
-    """Return the knobs of a policy's settings, in their order.
+    """Return the settings of a policy, in their order.
 
     Raises ``TypeError`` for a field that was not made by :func:`knob`.
     """
@@ -115,30 +116,36 @@ def knobs_of(settings: type[Any]) -> tuple[Knob, ...]:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """A policy: what it is called, what it ``does``, when to ``use`` it, how to make it."""
+    """A policy: its name, what it ``does``, when to ``use`` it, and how to make it.
+
+    ``kernels`` names the modules with kernels that only this policy calls: they are loaded before
+    the first tick. One policy is the ``default``.
+    """
 
     name: str
     does: str
     use: str
     settings: type[Any]
     make: Callable[[Any], Policy]
+    kernels: tuple[str, ...] = ()
+    default: bool = False
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
-        """What can be set."""
+        """The settings of the policy."""
         return knobs_of(self.settings)
 
 
 def headroom_fraction() -> Any:
-    """Return the field of the share of memory that a policy keeps free."""
+    """Return the field for the share of memory that a policy keeps free."""
     effect = (
-        "Share of each node that is kept free, on all tiers but the slowest, for programs that"
-        " allocate."
+        "Share of each node's memory that is kept free for allocations, on all tiers but the"
+        " slowest."
     )
     return knob(0.02, effect, Unit.SHARE, key="headroom", most=0.99)
 
 
 def headroom_bytes() -> Any:
-    """Return the field of the bytes that a policy keeps free on every node."""
-    effect = "Kept free on every node at least."
+    """Return the field for the bytes that a policy keeps free on every node."""
+    effect = "Bytes that are kept free on every node at least."
     return knob(4 << 20, effect, Unit.BYTES, key="headroom_min")

@@ -1,13 +1,13 @@
-"""Surprise: how much of each page's history the open window leaves to be believed.
+"""Change detection: the share of each page's history that the open window leaves credible.
 
-Takes the history and the counts of the open window, gives for every page the share of its history
-to keep. Costs about 5 ns a page that has heat, next to nothing one that has none.
+Takes the history and the counts of the open window, gives the share of its history to keep for
+every page. Costs about 5 ns per page that has heat, next to nothing per page that has none.
 
-A history is worth less where the window contradicts it: by a factor that falls, like a normal
-likelihood, with the squared deviation of what was counted from what the history foretold. That
-test is made three times, for a chunk of 2 MiB, a block of 64 KiB and each page, so that a hot set
-that moves is believed at once where its pages have hot neighbours, and within a few samples a
-page where they have none.
+A history loses weight where the window contradicts it: by a factor that falls, like a normal
+likelihood, with the squared deviation of the count from what the history predicts. That test is
+made three times, for a chunk of 2 MiB, a block of 64 KiB and each page. A hot set that moves is
+thus recognised at once where its pages have hot neighbours, and within a few samples per page
+where they have none.
 """
 
 from __future__ import annotations
@@ -17,25 +17,27 @@ from typing import Final
 
 import numpy as np
 
+from hmd.heat.chunk_columns import ChunkColumns, WindowClocks
 from hmd.heat.geometry import BLOCK_PAGES, CHUNK_BLOCKS, CHUNK_PAGES, FULL_EXPOSURE
-from hmd.heat.kernels import Float32Plane, Float32s, Float64s, Int32s, Uint8Plane, inline, kernel
+from hmd.heat.kernels import Float32Plane, inline, kernel
 
-# A chunk that is used a fifth more or less is not another one, however sure that is.
+# A chunk whose rate changes by less than a fifth has not changed, however certain that is.
 _CHUNK_TOLERANCE: Final = 0.1
 
 
 @inline
 def _believed(
-    counted: float, foretold: float, ratio: float, surprise2: float, tolerance: float
+    counted: float, expected: float, ratio: float, surprise2: float, tolerance: float
 ) -> float:
-    """Return the share of a history to keep, given what a window counted, in samples.
+    """Return the share of a history to keep, given the samples that a window counted.
 
-    ``ratio`` is the window over the history's exposure: a forecast from a short history is
-    itself uncertain. Variance-stabilised deviation of two Poisson counts, without its roots;
-    ``tolerance`` is a relative deviation (over the sum of both) that comes on top of chance.
+    ``ratio`` is the window over the history's exposure: a prediction from a short history is
+    itself uncertain. The deviation is the variance-stabilised one of two Poisson counts
+    (Anscombe), without its roots; ``tolerance`` is a relative deviation, over the sum of both,
+    that is allowed on top of chance.
     """
-    both = counted + foretold
-    gap = max(abs(counted - foretold) - tolerance * both, 0.0)
+    both = counted + expected
+    gap = max(abs(counted - expected) - tolerance * both, 0.0)
     deviation2 = 2.0 * gap * gap / ((both + 0.75) * (1.0 + ratio))
     if deviation2 <= surprise2:
         return 1.0
@@ -45,30 +47,24 @@ def _believed(
 @kernel
 def believe(
     chunks: int,
-    chunk_process: Int32s,
-    clock: Float64s,
-    window: Float64s,
-    unit: Float64s,
+    columns: ChunkColumns,
+    clocks: WindowClocks,
     surprise: float,
-    heat: Float32Plane,
-    recent: Float32Plane,
-    exposure: Uint8Plane,
-    heat_sum: Float32s,
-    recent_sum: Float32s,
     kept: Float32Plane,
 ) -> None:
-    """Fill ``kept``, shape ``(chunks, 512)``: 1 where the window says nothing against a history.
+    """Fill ``kept``, shape ``(chunks, 512)``: 1 where the window does not contradict a history.
 
-    By process: ``clock`` is its cooled weight of all samples before the window, ``window`` the
-    weight of those in it, ``unit`` the weight of a sample. ``surprise`` is the deviation, in
-    standard deviations, from which a history loses weight.
+    ``surprise`` is the deviation, in standard deviations, from which a history loses weight.
     """
+    heat, recent, exposure = columns.heat, columns.recent, columns.exposure
+    heat_sum, recent_sum = columns.heat_sum, columns.recent_sum
+    clock, window, unit = clocks.clock, clocks.window, clocks.unit
     counted = np.zeros(CHUNK_BLOCKS, np.float64)
-    foretold = np.zeros(CHUNK_BLOCKS, np.float64)
+    expected = np.zeros(CHUNK_BLOCKS, np.float64)
     exposed = np.zeros(CHUNK_BLOCKS, np.float64)
     most = surprise * surprise
     for chunk in range(chunks):
-        p = chunk_process[chunk]
+        p = columns.process[chunk]
         if (
             window[p] <= 0.0
             or clock[p] <= 0.0
@@ -78,7 +74,7 @@ def believe(
             continue
         w = window[p] / unit[p]
         grain = clock[p] / FULL_EXPOSURE / unit[p]
-        all_counted, all_foretold, all_exposed = 0.0, 0.0, 0.0
+        all_counted, all_expected, all_exposed = 0.0, 0.0, 0.0
         for block in range(CHUNK_BLOCKS):
             n, f, e = 0.0, 0.0, 0.0
             for i in range(block * BLOCK_PAGES, (block + 1) * BLOCK_PAGES):
@@ -87,23 +83,23 @@ def believe(
                     past = grain * exposure[chunk, i]
                     f += heat[chunk, i] * w / past
                     e += past
-            counted[block], foretold[block], exposed[block] = n / unit[p], f / unit[p], e
+            counted[block], expected[block], exposed[block] = n / unit[p], f / unit[p], e
             all_counted += counted[block]
-            all_foretold += foretold[block]
+            all_expected += expected[block]
             all_exposed += e
         whole, times = 1.0, 1.0
         if all_exposed > 0.0:
             ratio = w * CHUNK_PAGES / all_exposed
-            whole = _believed(all_counted, all_foretold, ratio, most, _CHUNK_TOLERANCE)
-            times = (all_counted + 0.5) / (all_foretold + 0.5)
+            whole = _believed(all_counted, all_expected, ratio, most, _CHUNK_TOLERANCE)
+            times = (all_counted + 0.5) / (all_expected + 0.5)
         for block in range(CHUNK_BLOCKS):
             together = 1.0
             if exposed[block] > 0.0:
                 ratio = w * BLOCK_PAGES / exposed[block]
-                together = _believed(counted[block], foretold[block], ratio, most, 0.0)
-                # Of a chunk that has changed, those blocks whose counts rather say so.
+                together = _believed(counted[block], expected[block], ratio, most, 0.0)
+                # Of a chunk that has changed, only the blocks whose counts rather show it.
                 if whole < 1.0 and (
-                    counted[block] * math.log(times) >= foretold[block] * (times - 1.0)
+                    counted[block] * math.log(times) >= expected[block] * (times - 1.0)
                 ):
                     together = min(together, whole)
             for i in range(block * BLOCK_PAGES, (block + 1) * BLOCK_PAGES):

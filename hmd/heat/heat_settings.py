@@ -1,4 +1,4 @@
-"""What can be set of the heat table, and what it counts."""
+"""Settings and counters of the heat table."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 class HeatSettings:
     """How samples become heat. The defaults adapt to the memory of each process.
 
-    ``cooling_samples``: history is halved after this many samples of its process; None is
+    ``cooling_samples``: history is halved after this many samples of its process; None means
     ``cooling_samples_per_page`` times its resident pages.
-    ``window_pages_per_sample``: a window closes, and what it contradicts of the history is
-    forgotten for good, when there is a sample for this many resident pages; smaller is surer.
-    ``window_samples_min``: no window closes on fewer samples.
+    ``window_pages_per_sample``: a window closes, and the history that it contradicts is discarded,
+    when there is one sample per this many resident pages; smaller is more certain.
+    ``window_samples_min``: no window closes with fewer samples.
     ``surprise``: deviation, in standard deviations, from which history loses weight.
-    ``store_weight``: what a store counts for against a load.
+    ``store_weight``: what a store counts for compared with a load.
     """
 
     cooling_samples: int | None = None
@@ -28,9 +28,9 @@ class HeatSettings:
 
 @dataclass(slots=True)
 class HeatStats:
-    """Counters since the table was made; ``chunks`` and ``bytes`` are of now.
+    """Counters since the table was made; ``chunks`` and ``bytes`` are current values.
 
-    ``ignored`` are samples of no tracked process or no user address, ``windows`` those closed.
+    ``ignored`` counts samples of no tracked process or no user address, ``windows`` closed windows.
     """
 
     samples: int = 0

@@ -1,6 +1,6 @@
 """Counts over the whole table: pages by node, and pages by heat.
 
-Each is one pass, 0.3 to 2 ns a page.
+Each is one pass: 0.3 ns per page of the table, and 2 ns per row of a view.
 """
 
 from __future__ import annotations
@@ -9,53 +9,41 @@ from typing import Final
 
 import numpy as np
 
-from hmd.heat.geometry import ABSENT, CHUNK_PAGES, FIXED
-from hmd.heat.kernels import Float32Plane, Int8Plane, Int32s, Int64Plane, kernel
+from hmd.heat.chunk_columns import ChunkColumns
+from hmd.heat.geometry import CHUNK_PAGES, FIXED
+from hmd.heat.kernels import Float32s, Int8s, Int64Plane, Uint16s, kernel
 
-#: Bins of the log2 histogram of heat: bin b counts pages of 2**(b - COLDEST) accesses a tick
-#: and up, below twice that; the first and the last also what lies beyond.
+#: Bins of the log2 histogram of heat: bin b counts pages of 2**(b - COLDEST) accesses per second
+#: and more, below twice that; the first and the last also count what lies beyond.
 HEAT_BINS: Final = 64
 COLDEST: Final = 24
 
 
 @kernel
-def count_nodes(
-    chunks: int,
-    chunk_process: Int32s,
-    node: Int8Plane,
-    movable: Int64Plane,
-    fixed: Int64Plane,
-) -> None:
-    """Add the pages of each process on each node: those that may move, those that must stay."""
+def count_nodes(chunks: int, columns: ChunkColumns, movable: Int64Plane, fixed: Int64Plane) -> None:
+    """Add each process's pages on each node: to ``movable`` or, those that must stay, to ``fixed``.
+
+    Both have shape ``(processes, nodes)``.
+    """
+    node = columns.node
     nodes = movable.shape[1]
     for chunk in range(chunks):
-        p = chunk_process[chunk]
+        p = columns.process[chunk]
         for i in range(CHUNK_PAGES):
-            where = node[chunk, i]
-            if 0 <= where < nodes:
-                movable[p, where] += 1
-            elif where <= FIXED and FIXED - where < nodes:
-                fixed[p, FIXED - where] += 1
+            code = node[chunk, i]
+            if 0 <= code < nodes:
+                movable[p, code] += 1
+            elif code <= FIXED and FIXED - code < nodes:
+                fixed[p, FIXED - code] += 1
 
 
 @kernel
-def count_heat(
-    chunks: int,
-    node: Int8Plane,
-    rate: Float32Plane,
-    bins: Int64Plane,
-) -> None:
-    """Add resident pages to ``bins``, shape (nodes, HEAT_BINS), by node and log2 of rate."""
-    for chunk in range(chunks):
-        for i in range(CHUNK_PAGES):
-            where = np.int64(node[chunk, i])
-            if where == ABSENT:
-                continue
-            if where <= FIXED:
-                where = FIXED - where
-            if where >= len(bins):
-                continue
-            row = 0
-            if rate[chunk, i] > 0.0:
-                row = int(np.floor(np.log2(rate[chunk, i]))) + COLDEST
-            bins[where, min(max(row, 0), HEAT_BINS - 1)] += 1
+def count_heat(node: Int8s, size: Uint16s, rate: Float32s, bins: Int64Plane) -> None:
+    """Add pages to ``bins``, shape ``(nodes, HEAT_BINS)``, by node and log2 of their rate."""
+    for row in range(len(rate)):
+        if node[row] >= len(bins):
+            continue
+        b = 0
+        if rate[row] > 0.0:
+            b = int(np.floor(np.log2(rate[row]))) + COLDEST
+        bins[node[row], min(max(b, 0), HEAT_BINS - 1)] += size[row]

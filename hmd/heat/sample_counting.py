@@ -1,30 +1,27 @@
-"""Samples into the table: a hash of chunks, and the kernel that counts a batch.
+"""Counting of samples: the kernel that adds a batch to the table, and its index of chunks.
 
-Chunks are found by open addressing with linear probing on (process slot, chunk number); samples
-of one chunk in a row cost no probe. About 10 ns a sample.
+Chunks are found by a hash of process slot and chunk number. Consecutive samples of one chunk need
+one probe. A sample costs about 10 ns.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from hmd.heat.chunk_columns import ChunkColumns, ChunkIndex
 from hmd.heat.geometry import ABSENT, CHUNK_PAGES, FIXED
 from hmd.heat.kernels import (
     Float32Plane,
     Float32s,
     Float64Plane,
-    Int8Plane,
     Int16s,
     Int32s,
     Int32View,
     Int64s,
-    Uint8Plane,
     Uint8View,
     Uint32View,
-    Uint64s,
     Uint64View,
     inline,
     kernel,
@@ -41,153 +38,154 @@ KINDS: Final = 3
 
 _EMPTY: Final = -1
 _LOAD: Final = 0
-# Of a load that took this share of its node's latency, all of it was waited for.
-_WHOLE: Final = np.float32(0.9)
-# A page that is only streamed is still hotter than one that nobody uses.
+# A load that took this share of its node's latency counts as one that waited for all of it.
+_FULL_WAIT: Final = np.float32(0.9)
+# A page that is only streamed is still hotter than one that is not accessed.
 _LEAST_SHARE: Final = np.float32(1 / 32)
 # Fibonacci hashing (Knuth, TAOCP 3, 6.4): 2**64 over the golden ratio.
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
+class SampleWeights(NamedTuple):
+    """What samples count for.
+
+    ``kind_weight``, shape ``(processes, KINDS)``, multiplies the period of a sample.
+    ``latency_ns`` is the idle latency of each node; empty if samples have no latencies.
+    """
+
+    kind_weight: Float32Plane
+    latency_ns: Float32s
+
+
+class SampleSums(NamedTuple):
+    """What a batch adds up to.
+
+    ``chunks`` is the number of chunks in use, and the number of samples ignored so far.
+    ``weights`` has a row per process: samples, sum of their weights, sum of the squares.
+    ``waits`` has a row per node: loads that waited for it, and the sum of their latencies in ns.
+    """
+
+    chunks: Int64s
+    weights: Float64Plane
+    waits: Float64Plane
+
+
 @inline
-def _find(keys: npt.NDArray[np.int64], key: np.int64) -> np.int64:
-    """Return the row of ``key``, or of the empty place where it belongs."""
+def _find(keys: Int64s, key: np.int64) -> np.int64:
+    """Return the position of ``key``, or the free position where it belongs."""
     mask = len(keys) - 1
-    row = np.int64((np.uint64(key) * _GOLDEN) >> np.uint64(32)) & mask
-    while keys[row] != key and keys[row] != _EMPTY:
-        row = (row + 1) & mask
-    return row
+    position = np.int64((np.uint64(key) * _GOLDEN) >> np.uint64(32)) & mask
+    while keys[position] != key and keys[position] != _EMPTY:
+        position = (position + 1) & mask
+    return position
 
 
 @inline
 def _stall_share(
-    weight_ns: np.uint32,
-    node: np.int64,
-    latency_ns: npt.NDArray[np.float32],
-    waits: npt.NDArray[np.float64],
+    weight_ns: np.uint32, node: np.int64, latency_ns: Float32s, waits: Float64Plane
 ) -> np.float32:
-    """Return what a load of this latency counts for: one that was prefetched next to nothing.
+    """Return the share of its node's latency that a load waited: near 0 if it was prefetched.
 
-    One that waited for all of it is added to the node's ``waits``.
+    A load that waited for all of it is added to the node's ``waits``.
     """
     node = FIXED - node if node <= FIXED else node
     known = 0 <= node < len(latency_ns)
     share = np.float32(weight_ns) / latency_ns[node if known else 0]
-    if known and share >= _WHOLE:
+    if known and share >= _FULL_WAIT:
         waits[node, 0] += 1.0
         waits[node, 1] += weight_ns
     return max(min(share, np.float32(1.0)), _LEAST_SHARE)
 
 
 @kernel
-def rebuild_index(
-    chunks: int,
-    chunk_process: Int32s,
-    chunk_address: Uint64s,
-    keys: Int64s,
-    places: Int32s,
-) -> None:
-    """Fill an index, whose length is a power of two above ``chunks``, with all chunks."""
+def rebuild_index(chunks: int, columns: ChunkColumns, index: ChunkIndex) -> None:
+    """Fill an index, which must have more positions than there are ``chunks``."""
+    keys, rows = index.keys, index.rows
+    process, address = columns.process, columns.address
     keys[:] = _EMPTY
     for chunk in range(chunks):
-        number = np.int64(chunk_address[chunk] >> np.uint64(CHUNK_SHIFT))
-        key = (np.int64(chunk_process[chunk]) << NUMBER_BITS) | number
-        row = _find(keys, key)
-        keys[row] = key
-        places[row] = chunk
+        number = np.int64(address[chunk] >> np.uint64(CHUNK_SHIFT))
+        key = (np.int64(process[chunk]) << NUMBER_BITS) | number
+        position = _find(keys, key)
+        keys[position] = key
+        rows[position] = chunk
 
 
 @kernel
-def find_chunks(
-    process: int,
-    addresses: Uint64View,
-    keys: Int64s,
-    places: Int32s,
-    found: Int32s,
-) -> None:
-    """Put the chunk of each address into ``found``, -1 where there is none."""
+def find_chunks(process: int, addresses: Uint64View, index: ChunkIndex, found: Int32s) -> None:
+    """Set ``found`` to the row of each address's chunk, -1 where there is none."""
+    keys, rows = index.keys, index.rows
     for i in range(len(addresses)):
         number = np.int64(addresses[i] >> np.uint64(CHUNK_SHIFT))
-        row = _find(keys, (np.int64(process) << NUMBER_BITS) | number)
-        found[i] = -1 if keys[row] == _EMPTY else places[row]
+        position = _find(keys, (np.int64(process) << NUMBER_BITS) | number)
+        found[i] = -1 if keys[position] == _EMPTY else rows[position]
 
 
 @kernel
 def find_nodes(
     process: Int32View,
     address: Uint64View,
-    keys: Int64s,
-    places: Int32s,
-    node: Int8Plane,
+    index: ChunkIndex,
+    columns: ChunkColumns,
     found: Int16s,
 ) -> None:
-    """Put the node of each address's page into ``found``, -1 where it is not known."""
+    """Set ``found`` to the node of each address's page, -1 where it is not known."""
+    keys, rows, node = index.keys, index.rows, columns.node
     chunk, last = np.int64(-1), np.int64(-1)
     for i in range(len(address)):
         number = np.int64(address[i] >> np.uint64(CHUNK_SHIFT))
         key = (np.int64(process[i]) << NUMBER_BITS) | number
         if key != last:
-            row = _find(keys, key)
-            chunk = np.int64(-1) if keys[row] == _EMPTY else np.int64(places[row])
+            position = _find(keys, key)
+            chunk = np.int64(-1) if keys[position] == _EMPTY else np.int64(rows[position])
             last = key
         found[i] = -1
         if chunk >= 0:
-            where = np.int64(
-                node[chunk, np.int64(address[i] >> np.uint64(PAGE_SHIFT)) & (CHUNK_PAGES - 1)]
-            )
-            found[i] = FIXED - where if where <= FIXED else where
+            page = np.int64(address[i] >> np.uint64(PAGE_SHIFT)) & (CHUNK_PAGES - 1)
+            code = np.int64(node[chunk, page])
+            found[i] = FIXED - code if code <= FIXED else code
 
 
 @kernel
-def scatter(
+def count_samples(
     begin: int,
-    process: Int32View,
-    address: Uint64View,
-    kind: Uint8View,
-    period: Uint32View,
-    weight_ns: Uint32View,
-    kind_weight: Float32Plane,
-    latency_ns: Float32s,
-    keys: Int64s,
-    places: Int32s,
-    used: Int64s,
-    chunk_process: Int32s,
-    chunk_address: Uint64s,
-    recent: Float32Plane,
-    chunk_recent: Float32s,
-    node: Int8Plane,
-    swept: Int64s,
-    idle: Uint8Plane,
-    sums: Float64Plane,
-    waits: Float64Plane,
+    samples: tuple[Int32View, Uint64View, Uint8View, Uint32View, Uint32View],
+    weights: SampleWeights,
+    columns: ChunkColumns,
+    index: ChunkIndex,
+    sums: SampleSums,
 ) -> int:
-    """Count samples from row ``begin`` on; returns the row that found no room, or the end.
+    """Count samples from row ``begin`` on; returns the row that found no free chunk, or the end.
 
-    A chunk that is not there yet is made, with no history, while ``chunk_process`` has room;
-    ``used[0]`` is how many chunks there are, ``used[1]`` counts rows of no tracked process or
-    user address. A chunk with samples of a page that was not there is marked as never swept.
-    A sampled page is no longer ``idle``. A load counts for the part of its node's ``latency_ns``
-    that it took, by node, where that is not empty. ``sums`` has a row a process: samples, their
-    weights, the weights squared; ``waits`` a row a node: loads that waited for it, and their ns.
+    ``samples`` are a batch's process, address, kind, period and latency in ns. A sample of no
+    tracked process or no user address is ignored. A chunk that is not in the table is added, with
+    no history, while ``columns`` has capacity. A chunk with samples of a page that was absent is
+    marked as never swept, and a sampled page is no longer idle.
     """
+    process, address, kind, period, weight_ns = samples
+    kind_weight, latency_ns = weights
+    keys, rows = index.keys, index.rows
+    recent, recent_sum, node = columns.recent, columns.recent_sum, columns.node
+    swept, idle = columns.swept, columns.idle
+    used, totals, waits = sums
     chunk, last = -1, np.int64(-1)
     for i in range(begin, len(address)):
         slot, where = np.int64(process[i]), address[i]
-        if slot < 0 or slot >= len(sums) or where >> np.uint64(ADDRESS_BITS) or kind[i] >= KINDS:
+        if slot < 0 or slot >= len(totals) or where >> np.uint64(ADDRESS_BITS) or kind[i] >= KINDS:
             used[1] += 1
             continue
         number = np.int64(where >> np.uint64(CHUNK_SHIFT))
         key = (slot << NUMBER_BITS) | number
         if key != last:
-            row = _find(keys, key)
-            if keys[row] == _EMPTY:
-                if used[0] == len(chunk_process):
+            position = _find(keys, key)
+            if keys[position] == _EMPTY:
+                if used[0] == len(columns.process):
                     return i
-                keys[row], places[row] = key, used[0]
-                chunk_process[used[0]] = slot
-                chunk_address[used[0]] = np.uint64(number) << np.uint64(CHUNK_SHIFT)
+                keys[position], rows[position] = key, used[0]
+                columns.process[used[0]] = slot
+                columns.address[used[0]] = np.uint64(number) << np.uint64(CHUNK_SHIFT)
                 used[0] += 1
-            chunk, last = places[row], key
+            chunk, last = rows[position], key
         page = np.int64(where >> np.uint64(PAGE_SHIFT)) & (CHUNK_PAGES - 1)
         weight = np.float32(period[i]) * kind_weight[slot, kind[i]]
         if len(latency_ns) and kind[i] == _LOAD:
@@ -197,8 +195,8 @@ def scatter(
             swept[chunk] = 0
         idle[chunk, page] = 0
         recent[chunk, page] += weight
-        chunk_recent[chunk] += weight
-        sums[slot, 0] += 1.0
-        sums[slot, 1] += weight
-        sums[slot, 2] += np.float64(weight) * weight
+        recent_sum[chunk] += weight
+        totals[slot, 0] += 1.0
+        totals[slot, 1] += weight
+        totals[slot, 2] += np.float64(weight) * weight
     return len(address)

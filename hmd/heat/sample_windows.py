@@ -1,8 +1,8 @@
-"""Clocks of samples, one a process: windows, cooling, and how busy a process is.
+"""Sample windows: each process's clock of samples, its open window and its access rate.
 
-All weights are in accesses: samples times their period, times what a store counts for. A rate in
-the table is a share of its process's accesses, times its process's accesses a tick: an idle
-process keeps the order of its pages while they lose against those of busy ones.
+All weights are in accesses: samples times their period, times the weight of a store. The rate of a
+page is its share of the accesses of its process, times the accesses per second of the process. So
+an idle process keeps the order of its pages, while they lose against those of busy processes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from hmd.heat.chunk_columns import WindowClocks
 from hmd.heat.heat_settings import HeatSettings
 from hmd.machine.process_id import ProcessId
 
@@ -22,15 +23,15 @@ Weights: TypeAlias = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Sums by process, shape ``(processes,)``; see :class:`Clocks` for the first three.
+    """Sums per process, shape ``(processes,)``; see :class:`Clocks` for the first three.
 
-    ``samples`` are those of the open window, ``weights`` and ``squares`` the cooled sums of
+    ``samples`` is the number in the open window, ``weights`` and ``squares`` are the cooled sums of
     sample weights and of their squares.
     """
 
     clock: Weights
     window: Weights
-    intensity: Weights
+    rate: Weights
     samples: Weights
     weights: Weights
     squares: Weights
@@ -44,9 +45,9 @@ class _Columns:
 class Clocks:
     """Clocks of the tracked processes; columns have shape ``(processes,)``.
 
-    ``clock`` is the cooled weight of all closed windows, ``window`` that of the open one,
-    ``intensity`` the weight of a tick, averaged with a half-life of a tick; ``unit`` the weight
-    of one sample as far as noise goes (0 before the first). ``tick`` counts updates.
+    ``clock`` is the cooled weight of all closed windows, ``window`` the weight of the open one,
+    ``rate`` the accesses per second, averaged with a half-life of a tick, ``unit`` the weight of
+    one sample for the purpose of noise (0 before the first). ``tick`` counts updates.
     """
 
     def __init__(self, settings: HeatSettings) -> None:
@@ -66,19 +67,24 @@ class Clocks:
         return self._columns.window
 
     @property
-    def intensity(self) -> Weights:
-        """Weight of a tick."""
-        return self._columns.intensity
+    def rate(self) -> Weights:
+        """Accesses per second."""
+        return self._columns.rate
 
     @property
     def unit(self) -> Weights:
-        """Weight of a sample: that of equal samples with the same total and variance."""
+        """Weight of one sample: of equal samples that have the same total and variance."""
         weights, squares = self._columns.weights, self._columns.squares
         unit: Weights = np.divide(squares, weights, out=np.zeros_like(weights), where=weights > 0)
         return unit
 
+    @property
+    def bundle(self) -> WindowClocks:
+        """The columns as kernels take them."""
+        return WindowClocks(self.clock, self.window, self.unit)
+
     def track(self, processes: Sequence[ProcessId]) -> npt.NDArray[np.int32]:
-        """Follow these processes; returns the new slot of each old one, -1 of those gone."""
+        """Track these processes; returns the new slot of each old one, -1 for those not kept."""
         if len(set(processes)) != len(processes):
             raise ValueError("a process is tracked twice")
         slots = {process: slot for slot, process in enumerate(processes)}
@@ -91,11 +97,11 @@ class Clocks:
         self.processes = tuple(processes)
         return moved
 
-    def count(self, sums: Weights) -> None:
-        """Count a tick: by process samples, their weights, the weights squared."""
+    def count(self, sums: Weights, elapsed_s: float) -> None:
+        """Count a tick: samples per process, sums of their weights and of the squares."""
         samples, weights, squares = sums.T
-        known = self.clock + self.window > 0
-        self.intensity[:] = np.where(known, (self.intensity + weights) / 2, weights)
+        known, rate = self.clock + self.window > 0, weights / elapsed_s
+        self.rate[:] = np.where(known, (self.rate + rate) / 2, rate)
         self.window[:] += weights
         self._columns.samples[:] += samples
         self._columns.weights[:] += weights
@@ -103,7 +109,7 @@ class Clocks:
         self.tick += 1
 
     def due(self, resident: Weights) -> tuple[Weights, Weights]:
-        """Return the weight of the windows to close, 0 for others, and what cooling leaves.
+        """Return the weight of the windows to close, 0 for others, and the history that is kept.
 
         ``resident`` is the number of resident pages of each process.
         """
@@ -120,7 +126,7 @@ class Clocks:
         return window, np.exp2(-samples / halving)
 
     def close(self, window: Weights, keep: Weights) -> None:
-        """Close the windows of :meth:`due`, after the table has folded them."""
+        """Close the windows that :meth:`due` returned, once the table has added them to heat."""
         closed, columns = window > 0, self._columns
         self.clock[closed] = self.clock[closed] * keep[closed] + window[closed]
         columns.weights[closed] *= keep[closed]

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from hmd.decide.admin_moves import after, beside, drain, gather
 from hmd.decide.idle_selection import idle_pages
 from hmd.decide.plan import MachineView, Plan
-from hmd.heat.pinned_pages import holding
 from hmd.migrate import STUCK, MoveOutcome
 from hmd.observe.residency_counts import sample_nodes
 from hmd.observe.tick_record import Stage, TickRecord
@@ -53,7 +52,7 @@ def run_tick(stages: TickStages, guard: StageTimer, now_s: float) -> TickRecord:
 
 def update_heat(stages: TickStages, batch: AccessBatch) -> npt.NDArray[np.int16]:
     """Count samples, sweep residency; return the node of each sample's page, ``(len(batch),)``."""
-    stages.heat.update(batch)
+    stages.heat.update(batch, stages.tick_s)
     stages.sweep.step(stages.heat)
     return sample_nodes(stages.heat, batch)
 
@@ -73,12 +72,12 @@ def decide(stages: TickStages, now_s: float) -> Plan:
         limits=stages.limits,
     )
     pinned, drained = admin.pinned_mask(heat.processes, stages.targets), admin.drained
-    emptied = drain(heat, machine, drained, pinned)
+    emptied = drain(heat.view(machine.topology, pinned), machine, drained)
     machine = after(machine, emptied)
-    gathered = gather(heat, machine, admin.pin_nodes(heat.processes, stages.targets), drained)
-    machine = after(machine, gathered)
-    with holding(heat, pinned):
-        wanted = stages.policy.plan(heat, beside(machine, drained))
+    goals = admin.pin_nodes(heat.processes, stages.targets)
+    gathered = gather(heat.view(machine.topology), machine, goals, drained)
+    machine = beside(after(machine, gathered), drained)
+    wanted = stages.policy.plan(heat.view(machine.topology, pinned), machine)
     return Plan.joined((emptied, gathered, wanted))
 
 
@@ -100,10 +99,9 @@ def page_out(stages: TickStages, now_s: float) -> int:
     left = stages.mover.budget_bytes(now_s)
     machine = MachineView(stages.topology, (), now_s, stages.tick_s, left)
     pinned = admin.pinned_mask(stages.heat.processes, stages.targets)
-    with holding(stages.heat, pinned):
-        plan = idle_pages(
-            stages.heat, beside(machine, admin.drained), idle_s, PAGEOUT_CANDIDATES * left
-        )
+    machine = beside(machine, admin.drained)
+    pages = stages.heat.view(machine.topology, pinned)
+    plan = idle_pages(pages, machine, idle_s, PAGEOUT_CANDIDATES * left)
     sent = stages.pageout.apply(plan, left, now_s)
     stages.mover.charge(sent.out_bytes)
     rows = np.flatnonzero(sent.tried)

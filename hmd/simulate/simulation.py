@@ -21,6 +21,7 @@ from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import Preset
 from hmd.heat.heat_settings import HeatSettings
 from hmd.heat.heat_table import HeatTable
+from hmd.heat.page_view import PageView
 from hmd.heat.residency_sweep import ResidencySweep
 from hmd.migrate import APPLY_TICKS, Mover, MoverSettings, Pageout, PageoutSettings
 from hmd.observe.tick_record import TickRecord
@@ -218,8 +219,8 @@ class _TimedPolicy:
         self.name = policy.name
         self._policy, self._machine, self._delay_s = policy, machine, delay_s
 
-    def plan(self, heat: HeatTable, machine: MachineView) -> Plan:
+    def plan(self, pages: PageView, machine: MachineView) -> Plan:
         """Return the policy's plan."""
-        plan = self._policy.plan(heat, machine)
+        plan = self._policy.plan(pages, machine)
         self._machine.run_until(machine.now_s + self._delay_s)
         return plan

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from hmd.decide import registry
 from hmd.decide.admin_moves import after, beside, drain, gather, nearest
 from hmd.decide.plan import MachineView, Plan
-from hmd.heat.geometry import CHUNK_PAGES, FIXED
+from hmd.heat.geometry import CHUNK_PAGES
 from hmd.heat.heat_table import HeatTable
-from hmd.heat.pinned_pages import holding
 from hmd.machine.topology import Node, NodeMemory, Topology
 from hmd.units import PAGE_BYTES
 from tests.contract.test_policies import Scene, contract, fresh, page_nodes, scenes
@@ -55,7 +54,8 @@ def check_possible(scene: Scene, table: HeatTable, plan: Plan) -> None:
 def test_every_move_finds_room_and_is_paid_for(case: tuple[Scene, frozenset[int]]) -> None:
     scene, drained = case
     table = scene.table()
-    plan = drain(table, scene.machine(), drained)
+    machine = scene.machine()
+    plan = drain(table.view(machine.topology), machine, drained)
     check_possible(scene, table, plan)
     assert all(
         source in drained and target not in drained for _, _, _, source, target in rows(plan)
@@ -68,7 +68,8 @@ def test_all_leaves_where_there_is_room_and_budget(case: tuple[Scene, frozenset[
     scene, drained = case
     table, machine = scene.table(), scene.machine()
     roomy = tuple(NodeMemory(m.node, m.total_bytes, 1 << 40) for m in machine.memory)
-    plan = drain(table, MachineView(machine.topology, roomy, 0.0, 1.0, 1 << 40), drained)
+    free = MachineView(machine.topology, roomy, 0.0, 1.0, 1 << 40)
+    plan = drain(table.view(machine.topology), free, drained)
     nodes = Counter(page_nodes(table).values())
     assert plan.pages.sum() == sum(nodes[node] for node in drained)
 
@@ -79,9 +80,10 @@ def test_the_hottest_go_first(case: tuple[Scene, frozenset[int]]) -> None:
     scene, drained = case
     table, machine = scene.table(), scene.machine()
     roomy = tuple(NodeMemory(m.node, m.total_bytes, 1 << 40) for m in machine.memory)
-    everything = drain(table, MachineView(machine.topology, roomy, 0.0, 1.0, 1 << 40), drained)
+    free = MachineView(machine.topology, roomy, 0.0, 1.0, 1 << 40)
+    everything = drain(table.view(machine.topology), free, drained)
     some = MachineView(machine.topology, roomy, 0.0, 1.0, machine.budget_bytes)
-    plan = drain(table, some, drained)
+    plan = drain(table.view(machine.topology), some, drained)
     assert (np.diff(plan.heat) <= 0).all()
     # What waits is colder, but for huge pages that the budget does not pay for any more.
     moved = {(process, address) for process, address, *_ in rows(plan)}
@@ -103,7 +105,9 @@ def test_the_hottest_go_first(case: tuple[Scene, frozenset[int]]) -> None:
 @given(case=drains(), held=st.tuples(st.booleans(), st.booleans()))
 def test_held_processes_stay(case: tuple[Scene, frozenset[int]], held: tuple[bool, bool]) -> None:
     scene, drained = case
-    plan = drain(scene.table(), scene.machine(), drained, np.array(held))
+    machine = scene.machine()
+    pages = scene.table().view(machine.topology, np.array(held))
+    plan = drain(pages, machine, drained)
     assert not any(held[process] for process in plan.process.tolist())
 
 
@@ -116,7 +120,8 @@ def test_pages_are_gathered_on_one_node(
     known = {node for node, _, _ in scene.nodes}
     goal = np.array([g if g in known else -1 for g in goals], np.int64)
     table = scene.table()
-    plan = gather(table, scene.machine(), goal, drained)
+    machine = scene.machine()
+    plan = gather(table.view(machine.topology), machine, goal, drained)
     check_possible(scene, table, plan)
     for process, _, _, source, target in rows(plan):
         assert target == goal[process] != source
@@ -132,10 +137,9 @@ def test_policies_leave_drained_nodes_and_held_processes_alone(
     scene, drained = case
     table, machine = scene.table(), scene.machine()
     before = page_nodes(table)
-    emptied = drain(table, machine, drained, np.array(held))
-    machine = after(machine, emptied)
-    with holding(table, np.array(held)):
-        plan = fresh(name).plan(table, beside(machine, drained))
+    emptied = drain(table.view(machine.topology, np.array(held)), machine, drained)
+    machine = beside(after(machine, emptied), drained)
+    plan = fresh(name).plan(table.view(machine.topology, np.array(held)), machine)
     assert page_nodes(table) == before
     for process, _, _, source, target in rows(plan):
         assert not {source, target} & drained
@@ -153,15 +157,6 @@ def check_budget_and_room(scene: Scene, plan: Plan) -> None:
     assert plan.pages.sum() <= scene.budget_pages
     pages = [(process, address) for process, address, *_ in rows(plan)]
     assert len(set(pages)) == len(pages)
-
-
-def test_what_raises_in_between_holds_nothing() -> None:
-    table = Scene(((0, 0, 10),), ((0, False, (0,)),), 0, 0, 1, 1).table()
-    before = table.chunks.columns.node.copy()
-    with pytest.raises(ZeroDivisionError), holding(table, np.array([True, False])):
-        assert (table.chunks.columns.node[0] == FIXED).all()
-        raise ZeroDivisionError
-    assert np.array_equal(table.chunks.columns.node, before)
 
 
 def test_the_nearest_is_of_the_same_tier_first_then_of_the_nearest_speed() -> None:
@@ -184,5 +179,7 @@ def test_nothing_to_do_costs_no_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(((0, 0, 10), (1, 1, 10)), ((0, False, (0,)),), 0, 0, 1, 1000)
     table = scene.table()
     monkeypatch.setattr(table, "rates", None, raising=False)
-    assert not len(drain(table, scene.machine(), {1}))
-    assert not len(gather(table, scene.machine(), np.array([0, -1])))
+    machine = scene.machine()
+    pages = table.view(machine.topology)
+    assert not len(drain(pages, machine, {1}))
+    assert not len(gather(pages, machine, np.array([0, -1])))

@@ -119,6 +119,10 @@ contract = settings(
 )
 
 
+def planned(policy: Policy, table: HeatTable, machine: MachineView) -> Plan:
+    return policy.plan(table.view(machine.topology), machine)
+
+
 def page_nodes(table: HeatTable) -> dict[tuple[int, int], int]:
     """The node of every page, as the table codes it, by slot and address."""
     columns, used = table.chunks.columns, table.chunks.used
@@ -133,7 +137,7 @@ def page_nodes(table: HeatTable) -> dict[tuple[int, int], int]:
 @given(scene=scenes())
 def test_every_move_is_possible_when_its_turn_comes(policy: Policy, scene: Scene) -> None:
     table = scene.table()
-    plan = policy.plan(table, scene.machine())
+    plan = planned(policy, table, scene.machine())
     node = page_nodes(table)
     tier = {i: t for i, t, _ in scene.nodes}
     free = {i: pages for i, _, pages in scene.nodes}
@@ -157,14 +161,14 @@ def test_every_move_is_possible_when_its_turn_comes(policy: Policy, scene: Scene
 @contract
 @given(scene=scenes())
 def test_the_budget_is_kept(policy: Policy, scene: Scene) -> None:
-    plan = policy.plan(scene.table(), scene.machine())
+    plan = planned(policy, scene.table(), scene.machine())
     assert plan.pages.sum() <= scene.budget_pages
 
 
 @contract
 @given(scene=scenes())
 def test_huge_pages_move_as_one(policy: Policy, scene: Scene) -> None:
-    plan = policy.plan(scene.table(), scene.machine())
+    plan = planned(policy, scene.table(), scene.machine())
     for address, pages in zip(plan.address.tolist(), plan.pages.tolist(), strict=True):
         assert (pages == CHUNK_PAGES) == scene.chunks[address // CHUNK_BYTES][1]
 
@@ -175,8 +179,8 @@ def test_the_same_heat_gives_the_same_plan(policy: Policy, scene: Scene) -> None
     # What a policy has kept of other programs may make a difference: it is new here.
     policy, other_policy = fresh(policy.name), fresh(policy.name)
     table = scene.table()
-    plans = [policy.plan(table, scene.machine()) for _ in range(2)]
-    plans.append(other_policy.plan(scene.table(), scene.machine()))
+    plans = [planned(policy, table, scene.machine()) for _ in range(2)]
+    plans.append(planned(other_policy, scene.table(), scene.machine()))
     for other in plans[1:]:
         for column in Plan.__slots__:
             assert np.array_equal(getattr(plans[0], column), getattr(other, column))
@@ -188,7 +192,7 @@ def test_a_plan_leaves_the_table_as_it_was(policy: Policy, scene: Scene) -> None
     table = scene.table()
     before = page_nodes(table)
     heat = table.chunks.columns.heat.copy()
-    policy.plan(table, scene.machine())
+    planned(policy, table, scene.machine())
     assert page_nodes(table) == before
     assert np.array_equal(table.chunks.columns.heat, heat)
 
@@ -197,7 +201,7 @@ def test_a_plan_leaves_the_table_as_it_was(policy: Policy, scene: Scene) -> None
 @given(scene=scenes())
 def test_pages_go_up_only_for_heat(policy: Policy, scene: Scene) -> None:
     table = scene.table()
-    plan = policy.plan(table, scene.machine())
+    plan = planned(policy, table, scene.machine())
     tier = {i: t for i, t, _ in scene.nodes}
     moved: defaultdict[bool, list[float]] = defaultdict(list)
     for row in range(len(plan)):
@@ -249,7 +253,7 @@ def test_limits_are_kept(policy: Policy, scene: Scene, limits: FastLimits) -> No
     table = scene.table()
     held, span = fast_pages(table, scene, limits), allowed(scene, limits)
     before = list(held)
-    plan = policy.plan(table, replace(scene.machine(), limits=limits))
+    plan = planned(policy, table, replace(scene.machine(), limits=limits))
     assert plan.pages.sum() <= scene.budget_pages
     tier = {i: t for i, t, _ in scene.nodes}
     free = {i: pages for i, _, pages in scene.nodes}
@@ -276,7 +280,7 @@ def test_who_has_too_much_gives_it_up_where_there_is_room(
     scene = replace(scene, nodes=nodes, budget_pages=1 << 20)
     table = scene.table()
     held, span = fast_pages(table, scene, limits), allowed(scene, limits)
-    plan = policy.plan(table, replace(scene.machine(), limits=limits))
+    plan = planned(policy, table, replace(scene.machine(), limits=limits))
     tier = {i: t for i, t, _ in nodes}
     if policy.name == "none" or max(tier.values()) == 0:
         return
@@ -299,4 +303,4 @@ def fixed_only(scene: Scene) -> HeatTable:
 
 def test_nothing_to_do_without_processes(policy: Policy) -> None:
     machine = Scene(((0, 0, 1000), (1, 1, 1000)), (), 0, 0, 0, 1 << 20).machine()
-    assert len(policy.plan(HeatTable(), machine)) == 0
+    assert len(planned(policy, HeatTable(), machine)) == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bench.rehearsal import Rehearsal, Tier, hot_blocks
-from hmd.decide.histogram import Histogram, HistogramSettings
+from hmd.decide.policies.histogram import Histogram, HistogramSettings
 from hmd.observe.observer import ObservedConfig, Observer, Places
 from hmd.observe.residency_counts import heat_pages, resident_pages
 from hmd.observe.snapshot import Snapshot

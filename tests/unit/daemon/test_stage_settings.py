@@ -8,7 +8,7 @@ from hmd.config import Config, loads
 from hmd.config.schema import SampleSection
 from hmd.daemon import stage_settings
 from hmd.decide import registry
-from hmd.decide.histogram import Histogram, HistogramSettings
+from hmd.decide.policies.histogram import Histogram, HistogramSettings
 from hmd.heat.heat_settings import HeatSettings
 from hmd.machine.process_id import ProcessId
 from hmd.machine.targets import TargetSpec

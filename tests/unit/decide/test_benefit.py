@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.rehearsal import Rehearsal, Tier, hot_blocks
-from hmd.decide.benefit import Benefit, BenefitSettings
+from hmd.decide.policies.benefit import Benefit, BenefitSettings
 from hmd.heat.geometry import CHUNK_PAGES
 from hmd.units import PAGE_BYTES
 
@@ -91,7 +91,7 @@ def test_a_hot_set_that_flees_is_given_up() -> None:
         moved[0, tick] = fleeing.tick().moved_pages
         moved[1, tick] = settled.tick().moved_pages
     horizons = [
-        float(policy._persistence.horizon(run.heat, run.heat.rates())[0])
+        float(policy._persistence.horizon(run.heat.view(run.machine.topology))[0])
         for run, policy in ((fleeing, fleeing.policy), (settled, settled.policy))
         if isinstance(policy, Benefit)
     ]

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hmd.decide.histogram import Histogram, HistogramSettings
 from hmd.decide.plan import FastLimits, MachineView
+from hmd.decide.policies.histogram import Histogram, HistogramSettings
 from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.heat_table import HeatTable
 from hmd.machine.process_id import ProcessId
@@ -71,7 +71,8 @@ class Two:
                 np.full(n, 11, np.uint32),
             )
         )
-        plan = self._policy.plan(self.heat, self.machine())
+        machine = self.machine()
+        plan = self._policy.plan(self.heat.view(machine.topology), machine)
         self.heat.settle(plan, plan.to_node, np.zeros(len(plan), np.bool_))
         return len(plan)
 

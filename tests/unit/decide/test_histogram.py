@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from bench.rehearsal import BASE, Rehearsal, Tier, hot_blocks
-from hmd.decide.histogram import Histogram, HistogramSettings
+from hmd.decide.policies.histogram import Histogram, HistogramSettings
 from hmd.heat.geometry import CHUNK_PAGES
 from hmd.units import PAGE_BYTES
 
@@ -149,7 +149,9 @@ def test_what_the_kernel_keeps_back_is_no_room() -> None:
     run.heat.update(run.read())
     fast, slow = run.machine.memory
     memory = (replace(fast, reserve_bytes=200 * PAGE_BYTES), slow)
-    plan = Histogram(SETTINGS).plan(run.heat, replace(run.machine, memory=memory))
+    plan = Histogram(SETTINGS).plan(
+        run.heat.view(run.machine.topology), replace(run.machine, memory=memory)
+    )
     assert len(plan) == 512 - 200
 
 
@@ -235,7 +237,7 @@ def test_nodes_of_a_tier_are_filled_by_distance_and_then_by_room() -> None:
     )
     machine = replace(machine, topology=replace(machine.topology, nodes=nodes))
     run.heat.update(run.read())
-    plan = Histogram(SETTINGS).plan(run.heat, machine)
+    plan = Histogram(SETTINGS).plan(run.heat.view(machine.topology), machine)
     where, count = np.unique(plan.to_node, return_counts=True)
     assert dict(zip(where.tolist(), count.tolist(), strict=True)) == {
         1: 400 - HEADROOM,

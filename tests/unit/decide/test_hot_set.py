@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from bench.rehearsal import Rehearsal, Tier, hot_blocks
-from hmd.decide.histogram import Histogram, HistogramSettings
+from hmd.decide.policies.histogram import Histogram, HistogramSettings
 from hmd.units import PAGE_BYTES
 
 PAGES, HOT, FAST = 32768, 12288, 13516

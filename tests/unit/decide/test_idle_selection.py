@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from bench.rehearsal import BASE, Rehearsal, Tier
-from hmd.decide.histogram import Histogram, HistogramSettings
 from hmd.decide.idle_selection import OUT, idle_pages
+from hmd.decide.plan import Plan
+from hmd.decide.policies.histogram import Histogram, HistogramSettings
 from hmd.heat.geometry import CHUNK_PAGES, FIXED
 from hmd.units import PAGE_BYTES
 
@@ -28,6 +29,10 @@ def rehearsal(ticks: int = 10) -> Rehearsal:
     return run
 
 
+def idle(run: Rehearsal, idle_s: float, most_bytes: int) -> Plan:
+    return idle_pages(run.heat.view(run.machine.topology), run.machine, idle_s, most_bytes)
+
+
 def test_pages_that_were_idle_for_long_enough_go_the_longest_idle_first() -> None:
     run = rehearsal()
     # A page that came late.
@@ -39,24 +44,24 @@ def test_pages_that_were_idle_for_long_enough_go_the_longest_idle_first() -> Non
     run.heat.place(0, start, node)
     for _ in range(5):
         run.tick()
-    plan = idle_pages(run.heat, run.machine, 4.0, 1 << 40)
+    plan = idle(run, 4.0, 1 << 40)
     number = ((plan.address - np.uint64(BASE)) // np.uint64(PAGE_BYTES)).tolist()
     assert sorted(number) == [*range(100, CHUNK_PAGES), CHUNK_PAGES]
     assert number[-1] == 300
     assert plan.pages[number.index(CHUNK_PAGES)] == CHUNK_PAGES
     assert set(plan.to_node.tolist()) == {OUT}
-    assert not len(idle_pages(run.heat, run.machine, 60.0, 1 << 40))
+    assert not len(idle(run, 60.0, 1 << 40))
 
 
 def test_what_must_stay_stays_and_the_budget_is_kept() -> None:
     run = rehearsal()
     run.heat.chunks.columns.node[0, 200:] = FIXED - 1
-    plan = idle_pages(run.heat, run.machine, 4.0, 100 * PAGE_BYTES)
+    plan = idle(run, 4.0, 100 * PAGE_BYTES)
     assert plan.pages.tolist() == [1] * 100
-    assert len(idle_pages(run.heat, run.machine, 4.0, 99 * PAGE_BYTES)) == 99
+    assert len(idle(run, 4.0, 99 * PAGE_BYTES)) == 99
 
 
 def test_pages_of_faster_tiers_go_down_first() -> None:
     run = rehearsal()
     run.heat.chunks.columns.node[:2][run.heat.chunks.columns.node[:2] == 1] = 0
-    assert not len(idle_pages(run.heat, run.machine, 4.0, 1 << 70))
+    assert not len(idle(run, 4.0, 1 << 70))

@@ -80,12 +80,14 @@ def test_what_a_line_takes_while_others_queue(
     latencies: list[int], node: int, expected: list[float]
 ) -> None:
     view = machine(*TWO)
-    found = loaded_latency_ns(waited(latencies, node), view.topology, nodes_of(view, 0.0, 0))
+    found = loaded_latency_ns(
+        waited(latencies, node).view(view.topology), view.topology, nodes_of(view, 0.0, 0)
+    )
     assert found.tolist() == expected
 
 
 def test_where_no_sampler_knows_latencies_firmware_tells() -> None:
     view = machine(*TWO)
     for table in (HeatTable(), waited([0] * 200, 0)):
-        found = loaded_latency_ns(table, view.topology, nodes_of(view, 0.0, 0))
+        found = loaded_latency_ns(table.view(view.topology), view.topology, nodes_of(view, 0.0, 0))
         assert found.tolist() == [90, 350]

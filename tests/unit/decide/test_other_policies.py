@@ -9,12 +9,8 @@ import numpy.typing as npt
 import pytest
 
 from bench.rehearsal import Rehearsal, Tier, hot_blocks
-from hmd.decide import age, heat_classes, interleave
-from hmd.decide.page_state import Aligned
 from hmd.decide.plan import MachineView, Policy
-from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
-from hmd.heat.heat_table import HeatTable
-from hmd.machine.process_id import ProcessId
+from hmd.decide.policies import age, heat_classes, interleave
 from hmd.units import PAGE_BYTES
 
 HEADROOM = 64
@@ -142,7 +138,7 @@ def test_interleave_goes_by_bandwidth_where_it_is_known() -> None:
     run = rehearsal(make_interleave(), np.ones(PAGES), PAGES, 2 * PAGES)
     run.heat.update(run.read())
     machine = with_bandwidths(run.machine, 3000, 1000)
-    plan = make_interleave().plan(run.heat, machine)
+    plan = make_interleave().plan(run.heat.view(machine.topology), machine)
     assert plan.pages.sum() == pytest.approx(PAGES / 4, rel=0.1)
     assert set(plan.to_node.tolist()) == {1}
 
@@ -153,26 +149,3 @@ def with_bandwidths(machine: MachineView, *mbps: int) -> MachineView:
         for node, each in zip(machine.topology.nodes, mbps, strict=True)
     )
     return replace(machine, topology=replace(machine.topology, nodes=nodes))
-
-
-def test_what_is_kept_of_a_page_follows_it_when_rows_move() -> None:
-    table, column = HeatTable(), Aligned(np.int16, -1)
-    one, two = ProcessId(1, 1), ProcessId(2, 1)
-    table.track([one, two])
-    starts = np.arange(1, 9, dtype=np.uint64) * np.uint64(CHUNK_BYTES)
-    there = np.zeros((len(starts), CHUNK_PAGES), np.int8)
-    for slot in range(2):
-        table.place(slot, starts, there)
-    kept = column.of(table)
-    kept[:] = np.arange(len(kept))[:, None]
-    table.place(0, starts[:3], np.full((3, CHUNK_PAGES), -1, np.int8))
-    table.track([two, one])
-    table.place(0, starts[-1:] + np.uint64(CHUNK_BYTES), there[:1])
-    process = table.chunks.columns.process[: table.chunks.used]
-    address = table.chunks.columns.address[: table.chunks.used]
-    number = (address // np.uint64(CHUNK_BYTES)).astype(int) - 1
-    # Slot 0 is the second process now; its last chunk is new.
-    expected = np.where(process == 0, 8 + number, number)
-    expected[number == 8] = -1
-    assert column.of(table)[:, 5].tolist() == expected.tolist()
-    assert column.of(table) is column.of(table)

@@ -15,6 +15,7 @@ from hmd.heat.heat_table import HeatTable
 from hmd.machine.process_id import ProcessId
 from hmd.sample.access_batch import AccessBatch
 from hmd.units import PAGE_BYTES
+from tests.unit.heat.dense import dense_rates
 
 PROCESS = ProcessId(10, 1)
 
@@ -187,9 +188,9 @@ def test_a_chunk_that_has_changed_is_believed_within_a_window() -> None:
     rng = np.random.default_rng(3)
     for _ in range(8):
         table.update(batch(rng.integers(0, CHUNK_PAGES, 1000).tolist()))
-    before = table.rates().rate[table.chunks.find(0, starts)]
+    before = dense_rates(table).rate[table.chunks.find(0, starts)]
     assert before[0].mean() > 50 * before[1].mean()
     table.update(batch((CHUNK_PAGES + rng.integers(0, CHUNK_PAGES, 30)).tolist()))
     assert table.stats.windows == 8
-    after = table.rates().rate[table.chunks.find(0, starts)]
+    after = dense_rates(table).rate[table.chunks.find(0, starts)]
     assert after[1].mean() > 2 * after[0].mean()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.heat_table import HeatTable
-from hmd.heat.idle_age import age, decoded, successors
+from hmd.heat.idle_age import IdleAge, age, idle_age, successors
 from hmd.machine.process_id import ProcessId
 from hmd.sample.access_batch import AccessBatch
 from hmd.units import PAGE_BYTES
+from tests.unit.heat.dense import ONE_NODE
 
 START = np.array([7 * CHUNK_BYTES], np.uint64)
 
@@ -48,9 +50,9 @@ def test_a_page_is_idle_since_its_last_sample() -> None:
     heat.update(batch(3, 4))
     heat.update(batch(4))
     heat.update(batch())
-    idle = heat.idle()
-    assert idle.ticks[0, 3:5].tolist() == [2, 1]
-    assert idle.sampled[0, 2:6].tolist() == [False, True, True, False]
+    idle = heat.view(ONE_NODE)
+    assert idle.idle_ticks[3:5].tolist() == [2, 1]
+    assert idle.sampled[2:6].tolist() == [False, True, True, False]
 
 
 def test_a_page_that_was_never_sampled_is_idle_since_it_came() -> None:
@@ -60,7 +62,7 @@ def test_a_page_that_was_never_sampled_is_idle_since_it_came() -> None:
     heat.place(0, START, nodes(CHUNK_PAGES))
     for _ in range(3):
         heat.update(batch(0))
-    ticks = heat.idle().ticks[0]
+    ticks = heat.view(ONE_NODE).idle_ticks
     assert ticks[0] == 0
     assert set(ticks[1:256]) == {8}
     assert set(ticks[256:]) == {3}
@@ -72,8 +74,8 @@ def test_a_page_that_goes_and_comes_again_is_new() -> None:
     heat.place(0, START, nodes(256))
     heat.place(0, START, nodes(CHUNK_PAGES))
     heat.update(batch(0))
-    assert not heat.idle().sampled[0, 300]
-    assert heat.idle().ticks[0, 300] == 1
+    assert not heat.view(ONE_NODE).sampled[300]
+    assert heat.view(ONE_NODE).idle_ticks[300] == 1
 
 
 def test_a_huge_page_is_as_idle_as_its_last_used_part() -> None:
@@ -81,18 +83,22 @@ def test_a_huge_page_is_as_idle_as_its_last_used_part() -> None:
     heat.update(batch(9))
     heat.update(batch(400))
     heat.update(batch())
-    idle = heat.idle()
-    assert set(idle.ticks[0]) == {1}
+    idle = heat.view(ONE_NODE)
+    assert set(idle.idle_ticks) == {1}
     assert idle.sampled.all()
+
+
+def first_page(idle: npt.NDArray[np.uint8]) -> IdleAge:
+    return idle_age(idle, np.zeros(1, np.bool_), np.zeros(1, np.int64))
 
 
 @pytest.mark.parametrize("first", [0, 1, 77])
 def test_long_times_are_told_within_an_eighth(first: int) -> None:
-    idle, huge = np.zeros((1, CHUNK_PAGES), np.uint8), np.zeros(1, np.bool_)
+    idle = np.zeros((1, CHUNK_PAGES), np.uint8)
     last = 0
     for waited in range(1, 5000):
         age(1, successors(first + waited), idle)
-        ticks = int(decoded(idle, huge).ticks[0, 0])
+        ticks = int(first_page(idle).ticks[0])
         assert last <= ticks
         assert waited * 7 / 8 - 1 <= ticks <= waited * 9 / 8 + 1
         last = ticks
@@ -101,4 +107,4 @@ def test_long_times_are_told_within_an_eighth(first: int) -> None:
 def test_a_page_that_is_never_used_stays_at_the_end_of_the_scale() -> None:
     idle = np.full((1, CHUNK_PAGES), 0x7F, np.uint8)
     age(1, successors(1 << 20), idle)
-    assert decoded(idle, np.zeros(1, np.bool_)).ticks[0, 0] > 1 << 17
+    assert first_page(idle).ticks[0] > 1 << 17

@@ -12,6 +12,7 @@ from hmd.heat.heat_table import HeatTable
 from hmd.machine.process_id import ProcessId
 from hmd.sample.access_batch import AccessBatch
 from hmd.units import PAGE_BYTES
+from tests.unit.heat.dense import dense_rates
 
 PERIOD = 100
 
@@ -55,14 +56,14 @@ def blocks(hot: int, mean: float, seed: int = 1) -> npt.NDArray[np.int64]:
 
 def test_rates_add_up_to_the_accesses_of_a_tick() -> None:
     count = blocks(16, 5.0)
-    rates = table_of(count, ticks=3).rates()
+    rates = dense_rates(table_of(count, ticks=3))
     assert rates.rate.sum() == pytest.approx(count.sum() * PERIOD, rel=0.01)
 
 
 def test_neighbours_share_samples_where_blocks_are_uniform() -> None:
     # 256 pages of 2 samples on average: single counts run from 0 to 7.
     count = blocks(16, 2.0)
-    rates = table_of(count).rates()
+    rates = dense_rates(table_of(count))
     hot = rates.rate[0, : 16 * BLOCK_PAGES] / PERIOD
     assert count[: 16 * BLOCK_PAGES].std() > 1.2
     assert hot.std() < 0.6
@@ -73,20 +74,20 @@ def test_neighbours_share_samples_where_blocks_are_uniform() -> None:
 def test_pages_stand_for_themselves_where_they_differ_from_their_neighbours() -> None:
     count = np.zeros(CHUNK_PAGES, np.int64)
     count[::BLOCK_PAGES] = 40
-    rates = table_of(count).rates()
+    rates = dense_rates(table_of(count))
     assert rates.rate[0, 0] / PERIOD == pytest.approx(40, rel=0.1)
     assert rates.rate[0, 1] / PERIOD < 1
 
 
 def test_support_grows_with_samples() -> None:
-    few, many = table_of(blocks(16, 3.0)).rates(), table_of(blocks(16, 24.0)).rates()
+    few, many = dense_rates(table_of(blocks(16, 3.0))), dense_rates(table_of(blocks(16, 24.0)))
     hot = slice(16 * BLOCK_PAGES)
     assert np.median(many.support[0, hot]) > 4 * np.median(few.support[0, hot])
 
 
 def test_absent_pages_have_no_rate() -> None:
     count = blocks(32, 3.0)
-    rates = table_of(count, node=ABSENT).rates()
+    rates = dense_rates(table_of(count, node=ABSENT))
     assert not rates.rate.any()
     assert not rates.support.any()
 
@@ -94,7 +95,7 @@ def test_absent_pages_have_no_rate() -> None:
 def test_a_huge_page_has_the_mean_of_its_pages() -> None:
     count = np.zeros(CHUNK_PAGES, np.int64)
     count[7] = 512
-    rates = table_of(count, huge=True).rates()
+    rates = dense_rates(table_of(count, huge=True))
     assert (rates.rate == rates.rate[0, 0]).all()
     assert rates.rate[0, 0] / PERIOD == pytest.approx(1.0, rel=0.01)
     assert rates.support[0, 0] == pytest.approx(512, rel=0.01)
@@ -116,7 +117,7 @@ def test_a_busy_process_outweighs_an_idle_one_whose_order_stays() -> None:
     )
     for _ in range(6):
         table.update(one)
-    rates = table.rates().rate
+    rates = dense_rates(table).rate
     row = [int(table.chunks.find(slot, np.zeros(1, np.uint64))[0]) for slot in range(2)]
     assert rates[row[0], 0] > 30 * rates[row[1], 0]
     assert rates[row[1], 0] == pytest.approx(3 * rates[row[1], 100], rel=0.1)
@@ -126,12 +127,12 @@ def test_the_longer_a_page_is_not_sampled_the_colder_it_is() -> None:
     count = np.zeros(2 * CHUNK_PAGES, np.int64)
     count[0] = 1000
     early, late = table_of(count), table_of(count, ticks=10)
-    assert 0 < late.rates().rate[1, 0] < early.rates().rate[1, 0]
-    assert late.rates().support[1, 0] < 1
+    assert 0 < dense_rates(late).rate[1, 0] < dense_rates(early).rate[1, 0]
+    assert dense_rates(late).support[1, 0] < 1
 
 
 def test_a_table_without_samples_has_no_rates() -> None:
-    rates = table_of(np.zeros(CHUNK_PAGES, np.int64)).rates()
+    rates = dense_rates(table_of(np.zeros(CHUNK_PAGES, np.int64)))
     assert not rates.rate.any()
     assert not rates.support.any()
-    assert HeatTable().rates().rate.shape == (0, CHUNK_PAGES)
+    assert dense_rates(HeatTable()).rate.shape == (0, CHUNK_PAGES)

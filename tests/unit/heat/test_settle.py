@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hmd.decide.plan import Plan
-from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED
-from hmd.heat.heat_table import MOVE_WEAR, HeatTable
+from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED, MOVE_WEAR
+from hmd.heat.heat_table import HeatTable
 from hmd.machine.process_id import ProcessId
 from hmd.sample.access_batch import AccessBatch
 from hmd.units import PAGE_BYTES

@@ -1,9 +1,9 @@
-"""The policy that spreads pages over all tiers in a fixed ratio, whatever their heat.
+"""The interleave policy: pages are spread over all tiers in a fixed ratio, whatever their heat.
 
-Takes where pages are, gives each a tier by a hash of its address, so that a page moves at most
-once; about 20 ns a page. For comparison, and for programs that are bound by bandwidth and whose
-pages are all alike (as the kernel's weighted interleave; Documentation/admin-guide/mm/
-numa_memory_policy.rst, MPOL_WEIGHTED_INTERLEAVE).
+Gives each page a tier by a hash of its address, so that a page moves at most once; about 20 ns per
+page. For comparison, and for programs that are bound by bandwidth and access all pages alike (as
+the kernel's weighted interleave; Documentation/admin-guide/mm/numa_memory_policy.rst,
+MPOL_WEIGHTED_INTERLEAVE).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import numpy.typing as npt
 from hmd.decide.node_arrays import Nodes, nodes_of
 from hmd.decide.plan import MachineView, Plan
 from hmd.decide.tunables import About, Search, Unit, headroom_bytes, headroom_fraction, knob
-from hmd.heat.geometry import CHUNK_PAGES
+from hmd.decide.wanted import Wanted
 from hmd.machine.topology import Topology
 from hmd.units import PAGE_BYTES
 
 if TYPE_CHECKING:
-    from hmd.heat.heat_table import HeatTable
+    from hmd.heat.page_view import PageView
 
 # Multipliers of splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
 # generators", OOPSLA 2014).
@@ -38,9 +38,9 @@ class InterleaveSettings:
     headroom_bytes: int = headroom_bytes()
     fast_share: float | None = knob(
         None,
-        "Share of all pages that belongs to the fastest tier; the others share the rest. By"
-        " itself in the ratio of the tiers' read bandwidths, or of their sizes where those are"
-        " not known.",
+        "Share of all pages that belongs to the fastest tier; the others share the rest. Default"
+        " (auto): the ratio of the tiers' read bandwidths, or of their sizes where those are not"
+        " known.",
         Unit.SHARE,
         key="fast",
         most=1,
@@ -49,34 +49,29 @@ class InterleaveSettings:
 
 
 class Interleave:
-    """Pages by hash of their address."""
+    """Assigns tiers by a hash of the page's address."""
 
     name = "interleave"
 
     def __init__(self, settings: InterleaveSettings | None = None) -> None:
         self.settings = settings or InterleaveSettings()
 
-    def plan(self, heat: HeatTable, machine: MachineView) -> Plan:
+    def plan(self, pages: PageView, machine: MachineView) -> Plan:
         """Return the moves that bring pages to the tiers of their addresses."""
-        from hmd.decide.plan_builder import placing
+        from hmd.decide.plan_builder import build_plan
 
         settings = self.settings
         nodes = nodes_of(machine, settings.headroom_fraction, settings.headroom_bytes)
-        if nodes.tiers < 2 or not heat.chunks.used or machine.budget_bytes < PAGE_BYTES:
-            return Plan.empty(heat.processes)
-        used, columns = heat.chunks.used, heat.chunks.columns
-        here = nodes.of_pages(columns.node[:used])
-        rate = heat.rates().rate
+        if not nodes.can_move(pages, machine):
+            return Plan.empty(pages.processes)
+        here = pages.tier
         bounds = np.cumsum(self._shares(machine, nodes))[:-1]
-        place = _hashed(columns.address[:used], columns.huge[:used])
-        wanted = np.searchsorted(bounds, place, side="right").astype(np.int8)
-        # A page of a program that was never seen at work gains nothing from a faster tier.
-        wanted = np.where((here < 0) | ((wanted < here) & (rate <= 0)), here, wanted)
-        key = np.ones(wanted.shape, np.float32)
-        worth = np.zeros(nodes.tiers)
-        return placing(
-            heat, nodes, wanted, key, worth, rate, machine.budget_bytes, must=wanted > here
-        )
+        tier = np.searchsorted(bounds, _hashed(pages.address), side="right").astype(np.int8)
+        # A page that was never sampled gains nothing from a faster tier.
+        tier = np.where((tier < here) & (pages.rate <= 0), here, tier)
+        tier[~pages.movable] = -1
+        wanted = Wanted(tier, np.ones(len(tier), np.float32), must=tier > here)
+        return build_plan(pages, nodes, wanted, machine.budget_bytes)
 
     def _shares(self, machine: MachineView, nodes: Nodes) -> npt.NDArray[np.float64]:
         """Return each tier's share of pages, shape ``(tiers,)``."""
@@ -109,15 +104,9 @@ def _sizes(machine: MachineView, nodes: Nodes) -> npt.NDArray[np.float64]:
     return size
 
 
-def _hashed(
-    address: npt.NDArray[np.uint64], huge: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.float64]:
-    """Return a number from 0 to 1 for each page, by its address alone; shape ``(chunks, 512)``.
-
-    All rows of a huge page have that of its first.
-    """
-    number = np.arange(CHUNK_PAGES, dtype=np.uint64)
-    x = address[:, None] // np.uint64(PAGE_BYTES) + np.where(huge[:, None], np.uint64(0), number)
+def _hashed(address: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
+    """Return a number from 0 to 1 per page, by its address alone."""
+    x = address // np.uint64(PAGE_BYTES)
     x = (x ^ x >> np.uint64(30)) * _MIX_1
     x = (x ^ x >> np.uint64(27)) * _MIX_2
     return (x ^ x >> np.uint64(31)).astype(np.float64) / 2.0**64
@@ -126,7 +115,7 @@ def _hashed(
 ABOUT = About(
     name=Interleave.name,
     does="Spreads pages over all tiers in the ratio of their bandwidths, by address alone.",
-    use="To compare with, and for programs bound by bandwidth whose pages are all alike.",
+    use="Comparisons, and programs bound by bandwidth that access all pages alike.",
     settings=InterleaveSettings,
     make=Interleave,
 )

@@ -1,4 +1,4 @@
-"""The policy that moves nothing: what a program does by itself, for comparison."""
+"""The policy that moves nothing: the baseline of comparisons."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from hmd.decide.plan import MachineView, Plan
 from hmd.decide.tunables import About
 
 if TYPE_CHECKING:
-    from hmd.heat.heat_table import HeatTable
+    from hmd.heat.page_view import PageView
 
 
 @dataclass(frozen=True, slots=True)
 class NoneSettings:
-    """There is nothing to set."""
+    """The settings of the policy: none."""
 
 
 class NonePolicy:
@@ -25,10 +25,10 @@ class NonePolicy:
     def __init__(self, settings: NoneSettings | None = None) -> None:
         self.settings = settings or NoneSettings()
 
-    def plan(self, heat: HeatTable, machine: MachineView) -> Plan:
+    def plan(self, pages: PageView, machine: MachineView) -> Plan:
         """Return an empty plan."""
         del machine
-        return Plan.empty(heat.processes)
+        return Plan.empty(pages.processes)
 
 
 ABOUT = About(

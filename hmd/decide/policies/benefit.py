@@ -1,0 +1,241 @@
+"""The benefit policy: a move is made if it saves more time than it costs.
+
+Takes rates per page, latencies of tiers and the persistence of heat
+(:mod:`hmd.decide.persistence`), gives a plan. A promotion saves the page's accesses per second,
+times the difference in latency, divided by the memory-level parallelism of the process, times the
+seconds that its heat is expected to last. It costs its own move and, where the tier is full, the
+loss and the move of the coldest page there. Candidates and victims are paired from both ends until
+a pair does not pay. So nothing moves where nothing pays, and there is no threshold to set.
+Latencies are current, from samples: where the bandwidth of a fast tier is the limit, loads wait
+longer for it than for the tier below, and hot pages are demoted until they wait alike.
+
+Savings and losses are both taken at the cautious end of what a page's samples allow. About 60 ns
+per page.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.decide.bandwidth_balance import Balance
+from hmd.decide.confidence import ANSCOMBE
+from hmd.decide.loaded_latency import loaded_latency_ns
+from hmd.decide.node_arrays import Nodes, nodes_of
+from hmd.decide.persistence import Persistence
+from hmd.decide.plan import MachineView, Plan
+from hmd.decide.tunables import About, Search, headroom_bytes, headroom_fraction, knob
+from hmd.decide.wanted import Wanted
+from hmd.heat.geometry import MOVE_WEAR
+
+if TYPE_CHECKING:
+    from hmd.heat.page_view import PageView
+
+_NO_LIMIT: Final = 2.0
+_LEAST_SUPPORT: Final = 1e-9
+
+Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class BenefitSettings:
+    """How the benefit policy decides."""
+
+    headroom_fraction: float = headroom_fraction()
+    headroom_bytes: int = headroom_bytes()
+    move_ns: float = knob(
+        5000.0,
+        "Cost of moving 4 KiB to its program, in nanoseconds: a higher cost means fewer moves.",
+        least=1,
+        search=Search(200, 50_000, log=True),
+    )
+    confidence: float = knob(
+        2.0,
+        "How certain a gain must be, in standard deviations of each page's heat.",
+        most=10,
+        search=Search(0, 4),
+    )
+    samples_min: float = knob(
+        2.0,
+        "Samples that a page needs before it is promoted.",
+        most=1000,
+        search=Search(1, 32, log=True),
+    )
+
+
+class Benefit:
+    """Makes the moves that save more time than they cost."""
+
+    name = "benefit"
+
+    def __init__(self, settings: BenefitSettings | None = None) -> None:
+        self.settings = settings or BenefitSettings()
+        self._persistence = Persistence()
+        self._balance = Balance()
+
+    def plan(self, pages: PageView, machine: MachineView) -> Plan:
+        """Return the moves to make now; an empty plan where nothing pays."""
+        from hmd.decide.plan_builder import build_plan
+
+        settings = self.settings
+        nodes = nodes_of(machine, settings.headroom_fraction, settings.headroom_bytes)
+        if not nodes.can_move(pages, machine):
+            return Plan.empty(pages.processes)
+        horizon_s = self._persistence.horizon(pages) * machine.tick_s
+        ledger = _Ledger(pages, settings, horizon_s / _parallelism(pages, machine))
+        latency = loaded_latency_ns(pages, machine.topology, nodes)
+        movers = 0
+        for tier, share in enumerate(ledger.shares(nodes.tiers)[:-1]):
+            most = self._balance.ceiling(tier, share, latency[tier], latency[tier + 1])
+            limit = most - share if most < 1 else _NO_LIMIT
+            movers += ledger.fill(tier, latency, nodes, limit)
+            movers += ledger.shed(tier, latency, share - most)
+        if not movers and not nodes.relieve[:-1].any() and nodes.limits is None:
+            return Plan.empty(pages.processes)
+        plan = build_plan(pages, nodes, ledger.wanted_rows(), machine.budget_bytes)
+        up = nodes.tier[plan.to_node] < nodes.tier[plan.from_node]
+        self._persistence.planned(plan.take(np.flatnonzero(up)), pages)
+        return plan
+
+
+class _Ledger:
+    """The movable pages as columns of shape ``(n,)``, and the tier on which each is wanted so far.
+
+    ``value`` is what a page saves per nanosecond of latency on the tier where it is wanted, until
+    its heat ends.
+    """
+
+    def __init__(self, pages: PageView, settings: BenefitSettings, weight_s: Values) -> None:
+        """``weight_s`` is how many seconds of its accesses a page saves, by process."""
+        self._pages = len(pages)
+        self._rows = np.flatnonzero(pages.movable)
+        self._size = pages.size[self._rows].astype(np.int64)
+        process = pages.process[self._rows]
+        sampled = pages.support[self._rows]
+        rate, self._support = _shrunk(
+            pages.rate[self._rows].astype(np.float64), sampled.astype(np.float64), process
+        )
+        self._here = pages.tier[self._rows]
+        self.wanted = self._here.copy()
+        root = np.sqrt(self._support + ANSCOMBE)
+        each = rate * weight_s[process] / np.maximum(self._support, _LEAST_SUPPORT)
+        half = settings.confidence / 2
+        self._least = each * np.maximum(root - half, 0.0) ** 2
+        self._most = np.where(self._support > 0, each * (root + half) ** 2, 0.0)
+        # Wear of one move doubles the cost of the next.
+        worn = np.exp2(pages.wear[self._rows] / float(MOVE_WEAR))
+        self._cost = settings.move_ns * worn
+        self._known = sampled >= settings.samples_min
+        self.value = self._most.copy()
+        self._shed = np.zeros(len(self._rows), np.bool_)
+
+    def shares(self, tiers: int) -> list[float]:
+        """Return the share of all accesses that each tier serves."""
+        served = np.bincount(self._here, self._most, tiers)
+        shares: list[float] = (served / max(float(served.sum()), _LEAST_SUPPORT)).tolist()
+        return shares
+
+    def fill(self, tier: int, latency: Values, nodes: Nodes, most: float) -> int:
+        """Want on a tier the pages that pay there; returns how many.
+
+        Pages of slower tiers are promoted in falling order of what they save, resident pages are
+        demoted in rising order of what they lose, as long as the saving exceeds the loss, and until
+        the promoted pages have the share ``most`` of all accesses.
+        """
+        coming = np.flatnonzero((self.wanted > tier) & self._known)
+        nearer = latency[self._here[coming]] - latency[tier]
+        gain = self._least[coming] * nearer - self._cost[coming]
+        coming, gain = coming[gain > 0], gain[gain > 0]
+        order = np.argsort(-gain, kind="stable")
+        coming, gain = coming[order], gain[order]
+        fit = np.searchsorted(np.cumsum(self._most[coming]), most * self._most.sum(), side="right")
+        coming, gain = coming[:fit], gain[:fit]
+        room = int(nodes.by_tier(nodes.room)[tier])
+        leaving = np.flatnonzero(self.wanted == tier)
+        loss = self._most[leaving] * (latency[tier + 1] - latency[tier]) + self._cost[leaving]
+        order = np.argsort(loss, kind="stable")
+        leaving, loss = leaving[order], loss[order]
+        made = np.cumsum(self._size[leaving])
+        needed = np.cumsum(self._size[coming]) - max(room, 0)
+        last = np.searchsorted(made, needed)
+        price = np.where(needed > 0, np.append(loss, np.inf)[last], 0.0)
+        stop = np.flatnonzero(gain <= price)
+        count = int(stop[0]) if len(stop) else len(coming)
+        needs = max(-room, 0) + (max(int(needed[count - 1]), 0) if count else 0)
+        gone = leaving[: int(np.searchsorted(made, needs)) + 1] if needs else leaving[:0]
+        self.wanted[coming[:count]] = tier
+        self.wanted[gone] = tier + 1
+        self.value[coming[:count]] = self._least[coming[:count]]
+        return count
+
+    def shed(self, tier: int, latency: Values, share: float) -> int:
+        """Want pages with this share of all accesses one tier lower; returns how many.
+
+        The hottest pages take the most load off a tier for the fewest moves. A page is demoted if
+        that saves more than its move costs at current latencies.
+        """
+        if share <= 0:
+            return 0
+        there = np.flatnonzero((self.wanted == tier) & (self._here == tier) & self._known)
+        saved = self._least[there] * (latency[tier] - latency[tier + 1])
+        there = there[saved > self._cost[there]]
+        there = there[np.argsort(-self._most[there], kind="stable")]
+        served = np.cumsum(self._most[there])
+        gone = there[: int(np.searchsorted(served, share * self._most.sum(), side="right"))]
+        self.wanted[gone] = tier + 1
+        self._shed[gone] = True
+        return len(gone)
+
+    def wanted_rows(self) -> Wanted:
+        """Return what is wanted by the rows of the view."""
+        tier = np.full(self._pages, -1, np.int8)
+        key = np.zeros(self._pages, np.float32)
+        must = np.zeros(self._pages, np.bool_)
+        tier[self._rows], key[self._rows], must[self._rows] = self.wanted, self.value, self._shed
+        return Wanted(tier, key, must)
+
+
+def _shrunk(rate: Values, support: Values, process: npt.NDArray[np.int32]) -> tuple[Values, Values]:
+    """Return rates and supports, shrunk toward the mean of their process.
+
+    Among many equally hot pages the hottest samples look hot by chance, and swaps would never end.
+    How much pages differ beyond chance, by the method of moments, is the prior of a Gamma-Poisson
+    model, as in :mod:`hmd.heat.rates` within blocks. All columns have shape ``(n,)``.
+    """
+    seen = support > 0
+    slots = int(process.max(initial=-1)) + 1
+    count = np.maximum(np.bincount(process[seen], minlength=slots), 1)
+    mean = np.bincount(process[seen], rate[seen], slots) / count
+    unit = rate / np.maximum(support, _LEAST_SUPPORT)
+    gap = (rate - mean[process]) ** 2 - mean[process] * unit
+    beyond = np.maximum(np.bincount(process[seen], gap[seen], slots) / count, 0.0)
+    alike = (mean**2 / np.maximum(beyond, _LEAST_SUPPORT * np.maximum(mean**2, 1e-30)))[process]
+    own = np.maximum(mean[process], 1e-30)
+    exposed = support / np.maximum(rate, 1e-30) + alike / own
+    drawn = np.divide(support + alike, exposed, out=rate.copy(), where=seen)
+    return drawn, np.where(seen, support + alike, support)
+
+
+def _parallelism(pages: PageView, machine: MachineView) -> Values:
+    """Return a lower bound of each process's memory-level parallelism, shape ``(processes,)``.
+
+    If waiting for misses one after another takes more time than all CPUs have, they overlap.
+    """
+    known = np.array([*machine.topology.latency_ns, 0.0])
+    node = np.where(pages.movable & (pages.node < len(known)), pages.node, len(known) - 1)
+    wait_ns = pages.rate * known[node] * pages.size
+    per_process = np.bincount(pages.process, weights=wait_ns, minlength=len(pages.processes))
+    cpus = sum(len(each.cpus) for each in machine.topology.nodes)
+    return np.maximum(per_process / (1e9 * max(cpus, 1)), 1.0)
+
+
+ABOUT = About(
+    name=Benefit.name,
+    does="Makes the moves that save more time than they cost.",
+    use="All programs: it fills fast tiers as histogram does, and moves nothing if that is best.",
+    settings=BenefitSettings,
+    make=Benefit,
+)
