@@ -24,6 +24,7 @@ from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Node, Topology
 from hmd.migrate.move_status import MoveStatus
 from hmd.migrate.outcome import MoveOutcome
+from hmd.observe.health import TickWatch
 from hmd.observe.metrics import MetricsServer
 from hmd.observe.observer import ObservedConfig, Observer, Places
 from hmd.observe.savings import Aftermath
@@ -72,7 +73,7 @@ def main() -> int:
     told = times(lambda: observer.observe(ticks[next(turn) % 2], places), 10)
     aftermath = Aftermath(topology)
     followed = times(lambda: aftermath.add(ticks[next(turn) % 2]), RUNS)
-    server = MetricsServer(ADDRESS, lambda: observer.latest)
+    server = MetricsServer(ADDRESS, lambda: observer.latest, TickWatch().health)
     try:
         scraped = times(scrape, RUNS)
         packed = scrape()

@@ -20,6 +20,7 @@ from bench.monitoring.prometheus import Prometheus
 from hmd.decide.policies.histogram import Histogram
 from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import load
+from hmd.observe.health import TickWatch
 from hmd.observe.metrics import MetricsServer
 from hmd.observe.observer import ObservedConfig, Observer, Places
 from hmd.observe.residency_counts import heat_pages, resident_pages
@@ -102,7 +103,7 @@ def main(trace: Path, seconds: float) -> None:
         tempfile.TemporaryDirectory() as folder,
     ):
         daemon = ObservedSimulation(machine, name)
-        server = MetricsServer(ADDRESS, lambda: daemon.observer.latest)
+        server = MetricsServer(ADDRESS, lambda: daemon.observer.latest, TickWatch().health)
         with Prometheus(Path(folder), {"hmd": ADDRESS}) as prometheus:
             begun_s = time.time()
             ticks = run(daemon, begun_s + seconds)

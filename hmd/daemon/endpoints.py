@@ -9,6 +9,7 @@ from pathlib import Path
 from hmd.config import Config
 from hmd.control.status_socket import AdminHandlers, Queries, StatusSocket
 from hmd.daemon.instance_lock import InstanceLock
+from hmd.observe.health import TickHealth
 from hmd.observe.metrics import MetricsServer
 from hmd.observe.snapshot import Snapshot
 
@@ -34,10 +35,15 @@ class Endpoints:
     """The open endpoints; none before the first ``open``."""
 
     def __init__(
-        self, queries: Queries, handlers: AdminHandlers, snapshot: Callable[[], Snapshot]
+        self,
+        queries: Queries,
+        handlers: AdminHandlers,
+        snapshot: Callable[[], Snapshot],
+        health: Callable[[], TickHealth],
     ) -> None:
-        """Serve ``queries`` and ``handlers`` on the socket and ``snapshot`` as metrics."""
-        self._queries, self._handlers, self._snapshot = queries, handlers, snapshot
+        """Serve queries and admin handlers on the socket, snapshot and health over HTTP."""
+        self._queries, self._handlers = queries, handlers
+        self._snapshot, self._health = snapshot, health
         self._status: _Status | None = None
         self._metrics: MetricsServer | None = None
 
@@ -55,7 +61,7 @@ class Endpoints:
             if observe.metrics == "off":
                 metrics = None
             elif metrics is None or metrics.address != observe.metrics:
-                metrics = MetricsServer(observe.metrics, self._snapshot)
+                metrics = MetricsServer(observe.metrics, self._snapshot, self._health)
             undo.pop_all()
         if self._status is not status and self._status is not None:
             self._status.close()

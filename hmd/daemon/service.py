@@ -35,6 +35,7 @@ from hmd.machine.procfs import format_ids
 from hmd.machine.tiers import tier_warning
 from hmd.machine.topology import Topology
 from hmd.migrate.drain_worker import Evacuation
+from hmd.observe.health import TickWatch
 from hmd.observe.heat_history import HeatHistory
 from hmd.observe.observer import Observer, Places
 from hmd.observe.residency_counts import heat_pages, resident_pages
@@ -90,8 +91,9 @@ class Service:
                 "heatmap": self._heat_map.answer,
             }
             self._publish_control()
+            self._ticks = TickWatch()
             self._endpoints = Endpoints(
-                queries, self._control.handlers, lambda: self.observer.latest
+                queries, self._control.handlers, lambda: self.observer.latest, self._ticks.health
             )
             self._endpoints.open(config)
             undo.pop_all()
@@ -163,6 +165,7 @@ class Service:
         self.observer.observed(self._guard.seconds[Stage.OBSERVE], failed)
         stages.hold_quota(now_s)
         self._notifier.alive()
+        self._ticks.ticked(stages.config.tick)
         if self._notifier.present:
             self._notifier.status(self._status_line())
         return tick

@@ -1,22 +1,27 @@
-"""Prometheus metrics of the daemon, made from its last snapshot when they are asked for.
+"""Prometheus metrics of the daemon, made from its last snapshot at each scrape, and /healthz.
 
 The names follow prometheus.io/docs/practices/naming: ``hmd_``, base units, ``_total`` for what
 only grows. Series are bounded: by tiers, nodes and the (capped) names of targets, never by pid.
-The machine's own memory is node_exporter's to tell, not ours.
+The machine's own memory is left to node_exporter. /healthz answers 200 while ticks end in time, 503
+otherwise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from wsgiref.simple_server import WSGIServer
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from hmd.errors import HmdError, os_error
 from hmd.observe.families import FAMILIES
+from hmd.observe.health import TickHealth
 from hmd.observe.snapshot import Snapshot
+
+HEALTH_PATH = "/healthz"
 
 
 class SnapshotCollector(Collector):
@@ -44,10 +49,12 @@ def families(now: Snapshot) -> Iterator[Metric]:
 
 
 class MetricsServer:
-    """Serves the metrics over HTTP, in threads of its own, until ``close``."""
+    """Serves metrics and health over HTTP, in threads of its own, until ``close``."""
 
-    def __init__(self, address: str, snapshot: Callable[[], Snapshot]) -> None:
-        """Listen on ``ADDRESS:PORT``. Raises ``HmdError`` where that is not to be had."""
+    def __init__(
+        self, address: str, snapshot: Callable[[], Snapshot], health: Callable[[], TickHealth]
+    ) -> None:
+        """Listen on ``ADDRESS:PORT``. Raises ``HmdError`` where the address cannot be bound."""
         self.address = address
         host, _, port = address.rpartition(":")
         registry = CollectorRegistry()
@@ -61,6 +68,7 @@ class MetricsServer:
                 "set observe.metrics to another ADDRESS:PORT, or to off",
                 HmdError,
             ) from None
+        server.set_app(_with_health(make_wsgi_app(registry), health))
         self._server: WSGIServer = server
         self._thread = thread
 
@@ -69,3 +77,17 @@ class MetricsServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+def _with_health(metrics: WSGIApplication, health: Callable[[], TickHealth]) -> WSGIApplication:
+    """Return an application that answers /healthz itself and leaves the rest to ``metrics``."""
+
+    def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if environ.get("PATH_INFO") != HEALTH_PATH:
+            return metrics(environ, start_response)
+        now = health()
+        status = "200 OK" if now.healthy else "503 Service Unavailable"
+        start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+        return [f"{now.text}\n".encode()]
+
+    return application

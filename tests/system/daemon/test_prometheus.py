@@ -21,6 +21,7 @@ import yaml
 from bench.monitoring.grafana import DASHBOARD, chosen, panels
 from bench.monitoring.prometheus import Prometheus, find_tool
 from hmd.errors import HmdError, MissingError
+from hmd.observe.health import TickWatch
 from hmd.observe.metrics import MetricsServer
 from hmd.sample.auto_select import SampleSettings, open_sampler
 from tests.system.daemon.conftest import FAULTER, Daemon, free_port, wait_for
@@ -58,7 +59,9 @@ def daemon(module_daemon: Daemon) -> Iterator[Daemon]:
 @pytest.fixture(scope="module")
 def rehearsed() -> Iterator[MetricsServer]:
     sampler = open_sampler(SampleSettings(sampler="faults", period=1)).sampler
-    server = MetricsServer(f"127.0.0.1:{free_port()}", Rehearsed(sampler).latest)
+    server = MetricsServer(
+        f"127.0.0.1:{free_port()}", Rehearsed(sampler).latest, TickWatch().health
+    )
     yield server
     server.close()
     sampler.close()

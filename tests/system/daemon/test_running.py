@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 import time
+import urllib.request
 
 import pytest
 
@@ -49,6 +50,8 @@ def test_it_serves_its_target(daemon: Daemon, faulter: "subprocess.Popen[bytes]"
     assert daemon.metric("hmd_sampler_info", sampler="faults") == 1
     assert daemon.metric("hmd_target_resident_bytes", target="faulter", tier="0") > 0
     assert daemon.metric("hmd_config_last_reload_successful") == 1
+    with urllib.request.urlopen(f"http://{daemon.address}/healthz", timeout=20) as health:
+        assert health.read().decode().startswith("last tick 0.")
 
 
 def test_it_warns_once_of_what_is_missing(daemon: Daemon) -> None:
@@ -210,8 +213,7 @@ def test_ticks_keep_their_time(new_daemon: Daemon) -> None:
     ("text", "code", "told"),
     [
         ("tick: 1\n", 3, "hmd.yaml:1: tick: write a duration"),
-        ("machine: {tiers: [[0], [9]]}\n", 3, "hmd: tiers: node 9 has no memory here"),
-        ("targets: [{name: a, user: nobody-has-this-name}]\n", 3, "no user"),
+        ("machine: {tiers: [[0], [0]]}\n", 3, "hmd.yaml:1: machine.tiers[1][0]: node 0 is named"),
         ("sample: {sampler: emulated}\n", 4, "hmd: "),
         ("observe: {socket: /proc/hmd.sock}\n", 1, "hmd: cannot use /proc for the status socket"),
     ],

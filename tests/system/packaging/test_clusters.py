@@ -14,6 +14,7 @@ import yaml
 
 from hmd.config import Config, loads
 from hmd.machine.cgroup import in_unit, parse_cgroup
+from hmd.observe.metrics import HEALTH_PATH
 
 ROOT = Path(__file__).parents[3]
 PACKAGING = ROOT / "packaging"
@@ -82,6 +83,22 @@ def test_the_container_may_do_what_the_unit_may(manifests: dict[str, dict[str, A
     may = container["securityContext"]["capabilities"]
     assert may["drop"] == ["ALL"]
     assert [f"CAP_{name}" for name in may["add"]] == lines[0].partition("=")[2].split()
+
+
+@pytest.mark.parametrize("probe", ["livenessProbe", "readinessProbe", "startupProbe"])
+def test_probes_ask_for_the_age_of_the_last_tick(
+    manifests: dict[str, dict[str, Any]], probe: str
+) -> None:
+    (container,) = manifests["DaemonSet"]["spec"]["template"]["spec"]["containers"]
+    assert container[probe]["httpGet"] == {"path": HEALTH_PATH, "port": "metrics"}
+
+
+def test_the_namespace_admits_pods_with_the_hosts_processes(
+    manifests: dict[str, dict[str, Any]],
+) -> None:
+    assert manifests["DaemonSet"]["spec"]["template"]["spec"]["hostPID"]
+    labels = manifests["Namespace"]["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "privileged"
 
 
 @pytest.fixture(scope="module")

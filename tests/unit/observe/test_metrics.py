@@ -15,6 +15,7 @@ from hmd.errors import HmdError
 from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Topology
 from hmd.observe.counters import MAX_TARGETS, OTHER
+from hmd.observe.health import TickWatch
 from hmd.observe.metrics import MetricsServer, families
 from hmd.observe.observer import ObservedConfig, Observer, Places
 from hmd.observe.snapshot import HEAT_LOG2
@@ -32,7 +33,7 @@ def free_port() -> int:
 
 @pytest.fixture
 def server(observer: Observer) -> Iterator[MetricsServer]:
-    server = MetricsServer(f"127.0.0.1:{free_port()}", lambda: observer.latest)
+    server = MetricsServer(f"127.0.0.1:{free_port()}", lambda: observer.latest, TickWatch().health)
     yield server
     server.close()
 
@@ -151,13 +152,13 @@ def test_families_are_described_without_collecting(observer: Observer) -> None:
 def test_a_busy_port_is_told(server: MetricsServer, observer: Observer) -> None:
     expected = rf"cannot serve metrics on {server.address}: Address already in use; set observe"
     with pytest.raises(HmdError, match=expected):
-        MetricsServer(server.address, lambda: observer.latest)
+        MetricsServer(server.address, lambda: observer.latest, TickWatch().health)
 
 
 def test_close_frees_the_port(observer: Observer) -> None:
     address = f"127.0.0.1:{free_port()}"
     for _ in range(2):
-        MetricsServer(address, lambda: observer.latest).close()
+        MetricsServer(address, lambda: observer.latest, TickWatch().health).close()
 
 
 def test_series_are_bounded_whatever_the_number_of_processes(topology: Topology) -> None:

@@ -1,0 +1,71 @@
+"""Whether ticks end in time, by the clock and over HTTP."""
+
+from __future__ import annotations
+
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+from hmd.observe.health import ALLOWED_S, ALLOWED_TICKS, TickHealth, TickWatch
+from hmd.observe.metrics import MetricsServer
+from hmd.observe.observer import Observer
+
+
+class Clock:
+    now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_daemon_is_unhealthy_before_its_first_tick() -> None:
+    assert TickWatch(Clock()).health() == TickHealth(False, "no tick yet")
+
+
+@pytest.mark.parametrize("tick_s", [0.05, 1.0, 3600.0])
+def test_hung_tick_becomes_unhealthy_after_three_ticks_and_30_s(tick_s: float) -> None:
+    clock = Clock()
+    watch = TickWatch(clock)
+    watch.ticked(tick_s)
+    assert watch.health().healthy
+    clock.now_s += 3 * tick_s + 29.9
+    assert watch.health().healthy
+    clock.now_s += 0.2
+    assert not watch.health().healthy
+    watch.ticked(tick_s)
+    assert watch.health().healthy
+    assert (ALLOWED_TICKS, ALLOWED_S) == (3, 30.0)
+
+
+@pytest.fixture
+def served(observer: Observer) -> Iterator[tuple[str, TickWatch, Clock]]:
+    clock = Clock()
+    watch = TickWatch(clock)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    server = MetricsServer(address, lambda: observer.latest, watch.health)
+    yield address, watch, clock
+    server.close()
+
+
+def get(address: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{address}/healthz", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_healthz_answers_by_the_age_of_the_last_tick(served: tuple[str, TickWatch, Clock]) -> None:
+    address, watch, clock = served
+    assert get(address) == (503, "no tick yet\n")
+    watch.ticked(1.0)
+    clock.now_s += 2.0
+    assert get(address) == (200, "last tick 2.0 s ago, at most 33 s\n")
+    clock.now_s += 60.0
+    assert get(address) == (503, "last tick 62.0 s ago, at most 33 s\n")
