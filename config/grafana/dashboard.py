@@ -27,8 +27,8 @@ ROWS = {
     "Decisions and moves": MOVES,
     "Stages": STAGES,
     "Sampling": SAMPLING,
-    "What hmd costs": COST,
-    "Orders": ORDERS,
+    "Cost of hmd": COST,
+    "Admin requests": ORDERS,
 }
 
 
@@ -42,7 +42,7 @@ def dashboard() -> dict[str, Any]:
         ],
         "title": "hmd, heterogeneous memory daemon",
         "uid": "hmd",
-        "description": "Tiers, targets, decisions and moves, stages, sampling, own cost of hmd.",
+        "description": "Tiers, targets, decisions and moves, stages, sampling, cost of hmd.",
         "tags": ["hmd", "memory", "numa"],
         "schemaVersion": 39,
         "version": 1,

@@ -7,15 +7,15 @@ from panel import Panel, Query
 TIERS = [
     Panel(
         "Memory of targets by tier",
-        "Resident pages of all targets, also those never sampled.",
+        "Resident pages of all targets, including pages never sampled.",
         "bytes",
         (Query("sum by (tier) (hmd_target_resident_bytes{})", "tier {{tier}}"),),
         stack=True,
     ),
     Panel(
         "Accesses by tier",
-        "Sampled accesses times the period, by the tier that served them. Where pages were not "
-        "yet found, unknown.",
+        "Sampled accesses times the period, by the tier that served them; unknown if the page "
+        "was not yet found.",
         "suffix: /s",
         (Query("sum by (tier) (rate(hmd_target_accesses_total{}[R]))", "tier {{tier}}"),),
         stack=True,
@@ -44,8 +44,8 @@ TIERS = [
 
 TARGETS = [
     Panel(
-        "Served by fast memory",
-        "Share of each target's recent accesses that the fastest tier served.",
+        "Fast share by target",
+        "Share of each target's recent sampled accesses that the fastest tier served.",
         "percentunit",
         (Query("hmd_target_fast_access_ratio{T}", "{{target}}"),),
         most=1,
@@ -78,7 +78,7 @@ TARGETS = [
     ),
     Panel(
         "Moves by target",
-        "Bytes moved up to a faster tier, and (below zero) down to a slower one.",
+        "Bytes promoted to a faster tier and (below zero) demoted to a slower one, per second.",
         "Bps",
         (
             Query("sum by (target) (rate(hmd_target_promoted_bytes_total{T}[R]))", "{{target}} up"),
@@ -105,14 +105,14 @@ TARGETS = [
 MOVES = [
     Panel(
         "Decisions",
-        "Pages that plans named, by where they are to go: up to a faster tier, down to a slower "
-        "one, or to another node of their tier.",
+        "Planned pages by destination: up to a faster tier, down to a slower one, or to another "
+        "node of the same tier.",
         "suffix: pages/s",
         (Query("sum by (direction) (rate(hmd_planned_pages_total{}[R]))", "{{direction}}"),),
     ),
     Panel(
         "Moved",
-        "Bytes moved from tier to tier, and those sent out to swap or zram.",
+        "Bytes moved between tiers, and bytes paged out to swap, zram or files.",
         "Bps",
         (
             Query(
@@ -123,20 +123,20 @@ MOVES = [
         ),
     ),
     Panel(
-        "Not tried, and why",
-        "Planned pages that were not tried: deferred by the budget, blacklisted after a failure, "
-        "there already, or of a dry run.",
+        "Not attempted, by reason",
+        "Planned pages that were not attempted: deferred by the budget, blacklisted after a "
+        "failure, already there, or in a dry run.",
         "suffix: pages/s",
         (Query("sum by (reason) (rate(hmd_unmoved_pages_total{}[R]))", "{{reason}}"),),
     ),
     Panel(
-        "Failed, and why",
-        "Pages that the kernel did not move. docs/reference/metrics.md says what the reasons mean.",
+        "Failed, by reason",
+        "Pages that the kernel did not move. docs/reference/metrics.md explains the reasons.",
         "suffix: pages/s",
         (Query("sum by (reason) (rate(hmd_move_failures_total{}[R]))", "{{reason}}"),),
     ),
     Panel(
-        "Predicted and realised",
+        "Predicted and realised saving",
         "Stall time that recent moves were predicted to save, and saved by later samples; below "
         "zero, what demotions were predicted to cost, and cost. Seconds per second.",
         "suffix: s/s",
@@ -150,7 +150,7 @@ MOVES = [
     ),
     Panel(
         "Ping-pong",
-        "Pages that moved back within 10 ticks, as a share of all that moved.",
+        "Share of moved pages that moved back within 10 ticks.",
         "percentunit",
         (
             Query(

@@ -1,4 +1,4 @@
-"""Rows of panels on hmd itself: overview, stages, sampling, what it costs."""
+"""Rows of panels on hmd itself: overview, stages, sampling, cost."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ OVERVIEW = [
     ),
     stat(
         "Last tick",
-        "Time since the last tick. Many times the tick's interval: the daemon hangs.",
+        "Time since the last tick. If it is many times the tick interval, the daemon hangs.",
         "s",
         "time() - hmd_last_tick_timestamp_seconds{}",
         steps=((30, "orange"), (120, "red")),
     ),
     stat(
-        "Served by fast memory",
+        "Fast share",
         "Share of the targets' sampled accesses that the fastest tier served.",
         "percentunit",
         'sum(rate(hmd_target_accesses_total{, tier="0"}[R])) / '
@@ -29,14 +29,14 @@ OVERVIEW = [
     ),
     stat(
         "Fast memory of targets",
-        "Share of the fastest tier that targets' pages take.",
+        "Share of the fastest tier that holds pages of targets.",
         "percentunit",
         'sum(hmd_target_resident_bytes{, tier="0"}) / sum(hmd_node_memory_bytes{, tier="0"})',
         legend="all targets",
     ),
     stat(
-        "Loads wait less by",
-        "Seconds of waiting that recent moves save each second, less what they cost, by samples.",
+        "Stall time saved",
+        "Stall seconds per second that recent moves save, minus those that they cost, by samples.",
         "suffix: s/s",
         "sum(rate(hmd_realised_saving_seconds_total{}[R])) - "
         "sum(rate(hmd_realised_loss_seconds_total{}[R]))",
@@ -44,20 +44,20 @@ OVERVIEW = [
     ),
     stat(
         "CPU of hmd",
-        "Share of one CPU that the daemon and the kernel threads that sample for it take.",
+        "Share of one CPU that the daemon uses, including kernel threads that sample for it.",
         "percentunit",
         "rate(hmd_cpu_seconds_total{}[R]) + rate(hmd_sampler_cpu_seconds_total{}[R])",
         steps=((0.05, "orange"), (0.2, "red")),
     ),
     stat(
         "Configuration",
-        "How the last reload went; after a failed one the old configuration stays in force.",
+        "Result of the last reload. After a failure the old configuration stays in force.",
         "none",
         "hmd_config_last_reload_successful{}",
         names=(("1", "in force", "green"), ("0", "reload failed", "red")),
     ),
     stat(
-        "Runs",
+        "Build",
         "Version, policy and sampler.",
         "none",
         "hmd_build_info{} * on (instance) group_left (policy) hmd_policy_info{} "
@@ -70,7 +70,7 @@ OVERVIEW = [
 STAGES = [
     Panel(
         "Samples through the stages",
-        "Records that the sampler read, samples of targets among them, and those of known pages.",
+        "Records that the sampler read, samples of targets, and samples whose page is known.",
         "suffix: /s",
         (
             Query('sum by (stage) (rate(hmd_stage_in_total{, item="samples"}[R]))', "{{stage}} in"),
@@ -81,8 +81,7 @@ STAGES = [
     ),
     Panel(
         "Pages through the stages",
-        "Pages that the policy considered per tick, those that it planned to move, and "
-        "those that moved.",
+        "Pages that the policy considered per tick, pages planned to move, and pages moved.",
         "suffix: /s",
         (
             Query('sum by (stage) (rate(hmd_stage_in_total{, item="pages"}[R]))', "{{stage}} in"),
@@ -91,7 +90,7 @@ STAGES = [
     ),
     Panel(
         "Time of stages",
-        "Mean time that each stage of a tick took.",
+        "Mean time per tick of each stage.",
         "s",
         (
             Query(
@@ -104,7 +103,7 @@ STAGES = [
     ),
     Panel(
         "Time of ticks",
-        "Half of all ticks took no longer than the median, one in a hundred longer than p99.",
+        "Median and 99th percentile of the time that a tick takes.",
         "s",
         (
             Query(
@@ -122,7 +121,7 @@ STAGES = [
     ),
     Panel(
         "Failures of stages",
-        "Share of ticks in which a stage failed; the daemon's log says why.",
+        "Share of ticks in which a stage failed; the daemon's log has the reason.",
         "percentunit",
         (
             Query(
@@ -135,7 +134,7 @@ STAGES = [
     ),
     Panel(
         "Since the last success",
-        "Time since each stage last ran without failing.",
+        "Time since the last success of each stage.",
         "s",
         (
             Query(
@@ -149,7 +148,7 @@ STAGES = [
 SAMPLING = [
     Panel(
         "Samples",
-        "Samples of targets; dropped are those of other programs or of the kernel.",
+        "Samples of targets, and dropped samples: those of other programs or of the kernel.",
         "suffix: /s",
         (
             Query("sum(rate(hmd_samples_total{}[R]))", "taken"),
@@ -158,8 +157,8 @@ SAMPLING = [
     ),
     Panel(
         "Losses",
-        "Share of all programs' samples that a full ring lost; throttling by the kernel; corrupt "
-        "records.",
+        "Share of the samples of all programs that a full ring lost; throttling by the kernel; "
+        "corrupt records.",
         "none",
         (
             Query(
@@ -174,8 +173,8 @@ SAMPLING = [
     ),
     Panel(
         "Sampling period",
-        "Accesses that one sample stands for (with DAMON milliseconds), between the bounds that "
-        "the CPU quota may choose from.",
+        "Accesses per sample (DAMON: milliseconds between two cycles), and the bounds within "
+        "which it follows the CPU quota.",
         "none",
         (
             Query("max(hmd_sampler_period{})", "in force"),
@@ -188,7 +187,7 @@ SAMPLING = [
 COST = [
     Panel(
         "CPU",
-        "Shares of one CPU. The quota (sample: cpu_quota) holds the sum of both by the period.",
+        "Shares of one CPU. The period keeps the sum of both within sample.cpu_quota.",
         "percentunit",
         (
             Query("sum(rate(hmd_cpu_seconds_total{}[R]))", "daemon"),
@@ -198,7 +197,7 @@ COST = [
     ),
     Panel(
         "Memory",
-        "Resident memory of the daemon, and how much of it is the heat table.",
+        "Resident memory of the daemon, and of its heat table.",
         "bytes",
         (
             Query("sum(hmd_resident_memory_bytes{})", "resident"),
@@ -207,7 +206,7 @@ COST = [
     ),
     Panel(
         "Calls and reads",
-        "Calls of move_pages that moved, and reads of the sampler that found something.",
+        "Calls of move_pages that moved pages, and reads of the sampler that returned samples.",
         "suffix: /s",
         (
             Query("sum(rate(hmd_move_calls_total{}[R]))", "move_pages"),
@@ -218,9 +217,8 @@ COST = [
 
 ORDERS = [
     Panel(
-        "Orders in force",
-        "What people have ordered: pause, a policy that is not the configuration's, drained nodes, "
-        "pins.",
+        "Admin requests in force",
+        "Pause, a policy other than the configured one, drained nodes, pins.",
         "none",
         (
             Query("hmd_paused{}", "paused"),
@@ -231,8 +229,8 @@ ORDERS = [
         width=12,
     ),
     Panel(
-        "Orders",
-        "Orders that came, done and refused.",
+        "Admin requests",
+        "Admin requests received, by outcome: done or refused.",
         "none",
         (Query("increase(hmd_orders_total{}[R])", "{{order}} {{outcome}}"),),
         width=12,

@@ -9,13 +9,15 @@ from hmd.config.config_reference import SettingRow, Topic, topics
 SUMMARY = "configuration of the heterogeneous memory daemon"
 
 DESCRIPTION = """\
-A YAML file, usually /etc/hmd/hmd.yaml. The files *.yaml of the folder of the same name with the
-suffix .d (/etc/hmd/hmd.d) are laid over it in the order of their names. Every setting may be left
-out.
+The configuration is one YAML file, usually /etc/hmd/hmd.yaml. Every setting is optional.
 
-Sizes need a unit (512MiB, 10GiB), rates too (1GiB/s), durations too (500ms, 2s, 1min), shares are
-per cent (10%). Switches are true or false. A key that is unknown or given twice is refused, and
-so is a value out of its limits: 'hmd config check FILE' names every mistake with its line.
+The files *.yaml in /run/hmd/hmd.d, where batch systems add targets, and then those in
+/etc/hmd/hmd.d are merged into it in the order of their names: mappings merge, lists grow, values
+replace.
+
+Sizes, rates and durations need a unit (512MiB, 1GiB/s, 500ms). Shares are per cent (10%). Switches
+are true or false. Unknown keys, duplicate keys and values outside their limits are errors:
+'hmd config check FILE' prints each with its line.
 """
 
 EXAMPLE = """\
@@ -42,7 +44,8 @@ def page(date: str, version: str) -> str:
     made.verbatim(EXAMPLE.splitlines())
     made.heading("Files")
     made.entry(italic("/etc/hmd/hmd.yaml"), text("The daemon's configuration."))
-    made.entry(italic("/etc/hmd/hmd.d/*.yaml"), text("Laid over it."))
+    made.entry(italic("/etc/hmd/hmd.d/*.yaml"), text("Drop-ins, merged into it."))
+    made.entry(italic("/run/hmd/hmd.d/*.yaml"), text("Targets of batch systems, until reboot."))
     made.heading("See also")
     made.paragraph("hmd(8), hmd-config(1), hmd-policy(1)")
     return made.source()

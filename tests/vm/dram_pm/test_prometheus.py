@@ -47,8 +47,8 @@ def test_what_migrates_goes_through_the_stages(found: dict[str, Any]) -> None:
 
 def test_moves_save_what_was_predicted_or_more(found: dict[str, Any]) -> None:
     answers = found["answers"]
-    (predicted,) = answers["Decisions and moves: Predicted and realised: predicted saving"]
-    (realised,) = answers["Decisions and moves: Predicted and realised: realised saving"]
+    (predicted,) = answers["Decisions and moves: Predicted and realised saving: predicted saving"]
+    (realised,) = answers["Decisions and moves: Predicted and realised saving: realised saving"]
     assert predicted is not None
     assert realised is not None
     # All of the program stays hot. Moves are decided by the first tick with samples, of which
