@@ -146,7 +146,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _report(args: argparse.Namespace, recorded: RecordResult) -> None:
-    """Tell what was recorded: on stderr, because stdout is the program's."""
+    """Report what was recorded on stderr: stdout is the program's."""
     import sys
 
     from hmd.cli.output import plain
@@ -156,11 +156,17 @@ def _report(args: argparse.Namespace, recorded: RecordResult) -> None:
         sys.stderr.write("\n")
         return
     lost = f", {recorded.lost:,} lost" if recorded.lost else ""
-    beside = "" if recorded.pair_period is None else f", loads one in {recorded.pair_period} too"
+    paired = "" if recorded.pair_period is None else f", loads one in {recorded.pair_period} too"
     modelled = " of modelled time" if recorded.clock == "modelled" else ""
     print(
         f"hmd: {args.output}: {recorded.runtime_ns / 1e9:.3f} s{modelled}, "
         f"{recorded.processes} processes, "
-        f"{recorded.samples:,} samples{lost} ({recorded.detail}, one in {recorded.period}{beside})",
+        f"{recorded.samples:,} samples{lost} ({recorded.detail}, one in {recorded.period}{paired})",
         file=sys.stderr,
     )
+    if recorded.short_lived:
+        print(
+            f"hmd: {recorded.short_lived} of {recorded.processes} processes ended before their "
+            f"mappings were read: take a shorter --interval (now {args.interval:g} s)",
+            file=sys.stderr,
+        )

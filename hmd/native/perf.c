@@ -47,6 +47,33 @@ static int hmd_perf_open(const struct hmd_perf_event *event, int pid, int cpu, i
 	return fd < 0 ? -errno : (int)fd;
 }
 
+/*
+ * Opens an event of a CPU that counts nothing and records forks, exits and new names of all
+ * tasks there, each with its time; disabled and close-on-exec. Returns the descriptor.
+ */
+static int hmd_perf_open_tasks(int cpu)
+{
+	struct perf_event_attr attr = {
+		.size = sizeof(attr),
+		.type = PERF_TYPE_SOFTWARE,
+		.config = PERF_COUNT_SW_DUMMY,
+		.sample_type = PERF_SAMPLE_TIME,
+		.sample_id_all = 1,
+		.task = 1,
+		.comm = 1,
+		.comm_exec = 1,
+		.disabled = 1,
+		/* What is permitted to those who may not look into the kernel. */
+		.exclude_kernel = 1,
+		.exclude_hv = 1,
+		.use_clockid = 1,
+		.clockid = CLOCK_MONOTONIC,
+	};
+	long fd = syscall(SYS_perf_event_open, &attr, -1, cpu, -1, PERF_FLAG_FD_CLOEXEC);
+
+	return fd < 0 ? -errno : (int)fd;
+}
+
 /* Maps the header page and `pages` (a power of two) of data. */
 static int hmd_perf_map(int fd, size_t pages, void **header, void **data, uint64_t *data_bytes)
 {

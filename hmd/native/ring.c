@@ -228,6 +228,40 @@ static int hmd_ring_drain(const struct hmd_ring_source *source, struct hmd_ring_
 	return over;
 }
 
+/*
+ * Copies whole records out of a ring of records other than samples, oldest first, and frees their
+ * room. Returns the bytes copied; a ring whose records make no sense is given up.
+ */
+static size_t hmd_ring_bytes(const struct hmd_ring_source *source, void *out, size_t capacity)
+{
+	struct perf_event_mmap_page *page = source->header;
+	uint64_t head = __atomic_load_n(&page->data_head, __ATOMIC_ACQUIRE);
+	uint64_t tail = __atomic_load_n(&page->data_tail, __ATOMIC_RELAXED);
+	size_t copied = 0;
+
+	if (head - tail > source->data_bytes || (head | tail) % sizeof(uint64_t))
+		tail = head;
+	while (tail != head) {
+		struct perf_event_header header;
+
+		ring_copy(source, tail, &header, sizeof(header));
+		if (header.size < sizeof(header) || header.size % sizeof(uint64_t) ||
+		    header.size > head - tail) {
+			tail = head;
+			break;
+		}
+		if (header.size > capacity - copied)
+			break;
+		ring_copy(source, tail, (char *)out + copied, header.size);
+		/* The writer may change the record meanwhile: the size that was checked holds. */
+		memcpy((char *)out + copied, &header, sizeof(header));
+		copied += header.size;
+		tail += header.size;
+	}
+	__atomic_store_n(&page->data_tail, tail, __ATOMIC_RELEASE);
+	return copied;
+}
+
 /* A table of values that were seen, at most half full. */
 #define DISTINCT_SLOTS 32768
 #define HMD_DISTINCT_MOST (DISTINCT_SLOTS / 2)

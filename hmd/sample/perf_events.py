@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
+from typing import Any
 
 from hmd._native import ffi, lib
 from hmd.errors import HmdError, UnavailableError, unavailable_code
@@ -113,6 +114,15 @@ def open_event(event: PerfEvent, pid: int, cpu: int, group_fd: int = -1, what: s
     result = int(lib.hmd_perf_open(c, pid, cpu, group_fd))
     where = f" on CPU {cpu}" if cpu >= 0 else ""
     return _checked(result, f"cannot open {what or 'perf event'}{where}")
+
+
+def task_event(cpu: int) -> int:
+    """Return the descriptor of an event that records forks and names on a CPU, disabled.
+
+    Raises ``PerfError``.
+    """
+    what = f"cannot open task events on CPU {cpu}"
+    return _checked(int(lib.hmd_perf_open_tasks(cpu)), what)
 
 
 def enable_event(fd: int) -> None:
@@ -231,6 +241,10 @@ class PerfRing:
     def drain(self, columns: RecordColumns) -> bool:
         """As ``Ring.drain``; a closed ring has nothing."""
         return self._header != ffi.NULL and self._ring.drain(columns)
+
+    def copy(self, buffer: Any) -> int:
+        """Copy records other than samples into a buffer of ffi's; returns the bytes copied."""
+        return 0 if self._header == ffi.NULL else self._ring.copy(buffer)
 
     def enable(self) -> None:
         """Start sampling: the event first, so that its leader starts both as one group."""

@@ -222,6 +222,10 @@ class Ring:
             int(c.corrupt),
         )
 
+    def copy(self, buffer: Any) -> int:
+        """Move whole records, of any type, into a buffer of ffi's; returns the bytes copied."""
+        return int(lib.hmd_ring_bytes(self._source, buffer, ffi.sizeof(buffer)))
+
     def drain(self, columns: RecordColumns) -> bool:
         """Append what is in the ring; True where samples are lost because columns are full."""
         return bool(lib.hmd_ring_drain(self._source, columns._c, self._counts))

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hmd.errors import MissingError
+from hmd.errors import MissingError, UnavailableError
 from hmd.machine.clock import Clock, ModelledClock, MonotonicClock
 from hmd.machine.plugin_memory import SharedMemory, find_device
 from hmd.machine.process_id import PROC
@@ -22,6 +22,7 @@ from hmd.sample.instruction_counts import (
     count_instructions,
 )
 from hmd.sample.sampler import Sampler
+from hmd.sample.task_events import TaskEvents
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,16 @@ class ClockPair:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Open sources of a recording; ``sampler`` stamps by ``clock``."""
+    """Open sources of a recording; ``sampler`` stamps by ``clock``.
+
+    ``tasks`` is None where the kernel does not permit task events, and in the emulated machine,
+    whose samples name no process that has ended: children are then those that /proc shows.
+    """
 
     sampler: Sampler
     clock: Clock
     counter: InstructionCounter
+    tasks: TaskEvents | None = None
 
     def now(self, cpu: int | None = None) -> ClockPair:
         """Return this moment, of a CPU where each has its own clock."""
@@ -59,14 +65,18 @@ def open_sources(
     sampler = open_sampler(settings, proc, sysfs).sampler
     opened.callback(sampler.close)
     clock: Clock = MonotonicClock()
+    tasks: TaskEvents | None = None
     if sampler.capabilities.modelled_clock:
         clock = ModelledClock(_memory(sysfs))
         opened.callback(clock.close)
         counter: InstructionCounter = EmulatedInstructions(_memory(sysfs), proc)
     else:
         counter = count_instructions(proc, sysfs)
+        with contextlib.suppress(UnavailableError):
+            tasks = TaskEvents(sysfs)
+            opened.callback(tasks.close)
     opened.callback(counter.close)
-    return Sources(sampler, clock, counter)
+    return Sources(sampler, clock, counter, tasks)
 
 
 def _memory(sysfs: Path) -> SharedMemory:

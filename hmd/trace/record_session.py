@@ -48,7 +48,8 @@ class RecordRequest:
 class RecordResult:
     """What came of it; ``exit_code`` is None where the program was not ours, or still runs.
 
-    ``runtime_ns`` is by the clock of that name, ``elapsed_ns`` by CLOCK_MONOTONIC.
+    ``runtime_ns`` is by the clock of that name, ``elapsed_ns`` by CLOCK_MONOTONIC. Of
+    ``short_lived`` processes there are samples but no mappings.
     """
 
     runtime_ns: int
@@ -56,6 +57,7 @@ class RecordResult:
     elapsed_ns: int
     exit_code: int | None
     processes: int
+    short_lived: int
     samples: int
     lost: int
     throttled: int
@@ -166,6 +168,7 @@ def _finish(
         elapsed_ns,
         code,
         recorder.processes,
+        recorder.short_lived,
         writer.samples,
         stats.lost,
         stats.throttled,

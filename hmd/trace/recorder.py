@@ -21,12 +21,15 @@ from hmd.machine.process_id import PROC, ProcessId, alive, read_stat
 from hmd.machine.processes import ProcessWatcher
 from hmd.machine.targets import TargetSpec
 from hmd.machine.threads import ThreadTimes, last_cpu, thread_times
+from hmd.trace.family import Family
 from hmd.trace.placement_log import PlacementLog, resident
 from hmd.trace.record_inputs import ClockPair, Sources
 from hmd.trace.trace import Losses, TracedProcess
 from hmd.trace.trace_writer import TraceWriter
 
 MAX_PROCESSES = 1 << 16
+FIRST_LOOK_S = 0.01
+"""Time to the first look; each next one comes after twice the time, up to the interval."""
 FLUSH_S = 1.0
 """What was gathered is written at least so often: a recorder that is killed loses no more."""
 
@@ -59,6 +62,11 @@ class _Followed:
         self._since_s = time.monotonic()
         self._due_s = 0.0
         self._asked_s = 0.0
+
+    @property
+    def mapped(self) -> bool:
+        """True once the mappings have been read."""
+        return self._mappings is not None
 
     def tell_mappings(self, writer: TraceWriter, now_ns: int, proc: Path) -> None:
         """Write the mappings where they have changed."""
@@ -133,6 +141,8 @@ class Recorder:
         self._watcher = ProcessWatcher([TargetSpec("recorded", pids=(root.pid,))], proc)
         self._followed: dict[ProcessId, _Followed] = {}
         self._tracked: tuple[ProcessId, ...] = ()
+        self._family = Family(root, sources.tasks, proc)
+        self._unnamed: list[_Followed] = []
         self._losses = Losses()
         self._flushed_s = time.monotonic()
         self._stopped = False
@@ -143,16 +153,22 @@ class Recorder:
 
     @property
     def processes(self) -> int:
-        """How many processes there were in all."""
+        """Number of processes that were recorded."""
         return len(self._followed)
 
-    def begin(self) -> None:
-        """Follow the first process; what it does is sampled from here on.
+    @property
+    def short_lived(self) -> int:
+        """Number of processes that ended before their mappings were read."""
+        return sum(not one.mapped for one in self._followed.values())
 
-        Of what it does before ``since_ns`` nothing is written: until its exec it is a copy of us.
+    def begin(self) -> None:
+        """Follow the first process; its accesses are sampled from here on.
+
+        Nothing from before ``since_ns`` is written: until its exec the process is a copy of hmd.
         """
-        self._follow((self._root,))
-        # What is done for the first time takes long: it is done before the program is let go.
+        self._track((self._root,))
+        self._family.born()
+        # The first call of each function takes long, so it comes before the program's exec.
         members = self._watcher.scan()["recorded"] or (self._root,)
         self._sampler.read()
         mappings = read_mappings(self._root.pid, self._proc)
@@ -162,10 +178,15 @@ class Recorder:
 
     def look(self) -> None:
         """Drain the rings and write what has changed."""
-        self._read()
+        born = self._family.born()
         members = self._watcher.scan()["recorded"]
-        if members:
-            self._follow(members)
+        # Samples are those of processes that ended since the last look too.
+        self._track(tuple(dict.fromkeys((*self._tracked, *members, *born))))
+        self._read()
+        listed = set(members)
+        living = tuple(p for p in self._tracked if p in listed or alive(p, self._proc))
+        if living:
+            self._track(living)
         self._tell_progress()
         for process in self._tracked:
             one = self._followed[process]
@@ -201,6 +222,7 @@ class Recorder:
         /proc tells of the first process should stay until this returns.
         """
         self.ended = None
+        began_s = time.monotonic()
 
         # Where each CPU has a clock, the exit has the time of the CPU that the process ran on last.
         def exit_time() -> ClockPair:
@@ -209,7 +231,7 @@ class Recorder:
         with ExitRecord(ended, exit_time) as exit_record:
             first_ended: ClockPair | None = None
             while time.monotonic() < until_s and not self._stopped:
-                left_s = min(self._settings.interval_s, max(0.0, until_s - time.monotonic()))
+                left_s = min(self._interval_s(began_s), max(0.0, until_s - time.monotonic()))
                 if first_ended is None:
                     seen = first_ended = exit_record.wait(left_s)
                 else:
@@ -221,23 +243,41 @@ class Recorder:
                     break
         self._read()
 
+    def _interval_s(self, began_s: float) -> float:
+        """Return the time to the next look: short at first, for programs that are short.
+
+        In the emulated machine, where a look costs many times more, it is always the same.
+        """
+        if self._clock.kind == "modelled":
+            return self._settings.interval_s
+        return min(self._settings.interval_s, max(FIRST_LOOK_S, time.monotonic() - began_s))
+
     def _read(self) -> None:
+        self._write_names()
         batch = self._sampler.read()
         batch = batch.take(batch.time_ns >= np.uint64(self.since_ns))
         index = np.array([self._followed[p].index for p in self._tracked], np.uint16)
         self._writer.samples_of(batch, index)
 
-    def _follow(self, members: tuple[ProcessId, ...]) -> None:
-        if members == self._tracked or len(self._followed) >= MAX_PROCESSES:
-            return
-        for process in members:
-            if process not in self._followed:
-                index = len(self._followed)
-                self._followed[process] = _Followed(process, index)
-                self._writer.process(index, TracedProcess(process.pid, self._name(process)))
-        self._tracked = members
-        self._sampler.track(members)
+    def _track(self, processes: tuple[ProcessId, ...]) -> None:
+        """Sample these processes; of more than ``MAX_PROCESSES``, the first."""
+        for process in processes:
+            if process not in self._followed and len(self._followed) < MAX_PROCESSES:
+                one = self._followed[process] = _Followed(process, len(self._followed))
+                self._unnamed.append(one)
+        tracked = tuple(process for process in processes if process in self._followed)
+        if tracked != self._tracked:
+            self._tracked = tracked
+            self._sampler.track(tracked)
+
+    def _write_names(self) -> None:
+        """Write the processes that have no row yet: by then the first has its name by exec."""
+        for one in self._unnamed:
+            self._writer.process(one.index, TracedProcess(one.process.pid, self._name(one.process)))
+        self._unnamed.clear()
 
     def _name(self, process: ProcessId) -> str:
         stat = read_stat(process.pid, self._proc)
-        return stat.name.decode(errors="replace") if stat is not None else "?"
+        if stat is not None and stat.process == process:
+            return stat.name.decode(errors="replace")
+        return self._family.name(process) or "?"

@@ -92,6 +92,38 @@ def test_children_are_recorded_too(tmp_path: Path) -> None:
     assert touched_run(trace) >= 300 or len(trace.placement) > 1
 
 
+def test_short_lived_children_are_recorded_with_their_names(tmp_path: Path) -> None:
+    """All end between two looks at /proc, each before the next one starts."""
+    lives = touch(200, 0)
+    script = f"for i in 1 2 3; do {lives[0]} -S -c '{lives[3]}'; done"
+    wanted = replace(request(tmp_path / "t"), settings=RecordSettings(interval_s=2.0))
+    recorded = record_command(wanted, ["sh", "-c", script])
+    trace = read_trace(tmp_path / "t")
+    assert recorded.processes == 4
+    python = Path(sys.executable).resolve().name[:15]
+    names = [process.name for process in trace.processes]
+    assert names[0] == "sh"
+    assert all(name in (python, Path(sys.executable).name) for name in names[1:])
+    # Each child starts an interpreter and faults 200 pages in.
+    counts = np.bincount(trace.samples.process, minlength=4)
+    assert (counts[1:] >= (100 if recorded.lost else 500)).all(), counts
+
+
+def test_recorded_program_has_its_own_name(tmp_path: Path) -> None:
+    """Not that of hmd, which it is a copy of until its exec."""
+    record_command(request(tmp_path / "t"), ["sleep", "0.3"])
+    assert [process.name for process in read_trace(tmp_path / "t").processes] == ["sleep"]
+
+
+def test_processes_that_end_within_an_interval_suggest_a_shorter_one(tmp_path: Path) -> None:
+    words = ["record", "--sampler=faults", "--interval=1", "-o", str(tmp_path / "t"), "--"]
+    script = "sleep 0.4; for i in 1 2 3 4 5 6 7 8; do /bin/true; done"
+    done = hmd(*words, "sh", "-c", script)
+    assert done.returncode == 0, done.stderr
+    assert "of 10 processes ended before their mappings were read" in done.stderr
+    assert "take a shorter --interval (now 1 s)" in done.stderr
+
+
 def test_a_running_process_for_a_while(tmp_path: Path) -> None:
     with subprocess.Popen(touch(100, 30), stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
