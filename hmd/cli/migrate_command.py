@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hmd.decide.plan import Plan
     from hmd.machine.process_id import ProcessId
     from hmd.migrate import Mover
-    from hmd.migrate.process_plans import Survey
+    from hmd.migrate.process_plans import ProcessPlans
     from hmd.migrate.totals import MoveTotals
 
 DESCRIPTION = """\
@@ -124,15 +124,15 @@ def _check_nodes(args: argparse.Namespace) -> None:
             )
 
 
-def _survey(process: ProcessId, args: argparse.Namespace) -> Survey:
+def _survey(process: ProcessId, args: argparse.Namespace) -> ProcessPlans:
     from hmd.machine.mappings import read_mappings
     from hmd.machine.process_id import alive
-    from hmd.migrate.process_plans import Survey
+    from hmd.migrate.process_plans import ProcessPlans
 
     mappings = read_mappings(process.pid)
     if mappings is None:
         raise _not_permitted(args) if alive(process) else _gone(args)
-    return Survey(process, mappings, args.to, from_node=args.from_node, ranges=args.ranges)
+    return ProcessPlans(process, mappings, args.to, from_node=args.from_node, ranges=args.ranges)
 
 
 def _not_permitted(args: argparse.Namespace) -> NotPermittedError:
@@ -154,7 +154,7 @@ def _mover(args: argparse.Namespace) -> Mover:
     )
 
 
-def _apply(survey: Survey, mover: Mover, args: argparse.Namespace) -> MoveTotals:
+def _apply(survey: ProcessPlans, mover: Mover, args: argparse.Namespace) -> MoveTotals:
     """Apply the survey's plans one after the other, with a progress bar on a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn

@@ -16,32 +16,32 @@ from hmd.daemon.stages import Stages
 from hmd.machine.mappings import Mappings
 from hmd.machine.numa_nodes import read_node_use
 from hmd.machine.process_id import ProcessId
-from hmd.migrate.drain_worker import Errand, Evacuation
+from hmd.migrate.drain_worker import DrainRequest, DrainWorker
 from hmd.observe.snapshot import ControlNumbers, DrainNumbers, PinNumbers
 from hmd.pipeline.admin_progress import movable_on
 
 
-def send_errand(stages: Stages, evacuation: Evacuation, now_s: float) -> None:
-    """Have the drains' thread go on with what the tick's moves have left of the budget."""
+def send_drain_request(stages: Stages, worker: DrainWorker, now_s: float) -> None:
+    """Send the drain worker its request, with what the tick's moves left of the budget."""
     admin = stages.admin
     if not admin.drained:
-        stages.mover.charge(evacuation.send(None, 0))
+        stages.mover.charge(worker.send(None, 0))
         return
-    errand = Errand(
+    request = DrainRequest(
         serial=admin.drains,
         drained=admin.drained,
         topology=stages.topology,
         spared=_spared(stages),
         pinned=_pinned(stages),
-        unmovable=_keeping(stages),
+        unmovable=_kept_marker(stages),
         dry_run=stages.config.migrate.dry_run,
     )
     granted = 0 if admin.paused else stages.mover.budget_bytes(now_s)
-    stages.mover.charge(evacuation.send(errand, granted))
+    stages.mover.charge(worker.send(request, granted))
 
 
 def _spared(stages: Stages) -> frozenset[ProcessId]:
-    """Return the processes of which ticks still move pages; none once they got no further."""
+    """Return the processes whose pages ticks still move; none once ticks have stalled."""
     if stages.admin.stalled_ticks >= STALLED_TICKS:
         return frozenset()
     pages = movable_on(stages, stages.admin.drained)
@@ -54,8 +54,8 @@ def _pinned(stages: Stages) -> frozenset[ProcessId]:
     return frozenset(admin.pins) | {p for p, target in pairs if target in admin.target_pins}
 
 
-def _keeping(stages: Stages) -> Callable[[ProcessId, Mappings], Mappings]:
-    """Return what marks the mappings that the configuration keeps."""
+def _kept_marker(stages: Stages) -> Callable[[ProcessId, Mappings], Mappings]:
+    """Return the function that marks the mappings that the configuration keeps."""
     targets = dict(zip(stages.processes, stages.targets, strict=True))
     kept = stage_settings.kept_mappings(stages.config, targets)
     return lambda process, found: found.keeping(kept[process]) if process in kept else found
@@ -64,7 +64,7 @@ def _keeping(stages: Stages) -> Callable[[ProcessId, Mappings], Mappings]:
 def control_numbers(
     stages: Stages,
     followed: Mapping[ProcessId, str],
-    evacuation: Evacuation,
+    worker: DrainWorker,
     outcomes: Mapping[tuple[str, str], int],
 ) -> ControlNumbers:
     """Return what the status shows of admin requests; ``followed`` are processes with targets."""
@@ -77,15 +77,15 @@ def control_numbers(
     return ControlNumbers(
         paused=admin.paused,
         policy_override=admin.policy,
-        drains=tuple(_drains(stages, evacuation)),
+        drains=tuple(_drains(stages, worker)),
         pins=tuple(pins[:256]),
         pinned=len(pins),
         requests=dict(outcomes),
     )
 
 
-def _drains(stages: Stages, evacuation: Evacuation) -> Iterator[DrainNumbers]:
-    admin, progress = stages.admin, evacuation.progress
+def _drains(stages: Stages, worker: DrainWorker) -> Iterator[DrainNumbers]:
+    admin, progress = stages.admin, worker.progress
     if not admin.drained:
         return
     there = {node.id for node in stages.topology.nodes}

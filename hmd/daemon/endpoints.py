@@ -1,4 +1,4 @@
-"""Where the daemon can be asked: status socket and metrics, opened anew where they change."""
+"""The daemon's endpoints: status socket and metrics, opened again where they change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hmd.observe.snapshot import Snapshot
 
 
 class _Status:
-    """A status socket with the lock that makes it ours."""
+    """A status socket with its instance lock."""
 
     def __init__(self, path: Path, queries: Queries, handlers: AdminHandlers) -> None:
         self._lock = InstanceLock(path)
@@ -48,9 +48,9 @@ class Endpoints:
         self._metrics: MetricsServer | None = None
 
     def open(self, config: Config) -> None:
-        """Be reachable as the configuration says, and no longer where it does not.
+        """Open what the configuration has, close what it no longer has.
 
-        Raises ``HmdError``, and then all is as before.
+        Raises ``HmdError``; the open endpoints then stay as they were.
         """
         observe = config.observe
         status, metrics = self._status, self._metrics

@@ -15,7 +15,7 @@ from hmd.errors import HmdError, os_error
 
 
 class InstanceLock:
-    """The right to serve ``socket``; held until ``release`` or the end of the process."""
+    """The lock of ``socket``, held until ``release`` or the end of the process."""
 
     def __init__(self, socket: Path) -> None:
         """Take the lock, creating the folder of the socket (but not its parents) if need be.
@@ -46,7 +46,7 @@ class InstanceLock:
         os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Give the lock up; the file stays, since removing it would race with the next holder."""
+        """Release the lock; the file stays, since to remove it would race with the next holder."""
         with contextlib.suppress(OSError):
             os.close(self._fd)
         self._fd = -1

@@ -1,4 +1,4 @@
-"""Log lines on stderr: with syslog priorities for the journal, with time and level for people."""
+"""Log lines on stderr: with syslog priorities for the journal, with time and level elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PRIORITY = {
 
 
 class JournalFormatter(logging.Formatter):
-    """``<4>message``: the journal strips the prefix and files the line by it (sd-daemon(3))."""
+    """``<4>message``: the journal takes the priority from the prefix (sd-daemon(3))."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record with a prefix on each of its lines."""
@@ -59,16 +59,16 @@ def start_log(
     log.propagate = False
 
 
-class Once:
-    """Says a warning once, however often its reason comes up again."""
+class OnceLogger:
+    """Logs each distinct warning once."""
 
     def __init__(self, log: logging.Logger) -> None:
-        """Say to ``log``."""
+        """Log to ``log``."""
         self._log = log
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
 
     def warn(self, message: str) -> None:
-        """Log a warning unless the very same was logged before."""
-        if message not in self._said:
-            self._said.add(message)
+        """Log a warning unless the same text was logged before."""
+        if message not in self._logged:
+            self._logged.add(message)
             self._log.warning("%s", message)

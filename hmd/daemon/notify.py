@@ -1,8 +1,8 @@
-"""Service notification: tells systemd of readiness, reloads, stops and life.
+"""Service notification: readiness, reloads, stops and the watchdog, for systemd.
 
 The protocol of sd_notify(3) is one datagram of ``NAME=value`` lines to the socket that
-NOTIFY_SOCKET names, and is declared stable. Without that variable every call does nothing. A
-lost datagram is no reason to stop, so that errors of the socket are ignored.
+NOTIFY_SOCKET names, and is declared stable. Without that variable every call does nothing. Errors
+of the socket are ignored: the daemon works without its service manager.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Mapping
 
 
 class Notifier:
-    """The way to the service manager, if there is one.
+    """The notification socket of the service manager, if there is one.
 
-    ``watchdog_s`` is how often it wants a sign of life at least, None where it wants none.
+    ``watchdog_s`` is the watchdog's time limit between notifications, None without a watchdog.
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -30,32 +30,32 @@ class Notifier:
 
     @property
     def present(self) -> bool:
-        """True where somebody wants to be told."""
+        """True where there is a service manager to notify."""
         return self._address.startswith(("/", "@"))
 
     def ready(self, status: str) -> None:
-        """Tell that start-up, or a reload, is finished."""
+        """Notify that start-up, or a reload, is finished."""
         self._send("READY=1", f"STATUS={status}")
 
     def reloading(self) -> None:
-        """Tell that a reload begins; both lines must be in one datagram (sd_notify(3))."""
+        """Notify that a reload begins; both lines must be in one datagram (sd_notify(3))."""
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
-        """Tell that the end has begun."""
+        """Notify that the service is stopping."""
         self._send("STOPPING=1", "STATUS=stopping")
 
     def status(self, text: str) -> None:
-        """Say in one line what is going on, for ``systemctl status``."""
+        """Set the status line of ``systemctl status``."""
         self._send(f"STATUS={text}")
 
     def alive(self) -> None:
-        """Give the watchdog its sign of life."""
+        """Send the watchdog its notification."""
         if self.watchdog_s is not None:
             self._send("WATCHDOG=1")
 
     def extend_start(self, seconds: float) -> None:
-        """Ask for this much more time to get ready."""
+        """Ask for this much more time for start-up."""
         self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
 
     def _send(self, *lines: str) -> None:

@@ -1,4 +1,4 @@
-"""The service: ticks on a clock, and between them signals, reloads and signs of life."""
+"""The service: ticks on a clock; between them signals, reloads and the watchdog."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from hmd.control.command_queue import CommandQueue
 from hmd.control.status_json import status_answer
 from hmd.control.status_socket import Queries
 from hmd.daemon import stage_settings
-from hmd.daemon.drain_progress import control_numbers, send_errand
+from hmd.daemon.drain_progress import control_numbers, send_drain_request
 from hmd.daemon.endpoints import Endpoints
-from hmd.daemon.log import Once
+from hmd.daemon.log import OnceLogger
 from hmd.daemon.notify import Notifier
 from hmd.daemon.stages import SYSFS, build
 from hmd.daemon.start_checks import machine_warnings
-from hmd.daemon.wakeup_fd import Waker
+from hmd.daemon.wakeup_fd import WakeupFd
 from hmd.errors import HmdError
 from hmd.machine.conflicts import competing_findings
 from hmd.machine.diagnostic import Severity
@@ -34,7 +34,7 @@ from hmd.machine.process_id import PROC, ProcessId
 from hmd.machine.procfs import format_ids
 from hmd.machine.tiers import tier_warning
 from hmd.machine.topology import Topology
-from hmd.migrate.drain_worker import Evacuation
+from hmd.migrate.drain_worker import DrainWorker
 from hmd.observe.health import TickWatch
 from hmd.observe.heat_history import HeatHistory
 from hmd.observe.observer import Observer, Places
@@ -45,18 +45,17 @@ from hmd.pipeline.tick import run_tick
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
-CENSUS_S = 10.0
-"""Time between two counts of all pages by heat, which cost as much as a decision."""
+PAGE_COUNT_S = 10.0
+"""Seconds between two counts of all pages by heat, which cost as much as a decision."""
 
-MAX_TOLD = 8
-"""Processes that come or go in one tick and are logged one by one."""
+MAX_LOGGED = 8
+"""Processes that come or go in one tick and are logged one by one; the rest as a number."""
 
 
 class Service:
     """The daemon from its first tick to its last.
 
-    ``load`` reads the configuration anew (raises ``ConfigError``), ``file`` is its name for
-    people.
+    ``load`` reads the configuration (raises ``ConfigError``), ``file`` is its name in messages.
     """
 
     def __init__(
@@ -67,23 +66,23 @@ class Service:
         proc: Path = PROC,
         sysfs: Path = SYSFS,
     ) -> None:
-        """Build everything. Raises ``HmdError`` where that cannot be."""
+        """Build the stages and open the endpoints; raises ``HmdError`` where one fails."""
         self._load, self._file, self._notifier = load, file, notifier
         self._log = logging.getLogger("hmd")
-        self._once = Once(self._log)
+        self._warnings = OnceLogger(self._log)
         self._configured = config = load()
         with contextlib.ExitStack() as undo:
-            self._waker = Waker()
-            undo.callback(self._waker.close)
+            self._wakeup = WakeupFd()
+            undo.callback(self._wakeup.close)
             self.stages = build(config, None, proc, sysfs)
             undo.callback(self.stages.close)
             setting = stage_settings.observer_setting(config, file)
             stages = self.stages
             self.observer = Observer(setting, stages.topology, stages.sampler, proc=proc)
             self._heat_map = HeatHistory(stages.topology)
-            self._evacuation = Evacuation(self._log, proc, sysfs)
+            self._drain_worker = DrainWorker(self._log, proc, sysfs)
             commands = AdminCommands(stages.admin, self, proc)
-            self._control = CommandQueue(commands, self._waker.wake, self._log, proc)
+            self._control = CommandQueue(commands, self._wakeup.wake, self._log, proc)
             self._nodes = NodeWatch(sysfs)
             self.followed: Mapping[ProcessId, str] = {}
             queries: Queries = {
@@ -98,14 +97,14 @@ class Service:
             self._endpoints.open(config)
             undo.pop_all()
         self._guard = StageGuard(self._log)
-        self._census_s = float("-inf")
+        self._counted_s = float("-inf")
         self._places: Places | None = None
         self._stop = self._reload = False
         self._warn()
 
     def run(self, ticks: int | None = None) -> None:
-        """Tick until told to stop, or ``ticks`` times."""
-        with self._waker.on(SIGNALS, self._on_signal):
+        """Tick until a signal stops the service, or ``ticks`` times."""
+        with self._wakeup.on(SIGNALS, self._on_signal):
             self._notifier.ready(self._status_line())
             self._log.info("ready: %s", self._status_line())
             due_s, done = time.monotonic(), 0
@@ -113,17 +112,17 @@ class Service:
                 self.tick(time.monotonic())
                 done += 1
                 if done != ticks:
-                    # A tick that took too long delays the next; it is not made up for by a burst.
+                    # A tick that took too long delays the later ones, without a burst to catch up.
                     due_s = max(due_s + self.stages.config.tick, time.monotonic())
                     self._wait(due_s)
             self._notifier.stopping()
 
     def close(self) -> None:
-        """Free everything."""
+        """Close everything."""
         self._endpoints.close()
-        self._evacuation.close()
+        self._drain_worker.close()
         self.stages.close()
-        self._waker.close()
+        self._wakeup.close()
 
     @property
     def topology(self) -> Topology:
@@ -144,7 +143,7 @@ class Service:
         self._rebuild(self._configured)
 
     def tick(self, now_s: float) -> TickRecord:
-        """Do one tick, and whatever was asked for at its boundary."""
+        """Run one tick, after the reload and the admin requests that wait for its boundary."""
         if self._reload:
             self._reload = False
             self.reload()
@@ -154,12 +153,12 @@ class Service:
         stages = self.stages
         before = dict(zip(stages.processes, stages.targets, strict=True))
         if self._guard.run(Stage.SAMPLE, lambda: stages.follow(now_s), False):
-            self._tell_processes(before)
+            self._log_processes(before)
             stages.admin.forget_exited(stages.proc)
             self.followed = dict(zip(stages.processes, stages.targets, strict=True))
         tick = run_tick(stages, self._guard, now_s)
-        errand = partial(send_errand, stages, self._evacuation, now_s)
-        self._guard.run(Stage.MIGRATE, errand, None)
+        drain = partial(send_drain_request, stages, self._drain_worker, now_s)
+        self._guard.run(Stage.MIGRATE, drain, None)
         self._guard.run(Stage.OBSERVE, lambda: self._observe(tick), None)
         failed = Stage.OBSERVE in self._guard.failed
         self.observer.observed(self._guard.seconds[Stage.OBSERVE], failed)
@@ -171,7 +170,7 @@ class Service:
         return tick
 
     def reload(self) -> bool:
-        """Take over the configuration anew; on any error all stays as it was."""
+        """Load the configuration again; on any error the old one stays in force."""
         self._notifier.reloading()
         try:
             config = self._load()
@@ -192,16 +191,16 @@ class Service:
         return True
 
     def _rebuild(self, configured: Config) -> None:
-        """Build stages anew, with the admin state; on any error all stays as it was."""
+        """Build the stages again, with the admin state; on any error the old ones stay."""
         old = self.stages
         config = stage_settings.with_policy(configured, old.admin.policy)
         new = build(config, old, old.proc, old.sysfs)
         try:
             self._endpoints.open(config)
         except BaseException:
-            new.close(heir=old)
+            new.close(successor=old)
             raise
-        old.close(heir=new)
+        old.close(successor=new)
         new.enter()
         self.stages = new
         setting = stage_settings.observer_setting(config, self._file)
@@ -214,19 +213,21 @@ class Service:
         self._control.serve(lambda: self._guard.run(Stage.OBSERVE, self._publish_control, None))
 
     def _publish_control(self) -> None:
-        told = control_numbers(self.stages, self.followed, self._evacuation, self._control.outcomes)
-        self.observer.controlled(told)
+        numbers = control_numbers(
+            self.stages, self.followed, self._drain_worker, self._control.outcomes
+        )
+        self.observer.controlled(numbers)
 
     def _follow_nodes(self) -> None:
-        """Take note of memory that has come or gone; on any error all stays as it was."""
+        """Follow memory that comes or goes; on any error the nodes stay as they were."""
         stages, now = self.stages, self.stages.topology
         if self._nodes.due():
             tiers = stages.config.machine.tiers
             found = read_topology(stages.sysfs, tiers, fit_override=True)
             if (found.tiers, found.latency_ns) != (now.tiers, now.latency_ns):
                 self._rebuild(self._configured)
-                told = " | ".join(format_ids(nodes) for nodes in found.tiers)
-                self._log.info("memory nodes have changed: tiers are now %s", told)
+                tiers_text = " | ".join(format_ids(nodes) for nodes in found.tiers)
+                self._log.info("memory nodes have changed: tiers are now %s", tiers_text)
                 return
         sizes = {memory.node: memory.total_bytes for memory in stages.memory}
         nodes = tuple(
@@ -241,8 +242,8 @@ class Service:
         stages = self.stages
         heat, topology = stages.heat, stages.topology
         by_heat = self._places.heat_pages if self._places else None
-        if by_heat is None or tick.now_s - self._census_s >= CENSUS_S:
-            self._census_s = tick.now_s
+        if by_heat is None or tick.now_s - self._counted_s >= PAGE_COUNT_S:
+            self._counted_s = tick.now_s
             stages.admin.forget_exited(stages.proc)
             by_heat = heat_pages(heat, topology)
         self._publish_control()
@@ -251,38 +252,40 @@ class Service:
         self._heat_map.record(tick, heat)
 
     def _warn(self) -> None:
-        """Say, once each, what keeps hmd from doing what it is for."""
+        """Log what limits hmd on this machine, each warning once."""
         stages = self.stages
         sampler = stages.sampler
         if not sampler.capabilities.ranks_heat:
-            self._once.warn(
+            self._warnings.warn(
                 f"{stages.sampler_reason}; page faults are a coarse stand-in: hmd doctor"
             )
         else:
             self._log.info("%s", stages.sampler_reason)
         if stages.config.decide.pageout is not None and not sampler.capabilities.sees_reads:
-            why = f"to the sampler {sampler.name} pages in use look idle"
-            self._once.warn(f"decide.pageout has no effect: {why}")
+            why = f"with the sampler {sampler.name} pages in use look idle"
+            self._warnings.warn(f"decide.pageout has no effect: {why}")
         for found in machine_warnings(stages.config, stages.topology):
-            self._once.warn(f"{dotted(found.path)}{found.text}")
+            self._warnings.warn(f"{dotted(found.path)}{found.text}")
         warning = tier_warning(stages.topology)
         if warning:
-            self._once.warn(warning)
+            self._warnings.warn(warning)
         findings = competing_findings(stages.proc, stages.sysfs)
-        rivals = [f"{f.name} ({f.action})" for f in findings if f.level is not Severity.OK]
-        if rivals:
-            self._once.warn(f"also at work on this machine: {'; '.join(rivals)}; see hmd doctor")
+        conflicts = [f"{f.name} ({f.action})" for f in findings if f.level is not Severity.OK]
+        if conflicts:
+            self._warnings.warn(
+                f"also active on this machine: {'; '.join(conflicts)}; see hmd doctor"
+            )
         if not stages.config.targets:
-            self._once.warn(f"{self._file} names no targets: nothing to do until it does")
+            self._warnings.warn(f"{self._file} names no targets: nothing to do until it does")
 
-    def _tell_processes(self, before: dict[ProcessId, str]) -> None:
+    def _log_processes(self, before: dict[ProcessId, str]) -> None:
         after = dict(zip(self.stages.processes, self.stages.targets, strict=True))
         for verb, some, others in (("following", after, before), ("left", before, after)):
             new = [(process, name) for process, name in some.items() if process not in others]
-            for process, name in new[:MAX_TOLD]:
+            for process, name in new[:MAX_LOGGED]:
                 self._log.info("target %s: %s pid %d", name, verb, process.pid)
-            if len(new) > MAX_TOLD:
-                self._log.info("%s %d processes more", verb, len(new) - MAX_TOLD)
+            if len(new) > MAX_LOGGED:
+                self._log.info("%s %d processes more", verb, len(new) - MAX_LOGGED)
 
     def _status_line(self) -> str:
         now, stages = self.observer.latest, self.stages
@@ -299,12 +302,12 @@ class Service:
 
     def _wait(self, due_s: float) -> None:
         """Sleep until a time or a signal; serve admin requests meanwhile."""
-        patience_s = (self._notifier.watchdog_s or 0.0) / 2
+        watchdog_s = (self._notifier.watchdog_s or 0.0) / 2
         while not (self._stop or self._reload):
             left_s = due_s - time.monotonic()
             if left_s <= 0:
                 return
-            if self._waker.wait(min(left_s, patience_s or left_s)):
+            if self._wakeup.wait(min(left_s, watchdog_s or left_s)):
                 self._serve()
             self._notifier.alive()
 

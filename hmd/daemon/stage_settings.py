@@ -1,4 +1,4 @@
-"""The configuration translated into each stage's own settings."""
+"""The settings of each stage, from the configuration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hmd.sample.auto_select import SampleSettings
 from hmd.sample.period_control import PeriodSettings
 
 QUERY_S = 0.25e-6
-"""What it costs to ask where a page is."""
+"""CPU time of one query where a page is."""
 
 NO_LIMIT = 1 << 62
 """A limit in bytes that no machine reaches."""
@@ -55,7 +55,7 @@ def target_specs(config: Config) -> tuple[TargetSpec, ...]:
 def weights(
     config: Config, names: Sequence[str]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return what processes of these targets count for: priority and weight of stores."""
+    """Return the weights of processes of these targets: priority, and weight of stores."""
     by_name = {target.name: target for target in config.targets}
     common = config.heat.store_weight
     stores = [by_name[name].store_weight for name in names]
@@ -90,7 +90,7 @@ def limits_of(amounts: Sequence[tuple[Amount, Amount]], group: Sequence[int]) ->
 
 
 def kept_mappings(config: Config, processes: Mapping[ProcessId, str]) -> dict[ProcessId, Patterns]:
-    """Return the patterns of the mappings that stay, for each process whose target has any."""
+    """Return the patterns of mappings to keep, for each process whose target has any."""
     patterns = {
         target.name: tuple(re.compile(one) for one in target.keep)
         for target in config.targets
@@ -104,7 +104,7 @@ def _or(value: float | None, otherwise: float) -> float:
 
 
 def sample_settings(config: Config) -> SampleSettings:
-    """Return what is to be sampled."""
+    """Return what to sample, and how."""
     sample = config.sample
     return SampleSettings(
         sampler=sample.sampler,
@@ -121,13 +121,13 @@ def heat_settings(config: Config) -> HeatSettings:
 
 
 def sweep_settings(config: Config) -> SweepSettings:
-    """Return how many pages a tick asks for: what half of the CPU quota pays for, within bounds."""
+    """Return the pages that each tick queries: half of the CPU quota's worth, within bounds."""
     pages = int(config.sample.cpu_quota * config.tick / 2 / QUERY_S)
     return SweepSettings(pages_per_step=min(max(pages, LEAST_QUERIES), MOST_QUERIES))
 
 
 def mover_settings(config: Config) -> MoverSettings:
-    """Return how pages move; a tick may spend a tick's worth of the rate, and two of time."""
+    """Return how pages move: at the rate of one tick, in the time of two."""
     migrate = config.migrate
     return MoverSettings(
         rate_bytes_per_s=migrate.rate,
@@ -140,12 +140,12 @@ def mover_settings(config: Config) -> MoverSettings:
 
 
 def pageout_settings(config: Config) -> PageoutSettings:
-    """Return how pages are sent out; half of a tick may go into it."""
+    """Return how pages are paged out: in half of a tick at most."""
     return PageoutSettings(limit_s=config.tick / 2, dry_run=config.migrate.dry_run)
 
 
 def period_settings(config: Config) -> PeriodSettings:
-    """Return what holds the sampling period."""
+    """Return what controls the sampling period."""
     return PeriodSettings(quota=config.sample.cpu_quota)
 
 
@@ -155,9 +155,9 @@ def policy(config: Config) -> Policy:
 
 
 def with_policy(config: Config, name: str | None) -> Config:
-    """Return the configuration with another policy, at what it sets for that one; None: as it is.
+    """Return the configuration with another policy, at its settings for that one; None: as it is.
 
-    Raises ``UsageError`` for a name that is none.
+    Raises ``UsageError`` for an unknown name.
     """
     if name is None:
         return config
@@ -168,7 +168,7 @@ def with_policy(config: Config, name: str | None) -> Config:
 
 
 def observer_setting(config: Config, file: str) -> ObservedConfig:
-    """Return what is told of the configuration."""
+    """Return what status and metrics show of the configuration."""
     return ObservedConfig(
         config_file=file,
         dry_run=config.migrate.dry_run,

@@ -1,7 +1,7 @@
-"""The stages of the tick, built from one configuration.
+"""The daemon's stages, built from one configuration.
 
-A reload builds a second ``Stages`` beside the first, taking over what did not change: above all
-the heat, so that what was learned of targets that stay is not lost.
+A reload builds a second ``Stages`` that takes over what did not change, above all the heat: targets
+that stay keep tsuccessors.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Stages(TickStages):
     _lost: int = 0
 
     def follow(self, now_s: float) -> bool:
-        """Bring the set of processes up to date; returns whether it changed.
+        """Update the set of processes; return whether it changed.
 
         Exits are seen at once, new processes when a scan is due.
         """
@@ -103,12 +103,12 @@ class Stages(TickStages):
         self._measured_s, self._cpu_s, self._lost = now_s, cpu_s, lost
 
     def enter(self) -> None:
-        """Begin to be the stages in force: what they took over is theirs to change from now on."""
+        """Come into force: adapt what was taken over to the topology of these stages."""
         self.heat.expect(self.topology.latency_ns)
 
-    def close(self, heir: Stages | None = None) -> None:
-        """Free what ``heir`` did not take over."""
-        if heir is None or heir.sampler is not self.sampler:
+    def close(self, successor: Stages | None = None) -> None:
+        """Close what ``successor`` did not take over."""
+        if successor is None or successor.sampler is not self.sampler:
             self.sampler.close()
         self.exits.close()
 
@@ -171,7 +171,7 @@ def _period(config: Config, sampler: Sampler) -> PeriodControl | None:
 
 
 def _watcher(config: Config, before: Stages | None, proc: Path) -> ProcessWatcher:
-    # The old one knows children whose parents have gone, and what pids once meant.
+    # The old one knows children of exited parents, and which process had a pid before.
     if before and before.config.targets == config.targets:
         return before.watcher
     return ProcessWatcher(stage_settings.target_specs(config), proc)

@@ -1,7 +1,6 @@
-"""What ends the daemon's wait for its next tick: a signal, or an order.
+"""The wakeup descriptor: ends the daemon's wait for its next tick, at a signal or an admin request.
 
-Takes signals and calls of :meth:`Waker.wake` from any thread, gives the end of a wait. A pipe, as
-signal handlers may write to one (signal.set_wakeup_fd), and select(2) waits for one.
+A pipe, which signal handlers may write to (signal.set_wakeup_fd) and select(2) can wait for.
 """
 
 from __future__ import annotations
@@ -14,20 +13,20 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
 
-class Waker:
+class WakeupFd:
     """The pipe, open from construction to ``close``."""
 
     def __init__(self) -> None:
-        """Wait for nothing yet."""
+        """Open the pipe."""
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def wake(self) -> None:
-        """End a wait, the next one if there is none now."""
+        """End the current wait, or the next one; any thread may call it."""
         with contextlib.suppress(BlockingIOError):
             os.write(self._write, b"x")
 
     def wait(self, seconds: float) -> bool:
-        """Sleep; says whether somebody woke it."""
+        """Sleep for so many seconds at most; return whether it was woken."""
         ready, _, _ = select.select([self._read], [], [], seconds)
         if ready:
             os.read(self._read, 4096)
@@ -35,7 +34,7 @@ class Waker:
 
     @contextlib.contextmanager
     def on(self, numbers: Sequence[signal.Signals], do: Callable[[int], None]) -> Iterator[None]:
-        """Have signals do something and end a wait; they may be blocked until now."""
+        """Handle signals by ``do``, each ends a wait; SIGHUP is unblocked."""
 
         def on_signal(number: int, _: FrameType | None) -> None:
             do(number)
@@ -51,6 +50,6 @@ class Waker:
                 signal.signal(number, handler)
 
     def close(self) -> None:
-        """Free the pipe."""
+        """Close the pipe."""
         os.close(self._read)
         os.close(self._write)

@@ -1,8 +1,8 @@
-"""Moves that somebody has ordered: off a node that is to be empty, or to the node of a pin.
+"""Moves that administrators requested: off drained nodes, and to the nodes of pins.
 
-Takes heat and the machine, gives plans as policies do, the hottest pages first, within room and
-budget; about 20 ns a page of the table while there is something to move, else 1 ns. What is to move
-goes before what a policy wants; :func:`after` tells the policy what that leaves it.
+Takes heat and the machine; gives plans as policies do, the hottest pages first, within room and
+budget. About 20 ns per page of the table while there are pages to move, else 1 ns. These moves come
+before those of the policy, which plans with the machine of :func:`machine_after`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 Integers = npt.NDArray[np.int64]
 
 
-def drain(pages: PageView, machine: MachineView, drained: Collection[int]) -> Plan:
-    """Return moves off the ``drained`` nodes, each page to the node that is :func:`nearest`."""
+def drain_moves(pages: PageView, machine: MachineView, drained: Collection[int]) -> Plan:
+    """Return moves off the ``drained`` nodes, each page to its :func:`drain_targets`."""
     if not len(drained) or not len(pages) or machine.budget_bytes < PAGE_BYTES:
         return Plan.empty(pages.processes)
     leaves = pages.movable & np.isin(pages.node, np.array(sorted(drained), np.int64))
@@ -35,19 +35,21 @@ def drain(pages: PageView, machine: MachineView, drained: Collection[int]) -> Pl
         return Plan.empty(pages.processes)
     leaving = _hottest(pages, np.flatnonzero(leaves), machine.budget_bytes)
     room = open_room(nodes_of(machine, 0.0, 0), drained)
-    target = spread(leaving.size, leaving.node, room, nearest(machine.topology, drained))
+    target = assign_nodes(
+        leaving.size, leaving.node, room, drain_targets(machine.topology, drained)
+    )
     return _moves(pages, leaving, target)
 
 
-def gather(
+def pin_moves(
     pages: PageView,
     machine: MachineView,
     goal: npt.NDArray[np.int64],
     drained: Collection[int] = (),
 ) -> Plan:
-    """Return moves that bring processes' pages to their ``goal``, shape ``(processes,)``.
+    """Return moves of processes' pages to their ``goal``, shape ``(processes,)``.
 
-    A goal is a node, -1 for processes that have none; a ``drained`` goal takes no pages.
+    A goal is a node, -1 for processes without one; a ``drained`` goal takes no pages.
     """
     if not (goal >= 0).any() or not len(pages) or machine.budget_bytes < PAGE_BYTES:
         return Plan.empty(pages.processes)
@@ -67,8 +69,8 @@ def gather(
     return _moves(pages, leaving, target)
 
 
-def after(machine: MachineView, plan: Plan) -> MachineView:
-    """Return the machine as it is once a plan was carried out: room, and what the budget has."""
+def machine_after(machine: MachineView, plan: Plan) -> MachineView:
+    """Return the machine as it is once a plan was applied: free memory and budget."""
     if not len(plan):
         return machine
     size = plan.pages.astype(np.int64) * PAGE_BYTES
@@ -82,8 +84,8 @@ def after(machine: MachineView, plan: Plan) -> MachineView:
     return replace(machine, memory=memory, budget_bytes=budget)
 
 
-def beside(machine: MachineView, drained: Collection[int]) -> MachineView:
-    """Return the machine without its drained nodes: what policies may plan with."""
+def without_drained(machine: MachineView, drained: Collection[int]) -> MachineView:
+    """Return the machine without its drained nodes, as policies see it."""
     if not len(drained):
         return machine
     return replace(
@@ -93,43 +95,43 @@ def beside(machine: MachineView, drained: Collection[int]) -> MachineView:
     )
 
 
-def nearest(topology: Topology, drained: Collection[int]) -> dict[int, tuple[int, ...]]:
+def drain_targets(topology: Topology, drained: Collection[int]) -> dict[int, tuple[int, ...]]:
     """Return for each drained node where its pages go, the first choice first.
 
-    To the same tier if that has room, else to those nearest to it in speed: which pages are worth
-    a faster tier is the policy's to say. Within a tier by distance.
+    Nodes of the same tier come first, then those of the tiers nearest in speed: which pages deserve
+    a faster tier is the policy's decision. Within a tier nodes are sorted by distance.
     """
     rank = {node: tier for tier, nodes in enumerate(topology.tiers) for node in nodes}
-    ways: dict[int, tuple[int, ...]] = {}
+    targets: dict[int, tuple[int, ...]] = {}
     for node in topology.nodes:
         if node.id not in drained:
             continue
         distance = dict(zip((n.id for n in topology.nodes), node.distances, strict=False))
         others = [n.id for n in topology.nodes if n.id not in drained]
         here = rank[node.id]
-        ways[node.id] = tuple(
+        targets[node.id] = tuple(
             sorted(others, key=lambda n: (abs(rank[n] - here), distance.get(n, 0), n))
         )
-    return ways
+    return targets
 
 
 def open_room(nodes: Nodes, drained: Collection[int]) -> Integers:
-    """Return how many pages each node can take, shape ``(nodes,)``: drained ones none."""
+    """Return how many pages each node can take, shape ``(nodes,)``; drained nodes take none."""
     room = np.maximum(nodes.room, 0)
     room[[node for node in drained if node < len(room)]] = 0
     return room
 
 
-def spread(
-    size: Integers, source: Integers, room: Integers, ways: dict[int, tuple[int, ...]]
+def assign_nodes(
+    size: Integers, source: Integers, room: Integers, targets: dict[int, tuple[int, ...]]
 ) -> Integers:
-    """Return the node to which each page goes, -1 where none has room; columns of shape ``(n,)``.
+    """Return the target node of each page, -1 where none has room; columns of shape ``(n,)``.
 
-    Pages of ``size`` 4 KiB are given in the order in which they choose. ``room`` is filled up.
+    The first of the pages, each of ``size`` 4 KiB, choose first. ``room`` is updated.
     """
     target = np.full(len(size), -1, np.int64)
     for origin in np.unique(source).tolist():
-        for node in ways.get(origin, ()):
+        for node in targets.get(origin, ()):
             rows = np.flatnonzero((source == origin) & (target < 0))
             rows = rows[_fitting(size[rows], int(room[node]))]
             target[rows] = node
@@ -138,7 +140,7 @@ def spread(
 
 
 def _fitting(size: Integers, room: int) -> npt.NDArray[np.intp]:
-    """Return the rows that fit: the first ones, then single pages where a huge one does not."""
+    """Return the rows that fit: the first ones, then 4 KiB pages where a huge page does not."""
     fits = np.cumsum(size) <= room
     small = ~fits & (size == 1)
     fits |= small & (np.cumsum(small) <= room - int(size[fits].sum()))

@@ -204,7 +204,7 @@ def _promote(row: int, rows: Movers, bounds: _Bounds, state: _State) -> int:
 
 @inline
 def _is_short(tier: int, bounds: _Bounds, room: Int64s) -> bool:
-    """Tell whether a tier has less free than its headroom."""
+    """Return whether a tier has less free than its headroom."""
     free = np.int64(0)
     for node in range(len(room)):
         if bounds.node_tier[node] == tier:

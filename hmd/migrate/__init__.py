@@ -1,4 +1,4 @@
-"""Moving pages: the move_pages engine and its budgets."""
+"""Moving pages: the mover over move_pages(2), its budget, and pageout."""
 
 from hmd.migrate.move_status import STUCK, MoveStatus
 from hmd.migrate.mover import Mover, MoverSettings

@@ -16,15 +16,15 @@ from hmd.decide.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Rows of a plan that go to one node of one process, by rising address."""
+class MoveGroup:
+    """Rows of a plan: pages of one process that go to one node, by rising address."""
 
     process: int
     node: int
     rows: npt.NDArray[np.intp]
 
 
-def groups(plan: Plan, rows: npt.NDArray[np.intp]) -> Iterator[Group]:
+def move_groups(plan: Plan, rows: npt.NDArray[np.intp]) -> Iterator[MoveGroup]:
     """Yield the given rows in the order in which to move them, grouped for calls.
 
     The plan's phases follow each other. Within a phase a group has pages of one process (that is
@@ -40,15 +40,16 @@ def groups(plan: Plan, rows: npt.NDArray[np.intp]) -> Iterator[Group]:
     turns = np.flatnonzero((np.diff(key, axis=1) != 0).any(axis=0)) + 1
     for members in np.split(order, turns):
         first = members[0]
-        yield Group(int(process[first]), int(node[first]), rows[members])
+        yield MoveGroup(int(process[first]), int(node[first]), rows[members])
 
 
 class BatchSize:
     """How many 4 KiB pages to hand to one call, so that it blocks its target briefly.
 
-    A process that touches a page under migration waits for it, and each call also drains the LRU
-    caches of every CPU: few and long calls hurt the target, many short ones everybody. The size
-    doubles while calls are short, and follows the measured speed down at once where one was long.
+    A process that accesses a page under migration waits for it, and each call also drains the LRU
+    caches of all CPUs: few long calls delay the target, many short ones delay every process. The
+    size doubles while calls are short. After a long call it falls at once to what the measured
+    speed allows.
     """
 
     def __init__(self, least_pages: int, most_pages: int, call_target_s: float) -> None:
@@ -60,15 +61,15 @@ class BatchSize:
         self.pages = least_pages
 
     def observe(self, pages: int, seconds: float) -> None:
-        """Learn from a call that was given so many pages and took so long."""
+        """Adapt the size to a call of so many pages that took so long."""
         fitting = self._most if seconds <= 0 else int(pages * self._target_s / seconds)
         if fitting < self.pages:
-            # A small call is mostly the fixed cost of the drain: it says nothing of large ones.
+            # The cost of a small call is mostly the LRU drain: no measure of large calls.
             if seconds > self._target_s or pages * 2 >= self.pages:
                 self.pages = max(self._least, fitting)
         elif pages * 2 >= self.pages:
             self.pages = min(self._most, self.pages * 2, fitting)
 
     def take(self, weights: npt.NDArray[np.uint32]) -> int:
-        """Return how many leading rows of these weights (in pages) one call may have; >= 1."""
+        """Return how many leading rows of these weights (in pages) fit one call; at least 1."""
         return max(1, int(np.searchsorted(np.cumsum(weights, dtype=np.int64), self.pages, "right")))

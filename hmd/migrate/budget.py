@@ -1,7 +1,7 @@
-"""How many bytes may be moved: a token bucket.
+"""The migration budget, in bytes: a token bucket.
 
-Page copies take memory bandwidth from the very programs that they are to speed up; the bucket
-bounds that share. Clocks are given by the caller, in seconds, and only need to go forward.
+Page copies take memory bandwidth from the programs that they are to speed up; the bucket bounds
+that share. The caller passes the time, in seconds, which only needs to be monotonic.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ UNLIMITED_BYTES: Final = 2**63 - 1
 
 
 class TokenBucket:
-    """Fills at ``rate_bytes_per_s`` up to ``burst_s`` seconds' worth, and starts full.
+    """Fills at ``rate_bytes_per_s`` up to the bytes of ``burst_s`` seconds, and starts full.
 
-    It always holds at least one huge page, or a small rate could never move one. A rate of None
-    is no limit.
+    Its capacity is at least one huge page: with a small rate none could be moved otherwise. A rate
+    of None is no limit.
     """
 
     def __init__(self, rate_bytes_per_s: int | None, burst_s: float) -> None:
@@ -31,7 +31,7 @@ class TokenBucket:
         self._filled_s: float | None = None
 
     def available_bytes(self, now_s: float) -> int:
-        """Return what may be moved now."""
+        """Return how many bytes may be moved now."""
         if self._rate is None:
             return UNLIMITED_BYTES
         if self._filled_s is not None:
@@ -41,5 +41,5 @@ class TokenBucket:
         return max(0, int(self._tokens))
 
     def spend(self, moved_bytes: int) -> None:
-        """Take what was moved; more than was there becomes a debt that the rate pays first."""
+        """Take bytes that were moved; an excess becomes a debt, which later fills pay first."""
         self._tokens -= moved_bytes

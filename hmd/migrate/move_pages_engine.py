@@ -1,18 +1,18 @@
-"""Moving one group of pages, and finding out what became of each.
+"""The move_pages engine: moves one group of pages, and finds the status of each.
 
-Takes pages of one process that are not yet on the target node; gives one Status a page. This is
-where the kernel's answers are made sense of (mm/migrate.c, do_pages_move, since 4.17):
+Takes pages of one process that are not yet on the target node; gives one status per page. The
+kernel's answers are (mm/migrate.c, do_pages_move, since 4.17):
 
-* Pages queue up until one cannot be queued; that one gets its errno in ``status``, and what had
-  queued up is migrated as one run.
-* A run that migrates whole gets its node in ``status``. A run that does not ends the call: its
-  statuses and all that follow stay untouched, and the call returns how many pages are left.
+* Pages are queued until one cannot be queued; that one gets its errno in ``status``, and the queue
+  is migrated as one run.
+* A run that migrates completely gets its node in ``status``. A run that does not ends the call:
+  its statuses and all later ones stay untouched, and the call returns how many pages are left.
 * -ENOMEM ends the call the same way, as its error.
 * A page of a folio (huge page, large folio) that an earlier page of the call queued gets EBUSY,
-  although it moves along.
+  although it moves with that folio.
 
-So untouched and busy pages are looked up again. Those in the run that failed have had a try and
-get a bounded number; those behind it had none and are simply next.
+So untouched and busy pages are queried again. Those in the run that failed were tried, and are
+tried a bounded number of times; those after it were not, and come next.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class PageCalls(Protocol):
 
 
 @dataclass(slots=True)
-class TransferStats:
+class EngineStats:
     """Counters of calls: queries and moves, their rows, and the time spent in moves."""
 
     queries: int = 0
@@ -64,10 +64,10 @@ class TransferStats:
     slowest_call_ns: int = 0
 
 
-class Transfer:
+class MovePagesEngine:
     """The move_pages engine for one group at a time.
 
-    ``read_stat`` tells who has a pid now; ``clock`` gives seconds.
+    ``read_stat`` reads /proc/PID/stat; ``clock`` returns seconds.
     """
 
     def __init__(
@@ -85,20 +85,20 @@ class Transfer:
         self._flags = flags
         self._tries = tries
         self.size = size
-        self.stats = TransferStats()
+        self.stats = EngineStats()
         self.stopping = False
 
-    def is_gone(self, process: ProcessId) -> bool:
-        """Return True where the process has exited, though its pid may be another's by now."""
+    def has_exited(self, process: ProcessId) -> bool:
+        """Return True where the process has exited, even if another process has its pid now."""
         stat = self._read_stat(process.pid)
         return stat is None or stat.process != process
 
-    def look(
+    def locate(
         self, process: ProcessId, addresses: npt.NDArray[np.uint64], node: npt.NDArray[np.int16]
     ) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int16]]:
-        """Return status and node of each page now: PENDING is elsewhere than on its ``node``.
+        """Return status and node of each page now: PENDING where it is not on its ``node``.
 
-        The node is -1 where there is none. A query does not disturb the process.
+        The node is -1 for absent pages. A query does not disturb the process.
         """
         answers = self._query(process, addresses)
         status = of_pages(answers, node)
@@ -114,51 +114,51 @@ class Transfer:
         node: int,
         deadline_s: float,
     ) -> npt.NDArray[np.int16]:
-        """Move pages (of ``weights`` 4 KiB units) to the node; returns a Status a page.
+        """Move pages (of ``weights`` 4 KiB units) to the node; return one status per page.
 
         Ends early, with the rest DEFERRED, when the clock reaches the deadline, or once
         ``stopping`` is set.
         """
         status = np.full(len(addresses), MoveStatus.PENDING, np.int16)
         tries = np.zeros(len(addresses), np.int32)
-        fresh: Rows = np.arange(len(addresses))
-        suspects: Rows = fresh[:0]
-        while len(fresh) or len(suspects):
-            verdict = self._stop(process, deadline_s)
-            if verdict is None:
-                if not len(fresh):
-                    # Suspects come last and together: time may have freed them by now.
-                    fresh, suspects = suspects, fresh
-                    self.stats.retried_rows += len(fresh)
-                count = self.size.take(weights[fresh])
-                batch, fresh = fresh[:count], fresh[count:]
-                verdict, status[batch], tried = self._call(
+        queue: Rows = np.arange(len(addresses))
+        retries: Rows = queue[:0]
+        while len(queue) or len(retries):
+            refusal = self._stop(process, deadline_s)
+            if refusal is None:
+                if not len(queue):
+                    # Pages that failed come last and together: they may be free by now.
+                    queue, retries = retries, queue
+                    self.stats.retried_rows += len(queue)
+                count = self.size.take(weights[queue])
+                batch, queue = queue[:count], queue[count:]
+                refusal, status[batch], tried = self._call(
                     process, addresses[batch], int(weights[batch].sum()), node
                 )
                 left = status[batch] == MoveStatus.PENDING
-                fresh = np.concatenate((batch[left & ~tried], fresh))
+                queue = np.concatenate((batch[left & ~tried], queue))
                 failed = batch[left & tried]
                 tries[failed] += 1
                 status[failed[tries[failed] >= self._tries]] = MoveStatus.BUSY
-                suspects = np.concatenate((suspects, failed[tries[failed] < self._tries]))
-            if verdict is not None:
-                status[status == MoveStatus.PENDING] = verdict
+                retries = np.concatenate((retries, failed[tries[failed] < self._tries]))
+            if refusal is not None:
+                status[status == MoveStatus.PENDING] = refusal
                 break
         return status
 
     def _stop(self, process: ProcessId, deadline_s: float) -> MoveStatus | None:
         """Return why the next call must not be made.
 
-        The kernel offers no pidfd for move_pages(2), so that between this look and the call the
-        process may exit and its pid go to another. That takes all pids in between to be used up
-        within microseconds, and costs the stranger the place of some pages, never their content.
+        move_pages(2) takes no pidfd, so between this check and the call the process may exit and
+        another may get its pid. That needs all pids in between to be used up within microseconds,
+        and moves some pages of the other process, whose content stays intact.
         """
         if self.stopping or self._clock() >= deadline_s:
             return MoveStatus.DEFERRED
-        return MoveStatus.GONE if self.is_gone(process) else None
+        return MoveStatus.GONE if self.has_exited(process) else None
 
     def _without_memory(self, process: ProcessId) -> MoveStatus:
-        """Return what EINVAL means: a kernel thread, or an exit, which frees memory before pid."""
+        """Return what EINVAL means: a kernel thread, or an exit, which frees memory first."""
         stat = self._read_stat(process.pid)
         kernel_thread = stat is not None and stat.process == process and stat.kernel_thread
         return MoveStatus.INVALID if kernel_thread else MoveStatus.GONE
@@ -166,9 +166,9 @@ class Transfer:
     def _call(
         self, process: ProcessId, addresses: npt.NDArray[np.uint64], pages: int, node: int
     ) -> tuple[MoveStatus | None, npt.NDArray[np.int16], npt.NDArray[np.bool_]]:
-        """Make one call; returns its verdict on all that is left, statuses, and who had a try.
+        """Make one call; return its error for all remaining pages, statuses, and which were tried.
 
-        PENDING are the pages that are still elsewhere.
+        PENDING are the pages that are not on the node yet.
         """
         begun_s = self._clock()
         result, answers = self._calls.move_pages(
@@ -178,20 +178,20 @@ class Transfer:
         untouched = answers == UNTOUCHED
         status = of_pages(answers, node)
         status[untouched] = MoveStatus.PENDING
-        doubtful = untouched | (status == MoveStatus.BUSY)
-        if doubtful.any():
-            status[doubtful], _ = self.look(
-                process, addresses[doubtful], np.full(int(doubtful.sum()), node, np.int16)
+        unknown = untouched | (status == MoveStatus.BUSY)
+        if unknown.any():
+            status[unknown], _ = self.locate(
+                process, addresses[unknown], np.full(int(unknown.sum()), node, np.int16)
             )
         status[status == MoveStatus.ALREADY_THERE] = MoveStatus.MOVED
         if result >= 0:
             full = (status == MoveStatus.NO_MEMORY).any()
-            return (MoveStatus.NO_MEMORY if full else None), status, _had_a_try(untouched)
-        verdict = of_call(result)
-        if verdict is MoveStatus.INVALID:
-            verdict = self._without_memory(process)
+            return (MoveStatus.NO_MEMORY if full else None), status, _were_tried(untouched)
+        refusal = of_call(result)
+        if refusal is MoveStatus.INVALID:
+            refusal = self._without_memory(process)
         status[(status == MoveStatus.PENDING) & ~untouched] = MoveStatus.BUSY
-        return verdict, status, ~untouched
+        return refusal, status, ~untouched
 
     def _query(
         self, process: ProcessId, addresses: npt.NDArray[np.uint64]
@@ -209,15 +209,15 @@ class Transfer:
         self.size.observe(pages, seconds)
 
 
-def _had_a_try(untouched: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Return which pages of a call the kernel came to.
+def _were_tried(untouched: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Return which pages of a call the kernel tried.
 
-    A run that migrated whole is touched, so an untouched page before a touched one belongs to the
-    run that failed, and the last touched one is where the call ended. With no such page the run
+    A run that migrated completely is touched, so an untouched page before a touched one belongs to
+    the run that failed, and the call ended at the last touched one. Without such a page the run
     that failed is the last of the call.
     """
     touched = np.flatnonzero(~untouched)
-    came_to = np.ones(len(untouched), np.bool_)
+    tried = np.ones(len(untouched), np.bool_)
     if len(touched) and untouched[: touched[-1]].any():
-        came_to[touched[-1] + 1 :] = False
-    return came_to
+        tried[touched[-1] + 1 :] = False
+    return tried

@@ -1,6 +1,6 @@
-"""What became of a page that was to be moved, and what the kernel's answers mean.
+"""The status of each planned move, and the translation of the kernel's answers to it.
 
-The only place of this room that knows errno.
+The only module of this room that interprets errno values.
 """
 
 from __future__ import annotations
@@ -14,35 +14,35 @@ import numpy.typing as npt
 
 
 class MoveStatus(IntEnum):
-    """The end of one row of a plan; every row has exactly one."""
+    """The result of one row of a plan; every row has exactly one."""
 
     PENDING = 0
     """Not decided yet; never in an outcome."""
     MOVED = 1
     ALREADY_THERE = 2
-    """On its target before we came."""
+    """On its target node before the plan was applied."""
     WOULD_MOVE = 3
-    """A dry run: it would have been tried."""
+    """A dry run: hmd would have tried to move it."""
     DEFERRED = 4
     """The budget of bytes or of time was spent first."""
     BLACKLISTED = 5
-    """Failed not long ago; waits for its next chance."""
+    """Failed recently; not tried until its backoff ends."""
     SKIPPED = 6
     """The page filter keeps it where it is (shared executable code)."""
     DUPLICATE = 7
     """Another row of the plan names the same page, or the huge page that it is part of."""
     NOT_PRESENT = 8
-    """Not mapped, swapped out, or never touched (ENOENT)."""
+    """Not mapped, swapped out, or never accessed (ENOENT)."""
     BUSY = 9
-    """Pinned or isolated (EBUSY), or the kernel gave up on it."""
+    """Pinned or isolated (EBUSY), or the kernel stopped retrying."""
     NO_MEMORY = 10
     """The target node is full (ENOMEM)."""
     SHARED = 11
-    """Mapped by several processes, and MOVE_ALL was not asked (EACCES on a page)."""
+    """Mapped by several processes, without MOVE_ALL (EACCES on a page)."""
     UNMOVABLE = 12
     """The zero page, an unmapped address or a mapping that cannot migrate (EFAULT)."""
     GONE = 13
-    """The process has exited (ESRCH), or its pid is another's by now."""
+    """The process has exited (ESRCH), or its pid belongs to another process now."""
     INVALID = 14
     """A kernel thread, or flags that the kernel does not know (EINVAL)."""
     CPUSET = 15
@@ -56,26 +56,26 @@ class MoveStatus(IntEnum):
 
 
 FAILURES: Final = frozenset(status for status in MoveStatus if status >= MoveStatus.NOT_PRESENT)
-"""The kernel was asked, or would have been, and the page is not on its target."""
+"""The page is not on its target although the move was tried, or would have been."""
 
 PUNISHED: Final = (MoveStatus.BUSY, MoveStatus.SHARED, MoveStatus.UNMOVABLE)
-"""Failures of the page itself that will likely repeat soon: these are blacklisted."""
+"""Failures of the page itself, likely to repeat soon: such pages get a retry backoff."""
 
 STUCK: Final = (*PUNISHED, MoveStatus.SKIPPED, MoveStatus.BLACKLISTED)
-"""What says that a page is to be left alone for a while, for a reason of its own."""
+"""Statuses of pages that policies leave where they are until the next sweep."""
 
 PROCESS_WIDE: Final = frozenset({MoveStatus.GONE, MoveStatus.INVALID, MoveStatus.PERMISSION})
-"""Answers that hold for all pages of the process."""
+"""Errors that hold for all pages of the process."""
 
 NODE_WIDE: Final = frozenset({MoveStatus.CPUSET, MoveStatus.OFFLINE, MoveStatus.NO_MEMORY})
-"""Answers that hold for all pages of the process that go to the same node."""
+"""Errors that hold for all pages of the process that go to the same node."""
 
 _BY_PAGE_ERRNO: Final = {
     errno.ENOENT: MoveStatus.NOT_PRESENT,
     errno.EFAULT: MoveStatus.UNMOVABLE,
     errno.EACCES: MoveStatus.SHARED,
     errno.EBUSY: MoveStatus.BUSY,
-    # EAGAIN and EIO: writeback or a filesystem that failed to migrate the page; worth a retry.
+    # EAGAIN and EIO: writeback, or a filesystem failed to migrate the page. A retry may work.
     errno.EAGAIN: MoveStatus.BUSY,
     errno.EIO: MoveStatus.BUSY,
     errno.ENOMEM: MoveStatus.NO_MEMORY,
@@ -92,14 +92,14 @@ _BY_CALL_ERRNO: Final = {
 
 
 def of_call(result: int) -> MoveStatus:
-    """Translate the -errno of a whole call."""
+    """Return the status that the -errno of a whole call means."""
     return _BY_CALL_ERRNO.get(-result, MoveStatus.OTHER)
 
 
 def of_pages(
     answers: npt.NDArray[np.int16] | npt.NDArray[np.int32], target: npt.NDArray[np.int16] | int
 ) -> npt.NDArray[np.int16]:
-    """Translate answers on single pages (a node or -errno), of a query or of a move.
+    """Return the status of single pages by their answers, a node or -errno each.
 
     A page on its target is ALREADY_THERE, one on another node PENDING; shape ``(n,)``.
     """

@@ -1,4 +1,4 @@
-"""What a mover did: per row for the heat table, in sums for people and metrics."""
+"""The outcome of a plan: by row for the heat table, in sums for reports and metrics."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from hmd.migrate.move_status import FAILURES, MoveStatus
 from hmd.units import PAGE_BYTES
 
 Flow = tuple[int, int]
-"""From which node to which; -1 where the first is not known."""
+"""Source and target node; the source is -1 where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class MoveOutcome:
-    """The end of an applied plan; columns have shape ``(n,)`` and the order of the plan's rows.
+    """The outcome of a plan; columns have shape ``(n,)`` and the order of the plan's rows.
 
-    ``status`` holds Status codes, ``node`` where the page is now (-1 absent or unknown),
-    ``moved_pages`` how many 4 KiB pages of the row were moved (of a huge page that turned out to
-    be split, maybe not all). ``moved`` and ``pages`` are 4 KiB pages: moved by flow (in a dry
-    run: that would be), planned by status. ``seconds`` is the time that it all took.
+    ``status`` holds codes of :class:`hmd.migrate.move_status.MoveStatus`; ``node`` is where the
+    page is now, -1 absent or unknown; ``moved_pages`` is how many 4 KiB pages of the row moved (of
+    a huge page that the kernel has split, maybe not all). ``moved`` counts 4 KiB pages by flow, in
+    a dry run those that would move; ``pages`` counts planned ones by status. ``seconds`` is the
+    duration of the whole.
     """
 
     status: npt.NDArray[np.int16]
@@ -40,26 +41,26 @@ class MoveOutcome:
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes that were moved, or in a dry run would be."""
+        """Bytes that moved, or in a dry run would move."""
         return sum(self.moved.values()) * PAGE_BYTES
 
     @property
     def deferred_pages(self) -> int:
-        """Pages that the budget of bytes or time left for later."""
+        """Pages that the budget of bytes or time deferred."""
         return self.pages.get(MoveStatus.DEFERRED, 0)
 
     @property
     def failures(self) -> dict[MoveStatus, int]:
-        """Pages that could not be moved, by reason."""
+        """Pages that failed to move, by reason."""
         return {status: n for status, n in self.pages.items() if status in FAILURES}
 
 
 @dataclass(slots=True)
 class MoverStats:
-    """Counters of a mover since it was made; pages are of 4 KiB, dry runs are not counted.
+    """Counters of a mover since it was created; pages are of 4 KiB, dry runs are not counted.
 
     ``moved_pages`` by flow, ``pages`` planned by status; ``split_huge_pages`` are rows that were
-    planned as a huge page and were none any more.
+    planned as a huge page which the kernel had split.
     """
 
     applies: int = 0

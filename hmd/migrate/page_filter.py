@@ -1,7 +1,7 @@
-"""What must stay where it is: shared code, devices, kernel pages.
+"""The filter for pages that stay where they are: shared code, devices, kernel pages.
 
 The code of a library is mapped by many processes; to move one of its pages the kernel unmaps it
-from all of them. Costs a read of /proc/PID/maps a process and plan (2 µs a mapping).
+from all of them. Costs one read of /proc/PID/maps per process and plan (2 µs per mapping).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from hmd.machine.mappings import read_mappings
 from hmd.machine.process_id import PROC, ProcessId
 
 PageFilter: TypeAlias = Callable[[ProcessId, npt.NDArray[np.uint64]], npt.NDArray[np.bool_]]
-"""Which pages of a process may be moved: a mask of the addresses' shape."""
+"""Returns which pages of a process may move: a mask of the shape of the addresses."""
 
 
 class MovableMappings:
-    """The page filter that asks the mappings (``Mappings.movable``)."""
+    """The page filter by mappings (:attr:`hmd.machine.mappings.Mappings.movable`)."""
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
@@ -32,7 +32,7 @@ class MovableMappings:
         """Return which of the pages lie in movable mappings."""
         mappings = read_mappings(process.pid, self._proc)
         if mappings is None:
-            # maps asks for no more rights than move_pages (PTRACE_MODE_READ; newer kernels also
-            # take CAP_PERFMON here): who is refused, or finds nobody, hears why from the call.
+            # maps needs no more rights than move_pages(2) does (PTRACE_MODE_READ; newer kernels
+            # also accept CAP_PERFMON): the call reports why the process cannot be read.
             return np.ones(len(addresses), np.bool_)
         return mappings.movable_at(addresses)

@@ -1,9 +1,9 @@
-"""Sending pages out of memory: to swap or zram, or, of files, back to them.
+"""Paging out: to swap or zram, and pages of files to their file.
 
-Takes the rows of :func:`hmd.decide.idle_selection.idle_pages`, gives where their pages are then.
-The kernel says only that it was asked, so that pages are looked up afterwards (0.2 µs each); those
-that stayed, for want of swap or because others map them too, are left alone for ever longer.
-Never raises for a target: it may exit or unmap at any moment.
+Takes the rows of :func:`hmd.decide.idle_selection.idle_pages`; gives where their pages are then.
+The kernel returns only how much it was asked for, so pages are queried afterwards (0.2 µs each).
+Pages that stayed, for lack of swap or because other processes map them too, get a backoff that
+doubles. Never raises because of a target: it may exit or unmap at any moment.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from hmd.decide.plan import Plan
 from hmd.machine.move_pages import query_nodes
 from hmd.machine.process_id import PROC, ProcessId
 from hmd.machine.process_madvise import RANGES_MOST, page_out
-from hmd.migrate.retry_backoff import Blacklist, BlacklistSettings
+from hmd.migrate.retry_backoff import BackoffSettings, RetryBackoff
 from hmd.units import PAGE_BYTES
 
-# A call holds the target's memory map while it writes; no more pages at once than it takes ranges.
+# A call locks the target's memory map while it writes: no more pages per call than ranges.
 _CALL_PAGES: Final = RANGES_MOST
-_BLACKLIST: Final = BlacklistSettings(30.0, 3600.0, 1 << 18)
+_BACKOFF: Final = BackoffSettings(30.0, 3600.0, 1 << 18)
 
 
 @dataclass(frozen=True, slots=True)
 class PageoutSettings:
-    """How to send out: no plan takes longer than ``limit_s``; a dry run asks for nothing."""
+    """No plan takes longer than ``limit_s``; a dry run pages nothing out."""
 
     limit_s: float = float("inf")
     dry_run: bool = False
@@ -39,7 +39,7 @@ class PageoutSettings:
 
 @dataclass(slots=True)
 class PageoutStats:
-    """Counters since the start, in pages of 4 KiB: asked for, gone out, and refused or kept."""
+    """Counters since the start, in pages of 4 KiB: asked for, paged out, and still resident."""
 
     asked_pages: int = 0
     out_pages: int = 0
@@ -47,11 +47,11 @@ class PageoutStats:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """What became of a plan; rows as the plan has them.
+class PageoutOutcome:
+    """The outcome of a plan; rows as the plan has them.
 
-    ``tried`` marks the rows that were asked for, ``node`` is where each is now, below 0 where it
-    is out, or not known; ``out_bytes`` is what went out.
+    ``tried`` marks the rows that were asked for; ``node`` is where each is now, below 0 where it is
+    out or not known; ``out_bytes`` were paged out.
     """
 
     tried: npt.NDArray[np.bool_]
@@ -99,7 +99,7 @@ class KernelPageoutCalls:
 
 
 class Pageout:
-    """Pages out what plans name; remembers the pages that stayed."""
+    """Pages out what plans name; remembers pages that stayed, for their backoff."""
 
     def __init__(
         self,
@@ -111,19 +111,19 @@ class Pageout:
         self.stats = PageoutStats()
         self._calls = calls or KernelPageoutCalls()
         self._clock = clock
-        self._blacklist = Blacklist(_BLACKLIST)
+        self._backoff = RetryBackoff(_BACKOFF)
 
-    def apply(self, plan: Plan, budget_bytes: int, now_s: float) -> Sent:
-        """Send out what the plan names, in its order, as far as the budget goes.
+    def apply(self, plan: Plan, budget_bytes: int, now_s: float) -> PageoutOutcome:
+        """Page out what the plan names, in its order, as far as the budget goes.
 
-        ``now_s`` is the time by which pages that stayed wait.
+        ``now_s`` is the time of the backoff.
         """
         end_s = self._clock() + self.settings.limit_s
         node = plan.from_node.copy()
         tried = np.zeros(len(plan), np.bool_)
         chosen = self._chosen(plan, budget_bytes, now_s)
         if self.settings.dry_run:
-            return Sent(tried, node, 0)
+            return PageoutOutcome(tried, node, 0)
         for slot in np.unique(plan.process[chosen]).tolist():
             rows = chosen[plan.process[chosen] == slot]
             rows = rows[np.argsort(plan.address[rows])]
@@ -135,14 +135,14 @@ class Pageout:
         self.stats.asked_pages += int(plan.pages[tried].sum(dtype=np.int64))
         self.stats.out_pages += int(out)
         self.stats.kept_pages += int(plan.pages[tried & (node >= 0)].sum(dtype=np.int64))
-        return Sent(tried, node, int(out) * PAGE_BYTES)
+        return PageoutOutcome(tried, node, int(out) * PAGE_BYTES)
 
     def _chosen(self, plan: Plan, budget_bytes: int, now_s: float) -> npt.NDArray[np.intp]:
-        """Return the rows that do not wait, as far as the budget goes."""
+        """Return the rows that are not in backoff, as far as the budget goes."""
         waits = np.zeros(len(plan), np.bool_)
         for slot in np.unique(plan.process).tolist():
             rows = plan.process == slot
-            waits[rows] = self._blacklist.blocked(plan.processes[slot], plan.address[rows], now_s)
+            waits[rows] = self._backoff.blocked(plan.processes[slot], plan.address[rows], now_s)
         rows = np.flatnonzero(~waits)
         total = np.cumsum(plan.pages[rows], dtype=np.int64) * PAGE_BYTES
         return rows[total <= budget_bytes]
@@ -154,21 +154,21 @@ class Pageout:
         node: npt.NDArray[np.int16],
         now_s: float,
     ) -> bool:
-        """Send out rows of one process, by rising address; says whether to go on with it."""
+        """Page out rows of one process, by rising address; return whether to continue with it."""
         process = plan.processes[int(plan.process[rows[0]])]
         size = plan.pages[rows].astype(np.uint64) * np.uint64(PAGE_BYTES)
         start, length = _runs(plan.address[rows], size)
         if self._calls.page_out(process, start, length) < 0:
-            self._blacklist.add(process, plan.address[rows], now_s)
+            self._backoff.add(process, plan.address[rows], now_s)
             return False
         node[rows] = self._calls.query_nodes(process.pid, plan.address[rows])
         kept = rows[node[rows] >= 0]
-        self._blacklist.add(process, plan.address[kept], now_s)
+        self._backoff.add(process, plan.address[kept], now_s)
         return True
 
 
 def _parts(pages: npt.NDArray[np.uint32]) -> list[npt.NDArray[np.intp]]:
-    """Return the places of rows call by call, each with at least one."""
+    """Return the indices of rows for each call; each call has at least one."""
     call = np.maximum(np.cumsum(pages, dtype=np.int64) - 1, 0) // _CALL_PAGES
     return np.split(np.arange(len(pages)), np.flatnonzero(np.diff(call)) + 1)
 
@@ -176,7 +176,7 @@ def _parts(pages: npt.NDArray[np.uint32]) -> list[npt.NDArray[np.intp]]:
 def _runs(
     address: npt.NDArray[np.uint64], size: npt.NDArray[np.uint64]
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-    """Return starts and bytes of ranges, those that touch each other as one."""
+    """Return starts and bytes of ranges; adjacent ones are joined."""
     end = address + size
     first = np.concatenate([[True], address[1:] != end[:-1]])
     start = address[first]

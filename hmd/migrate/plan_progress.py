@@ -1,4 +1,4 @@
-"""A plan under way: what is known of each row so far, as columns beside the plan's own."""
+"""A plan being applied: columns of what is known of each row so far."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from hmd.migrate.outcome import Flow, MoveOutcome
 from hmd.units import HUGE_PAGE_PAGES, PAGE_BYTES
 
 SUBPAGES: Final = np.arange(1, HUGE_PAGE_PAGES, dtype=np.uint64) * np.uint64(PAGE_BYTES)
-"""Where the other pages of a huge page lie, relative to its first."""
+"""Offsets of the other pages of a huge page from its first."""
 
 
 @dataclass(slots=True)
-class Work:
-    """Columns of shape ``(n,)``: ``origin`` and ``node`` are where a page was found and is now."""
+class PlanProgress:
+    """Columns of shape ``(n,)``: ``origin`` is where a page was found, ``node`` where it is now."""
 
     plan: Plan
     status: npt.NDArray[np.int16]
@@ -30,8 +30,8 @@ class Work:
     moved_pages: npt.NDArray[np.uint32]
 
     @classmethod
-    def of(cls, plan: Plan) -> Work:
-        """Return the work of a plan of which nothing is done."""
+    def of(cls, plan: Plan) -> PlanProgress:
+        """Return the progress of a plan of which no row is decided."""
         rows = len(plan)
         return cls(
             plan,
@@ -48,19 +48,19 @@ class Work:
     def by_process(
         self, rows: npt.NDArray[np.intp]
     ) -> Iterator[tuple[ProcessId, npt.NDArray[np.intp]]]:
-        """Give the rows of each process, in the plan's order."""
+        """Yield the rows of each process, in the plan's order."""
         owner = self.plan.process[rows]
         for index in np.unique(owner).tolist():
             yield self.plan.processes[index], rows[owner == index]
 
     def drop_duplicates(self) -> None:
-        """Keep the first row of each page, and of each huge page no row but its own.
+        """Mark rows as DUPLICATE: all but the first of a page, and parts of planned huge pages.
 
-        The kernel would answer a second address of one folio with EBUSY and cut the batch there.
+        The kernel answers a second address of one folio with EBUSY and ends the batch there.
         """
         plan = self.plan
-        # One number a page, since numpy sorts records slowly: 45 bits hold every page number of
-        # five-level page tables, which leaves 19 for half a million processes in a plan.
+        # One integer per page, since numpy sorts records slowly: 45 bits hold every page number of
+        # five-level page tables, which leaves 19 bits for half a million processes in a plan.
         owner = plan.process.astype(np.uint64) << np.uint64(45)
         page = owner | plan.address >> np.uint64(12)
         _, first = np.unique(page, return_index=True)
@@ -73,7 +73,7 @@ class Work:
         self.status[twice] = MoveStatus.DUPLICATE
 
     def outcome(self, *, calls: int, seconds: float, dry_run: bool) -> MoveOutcome:
-        """Sum up."""
+        """Return the outcome, with its sums."""
         pages = self.plan.pages
         by_status = np.bincount(self.status, weights=pages, minlength=len(MoveStatus))
         return MoveOutcome(

@@ -1,8 +1,8 @@
 """Plans that move a whole process, or ranges of it, to one node.
 
-Takes a process and its mappings, gives plans slice by slice of address space, so that a process
-of any size takes little memory here and progress can be shown. Costs a query a mapped page
-(0.2 µs), but only in mappings that have pages at all.
+Takes a process and its mappings; gives plans slice by slice of address space, so that a process of
+any size takes little memory here and progress can be shown. Costs one query per mapped page
+(0.2 µs), in mappings that have resident pages.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ Span: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
-    """The next ``span_bytes`` of a survey: where ``resident_pages`` lie, ``plan`` moves some.
+class PlanSlice:
+    """The plan of ``span_bytes`` of address space, which have ``resident_pages``.
 
-    ``refusal`` is why nothing could be found: GONE, PERMISSION or INVALID.
+    ``refusal`` is why the process could not be queried: GONE, PERMISSION or INVALID.
     """
 
     span_bytes: int
@@ -46,12 +46,12 @@ class Slice:
     refusal: MoveStatus | None = None
 
 
-class Survey:
-    """What there is to move to ``to_node``, from anywhere or from ``from_node`` alone.
+class ProcessPlans:
+    """The plans that move a process's pages to ``to_node``, all of them or those on ``from_node``.
 
-    ``ranges`` are the addresses to look at, all of them where there are none; a huge page that a
-    range cuts stays where it is. ``movable`` marks the mappings to look at, shape ``(mappings,)``:
-    by itself those that are movable.
+    ``ranges`` are the addresses to include, all addresses if empty; a huge page that a range cuts
+    stays where it is. ``movable`` marks the mappings to include, shape ``(mappings,)``; the default
+    is ``mappings.movable``.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Survey:
         chosen = mappings.movable if movable is None else movable
         numa_maps = read_bytes(proc / str(process.pid) / "numa_maps")
         self.spans = _spans(mappings, chosen, ranges, numa_maps, from_node)
-        # To ask for huge pages may cost a walk of all page tables.
+        # To query huge pages may cost a walk of all page tables.
         huge = read_huge_pages(process.pid, mappings, proc) if self.spans else None
         self._process = process
         self._huge = huge.address if huge else _NO_BLOCKS
@@ -81,14 +81,14 @@ class Survey:
 
     @property
     def span_bytes(self) -> int:
-        """Address space that will be looked at."""
+        """Bytes of address space that the slices cover."""
         return _length(self.spans)
 
-    def slices(self) -> Iterator[Slice]:
-        """Look at one slice after the other, each when it is asked for.
+    def slices(self) -> Iterator[PlanSlice]:
+        """Query one slice after the other, each when it is iterated to.
 
-        A process has many small mappings and a call to move pages has a price: a slice takes as
-        many of them as fit.
+        A process has many small mappings and each call of move_pages(2) has a fixed cost: a slice
+        takes as many mappings as fit.
         """
         spans: list[Span] = []
         for span in self._pieces():
@@ -100,13 +100,13 @@ class Survey:
             yield self._slice(spans)
 
     def _pieces(self) -> Iterator[Span]:
-        """Give the spans, large ones in pieces that do not cut a huge page."""
+        """Yield the spans, large ones in pieces that do not cut a huge page."""
         for start, end in self.spans:
             first = start // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
             for at in range(first, end, SLICE_BYTES):
                 yield max(start, at), min(end, at + SLICE_BYTES)
 
-    def _slice(self, spans: Sequence[Span]) -> Slice:
+    def _slice(self, spans: Sequence[Span]) -> PlanSlice:
         address = np.concatenate([np.arange(*span, PAGE_BYTES, dtype=np.uint64) for span in spans])
         node = self._query(self._process.pid, address)
         answers = {MoveStatus(code) for code in np.unique(of_pages(node, self._to_node)).tolist()}
@@ -119,7 +119,7 @@ class Survey:
         pages = self._pages(address, spans)
         rows = pages > 0
         count = int(rows.sum())
-        return Slice(
+        return PlanSlice(
             _length(spans),
             resident,
             Plan(
@@ -164,7 +164,7 @@ def _spans(
     """Return the parts of movable mappings that lie in the ranges and may have pages."""
     chosen = movable.copy()
     if numa_maps is not None:
-        # Address space that was reserved and never touched (terabytes, for some runtimes).
+        # Leave out address space that is reserved but never accessed (terabytes, in some runtimes).
         pattern = _WITH_PAGES.format(r"\d{1,4}" if from_node is None else from_node)
         starts = {int(s, 16) for s in re.findall(pattern.encode(), numa_maps, re.MULTILINE)}
         chosen &= np.array([start in starts for start in mappings.start.tolist()], np.bool_)

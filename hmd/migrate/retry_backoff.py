@@ -1,9 +1,9 @@
-"""Pages that failed to move, and when to try them again.
+"""Exponential backoff of pages that failed to move.
 
-A page pinned for a device or shared with another process fails every time, and every attempt
-costs a call and breaks up a batch. Each failure doubles the wait of its page; a page that has
-stayed clear as long again as its last wait is forgotten. Bounded: where there are more pages
-than ``max_pages``, those that expire first are dropped. Lookups cost a binary search a page.
+A page pinned for a device or shared with another process fails every time, and every attempt costs
+a call and breaks up a batch. Each failure doubles the wait of its page; a page without another
+failure for as long again as its last wait is forgotten. At most ``max_pages`` are remembered: those
+that expire first are dropped. A lookup costs a binary search per page.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _NO_KEYS: Final = np.empty(0, np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
-class BlacklistSettings:
-    """First and longest wait of a page, and how many pages to remember."""
+class BackoffSettings:
+    """First and longest wait of a page, and how many pages are remembered."""
 
     first_wait_s: float = 2.0
     longest_wait_s: float = 600.0
     max_pages: int = 65536
 
 
-class Blacklist:
+class RetryBackoff:
     """A set of (process, page) with expiry, as flat arrays sorted by key."""
 
-    def __init__(self, settings: BlacklistSettings) -> None:
+    def __init__(self, settings: BackoffSettings) -> None:
         self._settings = settings
         self._owners: dict[ProcessId, int] = {}
         self._next_owner = 0
@@ -43,7 +43,7 @@ class Blacklist:
         self._strikes = np.empty(0, np.int16)
 
     def __len__(self) -> int:
-        """Return how many pages are remembered, waiting or on parole."""
+        """Return how many pages are remembered, waiting or not."""
         return len(self._key)
 
     def blocked(
@@ -57,7 +57,7 @@ class Blacklist:
         return waits
 
     def add(self, process: ProcessId, addresses: npt.NDArray[np.uint64], now_s: float) -> None:
-        """Count one more failure of each page, and make it wait from now."""
+        """Count a failure of each page; each waits from now on."""
         if not len(addresses):
             return
         self._expire(now_s)
@@ -120,7 +120,7 @@ class Blacklist:
             self._keep(keep)
 
     def _expire(self, now_s: float) -> None:
-        """Forget pages whose parole is over: as long after the wait as the wait itself."""
+        """Forget pages without a failure since their wait ended, once that is as long ago."""
         self._keep(self._until_s + self._wait_s(self._strikes) > now_s)
 
     def _keep(self, rows: npt.NDArray[np.bool_]) -> None:

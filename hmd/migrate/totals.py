@@ -1,4 +1,4 @@
-"""The sum of several outcomes, for work that takes many plans."""
+"""Totals of several outcomes, for a migration that takes many plans."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hmd.units import PAGE_BYTES
 
 @dataclass(slots=True)
 class MoveTotals:
-    """Pages (of 4 KiB) moved by flow and planned by status; what was deferred is not planned yet.
+    """Pages (of 4 KiB) moved by flow and planned by status, without deferred ones.
 
-    ``resident_pages`` were found where plans were made from; ``limited`` tells that a limit ended
-    the work.
+    ``resident_pages`` were found in the slices that plans were made of. ``limited`` says that a
+    limit ended the migration.
     """
 
     resident_pages: int = 0
@@ -26,7 +26,7 @@ class MoveTotals:
     limited: bool = False
 
     def add(self, outcome: MoveOutcome) -> None:
-        """Add what became of one plan."""
+        """Add the outcome of one plan."""
         self.moved.update(outcome.moved)
         self.pages.update({s: n for s, n in outcome.pages.items() if s is not MoveStatus.DEFERRED})
         self.calls += outcome.calls
@@ -34,7 +34,7 @@ class MoveTotals:
 
     @property
     def moved_pages(self) -> int:
-        """Pages that were moved, or in a dry run would be."""
+        """Pages that moved, or in a dry run would move."""
         return sum(self.moved.values())
 
     @property
@@ -44,5 +44,5 @@ class MoveTotals:
 
     @property
     def failures(self) -> dict[MoveStatus, int]:
-        """Pages that could not be moved, by reason."""
+        """Pages that failed to move, by reason."""
         return {status: pages for status, pages in self.pages.items() if status in FAILURES}

@@ -1,4 +1,4 @@
-"""One tick: sample, heat, decide, migrate; its record goes to whoever observes.
+"""One tick: sample, heat, decide, migrate; its record is what the observer takes.
 
 The daemon, the simulator, the benches and tests of policies call the same function, each over its
 own machine (:mod:`hmd.pipeline.tick_stages`).
@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hmd.decide.admin_moves import after, beside, drain, gather
+from hmd.decide.admin_moves import drain_moves, machine_after, pin_moves, without_drained
 from hmd.decide.idle_selection import idle_pages
 from hmd.decide.plan import MachineView, Plan
 from hmd.migrate import STUCK, MoveOutcome
@@ -72,11 +72,11 @@ def decide(stages: TickStages, now_s: float) -> Plan:
         limits=stages.limits,
     )
     pinned, drained = admin.pinned_mask(heat.processes, stages.targets), admin.drained
-    emptied = drain(heat.view(machine.topology, pinned), machine, drained)
-    machine = after(machine, emptied)
+    emptied = drain_moves(heat.view(machine.topology, pinned), machine, drained)
+    machine = machine_after(machine, emptied)
     goals = admin.pin_nodes(heat.processes, stages.targets)
-    gathered = gather(heat.view(machine.topology), machine, goals, drained)
-    machine = beside(after(machine, gathered), drained)
+    gathered = pin_moves(heat.view(machine.topology), machine, goals, drained)
+    machine = without_drained(machine_after(machine, gathered), drained)
     wanted = stages.policy.plan(heat.view(machine.topology, pinned), machine)
     return Plan.joined((emptied, gathered, wanted))
 
@@ -99,7 +99,7 @@ def page_out(stages: TickStages, now_s: float) -> int:
     left = stages.mover.budget_bytes(now_s)
     machine = MachineView(stages.topology, (), now_s, stages.tick_s, left)
     pinned = admin.pinned_mask(stages.heat.processes, stages.targets)
-    machine = beside(machine, admin.drained)
+    machine = without_drained(machine, admin.drained)
     pages = stages.heat.view(machine.topology, pinned)
     plan = idle_pages(pages, machine, idle_s, PAGEOUT_CANDIDATES * left)
     sent = stages.pageout.apply(plan, left, now_s)

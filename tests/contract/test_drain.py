@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmd.decide import registry
-from hmd.decide.admin_moves import after, beside, drain, gather, nearest
+from hmd.decide.admin_moves import (
+    drain_moves,
+    drain_targets,
+    machine_after,
+    pin_moves,
+    without_drained,
+)
 from hmd.decide.plan import MachineView, Plan
 from hmd.heat.geometry import CHUNK_PAGES
 from hmd.heat.heat_table import HeatTable
@@ -55,7 +61,7 @@ def test_every_move_finds_room_and_is_paid_for(case: tuple[Scene, frozenset[int]
     scene, drained = case
     table = scene.table()
     machine = scene.machine()
-    plan = drain(table.view(machine.topology), machine, drained)
+    plan = drain_moves(table.view(machine.topology), machine, drained)
     check_possible(scene, table, plan)
     assert all(
         source in drained and target not in drained for _, _, _, source, target in rows(plan)
@@ -69,7 +75,7 @@ def test_all_leaves_where_there_is_room_and_budget(case: tuple[Scene, frozenset[
     table, machine = scene.table(), scene.machine()
     roomy = tuple(NodeMemory(m.node, m.total_bytes, 1 << 40) for m in machine.memory)
     free = MachineView(machine.topology, roomy, 0.0, 1.0, 1 << 40)
-    plan = drain(table.view(machine.topology), free, drained)
+    plan = drain_moves(table.view(machine.topology), free, drained)
     nodes = Counter(page_nodes(table).values())
     assert plan.pages.sum() == sum(nodes[node] for node in drained)
 
@@ -81,9 +87,9 @@ def test_the_hottest_go_first(case: tuple[Scene, frozenset[int]]) -> None:
     table, machine = scene.table(), scene.machine()
     roomy = tuple(NodeMemory(m.node, m.total_bytes, 1 << 40) for m in machine.memory)
     free = MachineView(machine.topology, roomy, 0.0, 1.0, 1 << 40)
-    everything = drain(table.view(machine.topology), free, drained)
+    everything = drain_moves(table.view(machine.topology), free, drained)
     some = MachineView(machine.topology, roomy, 0.0, 1.0, machine.budget_bytes)
-    plan = drain(table.view(machine.topology), some, drained)
+    plan = drain_moves(table.view(machine.topology), some, drained)
     assert (np.diff(plan.heat) <= 0).all()
     # What waits is colder, but for huge pages that the budget does not pay for any more.
     moved = {(process, address) for process, address, *_ in rows(plan)}
@@ -107,7 +113,7 @@ def test_held_processes_stay(case: tuple[Scene, frozenset[int]], held: tuple[boo
     scene, drained = case
     machine = scene.machine()
     pages = scene.table().view(machine.topology, np.array(held))
-    plan = drain(pages, machine, drained)
+    plan = drain_moves(pages, machine, drained)
     assert not any(held[process] for process in plan.process.tolist())
 
 
@@ -121,7 +127,7 @@ def test_pages_are_gathered_on_one_node(
     goal = np.array([g if g in known else -1 for g in goals], np.int64)
     table = scene.table()
     machine = scene.machine()
-    plan = gather(table.view(machine.topology), machine, goal, drained)
+    plan = pin_moves(table.view(machine.topology), machine, goal, drained)
     check_possible(scene, table, plan)
     for process, _, _, source, target in rows(plan):
         assert target == goal[process] != source
@@ -137,8 +143,8 @@ def test_policies_leave_drained_nodes_and_held_processes_alone(
     scene, drained = case
     table, machine = scene.table(), scene.machine()
     before = page_nodes(table)
-    emptied = drain(table.view(machine.topology, np.array(held)), machine, drained)
-    machine = beside(after(machine, emptied), drained)
+    emptied = drain_moves(table.view(machine.topology, np.array(held)), machine, drained)
+    machine = without_drained(machine_after(machine, emptied), drained)
     plan = fresh(name).plan(table.view(machine.topology, np.array(held)), machine)
     assert page_nodes(table) == before
     for process, _, _, source, target in rows(plan):
@@ -168,9 +174,9 @@ def test_the_nearest_is_of_the_same_tier_first_then_of_the_nearest_speed() -> No
             Node(3, (), 1, (28, 14, 30, 10), 2),
         )
     )
-    assert nearest(topology, {0}) == {0: (1, 2, 3)}
-    assert nearest(topology, {2}) == {2: (0, 1, 3)}
-    assert nearest(topology, {3, 2}) == {2: (0, 1), 3: (1, 0)}
+    assert drain_targets(topology, {0}) == {0: (1, 2, 3)}
+    assert drain_targets(topology, {2}) == {2: (0, 1, 3)}
+    assert drain_targets(topology, {3, 2}) == {2: (0, 1), 3: (1, 0)}
     assert [node.distances for node in topology.without({1, 2}).nodes] == [(10, 28), (28, 10)]
     assert topology.without({2}).tiers == ((0, 1), (3,))
 
@@ -181,5 +187,5 @@ def test_nothing_to_do_costs_no_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "rates", None, raising=False)
     machine = scene.machine()
     pages = table.view(machine.topology)
-    assert not len(drain(pages, machine, {1}))
-    assert not len(gather(pages, machine, np.array([0, -1])))
+    assert not len(drain_moves(pages, machine, {1}))
+    assert not len(pin_moves(pages, machine, np.array([0, -1])))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hmd.machine.topology import Node, Topology
-from hmd.migrate.drain_worker import DrainResult, Errand, Evacuation
+from hmd.migrate.drain_worker import DrainRequest, DrainResult, DrainWorker
 from tests.fakes.toucher import Toucher
 
 pytestmark = pytest.mark.root
@@ -49,112 +49,118 @@ def proc(tmp_path: Path, toucher: Toucher) -> Path:
 
 
 @pytest.fixture
-def evacuation(proc: Path, sysfs: Path) -> Iterator[Evacuation]:
-    made = Evacuation(logging.getLogger("test"), proc, sysfs)
+def worker(proc: Path, sysfs: Path) -> Iterator[DrainWorker]:
+    made = DrainWorker(logging.getLogger("test"), proc, sysfs)
     yield made
     made.close()
 
 
 @pytest.fixture
-def errand() -> Errand:
-    return Errand(1, frozenset({0}), TOPOLOGY)
+def drain_request() -> DrainRequest:
+    return DrainRequest(1, frozenset({0}), TOPOLOGY)
 
 
-def after_passes(evacuation: Evacuation, enough: Callable[[DrainResult], bool]) -> DrainResult:
+def after_passes(worker: DrainWorker, enough: Callable[[DrainResult], bool]) -> DrainResult:
     deadline_s = time.monotonic() + 60
     while time.monotonic() < deadline_s:
-        if enough(evacuation.progress):
-            return evacuation.progress
+        if enough(worker.progress):
+            return worker.progress
         time.sleep(0.01)
-    raise AssertionError(f"waited in vain: {evacuation.progress}")
+    raise AssertionError(f"waited in vain: {worker.progress}")
 
 
 def first(progress: DrainResult) -> bool:
     return progress.passes > 0
 
 
-def test_what_the_kernel_refuses_is_told(evacuation: Evacuation, errand: Errand) -> None:
-    evacuation.send(errand, PLENTY)
-    progress = after_passes(evacuation, first)
+def test_what_the_kernel_refuses_is_told(worker: DrainWorker, drain_request: DrainRequest) -> None:
+    worker.send(drain_request, PLENTY)
+    progress = after_passes(worker, first)
     assert "no_room" not in progress.left[0]
     assert progress.left[0]["offline"] > PAGES
     assert (progress.settled, progress.moved_pages) == (True, 0)
 
 
-def test_without_room_nothing_is_tried(evacuation: Evacuation, errand: Errand, sysfs: Path) -> None:
+def test_without_room_nothing_is_tried(
+    worker: DrainWorker, drain_request: DrainRequest, sysfs: Path
+) -> None:
     meminfo = sysfs / f"devices/system/node/node{ABSENT}/meminfo"
     meminfo.write_text(meminfo.read_text().replace("MemFree: 1048576", "MemFree: 400"))
-    evacuation.send(errand, PLENTY)
-    left = after_passes(evacuation, first).left[0]
+    worker.send(drain_request, PLENTY)
+    left = after_passes(worker, first).left[0]
     assert left["no_room"] > PAGES - 100
     assert left["offline"] == 100
 
 
-def test_a_dry_run_says_what_it_would_move(evacuation: Evacuation, errand: Errand) -> None:
-    evacuation.send(replace(errand, dry_run=True), PLENTY)
-    progress = after_passes(evacuation, first)
+def test_a_dry_run_says_what_it_would_move(
+    worker: DrainWorker, drain_request: DrainRequest
+) -> None:
+    worker.send(replace(drain_request, dry_run=True), PLENTY)
+    progress = after_passes(worker, first)
     assert progress.left[0]["would_move"] > PAGES
     assert progress.moved_pages == 0
 
 
-def test_pinned_processes_stay(evacuation: Evacuation, errand: Errand, toucher: Toucher) -> None:
-    evacuation.send(replace(errand, pinned=frozenset({toucher.process})), PLENTY)
-    left = after_passes(evacuation, first).left[0]
+def test_pinned_processes_stay(
+    worker: DrainWorker, drain_request: DrainRequest, toucher: Toucher
+) -> None:
+    worker.send(replace(drain_request, pinned=frozenset({toucher.process})), PLENTY)
+    left = after_passes(worker, first).left[0]
     assert left["pinned"] > PAGES
     assert "offline" not in left
 
 
-def test_mappings_to_keep_stay(evacuation: Evacuation, errand: Errand) -> None:
+def test_mappings_to_keep_stay(worker: DrainWorker, drain_request: DrainRequest) -> None:
     patterns = (re.compile(r"\[stack\]"), re.compile("python"))
-    keeping = replace(errand, unmovable=lambda _, found: found.keeping(patterns))
-    evacuation.send(keeping, PLENTY)
-    left = after_passes(evacuation, first).left[0]
+    keeping = replace(drain_request, unmovable=lambda _, found: found.keeping(patterns))
+    worker.send(keeping, PLENTY)
+    left = after_passes(worker, first).left[0]
     assert left["kept"] > 100
     assert left["offline"] > PAGES
 
 
 def test_what_ticks_move_is_left_to_them_at_first(
-    evacuation: Evacuation, errand: Errand, toucher: Toucher
+    worker: DrainWorker, drain_request: DrainRequest, toucher: Toucher
 ) -> None:
-    evacuation.send(replace(errand, spared=frozenset({toucher.process})), PLENTY)
-    progress = after_passes(evacuation, first)
+    worker.send(replace(drain_request, spared=frozenset({toucher.process})), PLENTY)
+    progress = after_passes(worker, first)
     assert not progress.settled
     assert not sum(progress.left[0].values())
     # Once they have nothing left to move it is looked at as well, at once.
-    evacuation.send(errand, PLENTY)
-    assert after_passes(evacuation, lambda p: p.settled).left[0]["offline"] > PAGES
+    worker.send(drain_request, PLENTY)
+    assert after_passes(worker, lambda p: p.settled).left[0]["offline"] > PAGES
 
 
-def test_nothing_moves_without_a_budget(evacuation: Evacuation, errand: Errand) -> None:
-    evacuation.send(errand, 0)
+def test_nothing_moves_without_a_budget(worker: DrainWorker, drain_request: DrainRequest) -> None:
+    worker.send(drain_request, 0)
     time.sleep(0.2)
-    assert evacuation.progress == DrainResult()
-    evacuation.send(errand, PLENTY)
-    assert after_passes(evacuation, first).serial == 1
+    assert worker.progress == DrainResult()
+    worker.send(drain_request, PLENTY)
+    assert after_passes(worker, first).serial == 1
 
 
-def test_another_errand_begins_anew(evacuation: Evacuation, errand: Errand) -> None:
-    evacuation.send(errand, PLENTY)
-    after_passes(evacuation, first)
-    evacuation.send(replace(errand, serial=2), PLENTY)
-    assert after_passes(evacuation, lambda p: p.serial == 2).passes == 1
-    assert evacuation.send(None, 0) == 0
-    assert evacuation.progress == DrainResult()
+def test_another_errand_begins_anew(worker: DrainWorker, drain_request: DrainRequest) -> None:
+    worker.send(drain_request, PLENTY)
+    after_passes(worker, first)
+    worker.send(replace(drain_request, serial=2), PLENTY)
+    assert after_passes(worker, lambda p: p.serial == 2).passes == 1
+    assert worker.send(None, 0) == 0
+    assert worker.progress == DrainResult()
 
 
-def test_it_ends_while_it_waits(evacuation: Evacuation, errand: Errand) -> None:
-    evacuation.send(errand, 0)
-    evacuation.close()
-    assert evacuation.progress == DrainResult()
+def test_it_ends_while_it_waits(worker: DrainWorker, drain_request: DrainRequest) -> None:
+    worker.send(drain_request, 0)
+    worker.close()
+    assert worker.progress == DrainResult()
 
 
 def test_a_pass_that_fails_is_followed_by_another(
-    evacuation: Evacuation, errand: Errand, caplog: pytest.LogCaptureFixture
+    worker: DrainWorker, drain_request: DrainRequest, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broken = replace(errand, unmovable=lambda *_: 1 / 0)  # type: ignore[arg-type,return-value]
-    evacuation.send(broken, PLENTY)
+    broken = replace(drain_request, unmovable=lambda *_: 1 / 0)  # type: ignore[arg-type,return-value]
+    worker.send(broken, PLENTY)
     deadline_s = time.monotonic() + 60
     while "a pass failed" not in caplog.text and time.monotonic() < deadline_s:
         time.sleep(0.01)
-    evacuation.send(replace(errand, serial=2), PLENTY)
-    assert after_passes(evacuation, first).serial == 2
+    worker.send(replace(drain_request, serial=2), PLENTY)
+    assert after_passes(worker, first).serial == 2

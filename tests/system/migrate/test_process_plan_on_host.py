@@ -6,7 +6,7 @@ import subprocess
 
 from hmd.machine.mappings import read_mappings
 from hmd.machine.process_id import identify
-from hmd.migrate.process_plans import Survey
+from hmd.migrate.process_plans import ProcessPlans
 
 
 def test_plan_of_a_process_on_node_0_moves_its_pages_away_only():
@@ -15,8 +15,8 @@ def test_plan_of_a_process_on_node_0_moves_its_pages_away_only():
     ) as child:
         child.stdout.readline()
         process, mappings = identify(child.pid), read_mappings(child.pid)
-        away = list(Survey(process, mappings, 1).slices())
-        here = list(Survey(process, mappings, 0).slices())
+        away = list(ProcessPlans(process, mappings, 1).slices())
+        here = list(ProcessPlans(process, mappings, 0).slices())
         child.kill()
     assert sum(len(s.plan) for s in away) > 10
     assert sum(s.resident_pages for s in away) >= sum(len(s.plan) for s in away)

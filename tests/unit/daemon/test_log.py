@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from hmd.daemon.log import Once, goes_to_journal, start_log
+from hmd.daemon.log import OnceLogger, goes_to_journal, start_log
 
 
 def test_lines_for_people() -> None:
@@ -39,7 +39,7 @@ def test_stderr_redirected_away_from_the_journal_is_for_people(tmp_path: Path) -
 def test_once() -> None:
     stream = io.StringIO()
     start_log("info", stream, {})
-    once = Once(logging.getLogger("hmd"))
+    once = OnceLogger(logging.getLogger("hmd"))
     for _ in range(3):
         once.warn("numa_balancing is on")
     once.warn("another")

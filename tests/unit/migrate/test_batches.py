@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmd.machine.process_id import ProcessId
-from hmd.migrate.batches import BatchSize, groups
+from hmd.migrate.batches import BatchSize, move_groups
 
 
 def test_groups_are_by_phase_process_and_node_with_rising_addresses(bench):
@@ -19,9 +19,9 @@ def test_groups_are_by_phase_process_and_node_with_rising_addresses(bench):
         (1, 10 << 12, 1, 1, 0),
     ]
     plan = bench.plan([ProcessId(1, 1), ProcessId(2, 1)], rows)
-    found = [(g.process, g.node, g.rows.tolist()) for g in groups(plan, np.arange(len(plan)))]
+    found = [(g.process, g.node, g.rows.tolist()) for g in move_groups(plan, np.arange(len(plan)))]
     assert found == [(0, 1, [2, 0]), (1, 1, [1]), (0, 0, [3]), (0, 2, [4]), (1, 0, [5])]
-    some = groups(plan, np.array([0, 5]))
+    some = move_groups(plan, np.array([0, 5]))
     assert [g.rows.tolist() for g in some] == [[0], [5]]
 
 

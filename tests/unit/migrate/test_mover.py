@@ -309,7 +309,7 @@ def test_pages_that_fail_wait_longer_each_time(bench, kernel, process):
     fill(kernel, rows)[1].pinned = True
     mover = bench.mover(kernel)
     plan = bench.plan([process], rows)
-    first = mover.settings.blacklist.first_wait_s
+    first = mover.settings.backoff.first_wait_s
     assert statuses(mover.apply(plan, now_s=0.0))[1] is MoveStatus.BUSY
     assert mover.stats.blacklisted_pages == 1
     assert statuses(mover.apply(plan, now_s=first * 0.9))[1] is MoveStatus.BLACKLISTED

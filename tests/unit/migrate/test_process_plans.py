@@ -8,7 +8,7 @@ import pytest
 from hmd.machine.mappings import parse_maps
 from hmd.machine.process_id import ProcessId
 from hmd.migrate import MoveStatus
-from hmd.migrate.process_plans import SLICE_BYTES, Survey
+from hmd.migrate.process_plans import SLICE_BYTES, ProcessPlans
 
 PAGE, BLOCK = 4096, 2 << 20
 BASE = 0x7F0000000000
@@ -56,7 +56,7 @@ def residency(pid, addresses):
 
 def survey(proc, **how):
     query = how.pop("query", residency)
-    return Survey(PROCESS, parse_maps(MAPS), how.pop("to", 0), proc=proc, query=query, **how)
+    return ProcessPlans(PROCESS, parse_maps(MAPS), how.pop("to", 0), proc=proc, query=query, **how)
 
 
 def test_looks_only_where_there_are_movable_pages(proc):

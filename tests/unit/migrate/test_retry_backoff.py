@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmd.machine.process_id import ProcessId
-from hmd.migrate.retry_backoff import Blacklist, BlacklistSettings
+from hmd.migrate.retry_backoff import BackoffSettings, RetryBackoff
 
 PAGE = 4096
 ONE, TWO = ProcessId(1, 5), ProcessId(2, 5)
@@ -16,14 +16,14 @@ def pages(*numbers):
 
 
 def test_a_page_waits_and_is_let_through_again():
-    black = Blacklist(BlacklistSettings(first_wait_s=2.0))
+    black = RetryBackoff(BackoffSettings(first_wait_s=2.0))
     black.add(ONE, pages(7, 9), now_s=10.0)
     assert black.blocked(ONE, pages(6, 7, 8, 9), 11.9).tolist() == [False, True, False, True]
     assert not black.blocked(ONE, pages(7, 9), 12.0).any()
 
 
 def test_each_failure_doubles_the_wait_up_to_the_longest():
-    black = Blacklist(BlacklistSettings(first_wait_s=1.0, longest_wait_s=5.0))
+    black = RetryBackoff(BackoffSettings(first_wait_s=1.0, longest_wait_s=5.0))
     now_s = 0.0
     for wait_s in (1.0, 2.0, 4.0, 5.0, 5.0):
         black.add(ONE, pages(1), now_s)
@@ -33,21 +33,21 @@ def test_each_failure_doubles_the_wait_up_to_the_longest():
 
 
 def test_a_page_that_stays_clear_starts_anew():
-    black = Blacklist(BlacklistSettings(first_wait_s=1.0))
+    black = RetryBackoff(BackoffSettings(first_wait_s=1.0))
     black.add(ONE, pages(1), 0.0)
     black.add(ONE, pages(1), 2.0)  # one second of waiting, one of parole: forgotten
     assert not black.blocked(ONE, pages(1), 3.0).any()
 
 
 def test_processes_are_apart_also_with_one_pid():
-    black = Blacklist(BlacklistSettings())
+    black = RetryBackoff(BackoffSettings())
     black.add(ONE, pages(1), 0.0)
     assert not black.blocked(TWO, pages(1), 0.0).any()
     assert not black.blocked(ProcessId(1, 6), pages(1), 0.0).any()
 
 
 def test_a_process_that_has_gone_is_forgotten():
-    black = Blacklist(BlacklistSettings())
+    black = RetryBackoff(BackoffSettings())
     black.add(ONE, pages(1, 2), 0.0)
     black.add(TWO, pages(1), 0.0)
     black.forget(ONE)
@@ -58,14 +58,14 @@ def test_a_process_that_has_gone_is_forgotten():
 
 
 def test_expired_pages_leave():
-    black = Blacklist(BlacklistSettings(first_wait_s=1.0))
+    black = RetryBackoff(BackoffSettings(first_wait_s=1.0))
     black.add(ONE, pages(*range(100)), 0.0)
     black.add(TWO, pages(1), 5.0)
     assert len(black) == 1
 
 
 def test_the_size_is_bounded_and_the_longest_waits_stay():
-    black = Blacklist(BlacklistSettings(first_wait_s=1.0, max_pages=10))
+    black = RetryBackoff(BackoffSettings(first_wait_s=1.0, max_pages=10))
     black.add(ONE, pages(3), 0.0)
     black.add(ONE, pages(3), 0.5)
     black.add(ONE, pages(*range(100, 200)), 0.5)
@@ -74,7 +74,7 @@ def test_the_size_is_bounded_and_the_longest_waits_stay():
 
 
 def test_addresses_of_five_level_page_tables_do_not_mix_with_owners():
-    black = Blacklist(BlacklistSettings())
+    black = RetryBackoff(BackoffSettings())
     high = np.array([(1 << 57) - PAGE], np.uint64)
     black.add(ONE, high, 0.0)
     assert black.blocked(ONE, high, 0.0).all()
@@ -89,7 +89,7 @@ def test_addresses_of_five_level_page_tables_do_not_mix_with_owners():
     )
 )
 def test_agrees_with_a_dictionary(steps):
-    black = Blacklist(BlacklistSettings(first_wait_s=1.0, longest_wait_s=8.0))
+    black = RetryBackoff(BackoffSettings(first_wait_s=1.0, longest_wait_s=8.0))
     model: dict[tuple[ProcessId, int], tuple[float, float]] = {}
     now_s = 0.0
     for process, numbers, wait_s in steps:

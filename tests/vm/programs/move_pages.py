@@ -34,7 +34,7 @@ from hmd.machine.huge_pages import read_huge_pages
 from hmd.machine.mappings import read_mappings
 from hmd.machine.process_id import identify
 from hmd.migrate import Mover, MoverSettings, MoveStatus
-from hmd.migrate.process_plans import Survey
+from hmd.migrate.process_plans import ProcessPlans
 
 PAGE, BLOCK = 4096, 2 << 20
 MIB = 1 << 20
@@ -594,7 +594,7 @@ def churn() -> dict[str, Any]:
             node = 1 - rounds % 2
             mappings = read_mappings(child.pid)
             if mappings is not None:
-                for found in Survey(process, mappings, node).slices():
+                for found in ProcessPlans(process, mappings, node).slices():
                     outcome = moves.apply(found.plan)
                     moved[str(node)] += sum(outcome.moved.values())
             rounds += 1
