@@ -10,6 +10,7 @@ argparse and nothing more.
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -22,6 +23,9 @@ from hmd.errors import Exit, HmdError
 
 INTERRUPTED = 130
 """128 + SIGINT, what a shell reports for a command that Ctrl-C ended."""
+
+WRITE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG})
+"""What write(2) to stdout fails with: no space, over quota, a device error, over a size limit."""
 
 BROKEN_PIPE = 141
 """128 + SIGPIPE, what a shell reports for a command whose reader has exited."""
@@ -145,17 +149,37 @@ def _help_without_command(parser: argparse.ArgumentParser) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code and lets no expected error through."""
+    _open_standard_streams()
     try:
-        args = parse(sys.argv[1:] if argv is None else list(argv))
-        code = int(args.func(args))
-        sys.stdout.flush()
+        try:
+            args = parse(sys.argv[1:] if argv is None else list(argv))
+            code = int(args.func(args))
+        finally:
+            sys.stdout.flush()  # also of --help, which exits
     except HmdError as error:
         sys.stderr.writelines(f"hmd: {line}\n" for line in str(error).splitlines())
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Python flushes stdout once more at exit; give it somewhere to go (docs: signal, SIGPIPE).
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return BROKEN_PIPE
+    except OSError as error:
+        if error.errno not in WRITE_ERRORS or error.filename is not None:
+            raise
+        _discard_output()
+        sys.stderr.write(f"hmd: cannot write the output: {error.strerror}\n")
+        return Exit.FAILURE
     return code
+
+
+def _open_standard_streams() -> None:
+    """Give descriptors that the caller closed (``>&-``) somewhere to go: Python has None there."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+
+
+def _discard_output() -> None:
+    """Let Python's last flush of stdout, at exit, go nowhere (docs: signal, SIGPIPE)."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -60,7 +60,9 @@ def add_parser(subparsers: Subparsers) -> None:
 def _add_file(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="a trace")
     parser.add_argument(
-        "--salvage", action="store_true", help="of a damaged file, take what comes before"
+        "--salvage",
+        action="store_true",
+        help="read a damaged or unfinished file up to its damage or end",
     )
 
 
@@ -71,9 +73,14 @@ def _add_output(parser: argparse.ArgumentParser, what: str) -> None:
 def _read(args: argparse.Namespace) -> Trace:
     import sys
 
-    from hmd.trace.trace_reader import read_trace
+    from hmd.trace.trace_reader import TraceError, read_trace
 
     trace = read_trace(args.file, salvage=args.salvage)
+    if trace.ending is None and not args.salvage:
+        raise TraceError(
+            f"the trace {args.file} has no end: its recorder was killed, or still runs; "
+            "'--salvage' reads what it has so far"
+        )
     if trace.damage is not None:
         print(f"hmd: {args.file} is damaged: {trace.damage}; read up to there", file=sys.stderr)
     return trace

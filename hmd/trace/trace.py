@@ -212,7 +212,10 @@ class Trace:
 
     @property
     def runtime_ns(self) -> int:
-        """How long the program took, end to end; up to the last sample where nobody saw its end."""
+        """Runtime of the program; of a recording without an end, up to its last row."""
         if self.ending is not None:
             return self.ending.runtime_ns
-        return int(self.samples.time_ns[-1]) - self.begin_ns if len(self.samples) else 0
+        seen = [self.samples.time_ns, *([] if self.progress is None else [self.progress.time_ns])]
+        last = [int(time_ns.max()) for time_ns in seen if len(time_ns)]
+        last += [change.time_ns for change in (*self.mappings, *self.placement)]
+        return max(0, max(last) - self.begin_ns) if last else 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -91,3 +93,28 @@ def test_policy_show_fits_the_terminal(width: int, capsys: Capture) -> None:
     out = capsys.readouterr().out
     assert all(len(line) <= width for line in out.splitlines())
     assert set(registry.about("histogram").use.split()) <= set(out.split())
+
+
+@pytest.mark.parametrize(
+    "words", [["policy", "list"], ["policy", "list", "--json"], ["--help"], ["--version"]]
+)
+@pytest.mark.parametrize(
+    ("redirection", "code", "error"),
+    [
+        (">/dev/full", Exit.FAILURE, "hmd: cannot write the output: No space left on device\n"),
+        (">&-", Exit.OK, ""),
+        (">&- 2>&-", Exit.OK, ""),
+    ],
+)
+def test_stdout_that_cannot_be_written_gives_one_line(
+    words: list[str], redirection: str, code: Exit, error: str
+) -> None:
+    script = f'exec "$0" -m hmd "$@" {redirection}'
+    done = subprocess.run(
+        ["sh", "-c", script, sys.executable, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (code, error)
