@@ -217,5 +217,6 @@ class Trace:
             return self.ending.runtime_ns
         seen = [self.samples.time_ns, *([] if self.progress is None else [self.progress.time_ns])]
         last = [int(time_ns.max()) for time_ns in seen if len(time_ns)]
-        last += [change.time_ns for change in (*self.mappings, *self.placement)]
+        last += [snapshot.time_ns for snapshot in self.mappings]
+        last += [change.time_ns for change in self.placement]
         return max(0, max(last) - self.begin_ns) if last else 0
