@@ -6,6 +6,7 @@ import argparse
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from hmd.cli.simulation_options import (
@@ -276,10 +277,15 @@ def _config(
 
 
 def _writable(path: Path) -> None:
-    """Raise an error before the search, not after it, where a file cannot be written."""
+    """Raise an error before the search, not after it, where a file cannot be written.
+
+    Leaves nothing behind: an empty file would be a valid configuration if the search is stopped.
+    """
     try:
-        with path.open("a"):
-            pass
+        if path.exists():
+            path.open("a").close()
+        else:
+            TemporaryFile(dir=path.parent).close()
     except OSError as error:
         raise os_error(error, f"cannot write {path}: {error.strerror}") from None
 

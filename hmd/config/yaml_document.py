@@ -82,6 +82,9 @@ def read_document(path: Path) -> Mapping:
     Raises ``ConfigError`` for a file that cannot be read, is too large, or is not such YAML.
     """
     try:
+        # Opening a FIFO waits for a writer; that of a shell's <(COMMAND) has one.
+        if path.is_fifo() and not str(path).startswith(("/dev/fd/", "/proc/")):
+            raise ConfigError(f"{path}: is a FIFO, not a file")
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
@@ -106,9 +109,7 @@ def parse_document(data: bytes, file: str) -> Mapping:
     try:
         return _Builder(file).build(yaml.parse(text, Loader=yaml.SafeLoader))
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = Place(file, mark.line + 1 if mark else 1)
-        raise ConfigError(f"{place}: not YAML: {error.problem or error.context}") from None
+        raise ConfigError(_syntax_error(error, file)) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise ConfigError(f"{file}:{line}: not YAML: a control character") from None
@@ -117,9 +118,19 @@ def parse_document(data: bytes, file: str) -> Mapping:
         raise ConfigError(f"{file}:1: not YAML: a number in an escape or directive") from None
 
 
+def _syntax_error(error: yaml.MarkedYAMLError, file: str) -> str:
+    """Return the line for a person; an unclosed quote is reported where it opens."""
+    mark, problem = error.problem_mark or error.context_mark, error.problem or error.context
+    if error.context == "while scanning a quoted scalar" and error.context_mark:
+        mark, problem = error.context_mark, "this quote is not closed"
+    elif problem and problem.startswith("found character '\\t'"):
+        problem = "a tab; indent and separate by spaces"
+    return f"{Place(file, mark.line + 1 if mark else 1)}: not YAML: {problem}"
+
+
 @dataclass(slots=True)
 class _Open:
-    """A collection whose end has not come yet; ``key`` waits for its value."""
+    """A collection whose end is still to come; ``key`` waits for its value."""
 
     node: Sequence | Mapping
     key: str | None = None

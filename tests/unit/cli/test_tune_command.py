@@ -170,3 +170,15 @@ def test_what_is_wrong_is_said_in_a_line(
     said = capsys.readouterr().err
     assert told in said
     assert said.count("\n") == 1
+
+
+def test_a_search_that_is_stopped_leaves_no_empty_file(
+    traces: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    file = tmp_path / "tuned.yaml"
+    monkeypatch.setattr("hmd.simulate.tuning._study", interrupted)
+    assert main(["tune", traces[0], "-o", str(file)]) == 130
+    assert list(tmp_path.glob("tuned*")) == []

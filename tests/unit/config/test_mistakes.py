@@ -1,5 +1,6 @@
 """Each mistake in a file is one line that names the file, the line and the key."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -191,7 +192,11 @@ MISTAKES = {
     ),
     "a tab": (
         "sample:\n\tstores: true\n",
-        ["f:2: not YAML: found character '\\t' that cannot start any token"],
+        ["f:2: not YAML: a tab; indent and separate by spaces"],
+    ),
+    "a quote that is not closed": (
+        'tick: 1s\ntargets:\n- name: "a\n  pid: 1\n\nrescan: 5s\n',
+        ["f:3: not YAML: this quote is not closed"],
     ),
     "control character": ("tick: 1s\nsample: \x01\n", ["f:2: not YAML: a control character"]),
     "a mapping for a key": ("? {a: 1}\n: 2\n", ["f:1: a key must be a word"]),
@@ -240,3 +245,10 @@ def test_mistake_in_a_drop_in_names_the_drop_in(tmp_path: Path) -> None:
         f"{tmp_path}/hmd.d/10-rate.yaml:3: migrate.rate: "
         "write a rate with its unit, as in 512MiB/s, not 'fast'"
     )
+
+
+def test_fifo_without_a_writer_is_refused_at_once(tmp_path: Path) -> None:
+    fifo = tmp_path / "hmd.yaml"
+    os.mkfifo(fifo)
+    with pytest.raises(ConfigError, match="is a FIFO, not a file"):
+        load(fifo)
