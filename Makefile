@@ -18,7 +18,7 @@ demo: setup ## Show hmd at work on an emulated DRAM+PM machine; table, picture, 
 test: setup lint ## Lint, then run all tests, including those in the emulated machine
 	@setup/browser.sh
 	@setup/debian.sh
-	$(PYTHON) -m pytest
+	$(PYTHON) -m pytest --strict-skips
 
 lint: setup ## ruff, mypy --strict, import direction, figures in documents
 	ruff check $(PYTHON_FILES)

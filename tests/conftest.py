@@ -30,6 +30,14 @@ for name in ("COLUMNS", "LINES"):
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+pytest_plugins = ["tests.expected_skips"]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("root") and os.geteuid() != 0:
+        pytest.skip("needs root")
+
+
 @pytest.fixture
 def toucher() -> Iterator[Toucher]:
     with subprocess.Popen(

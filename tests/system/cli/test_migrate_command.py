@@ -87,8 +87,6 @@ def test_wrong_values_are_named(capsys, option, value):
     assert f"argument {option}: {value!r}" in error_line(capsys)
 
 
-@pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="gives up a capability")
 def test_no_permission_says_which(child):
     command = [sys.executable, "-m", "hmd", "migrate", "--pid", str(child), "--to", "0"]
     done = subprocess.run(

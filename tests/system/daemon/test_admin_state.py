@@ -19,8 +19,6 @@ from hmd.control.client import send_admin_request
 from hmd.errors import Exit, HmdError, TargetError, UsageError
 from tests.system.daemon.conftest import FAULTER, Daemon, wait_for
 
-pytestmark = pytest.mark.root
-
 NOBODY = 65534
 ASK = """
 import json, os, socket, sys

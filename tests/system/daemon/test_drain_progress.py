@@ -20,8 +20,6 @@ from hmd.observe.snapshot import DrainNumbers
 from hmd.observe.tick_record import TickRecord
 from tests.fakes.toucher import Toucher
 
-pytestmark = pytest.mark.root
-
 PAGES = 3000
 ABSENT = 120
 """A node that no host has."""

@@ -12,8 +12,6 @@ from hmd.config.load import loads
 from hmd.daemon.notify import Notifier
 from hmd.daemon.service import Service
 
-pytestmark = pytest.mark.root
-
 
 class Nodes:
     """Nodes in a sysfs tree; node 0 has the CPUs."""

@@ -27,8 +27,6 @@ from hmd.sample.auto_select import SampleSettings, open_sampler
 from tests.system.daemon.conftest import FAULTER, Daemon, free_port, wait_for
 from tests.system.daemon.rehearsed import Rehearsed
 
-pytestmark = pytest.mark.root
-
 CONFIG = Path(__file__).parents[3] / "config/prometheus"
 RULES = CONFIG / "hmd-alerts.yml"
 ALERTS = {

@@ -12,8 +12,6 @@ import pytest
 
 from tests.system.daemon.conftest import Daemon, wait_for
 
-pytestmark = pytest.mark.root
-
 
 def target(process: "subprocess.Popen[bytes]", name: str = "faulter") -> str:
     return f"[{{name: {name}, pid: {process.pid}}}]"

@@ -13,8 +13,6 @@ from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.period_control import PeriodControl, PeriodSettings
 from hmd.sample.sampler import SamplerStats
 
-pytestmark = pytest.mark.root
-
 TEXT = "targets: [{name: a, pid: 1}]\nsample: {sampler: faults}\n"
 
 

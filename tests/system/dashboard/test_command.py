@@ -96,7 +96,6 @@ def daemon(tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
         program.kill()
 
 
-@pytest.mark.root
 def test_a_real_daemon_in_a_real_browser(
     daemon: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:

@@ -7,7 +7,6 @@ daemon has: it follows a real program of another user. One life of a machine, in
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -20,9 +19,7 @@ from hmd import __version__
 from tests.system.debian.conftest import Booted, Debian, booted
 
 pytestmark = [
-    pytest.mark.root,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(os.geteuid() != 0, reason="namespaces take root"),
 ]
 
 NEXT = f"{__version__}+next"

@@ -169,7 +169,6 @@ RUN = [
 ]
 
 
-@pytest.mark.root
 @pytest.mark.parametrize("file", RUN)
 def test_commands_do_what_is_shown(
     file: str, folder: Path, tmp_path_factory: pytest.TempPathFactory

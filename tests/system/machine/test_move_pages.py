@@ -113,7 +113,6 @@ def test_a_process_that_is_not_reaped_has_no_memory(memory):
     child.wait()
 
 
-@pytest.mark.root
 @pytest.mark.skipif(
     not Path("/proc/2/comm").exists() or Path("/proc/2/comm").read_text() != "kthreadd\n",
     reason="kernel threads are not visible in this pid namespace",
@@ -122,8 +121,6 @@ def test_a_kernel_thread(memory):
     assert both(KERNEL_THREAD, memory) == ({-errno.EINVAL}, -errno.EINVAL)
 
 
-@pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="changes its user")
 def test_anothers_process_needs_a_capability(memory):
     """A child without any asks about its parent."""
     child = os.fork()
@@ -138,8 +135,6 @@ def test_anothers_process_needs_a_capability(memory):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-@pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="changes its user")
 def test_move_all_needs_a_capability(memory):
     child = os.fork()
     if child == 0:

@@ -15,8 +15,6 @@ from hmd.machine.topology import Node, Topology
 from hmd.migrate.drain_worker import DrainRequest, DrainResult, DrainWorker
 from tests.fakes.toucher import Toucher
 
-pytestmark = pytest.mark.root
-
 ABSENT = 120
 """A node that no host has: to move there is what the kernel refuses."""
 

@@ -35,7 +35,6 @@ def under_seccomp(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
 
 
-@pytest.mark.root
 def test_the_daemon_ticks_under_the_seccomp_profile(tmp_path: Path) -> None:
     config = tmp_path / "hmd.yaml"
     config.write_text(

@@ -13,8 +13,6 @@ from hmd.machine.damon_sysfs import Kdamonds
 from hmd.sample.auto_select import SampleSettings, available, open_sampler
 from hmd.sample.damon_sampler import open_damon
 
-pytestmark = pytest.mark.root
-
 MACHINES = Path(__file__).parents[2] / "fixtures/sysfs"
 
 

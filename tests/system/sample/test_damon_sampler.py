@@ -28,8 +28,6 @@ from hmd.sample.damon_cycle import (
 )
 from hmd.sample.damon_sampler import LADDER, TARGETS, DamonSampler, open_damon
 
-pytestmark = pytest.mark.root
-
 
 @pytest.fixture
 def kdamonds(damon_kernel: Any) -> Kdamonds:

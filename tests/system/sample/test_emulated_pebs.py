@@ -12,8 +12,6 @@ from hmd.errors import MissingError, NotPermittedError
 from hmd.sample.access_batch import Kind
 from hmd.sample.emulated_pebs import LADDER, open_emulated
 
-pytestmark = pytest.mark.root
-
 ROOT = 77
 Physical = Callable[[int, int], int]
 

@@ -13,8 +13,6 @@ from hmd.sample.access_batch import AccessBatch, Kind
 from hmd.sample.fault_sampler import LADDER, open_faults
 from hmd.sample.ring_sampler import RingSampler
 
-pytestmark = pytest.mark.root
-
 
 @pytest.fixture
 def sampler() -> Iterator[RingSampler]:

@@ -25,8 +25,6 @@ from hmd.sample.instruction_counts import (
     instruction_events,
 )
 
-pytestmark = pytest.mark.root
-
 SOFTWARE, TASK_CLOCK = 1, 1  # counts nanoseconds that a task ran
 CLOCK = counting(SOFTWARE, TASK_CLOCK)
 BURN = """

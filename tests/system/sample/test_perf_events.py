@@ -24,8 +24,6 @@ from hmd.sample.perf_events import (
 )
 from hmd.sample.perf_ring import RecordColumns, SampleType
 
-pytestmark = pytest.mark.root
-
 SOFTWARE, PAGE_FAULTS = 1, 2
 TYPE = SampleType.TID | SampleType.ADDR
 FAULTS = PerfEvent(SOFTWARE, PAGE_FAULTS, sample_type=TYPE, period=1)

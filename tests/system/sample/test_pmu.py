@@ -22,8 +22,6 @@ from hmd.sample.period_control import PRIMES, stands_for
 from hmd.sample.pmu import open_pmu
 from tests.fakes.software_pmu import CLOCK, CPUS, FAULTS, MINOR_FAULTS, NONSENSE, SoftwarePmu
 
-pytestmark = pytest.mark.root
-
 
 def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))

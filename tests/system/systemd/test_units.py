@@ -109,7 +109,6 @@ def test_the_user_is_made(tmp_path: Path) -> None:
     assert (tmp_path / "etc" / "group").read_text().startswith(f"{settings(SERVICE, 'Group')[0]}:")
 
 
-@pytest.mark.root
 def test_directories_are_made(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "passwd").write_text("hmd:x:990:990::/var/lib/hmd:/usr/sbin/nologin\n")

@@ -13,8 +13,6 @@ from hmd.sample.auto_select import SampleSettings
 from hmd.trace.metadata import describe
 from hmd.trace.record_inputs import open_sources
 
-pytestmark = pytest.mark.root
-
 GIB = 1 << 30
 MACHINES = Path(__file__).parents[2] / "fixtures/sysfs"
 

@@ -80,7 +80,6 @@ def test_pageout_given_table_and_json_show_it(
 
 
 def test_a_picture_is_drawn(trace: Path, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     picture = tmp_path / "run.png"
     assert main(["simulate", str(trace), "--json", "--picture", str(picture)]) == Exit.OK
     assert picture.read_bytes().startswith(b"\x89PNG")

@@ -20,8 +20,6 @@ from hmd.errors import Exit
 
 SMALL = ["--fast", "25%", "--tick", "1", "--delay", "0.1", "--period", "11"]
 
-pytest.importorskip("optuna")
-
 
 def recorded(path: Path, hot: int, count: int = 20_000) -> Path:
     """Misses on 64 pages, nine in ten on the eight from ``hot`` on."""

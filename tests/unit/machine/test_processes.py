@@ -1,14 +1,9 @@
 import os
 import pwd
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 
 from hmd.errors import ConfigError
-from hmd.machine.process_id import identify
 from hmd.machine.processes import ProcessWatcher, TargetSpec
 
 
@@ -244,8 +239,8 @@ def test_pids_alone_read_no_other_process(proc):
     assert watch.stats.reads == 2
 
 
-def test_ten_thousand_processes(proc):
-    for pid in range(100, 10_100):
+def test_scan_of_thousands_of_processes_finds_all_descendants(proc):
+    for pid in range(100, 2_100):
         folder = proc.root / str(pid)
         folder.mkdir()
         parent = pid - 1 if pid % 10 else 1
@@ -254,73 +249,5 @@ def test_ten_thousand_processes(proc):
         if pid % 100 == 0:
             (folder / "exe").symlink_to("/bin/w")
     found = watcher(proc, TargetSpec("t", exe="w")).scan()["t"]
-    assert len(found) == 1000
+    assert len(found) == 200
     assert all(p.start_ticks == p.pid for p in found)
-
-
-def test_scan_in_a_storm_of_forks_and_exits():
-    storm = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "import os, time\n"
-            "end = time.monotonic() + 20\n"
-            "while time.monotonic() < end:\n"
-            "    for i in range(20):\n"
-            "        if not os.fork():\n"
-            # Some live longer than a scan takes on one busy CPU.
-            "            time.sleep(0.002 * i)\n"
-            "            os._exit(0)\n"
-            "    for _ in range(20):\n"
-            "        os.wait()\n",
-        ]
-    )
-    try:
-        root = identify(storm.pid)
-        watch = ProcessWatcher(
-            [
-                TargetSpec("storm", pids=(storm.pid,)),
-                TargetSpec("all", exe="*", cmdline=".", user=0, cgroup="/"),
-            ],
-            reread_s=0,
-        )
-        children = set()
-        scans, give_up = 0, time.monotonic() + 15
-        while scans < 100 or (len(children) < 2 and time.monotonic() < give_up):
-            found = watch.scan()
-            assert root in found["storm"]
-            children.update(found["storm"])
-            scans += 1
-        assert len(children) > 1
-    finally:
-        storm.kill()
-        storm.wait()
-
-
-def test_real_children_outlive_their_parent():
-    script = (
-        "import subprocess, sys\n"
-        "child = subprocess.Popen(['sleep', '60'])\n"
-        "print(child.pid, flush=True)\n"
-        "sys.stdin.read()\n"
-    )
-    parent = subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert parent.stdin is not None
-    assert parent.stdout is not None
-    child_pid = int(parent.stdout.readline())
-    child = identify(child_pid)
-    try:
-        watch = ProcessWatcher([TargetSpec("t", pids=(parent.pid,))])
-        assert child in watch.scan()["t"]
-        parent.stdin.close()
-        parent.wait()
-        assert watch.scan()["t"] == (child,)
-    finally:
-        os.kill(child_pid, signal.SIGKILL)
-        parent.stdout.close()
-    deadline = time.monotonic() + 30
-    while watch.scan()["t"] and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert watch.scan()["t"] == ()

@@ -199,8 +199,8 @@ def test_pageout_takes_idle_pages_and_the_program_swaps_them_in(
     assert sum(t.fast_misses + t.slow_misses for t in done.ticks) == len(settled)
 
 
-def test_pageout_equal_settings_give_equal_runs(moving: MissStream, preset: Preset) -> None:
+def test_pageout_equal_settings_give_equal_runs(settled: MissStream, preset: Preset) -> None:
     idle = replace(SETTINGS, pageout_s=0.012)
-    first, again = (run("benefit", moving, preset, idle) for _ in range(2))
+    first, again = (run("benefit", settled, preset, idle) for _ in range(2))
     assert first == again
     assert first.paged_out_bytes > 0

@@ -25,8 +25,6 @@ KEPT = {"headroom_fraction": 0.0, "headroom_bytes": 8 * 4096}
 SETTINGS = SimulationSettings(tick_s=0.002, delay_s=0.0005, sampling=PmuSettings(period=23))
 TRIALS = 8
 
-pytest.importorskip("optuna")
-
 
 def case(name: str, stream: MissStream) -> SimulationCase:
     return SimulationCase(name, "17%", FAST_PAGES, stream)

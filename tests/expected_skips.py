@@ -1,0 +1,152 @@
+"""A pytest plugin: every skipped test is expected by a line here, or reported as unexpected.
+
+With ``--strict-skips``, as ``make test`` runs it, an unexpected skip fails the run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+
+def is_ordinary_user() -> bool:
+    return os.geteuid() != 0
+
+
+def is_no_checkout() -> bool:
+    return not (Path(__file__).parents[1] / ".git").exists()
+
+
+def has_no_kernel_threads() -> bool:
+    comm = Path("/proc/2/comm")
+    return not comm.exists() or comm.read_text() != "kthreadd\n"
+
+
+def has_swap() -> bool:
+    return len(Path("/proc/swaps").read_text().splitlines()) > 1
+
+
+def has_no_huge_pages() -> bool:
+    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    return not setting.exists() or "[never]" in setting.read_text()
+
+
+def allows_perf_for_everyone() -> bool:
+    return int(Path("/proc/sys/kernel/perf_event_paranoid").read_text()) < 1
+
+
+def on_any_host() -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedSkip:
+    """Tests that may be skipped, by patterns of node id and reason (fnmatch: [ begins a class)."""
+
+    tests: str
+    reason: str
+    when: Callable[[], bool]
+
+
+EXPECTED = (
+    ExpectedSkip("tests/*", "needs root", is_ordinary_user),
+    # The guest's kernel has them: tests/vm/dram_pm/test_samplers.py runs these there.
+    ExpectedSkip(
+        "tests/contract/test_samplers.py::*softdirty*",
+        "this kernel keeps no soft-dirty bits*",
+        on_any_host,
+    ),
+    # PAGEMAP_SCAN came with Linux 6.7.
+    ExpectedSkip(
+        "tests/system/machine/test_huge_page_sources.py::*", "needs Linux 6.7", on_any_host
+    ),
+    ExpectedSkip("tests/*/machine/*", "this kernel gave no huge pages", has_no_huge_pages),
+    ExpectedSkip(
+        "tests/system/machine/test_move_pages.py::*", "kernel threads*", has_no_kernel_threads
+    ),
+    ExpectedSkip(
+        "tests/system/sample/test_perf_events.py::*", "*paranoid*", allows_perf_for_everyone
+    ),
+    ExpectedSkip("tests/system/migrate/test_pageout.py::*", "this host has swap*", has_swap),
+    ExpectedSkip("tests/system/packaging/test_wheel.py::*", "*no checkout", is_no_checkout),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """A test that was skipped, or a module whose collection was."""
+
+    test: str
+    reason: str
+
+    @property
+    def is_expected(self) -> bool:
+        return any(
+            fnmatchcase(self.test, each.tests)
+            and fnmatchcase(self.reason, each.reason)
+            and each.when()
+            for each in EXPECTED
+        )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--strict-skips",
+        action="store_true",
+        help="fail where a test is skipped that tests/expected_skips.py does not list",
+    )
+
+
+class SkipRecorder:
+    """Collects the skips of a session."""
+
+    def __init__(self) -> None:
+        self.skips: list[Skip] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._add(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._add(report)
+
+    def _add(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        # A test that fails as expected (xfail) is "skipped" too; its longrepr is no triple.
+        if report.skipped and isinstance(report.longrepr, tuple):
+            reason = report.longrepr[2].removeprefix("Skipped: ")
+            self.skips.append(Skip(report.nodeid, reason))
+
+    @property
+    def unexpected(self) -> list[Skip]:
+        return [skip for skip in self.skips if not skip.is_expected]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(SkipRecorder(), "skip-recorder")
+
+
+def _recorder(config: pytest.Config) -> SkipRecorder:
+    recorder = config.pluginmanager.get_plugin("skip-recorder")
+    assert isinstance(recorder, SkipRecorder)
+    return recorder
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    strict = session.config.getoption("--strict-skips")
+    if strict and session.exitstatus == pytest.ExitCode.OK and _recorder(session.config).unexpected:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    unexpected = _recorder(config).unexpected
+    if unexpected:
+        terminalreporter.section("unexpected skips (tests/expected_skips.py lists the expected)")
+        for skip in unexpected:
+            terminalreporter.line(f"{skip.test}: {skip.reason}")
