@@ -20,11 +20,7 @@ def draw(
 
     figure, (shares, times) = pyplot.subplots(2, 1, figsize=(8, 7), layout="tight")
     for name, run in runs.items():
-        shares.plot(
-            [tick.end_s for tick in run.ticks],
-            [100 * tick.fast_share for tick in run.ticks],
-            label=name,
-        )
+        shares.plot(*fast_shares(run), label=name)
     shares.set_xlabel("time (s, modelled)")
     shares.set_ylabel("misses served by the fast node (%)")
     shares.set_ylim(0, 100)
@@ -36,3 +32,12 @@ def draw(
     times.invert_yaxis()
     times.set_xlabel("runtime (s, modelled)")
     save_plot(figure, file)
+
+
+def fast_shares(run: Simulated) -> tuple[list[float], list[float]]:
+    """Return the ends of ticks in seconds and the fast node's share of misses in per cent.
+
+    A tick without misses, such as the last one when the program ends early in it, has no share.
+    """
+    ticks = [tick for tick in run.ticks if tick.fast_misses + tick.slow_misses]
+    return [tick.end_s for tick in ticks], [100 * tick.fast_share for tick in ticks]
