@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from hmd.simulate.simulation import Simulated
 
 DESCRIPTION = """\
-Run policies over a program whose cache misses were recorded, on a machine with so much fast memory,
-and tell how long the program would take: beside all memory fast and all slow, first touch,
-interleaving, and an oracle that knows the run beforehand and places pages once.
+Simulate policies for a program whose cache misses were recorded, on a machine with a given size of
+fast memory. Prints the program's runtime under each policy, compared with all memory fast, all
+memory slow, first touch, interleaving, and a static oracle that knows the whole run.
 
-The daemon's own heat, policies and mover run in virtual time; the clock is the timing model of the
-emulated machine, in which migrations take bandwidth and keep the program waiting for its pages. The
-same TRACE, settings and --seed give the same result.
+The daemon's own tick runs in modelled time. The clock is the timing model of the emulated machine,
+in which migrations take bandwidth and the program waits for pages under migration. The same TRACE,
+settings and --seed give the same result.
 """
 
 EXAMPLES = """\

@@ -173,7 +173,7 @@ class ProgressLine:
         return self
 
     def say(self, what: str) -> None:
-        """Tell what comes now."""
+        """Show what is running now."""
         self._status.update(what)
 
     def note(self, line: str) -> None:

@@ -1,1 +1,1 @@
-"""Policies in virtual time: the daemon's own code over a recorded stream, clocked by the model."""
+"""Policies in modelled time: the daemon's tick over recorded misses, and the search of settings."""

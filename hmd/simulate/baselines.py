@@ -1,9 +1,9 @@
-"""What a policy is measured against: placements that never change, each by an exact replay.
+"""Baselines: static placements to compare policies with, each by an exact replay.
 
-Takes a recorded program, a machine and how many pages fit on the fast node; gives runtimes. The
-oracle knows the whole run before it begins: of three orders of heat, each the best for some
-programs, it takes the one whose hottest pages make the program fastest. It is a static placement,
-so that a policy that follows the program may beat it. A replay is 20 to 60 ns a miss.
+Takes a recorded program, a machine and the number of pages that fit on the fast node; gives
+runtimes. The static oracle knows the whole run: it places the hottest pages by three measures of
+heat, each the best for some programs, and takes the placement with which the program is fastest. A
+policy that follows a program's phases may be faster. A replay takes 20 to 60 ns per miss.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def baselines(
 
 
 def first_rows(stream: MissStream) -> npt.NDArray[np.int64]:
-    """Return the row of each of the program's pages at which it is touched first."""
+    """Return the row of the first access to each of the program's pages."""
     first = np.full(stream.pages, len(stream), np.int64)
-    # From the end, so that of a page's rows the first is written last.
+    # From the end, so that the first of a page's rows is written last.
     for begin in reversed(range(0, len(stream), _ROWS)):
         part = stream.page[begin : begin + _ROWS]
         first[part[::-1]] = np.arange(begin, begin + len(part))[::-1]
@@ -66,16 +66,16 @@ def first_rows(stream: MissStream) -> npt.NDArray[np.int64]:
 
 
 def _heats(stream: MissStream, outcomes: MissOutcomes) -> list[npt.NDArray[np.float64]]:
-    """Return each page's lines, those that were waited for, and the time until the next row."""
+    """Return three measures per page: lines, lines that the CPU stalled for, and stall time."""
     own = stream.page < stream.user_pages
     page = stream.page[own]
     others = np.uint8(MissFlag.KERNEL | MissFlag.HALT | MissFlag.WRITE_BACK | MissFlag.COVERED)
-    waited = (stream.flags[own] & others) == 0
+    stalled = (stream.flags[own] & others) == 0
     clock_ps = outcomes.clock_ps.astype(np.float64)
     stall = np.diff(clock_ps, append=clock_ps[-1:])[own]
     return [
         np.bincount(page, weights=weight, minlength=stream.user_pages).astype(np.float64)
-        for weight in (np.ones(len(page)), waited.astype(np.float64), stall)
+        for weight in (np.ones(len(page)), stalled.astype(np.float64), stall)
     ]
 
 

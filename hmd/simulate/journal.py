@@ -1,7 +1,7 @@
-"""What simulations gave, kept in a file, so that a search that was broken off can go on.
+"""The journal: results of simulations in a file, so that an interrupted search can continue.
 
-A line of JSON each: a digest of all that a result depends on (program, machine, settings, hmd's own
-code), and the result. A line that was cut off by a kill is left out.
+One line of JSON per result: a digest of all that the result depends on (program, machine, settings,
+hmd's own code), and the result. An incomplete line, after a kill, is ignored.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from hmd.errors import os_error
 
 _ROOMS: Final = (
     "control",
+    "daemon",
     "decide",
     "emulate",
     "heat",
     "machine",
     "migrate",
+    "observe",
     "pipeline",
     "sample",
     "simulate",
@@ -31,10 +33,10 @@ _SOURCES: Final = (".c", ".h", ".py")
 
 
 class Journal:
-    """Results by key; those of earlier runs too where there is a ``file``."""
+    """Results by key; with a ``file`` also those of earlier runs."""
 
     def __init__(self, file: Path | None = None) -> None:
-        """Read the file, which is made if it is not there; UnavailableError where that fails."""
+        """Read the file, or create it; UnavailableError where that fails."""
         self._file, self._known = file, dict[str, Any]()
         if file is None:
             return
@@ -43,7 +45,7 @@ class Journal:
                 opened.seek(0)
                 lines = opened.read().splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise os_error(error, f"cannot keep results in {file}: {error}") from None
+            raise os_error(error, f"cannot store results in {file}: {error}") from None
         for line in lines:
             try:
                 entry = json.loads(line)
@@ -52,29 +54,29 @@ class Journal:
                 continue
 
     def get(self, key: str) -> Any:
-        """Return the result, None where it is not known."""
+        """Return the result, None if there is none."""
         return self._known.get(key)
 
     def put(self, key: str, result: Any) -> None:
-        """Keep a result; UnavailableError where it cannot be written."""
+        """Store a result; UnavailableError where it cannot be written."""
         self._known[key] = result
         if self._file is None:
             return
         try:
             with self._file.open("a") as opened:
-                # A line of its own, also after one that was cut off.
+                # Start a line, also after an incomplete one.
                 opened.write("\n" + json.dumps({"key": key, "result": result}))
         except OSError as error:
-            raise os_error(error, f"cannot keep results in {self._file}: {error}") from None
+            raise os_error(error, f"cannot store results in {self._file}: {error}") from None
 
 
 def digest(*parts: object) -> str:
-    """Return a digest of what prints as these."""
+    """Return a digest of the representations of these objects."""
     return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
 
 def stream_digest(stream: MissStream) -> str:
-    """Return a digest of a program's misses; about 1 ns a byte."""
+    """Return a digest of a program's misses; about 1 ns per byte."""
     state = hashlib.blake2b(digest_size=16)
     for column in (*stream.columns(), stream.page_address):
         state.update(column.data)

@@ -1,7 +1,7 @@
-"""Recording a command's misses in the emulated machine, for simulations of it.
+"""Recording of a command's last-level-cache misses in the emulated machine.
 
-Takes a command, gives a miss stream. The command runs twice: once so that its files are in the
-page cache, once recorded, alone on its CPU. It must do the same in each run.
+Takes a command; gives a miss stream. The command runs twice: once to fill the page cache with its
+files, once recorded, alone on its CPU. It must behave alike in both runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hmd.errors import HmdError, TargetError
 
 
 def record_misses(command: Sequence[str]) -> MissStream:
-    """Return the misses of a command, which must end with 0; a minute and more.
+    """Return the misses of a command, which must exit with 0; takes a minute or more.
 
     Raises TargetError where there is no such command, HmdError where it fails.
     """

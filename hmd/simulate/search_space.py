@@ -1,8 +1,8 @@
-"""The values of a policy's knobs among which a search chooses.
+"""The search space of ``hmd tune``: a range for each of a policy's knobs.
 
-Takes knobs, each with the range that its file documents or that a person gives; gives what Optuna
-draws from, and from what it drew the settings. Values are rounded to what the configuration would
-say of them, so that what was simulated is exactly what is written down.
+Takes knobs, each with the range of its definition or of the command line; gives the distributions
+that Optuna draws from, and the settings for what it drew. Values are rounded as the configuration
+writes them, so that the settings simulated are exactly those written.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from hmd.errors import ConfigError, UsageError
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-_DIGITS = 3  # of a value that is found: a search knows no more
-_IS_AUTO = " is auto"  # after the key of a knob: the name of the choice to leave it so
+_DIGITS = 3  # significant ones of a value: a search is no more precise
+_IS_AUTO = " is auto"  # appended to a knob's key: the name of the choice of ``auto``
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Values of a knob from ``low`` to ``high`` in its base unit, and ``auto`` where that holds."""
+    """Values of a knob from ``low`` to ``high`` in its base unit, with ``auto`` or without."""
 
     knob: Knob
     low: float
@@ -33,7 +33,7 @@ class Range:
     auto: bool
 
     def distributions(self) -> dict[str, BaseDistribution]:
-        """Return what is to be drawn, by name."""
+        """Return the distributions to draw from, by name."""
         from optuna.distributions import (
             CategoricalDistribution,
             FloatDistribution,
@@ -50,7 +50,7 @@ class Range:
         return drawn
 
     def value(self, drawn: Mapping[str, Any]) -> float | None:
-        """Return the knob's value for what was drawn."""
+        """Return the knob's value for drawn numbers."""
         if drawn.get(self.knob.key + _IS_AUTO):
             return None
         number = drawn[self.knob.key]
@@ -59,7 +59,7 @@ class Range:
         return parsed(self.knob, written(self.knob, number))
 
     def drawn(self, value: float | None) -> dict[str, Any] | None:
-        """Return what is drawn for a value; None where it is none of the range's."""
+        """Return the drawn numbers that give a value; None where it is not in the range."""
         if value is None:
             middle = (self.low * self.high) ** 0.5 if self.log else (self.low + self.high) / 2
             number = round(middle) if self._whole else middle
@@ -70,7 +70,7 @@ class Range:
 
     @property
     def span(self) -> str:
-        """Its ends with their units, as ``20ms to 2s or auto``."""
+        """The range with its units, such as ``20ms to 2s or auto``."""
         low, high = (written(self.knob, self.knob.taken(end)) for end in (self.low, self.high))
         return f"{low} to {high}" + (f" or {AUTO}" if self.auto else "")
 
@@ -80,14 +80,14 @@ class Range:
 
 
 def documented(about: About, tick_s: float) -> tuple[Range, ...]:
-    """Return the ranges of all knobs that have one, durations for ticks of that length."""
+    """Return the ranges of all knobs that define one; durations are in ticks of ``tick_s``."""
     return tuple(_documented(knob, tick_s) for knob in about.knobs if knob.search is not None)
 
 
 def chosen(about: About, texts: Sequence[str], tick_s: float) -> tuple[Range, ...]:
-    """Return the ranges that people name: ``KEY``, or ``KEY=LOW:HIGH`` in the knob's unit.
+    """Return the ranges of the command line: ``KEY``, or ``KEY=LOW:HIGH`` in the knob's unit.
 
-    Raises UsageError for what is no knob or no range, ConfigError for what is no value of it.
+    Raises UsageError for an unknown knob or a malformed range, ConfigError for invalid values.
     """
     knobs = {knob.key: knob for knob in about.knobs}
     found: dict[str, Range] = {}

@@ -67,7 +67,7 @@ class MigrationCost:
 
 
 class SimulatedMachine:
-    """The machine, at time 0 and with no page there; a context manager, which frees the model.
+    """The machine, at time 0 and without a resident page; a context manager, which frees the model.
 
     ``fast_pages`` is how many of the program's pages the fast node can hold.
     """
@@ -88,18 +88,18 @@ class SimulatedMachine:
         self.swapped_in = 0
         """Pages that the program has faulted in after they were paged out."""
         self._address = stream.page_address[:pages]
-        self._places = [frames(stream, preset, np.full(pages, fast)) for fast in (True, False)]
+        self._frames = [frames(stream, preset, np.full(pages, fast)) for fast in (True, False)]
         self._model_nodes = tiers_of(preset)
         self._read_latency_ns = [preset.nodes[of].read_latency_ns for of in self._model_nodes]
         self._first_row = first_rows(stream)
-        self._by_touch = np.argsort(self._first_row, kind="stable")
+        self._by_first_row = np.argsort(self._first_row, kind="stable")
         self._node = np.full(pages, SLOW, np.int8)
         self.outcomes = MissOutcomes.empty(len(stream))
         params = timing_params(preset)
         self._instruction_ps = params.instruction_ps
         self._model = TimingModel(params)
-        self._replay = self._model.misses(stream, self._places[SLOW].copy(), self.outcomes)
-        self._foresee()
+        self._replay = self._model.misses(stream, self._frames[SLOW].copy(), self.outcomes)
+        self._allocate_ahead()
 
     def __enter__(self) -> Self:
         """Return the machine."""
@@ -126,17 +126,17 @@ class SimulatedMachine:
 
     @property
     def now_s(self) -> float:
-        """Time since the start, of the CPU that is furthest."""
+        """Time since the start, of the CPU whose clock is furthest ahead."""
         return self._model.clock_ps * _S_PER_PS
 
     @property
     def program_s(self) -> float:
-        """How long the program has run: its CPU was busy, or it slept at a page under way."""
+        """How long the program has run: its CPU was busy, or it slept at an unmapped page."""
         return (self._model.counters(_PROGRAM_CPU).busy_ps + self._slept_ps) * _S_PER_PS
 
     @property
     def misses(self) -> tuple[int, int]:
-        """Lines that the program has had from the fast and from the slow node so far."""
+        """Lines that the program has read so far, from the fast and from the slow node."""
         nodes = self._model.counters(_PROGRAM_CPU).nodes
         fast, slow = (nodes[number] for number in self._model_nodes)
         return (
@@ -149,13 +149,13 @@ class SimulatedMachine:
         self._run(round(time_s / _S_PER_PS))
 
     def stat(self, pid: int) -> ProcessStat | None:
-        """Return what /proc/PID/stat would say; None once the program has ended."""
+        """Return what /proc/PID/stat shows; None once the program has ended."""
         if self.done or pid != PROGRAM.pid:
             return None
         return ProcessStat(PROGRAM.pid, PROGRAM.start_ticks, 1, b"program", b"R", 0, 0, 0)
 
     def mappings(self, pid: int) -> Mappings | None:
-        """Return the runs of pages that the program has touched so far."""
+        """Return mappings: the runs of pages that the program has accessed so far."""
         if pid != PROGRAM.pid:
             return None
         here = self._address[self._first_row < self.row]
@@ -179,7 +179,7 @@ class SimulatedMachine:
         return np.empty(0, np.uint64)
 
     def nodes(self, pid: int, addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.int16]:
-        """Return the node of each page, or its -errno, as move_pages(2) tells it."""
+        """Return the node of each page, or its -errno, as move_pages(2) does."""
         if pid != PROGRAM.pid:
             return np.full(len(addresses), -errno.ESRCH, np.int16)
         page, there = self._find(addresses)
@@ -187,7 +187,7 @@ class SimulatedMachine:
         return np.where(there, self._node[page], -errno.ENOENT).astype(np.int16)
 
     def query_nodes(self, pid: int, addresses: npt.NDArray[np.uint64], /) -> npt.NDArray[np.int16]:
-        """Return what ``nodes`` does, by the name that the mover has for it."""
+        """Return what ``nodes`` does: the mover's name for it."""
         return self.nodes(pid, addresses)
 
     def move_pages(
@@ -239,13 +239,13 @@ class SimulatedMachine:
         self._interrupt(0.0)
         self._node[page] = _OUT
         self._replay.page_paddr[page] = UNMAPPED
-        self._foresee()
+        self._allocate_ahead()
         return len(page) * PAGE_BYTES
 
     def rest(self) -> None:
-        """Let the daemon's CPU halt: it copies nothing until the next move."""
+        """Halt the daemon's CPU until the next move."""
         self._model.idle(_DAEMON_CPU, self._model.counters(_DAEMON_CPU).instructions)
-        self._foresee()
+        self._allocate_ahead()
 
     def memory(self) -> tuple[NodeMemory, ...]:
         """Return how much of each node is free."""
@@ -255,49 +255,49 @@ class SimulatedMachine:
         )
 
     def free_pages(self, node: int) -> int:
-        """Return how many pages a node can still take."""
+        """Return the free pages of a node."""
         taken = np.count_nonzero((self._node == node) & (self._first_row < self.row))
         return self.topology.nodes[node].total_bytes // PAGE_BYTES - int(taken)
 
     def _find(
         self, addresses: npt.NDArray[np.uint64]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Return the page at each address, and whether it has been touched."""
+        """Return the page at each address, and whether it has been accessed."""
         page = np.searchsorted(self._address, addresses - addresses % np.uint64(PAGE_BYTES))
         page = np.minimum(page, len(self._address) - 1)
         own = self._address[page] == addresses - addresses % np.uint64(PAGE_BYTES)
         return page, own & (self._first_row[page] < self.row)
 
-    def _foresee(self) -> None:
-        """Place the pages that are touched next: on the fast node, as far as it has room."""
-        touched = int(np.searchsorted(self._first_row[self._by_touch], self.row))
-        ahead, room = self._by_touch[touched:], max(0, self.free_pages(FAST) - self._reserved)
+    def _allocate_ahead(self) -> None:
+        """Place the pages that are not accessed yet: on the fast node, as far as it has room."""
+        accessed = int(np.searchsorted(self._first_row[self._by_first_row], self.row))
+        ahead, room = self._by_first_row[accessed:], max(0, self.free_pages(FAST) - self._reserved)
         for node, pages in ((FAST, ahead[:room]), (SLOW, ahead[room:])):
             self._node[pages] = node
-            self._replay.page_paddr[pages] = self._places[node][pages]
+            self._replay.page_paddr[pages] = self._frames[node][pages]
 
     def _migrate(self, page: npt.NDArray[np.int64], target: int) -> None:
-        """Unmap a batch, then copy it group by group; the program runs on until it needs one."""
+        """Unmap a batch, then copy it group by group; the program runs until it needs a page."""
         self._reserved = len(page) if target == FAST else 0
-        self._foresee()
-        places, cost = self._replay.page_paddr, self._cost
-        source, goal = places[page].copy(), self._places[target][page]
+        self._allocate_ahead()
+        paddr, cost = self._replay.page_paddr, self._cost
+        source, destination = paddr[page].copy(), self._frames[target][page]
         unmap_ps = len(page) * cost.unmap_instructions * self._instruction_ps
         end_ps = self._model.clock_ps + unmap_ps
         self._model.sleep(_DAEMON_CPU, end_ps)
         lost_ns = len(page) * cost.cold_lines * self._read_latency_ns[target]
         self._interrupt(lost_ns)
-        places[page] = UNMAPPED
+        paddr[page] = UNMAPPED
         for begin in range(0, len(page), _GROUP_PAGES):
             group = slice(begin, begin + _GROUP_PAGES)
             blocked = self._replay.stopped_at is not None
             end_ps = self._model.copy_pages(
-                _DAEMON_CPU, source[group], goal[group], cost.remap_instructions
+                _DAEMON_CPU, source[group], destination[group], cost.remap_instructions
             )
             if not blocked:
                 self._run(end_ps)
                 blocked = self._replay.stopped_at is not None
-            places[page[group]] = goal[group]
+            paddr[page[group]] = destination[group]
             if blocked and self._replay.stopped_at is None:
                 self._sleep(end_ps)
         self._node[page] = target
@@ -313,9 +313,9 @@ class SimulatedMachine:
             self._sleep(now_ps + round(self._cost.swap_in_ns * 1000))
             node = FAST if self.free_pages(FAST) > self._reserved else SLOW
             self._node[page] = node
-            self._replay.page_paddr[page] = self._places[node][page]
+            self._replay.page_paddr[page] = self._frames[node][page]
             self.swapped_in += 1
-            self._foresee()
+            self._allocate_ahead()
             self._replay.run(until_ps)
 
     def _interrupt(self, lost_ns: float) -> None:
@@ -332,7 +332,7 @@ class SimulatedMachine:
 
 
 def _topology(preset: Preset, pages: tuple[int, int]) -> Topology:
-    """Return the two tiers as the kernel would tell of them."""
+    """Return the two tiers as the kernel would report them."""
     return Topology(
         tuple(
             Node(

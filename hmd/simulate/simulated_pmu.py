@@ -1,8 +1,8 @@
 """The PMU of a simulated machine: samples of what its program has replayed, as PEBS takes them.
 
-Loads and stores are counted by a counter each, which takes every so manieth miss from a start that
-the seed draws; records carry the latency that the miss had. Records are lost in bursts, as when a
-ring fills. Costs about 50 ns a sample.
+Loads and stores have a counter each, which samples one miss per period from a random start; records
+carry the latency of the miss. Records are lost in bursts, as when a ring is full. Costs about 50 ns
+per sample.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BURST = 200  # records that a full ring loses at once
 
 @dataclass(frozen=True, slots=True)
 class PmuSettings:
-    """One of ``period`` misses is sampled; ``loss`` is the share of records that are lost."""
+    """One of ``period`` misses is sampled; the share ``loss`` of records is lost."""
 
     period: int = 199
     loss: float = 0.0

@@ -66,7 +66,7 @@ class SimulationSettings:
 
 @dataclass(frozen=True, slots=True)
 class TickRow:
-    """A tick: when it ended, the program's misses by node in it, and pages of 4 KiB that moved.
+    """A tick: when it ended, the program's misses by node, and the pages of 4 KiB that moved.
 
     ``swapped_in_pages`` are those that the program faulted in after they were paged out.
     """
@@ -88,7 +88,7 @@ class TickRow:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """A run under a policy: how long it took, and its ticks."""
+    """A run under a policy: its runtime, and its ticks."""
 
     runtime_s: float
     ticks: tuple[TickRow, ...]
@@ -194,7 +194,7 @@ class SimulatedDaemon:
         return record
 
     def row(self, tick: TickRecord) -> TickRow:
-        """Return what the tick that has just ended came to."""
+        """Return the row of the tick that has just ended."""
         machine = self.machine
         before, self._misses = self._misses, machine.misses
         fast, slow = (now - then for now, then in zip(self._misses, before, strict=True))

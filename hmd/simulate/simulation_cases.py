@@ -1,8 +1,8 @@
-"""Programs on machines with so much fast memory, under one policy with settings that vary.
+"""Simulation cases: programs, each with a size of the fast node, under one policy.
 
 Takes cases and settings of the policy's knobs; gives runtimes, each simulated once however often it
-is asked for. A simulation is 0.1 to 0.2 µs a miss, and ``jobs`` of them run at a time, which
-changes nothing but how long it takes: the native model runs without Python's lock.
+is asked for. A simulation takes 0.1 to 0.2 µs per miss. ``jobs`` of them run at a time, since the
+native model releases Python's lock; results do not depend on it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Values = Mapping[str, float | None]
 
 @dataclass(frozen=True, slots=True)
 class SimulationCase:
-    """A program, named after its ``trace``, with room for so many pages; ``fast`` is their name."""
+    """A program and a fast node of ``fast_pages``; ``trace`` and ``fast`` name the two."""
 
     trace: str
     fast: str
@@ -34,14 +34,14 @@ class SimulationCase:
     stream: MissStream
 
     def __str__(self) -> str:
-        """Return what progress shows."""
+        """Return the name of the case, as progress shows it."""
         return f"{self.trace} {self.fast}"
 
 
 class CaseRuntimes:
-    """Runtimes of cases under a policy; a context manager, which ends what still runs.
+    """Runtimes of cases under a policy; a context manager, which cancels waiting simulations.
 
-    ``say`` is told what is being simulated.
+    ``say`` is called with the name of what is being simulated.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class CaseRuntimes:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Wait for the simulations that are under way, begin no more."""
+        """Wait for running simulations, cancel waiting ones."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
     def fixed(self, case: SimulationCase) -> dict[str, float]:
-        """Return the runtimes of placements that never change, by name, in seconds."""
+        """Return the runtimes of the static placements, by name, in seconds."""
         key = digest(self._common, self._stream(case), case.fast_pages)
         found = self._journal.get(key)
         if found is None:
@@ -89,9 +89,9 @@ class CaseRuntimes:
     def runtimes(
         self, cases: Sequence[SimulationCase], values: Values, seed: int | None = None
     ) -> Generator[float]:
-        """Give each case's runtime in seconds, in order; whoever asks for no more spares the rest.
+        """Yield each case's runtime in seconds, in order; later cases are simulated on demand.
 
-        ``seed`` is that of the sampling, in place of the settings' own.
+        ``seed`` replaces the seed of sampling in the settings.
         """
         settings = self._settings
         if seed is not None:
@@ -130,6 +130,6 @@ class CaseRuntimes:
 
     def _stream(self, case: SimulationCase) -> str:
         known = self._streams.get(id(case.stream))
-        if known is None:  # the stream is kept beside its digest, so that its id stays its own
+        if known is None:  # the stream is stored with its digest, so that its id is not reused
             known = self._streams[id(case.stream)] = case.stream, stream_digest(case.stream)
         return known[1]

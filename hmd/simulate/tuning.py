@@ -1,14 +1,13 @@
-"""Search of a policy's knobs on recorded programs: the tuned policy that others have to beat.
+"""Tuning: a search of a policy's settings on recorded programs.
 
-Takes cases and ranges, gives the best settings that were found and what they do, also on cases that
-were held out and with other samples than those of the search. What is minimised is the geometric
-mean of runtimes over first touch; of which fixed placement they are measured in makes no difference
-to a geometric mean, but first touch tells what is lost: a case below ``WORST`` of its speed counts
-against the settings (:func:`cost_of`).
+Takes cases and ranges; gives the best settings found and their runtimes, also on cases held out
+from the search and with other samples. The search minimises the geometric mean of runtimes relative
+to first touch, with a penalty for cases slower than ``WORST`` of first touch's speed
+(:func:`cost_of`).
 
-The optimiser is Optuna's tree-structured Parzen estimator (Watanabe, arXiv:2304.11127), an extra.
-Settings that cannot become the best any more, even if they equal the best seen of all settings on
-each case to come, are given up. Equal cases, ranges and seed give equal results, however many jobs.
+The optimiser is Optuna's tree-structured Parzen estimator (Watanabe, arXiv:2304.11127), an extra. A
+trial ends early once it cannot become the best, even with the best runtime seen on each remaining
+case. Equal cases, ranges and seed give equal results, for any number of jobs.
 """
 
 from __future__ import annotations
@@ -28,18 +27,20 @@ if TYPE_CHECKING:
     from optuna.trial import Trial as AskedTrial
 
 WORST: Final = 0.97
-"""The least that a policy may make of first touch's speed, on any case."""
+"""Least speed relative to first touch that a case may have without a penalty."""
 
 _WORST_WEIGHT: Final = 10.0
-_DRAWN_FREELY: Final = 10  # trials at most before one is drawn by what others gave, or given up
+_DRAWN_FREELY: Final = (
+    10  # trials at most before the optimiser draws by results, and trials may end early
+)
 
 
 @dataclass(frozen=True, slots=True)
 class TuningTrial:
-    """Settings that were tried: number 0 are the defaults.
+    """A trial of settings; number 0 has the defaults.
 
-    ``logs`` are of runtimes over first touch's, of the cases that they were run on, shortest first;
-    ``cost`` is None where these are not all.
+    ``logs`` are logarithms of runtimes relative to first touch, of the cases that were run,
+    shortest first; ``cost`` is None where the trial ended early.
     """
 
     number: int
@@ -49,12 +50,12 @@ class TuningTrial:
 
     @property
     def gain(self) -> float:
-        """How many times as fast as first touch these cases are, geometric mean."""
+        """Speed relative to first touch: geometric mean of these cases."""
         return math.exp(-sum(self.logs) / len(self.logs))
 
     @property
     def worst(self) -> float:
-        """How many times as fast as first touch the worst of them is."""
+        """Speed relative to first touch of the worst case."""
         return math.exp(-max(self.logs))
 
 
@@ -62,8 +63,8 @@ class TuningTrial:
 class TuningRow:
     """A case: runtimes in seconds of fixed placements by name, and under the policy.
 
-    ``fresh`` are by default and tuned settings with samples that no trial had; None where the
-    search was broken off.
+    ``fresh_s`` are the runtimes by default and tuned settings with samples that no trial had; None
+    where the search was interrupted.
     """
 
     case: SimulationCase
@@ -73,7 +74,7 @@ class TuningRow:
     fresh_s: tuple[float, float] | None
 
     def gain(self, runtime_s: float) -> float:
-        """Return how many times as fast as first touch a runtime is."""
+        """Return the speed of a runtime relative to first touch."""
         return self.fixed["first touch"] / runtime_s
 
 
@@ -91,10 +92,10 @@ class Tuned:
 
 @dataclass(frozen=True, slots=True)
 class TuningProgress:
-    """Who is told how a search goes.
+    """Callbacks of a search.
 
-    ``begins``: before each trial, with its number and the best so far; ``better``: of each that is
-    the best so far; ``ends``: before the last look with fresh samples and programs held out.
+    ``begins``: before each trial, with its number and the best so far; ``better``: after each that
+    is the best so far; ``ends``: before the final runs with fresh samples and held-out programs.
     """
 
     begins: Callable[[int, TuningTrial], None] = lambda number, best: None
@@ -103,10 +104,10 @@ class TuningProgress:
 
 
 def cost_of(logs: Sequence[float]) -> float:
-    """Return what is minimised, of logarithms of runtimes over those of first touch.
+    """Return the cost to minimise, of logarithms of runtimes relative to first touch.
 
-    Their mean, and ten times what the worst lies beyond ``1 / WORST``, so that no settings pay for
-    a gain on one program with another's loss.
+    It is their mean, plus ten times the excess of the worst over ``1 / WORST``, so that a gain on
+    one program does not outweigh another's loss.
     """
     return sum(logs) / len(logs) + _WORST_WEIGHT * max(0.0, max(logs) + math.log(WORST))
 
@@ -123,10 +124,10 @@ def tune(
     fresh_seed: int,
     watch: TuningProgress | None = None,
 ) -> Tuned:
-    """Search; a KeyboardInterrupt after the defaults were run ends it early.
+    """Search; a KeyboardInterrupt after the trial of the defaults ends it early.
 
-    ``kept`` are settings that all trials have, ``fresh_seed`` the sampling's for the last look.
-    Raises MissingError without Optuna.
+    ``kept`` are settings that all trials have; ``fresh_seed`` is the seed of sampling in the final
+    runs. Raises MissingError without Optuna.
     """
     drawn_freely = max(1, min(_DRAWN_FREELY, trials // 4))
     study = _study(seed, drawn_freely)
@@ -140,13 +141,13 @@ def tune(
         watch.ends(search.best)
         rest = search.rows(cases, fresh_seed), search.rows(held_out, fresh_seed)
     except KeyboardInterrupt:
-        pass  # what is known is told
+        pass  # the result so far is returned
     rows, out = rest or (search.rows(cases, None), ())
     return Tuned(search.ranges, tuple(search.trials), search.best, rows, out, rest is not None)
 
 
 class _Search:
-    """The trials so far. Cases are run shortest first: many trials end after a few of them."""
+    """The trials so far. Cases run shortest first, since many trials end after a few of them."""
 
     def __init__(
         self,
@@ -171,7 +172,7 @@ class _Search:
 
     @property
     def best(self) -> TuningTrial:
-        """The best of all within the ranges; the defaults until there is one."""
+        """The best trial within the ranges; the defaults before the first."""
         return self._best or self.trials[0]
 
     @property
@@ -179,7 +180,7 @@ class _Search:
         return math.inf if self._best is None or self._best.cost is None else self._best.cost
 
     def start(self, study: Study) -> None:
-        """Run the defaults; the search starts from them where they lie in its ranges."""
+        """Run the defaults; the search starts from them where they are in its ranges."""
         from optuna.trial import create_trial
 
         self._first_touch_s = [self._runs.fixed(case)["first touch"] for case in self._cases]
@@ -198,7 +199,7 @@ class _Search:
         )
 
     def step(self, study: Study) -> None:
-        """Try what the sampler draws next."""
+        """Run the next trial that the optimiser draws."""
         from optuna.trial import TrialState
 
         self._watch.begins(len(self.trials), self.best)
@@ -216,7 +217,7 @@ class _Search:
     def rows(
         self, cases: Sequence[SimulationCase], fresh_seed: int | None
     ) -> tuple[TuningRow, ...]:
-        """Return what came of cases by the defaults and the best."""
+        """Return the rows of cases: runtimes by the defaults and by the best settings."""
         return tuple(self._row(case, fresh_seed) for case in cases)
 
     def _row(self, case: SimulationCase, fresh_seed: int | None) -> TuningRow:
@@ -232,14 +233,14 @@ class _Search:
         return TuningRow(case, self._runs.fixed(case), *both(None), fresh)
 
     def _run(self, values: Values, asked: AskedTrial | None = None) -> TuningTrial:
-        """Run the cases with these settings, for as long as they can become the best."""
+        """Run the cases with these settings, as long as they can become the best."""
         number, values = len(self.trials), {**self._kept, **values}
         logs: list[float] = []
         with closing(self._runs.runtimes(self._cases, values)) as runtimes:
             for step, runtime_s in enumerate(runtimes):
                 logs.append(math.log(runtime_s / self._first_touch_s[step]))
                 self._least[step] = min(self._least[step], logs[step])
-                # The cost if each case to come equals the best that was ever seen of it.
+                # The cost if each remaining case equals its best runtime of all trials.
                 at_best = cost_of([*logs, *self._least[step + 1 :]])
                 if asked is not None:
                     asked.report(at_best, step)

@@ -149,7 +149,7 @@ def test_the_extra_may_be_missing(
         (["TRACE", "--period", "0"], Exit.USAGE, "--period must be"),
         (["TRACE", "--holdout", "TRACE"], Exit.USAGE, "is named twice"),
         (["TRACE", "-o", "/nowhere/tuned.yaml"], Exit.MISSING, "cannot write /nowhere"),
-        (["TRACE", "--journal", "/nowhere/journal"], Exit.MISSING, "cannot keep results"),
+        (["TRACE", "--journal", "/nowhere/journal"], Exit.MISSING, "cannot store results"),
         ([__file__], Exit.FAILURE, "holds no recorded misses"),
     ],
 )
