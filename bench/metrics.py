@@ -27,7 +27,7 @@ from hmd.migrate.outcome import MoveOutcome
 from hmd.observe.health import TickWatch
 from hmd.observe.metrics import MetricsServer
 from hmd.observe.observer import ObservedConfig, Observer, Places
-from hmd.observe.savings import Aftermath
+from hmd.observe.savings import SavingsTracker
 from hmd.observe.snapshot import HEAT_LOG2
 from hmd.observe.tick_record import Stage, TickRecord
 from hmd.sample.access_batch import AccessBatch
@@ -71,8 +71,8 @@ def main() -> int:
     ticks = [tick_of(names, seed) for seed in range(2)]
     turn = iter(range(10**9))
     told = times(lambda: observer.observe(ticks[next(turn) % 2], places), 10)
-    aftermath = Aftermath(topology)
-    followed = times(lambda: aftermath.add(ticks[next(turn) % 2]), RUNS)
+    tracker = SavingsTracker(topology)
+    followed = times(lambda: tracker.add(ticks[next(turn) % 2]), RUNS)
     server = MetricsServer(ADDRESS, lambda: observer.latest, TickWatch().health)
     try:
         scraped = times(scrape, RUNS)
@@ -87,9 +87,7 @@ def main() -> int:
         MetricsFigure("answer", len(packed) / 1024, len(packed) / 1024, "KiB"),
         MetricsFigure("scrape", min(scraped) * 1e3, statistics.median(scraped) * 1e3, "ms", "20"),
         MetricsFigure("observe stage", min(told) * 1e3, statistics.median(told) * 1e3, "ms"),
-        MetricsFigure(
-            "its aftermath", min(followed) * 1e3, statistics.median(followed) * 1e3, "ms"
-        ),
+        MetricsFigure("its savings", min(followed) * 1e3, statistics.median(followed) * 1e3, "ms"),
     ]
     print(f"{PROCESSES} processes of {TARGETS} targets, {SAMPLES} samples and {MOVES} moves a tick")
     print(f"{'':15}{'best':>10}{'middle':>10}  unit  aim")

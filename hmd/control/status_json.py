@@ -51,7 +51,7 @@ def status_document(now: Snapshot) -> dict[str, Any]:
         ],
         "heat": {"first_log2": HEAT_LOG2[0], "pages": [list(row) for row in now.heat_pages]},
         "moves": _moves(now),
-        "rounds": [asdict(each) for each in now.rounds],
+        "rounds": [asdict(each) for each in now.recent_moves],
         "targets": [
             {"name": t.name, "process_count": t.process_count, **_numbers(t.numbers)}
             for t in now.targets

@@ -22,7 +22,7 @@ MAX_BINS = 512
 MAX_TICKS = 300
 MAX_PROCESSES = 8
 MAX_LISTED = 256
-MAX_ROUNDS = 32
+MAX_TICKS_KEPT = 32
 MAX_FLOWS = 8
 MAX_TARGETS = 64
 MAX_TIERS = 16
@@ -158,7 +158,7 @@ class StatusAnswer(CheckedAnswer):
     tier_bytes: ByTier
     heat: Heat
     moves: MovesAnswer
-    rounds: Annotated[list[TickMovesAnswer], Field(max_length=MAX_ROUNDS)]
+    rounds: Annotated[list[TickMovesAnswer], Field(max_length=MAX_TICKS_KEPT)]
     targets: Annotated[list[Target], Field(max_length=MAX_TARGETS + 1)]
     processes: Annotated[list[Process], Field(max_length=MAX_LISTED)]
 

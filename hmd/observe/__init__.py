@@ -1,1 +1,1 @@
-"""Telling: Prometheus metrics, the status socket, service notification."""
+"""Observation: counters over ticks, the snapshot that readers share, Prometheus metrics."""

@@ -1,7 +1,7 @@
-"""Running sums of what ticks did: per process, per target and over all.
+"""Counters over all ticks: per process, per target and in total.
 
-Takes ``TickRecord``s, keeps numbers that only grow (and a short memory of recent accesses). Costs
-a few passes over the tick's samples, over its moves and over the processes.
+Takes ``TickRecord``s. The counters only grow, except for recent accesses, which decay. Costs a few
+passes over the samples and moves of a tick and over the processes.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy.typing as npt
 from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Topology
 from hmd.migrate.move_status import FAILURES, MoveStatus
-from hmd.observe.row_sums import Sums
-from hmd.observe.savings import Aftermath
+from hmd.observe.row_sums import RowSums
+from hmd.observe.savings import SavingsTracker
 from hmd.observe.tick_record import Stage, TickRecord
 from hmd.units import PAGE_BYTES
 
@@ -25,17 +25,17 @@ DURATION_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.
 
 MAX_TARGETS = 64
 OTHER = "other"
-"""Where targets are counted that came after the first ``MAX_TARGETS`` names."""
+"""The name under which targets after the first ``MAX_TARGETS`` are counted."""
 
 FAILURE_REASONS = tuple(status.name.lower() for status in sorted(FAILURES))
 
 DIRECTIONS = ("up", "down", "level")
-"""Where a planned page is to go: to a faster tier, to a slower one, to a node of its own."""
+"""Of a planned move: to a faster tier, to a slower one, to another node of the same tier."""
 
 
 @dataclass(slots=True)
 class Durations:
-    """A histogram of seconds: ``counts[i]`` are those up to bound i, the last all longer."""
+    """A histogram of seconds: ``counts[i]`` has those up to bound i, the last count the rest."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(DURATION_BOUNDS_S) + 1))
     sum_s: float = 0.0
@@ -46,19 +46,19 @@ class Durations:
         self.sum_s += seconds
 
     def copy(self) -> Durations:
-        """Return the histogram as it is now."""
+        """Return a copy of the histogram."""
         return Durations(list(self.counts), self.sum_s)
 
 
 class Counters:
-    """All sums since the daemon's start; ``add`` takes one tick more.
+    """All counters since the daemon's start; ``add`` takes the next tick.
 
-    Row i of ``processes`` is of ``followed[i]``, whose target is row ``target_row[i]`` of
+    Row i of ``processes`` belongs to ``followed[i]``, whose target is row ``target_row[i]`` of
     ``targets``, named ``names[target_row[i]]``.
     """
 
     def __init__(self, topology: Topology) -> None:
-        """Start at zero, with a zero for each pair of nodes and each reason of failure."""
+        """Start at zero, with an entry for each pair of nodes and each reason of failure."""
         self.topology = topology
         self.tier_count = len(topology.tiers)
         self._tier_of_node = _tier_of_node(topology)
@@ -67,14 +67,14 @@ class Counters:
         self.target_row = np.empty(0, np.intp)
         self._target_names: tuple[str, ...] = ()
         self._rows: dict[str, int] = {}
-        self.processes = Sums.zeros(0, self.tier_count)
-        self.targets = Sums.zeros(0, self.tier_count)
+        self.processes = RowSums.zeros(0, self.tier_count)
+        self.targets = RowSums.zeros(0, self.tier_count)
         self.moved_bytes = {(a, b): 0 for a in nodes for b in nodes if a != b}
         self.pages_by_status: dict[MoveStatus, int] = {
             s: 0 for s in MoveStatus if s is not MoveStatus.PENDING
         }
         self.planned_pages = dict.fromkeys(DIRECTIONS, 0)
-        self.aftermath = Aftermath(topology)
+        self.savings_tracker = SavingsTracker(topology)
         self.paged_out_bytes = 0
         self.calls = 0
         self.ticks = 0
@@ -84,8 +84,8 @@ class Counters:
         self.stage_in = dict.fromkeys(Stage, 0)
         self.stage_out = dict.fromkeys(Stage, 0)
 
-    def know_targets(self, names: Iterable[str]) -> None:
-        """Start the sums of these targets at zero, so that their series exist from the first."""
+    def add_targets(self, names: Iterable[str]) -> None:
+        """Start counters of these targets at zero, so that their series exist from the start."""
         self._name_rows(names)
         rows = np.arange(len(self._rows), dtype=np.intp)
         if len(rows) > len(self.targets):
@@ -93,9 +93,9 @@ class Counters:
             self.targets = self.targets.taken_over(rows)
 
     def use_targets(self, names: Iterable[str]) -> None:
-        """Know these targets, and those that still have a process; sums of others are forgotten.
+        """Keep these targets and those that still have a process; drop the counters of others.
 
-        Jobs of a batch system come and go by the thousand.
+        A batch system may create thousands of targets over time.
         """
         before, self._rows = self._rows, {}
         rest = [OTHER] if OTHER in before else []
@@ -124,16 +124,16 @@ class Counters:
         return sums
 
     def tier(self, node: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
-        """Return the tier of each node, one past the slowest where it is not known."""
+        """Return the tier of each node, one past the slowest where unknown."""
         return self._tier_of_node[np.clip(node, -1, len(self._tier_of_node) - 1)]
 
     def add(self, tick: TickRecord) -> None:
-        """Take one tick into all sums."""
+        """Add one tick to all counters."""
         self._follow(tick.processes, tick.targets)
-        self._add_flow(tick)
+        self._add_stage_items(tick)
         self._add_accesses(tick)
         self._add_moves(tick)
-        self.aftermath.add(tick)
+        self.savings_tracker.add(tick)
         self.ticks += 1
         self.tick_seconds.add(sum(tick.stage_s.values()))
         for stage, seconds in tick.stage_s.items():
@@ -145,7 +145,7 @@ class Counters:
         if (self.followed, self._target_names) == (processes, targets):
             return
         self._target_names = tuple(targets)
-        self.know_targets(dict.fromkeys(targets))
+        self.add_targets(dict.fromkeys(targets))
         self.target_row = self._rows_of(targets)
         rows = {process: row for row, process in enumerate(self.followed)}
         self.followed = tuple(processes)
@@ -153,8 +153,8 @@ class Counters:
             np.array([rows.get(process, -1) for process in processes], np.intp)
         )
 
-    def _add_flow(self, tick: TickRecord) -> None:
-        """Count what went into the stages and came out of them, where the tick tells."""
+    def _add_stage_items(self, tick: TickRecord) -> None:
+        """Count the items into and out of the stages."""
         samples, outcome = len(tick.batch), tick.outcome
         planned = int(tick.plan.pages.sum())
         self.stage_in[Stage.HEAT] += samples
@@ -165,8 +165,8 @@ class Counters:
             self.stage_out[Stage.MIGRATE] += sum(outcome.moved.values())
 
     def _add_accesses(self, tick: TickRecord) -> None:
-        self.processes.fade()
-        self.targets.fade()
+        self.processes.decay()
+        self.targets.decay()
         batch = tick.batch
         if not len(batch):
             return
@@ -195,17 +195,17 @@ class Counters:
         rows = {process: row for row, process in enumerate(self.followed)}
         row = np.array([rows.get(process, -1) for process in plan.processes], np.intp)
         row = row[plan.process]
-        here = row >= 0
+        known = row >= 0
         moved = outcome.moved_pages.astype(np.int64) * PAGE_BYTES
         failed = np.where(np.isin(outcome.status, sorted(FAILURES)), plan.pages, 0)
         columns = (moved * (change < 0), moved * (change > 0), failed.astype(np.int64))
-        up, down, lost = (column[here] for column in columns)
-        self.processes.add_moves(row[here], up, down, lost)
-        self.targets.add_moves(self.target_row[row[here]], up, down, lost)
+        up, down, lost = (column[known] for column in columns)
+        self.processes.add_moves(row[known], up, down, lost)
+        self.targets.add_moves(self.target_row[row[known]], up, down, lost)
 
 
 def _tier_of_node(topology: Topology) -> npt.NDArray[np.int16]:
-    """Return tiers by node id; ids without memory, and the last entry (-1), get one past all."""
+    """Return tiers by node id; ids without memory and the last entry (-1) get one past all."""
     tiers = topology.tiers
     highest = max(node.id for node in topology.nodes)
     table = np.full(highest + 2, len(tiers), np.int16)

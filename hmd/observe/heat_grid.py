@@ -1,7 +1,7 @@
-"""A heat map as arrays: one process, addresses by time.
+"""A heat map of one process as arrays: addresses by time.
 
-Takes the answer of ``{"command": "heatmap"}``. Rows are parts of the address space that ever had
-pages, in order of address; gaps between them are left out.
+Takes the answer of ``{"command": "heatmap"}``. Rows are the parts of the address space that had
+pages at any moment, by address; gaps between them are left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_ROWS = 512
 class HeatGrid:
     """One process over time; ``heat`` and ``fast`` have shape ``(rows, moments)``.
 
-    ``address`` is where a row begins, ``seconds`` when a moment was, from the first; NaN where
+    ``address`` is the start of a row, ``seconds`` the time of a moment since the first; NaN where
     there was no memory. ``fast`` is the share of a row's pages on the fastest tier.
     """
 
@@ -40,7 +40,7 @@ def pids(document: Mapping[str, Any]) -> list[int]:
 
 
 def grid(document: Mapping[str, Any], pid: int, most_rows: int = MAX_ROWS) -> HeatGrid:
-    """Return a process's part of a heat map; ``TargetError`` where it has none."""
+    """Return the heat map of one process. Raises ``TargetError`` where there is none."""
     moments = [
         (moment["now_s"], process)
         for moment in document["moments"]
@@ -49,7 +49,7 @@ def grid(document: Mapping[str, Any], pid: int, most_rows: int = MAX_ROWS) -> He
     ]
     if not moments:
         known = ", ".join(map(str, pids(document))) or "none yet"
-        raise TargetError(f"the daemon has no heat map of pid {pid}; it has of: {known}")
+        raise TargetError(f"the daemon has no heat map of pid {pid}; it has those of: {known}")
     chunks = np.unique(np.concatenate([np.asarray(p["chunk"], np.uint64) for _, p in moments]))
     step = -(-len(chunks) // most_rows)
     rows = chunks[::step]
@@ -67,14 +67,14 @@ def _fill(
     rows: npt.NDArray[np.uint64],
     process: Mapping[str, Any],
 ) -> None:
-    """Fill one moment: bins that fall into a row are averaged."""
-    place = np.searchsorted(rows, np.asarray(process["chunk"], np.uint64), side="right") - 1
-    count = np.bincount(place, minlength=len(rows))
-    warm = np.bincount(place, process["heat"], len(rows))
-    pages = np.asarray(process["pages"], np.float64).reshape(len(place), -1)
-    total = np.bincount(place, pages.sum(axis=1), len(rows))
-    quick = np.bincount(place, pages[:, 0], len(rows))
+    """Fill one moment; a row has the mean of its bins."""
+    row = np.searchsorted(rows, np.asarray(process["chunk"], np.uint64), side="right") - 1
+    count = np.bincount(row, minlength=len(rows))
+    heat_sum = np.bincount(row, process["heat"], len(rows))
+    pages = np.asarray(process["pages"], np.float64).reshape(len(row), -1)
+    total = np.bincount(row, pages.sum(axis=1), len(rows))
+    fast_pages = np.bincount(row, pages[:, 0], len(rows))
     here = count > 0
-    heat[here] = warm[here] / count[here]
+    heat[here] = heat_sum[here] / count[here]
     here = total > 0
-    fast[here] = quick[here] / total[here]
+    fast[here] = fast_pages[here] / total[here]

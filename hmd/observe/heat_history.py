@@ -1,9 +1,9 @@
-"""The recent past of each process's memory: how hot each part was, and on which tier.
+"""The heat and tier of each part of a process's memory over the last minutes.
 
-Takes the heat table after a tick, keeps a few hundred of its processes' outlines. Address space
-is cut into at most ``MAX_BINS`` bins of whole chunks (2 MiB), so that an outline is small however
-large the process. Costs a pass over the ``node`` column (1 byte a page); large tables are
-outlined on fewer ticks.
+Takes the heat table after a tick and keeps a few hundred outlines of the largest processes. An
+outline has at most ``MAX_BINS`` bins of whole chunks (2 MiB), so that its size does not depend on
+the process. Costs a pass over the ``node`` column (1 byte per page); large tables are outlined on
+fewer ticks.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ CHUNKS_PER_TICK = 1024
 
 @dataclass(frozen=True, slots=True)
 class HeatOutline:
-    """One process after one tick; columns have one row a bin.
+    """One process after one tick; columns have one row per bin.
 
-    ``address`` is where a bin begins, ``heat`` the cooled accesses a page, ``pages`` the
+    ``address`` is the start of a bin, ``heat`` the mean heat of its pages, ``pages`` the
     resident pages by tier, shape ``(bins, tiers)``.
     """
 
@@ -49,22 +49,22 @@ class HeatOutline:
 
 @dataclass(slots=True)
 class HeatSnapshot:
-    """All outlines of one tick; as JSON alone once somebody has asked for them."""
+    """All outlines of one tick; kept as JSON only once a client has asked for them."""
 
     now_s: float
     outlines: tuple[HeatOutline, ...]
     text: str = ""
 
     @property
-    def told_s(self) -> float:
-        """The time as clients know it."""
+    def rounded_s(self) -> float:
+        """The time as it is in the JSON."""
         return round(self.now_s, 3)
 
     def as_json(self) -> str:
-        """Return the moment as JSON: made once, however often it is asked for."""
+        """Return the snapshot as JSON, which is made once."""
         if not self.text:
             processes = ",".join(map(_json, self.outlines))
-            self.text = f'{{"now_s":{self.told_s},"processes":[{processes}]}}'
+            self.text = f'{{"now_s":{self.rounded_s},"processes":[{processes}]}}'
             self.outlines = ()
         return self.text
 
@@ -73,18 +73,18 @@ class HeatHistory:
     """The outlines of the last ``MAX_TICKS`` ticks; ``answer`` may be called by any thread."""
 
     def __init__(self, topology: Topology) -> None:
-        """Remember nothing yet."""
-        self._moments: deque[HeatSnapshot] = deque(maxlen=MAX_TICKS)
+        """Start empty."""
+        self._snapshots: deque[HeatSnapshot] = deque(maxlen=MAX_TICKS)
         self._ticks = 0
         self.use(topology)
 
     def use(self, topology: Topology) -> None:
-        """Rank nodes by this topology from now on; what was ranked otherwise is forgotten."""
+        """Use the tiers of this topology; drop snapshots made with other tiers."""
         of_node = {node: tier for tier, nodes in enumerate(topology.tiers) for node in nodes}
         codes = np.arange(256, dtype=np.uint8).view(np.int8)
         self._tier = np.array([of_node.get(n, -1) for n in plain_node(codes).tolist()], np.int8)
         self._tiers = len(topology.tiers)
-        self._moments.clear()
+        self._snapshots.clear()
 
     def record(self, tick: TickRecord, heat: HeatTable) -> None:
         """Outline the largest processes; every second, third, … tick where the table is large."""
@@ -96,7 +96,7 @@ class HeatHistory:
         sizes = np.bincount(owner, minlength=len(heat.processes))
         largest = np.argsort(-sizes, kind="stable")[:MAX_PROCESSES]
         names = dict(zip(tick.processes, tick.targets, strict=True))
-        self._moments.append(
+        self._snapshots.append(
             HeatSnapshot(
                 tick.now_s,
                 tuple(
@@ -108,18 +108,18 @@ class HeatHistory:
         )
 
     def answer(self, arguments: Mapping[str, Any] | None = None) -> bytes:
-        """Return the moments as JSON, oldest first.
+        """Return the snapshots as JSON, oldest first.
 
-        The argument ``after_s`` leaves out those that are as old as it or older, but for the last,
-        which tells a client whose clock is another that it is. ``UsageError`` where it is no
-        number.
+        The argument ``after_s`` leaves out those that are not newer, except for the last, by which
+        a client notices a restarted daemon with another clock. Raises ``UsageError`` where it is
+        not a number.
         """
         after_s = (arguments or {}).get("after_s", -math.inf)
         if isinstance(after_s, bool) or not isinstance(after_s, int | float):
-            raise UsageError("after_s is a number: the now_s of a moment that is known")
-        kept = tuple(self._moments)
-        told = [moment for moment in kept[:-1] if moment.told_s > after_s]
-        moments = ",".join(moment.as_json() for moment in (*told, *kept[-1:]))
+            raise UsageError("after_s is not a number: give the now_s of a known moment")
+        kept = tuple(self._snapshots)
+        newer = [snapshot for snapshot in kept[:-1] if snapshot.rounded_s > after_s]
+        moments = ",".join(snapshot.as_json() for snapshot in (*newer, *kept[-1:]))
         return f'{{"tiers":{self._tiers},"moments":[{moments}]}}'.encode()
 
     def _outline(self, heat: HeatTable, slot: int, target: str) -> HeatOutline:
@@ -127,7 +127,7 @@ class HeatHistory:
         rows = np.flatnonzero(columns.process[:used] == slot)
         rows = rows[np.argsort(columns.address[rows])]
         starts = np.arange(0, len(rows), -(-len(rows) // MAX_BINS))
-        warmth = (columns.heat_sum[rows] + columns.recent_sum[rows]) / CHUNK_PAGES
+        mean_heat = (columns.heat_sum[rows] + columns.recent_sum[rows]) / CHUNK_PAGES
         tier = self._tier[columns.node[rows].view(np.uint8)]
         pages = np.stack([np.count_nonzero(tier == t, axis=1) for t in range(self._tiers)], axis=1)
         chunks = np.diff(np.append(starts, len(rows)))
@@ -135,7 +135,7 @@ class HeatHistory:
             process=heat.processes[slot],
             target=target,
             address=columns.address[rows[starts]],
-            heat=(np.add.reduceat(warmth, starts) / chunks).astype(np.float32),
+            heat=(np.add.reduceat(mean_heat, starts) / chunks).astype(np.float32),
             pages=np.add.reduceat(pages, starts, axis=0).astype(np.int32),
         )
 

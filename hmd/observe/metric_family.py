@@ -1,6 +1,6 @@
-"""One family of metrics: how it is named, what it means, and how a snapshot fills it.
+"""One family of metrics: its name, its meaning, and its values in a snapshot.
 
-The same record makes what Prometheus scrapes and what docs/reference/metrics.md says of it.
+The same record makes what Prometheus scrapes and its row in docs/reference/metrics.md.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Kind = Literal["gauge", "counter", "histogram"]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A family; ``name`` lacks the ``_total`` that the exposition adds to counters.
+    """A family; ``name`` is without the ``_total`` that the exposition adds to counters.
 
-    ``unit`` is what a value counts, empty for states and names. ``meaning`` is a sentence or two.
-    ``values`` gives a number for each tuple of the ``labels``' values, of histograms durations.
+    ``unit`` is empty for states and names. ``meaning`` is the help text, a sentence or two.
+    ``values`` returns a number for each tuple of label values, for histograms durations.
     """
 
     name: str
@@ -75,14 +75,14 @@ class Family:
 def gauge(
     name: str, unit: str, meaning: str, values: Callable[[Snapshot], Values], *labels: str
 ) -> Family:
-    """Return a family of what goes up and down."""
+    """Return a family whose values go up and down."""
     return Family(name, "gauge", unit, meaning, labels, values)
 
 
 def counter(
     name: str, unit: str, meaning: str, values: Callable[[Snapshot], Values], *labels: str
 ) -> Family:
-    """Return a family of what only grows while the daemon runs."""
+    """Return a family whose values only grow while the daemon runs."""
     return Family(name, "counter", unit, meaning, labels, values)
 
 

@@ -1,7 +1,7 @@
 """Prometheus metrics of the daemon, made from its last snapshot at each scrape, and /healthz.
 
-The names follow prometheus.io/docs/practices/naming: ``hmd_``, base units, ``_total`` for what
-only grows. Series are bounded: by tiers, nodes and the (capped) names of targets, never by pid.
+Names follow prometheus.io/docs/practices/naming: ``hmd_``, base units, ``_total`` for counters. The
+number of series is bounded by tiers, nodes and (at most 64) targets; there is none per pid.
 The machine's own memory is left to node_exporter. /healthz answers 200 while ticks end in time, 503
 otherwise.
 """
@@ -28,7 +28,7 @@ class SnapshotCollector(Collector):
     """Turns the daemon's last snapshot into metric families."""
 
     def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
-        """Ask ``snapshot`` at each scrape; it must not block."""
+        """Call ``snapshot`` at each scrape; it must not block."""
         self._snapshot = snapshot
 
     def describe(self) -> Iterable[Metric]:
@@ -38,7 +38,7 @@ class SnapshotCollector(Collector):
             yield metric
 
     def collect(self) -> Iterable[Metric]:
-        """Return the families as they are now."""
+        """Return the families with their present values."""
         return families(self._snapshot())
 
 

@@ -1,6 +1,6 @@
-"""The tables of docs/reference/metrics.md, made from the families of metrics.
+"""The tables of docs/reference/metrics.md, generated from the families of metrics.
 
-``python -m hmd.observe.metrics_reference`` writes them; a test tells where that is due.
+``python -m hmd.observe.metrics_reference`` writes them; a test fails where they are out of date.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from hmd.observe.tick_record import Stage
 FILE = Path(__file__).parents[2] / "docs/reference/metrics.md"
 
 MARK = "<!-- From here on made by python -m hmd.observe.metrics_reference -->\n"
-"""What is above it in the file is written by hand."""
+"""The text above the mark is not generated."""
 
 REASONS = {
-    MoveStatus.ALREADY_THERE: "on its target before hmd came",
-    MoveStatus.WOULD_MOVE: "a dry run: it would have been tried",
-    MoveStatus.DEFERRED: "the budget of bytes or of time was spent first",
-    MoveStatus.BLACKLISTED: "failed not long ago; waits for its next chance",
-    MoveStatus.SKIPPED: "a mapping whose pages stay where they are",
-    MoveStatus.DUPLICATE: "the plan named it twice",
+    MoveStatus.ALREADY_THERE: "was on the target node already",
+    MoveStatus.WOULD_MOVE: "a dry run: the move would have been tried",
+    MoveStatus.DEFERRED: "the byte or time budget was spent before its turn",
+    MoveStatus.BLACKLISTED: "failed recently; retried after a delay",
+    MoveStatus.SKIPPED: "in a mapping that hmd does not move",
+    MoveStatus.DUPLICATE: "occurs twice in the plan",
     MoveStatus.NOT_PRESENT: "not mapped, swapped out, or never touched",
-    MoveStatus.BUSY: "pinned or isolated, or the kernel gave up on it",
+    MoveStatus.BUSY: "pinned in memory or isolated, or the kernel gave up after retries",
     MoveStatus.NO_MEMORY: "the target node is full",
     MoveStatus.SHARED: "mapped by several processes, and `migrate: move_all` is off",
     MoveStatus.UNMOVABLE: "the zero page, or a mapping that cannot migrate",
     MoveStatus.GONE: "the process has exited",
-    MoveStatus.INVALID: "a kernel thread, or flags that the kernel does not know",
+    MoveStatus.INVALID: "a kernel thread, or flags that the kernel rejects",
     MoveStatus.CPUSET: "the process's cpuset lacks the target node",
     MoveStatus.OFFLINE: "the target node has no memory",
     MoveStatus.PERMISSION: "CAP_SYS_PTRACE is missing, or CAP_SYS_NICE for `move_all`",
     MoveStatus.OTHER: "any other error",
 }
-"""What became of planned pages that did not move."""
+"""Why planned pages did not move."""
 
 
 def reference() -> str:
@@ -64,19 +64,19 @@ def _row(family: Family) -> str:
 
 def _labels() -> Iterator[str]:
     yield "## Values of labels\n"
-    yield "- `tier`: 0 is the fastest; `unknown` where a sample's page was not yet found."
+    yield "- `tier`: 0 is the fastest; `unknown` where the sampled page is not located yet."
     yield f"- `stage`: {', '.join(Stage)}. `direction`: {', '.join(DIRECTIONS)}."
-    yield f"- `target`: names in the configuration; those after the {MAX_TARGETS}th are `{OTHER}`."
+    yield f"- `target`: its name; targets after the first {MAX_TARGETS} count as `{OTHER}`."
     yield (
-        "- `heat_log2`: b is from 2^b accesses a tick to twice that, from "
-        f"{HEAT_LOG2[0]} to {HEAT_LOG2[-1]}; the ends have all that is beyond."
+        "- `heat_log2`: b is from 2^b accesses per tick to twice that, from "
+        f"{HEAT_LOG2[0]} to {HEAT_LOG2[-1]}; the first and last bin take the rest."
     )
     yield f"- `le` of durations: {', '.join(map(str, DURATION_BOUNDS_S))} seconds.\n"
 
 
 def _reasons() -> Iterator[str]:
     yield "## Reasons\n"
-    yield "Of `hmd_unmoved_pages_total` and `hmd_move_failures_total`.\n"
+    yield "Values of `reason` in `hmd_unmoved_pages_total` and `hmd_move_failures_total`.\n"
     yield "| reason | counted as | meaning |"
     yield "|---|---|---|"
     for status, meaning in REASONS.items():

@@ -1,4 +1,4 @@
-"""The last stage of a tick: sums it up, and publishes the snapshot that all readers share."""
+"""The last stage of a tick: adds it to the counters and publishes the snapshot for all readers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hmd.machine.process_id import PROC, ProcessId, read_stat
 from hmd.machine.topology import Topology
 from hmd.observe.counters import FAILURE_REASONS, Counters
 from hmd.observe.own_cost import OwnCost
-from hmd.observe.recent_moves import Rounds
-from hmd.observe.row_sums import Sums
+from hmd.observe.recent_moves import RecentMoves
+from hmd.observe.row_sums import RowSums
 from hmd.observe.snapshot import (
     AccessTotals,
     ControlNumbers,
@@ -33,12 +33,12 @@ from hmd.observe.tick_record import Stage, TickRecord
 from hmd.sample.sampler import Sampler
 
 MAX_LISTED = 256
-"""Processes that are told of one by one: the largest."""
+"""Processes that the snapshot lists: those with most resident memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedConfig:
-    """What of the configuration is told; ``cpu_quota`` is of one CPU, ``targets`` are names."""
+    """What the snapshot shows of the configuration; ``cpu_quota`` is a share of one CPU."""
 
     config_file: str
     dry_run: bool
@@ -50,7 +50,7 @@ class ObservedConfig:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where memory lies and how hot it is, after a tick.
+    """Resident pages by node and by heat after a tick.
 
     ``resident_pages`` has a row for each process of the tick and a column for each node id;
     ``heat_pages`` a row for each tier and a column for each bin of ``HEAT_LOG2``.
@@ -62,7 +62,7 @@ class Places:
 
 
 class Observer:
-    """Sums ticks up; ``latest`` is the snapshot after the last one, for any thread."""
+    """Adds ticks up; ``latest`` is the snapshot after the last one, for any thread."""
 
     def __init__(
         self,
@@ -74,14 +74,14 @@ class Observer:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Publish a first snapshot in which everything known from the start is zero."""
+        """Publish a first snapshot with all counters at zero."""
         self._proc, self._clock, self._now = proc, clock, now
         self._started_s, self._begun_s = now(), clock()
         self._own = OwnCost()
         self._names: dict[ProcessId, str] = {}
         self._reload = ReloadState(True, self._started_s)
-        self._tally = Counters(topology)
-        self._rounds = Rounds()
+        self._counters = Counters(topology)
+        self._recent_moves = RecentMoves()
         self._ticked_s = self._started_s
         self._succeeded_s = dict.fromkeys(Stage, self._started_s)
         self._places: Places | None = None
@@ -89,19 +89,19 @@ class Observer:
         self.use(setting, topology, sampler)
 
     def use(self, setting: ObservedConfig, topology: Topology, sampler: Sampler) -> None:
-        """Tell of another configuration from now on.
+        """Continue with another configuration.
 
-        Sums go on unless the tiers changed; those of targets that are gone are forgotten.
+        Counters are kept unless the tiers changed; those of removed targets are dropped.
         """
         self._setting, self._sampler = setting, sampler
-        was = self._tally.topology
+        was = self._counters.topology
         if (topology.tiers, topology.latency_ns) == (was.tiers, was.latency_ns):
-            self._tally.topology = topology
+            self._counters.topology = topology
         else:
-            self._tally = Counters(topology)
-            self._rounds = Rounds()
+            self._counters = Counters(topology)
+            self._recent_moves = RecentMoves()
             self._places = None
-        self._tally.use_targets(setting.targets)
+        self._counters.use_targets(setting.targets)
         self.latest = self._snapshot(self._places)
 
     def controlled(self, control: ControlNumbers) -> None:
@@ -110,7 +110,7 @@ class Observer:
         self.latest = replace(self.latest, control=control)
 
     def reloaded(self, error: str | None = None) -> None:
-        """Take note of how a reload went."""
+        """Publish the result of a reload."""
         if error is None:
             self._reload = ReloadState(True, self._now())
         else:
@@ -118,30 +118,30 @@ class Observer:
         self.latest = replace(self.latest, reload=self._reload)
 
     def observe(self, tick: TickRecord, places: Places | None) -> Snapshot:
-        """Take a tick into the sums and publish what is known then."""
-        tally = self._tally
-        tally.add(tick)
+        """Add a tick to the counters and publish the new snapshot."""
+        counters = self._counters
+        counters.add(tick)
         if places is not None:
-            tally.stage_in[Stage.DECIDE] += int(places.resident_pages.sum())
-        tally.stage_in[Stage.OBSERVE] += 1
+            counters.stage_in[Stage.DECIDE] += int(places.resident_pages.sum())
+        counters.stage_in[Stage.OBSERVE] += 1
         self._ticked_s = self._now()
         for stage in tick.stage_s.keys() - tick.failed:
             self._succeeded_s[stage] = self._ticked_s
-        self._rounds.add(tick, tally, self._clock() - self._begun_s)
+        self._recent_moves.add(tick, counters, self._clock() - self._begun_s)
         self._places = places
         self.latest = self._snapshot(places)
         return self.latest
 
     def observed(self, seconds: float, failed: bool) -> None:
-        """Count what telling of a tick took itself; shows from the next tick on."""
-        self._tally.stage_seconds[Stage.OBSERVE].add(seconds)
-        self._tally.stage_failures[Stage.OBSERVE] += failed
+        """Add the duration of the observe stage itself; the next snapshot shows it."""
+        self._counters.stage_seconds[Stage.OBSERVE].add(seconds)
+        self._counters.stage_failures[Stage.OBSERVE] += failed
         if not failed:
-            self._tally.stage_out[Stage.OBSERVE] += 1
+            self._counters.stage_out[Stage.OBSERVE] += 1
             self._succeeded_s[Stage.OBSERVE] = self._now()
 
     def _snapshot(self, places: Places | None) -> Snapshot:
-        tally, setting = self._tally, self._setting
+        counters, setting = self._counters, self._setting
         resident = self._resident(places)
         return Snapshot(
             version=__version__,
@@ -153,28 +153,28 @@ class Observer:
             tick_s=setting.tick_s,
             cpu_quota=setting.cpu_quota,
             policy=setting.policy,
-            tiers=tally.topology.tiers,
-            nodes=_nodes(tally.topology),
+            tiers=counters.topology.tiers,
+            nodes=_nodes(counters.topology),
             sampler=self._source(),
             reload=self._reload,
-            ticks=tally.ticks,
+            ticks=counters.ticks,
             ticked_s=self._ticked_s,
-            planned=dict(tally.planned_pages),
-            calls=tally.calls,
-            moved_bytes=dict(tally.moved_bytes),
-            paged_out_bytes=tally.paged_out_bytes,
-            pages_by_status={s.name.lower(): n for s, n in tally.pages_by_status.items()},
+            planned=dict(counters.planned_pages),
+            calls=counters.calls,
+            moved_bytes=dict(counters.moved_bytes),
+            paged_out_bytes=counters.paged_out_bytes,
+            pages_by_status={s.name.lower(): n for s, n in counters.pages_by_status.items()},
             failure_reasons=FAILURE_REASONS,
-            heat_pages=_rows(places.heat_pages) if places else ((),) * tally.tier_count,
+            heat_pages=_rows(places.heat_pages) if places else ((),) * counters.tier_count,
             heat_table_bytes=places.table_bytes if places else 0,
-            savings=replace(tally.aftermath.savings),
-            tick_seconds=tally.tick_seconds.copy(),
+            savings=replace(counters.savings_tracker.savings),
+            tick_seconds=counters.tick_seconds.copy(),
             stages={stage: self._stage(stage) for stage in Stage},
             cpu_s=self._own.cpu_s,
             resident_bytes=self._own.resident_bytes,
             targets=self._targets(resident),
             processes=self._processes(resident),
-            rounds=self._rounds.latest(),
+            recent_moves=self._recent_moves.latest(),
             control=self._control,
         )
 
@@ -190,46 +190,46 @@ class Observer:
         )
 
     def _stage(self, stage: Stage) -> StageNumbers:
-        tally, stats = self._tally, self._sampler.stats
+        counters, stats = self._counters, self._sampler.stats
         sampled = stage is Stage.SAMPLE
         read = stats.samples + stats.dropped + stats.corrupt
         return StageNumbers(
-            seconds=tally.stage_seconds[stage].copy(),
-            items_in=read if sampled else tally.stage_in[stage],
-            items_out=stats.samples if sampled else tally.stage_out[stage],
-            failures=tally.stage_failures[stage],
+            seconds=counters.stage_seconds[stage].copy(),
+            items_in=read if sampled else counters.stage_in[stage],
+            items_out=stats.samples if sampled else counters.stage_out[stage],
+            failures=counters.stage_failures[stage],
             succeeded_s=self._succeeded_s[stage],
         )
 
     def _resident(self, places: Places | None) -> npt.NDArray[np.int64]:
-        """Return bytes of each followed process by tier."""
-        tally = self._tally
+        """Return resident bytes by process and tier."""
+        counters = self._counters
         if places is None:
-            return np.zeros((len(tally.followed), tally.tier_count), np.int64)
-        return tally.tier_bytes(places.resident_pages)
+            return np.zeros((len(counters.followed), counters.tier_count), np.int64)
+        return counters.tier_bytes(places.resident_pages)
 
     def _targets(self, resident: npt.NDArray[np.int64]) -> tuple[TargetNumbers, ...]:
-        tally = self._tally
-        by_target = np.zeros((len(tally.names), tally.tier_count), np.int64)
-        np.add.at(by_target, tally.target_row, resident)
-        counts = np.bincount(tally.target_row, minlength=len(tally.names)).tolist()
+        counters = self._counters
+        by_target = np.zeros((len(counters.names), counters.tier_count), np.int64)
+        np.add.at(by_target, counters.target_row, resident)
+        counts = np.bincount(counters.target_row, minlength=len(counters.names)).tolist()
         return tuple(
-            TargetNumbers(name, counts[row], _numbers(tally.targets, row, by_target))
-            for row, name in enumerate(tally.names)
+            TargetNumbers(name, counts[row], _numbers(counters.targets, row, by_target))
+            for row, name in enumerate(counters.names)
         )
 
     def _processes(self, resident: npt.NDArray[np.int64]) -> tuple[ProcessNumbers, ...]:
-        """Return the largest processes."""
-        tally = self._tally
+        """Return the processes with most resident memory."""
+        counters = self._counters
         largest = np.argsort(-resident.sum(axis=1), kind="stable")[:MAX_LISTED].tolist()
-        listed = [tally.followed[row] for row in largest]
+        listed = [counters.followed[row] for row in largest]
         self._names = {p: self._names.get(p) or self._name(p) for p in listed}
         return tuple(
             ProcessNumbers(
                 process,
                 self._names[process],
-                tally.names[tally.target_row[row]],
-                _numbers(tally.processes, row, resident),
+                counters.names[counters.target_row[row]],
+                _numbers(counters.processes, row, resident),
             )
             for row, process in zip(largest, listed, strict=True)
         )
@@ -239,7 +239,7 @@ class Observer:
         return stat.name.decode("utf-8", "replace") if stat else "?"
 
 
-def _numbers(sums: Sums, row: int, resident: npt.NDArray[np.int64]) -> AccessTotals:
+def _numbers(sums: RowSums, row: int, resident: npt.NDArray[np.int64]) -> AccessTotals:
     return AccessTotals(
         accesses=tuple(sums.accesses[row].tolist()),
         fast_share=sums.fast_share(row),

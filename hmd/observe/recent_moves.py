@@ -1,7 +1,7 @@
-"""The last rounds of moves and their reasons: what was planned, how hot, what became of it.
+"""The moves of the last ticks: what was planned, how hot it was, and the outcome.
 
-Takes ticks, keeps the last ``MAX_ROUNDS`` that planned something, each as at most ``MAX_FLOWS``
-flows (a target's pages from one node to another). Costs 80 ns a move.
+Takes ticks, keeps the last ``MAX_TICKS_KEPT`` that planned moves, each as at most ``MAX_FLOWS``
+flows (a target's pages from one node to another). Costs 80 ns per move.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from hmd.migrate.move_status import MoveStatus
 from hmd.observe.counters import Counters
 from hmd.observe.tick_record import TickRecord
 
-MAX_ROUNDS = 32
+MAX_TICKS_KEPT = 32
 MAX_FLOWS = 8
-"""Flows of a round that are told of one by one: those of most pages."""
+"""Flows that are kept of one tick: those with the most pages."""
 
 
 @dataclass(frozen=True, slots=True)
 class MoveFlow:
-    """Pages of 4 KiB of one target that were to go from a node to another, or did.
+    """Pages of 4 KiB of one target that a plan moved from one node to another.
 
-    ``heat`` is the mean of what the plan has of each page. ``left`` are planned pages that were
-    not moved, by what became of them; -1 is a node that is not known.
+    ``heat`` is the mean heat of a page in the plan. ``left`` has planned pages that were not
+    moved, by status. A node of -1 is unknown.
     """
 
     target: str
@@ -50,37 +50,37 @@ class TickMoves:
     flows: tuple[MoveFlow, ...]
 
 
-class Rounds:
-    """The last rounds; ``add`` takes a tick that the tally has taken before."""
+class RecentMoves:
+    """The moves of the last ticks; ``add`` takes a tick after the counters have taken it."""
 
     def __init__(self) -> None:
-        """Know of none yet."""
-        self._rounds: deque[TickMoves] = deque(maxlen=MAX_ROUNDS)
+        """Start empty."""
+        self._ticks: deque[TickMoves] = deque(maxlen=MAX_TICKS_KEPT)
 
-    def add(self, tick: TickRecord, tally: Counters, uptime_s: float) -> None:
-        """Take note of what a tick moved, if it planned anything."""
+    def add(self, tick: TickRecord, counters: Counters, uptime_s: float) -> None:
+        """Record what a tick moved, if it planned any moves."""
         if not len(tick.plan):
             return
         dry_run = tick.outcome is not None and tick.outcome.dry_run
         planned = int(tick.plan.pages.sum())
-        flows = _flows(tick, tally)
-        self._rounds.append(TickMoves(tally.ticks, uptime_s, dry_run, planned, flows))
+        flows = _flows(tick, counters)
+        self._ticks.append(TickMoves(counters.ticks, uptime_s, dry_run, planned, flows))
 
     def latest(self) -> tuple[TickMoves, ...]:
-        """Return the rounds, oldest first."""
-        return tuple(self._rounds)
+        """Return the moves of each tick, oldest first."""
+        return tuple(self._ticks)
 
 
-def _flows(tick: TickRecord, tally: Counters) -> tuple[MoveFlow, ...]:
+def _flows(tick: TickRecord, counters: Counters) -> tuple[MoveFlow, ...]:
     plan = tick.plan
     pages = plan.pages.astype(np.int64)
-    moved, status = _fates(tick)
-    parts = [_dense(column) for column in (_targets(tick, tally), plan.from_node, plan.to_node)]
+    moved, status = _statuses(tick)
+    parts = [_dense(column) for column in (_targets(tick, counters), plan.from_node, plan.to_node)]
     (target, targets), (source, sources), (goal, goals) = parts
     flow = (target * len(sources) + source) * len(goals) + goal
     total = np.bincount(flow, pages)
-    came = np.bincount(flow, moved)
-    warmth = np.bincount(flow, pages * plan.heat)
+    done = np.bincount(flow, moved)
+    heat_sum = np.bincount(flow, pages * plan.heat)
     left = np.bincount(flow * len(MoveStatus) + status, pages - moved, len(total) * len(MoveStatus))
     found = []
     for number in np.argsort(-total, kind="stable")[:MAX_FLOWS].tolist():
@@ -88,23 +88,23 @@ def _flows(tick: TickRecord, tally: Counters) -> tuple[MoveFlow, ...]:
             break
         rest, to = divmod(number, len(goals))
         row, origin = divmod(rest, len(sources))
-        fates = left[number * len(MoveStatus) : (number + 1) * len(MoveStatus)].tolist()
+        statuses = left[number * len(MoveStatus) : (number + 1) * len(MoveStatus)].tolist()
         found.append(
             MoveFlow(
-                tally.names[targets[row]] if targets[row] >= 0 else "",
+                counters.names[targets[row]] if targets[row] >= 0 else "",
                 sources[origin],
                 goals[to],
                 int(total[number]),
-                int(came[number]),
-                float(warmth[number] / total[number]),
-                {MoveStatus(code).name.lower(): int(n) for code, n in enumerate(fates) if n > 0},
+                int(done[number]),
+                float(heat_sum[number] / total[number]),
+                {MoveStatus(code).name.lower(): int(n) for code, n in enumerate(statuses) if n > 0},
             )
         )
     return tuple(found)
 
 
 def _dense(column: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.int64], list[int]]:
-    """Return numbers from -1 on as ranks among those that occur, and these; no sort of rows."""
+    """Return each number (-1 or more) as its rank among those that occur, and these, ascending."""
     known = column.astype(np.int64) + 1
     seen = np.flatnonzero(np.bincount(known))
     rank = np.zeros(int(seen[-1]) + 1, np.int64)
@@ -112,8 +112,8 @@ def _dense(column: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.int64], list
     return rank[known], (seen - 1).tolist()
 
 
-def _fates(tick: TickRecord) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return moved pages and Status of each move; all pending where the stage failed."""
+def _statuses(tick: TickRecord) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return moved pages and ``MoveStatus`` of each move; all pending where the stage failed."""
     outcome = tick.outcome
     if outcome is None:
         nothing = np.zeros(len(tick.plan), np.int64)
@@ -122,11 +122,11 @@ def _fates(tick: TickRecord) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int6
     return outcome.moved_pages.astype(np.int64) * (not outcome.dry_run), status
 
 
-def _targets(tick: TickRecord, tally: Counters) -> npt.NDArray[np.int64]:
-    """Return the tally's row of each move's target, -1 of a process that is not followed."""
-    rows = {process: row for row, process in enumerate(tally.followed)}
+def _targets(tick: TickRecord, counters: Counters) -> npt.NDArray[np.int64]:
+    """Return the row of each move's target in the counters, -1 for an unknown process."""
+    rows = {process: row for row, process in enumerate(counters.followed)}
     of_process = [
-        int(tally.target_row[rows[process]]) if process in rows else -1
+        int(counters.target_row[rows[process]]) if process in rows else -1
         for process in tick.plan.processes
     ]
     return np.array(of_process, np.int64)[tick.plan.process]

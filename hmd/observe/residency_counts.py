@@ -1,4 +1,4 @@
-"""Where pages lie and how hot they are, read off the heat table for those who tell of it."""
+"""Pages by process and node, and by tier and heat, read from the heat table."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def plain_node(node: npt.NDArray[np.int8]) -> npt.NDArray[np.int16]:
 
 
 def sample_nodes(heat: HeatTable, batch: AccessBatch) -> npt.NDArray[np.int16]:
-    """Return the node of each sample's page, -1 where it is not known; shape ``(len(batch),)``.
+    """Return the node of each sample's page, -1 where unknown; shape ``(len(batch),)``.
 
-    Costs about 3 ns a sample (bench/ring.py).
+    Costs about 3 ns per sample (bench/ring.py).
     """
     node = np.empty(len(batch), np.int16)
     chunks = heat.chunks
@@ -35,13 +35,13 @@ def sample_nodes(heat: HeatTable, batch: AccessBatch) -> npt.NDArray[np.int16]:
 
 
 def resident_pages(heat: HeatTable, topology: Topology) -> npt.NDArray[np.int64]:
-    """Return pages of 4 KiB by process of the table and node id; about 0.3 ns a page."""
+    """Return pages of 4 KiB by process of the table and node id; about 0.3 ns per page."""
     movable, fixed = heat.resident_pages(_node_count(topology))
     return movable + fixed
 
 
 def heat_pages(heat: HeatTable, topology: Topology) -> npt.NDArray[np.int64]:
-    """Return pages by tier and by bin of ``HEAT_LOG2``; about 10 ns a page."""
+    """Return pages by tier and by bin of ``HEAT_LOG2``; about 10 ns per page."""
     by_node = np.zeros((_node_count(topology), HEAT_BINS), np.int64)
     pages = heat.view(topology)
     count_heat(pages.node, pages.size, pages.rate, by_node)

@@ -1,6 +1,6 @@
-"""Sums by row, in columns: of each process, or of each target.
+"""Sums per process or per target, as columns with one row each.
 
-Ten thousand processes cost one pass over each column a tick, not ten thousand objects.
+Ten thousand processes cost one pass over each column per tick, not ten thousand objects.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 RECENT_DECAY = 0.8
-"""What a tick leaves of the accesses before it in the recent share: half is gone in 3 ticks."""
+"""Factor per tick on recent accesses: their half-life is 3 ticks."""
 
 
 @dataclass(slots=True)
-class Sums:
+class RowSums:
     """Columns of ``n`` rows.
 
     ``accesses`` and ``recent`` are sampled accesses by tier, shape ``(n, tiers + 1)``, the last
-    column for those whose page lay nowhere known; ``recent`` fades. The others have shape
-    ``(n,)``.
+    column for pages on no known node; ``recent`` decays. The other columns have shape ``(n,)``.
     """
 
     accesses: npt.NDArray[np.float64]
@@ -33,7 +32,7 @@ class Sums:
 
     @classmethod
     def zeros(cls, rows: int, tiers: int) -> Self:
-        """Return sums of nothing."""
+        """Return sums that are all zero."""
         whole = [np.zeros(rows, np.int64) for _ in range(4)]
         return cls(np.zeros((rows, tiers + 1)), np.zeros((rows, tiers + 1)), *whole)
 
@@ -49,8 +48,8 @@ class Sums:
             getattr(made, field.name)[known] = getattr(self, field.name)[rows[known]]
         return made
 
-    def fade(self) -> None:
-        """Let the recent accesses of one tick more fade."""
+    def decay(self) -> None:
+        """Decay the recent accesses by one tick."""
         self.recent *= RECENT_DECAY
 
     def add_accesses(
@@ -61,8 +60,8 @@ class Sums:
     ) -> None:
         """Count samples, each for ``period`` accesses; columns have shape ``(samples,)``."""
         rows, width = self.accesses.shape
-        place = row.astype(np.int64) * width + tier
-        counted = np.bincount(place, period, rows * width).reshape(rows, width)
+        cell = row.astype(np.int64) * width + tier
+        counted = np.bincount(cell, period, rows * width).reshape(rows, width)
         self.accesses += counted
         self.recent += counted
         self.samples += np.bincount(row, minlength=rows)
@@ -80,6 +79,6 @@ class Sums:
         np.add.at(self.failed_pages, row, failed_pages)
 
     def fast_share(self, row: int) -> float | None:
-        """Return which share of a row's recent accesses to known places tier 0 served, if any."""
+        """Return the share of recent accesses to known nodes that tier 0 served; None for none."""
         known = float(self.recent[row, :-1].sum())
         return float(self.recent[row, 0]) / known if known > 1e-6 else None

@@ -1,15 +1,15 @@
-"""What came of moves: whether pages stayed as hot as the plan took them for, and came back or not.
+"""Predicted and realised savings of moves, and pages that moved back (ping-pong).
 
-Takes ticks, keeps the moves of the last ``WINDOW_TICKS`` of them, gives sums: what these moves
-were predicted to save of the time that loads wait, what they saved by the samples taken since, and
-how many pages moved back within ``RETURN_TICKS``. Of each tick's moves at most ``ROWS_PER_TICK``
-are followed, and at most ``SAMPLES_PER_TICK`` of its samples looked at, drawn at random, each
-standing for as many as were left out, so that sums stay unbiased. A tick of 4,096 moves and any
+Takes ticks and follows the moves of the last ``WINDOW_TICKS``. Sums the stall time that the moves
+were predicted to save, the stall time that they saved by the samples taken since, and the pages
+that moved back within ``RETURN_TICKS``. Of each tick at most ``ROWS_PER_TICK`` moves are followed
+and at most ``SAMPLES_PER_TICK`` samples evaluated, drawn at random and weighted by what was left
+out, so that the sums stay unbiased. A tick of 4,096 moves and any
 number of samples costs 1.3 to 2.7 ms (bench/metrics.py); nothing where nothing moves.
 
-A prediction is the plan's own: the rate of each page, which counts a target's priority, times how
-much sooner an unloaded node answers (``Topology.latency_ns``). Both sums are of the same moves in
-the same ticks, so that their ratio tells how well heat foretells.
+A prediction is the plan's own: the rate of each page, which includes the target's priority, times
+the difference of the unloaded latencies of the two nodes (``Topology.latency_ns``). Both sums cover
+the same moves in the same ticks, so that their ratio shows how well heat predicts.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from hmd.units import PAGE_BYTES
 
 WINDOW_TICKS = 60
 RETURN_TICKS = 10
-"""A page that moves back so soon cannot have been worth its move; later its program has changed."""
+"""A page that moves back this soon did not repay its move; later its program has changed."""
 ROWS_PER_TICK = 64
 SAMPLES_PER_TICK = 2048
 
 _PAGE_BITS = 44
 """Page numbers of a user address space: 56 bits of address at most (5-level paging)."""
 _SERIALS = 1 << 63 - _PAGE_BITS
-"""Numbers of processes that fit above a page number; they start anew after half a million."""
+"""Process numbers that fit above a page number; they wrap around after half a million."""
 
 Floats = npt.NDArray[np.float64]
 Keys = npt.NDArray[np.int64]
@@ -43,10 +43,10 @@ Keys = npt.NDArray[np.int64]
 
 @dataclass(slots=True)
 class Savings:
-    """Sums since the start, in seconds that loads wait, and in pages of 4 KiB.
+    """Sums since the start: seconds of stall time, and pages of 4 KiB.
 
-    ``*_saved_s`` are of moves to nodes that answer sooner, ``*_lost_s`` of those to nodes that
-    answer later.
+    ``*_saved_s`` are of moves to nodes with lower latency, ``*_lost_s`` of moves to nodes with
+    higher latency.
     """
 
     predicted_saved_s: float = 0.0
@@ -61,8 +61,8 @@ class _Moved:
     """Followed moves, sorted by ``start``; columns of shape ``(n,)``.
 
     ``start`` and ``end`` are keys of the first page and of the one past the last, ``tick`` when
-    they moved, ``climbs`` how many tiers up, ``heat`` the accesses a tick of all their pages,
-    ``gain_s`` what one access is served sooner, ``weight`` how many moves each stands for.
+    they moved, ``climbs`` how many tiers up, ``heat`` the accesses of all their pages per tick,
+    ``gain_s`` the latency saved per access, ``weight`` how many moves each stands for.
     """
 
     start: Keys
@@ -88,7 +88,7 @@ class _Moved:
         return cls(whole, whole, whole, np.empty(0, np.int16), real, real, real)
 
 
-class Aftermath:
+class SavingsTracker:
     """Follows moves; ``savings`` are the sums so far."""
 
     def __init__(self, topology: Topology) -> None:
@@ -107,7 +107,7 @@ class Aftermath:
         self._random = np.random.default_rng(0)
 
     def add(self, tick: TickRecord) -> None:
-        """Take one tick: first what its samples tell of earlier moves, then its own moves."""
+        """Add one tick: first what its samples show of earlier moves, then its own moves."""
         self._tick += 1
         self._number(tick.processes)
         self._expire()
@@ -118,7 +118,7 @@ class Aftermath:
             self._follow(tick)
 
     def _number(self, processes: tuple[ProcessId, ...]) -> None:
-        """Give each process a number of its own, and drop the moves of those that have gone."""
+        """Give each process a number of its own, and drop the moves of exited processes."""
         if processes == self._processes:
             return
         known = self._serials
@@ -131,13 +131,13 @@ class Aftermath:
         self._moved = self._moved.take(present)
 
     def _expire(self) -> None:
-        """Drop the moves whose time is over."""
+        """Drop the moves that are older than ``WINDOW_TICKS``."""
         kept = self._moved.tick >= self._tick - WINDOW_TICKS
         if not kept.all():
             self._moved = self._moved.take(kept)
 
     def _accrue(self, tick: TickRecord) -> None:
-        """Count what this tick was to save by moves before it, and what its samples say."""
+        """Add what earlier moves were predicted to save in this tick, and what its samples show."""
         moved, batch = self._moved, tick.batch
         gain_s = moved.gain_s * moved.weight
         expected = moved.heat * gain_s
@@ -155,7 +155,7 @@ class Aftermath:
         sums.realised_lost_s -= float(served[~saves].sum())
 
     def _draw(self, samples: int) -> tuple[npt.NDArray[np.intp], float]:
-        """Return which samples to look at, and how many each stands for."""
+        """Return which samples to evaluate, and how many each stands for."""
         if samples <= SAMPLES_PER_TICK:
             return np.arange(samples), 1.0
         each = samples / SAMPLES_PER_TICK
@@ -163,12 +163,12 @@ class Aftermath:
         return drawn, each
 
     def _follow(self, tick: TickRecord) -> None:
-        """Follow a tick's moves, and end those of before whose pages they moved on."""
+        """Follow a tick's moves, and end earlier ones whose pages these move again."""
         new = self._moves(tick)
         old = self._moved
         if len(old.start) and len(new.start):
             again = _row_of(new, old.start)
-            # A huge page that was split since moves on in parts: any of them ends the whole.
+            # A huge page may have been split since: a move of any part ends the whole.
             hit = _row_of(old, new.start)
             again[hit[hit >= 0]] = np.flatnonzero(hit >= 0)
             ended = np.flatnonzero(again >= 0)
@@ -184,7 +184,7 @@ class Aftermath:
         self._moved = old.joined(new)
 
     def _moves(self, tick: TickRecord) -> _Moved:
-        """Return the moves that a tick made of processes it follows, sorted."""
+        """Return the tick's executed moves of followed processes, sorted by ``start``."""
         plan, outcome = tick.plan, tick.outcome
         assert outcome is not None
         serial = np.array([self._serials.get(p, -1) for p in plan.processes], np.int64)
@@ -208,6 +208,6 @@ class Aftermath:
 
 
 def _row_of(moved: _Moved, key: Keys) -> npt.NDArray[np.intp]:
-    """Return the row whose pages each key is of, -1 of none; shape of ``key``."""
+    """Return the row that contains each key's page, -1 for none; shape of ``key``."""
     row = np.searchsorted(moved.start, key, side="right") - 1
     return np.where((row >= 0) & (key < moved.end[row]), row, -1)

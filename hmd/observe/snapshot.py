@@ -1,7 +1,7 @@
-"""What the daemon says of itself at the end of a tick: one frozen record for all who ask.
+"""The daemon's state at the end of a tick: one frozen record for all readers.
 
-Metrics and the status socket read it from their own threads; the tick replaces it whole, so
-that none of them ever sees half a tick or needs a lock.
+Metrics and the status socket read it in their own threads. A tick replaces the whole record, so
+that no reader sees half a tick or needs a lock.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from hmd.observe.tick_record import Stage
 from hmd.sample.sampler import SamplerStats
 
 HEAT_LOG2 = tuple(range(-8, 16))
-"""Bins of heat: bin b is from 2**b accesses a tick, below twice that; the ends take the rest."""
+"""Bins of heat: bin b begins at 2**b accesses per tick and ends below twice that; the first and
+the last bin take the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccessTotals:
-    """Sums of one process or target; ``accesses`` by tier, last those of no known place.
+    """Sums of one process or target; ``accesses`` by tier, the last of pages on no known node.
 
-    ``resident_bytes`` by tier is what sweeps of all pages found, also of those never sampled.
+    ``resident_bytes`` by tier is from sweeps over all pages, also those that were never sampled.
     """
 
     accesses: tuple[float, ...]
@@ -49,7 +50,7 @@ class ProcessNumbers:
 
 @dataclass(frozen=True, slots=True)
 class TargetNumbers:
-    """One target, with the processes it has now."""
+    """One target, with the number of its present processes."""
 
     name: str
     process_count: int
@@ -58,9 +59,9 @@ class TargetNumbers:
 
 @dataclass(frozen=True, slots=True)
 class SamplerNumbers:
-    """The source of accesses; ``period`` and ``outside_cpu_s`` as the ``Sampler`` has them.
+    """The sampler; ``period`` and ``outside_cpu_s`` are those of ``Sampler``.
 
-    ``shortest`` and ``longest`` are the periods between which the CPU quota may choose.
+    ``shortest`` and ``longest`` bound the period that the CPU quota selects.
     """
 
     name: str
@@ -73,7 +74,7 @@ class SamplerNumbers:
 
 @dataclass(frozen=True, slots=True)
 class NodeNumbers:
-    """A memory node as hmd takes it to be; the latency of a load is that of an unloaded node."""
+    """A memory node; ``latency_ns`` is the load latency of the unloaded node."""
 
     id: int
     tier: int
@@ -83,7 +84,7 @@ class NodeNumbers:
 
 @dataclass(frozen=True, slots=True)
 class StageNumbers:
-    """One stage: items in and out, ticks in which it failed, Unix time when it last did not."""
+    """One stage: items in and out, ticks in which it failed, Unix time of its last success."""
 
     seconds: Durations
     items_in: int
@@ -94,7 +95,7 @@ class StageNumbers:
 
 @dataclass(frozen=True, slots=True)
 class ReloadState:
-    """How the last reload went; ``success_s`` is Unix time of the last one that did."""
+    """The result of the last reload; ``success_s`` is the Unix time of the last successful one."""
 
     successful: bool
     success_s: float
@@ -103,7 +104,7 @@ class ReloadState:
 
 @dataclass(frozen=True, slots=True)
 class PinNumbers:
-    """A process that is pinned, or with pid 0 a target; ``node`` None is where its pages are."""
+    """A pinned process, or with pid 0 a target; ``node`` is None for a pin in place."""
 
     pid: int
     start_ticks: int
@@ -114,12 +115,11 @@ class PinNumbers:
 
 @dataclass(frozen=True, slots=True)
 class DrainNumbers:
-    """A node that is being emptied, or is empty; pages are of 4 KiB.
+    """A drained node; pages are of 4 KiB.
 
-    ``waiting_pages`` are those of followed processes that ticks have still to move,
-    ``moved_pages`` those that the thread beside them has moved in ``passes``; ``left`` is by reason
-    what it could not move. ``settled``: what is left will stay. A node that is not ``there`` any
-    more was taken out.
+    ``waiting_pages`` of targets' processes are still to be moved by ticks; ``moved_pages`` were
+    moved by the drain thread in ``passes`` over all other processes; ``left`` has, by reason, what
+    it could not move. ``settled``: the rest will stay. ``there``: the node has not been removed.
     """
 
     node: int
@@ -150,14 +150,14 @@ class ControlNumbers:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that hmd tells. Sums are since the start; pages are of 4 KiB; of processes the largest.
+    """The daemon's state. Sums are since the start, pages are of 4 KiB.
 
-    ``started_s`` and ``ticked_s`` (of the last tick; at first of the start) are Unix time,
-    ``uptime_s`` how long after the start the snapshot was taken.
-    ``tiers`` are node ids, fastest first; ``moved_bytes`` is by (from node, to node),
-    ``planned`` pages by direction, ``pages_by_status`` what became of them, ``heat_pages`` pages by
-    tier and by the bins of ``HEAT_LOG2``; ``paged_out_bytes`` left memory altogether.
-    ``rounds`` are the last ones that planned something, ``control`` what people have ordered.
+    ``started_s`` and ``ticked_s`` (the last tick, before the first the start) are Unix times,
+    ``uptime_s`` is the age of the daemon at the snapshot. ``tiers`` are node ids, fastest first.
+    ``moved_bytes`` is by (from node, to node), ``planned`` pages by direction, ``pages_by_status``
+    by the result of each planned page, ``heat_pages`` by tier and bin of ``HEAT_LOG2``;
+    ``paged_out_bytes`` went to swap or files. ``processes`` are those with most resident memory,
+    ``recent_moves`` the last ticks that planned moves, ``control`` the admin state.
     """
 
     version: str
@@ -190,16 +190,16 @@ class Snapshot:
     resident_bytes: int
     targets: tuple[TargetNumbers, ...] = ()
     processes: tuple[ProcessNumbers, ...] = ()
-    rounds: tuple[TickMoves, ...] = ()
+    recent_moves: tuple[TickMoves, ...] = ()
     control: ControlNumbers = ControlNumbers()
 
     def tier_of(self, node: int) -> int:
-        """Return the tier of a node, -1 where it has none."""
+        """Return the tier of a node, -1 where it is in none."""
         return next((i for i, nodes in enumerate(self.tiers) if node in nodes), -1)
 
     @property
     def planned_pages(self) -> int:
-        """Pages that plans named."""
+        """Pages in plans."""
         return sum(self.planned.values())
 
     @property

@@ -1,4 +1,4 @@
-"""What one tick did, as the daemon hands it to whoever tells of it."""
+"""The record of one tick, from which counters, heat maps and move histories are made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hmd.sample.access_batch import AccessBatch
 
 
 class Stage(StrEnum):
-    """The parts of a tick, in their order."""
+    """The stages of a tick, in their order."""
 
     SAMPLE = "sample"
     HEAT = "heat"
@@ -29,10 +29,10 @@ class Stage(StrEnum):
 class TickRecord:
     """One tick.
 
-    ``processes`` are those that the sampler followed, ``batch.process`` indexes them, and
-    ``targets`` names the target of each. ``node`` is where the page of each sample lay, -1 where
-    not known, shape ``(len(batch),)``. ``paged_out_bytes`` left memory. ``stage_s`` are the
-    seconds of the stages that ran, ``failed`` the stages that raised.
+    ``processes`` are those that the sampler followed: ``batch.process`` indexes them, ``targets``
+    names the target of each. ``node`` is the node of each sample's page, -1 where unknown, shape
+    ``(len(batch),)``. ``paged_out_bytes`` were sent to swap or to files. ``stage_s`` has the
+    seconds of each stage that ran, ``failed`` the stages that raised an error.
     """
 
     now_s: float

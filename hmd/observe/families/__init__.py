@@ -19,7 +19,7 @@ from hmd.observe.metric_family import Family
 
 @dataclass(frozen=True, slots=True)
 class MetricSection:
-    """Families that belong together, under a heading."""
+    """The families under one heading."""
 
     title: str
     families: tuple[Family, ...]
@@ -32,7 +32,7 @@ SECTIONS: Final = (
     MetricSection("Tiers and heat", tier_metrics.FAMILIES),
     MetricSection("Decisions and moves", move_metrics.FAMILIES),
     MetricSection("Targets", target_metrics.FAMILIES),
-    MetricSection("Orders", control_metrics.FAMILIES),
+    MetricSection("Admin requests", control_metrics.FAMILIES),
 )
 
 FAMILIES: Final = tuple(family for section in SECTIONS for family in section.families)

@@ -1,4 +1,4 @@
-"""What people have ordered: pause, drained nodes, pins, another policy."""
+"""Admin requests: pause, drained nodes, pins, another policy."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ FAMILIES: Final = (
     gauge(
         "hmd_paused",
         "",
-        "1 where hmd was told to pause: it samples and moves nothing.",
+        "1 while hmd is paused: it samples, but moves no pages.",
         of(lambda now: float(now.control.paused)),
     ),
     gauge(
         "hmd_policy_ordered",
         "",
-        "1 where the policy in force is not the configuration's.",
+        "1 while an admin request replaces the policy of the configuration.",
         of(lambda now: float(now.control.policy_override is not None)),
     ),
     gauge(
         "hmd_node_drained",
         "",
-        "1 for a memory node that is drained: it is emptied and nothing is moved there.",
+        "1 for a drained memory node: hmd empties it and moves no pages to it.",
         _drained,
         "numa_node",
     ),
     gauge(
         "hmd_pins",
         "pins",
-        "Processes and targets whose pages policies leave alone.",
+        "Pinned processes and targets, whose pages policies do not move.",
         of(lambda now: now.control.pinned),
     ),
     counter(
         "hmd_orders",
         "orders",
-        "Orders that came over the status socket, done and refused.",
+        "Admin requests on the status socket, by command (order) and outcome: done or refused.",
         lambda now: {labels: float(count) for labels, count in now.control.requests.items()},
         "order",
         "outcome",

@@ -1,4 +1,4 @@
-"""The daemon itself: what it is, what it costs, which configuration it runs."""
+"""The daemon itself: version, cost, configuration."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ FAMILIES: Final = (
     counter(
         "hmd_cpu_seconds",
         "seconds",
-        "CPU time that the daemon used since it was ready.",
+        "CPU time of the daemon since it was ready, all threads.",
         of(lambda now: now.cpu_s),
     ),
     gauge(
         "hmd_cpu_quota_ratio",
         "ratio",
-        "Share of one CPU that hmd's work for a tick is to take (sample: cpu_quota).",
+        "Share of one CPU that hmd may use (sample: cpu_quota).",
         of(lambda now: now.cpu_quota),
     ),
     gauge(
@@ -36,19 +36,19 @@ FAMILIES: Final = (
     gauge(
         "hmd_config_last_reload_successful",
         "",
-        "1 where the last reload of the configuration succeeded.",
+        "1 if the last reload of the configuration succeeded, else 0.",
         of(lambda now: float(now.reload.successful)),
     ),
     gauge(
         "hmd_config_last_reload_success_timestamp_seconds",
         "seconds",
-        "Unix time of the last successful (re)load of the configuration.",
+        "Unix time of the last successful load of the configuration.",
         of(lambda now: now.reload.success_s),
     ),
     gauge(
         "hmd_dry_run",
         "",
-        "1 where moves are decided but not made.",
+        "1 in a dry run: moves are planned, not executed.",
         of(lambda now: float(now.dry_run)),
     ),
 )

@@ -1,4 +1,4 @@
-"""What policies decided, what became of it, and what it brought."""
+"""Planned moves, their outcome and their savings."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ FAMILIES: Final = (
     counter(
         "hmd_planned_pages",
         "pages",
-        "Pages that plans named: up to a faster tier, down, or to a node of the same tier (level).",
+        "Pages in plans, by direction: up to a faster tier, down to a slower one, level to another "
+        "node of the same tier.",
         lambda now: {(direction,): pages for direction, pages in now.planned.items()},
         "direction",
     ),
     counter(
         "hmd_moved_bytes",
         "bytes",
-        "Bytes moved between nodes.",
+        "Bytes moved between memory nodes.",
         _flows,
         "from_numa_node",
         "to_numa_node",
@@ -44,8 +45,8 @@ FAMILIES: Final = (
     counter(
         "hmd_unmoved_pages",
         "pages",
-        "Planned pages that were not tried, by reason: left by the budget for later (deferred), "
-        "there before us (already_there), failed not long ago (blacklisted), ...",
+        "Planned pages that were not tried, by reason: the budget was spent (deferred), they were "
+        "on the node already (already_there), they failed recently (blacklisted), ...",
         _unmoved,
         "reason",
     ),
@@ -57,44 +58,47 @@ FAMILIES: Final = (
         "reason",
     ),
     counter(
-        "hmd_move_calls", "calls", "Calls of move_pages that moved.", of(lambda now: now.calls)
+        "hmd_move_calls",
+        "calls",
+        "Calls of move_pages(2) that moved pages.",
+        of(lambda now: now.calls),
     ),
     counter(
         "hmd_paged_out_bytes",
         "bytes",
-        "Bytes of idle pages sent to swap, zram or their files.",
+        "Bytes of idle pages paged out to swap, zram or their files.",
         of(lambda now: now.paged_out_bytes),
     ),
     counter(
         "hmd_predicted_saving_seconds",
         "seconds",
-        "Time of waiting loads that moves to nodes that answer sooner were to save, by the heat "
-        f"that plans had of the pages, {_FOLLOWED}.",
+        "Stall time that moves to nodes with lower latency were predicted to save, from the heat "
+        f"of the pages in the plan, {_FOLLOWED}.",
         of(lambda now: now.savings.predicted_saved_s),
     ),
     counter(
         "hmd_realised_saving_seconds",
         "seconds",
-        f"Time of waiting loads that the same moves saved, by the samples {_FOLLOWED}.",
+        f"Stall time that the same moves saved, from the samples {_FOLLOWED}.",
         of(lambda now: now.savings.realised_saved_s),
     ),
     counter(
         "hmd_predicted_loss_seconds",
         "seconds",
-        "Time of waiting loads that moves to nodes that answer later were to cost, by the heat "
-        f"that plans had of the pages, {_FOLLOWED}.",
+        "Stall time that moves to nodes with higher latency were predicted to cost, from the heat "
+        f"of the pages in the plan, {_FOLLOWED}.",
         of(lambda now: now.savings.predicted_lost_s),
     ),
     counter(
         "hmd_realised_loss_seconds",
         "seconds",
-        f"Time of waiting loads that the same moves cost, by the samples {_FOLLOWED}.",
+        f"Stall time that the same moves cost, from the samples {_FOLLOWED}.",
         of(lambda now: now.savings.realised_lost_s),
     ),
     counter(
         "hmd_ping_pong_pages",
         "pages",
-        f"Pages that moved up and down again, or down and up, within {RETURN_TICKS} ticks.",
+        f"Pages that moved back to their former tier within {RETURN_TICKS} ticks.",
         of(lambda now: now.savings.returned_pages),
     ),
 )

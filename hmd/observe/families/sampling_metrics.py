@@ -1,4 +1,4 @@
-"""Where accesses come from, how rarely they are sampled, and what is lost of them."""
+"""The sampler: period, samples and losses."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ FAMILIES: Final = (
     gauge(
         "hmd_sampler_info",
         "",
-        "Source of sampled accesses.",
+        "The sampler in use.",
         lambda now: {(now.sampler.name,): 1},
         "sampler",
     ),
     gauge(
         "hmd_sampler_period",
         "accesses",
-        "How rarely is sampled: accesses that one sample stands for, with DAMON milliseconds.",
+        "Sampling period: accesses per sample; for DAMON the sampling interval in milliseconds.",
         of(lambda now: now.sampler.period),
     ),
     gauge(
         "hmd_sampler_period_shortest",
         "accesses",
-        "Shortest period that the CPU quota may choose.",
+        "Shortest period that the CPU quota may set.",
         of(lambda now: now.sampler.shortest),
     ),
     gauge(
         "hmd_sampler_period_longest",
         "accesses",
-        "Longest period that the CPU quota may choose.",
+        "Longest period that the CPU quota may set.",
         of(lambda now: now.sampler.longest),
     ),
     counter(
         "hmd_sampler_cpu_seconds",
         "seconds",
-        "CPU time of kernel threads that sample for hmd, beside hmd_cpu_seconds_total.",
+        "CPU time of kernel threads that sample for hmd (kdamond), not in hmd_cpu_seconds_total.",
         of(lambda now: now.sampler.outside_cpu_s),
     ),
     counter(
         "hmd_samples",
         "samples",
-        "Samples taken of targets.",
+        "Samples of processes of targets.",
         of(lambda now: now.sampler.stats.samples),
     ),
     counter(
@@ -59,19 +59,19 @@ FAMILIES: Final = (
     counter(
         "hmd_sampler_corrupt_records",
         "records",
-        "Records of the kernel that made no sense.",
+        "Records from the kernel that could not be parsed.",
         of(lambda now: now.sampler.stats.corrupt),
     ),
     counter(
         "hmd_sampler_throttles",
         "times",
-        "Times that the kernel throttled sampling.",
+        "Times that the kernel throttled sampling (PERF_RECORD_THROTTLE).",
         of(lambda now: now.sampler.stats.throttled),
     ),
     counter(
         "hmd_sampler_wakeups",
         "reads",
-        "Reads of the sampler that found something.",
+        "Reads of the sampler that returned samples.",
         of(lambda now: now.sampler.stats.wakeups),
     ),
 )

@@ -1,4 +1,4 @@
-"""Ticks, and what each stage of them took in, gave out, and failed at."""
+"""Ticks, and the items into and out of each stage, durations and failures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ITEMS: Final = {
     Stage.MIGRATE: "pages",
     Stage.OBSERVE: "ticks",
 }
-"""What a stage's items are."""
+"""The items of each stage."""
 
 
 def _by_stage(value: Callable[[StageNumbers], float]) -> Callable[[Snapshot], Values]:
@@ -34,31 +34,31 @@ FAMILIES: Final = (
     gauge(
         "hmd_tick_interval_seconds",
         "seconds",
-        "Time from one tick to the next, as it is set.",
+        "Configured interval between ticks.",
         of(lambda now: now.tick_s),
     ),
     gauge(
         "hmd_last_tick_timestamp_seconds",
         "seconds",
-        "Unix time of the last tick, before the first of the start.",
+        "Unix time of the last tick; before the first tick, of the start.",
         of(lambda now: now.ticked_s),
     ),
     histogram(
         "hmd_tick_duration_seconds",
-        "Time that a tick took, what telling of it took aside.",
+        "Duration of a tick, without the observe stage.",
         lambda now: {(): now.tick_seconds},
     ),
     histogram(
         "hmd_stage_duration_seconds",
-        "Time that a stage of a tick took.",
+        "Duration of one stage of a tick.",
         lambda now: {(stage.value,): numbers.seconds for stage, numbers in now.stages.items()},
         "stage",
     ),
     counter(
         "hmd_stage_in",
         "items",
-        "What went into a stage: records that the sampler read; samples; pages that the policy had "
-        "before it, of each tick; pages planned to move; ticks to tell of.",
+        "Items into a stage. sample: records read; heat: samples; decide: resident pages, summed "
+        "over ticks; migrate: planned pages; observe: ticks.",
         _by_item(lambda numbers: numbers.items_in),
         "stage",
         "item",
@@ -66,8 +66,8 @@ FAMILIES: Final = (
     counter(
         "hmd_stage_out",
         "items",
-        "What came out of a stage: samples of targets; samples whose page is known; pages planned "
-        "to move; pages moved; ticks told of.",
+        "Items out of a stage. sample: samples of targets; heat: samples of known pages; decide: "
+        "planned pages; migrate: moved pages; observe: published ticks.",
         _by_item(lambda numbers: numbers.items_out),
         "stage",
         "item",
@@ -75,14 +75,14 @@ FAMILIES: Final = (
     counter(
         "hmd_stage_failures",
         "ticks",
-        "Ticks in which a stage failed; the log says why.",
+        "Ticks in which a stage failed; the log has the error.",
         _by_stage(lambda numbers: numbers.failures),
         "stage",
     ),
     gauge(
         "hmd_stage_last_success_timestamp_seconds",
         "seconds",
-        "Unix time at which a stage last ran without failing, before the first of the start.",
+        "Unix time of the last success of a stage; before the first, of the start.",
         _by_stage(lambda numbers: numbers.succeeded_s),
         "stage",
     ),

@@ -1,4 +1,4 @@
-"""Targets by their names in the configuration; those after the 64th count as ``other``."""
+"""Targets by their configured names; those after the first 64 count as ``other``."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def _resident(now: Snapshot) -> Values:
 
 
 def _accesses(now: Snapshot) -> Values:
-    places = [*map(str, range(len(now.tiers))), "unknown"]
+    tiers = [*map(str, range(len(now.tiers))), "unknown"]
     return {
-        (target.name, place): count
+        (target.name, tier): count
         for target in now.targets
-        for place, count in zip(places, target.numbers.accesses, strict=True)
+        for tier, count in zip(tiers, target.numbers.accesses, strict=True)
     }
 
 
@@ -54,7 +54,7 @@ FAMILIES: Final = (
     counter(
         "hmd_target_accesses",
         "accesses",
-        "Sampled accesses of a target, times the period, by the tier that served them.",
+        "Accesses of a target by the tier that served them: samples times the sampling period.",
         _accesses,
         "target",
         "tier",
@@ -62,7 +62,7 @@ FAMILIES: Final = (
     gauge(
         "hmd_target_fast_access_ratio",
         "ratio",
-        "Share of a target's recent sampled accesses that the fastest tier served.",
+        "Share of a target's recent accesses that the fastest tier served.",
         _fast_shares,
         "target",
     ),

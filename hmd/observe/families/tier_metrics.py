@@ -1,4 +1,4 @@
-"""Tiers as hmd takes them to be, and how hot the pages on them are."""
+"""Memory tiers, and the heat of the pages on them."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ FAMILIES: Final = (
     gauge(
         "hmd_tiers",
         "tiers",
-        "Memory tiers; with one there is nothing to decide.",
+        "Memory tiers; with one tier hmd moves no pages.",
         of(lambda now: len(now.tiers)),
     ),
     gauge(
         "hmd_node_tier",
         "",
-        "Tier of a memory node, 0 is fastest.",
+        "Tier of a memory node; 0 is the fastest.",
         lambda now: {(str(node.id),): node.tier for node in now.nodes},
         "numa_node",
     ),
     gauge(
         "hmd_node_memory_bytes",
         "bytes",
-        "Memory of a node; what of it is free is for node_exporter to tell.",
+        "Memory of a node; node_exporter reports the free part.",
         _by_node(lambda node: node.total_bytes),
         "numa_node",
         "tier",
@@ -46,7 +46,7 @@ FAMILIES: Final = (
     gauge(
         "hmd_node_load_latency_seconds",
         "seconds",
-        "Latency of a load from an idle node: the firmware's, or 90 ns where it gives none.",
+        "Load latency of an unloaded node: from the firmware (HMAT), or 90 ns without it.",
         _by_node(lambda node: node.latency_ns / 1e9),
         "numa_node",
         "tier",
@@ -54,7 +54,7 @@ FAMILIES: Final = (
     gauge(
         "hmd_heat_pages",
         "pages",
-        "Pages of 4 KiB by tier, and by log2 of their accesses a tick.",
+        "Pages of 4 KiB by tier and by log2 of their accesses per tick.",
         _heat,
         "tier",
         "heat_log2",

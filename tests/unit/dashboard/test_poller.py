@@ -200,8 +200,8 @@ def test_only_new_moments_are_asked_for_and_all_of_a_new_daemon(
     del watched
     clock_s, asked = [0.0], []
     kept = [HeatHistory(machine.topology), HeatHistory(machine.topology)]
-    kept[0]._moments.extend(HeatSnapshot(at_s, ()) for at_s in (100.0, 110.0, 120.0))
-    kept[1]._moments.extend(HeatSnapshot(at_s, ()) for at_s in (5.0, 15.0))
+    kept[0]._snapshots.extend(HeatSnapshot(at_s, ()) for at_s in (100.0, 110.0, 120.0))
+    kept[1]._snapshots.extend(HeatSnapshot(at_s, ()) for at_s in (5.0, 15.0))
 
     def answer(arguments: Mapping[str, Any]) -> bytes:
         asked.append(arguments.get("after_s"))

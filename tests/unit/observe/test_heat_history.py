@@ -41,7 +41,7 @@ def test_a_moment_without_processes() -> None:
 def test_what_a_client_knows_is_not_told_again(topology: Topology) -> None:
     heat_map = HeatHistory(topology)
     assert json.loads(heat_map.answer({"after_s": 1.0}))["moments"] == []
-    heat_map._moments.extend(HeatSnapshot(at_s, ()) for at_s in (1.0004, 2.0, 3.0))
+    heat_map._snapshots.extend(HeatSnapshot(at_s, ()) for at_s in (1.0004, 2.0, 3.0))
 
     def told(arguments: dict[str, object]) -> list[float]:
         moments = json.loads(heat_map.answer(arguments))["moments"]
@@ -53,5 +53,5 @@ def test_what_a_client_knows_is_not_told_again(topology: Topology) -> None:
     # The last is always told: a client whose clock is ahead sees that it is.
     assert told({"after_s": 100.0}) == [3.0]
     for wrong in ("1", None, True, [1.0]):
-        with pytest.raises(UsageError, match="after_s is a number"):
+        with pytest.raises(UsageError, match="after_s is not a number"):
             heat_map.answer({"after_s": wrong})

@@ -181,7 +181,7 @@ def test_nodes_that_the_topology_lacks_are_no_tier(topology: Topology, tick: Tic
 
 def test_targets_are_capped(topology: Topology, tick: TickRecord) -> None:
     tally = Counters(topology)
-    tally.know_targets(f"t{i}" for i in range(MAX_TARGETS))
+    tally.add_targets(f"t{i}" for i in range(MAX_TARGETS))
     tally.add(tick)
     assert "redis" not in tally.names
     assert tally.names[MAX_TARGETS:] == (OTHER,)

@@ -1,4 +1,4 @@
-"""Rounds of moves: who, from where to where, how hot, and what became of it."""
+"""The moves of the last ticks: target, nodes, heat and outcome."""
 
 import json
 from dataclasses import replace
@@ -13,13 +13,13 @@ from hmd.migrate.move_status import MoveStatus
 from hmd.migrate.outcome import MoveOutcome
 from hmd.observe.counters import Counters
 from hmd.observe.observer import Observer
-from hmd.observe.recent_moves import MAX_FLOWS, MAX_ROUNDS, MoveFlow, Rounds
+from hmd.observe.recent_moves import MAX_FLOWS, MAX_TICKS_KEPT, MoveFlow, RecentMoves
 from hmd.observe.tick_record import TickRecord
 from tests.unit.observe.conftest import REDIS
 
 
 def test_a_round_tells_its_flows_most_pages_first(observer: Observer, tick: TickRecord) -> None:
-    told = observer.observe(tick, None).rounds
+    told = observer.observe(tick, None).recent_moves
     assert [(each.tick, each.dry_run, each.planned_pages) for each in told] == [(1, False, 514)]
     assert told[0].flows == (
         MoveFlow("redis", 2, 0, 512, 512, 9.0, {}),
@@ -30,7 +30,7 @@ def test_a_round_tells_its_flows_most_pages_first(observer: Observer, tick: Tick
 
 def test_heat_is_the_mean_of_pages(observer: Observer, tick: TickRecord) -> None:
     same = replace(tick.plan, from_node=np.array([0, 2, 2], np.int16))
-    flow = observer.observe(replace(tick, plan=same), None).rounds[0].flows[0]
+    flow = observer.observe(replace(tick, plan=same), None).recent_moves[0].flows[0]
     assert (flow.planned_pages, flow.moved_pages, flow.left) == (513, 512, {"busy": 1})
     assert flow.heat == pytest.approx((512 * 9 + 8) / 513)
 
@@ -39,20 +39,20 @@ def test_a_dry_run_moves_nothing(observer: Observer, tick: TickRecord) -> None:
     assert tick.outcome is not None
     would = np.full(3, MoveStatus.WOULD_MOVE, np.int16)
     dry = replace(tick.outcome, dry_run=True, status=would, moved_pages=tick.plan.pages)
-    told = observer.observe(replace(tick, outcome=dry), None).rounds[0]
+    told = observer.observe(replace(tick, outcome=dry), None).recent_moves[0]
     assert told.dry_run
     assert (told.flows[0].moved_pages, told.flows[0].left) == (0, {"would_move": 512})
 
 
 def test_a_stage_that_failed_leaves_all_pending(observer: Observer, tick: TickRecord) -> None:
-    told = observer.observe(replace(tick, outcome=None), None).rounds[0]
+    told = observer.observe(replace(tick, outcome=None), None).recent_moves[0]
     assert [f.left for f in told.flows] == [{"pending": 512}, {"pending": 1}, {"pending": 1}]
 
 
 def test_a_tick_that_plans_nothing_is_no_round(observer: Observer, tick: TickRecord) -> None:
     idle = replace(tick, plan=Plan.empty(tick.plan.processes), outcome=None)
-    assert observer.observe(idle, None).rounds == ()
-    assert [each.tick for each in observer.observe(tick, None).rounds] == [2]
+    assert observer.observe(idle, None).recent_moves == ()
+    assert [each.tick for each in observer.observe(tick, None).recent_moves] == [2]
 
 
 def test_rounds_and_flows_are_bounded(topology: Topology, tick: TickRecord) -> None:
@@ -70,12 +70,14 @@ def test_rounds_and_flows_are_bounded(topology: Topology, tick: TickRecord) -> N
     )
     moved = np.full(n, MoveStatus.MOVED, np.int16)
     outcome = MoveOutcome(moved, nodes, plan.pages, {}, {MoveStatus.MOVED: n}, 1, 0.1)
-    rounds, tally = Rounds(), Counters(topology)
-    for _ in range(3 * MAX_ROUNDS):
+    moves, tally = RecentMoves(), Counters(topology)
+    for _ in range(3 * MAX_TICKS_KEPT):
         tally.add(replace(tick, plan=Plan.empty(), outcome=None))
-        rounds.add(replace(tick, plan=plan, outcome=outcome), tally, 1.0)
-    told = rounds.latest()
-    assert [each.tick for each in told] == list(range(2 * MAX_ROUNDS + 1, 3 * MAX_ROUNDS + 1))
+        moves.add(replace(tick, plan=plan, outcome=outcome), tally, 1.0)
+    told = moves.latest()
+    assert [each.tick for each in told] == list(
+        range(2 * MAX_TICKS_KEPT + 1, 3 * MAX_TICKS_KEPT + 1)
+    )
     assert {len(each.flows) for each in told} == {MAX_FLOWS}
     assert told[0].planned_pages == n
 

@@ -15,7 +15,7 @@ from hmd.observe.savings import (
     ROWS_PER_TICK,
     SAMPLES_PER_TICK,
     WINDOW_TICKS,
-    Aftermath,
+    SavingsTracker,
 )
 from hmd.observe.tick_record import TickRecord
 from hmd.sample.access_batch import AccessBatch
@@ -26,8 +26,8 @@ GAP_S = (SLOW_NS - FAST_NS) * 1e-9
 
 
 @pytest.fixture
-def aftermath() -> Aftermath:
-    return Aftermath(
+def tracker() -> SavingsTracker:
+    return SavingsTracker(
         Topology(
             (
                 Node(0, (0,), 1 << 30, (10, 20), tier=0, read_latency_ns=FAST_NS),
@@ -84,122 +84,122 @@ def tick(
     )
 
 
-def test_a_promotion_saves_what_its_samples_say(aftermath: Aftermath) -> None:
-    aftermath.add(tick((100, 1, 0), batch=samples(100)))
-    assert aftermath.savings.predicted_saved_s == aftermath.savings.realised_saved_s == 0
-    aftermath.add(tick(batch=samples(100, 100, 101, 99)))
-    aftermath.add(tick(batch=samples(101)))
-    savings = aftermath.savings
+def test_a_promotion_saves_what_its_samples_say(tracker: SavingsTracker) -> None:
+    tracker.add(tick((100, 1, 0), batch=samples(100)))
+    assert tracker.savings.predicted_saved_s == tracker.savings.realised_saved_s == 0
+    tracker.add(tick(batch=samples(100, 100, 101, 99)))
+    tracker.add(tick(batch=samples(101)))
+    savings = tracker.savings
     assert savings.predicted_saved_s == pytest.approx(2 * 5 * GAP_S)
     assert savings.realised_saved_s == pytest.approx(2 * 10 * GAP_S)
     assert savings.predicted_lost_s == savings.realised_lost_s == savings.returned_pages == 0
 
 
-def test_a_demotion_costs(aftermath: Aftermath) -> None:
-    aftermath.add(tick((100, 1, 1), heat=0.5))
-    aftermath.add(tick(batch=samples(100)))
-    savings = aftermath.savings
+def test_a_demotion_costs(tracker: SavingsTracker) -> None:
+    tracker.add(tick((100, 1, 1), heat=0.5))
+    tracker.add(tick(batch=samples(100)))
+    savings = tracker.savings
     assert savings.predicted_lost_s == pytest.approx(0.5 * GAP_S)
     assert savings.realised_lost_s == pytest.approx(10 * GAP_S)
     assert savings.predicted_saved_s == savings.realised_saved_s == 0
 
 
-def test_all_pages_of_a_huge_page_count(aftermath: Aftermath) -> None:
-    aftermath.add(tick((512, 512, 0), heat=0.25))
-    aftermath.add(tick(batch=samples(511, 512, 1023, 1024)))
-    assert aftermath.savings.predicted_saved_s == pytest.approx(512 * 0.25 * GAP_S)
-    assert aftermath.savings.realised_saved_s == pytest.approx(2 * 10 * GAP_S)
+def test_all_pages_of_a_huge_page_count(tracker: SavingsTracker) -> None:
+    tracker.add(tick((512, 512, 0), heat=0.25))
+    tracker.add(tick(batch=samples(511, 512, 1023, 1024)))
+    assert tracker.savings.predicted_saved_s == pytest.approx(512 * 0.25 * GAP_S)
+    assert tracker.savings.realised_saved_s == pytest.approx(2 * 10 * GAP_S)
 
 
-def test_addresses_of_two_processes_are_two_pages(aftermath: Aftermath) -> None:
+def test_addresses_of_two_processes_are_two_pages(tracker: SavingsTracker) -> None:
     both = tick((100, 1, 0))
-    aftermath.add(replace(both, processes=(BATCH, REDIS), targets=("b", "t")))
+    tracker.add(replace(both, processes=(BATCH, REDIS), targets=("b", "t")))
     seen = replace(tick(), processes=(BATCH, REDIS), targets=("b", "t"))
-    aftermath.add(replace(seen, batch=samples(100, process=0)))
-    assert aftermath.savings.realised_saved_s == 0
-    aftermath.add(replace(seen, batch=samples(100, process=1)))
-    assert aftermath.savings.realised_saved_s == pytest.approx(10 * GAP_S)
+    tracker.add(replace(seen, batch=samples(100, process=0)))
+    assert tracker.savings.realised_saved_s == 0
+    tracker.add(replace(seen, batch=samples(100, process=1)))
+    assert tracker.savings.realised_saved_s == pytest.approx(10 * GAP_S)
 
 
-def test_pages_that_move_back_are_told(aftermath: Aftermath) -> None:
-    aftermath.add(tick((100, 1, 0), (200, 1, 0)))
-    aftermath.add(tick((100, 1, 1)))
-    assert aftermath.savings.returned_pages == 1
-    aftermath.add(tick((100, 1, 0)))
-    assert aftermath.savings.returned_pages == 2
+def test_pages_that_move_back_are_told(tracker: SavingsTracker) -> None:
+    tracker.add(tick((100, 1, 0), (200, 1, 0)))
+    tracker.add(tick((100, 1, 1)))
+    assert tracker.savings.returned_pages == 1
+    tracker.add(tick((100, 1, 0)))
+    assert tracker.savings.returned_pages == 2
 
 
-def test_a_page_that_moved_on_is_followed_where_it_is(aftermath: Aftermath) -> None:
-    aftermath.add(tick((100, 1, 0)))
-    aftermath.add(tick((100, 1, 1)))
-    aftermath.add(tick(batch=samples(100)))
-    assert aftermath.savings.realised_saved_s == 0
-    assert aftermath.savings.realised_lost_s == pytest.approx(10 * GAP_S)
+def test_a_page_that_moved_on_is_followed_where_it_is(tracker: SavingsTracker) -> None:
+    tracker.add(tick((100, 1, 0)))
+    tracker.add(tick((100, 1, 1)))
+    tracker.add(tick(batch=samples(100)))
+    assert tracker.savings.realised_saved_s == 0
+    assert tracker.savings.realised_lost_s == pytest.approx(10 * GAP_S)
 
 
-def test_a_huge_page_that_comes_back_in_parts(aftermath: Aftermath) -> None:
-    aftermath.add(tick((512, 512, 0)))
-    aftermath.add(tick((600, 1, 1), (700, 1, 1)))
-    assert aftermath.savings.returned_pages == 512
+def test_a_huge_page_that_comes_back_in_parts(tracker: SavingsTracker) -> None:
+    tracker.add(tick((512, 512, 0)))
+    tracker.add(tick((600, 1, 1), (700, 1, 1)))
+    assert tracker.savings.returned_pages == 512
 
 
-def test_parts_that_come_back_as_a_huge_page(aftermath: Aftermath) -> None:
-    aftermath.add(tick((600, 1, 0), (700, 1, 0), (2000, 1, 0)))
-    aftermath.add(tick((512, 512, 1)))
-    assert aftermath.savings.returned_pages == 2
+def test_parts_that_come_back_as_a_huge_page(tracker: SavingsTracker) -> None:
+    tracker.add(tick((600, 1, 0), (700, 1, 0), (2000, 1, 0)))
+    tracker.add(tick((512, 512, 1)))
+    assert tracker.savings.returned_pages == 2
 
 
-def test_moves_are_followed_for_a_time(aftermath: Aftermath) -> None:
-    aftermath.add(tick((100, 1, 0)))
+def test_moves_are_followed_for_a_time(tracker: SavingsTracker) -> None:
+    tracker.add(tick((100, 1, 0)))
     for _ in range(WINDOW_TICKS):
-        aftermath.add(tick(batch=samples(100)))
-    full = aftermath.savings.realised_saved_s
+        tracker.add(tick(batch=samples(100)))
+    full = tracker.savings.realised_saved_s
     assert full == pytest.approx(WINDOW_TICKS * 10 * GAP_S)
-    assert aftermath.savings.predicted_saved_s == pytest.approx(WINDOW_TICKS * 5 * GAP_S)
-    aftermath.add(tick(batch=samples(100)))
-    assert aftermath.savings.realised_saved_s == full
+    assert tracker.savings.predicted_saved_s == pytest.approx(WINDOW_TICKS * 5 * GAP_S)
+    tracker.add(tick(batch=samples(100)))
+    assert tracker.savings.realised_saved_s == full
 
 
-def test_pages_that_move_back_later_had_their_time(aftermath: Aftermath) -> None:
+def test_pages_that_move_back_later_had_their_time(tracker: SavingsTracker) -> None:
     for wait, returned in ((RETURN_TICKS - 1, 1), (RETURN_TICKS, 1)):
-        aftermath.add(tick((100, 1, 0)))
+        tracker.add(tick((100, 1, 0)))
         for _ in range(wait):
-            aftermath.add(tick())
-        aftermath.add(tick((100, 1, 1)))
-        assert aftermath.savings.returned_pages == returned
+            tracker.add(tick())
+        tracker.add(tick((100, 1, 1)))
+        assert tracker.savings.returned_pages == returned
         for _ in range(RETURN_TICKS):
-            aftermath.add(tick())
+            tracker.add(tick())
 
 
-def test_a_process_that_went_is_not_waited_for(aftermath: Aftermath) -> None:
-    aftermath.add(tick((100, 1, 0)))
-    aftermath.add(tick(process=BATCH))
-    aftermath.add(tick())
-    assert aftermath.savings.predicted_saved_s == 0
+def test_a_process_that_went_is_not_waited_for(tracker: SavingsTracker) -> None:
+    tracker.add(tick((100, 1, 0)))
+    tracker.add(tick(process=BATCH))
+    tracker.add(tick())
+    assert tracker.savings.predicted_saved_s == 0
 
 
-def test_what_did_not_move_is_not_followed(aftermath: Aftermath) -> None:
-    aftermath.add(tick((100, 1, 0), status=MoveStatus.BUSY))
+def test_what_did_not_move_is_not_followed(tracker: SavingsTracker) -> None:
+    tracker.add(tick((100, 1, 0), status=MoveStatus.BUSY))
     planned = tick((200, 1, 0))
     assert planned.outcome is not None
-    aftermath.add(replace(planned, outcome=replace(planned.outcome, dry_run=True)))
-    aftermath.add(tick(batch=samples(100, 200)))
-    assert aftermath.savings.predicted_saved_s == aftermath.savings.realised_saved_s == 0
+    tracker.add(replace(planned, outcome=replace(planned.outcome, dry_run=True)))
+    tracker.add(tick(batch=samples(100, 200)))
+    assert tracker.savings.predicted_saved_s == tracker.savings.realised_saved_s == 0
 
 
-def test_many_moves_are_followed_by_a_part_that_stands_for_all(aftermath: Aftermath) -> None:
+def test_many_moves_are_followed_by_a_part_that_stands_for_all(tracker: SavingsTracker) -> None:
     count = 8 * ROWS_PER_TICK
-    aftermath.add(tick(*((page, 1, 0) for page in range(count))))
-    aftermath.add(tick(batch=samples(*range(count))))
-    savings = aftermath.savings
+    tracker.add(tick(*((page, 1, 0) for page in range(count))))
+    tracker.add(tick(batch=samples(*range(count))))
+    savings = tracker.savings
     assert savings.predicted_saved_s == pytest.approx(count * 5 * GAP_S)
     assert savings.realised_saved_s == pytest.approx(count * 10 * GAP_S)
-    aftermath.add(tick(*((page, 1, 1) for page in range(count))))
-    assert aftermath.savings.returned_pages == pytest.approx(count)
+    tracker.add(tick(*((page, 1, 1) for page in range(count))))
+    assert tracker.savings.returned_pages == pytest.approx(count)
 
 
-def test_many_samples_are_looked_at_in_part_and_stand_for_all(aftermath: Aftermath) -> None:
-    aftermath.add(tick((100, 1, 0)))
+def test_many_samples_are_looked_at_in_part_and_stand_for_all(tracker: SavingsTracker) -> None:
+    tracker.add(tick((100, 1, 0)))
     often = SAMPLES_PER_TICK * 7 // 2
-    aftermath.add(tick(batch=samples(*([100] * often + [300] * often))))
-    assert aftermath.savings.realised_saved_s == pytest.approx(often * 10 * GAP_S, rel=0.002)
+    tracker.add(tick(batch=samples(*([100] * often + [300] * often))))
+    assert tracker.savings.realised_saved_s == pytest.approx(often * 10 * GAP_S, rel=0.002)
