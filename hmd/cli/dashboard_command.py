@@ -20,11 +20,11 @@ DEFAULT_LISTEN = "127.0.0.1:9743"
 DEFAULT_MINUTES = 10.0
 
 DESCRIPTION = """\
-Serve a page that shows, live, what the daemon does: tiers, targets, heat and fast share over the
-last minutes, moves and why; with two traces of a program, how much fast memory it needs.
+Serve a web page that shows live what the daemon does: tiers, targets, heat and fast share over the
+last minutes, moves and their reasons; with two traces of a program, how much fast memory it needs.
 
-The page only reads, and is for this machine alone: from elsewhere, ssh -L 9743:127.0.0.1:9743.
-Whoever has an account here may look at it. It waits for a daemon that does not run yet.
+The page is read-only and served on loopback: from another machine, use ssh -L 9743:127.0.0.1:9743.
+Every account on this machine can read it. If no daemon runs yet, the page waits for one.
 """
 
 EXAMPLES = f"""\
@@ -67,7 +67,7 @@ def add_parser(subparsers: Subparsers) -> None:
         type=Path,
         nargs=2,
         metavar=("SLOW", "FAST"),
-        help="two traces of a program, all slow and all fast: how much fast memory it needs",
+        help="two traces of a program, all-slow and all-fast: shows how much fast memory it needs",
     )
     parser.set_defaults(func=run)
 

@@ -20,13 +20,13 @@ EXAMPLES = """\
 examples:
   hmd demo                     table, picture build/demo.png, figures build/demo.json
   hmd demo --json              the figures on standard output, for programs
-  hmd demo --output /tmp/demo  picture, figures and the daemon's logs there instead
+  hmd demo --output /tmp/demo  write picture, figures and logs there
 
 The two programs:
-  hotset   8-byte updates, 90 % of them to a hot set that moves half-way; checks its own memory
-  redis    redis-server under redis-benchmark, which asks for the newest quarter of the keys
-Each runs with all its pages in the fast node, with all in the slow node, and twice with a fast
-node of its hot set and a tenth: by first touch alone, and under hmd.
+  hotset   8-byte updates, 90 % of them in a hot set that moves half-way; verifies its memory
+  redis    redis-server under redis-benchmark, which requests the newest quarter of the keys
+Each runs all-fast, all-slow, and twice with a fast node 10 % larger than its hot set: by first
+touch and under hmd.
 
 Exits with 1 if a word of memory is wrong.
 """
@@ -37,11 +37,15 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "demo",
         help="run two programs with and without hmd on an emulated machine",
-        description="Boot an emulated DRAM+PM machine and show what hmd does for two programs.",
+        description="Run two programs on an emulated DRAM+PM machine, with and without hmd.",
         epilog=EXAMPLES,
     )
     parser.add_argument(
-        "--output", type=Path, default=Path("build"), metavar="DIR", help="default: build"
+        "--output",
+        type=Path,
+        default=Path("build"),
+        metavar="DIR",
+        help="folder of the results (default: build)",
     )
     parser.add_argument("--json", action="store_true", help="print demo.json instead of a table")
     parser.set_defaults(func=run)

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 examples:
-  hmd disable --dry-run    only show it
-  hmd disable              show it, ask, stop the service, remove its files
+  hmd disable --dry-run    print the changes only
+  hmd disable              print the changes, ask, apply them
 
 The configuration (/etc/hmd) and /var/lib/hmd stay. Files of a package stay as well: remove the
 package instead.

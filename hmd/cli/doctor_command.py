@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 examples:
   hmd doctor          what works, what does not, and the command that changes it
-  hmd doctor --json   the same for programs; exit code 4 where something needed is missing
+  hmd doctor --json   the same for programs; exit code 4 if something needed is missing
 
 levels:
-  ok    works         warn  hmd works, but less well         fail  hmd cannot work
+  ok    works         warn  hmd works, with less effect      fail  hmd cannot work
 """
 
 
@@ -28,7 +28,8 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "doctor",
         help="show what this machine lacks and how to fix it",
-        description="Check sampling, privileges, memory tiers, kernel features and competitors.",
+        description="Check sampling, privileges, memory tiers, kernel features, and other systems "
+        "that move pages.",
         epilog=EXAMPLES,
     )
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -19,23 +19,24 @@ if TYPE_CHECKING:
 Drain = Mapping[str, Any]
 
 DESCRIPTION = """\
-Empty memory nodes before maintenance or hot-remove. Nothing is moved there any more, and the pages
-of all programs there go to the nearest nodes that have room: hottest first those that hmd follows,
-then those of all other processes, within migrate.rate. Waits until no more can be moved, and tells
+Empty memory nodes before maintenance or hot-remove. hmd moves nothing to them any more, and moves
+their pages to the nearest nodes with free memory, within migrate.rate: first pages of targets,
+hottest first, then pages of all other processes. Waits until no more pages can be moved, and prints
 what is left and why. For root and the daemon's user.
 
-The node stays drained, also where this command is interrupted, until 'hmd undrain' or the daemon's
-end. Programs may still allocate there (only a cpuset forbids that); what they do is moved too.
+The node stays drained until 'hmd undrain' or the end of the daemon, even if this command is
+interrupted. Programs may still allocate there (only a cpuset prevents that), and these pages are
+moved as well.
 """
 EXAMPLES = """\
 examples:
   hmd drain 1                        empty node 1, and wait until it is
-  hmd drain --tier 1 --no-wait       all nodes of the second tier; hmd status tells how far it is
-  hmd drain 2 --timeout 10min        wait no longer than that
-  hmd undrain 1                      put it to use again
+  hmd drain --tier 1 --no-wait       all nodes of the second tier; hmd status shows the progress
+  hmd drain 2 --timeout 10min        wait at most 10 minutes
+  hmd undrain 1                      use it again
 
 exit codes: 0 no page of a program is left there; 1 some are (with reasons), hmd is paused, or the
-time is over; 2 no node would be left; 5 no such node; 6 no daemon answers; 7 not
+timeout has passed; 2 no node would be left; 5 no such node; 6 no daemon answers; 7 not
 permitted
 """
 
@@ -67,9 +68,9 @@ def add_parser(subparsers: Subparsers) -> None:
         epilog=EXAMPLES,
     )
     add_nodes(parser)
-    parser.add_argument("--no-wait", action="store_true", help="do not wait until it is done")
+    parser.add_argument("--no-wait", action="store_true", help="return at once")
     parser.add_argument(
-        "--timeout", type=duration, metavar="TIME", help="wait no longer, as in 10min"
+        "--timeout", type=duration, metavar="TIME", help="longest wait, as in 10min"
     )
     add_request_options(parser)
     parser.set_defaults(func=run)

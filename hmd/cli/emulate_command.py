@@ -28,29 +28,29 @@ GRACE_S = 5
 """How long a guest whose command timed out has to write back what is in its shares."""
 
 DESCRIPTION = """\
-Boot a real Linux kernel with several NUMA nodes of different speed, in emulation, and run COMMAND
-on it. The guest sees this machine's files; what it writes is gone when it ends, but in --rw
-folders. Needs no root privilege of the hardware: no PMU, no second node, no virtualisation.
-The command's output, exit code and standard input are as if it ran here.
+Boot a real Linux kernel on an emulated machine with several NUMA nodes of different speed, and run
+COMMAND on it. The guest sees this machine's files; what it writes is discarded, except in --rw
+folders. Needs no PMU, no second node and no virtualisation support. Output, exit code and standard
+input of COMMAND are as if it ran here.
 """
 
 EXAMPLES = """\
 examples:
-  hmd emulate --list                                     the machines that can be had
+  hmd emulate --list                                     the available machines
   hmd emulate -- numactl --hardware                      DRAM and Optane, 1 GiB each, 2 CPUs
-  hmd emulate --preset dram-cxl -- numactl -m 1 ./a.out  ./a.out with all its memory on CXL
+  hmd emulate --preset dram-cxl -- numactl -m 1 ./a.out  all memory of ./a.out on CXL
   hmd emulate --node size=512MiB,cpus=0-3 --node size=2GiB,read-latency=400 -- ./a.out
   hmd emulate --json counters.json --rw "$PWD" --timeout 600 -- make check
-  hmd emulate --without prefetch -- ./a.out              a part of the timing model left out
-  hmd emulate --calibrate                                does it keep what the preset asks for?
-  hmd emulate --counters --json                          in the guest: the counters until now
+  hmd emulate --without prefetch -- ./a.out              leave out a part of the timing model
+  hmd emulate --calibrate                                measure the machine against its preset
+  hmd emulate --counters --json                          in the guest: current counters
 
 environment:
   HMD_MACHINE_DIR   the kernel: a folder with boot/vmlinuz-VERSION and lib/modules/VERSION
   HMD_CACHE_DIR     where programs compiled for the guest are kept
 
-exit codes: the command's; 124 where --timeout ended it; 128+N where signal N did; those of
-'hmd --help' where the machine did not boot.
+exit codes: that of COMMAND; 124 if --timeout ended it; 128+N if signal N did; those of 'hmd --help'
+if the machine did not boot.
 """
 
 
@@ -75,11 +75,11 @@ def _add_actions(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--calibrate",
         action="store_true",
-        help="measure latency and bandwidth in the guest against what the preset asks for; "
-        "exits with 1 where a figure is out of bounds",
+        help="compare latency and bandwidth measured in the guest with the preset's; exits with 1 "
+        "if a figure is out of bounds",
     )
     group.add_argument(
-        "--counters", action="store_true", help="in an emulated machine: print its counters now"
+        "--counters", action="store_true", help="in an emulated machine: print its current counters"
     )
 
 
@@ -93,30 +93,36 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FIELD=VALUE,...",
-        help="a node instead of the preset's, repeatable: name, size (1GiB), cpus (0-1, or none), "
-        "read-latency and write-latency (ns), read-bandwidth and write-bandwidth (GB/s), "
-        "granularity (bytes); what is left out is the preset's",
+        help="a node instead of the preset's; may be repeated. Fields: name, size (1GiB), cpus "
+        "(0-1, or none), read-latency and write-latency (ns), read-bandwidth and "
+        "write-bandwidth (GB/s), granularity (bytes); omitted fields are the preset's",
     )
-    group.add_argument("--cpus", type=int, metavar="N", help="CPUs in all (default: the preset's)")
+    group.add_argument(
+        "--cpus", type=int, metavar="N", help="number of CPUs (default: the preset's)"
+    )
     group.add_argument(
         "--parts",
         metavar="PART,...",
         help="parts of the timing model: cache, mlp, prefetch, bandwidth, kernel (default: all)",
     )
     group.add_argument(
-        "--without", action="append", default=[], metavar="PART", help="all parts but this one"
+        "--without",
+        action="append",
+        default=[],
+        metavar="PART",
+        help="leave out this part of the timing model; may be repeated",
     )
     group.add_argument(
         "--no-model",
         action="store_true",
-        help="no timing model: memory of one speed, and the guest as fast as it can be",
+        help="no timing model: memory of one speed, and the guest as fast as possible",
     )
     group.add_argument(
         "--dilation",
         type=float,
         metavar="FACTOR",
-        help="guest time over modelled time (default: 20, to calibrate what the preset's streams "
-        "need; 0: unpaced, modelled time only)",
+        help="guest time per modelled time (default: 20, with --calibrate what the preset's "
+        "streams need; 0: no pacing, modelled time only)",
     )
     group.add_argument(
         "--append", action="append", default=[], metavar="TEXT", help="kernel parameters to add"
@@ -125,30 +131,39 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
 
 def _add_command(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the command")
-    group.add_argument("--cwd", type=Path, metavar="DIR", help="where it starts (default: here)")
+    group.add_argument(
+        "--cwd", type=Path, metavar="DIR", help="working directory (default: the current one)"
+    )
     group.add_argument(
         "--rw",
         action="append",
         default=[],
         type=Path,
         metavar="DIR",
-        help="folder whose files the guest may change, repeatable",
+        help="folder that the guest may write to; may be repeated",
     )
     group.add_argument(
-        "--env", action="append", default=[], metavar="NAME=VALUE", help="environment to add"
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="environment variable to add; may be repeated",
     )
     group.add_argument(
-        "--timeout", type=float, metavar="S", help="end it after so many seconds, boot not counted"
+        "--timeout",
+        type=float,
+        metavar="S",
+        help="end the command after this time, not counting the boot",
     )
     group.add_argument(
         "--json",
         nargs="?",
         const="-",
         metavar="FILE",
-        help="write counters and times as JSON when it has ended (default: to standard output)",
+        help="write counters and times as JSON at the end (without FILE: to standard output)",
     )
     group.add_argument(
-        "--verbose", action="store_true", help="the guest kernel's log on standard error"
+        "--verbose", action="store_true", help="print the guest kernel's log on standard error"
     )
     group.add_argument("command", nargs="*", metavar="COMMAND", help=argparse.SUPPRESS)
 

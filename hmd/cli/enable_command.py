@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Make hmd a systemd service that starts at boot, and start it.
 
-Shows first what would be written and run, and asks. A configuration that is there stays as it is;
-the sampler that works here decides which privileges the service gets.
+Prints what it would write and run, and asks before it does so. An existing configuration is kept.
+The service gets the privileges that its sampler needs.
 """
 
 EXAMPLES = """\
 examples:
-  hmd enable --dry-run     only show it
-  hmd enable               show it, ask, do it
-  hmd enable --yes         do it without asking (scripts)
-  hmd enable --no-start    from the next boot on
+  hmd enable --dry-run     print the changes only
+  hmd enable               print the changes, ask, apply them
+  hmd enable --yes         apply without asking (for scripts)
+  hmd enable --no-start    start at the next boot
   hmd disable              undo it; the configuration stays
 """
 
@@ -51,9 +51,9 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of commands that show a plan and carry it out."""
-    parser.add_argument("--dry-run", action="store_true", help="show it, change nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print the changes only")
     parser.add_argument("--yes", action="store_true", help="do not ask")
-    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+    parser.add_argument("--json", action="store_true", help="print the changes as JSON")
     parser.add_argument("--root", type=Path, default=Path("/"), help=argparse.SUPPRESS)
 
 

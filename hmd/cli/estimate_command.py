@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from hmd.estimate import Layout
 
 DESCRIPTION = """\
-Predict how long a program takes with some of its pages in fast memory and the rest in slow, from
-two recorded runs: one with all pages slow, one with all fast. Without a layout: where the time
-of the slow run goes, and what each region would save in fast memory.
+Predict how long a program takes with some of its pages in fast memory and the rest in slow memory,
+from two recorded runs: one with all pages slow, one with all pages fast. Without a layout: where
+the slow run spends its time, and what each region would save in fast memory.
 
-Pages are those that were sampled (others cost nothing anywhere); addresses are the slow run's.
+Only sampled pages count; pages without samples cost no time in either memory. Addresses are those
+of the slow run.
 """
 
 EXAMPLES = """\
@@ -36,11 +37,11 @@ examples:
   hmd estimate slow.hmdt fast.hmdt --layout hot.txt --json
   hmd estimate slow.hmdt fast.hmdt --schedule moves.csv --move-ns 3000
 
-A schedule has a line a move: 1500,7f0000001000,fast is the page at that address going to fast
-memory 1500 ms after the start. It starts from the layout that is named, all slow if none is.
+A schedule has one line per move: 1500,7f0000001000,fast moves the page at that address to fast
+memory 1500 ms after the start. It starts from the given layout, or from all-slow.
 
-exit codes: 0 done, 1 a trace cannot be read, 2 wrong usage or traces that do not go together,
-3 a layout or schedule is wrong (file and line are told), 4 no matplotlib for the picture
+exit codes: 0 done, 1 a trace cannot be read, 2 wrong usage or traces that do not match, 3 an error
+in a layout or schedule (with file and line), 4 no matplotlib for the picture
 """
 
 STEPS = 20
@@ -64,11 +65,11 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def _add_answers(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what is told")
+    group = parser.add_argument_group("output")
     group.add_argument(
         "--by",
         choices=("phase", "region"),
-        help="where the time goes: by one of these alone (default: both)",
+        help="break the runtime down by one of these only (default: both)",
     )
     group.add_argument(
         "--steps",
@@ -80,13 +81,16 @@ def _add_answers(parser: argparse.ArgumentParser) -> None:
         "--picture", type=Path, metavar="FILE", help="draw the sweep: a .png, .svg or .pdf"
     )
     group.add_argument(
-        "--schedule", type=Path, metavar="FILE", help="price these migrations: CSV, see below"
+        "--schedule",
+        type=Path,
+        metavar="FILE",
+        help="add the cost of these migrations: CSV, see below",
     )
     group.add_argument(
         "--move-ns",
         type=_positive,
         metavar="NS",
-        help="what moving a page takes from the program, in nanoseconds (default 2000)",
+        help="time that moving a page costs the program, in nanoseconds (default 2000)",
     )
     group.add_argument("--json", action="store_true", help="print JSON: seconds, bytes, shares")
 
@@ -97,16 +101,16 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         "--model",
         choices=("hmd", "isc22"),
         default="hmd",
-        help="hmd's, or the published differential tracing of ISC 2022 (default hmd)",
+        help="hmd's model, or the published differential tracing of ISC 2022 (default hmd)",
     )
     group.add_argument(
         "--cut-by",
         choices=("time", "accesses", "instructions"),
-        help="what windows are equal parts of, in each run "
-        "(default: instructions where both traces have counts, else accesses; isc22: time)",
+        help="quantity that all windows of a run have in equal parts (default: instructions if "
+        "both traces count them, else accesses; isc22: time)",
     )
     group.add_argument(
-        "--windows", type=_count, metavar="N", help="hmd: windows of a run (default 60)"
+        "--windows", type=_count, metavar="N", help="hmd: number of windows (default 60)"
     )
     group.add_argument(
         "--window",

@@ -41,7 +41,7 @@ def add_layouts(parser: argparse.ArgumentParser) -> None:
         "--layout",
         type=Path,
         metavar="FILE",
-        help="pages in a file's ranges: a line START-END each, # comments; or a JSON list of them",
+        help="pages in a file's ranges: one START-END per line, # starts a comment; or a JSON list",
     )
     which.add_argument(
         "--sweep",

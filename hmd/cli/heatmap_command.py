@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from hmd.cli.main import Subparsers
 
 DESCRIPTION = """\
-Draw how hot each part of a process's memory was in the last ticks, and on which tier it lay.
+Draw the heat and the tier of each part of a process's memory during the last ticks.
 
-The daemon remembers 300 ticks of its largest processes. Pictures need matplotlib (extra plot).
+The daemon keeps 300 ticks of its largest processes. Pictures need matplotlib (extra plot).
 """
 
 EXAMPLES = """\
 examples:
-  hmd heatmap --pid 4711 -o redis.png    time across, address up, heat left, tier right
-  hmd heatmap --json                     what the daemon remembers, for other tools
+  hmd heatmap --pid 4711 -o redis.png    time on x, addresses on y; left heat, right tier
+  hmd heatmap --json                     the data, for other programs
 """
 
 
@@ -34,7 +34,7 @@ def add_parser(subparsers: Subparsers) -> None:
         epilog=EXAMPLES,
     )
     add_socket(parser)
-    parser.add_argument("--pid", type=int, help="the process; may be left out where there is one")
+    parser.add_argument("--pid", type=int, help="the process (default: the only one)")
     output = parser.add_mutually_exclusive_group(required=True)
     output.add_argument("-o", "--output", type=Path, metavar="FILE", help="a .png, .svg or .pdf")
     output.add_argument(

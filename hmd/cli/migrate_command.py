@@ -1,4 +1,4 @@
-"""``hmd migrate``: move the memory of a running process to a node, once and by hand."""
+"""``hmd migrate``: move the memory of a running process to a node, once."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from hmd.migrate.totals import MoveTotals
 
 DESCRIPTION = """\
-Move the resident pages of a running process to a memory node. The process goes on running.
+Move the resident pages of a running process to a memory node. The process keeps running.
 
-Code shared with other processes, kernel and device mappings stay where they are; so do pages
-that other processes map too, unless --shared is given.
+Shared code and mappings of the kernel and of devices are not moved, nor are pages that other
+processes map, unless --shared is given.
 """
 EXAMPLES = """\
 examples:
-  hmd migrate --pid 4711 --to 1                     all of it to node 1
+  hmd migrate --pid 4711 --to 1                     all pages to node 1
   hmd migrate --pid 4711 --to 0 --from 1 --limit 512MiB
   hmd migrate --pid 4711 --to 1 --range 7f0000000000-7f0040000000
-  hmd migrate --pid 4711 --to 1 --dry-run           only tell what would be moved
+  hmd migrate --pid 4711 --to 1 --dry-run           only show what would move
 
 exit codes: 0 moved, or nothing to move; 1 nothing could be moved; 7 not permitted;
 5 no such process or node
@@ -43,13 +43,13 @@ def add_parser(subparsers: Subparsers) -> None:
         epilog=EXAMPLES,
     )
     parser.add_argument("--pid", type=int, required=True, help="the process")
-    parser.add_argument("--to", type=int, required=True, metavar="NODE", help="where to move")
+    parser.add_argument("--to", type=int, required=True, metavar="NODE", help="destination node")
     parser.add_argument(
         "--from",
         dest="from_node",
         type=int,
         metavar="NODE",
-        help="only pages on this node (default: on any other)",
+        help="only pages on this node (default: on all other nodes)",
     )
     parser.add_argument(
         "--range",
@@ -61,20 +61,20 @@ def add_parser(subparsers: Subparsers) -> None:
         help="only these addresses, hexadecimal as in /proc/PID/maps; may be repeated",
     )
     parser.add_argument(
-        "--limit", type=size, metavar="SIZE", help="move at most so much, as in 512MiB"
+        "--limit", type=size, metavar="SIZE", help="move at most this much, as in 512MiB"
     )
     parser.add_argument(
         "--rate",
         type=rate,
         metavar="RATE",
-        help="move no faster, as in 200MiB/s (default: no limit)",
+        help="highest rate, as in 200MiB/s (default: no limit)",
     )
     parser.add_argument(
         "--shared",
         action="store_true",
-        help="move pages that other processes map too (needs CAP_SYS_NICE)",
+        help="also move pages that other processes map (needs CAP_SYS_NICE)",
     )
-    parser.add_argument("--dry-run", action="store_true", help="move nothing, tell what would be")
+    parser.add_argument("--dry-run", action="store_true", help="move nothing, show what would move")
     parser.add_argument("--json", action="store_true", help="print JSON: bytes, pages of 4 KiB, s")
     parser.set_defaults(func=run)
 

@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from hmd.decide.tunables import About
 
 DESCRIPTION = """\
-List the policies, which decide what pages move where, or show one with its settings.
+List the policies, which decide which pages move where, or describe one with its settings.
 
-A policy is chosen by "policy:" in the "decide:" section of the configuration; its settings are
-below its name there. None needs to be set: thresholds follow the machine and the programs.
-"hmd policy use" has the running daemon take another one, until it is told otherwise or ends.
+"policy:" in the section "decide:" of the configuration selects a policy; its settings are below
+its name there. No setting is required: thresholds adapt to the machine and the programs.
+"hmd policy use" selects another policy for the running daemon, until the daemon ends.
 """
 
 EXAMPLES = """\
 examples:
-  hmd policy list                           names, and what each does
+  hmd policy list                           names, with one line each
   hmd policy show histogram                 when to use it; settings, units, limits, effects
-  hmd policy show age --yaml                its section of the configuration, at the defaults
-  hmd policy use age                        the running daemon plans by age from now on (root)
-  hmd policy use --default                  by what its configuration names again
+  hmd policy show age --yaml                its section of the configuration, with defaults
+  hmd policy use age                        make the running daemon use age (root)
+  hmd policy use --default                  return to the configured policy
 """
 
 
@@ -40,18 +40,18 @@ def add_parser(subparsers: Subparsers) -> None:
         epilog=EXAMPLES,
     )
     commands = parser.add_subparsers(metavar="list|show|use", required=True)
-    listing = commands.add_parser("list", help="names, and what each does")
+    listing = commands.add_parser("list", help="list the policies with one line each")
     listing.add_argument("--json", action="store_true", help="print JSON")
     listing.set_defaults(func=run_list)
-    show = commands.add_parser("show", help="one policy: use, settings, units, effects")
+    show = commands.add_parser("show", help="describe one policy: use, settings, units, effects")
     show.add_argument("name", metavar="NAME", help='a name of "hmd policy list"')
     form = show.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON, in base units")
     form.add_argument("--yaml", action="store_true", help="print its section of the configuration")
     show.set_defaults(func=run_show)
-    use = commands.add_parser("use", help="have the running daemon plan by another policy")
+    use = commands.add_parser("use", help="make the running daemon use another policy")
     use.add_argument("name", metavar="NAME", nargs="?", help='a name of "hmd policy list"')
-    use.add_argument("--default", action="store_true", help="the one of the configuration again")
+    use.add_argument("--default", action="store_true", help="return to the configured policy")
     add_request_options(use)
     use.set_defaults(func=run_use)
 

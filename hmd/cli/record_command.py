@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from hmd.trace.record_session import RecordResult
 
 DESCRIPTION = """\
-Record what a program and its children access, into a trace: sampled accesses with time, address,
-thread and latency; mappings; where each page lies, from the start on; how long it all took.
+Record the memory accesses of a program and its children in a trace: sampled accesses with time,
+address, thread and latency; mappings; the node of each page; the runtime.
 
-Two traces of one program, one with --tier slow and one with --tier fast, are what 'hmd estimate'
-predicts any other placement from.
+From two traces of one program, one with --tier slow and one with --tier fast, 'hmd estimate'
+predicts the runtime of any other placement.
 """
 
 EXAMPLES = """\
 examples:
   hmd record -o run.hmdt -- ./program --its options
-  hmd record -o slow.hmdt --tier slow -- ./program    all of its memory on the slowest tier
-  hmd record -o fast.hmdt --tier fast -- ./program    and on the fastest
-  hmd record -o db.hmdt --pid 4711 --seconds 30       a process that runs already, for a while
+  hmd record -o slow.hmdt --tier slow -- ./program    all memory on the slowest tier
+  hmd record -o fast.hmdt --tier fast -- ./program    all memory on the fastest tier
+  hmd record -o db.hmdt --pid 4711 --seconds 30       a running process, for 30 seconds
   hmd trace info run.hmdt                             what was recorded
 
-Exits with the program's own exit code, with 0 where the program runs on. Ctrl-C and SIGTERM end
-the recording and keep it.
+The exit code is the program's own, or 0 if the program runs on. Ctrl-C and SIGTERM end the
+recording and keep it.
 """
 
 
@@ -51,48 +51,51 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--tier",
         choices=("fast", "slow"),
-        help="place the command's memory whole on the fastest or the slowest tier, at addresses "
-        "that are not randomised",
+        help="place all memory of the command on the fastest or the slowest tier, without address "
+        "randomisation",
     )
     parser.add_argument(
         "--randomize",
         action="store_true",
-        help="with --tier, let the kernel randomise addresses: 'hmd estimate' can then use the "
-        "samples of the slow run only",
+        help="with --tier, keep address randomisation: 'hmd estimate' can then use the samples of "
+        "the slow run only",
     )
     parser.add_argument(
         "--period",
         type=_count,
         metavar="N",
-        help="accesses that one sample stands for; with damon milliseconds between two looks "
-        "(default: the sampler's own)",
+        help="accesses per sample; for damon, milliseconds between two cycles (default: the "
+        "sampler's own)",
     )
     parser.add_argument(
         "--sampler",
         choices=("auto", *CAPABILITIES),
         default="auto",
-        help="what to sample with (default auto: the best that works here)",
+        help="sampler (default auto: the best that works here)",
     )
     parser.add_argument(
         "--no-pairs",
         dest="pairs",
         action="store_false",
-        help="sample loads with one counter only; by default a second one samples them too, with "
-        "another period, so that now and then two samples are of misses close together: "
-        "'hmd estimate' needs such pairs to see which misses overlap",
+        help="sample loads with one counter only. By default a second counter with another period "
+        "samples them as well, so that some samples are pairs of misses close together, which"
+        " show 'hmd estimate' which misses overlap",
     )
     parser.add_argument(
         "--interval",
         type=_seconds,
         default=0.2,
         metavar="S",
-        help="seconds between two looks at rings and mappings (default 0.2)",
+        help="seconds between two reads of rings and mappings (default 0.2)",
     )
     parser.add_argument(
-        "--seconds", type=_seconds, metavar="S", help="stop recording then; the program runs on"
+        "--seconds",
+        type=_seconds,
+        metavar="S",
+        help="stop recording after this time; the program runs on",
     )
     parser.add_argument(
-        "--json", action="store_true", help="say what was recorded as JSON, on standard error"
+        "--json", action="store_true", help="print a summary as JSON, on standard error"
     )
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...")
     parser.set_defaults(func=run)

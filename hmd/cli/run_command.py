@@ -17,17 +17,19 @@ if TYPE_CHECKING:
 DEFAULT_CONFIG = Path("/etc/hmd/hmd.yaml")
 
 DESCRIPTION = """\
-Run the daemon in the foreground: sample accesses, keep page heat, decide, migrate, tick by tick.
+Run the daemon in the foreground: once per tick it samples accesses, updates page heat, plans and
+migrates.
 
-SIGHUP reloads the configuration; where it is wrong, the old one stays. SIGTERM and Ctrl-C stop.
+SIGHUP reloads the configuration; if it is wrong, the old one stays in force. SIGTERM and Ctrl-C
+stop the daemon.
 """
 
 EXAMPLES = """\
 examples:
   hmd run                                    with /etc/hmd/hmd.yaml
-  hmd run --config my.yaml --dry-run         decide and report, move nothing
-  hmd run --config my.yaml --ticks 10        ten ticks, then leave
-  systemctl reload hmd                       take over a changed configuration
+  hmd run --config my.yaml --dry-run         plan and report, move nothing
+  hmd run --config my.yaml --ticks 10        ten ticks, then exit
+  systemctl reload hmd                       apply a changed configuration
 """
 
 START_S = 120.0
@@ -46,8 +48,10 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="FILE",
         help=f"the configuration (default {DEFAULT_CONFIG})",
     )
-    parser.add_argument("--dry-run", action="store_true", help="move nothing, whatever it says")
-    parser.add_argument("--ticks", type=_count, metavar="N", help="leave after N ticks")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="move nothing, whatever the configuration says"
+    )
+    parser.add_argument("--ticks", type=_count, metavar="N", help="exit after N ticks")
     parser.add_argument(
         "--once", dest="ticks", action="store_const", const=1, help="the same as --ticks 1"
     )
@@ -55,7 +59,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "--log-level",
         choices=("debug", "info", "warning", "error"),
         default="info",
-        help="what to log on stderr (default info)",
+        help="least level that is logged, on standard error (default info)",
     )
     parser.set_defaults(func=run)
 

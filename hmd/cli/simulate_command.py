@@ -42,7 +42,7 @@ examples:
   hmd simulate dict.misses --fast 8MiB --preset dram-cxl --ticks
   hmd simulate dict.misses --policy histogram --set hysteresis=1.1 --period 53
   hmd simulate dict.misses --fast-max 50%                 as a target with a limit
-  hmd simulate dict.misses --pageout 100                  idle pages leave memory
+  hmd simulate dict.misses --pageout 100                  page out idle pages
   hmd simulate dict.misses --fast 25% --json --picture dict.png
 """
 
@@ -61,16 +61,16 @@ def add_parser(subparsers: Subparsers) -> None:
         "--record",
         type=Path,
         metavar="TRACE",
-        help="record COMMAND's misses in the emulated machine; it runs twice, in /tmp, and must "
-        "end with 0",
+        help="record the misses of COMMAND in the emulated machine; it runs twice, in /tmp, and "
+        "must exit with 0",
     )
     parser.add_argument("command", nargs="*", metavar="COMMAND", help=argparse.SUPPRESS)
     _add_machine(parser)
     _add_daemon(parser)
     output = parser.add_argument_group("output")
-    output.add_argument("--ticks", action="store_true", help="print each policy's ticks too")
-    output.add_argument("--json", action="store_true", help="print JSON, ticks too")
-    output.add_argument("--picture", type=Path, metavar="FILE", help="draw it (extra plot)")
+    output.add_argument("--ticks", action="store_true", help="also print the ticks of each policy")
+    output.add_argument("--json", action="store_true", help="print JSON, with ticks")
+    output.add_argument("--picture", type=Path, metavar="FILE", help="draw the result (extra plot)")
     parser.set_defaults(func=run)
 
 
@@ -81,18 +81,25 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
         "--fast",
         default="25%",
         metavar="SIZE|SHARE",
-        help="fast memory for the program, as 64MiB, or 25%% of its pages (25%%)",
+        help="fast memory of the machine: a size, as in 64MiB, or a share of the program's pages "
+        "(25%%)",
     )
 
 
 def _add_daemon(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the daemon, in modelled time")
     group.add_argument(
-        "--policy", action="append", default=[], metavar="NAME", help="repeatable (the default)"
+        "--policy",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="policy to simulate; may be repeated (the default policy)",
     )
     add_set(group)
     add_daemon(group)
-    group.add_argument("--seed", type=int, default=1, metavar="N", help="of the sampling (1)")
+    group.add_argument(
+        "--seed", type=int, default=1, metavar="N", help="random seed of the sampling (1)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

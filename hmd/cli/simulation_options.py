@@ -20,7 +20,12 @@ HEADROOM_BYTES = 64 << 10
 
 def add_preset(group: argparse._ArgumentGroup) -> None:
     """Register ``--preset``."""
-    group.add_argument("--preset", default="dram-pm", metavar="NAME|FILE", help="(dram-pm)")
+    group.add_argument(
+        "--preset",
+        default="dram-pm",
+        metavar="NAME|FILE",
+        help="machine, as for 'hmd emulate' (dram-pm)",
+    )
 
 
 def add_set(group: argparse._ArgumentGroup) -> None:
@@ -30,14 +35,18 @@ def add_set(group: argparse._ArgumentGroup) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help='a setting of "hmd policy show", for the policies that have it; repeatable',
+        help='a setting of "hmd policy show", for the policies that have it; may be repeated',
     )
 
 
 def add_daemon(group: argparse._ArgumentGroup) -> None:
     """Register what the daemon's tick and its sampling are like."""
     group.add_argument(
-        "--tick", type=float, default=10.0, metavar="MS", help="milliseconds of a tick (10)"
+        "--tick",
+        type=float,
+        default=10.0,
+        metavar="MS",
+        help="length of a tick in milliseconds (10)",
     )
     group.add_argument(
         "--delay",
@@ -51,10 +60,10 @@ def add_daemon(group: argparse._ArgumentGroup) -> None:
         type=float,
         default=0.0,
         metavar="MS",
-        help="milliseconds of the program's start that the daemon misses (0)",
+        help="milliseconds after the program's start at which the daemon finds it (0)",
     )
     group.add_argument(
-        "--period", type=int, default=199, metavar="N", help="misses that a sample stands for (199)"
+        "--period", type=int, default=199, metavar="N", help="misses per sample (199)"
     )
     group.add_argument(
         "--fast-min",
@@ -82,7 +91,11 @@ def add_daemon(group: argparse._ArgumentGroup) -> None:
         help="microseconds that the program sleeps at a page that was paged out (100)",
     )
     group.add_argument(
-        "--loss", type=share, default=0.0, metavar="SHARE", help="samples that are lost (0%%)"
+        "--loss",
+        type=share,
+        default=0.0,
+        metavar="SHARE",
+        help="share of samples that are lost (0%%)",
     )
 
 

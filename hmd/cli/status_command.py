@@ -15,11 +15,11 @@ DEFAULT_SOCKET = Path("/run/hmd/hmd.sock")
 
 EXAMPLES = """\
 examples:
-  hmd status                                    daemon, sampler, and where each process lies
+  hmd status                                    daemon, sampler, memory of each process by tier
   hmd status --json | jq .moves                 the same for programs
   hmd status --socket /run/user/1000/hmd.sock   a daemon with another observe.socket
 
-Exit code 6 where no daemon answers.
+Exit code 6 if no daemon answers.
 """
 
 
@@ -28,7 +28,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "status",
         help="show the daemon's state and where each process's pages are",
-        description="Ask the running daemon what it does and where its processes' memory lies.",
+        description="Show what the running daemon does, and the memory of each process by tier.",
         epilog=EXAMPLES,
     )
     add_socket(parser)

@@ -43,7 +43,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "top",
         help="watch processes' memory and page moves, live",
-        description="Show, per target and process, memory by tier, and what moves, live.",
+        description="Show live, per target and process, memory by tier and bytes moved.",
         epilog=EXAMPLES,
     )
     add_socket(parser)

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 examples:
-  hmd topology                        nodes, tiers, latency and bandwidth as firmware tells them
-  hmd topology --tiers '[[0,1],[2]]'  try a `tiers:` override before it goes into the configuration
+  hmd topology                        nodes, tiers, latency and bandwidth by the firmware
+  hmd topology --tiers '[[0,1],[2]]'  try `tiers:` before configuring it
   hmd topology --json                 the same for programs
 """
 
@@ -25,7 +25,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "topology",
         help="show memory nodes, their latency, bandwidth and tiers",
-        description="Show the memory nodes of this machine, how fast they are, and their tiers.",
+        description="Show the memory nodes of this machine with latency, bandwidth and tiers.",
         epilog=EXAMPLES,
     )
     parser.add_argument("--json", action="store_true", help="print JSON: bytes, ns, MB/s")

@@ -15,18 +15,19 @@ if TYPE_CHECKING:
     from hmd.trace.trace_summary import Summary
 
 DESCRIPTION = """\
-Look at traces that 'hmd record' wrote. docs/reference/trace-format.md describes the file.
+Summarise, draw, export and import traces of 'hmd record'. docs/reference/trace-format.md describes
+the file format.
 """
 
 EXAMPLES = """\
 examples:
   hmd trace info run.hmdt                      program, machine, samples, losses, memory by node
-  hmd trace heatmap run.hmdt -o run.png        time across, address up, coloured by samples
+  hmd trace heatmap run.hmdt -o run.png        time on x, addresses on y, samples as colour
   hmd trace export run.hmdt -o run.npz         samples as arrays (numpy); .parquet for the rest
   hmd trace import knl.npz -o knl.hmdt         a trace as published with the ISC 2022 paper
 
-A file that broke off (its recorder was killed) or is damaged is refused; --salvage reads what
-comes before the damage.
+An incomplete file (its recorder was killed) or a damaged one is an error; --salvage reads what
+precedes the damage.
 """
 
 
@@ -39,19 +40,19 @@ def add_parser(subparsers: Subparsers) -> None:
         epilog=EXAMPLES,
     )
     commands = parser.add_subparsers(metavar="ACTION", required=True)
-    info = commands.add_parser("info", help="what a trace holds")
+    info = commands.add_parser("info", help="summarise a trace")
     _add_file(info)
     info.add_argument("--json", action="store_true", help="print JSON")
     info.set_defaults(func=_info)
-    heatmap = commands.add_parser("heatmap", help="a picture of samples over time and address")
+    heatmap = commands.add_parser("heatmap", help="draw samples over time and address")
     _add_file(heatmap)
     _add_output(heatmap, "a .png, .svg or .pdf")
     heatmap.set_defaults(func=_heatmap)
-    export = commands.add_parser("export", help="samples as arrays: .npz or .parquet")
+    export = commands.add_parser("export", help="export samples as arrays: .npz or .parquet")
     _add_file(export)
     _add_output(export, "a .npz, or a .parquet (needs the extra parquet)")
     export.set_defaults(func=_export)
-    taken = commands.add_parser("import", help="take in a published KNL trace (.npz)")
+    taken = commands.add_parser("import", help="import a published KNL trace (.npz)")
     taken.add_argument("file", type=Path, metavar="FILE", help="arrays time_tsc and vaddr")
     _add_output(taken, "the trace to write")
     taken.set_defaults(func=_import)

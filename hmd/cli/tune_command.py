@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Search the settings of a policy that make recorded programs fastest, by simulation.
 
-TRACEs are programs' misses, as "hmd simulate --record" makes them. Each trial runs all of them at
-all sizes of --fast with the daemon's own code. The best settings are those with the highest
-geometric mean of speed over first touch, as long as no program falls below 0.97 of first touch.
-Trials that cannot become the best any more end early.
+TRACEs are recorded misses of programs ("hmd simulate --record"). Each trial runs all of them at all
+sizes of --fast with the daemon's own code. The best settings are those with the highest geometric
+mean of speed relative to first touch, if no program falls below 0.97 of first touch. Trials that
+cannot become the best end early.
 
-The table at the end shows default and tuned settings beside first touch and an oracle, also with
-samples that the search never saw and on the programs of --holdout: gains that vanish there are
-luck, not tuning. The same command with the same --seed gives the same result.
+The table at the end compares default and tuned settings with first touch and a static oracle, also
+with samples that the search did not use and on the programs of --holdout. Gains that vanish there
+are chance. The same command with the same --seed gives the same result.
 
-Ctrl-C ends the search; the best so far is printed and written. With --journal the same command
-goes on where it was broken off.
+Ctrl-C ends the search, and the best settings so far are printed and written. With --journal, the
+same command continues an interrupted search.
 """
 
 EXAMPLES = """\
@@ -53,7 +53,8 @@ examples:
   hmd tune dict.misses --policy age --set active=auto --knob idle=20ms:2s --trials 200
   hmd tune dict.misses --journal dict.journal --json > tuned.json
 
-"hmd policy show NAME" tells what each knob does and where it is searched. Needs the extra tune.
+"hmd policy show NAME" describes each setting and the range in which it is searched. Needs the
+extra tune.
 """
 
 _TRIALS = 60
@@ -77,27 +78,33 @@ def add_parser(subparsers: Subparsers) -> None:
         action="append",
         default=[],
         metavar="SIZE|SHARE",
-        help="fast memory for each program, as 64MiB, or 25%% of its pages; repeatable (25%%)",
+        help="fast memory of the machine: a size, as in 64MiB, or a share of each program's pages;"
+        " may be repeated (25%%)",
     )
     daemon = parser.add_argument_group("the daemon, in modelled time")
     add_set(daemon)
     add_daemon(daemon)
     output = parser.add_argument_group("output")
     output.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="write the best as YAML, as it is found"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="write the best settings as YAML whenever they improve",
     )
-    output.add_argument("--json", action="store_true", help="print JSON, all trials too")
+    output.add_argument("--json", action="store_true", help="print JSON, with all trials")
     parser.set_defaults(func=run)
 
 
 def _add_search(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--policy", metavar="NAME", help="what is tuned (the default policy)")
+    group.add_argument("--policy", metavar="NAME", help="policy to tune (the default policy)")
     group.add_argument(
         "--knob",
         action="append",
         default=[],
         metavar="KEY[=LOW:HIGH]",
-        help="search this knob, from LOW to HIGH; repeatable (all, each in its documented range)",
+        help="setting to search, from LOW to HIGH; may be repeated (all settings, each in its "
+        "documented range)",
     )
     group.add_argument(
         "--trials", type=int, default=_TRIALS, metavar="N", help=f"settings to try ({_TRIALS})"
@@ -108,20 +115,27 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
         default=[],
         type=Path,
         metavar="TRACE",
-        help="a program to judge the result by, that is not searched; repeatable",
+        help="program to evaluate the result on, not used in the search; may be repeated",
     )
     group.add_argument(
-        "--seed", type=int, default=1, metavar="N", help="of the search and of the sampling (1)"
+        "--seed",
+        type=int,
+        default=1,
+        metavar="N",
+        help="random seed of the search and the sampling (1)",
     )
     group.add_argument(
         "--jobs",
         type=int,
         default=1,
         metavar="N",
-        help="simulations at a time, each with 12 bytes of memory a miss (1)",
+        help="simulations at a time, each with 12 bytes of memory per miss (1)",
     )
     group.add_argument(
-        "--journal", type=Path, metavar="FILE", help="keep what was simulated, and use it again"
+        "--journal",
+        type=Path,
+        metavar="FILE",
+        help="keep results of trials in FILE, and continue from them",
     )
 
 
