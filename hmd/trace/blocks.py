@@ -1,12 +1,12 @@
 """The blocks of a trace file: each a table of columns, compressed, with its own checksum.
 
-A file is a header and then blocks, each of which can be read without the others, so that a
-recorder writes with bounded memory and a file that broke off is good up to its last whole block.
+A file is a header and then blocks. Each block is readable without the others, so that a recorder
+needs bounded memory and a truncated file is valid up to its last whole block.
 docs/reference/trace-format.md has the layout byte by byte.
 
 Columns are stored one after the other with their bytes transposed (all first bytes, all second
 bytes, ...; as HDF5's shuffle filter does) and deflated: addresses share their high bytes, and
-times, stored as differences, are mostly zeros. About 40 ns a sample to write, 15 to read.
+times, stored as differences, are mostly zeros. A sample costs about 40 ns to write, 15 to read.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _MAX_CELL_BYTES = 64
 _LEVEL = 1
 
 Table: TypeAlias = Mapping[str, npt.NDArray[Any]]
-"""Columns by name, all of one length."""
+"""Columns by name, all of the same length."""
 
 _SORTED = frozenset({"time_ns"})
 """Columns stored as differences, because they mostly grow."""
 
 
 class DamageError(ValueError):
-    """A block is not whole: the file broke off there, or its bytes have changed."""
+    """A block is not whole: the file is truncated there, or its bytes have changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One block: ``tag`` says what its rows are, ``words`` is what holds of all of them."""
+    """One block: ``tag`` names the kind of its rows, ``words`` holds for all of them."""
 
     tag: str
     words: Mapping[str, Any]
@@ -58,13 +58,13 @@ class Block:
 
 
 def write_header(file: BinaryIO) -> None:
-    """Write what a trace begins with."""
+    """Write the header of a trace."""
     start = _HEADER.pack(MAGIC, VERSION, 0)[:12]
     file.write(start + struct.pack("<I", zlib.crc32(start)))
 
 
 def read_header(file: BinaryIO) -> int:
-    """Return the version of the format; DamageError where this is no trace."""
+    """Return the version of the format; DamageError if this is no trace."""
     data = file.read(_HEADER.size)
     if len(data) < _HEADER.size or data[:8] != MAGIC:
         raise DamageError("it does not begin as a trace does")
@@ -75,7 +75,7 @@ def read_header(file: BinaryIO) -> int:
 
 
 def write_block(file: BinaryIO, tag: str, words: Mapping[str, Any], columns: Table) -> None:
-    """Append one block; ``columns`` have one length, ``words`` are JSON."""
+    """Append one block; ``columns`` have the same length, ``words`` are JSON."""
     rows = len(next(iter(columns.values()), ()))
     described = {
         "words": dict(words),
@@ -86,14 +86,14 @@ def write_block(file: BinaryIO, tag: str, words: Mapping[str, Any], columns: Tab
     data = zlib.compress(raw, _LEVEL)
     crc = zlib.crc32(data, zlib.crc32(description))
     head = _BLOCK.pack(tag.encode("ascii"), rows, len(description), len(data), crc, 0)[:-4]
-    # One write: whoever is killed leaves a whole block or a broken last one, never a gap.
+    # One write: a killed recorder leaves a whole block or a truncated last one, never a gap.
     file.write(head + struct.pack("<I", zlib.crc32(head)) + description + data)
 
 
 def read_block(file: BinaryIO) -> Block | None:
     """Return the next block, None at the end of the file.
 
-    Raises DamageError where the block is cut off, its checksum is wrong or it makes no sense.
+    Raises DamageError if the block is truncated, its checksum is wrong or its fields are invalid.
     """
     head = file.read(_BLOCK.size)
     if not head:
@@ -114,11 +114,11 @@ def read_block(file: BinaryIO) -> Block | None:
     try:
         return _parsed(tag.decode("ascii"), rows, description, data)
     except (ValueError, TypeError, KeyError, AttributeError, zlib.error) as error:
-        raise DamageError(f"a block makes no sense ({error})") from None
+        raise DamageError(f"a block is invalid ({error})") from None
 
 
 def _read_exactly(file: BinaryIO, length: int) -> bytes | None:
-    """Return so many bytes, None where the file ends before; no length is trusted in advance."""
+    """Return this many bytes, None if the file ends earlier; no length is trusted in advance."""
     parts = []
     while length > 0:
         part = file.read(min(length, 1 << 20))

@@ -14,10 +14,10 @@ from hmd.trace.trace import SAMPLE_COLUMNS, Trace
 
 
 def export(trace: Trace, file: Path) -> None:
-    """Write the samples, and what held for the whole run as JSON text beside them.
+    """Write the samples, and the trace's metadata as JSON text.
 
-    The suffix names the format. Raises MissingError for .parquet without pyarrow, HmdError for
-    another suffix or where the file cannot be written.
+    The suffix selects the format. Raises MissingError for .parquet without pyarrow, HmdError for
+    another suffix or if the file cannot be written.
     """
     columns = {name: getattr(trace.samples, name) for name in SAMPLE_COLUMNS}
     about = json.dumps(

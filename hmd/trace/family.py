@@ -1,4 +1,4 @@
-"""Descendants of a recorded process, those included that end between two looks at /proc.
+"""Descendants of a recorded process, including those that end between two reads of /proc.
 
 Takes task records in order of time; gives processes with an identity and a name. A child inherits
 its parent's name until its exec.

@@ -1,7 +1,7 @@
-"""Starting a program that waits at the gate until its recorder is ready.
+"""Start of a program that waits until its recorder is ready.
 
-The child is forked and stands still before its exec, so that its first access is sampled and its
-memory policy is set before it has any memory. Its exit is seen through a pidfd.
+The child is forked and waits before its exec, so that its first access is sampled and its memory
+policy is set before it has any memory. A pidfd reports its exit.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from hmd.machine.exit_watch import ProcessExit
 class Launched:
     """A child held before its exec; ``release`` lets it go.
 
-    ``prepare`` runs in the child before it is held: a memory policy, say; of what it raises,
-    OSError is told by ``release``.
+    ``prepare`` runs in the child before it waits, to set a memory policy for example; ``release``
+    reports an OSError of it.
     """
 
     def __init__(self, command: Sequence[str], prepare: Callable[[], None] | None = None) -> None:
@@ -39,12 +39,12 @@ class Launched:
         self._exit = ProcessExit(self.pid)
 
     def _child(self, gate_read: int, failed_write: int, prepare: Callable[[], None] | None) -> None:
-        """Wait for the recorder, then become the program; tells errno where that fails."""
+        """Wait for the recorder, then become the program; sends errno to the parent on failure."""
         try:
             os.close(self._gate)
             if prepare is not None:
                 prepare()
-            # The gate closes without a word where the recorder dies.
+            # The pipe closes without a byte if the recorder dies.
             if os.read(gate_read, 1):
                 # As Popen does: Python ignores these, and an ignored signal survives exec.
                 for number in (signal.SIGPIPE, signal.SIGXFSZ):
@@ -56,21 +56,21 @@ class Launched:
             os._exit(127)
 
     def release(self) -> None:
-        """Let the program start; raises TargetError where there is no such program."""
+        """Let the program start; raises TargetError if there is no such program."""
         with contextlib.suppress(BrokenPipeError):  # it could not be prepared, or was killed
             os.write(self._gate, b"g")
         os.close(self._gate)
         self._gate = -1
-        said = os.read(self._failed, 16)  # ends when exec closes it
-        if said:
+        failure = os.read(self._failed, 16)  # ends when exec closes it
+        if failure:
             self._reap()
-            code = int(said)
+            code = int(failure)
             raise TargetError(f"cannot run {self.command[0]}: {os.strerror(code)}")
 
     def exited(self, timeout_s: float) -> bool:
-        """Return whether it has ended, after waiting so long for that.
+        """Return whether it has ended, after waiting up to ``timeout_s``.
 
-        What /proc tells of it stays until ``wait``.
+        Its entry in /proc stays until ``wait``.
         """
         return self._status is not None or self._exit.wait(timeout_s)
 
@@ -81,13 +81,13 @@ class Launched:
         return self._status
 
     def kill(self) -> None:
-        """End it now, if it still runs."""
+        """Kill it, if it still runs."""
         if self._status is None:
             signal.pidfd_send_signal(self._exit.pidfd, signal.SIGKILL)
             self._reap()
 
     def close(self) -> None:
-        """Kill it where it still waits at the gate, and free descriptors."""
+        """Kill it if it still waits for its release, and free descriptors."""
         if self._gate >= 0:
             os.close(self._gate)
             self._gate = -1
@@ -105,7 +105,7 @@ class Launched:
 
 
 def attach(pid: int) -> ProcessExit:
-    """Return the exit of a running process; raises TargetError where there is none."""
+    """Return the exit of a running process; raises TargetError if there is none."""
     try:
         return ProcessExit(pid)
     except ProcessLookupError:

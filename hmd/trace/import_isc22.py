@@ -1,8 +1,8 @@
-"""The published traces of the differential-tracing paper, as traces of ours.
+"""Import of the published traces of the differential-tracing paper.
 
 Denoyelle, Perarnau, Iskra and Gerofi, ISC 2022: PEBS samples of last-level cache misses on a
 Knights Landing node, one run with all pages in DDR4 and one in MCDRAM. Files are .npz with
-``time_tsc`` (int64, from 0, 1.4 million ticks a millisecond) and ``vaddr`` (uint64).
+``time_tsc`` (int64, from 0, 1.4 million ticks per millisecond) and ``vaddr`` (uint64).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PERIOD = 32
 def read_knl(path: Path) -> Trace:
     """Return a published trace; its runtime is the time of its last sample.
 
-    Raises TraceError where the file cannot be read or lacks an array.
+    Raises TraceError if the file cannot be read or lacks an array.
     """
     try:
         with np.load(path, allow_pickle=False) as arrays:
@@ -32,9 +32,9 @@ def read_knl(path: Path) -> Trace:
     except (KeyError, ValueError, zipfile.BadZipFile) as error:
         raise TraceError(f"{path} has no arrays time_tsc and vaddr: {error}") from None
     if ticks.ndim != 1 or ticks.shape != address.shape or not len(ticks):
-        raise TraceError(f"{path}: time_tsc and vaddr are not columns of one length")
+        raise TraceError(f"{path}: time_tsc and vaddr are not columns of the same length")
     count = len(ticks)
-    # In two steps, so that no product of ticks is beyond 64 bits.
+    # In two steps, so that no product of ticks exceeds 64 bits.
     whole_ms, rest = np.divmod(ticks.astype(np.int64), TICKS_PER_MS)
     time_ns = (whole_ms * 1_000_000 + rest * 1_000_000 // TICKS_PER_MS).astype(np.uint64)
     order = np.argsort(time_ns, kind="stable")

@@ -1,4 +1,4 @@
-"""What holds for a whole recording: the program, the machine, the sampling, the clock."""
+"""Metadata of a recording: the program, the machine, the sampling, the clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def describe(
     tier: str | None,
     proc: Path = PROC,
 ) -> dict[str, Any]:
-    """Return the words of a trace's first block; ``begin_ns`` is now."""
+    """Return the metadata, the words of a trace's first block; ``begin_ns`` is now."""
     sampler, clock, counter = sources.sampler, sources.clock, sources.counter
     # The emulated machine's guest sees QEMU's CPU, not the core that is modelled.
     core = None if sampler.capabilities.modelled_clock else core_of(read_cpu_model(proc))
@@ -67,7 +67,7 @@ def describe(
 
 
 def _tier(topology: Topology, rank: int) -> dict[str, Any]:
-    """Return what firmware says of a tier's speed (HMAT, idle and peak), None where it is silent.
+    """Return a tier's speed by firmware (HMAT: idle latency, peak bandwidth), None if not given.
 
     Latencies are the mean of its nodes' for the CPUs nearest to each, bandwidths their sum.
     """
@@ -75,14 +75,14 @@ def _tier(topology: Topology, rank: int) -> dict[str, Any]:
     nodes = [node for node in topology.nodes if node.id in members]
 
     def figures(name: str) -> list[int] | None:
-        told = [getattr(node, name) for node in nodes]
-        return None if None in told or 0 in told else told
+        values = [getattr(node, name) for node in nodes]
+        return None if None in values or 0 in values else values
 
     latency = {name: figures(name) for name in ("read_latency_ns", "write_latency_ns")}
     bandwidth = {name: figures(name) for name in ("read_bandwidth_mbps", "write_bandwidth_mbps")}
     return {
         "nodes": list(members),
         "total_bytes": sum(node.total_bytes for node in nodes),
-        **{name: told and sum(told) / len(told) for name, told in latency.items()},
-        **{name: told and sum(told) for name, told in bandwidth.items()},
+        **{name: values and sum(values) / len(values) for name, values in latency.items()},
+        **{name: values and sum(values) for name, values in bandwidth.items()},
     }

@@ -1,7 +1,7 @@
-"""Where a recorded process's pages lie, told as changes.
+"""Placement of a recorded process's pages, as changes.
 
-Takes a pid and its mappings, asks move_pages(2) for every present page (0.2 µs each), gives the
-runs of pages that came, moved or went since it was asked before.
+Takes a pid and its mappings, queries move_pages(2) for every present page (0.2 µs each), and
+returns the runs of pages that appeared, moved or disappeared since the last query.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ Pages: TypeAlias = npt.NDArray[np.uint64]
 Nodes: TypeAlias = npt.NDArray[np.int16]
 
 GONE = np.int16(-1)
-_ASK_PAGES = 1 << 16
-"""Pages that are asked for at once: 13 ms."""
+_QUERY_PAGES = 1 << 16
+"""Pages of one query: 13 ms."""
 
 
 class PlacementLog:
-    """Remembers where one process's pages were."""
+    """Last known placement of one process's pages."""
 
     def __init__(self, process: int) -> None:
-        """``process`` is its place in the trace."""
+        """``process`` is its index in the trace."""
         self._process = process
         self._page: Pages = np.empty(0, np.uint64)
         self._node: Nodes = np.empty(0, np.int16)
 
-    def look(self, pid: int, mappings: Mappings, time_ns: int) -> PlacementChange | None:
-        """Ask where all pages are; returns what changed, None where nothing did.
+    def query(self, pid: int, mappings: Mappings, time_ns: int) -> PlacementChange | None:
+        """Query the node of every page; returns the changes, None if there are none.
 
-        Also None of a process that has ended: its pages were where they were to the last.
+        Also None for a process that has ended: its last placement stays.
         """
         page, node = resident(pid, mappings)
         return self.update(page, node, time_ns) if len(page) else None
 
     def update(self, page: Pages, node: Nodes, time_ns: int) -> PlacementChange | None:
-        """Take pages, ascending, and their nodes as they are now; returns as ``look``."""
+        """Take pages, ascending, and their present nodes; returns as ``query``."""
         known = np.searchsorted(self._page, page)
         inside = known < len(self._page)
         same = np.zeros(len(page), np.bool_)
@@ -69,8 +69,8 @@ def resident(pid: int, mappings: Mappings, proc: Path = PROC) -> tuple[Pages, No
     """Return the resident pages of a process, ascending, and the node of each."""
     found: list[tuple[Pages, Nodes]] = []
     for first, last in present_ranges(pid, mappings, proc):
-        for start in range(first, last, _ASK_PAGES * PAGE_BYTES):
-            end = min(last, start + _ASK_PAGES * PAGE_BYTES)
+        for start in range(first, last, _QUERY_PAGES * PAGE_BYTES):
+            end = min(last, start + _QUERY_PAGES * PAGE_BYTES)
             page = np.arange(start, end, PAGE_BYTES, dtype=np.uint64)
             node = query_nodes(pid, page)
             here = node >= 0
@@ -84,7 +84,7 @@ def resident(pid: int, mappings: Mappings, proc: Path = PROC) -> tuple[Pages, No
 def present_ranges(pid: int, mappings: Mappings, proc: Path = PROC) -> list[tuple[int, int]]:
     """Return ranges of addresses outside of which no page is present, ascending.
 
-    Of what the kernel cannot tell (before Linux 6.7), the mappings as they are.
+    Before Linux 6.7, which has no PAGEMAP_SCAN, the mappings.
     """
     some = mappings.kind != MappingKind.SPECIAL
     spans = list(zip(mappings.start[some].tolist(), mappings.end[some].tolist(), strict=True))
@@ -104,7 +104,7 @@ def present_ranges(pid: int, mappings: Mappings, proc: Path = PROC) -> list[tupl
 
 
 def runs(page: Pages, node: Nodes) -> tuple[Pages, npt.NDArray[np.uint32], Nodes]:
-    """Return runs of adjacent pages of one node: first page, how many, node."""
+    """Return runs of adjacent pages of one node: first page, number of pages, node."""
     if not len(page):
         return page, np.empty(0, np.uint32), node
     breaks = (np.diff(page) != PAGE_BYTES) | (np.diff(node) != 0)

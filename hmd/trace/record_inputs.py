@@ -1,4 +1,4 @@
-"""What a recording reads: samples of accesses, the clock they are stamped by, instruction counts.
+"""Inputs of a recording: access samples, the clock of their times, instruction counts.
 
 The three belong together: the emulated machine's samples have modelled time, and its CPUs count
 instructions; everywhere else times are CLOCK_MONOTONIC, and the CPU's PMU counts, if there is one.
@@ -27,7 +27,7 @@ from hmd.sample.task_events import TaskEvents
 
 @dataclass(frozen=True, slots=True)
 class ClockPair:
-    """A moment by the recording's clock, and by CLOCK_MONOTONIC."""
+    """A time by the recording's clock, and the same time by CLOCK_MONOTONIC."""
 
     ns: int
     monotonic_ns: int
@@ -35,7 +35,7 @@ class ClockPair:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Open sources of a recording; ``sampler`` stamps by ``clock``.
+    """Open sources of a recording; sample times are those of ``clock``.
 
     ``tasks`` is None where the kernel does not permit task events, and in the emulated machine,
     whose samples name no process that has ended: children are then those that /proc shows.
@@ -47,7 +47,7 @@ class Sources:
     tasks: TaskEvents | None = None
 
     def now(self, cpu: int | None = None) -> ClockPair:
-        """Return this moment, of a CPU where each has its own clock."""
+        """Return the present time; by a CPU's clock if each CPU has one."""
         return ClockPair(self.clock.now_ns(cpu), time.monotonic_ns())
 
 
@@ -57,9 +57,9 @@ def open_sources(
     proc: Path = PROC,
     sysfs: Path = Path("/sys"),
 ) -> Sources:
-    """Open the sampler that was asked for and what goes with it; ``opened`` closes them.
+    """Open the sampler of the settings, its clock and its counter; ``opened`` closes them.
 
-    Raises MissingError where there is nothing to sample with.
+    Raises MissingError if no sampler works here.
     """
     settings = replace(settings, timestamps=True)
     sampler = open_sampler(settings, proc, sysfs).sampler
@@ -82,5 +82,7 @@ def open_sources(
 def _memory(sysfs: Path) -> SharedMemory:
     device = find_device(sysfs)
     if device is None:
-        raise MissingError("the emulated machine's memory has gone: boot it again")
+        raise MissingError(
+            "the emulated machine's shared memory is not there any more: boot it again"
+        )
     return SharedMemory.open(device)

@@ -1,4 +1,4 @@
-"""A recording from start to end: a program started for it, or one that runs already."""
+"""A whole recording: of a program started for it, or of a running process."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from hmd.trace.trace_writer import TraceWriter
 
 @dataclass(frozen=True, slots=True)
 class RecordRequest:
-    """What to record and into which file; ``seconds`` None is until the program ends.
+    """What to record and into which file; ``seconds`` None: until the program ends.
 
-    ``sample`` has pairs unless it is told otherwise: 'hmd estimate' sees by them which misses
-    overlap. With a ``tier``, addresses are not randomised but where ``randomize`` asks for it, so
-    that both runs have the same pages.
+    ``sample`` has pairs by default: 'hmd estimate' finds in them which misses overlap. With a
+    ``tier``, addresses are not randomised unless ``randomize`` is set, so that both runs have the
+    same pages.
     """
 
     path: Path
@@ -46,7 +46,7 @@ class RecordRequest:
 
 @dataclass(frozen=True, slots=True)
 class RecordResult:
-    """What came of it; ``exit_code`` is None where the program was not ours, or still runs.
+    """Result of a recording; ``exit_code`` is None if hmd did not start the program, or it runs on.
 
     ``runtime_ns`` is by the clock of that name, ``elapsed_ns`` by CLOCK_MONOTONIC. Of
     ``short_lived`` processes there are samples but no mappings.
@@ -67,12 +67,11 @@ class RecordResult:
 
 
 def record_command(request: RecordRequest, command: Sequence[str]) -> RecordResult:
-    """Start a command, record it to its end; a command that outlives ``seconds`` runs on.
+    """Start a command and record it to its end; after ``seconds`` the command runs on unrecorded.
 
-    SIGINT and SIGTERM end the recording, so that this is for the main thread; a terminal's Ctrl-C
-    ends the command too. Raises TargetError where
-    there is no such command, MissingError without a sampler or a second tier, HmdError where the
-    file cannot be written.
+    SIGINT and SIGTERM end the recording, so call this in the main thread; a terminal's Ctrl-C ends
+    the command too. Raises TargetError if there is no such command, MissingError without a sampler
+    or a second tier, HmdError if the file cannot be written.
     """
     topology = read_topology()
     prepare = _placement(request, topology)
@@ -118,7 +117,7 @@ def _open(request: RecordRequest) -> Iterator[Sources]:
 
 
 def _placement(request: RecordRequest, topology: Topology) -> Callable[[], None] | None:
-    """Return what a child does so that all of its memory is on a tier, at the same addresses."""
+    """Return a function that binds the calling process's memory to the tier; None without one."""
     if request.tier is None:
         return None
     if topology.one_tier:
@@ -132,7 +131,7 @@ def _placement(request: RecordRequest, topology: Topology) -> Callable[[], None]
 
 def _place(nodes: Sequence[int], *, randomize: bool) -> None:
     if not randomize:
-        # Where a container forbids it, 'hmd estimate' tells that addresses differ.
+        # If a container forbids it, 'hmd estimate' reports that addresses differ.
         with contextlib.suppress(OSError):
             fix_addresses()
     bind_memory(nodes)
@@ -141,7 +140,7 @@ def _place(nodes: Sequence[int], *, randomize: bool) -> None:
 def _run(recorder: Recorder, ended: Callable[[float], bool], seconds: float | None) -> None:
     """Record until the end, or a signal that asks for it."""
     until_s = float("inf") if seconds is None else time.monotonic() + seconds
-    # An exception in the midst of a write would leave half a block.
+    # An exception during a write would leave half a block.
     before = {
         number: signal.signal(number, lambda *_: recorder.stop())
         for number in (signal.SIGINT, signal.SIGTERM)
@@ -157,7 +156,7 @@ def _finish(
     recorder: Recorder, writer: TraceWriter, sources: Sources, began: ClockPair, code: int | None
 ) -> RecordResult:
     ended = recorder.ended or sources.now()
-    runtime_ns = max(0, ended.ns - began.ns)  # clocks of two CPUs need not agree to the last
+    runtime_ns = max(0, ended.ns - began.ns)  # the clocks of two CPUs may differ
     elapsed_ns = ended.monotonic_ns - began.monotonic_ns
     writer.end(Ending(began.ns, runtime_ns, code, elapsed_ns))
     sampler = sources.sampler

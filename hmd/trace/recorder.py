@@ -1,7 +1,7 @@
 """Recording: a program's sampled accesses, mappings and placement, streamed into a trace file.
 
 Takes open sources, a writer and a process; returns when the process and its children have
-ended, when the time is up, or when it is stopped. Memory is bounded by what one look gives.
+ended, when the time is up, or when it is stopped. Memory is bounded by what one poll reads.
 """
 
 from __future__ import annotations
@@ -29,18 +29,17 @@ from hmd.trace.trace_writer import TraceWriter
 
 MAX_PROCESSES = 1 << 16
 FIRST_LOOK_S = 0.01
-"""Time to the first look; each next one comes after twice the time, up to the interval."""
+"""Time to the first poll; each next one comes after twice the time, up to the interval."""
 FLUSH_S = 1.0
-"""What was gathered is written at least so often: a recorder that is killed loses no more."""
+"""Longest time between two writes: a killed recorder loses no more than this."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordSettings:
-    """How often to look, in seconds.
+    """Times between polls, in seconds.
 
-    ``interval_s``: rings are drained, mappings and progress read. ``placement_s``: pages are
-    asked where they are, but for no more than ``placement_share`` of the time, beside the first
-    ``placement_credit_s``.
+    ``interval_s``: rings, mappings and progress are read. ``placement_s``: the nodes of pages are
+    queried, for at most ``placement_share`` of the time plus ``placement_credit_s``.
     """
 
     interval_s: float = 0.2
@@ -50,7 +49,7 @@ class RecordSettings:
 
 
 class _Followed:
-    """One process of the recording, and what was last told of it."""
+    """One process of the recording, and what was last written about it."""
 
     def __init__(self, process: ProcessId, index: int) -> None:
         self.process = process
@@ -68,8 +67,8 @@ class _Followed:
         """True once the mappings have been read."""
         return self._mappings is not None
 
-    def tell_mappings(self, writer: TraceWriter, now_ns: int, proc: Path) -> None:
-        """Write the mappings where they have changed."""
+    def write_mappings(self, writer: TraceWriter, now_ns: int, proc: Path) -> None:
+        """Write the mappings if they have changed."""
         mappings = read_mappings(self.process.pid, proc)
         if mappings is None or not len(mappings):
             return
@@ -84,24 +83,24 @@ class _Followed:
         self._mappings = mappings
         writer.mappings(now_ns, self.index, mappings)
 
-    def tell_placement(
+    def write_placement(
         self, writer: TraceWriter, settings: RecordSettings, now: Callable[[], int]
     ) -> None:
-        """Write where pages lie, where that has changed and it is time to ask."""
+        """Write the placement of pages if a query is due and finds changes."""
         began_s = time.monotonic()
         allowed_s = settings.placement_credit_s + settings.placement_share * (
             began_s - self._since_s
         )
         if self._mappings is None or began_s < self._due_s or self._asked_s > allowed_s:
             return
-        change = self.placement.look(self.process.pid, self._mappings, now())
+        change = self.placement.query(self.process.pid, self._mappings, now())
         if change is not None:
             writer.placement(change)
         self._due_s = began_s + settings.placement_s
         self._asked_s += time.monotonic() - began_s
 
     def ran(self, proc: Path) -> ThreadTimes | None:
-        """Return how long each thread has run, those that have ended too; None once it is gone."""
+        """Return the CPU time of each thread, ended ones too; None once the process is gone."""
         times = thread_times(self.process.pid, proc)
         if times is None:
             return None
@@ -111,9 +110,9 @@ class _Followed:
         return self._ran
 
     def now_ns(self, clock: Clock, proc: Path) -> int:
-        """Return the time; of CPUs with a clock each, the furthest that its threads ran on.
+        """Return the time; if each CPU has a clock, the latest of those that its threads ran on.
 
-        The recorder's own CPU may be far ahead of that.
+        The clock of the recorder's own CPU may be far ahead of that.
         """
         if clock.kind == "monotonic":
             return clock.now_ns()
@@ -132,7 +131,7 @@ class Recorder:
         settings: RecordSettings | None = None,
         proc: Path = PROC,
     ) -> None:
-        """Record from open sources, which stay the caller's."""
+        """Record from open sources; the caller closes them."""
         self._root = root
         self._sources, self._writer = sources, writer
         self._sampler, self._clock = sources.sampler, sources.clock
@@ -147,9 +146,9 @@ class Recorder:
         self._flushed_s = time.monotonic()
         self._stopped = False
         self.since_ns = 0
-        """Samples from before are left out."""
+        """Earlier samples are left out."""
         self.ended: ClockPair | None = None
-        """When the last process was seen to have ended."""
+        """When the last process ended."""
 
     @property
     def processes(self) -> int:
@@ -176,23 +175,23 @@ class Recorder:
             resident(self._root.pid, mappings, self._proc)
         self._sources.counter.start(members)
 
-    def look(self) -> None:
-        """Drain the rings and write what has changed."""
+    def poll(self) -> None:
+        """Drain the rings and write all changes."""
         born = self._family.born()
         members = self._watcher.scan()["recorded"]
-        # Samples are those of processes that ended since the last look too.
+        # Processes that ended since the last poll have samples too.
         self._track(tuple(dict.fromkeys((*self._tracked, *members, *born))))
         self._read()
         listed = set(members)
         living = tuple(p for p in self._tracked if p in listed or alive(p, self._proc))
         if living:
             self._track(living)
-        self._tell_progress()
+        self._write_progress()
         for process in self._tracked:
             one = self._followed[process]
             now = partial(one.now_ns, self._clock, self._proc)
-            one.tell_mappings(self._writer, now(), self._proc)
-            one.tell_placement(self._writer, self._settings, now)
+            one.write_mappings(self._writer, now(), self._proc)
+            one.write_placement(self._writer, self._settings, now)
         stats = self._sampler.stats
         losses = Losses(stats.lost, stats.throttled)
         if losses != self._losses:
@@ -202,8 +201,8 @@ class Recorder:
             self._flushed_s = time.monotonic()
             self._writer.flush()
 
-    def _tell_progress(self) -> None:
-        """Write how long processes have run, and what they have executed."""
+    def _write_progress(self) -> None:
+        """Write the CPU time and the executed instructions of processes."""
         ran = {p: times for p in self._tracked if (times := self._followed[p].ran(self._proc))}
         counts = self._sources.counter.read(ran)
         for process, times in ran.items():
@@ -212,14 +211,15 @@ class Recorder:
             self._writer.progress(now_ns, one.index, sum(times.values()), executed)
 
     def stop(self) -> None:
-        """End ``run`` after its next look; may be called from a signal handler."""
+        """End ``run`` after its next poll; may be called from a signal handler."""
         self._stopped = True
 
     def run(self, ended: Callable[[float], bool], until_s: float = float("inf")) -> None:
-        """Look at every interval until ``ended`` (which waits so long) says so, or the time is up.
+        """Poll at every interval until the process has ended, or the time is up.
 
-        Children that outlive the first process are recorded until the last has ended. What
-        /proc tells of the first process should stay until this returns.
+        ``ended`` waits up to the given seconds and returns whether it has. Children that outlive
+        the first process are recorded until the last has ended. The first process's entry in /proc
+        stays until this returns.
         """
         self.ended = None
         began_s = time.monotonic()
@@ -237,16 +237,16 @@ class Recorder:
                 else:
                     time.sleep(left_s)
                     seen = self._sources.now()
-                self.look()
+                self.poll()
                 if seen and not any(alive(p, self._proc) for p in self._tracked):
                     self.ended = seen
                     break
         self._read()
 
     def _interval_s(self, began_s: float) -> float:
-        """Return the time to the next look: short at first, for programs that are short.
+        """Return the time to the next poll: short at first, for short programs.
 
-        In the emulated machine, where a look costs many times more, it is always the same.
+        In the emulated machine, where a poll costs many times more, it is constant.
         """
         if self._clock.kind == "modelled":
             return self._settings.interval_s

@@ -1,7 +1,7 @@
-"""A trace whose samples stay in its file: for recordings that are larger than memory.
+"""A trace whose samples stay in its file, for recordings larger than memory.
 
-The file is read once for its outline, and once more by whoever wants all samples, a block at a
-time. docs/reference/trace-format.md says why a block can be read by itself.
+The file is read once for its outline, and once more per pass over all samples, one block at a
+time (docs/reference/trace-format.md).
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ OUTLINE_SAMPLES = 1 << 20
 
 
 class TraceSource(Protocol):
-    """What the estimator takes: a trace in memory, or one in its file."""
+    """Input of the estimator: a trace in memory, or one in its file."""
 
     @property
     def outline(self) -> Trace:
-        """All that is known beside samples, and of those every so-manieth, in order of time."""
+        """All but the samples, and every n-th sample (n is ``one_of``), in order of time."""
         ...
 
     @property
     def recorded(self) -> int:
-        """How many samples there are in all."""
+        """Number of samples in all."""
         ...
 
     def batches(self) -> Iterator[Samples]:
@@ -37,10 +37,10 @@ class TraceSource(Protocol):
 
 
 class TraceFile:
-    """A trace in its file, of which an outline is in memory."""
+    """A trace in its file, with an outline in memory."""
 
     def __init__(self, path: Path, most_samples: int = OUTLINE_SAMPLES) -> None:
-        """Read the outline; raises TraceError where the file is no trace, or is damaged."""
+        """Read the outline; raises TraceError if the file is no trace, or is damaged."""
         self.path = path
         gathered = Gathered(most_samples)
         try:
@@ -52,7 +52,7 @@ class TraceFile:
         self.recorded = gathered.samples_seen
 
     def batches(self) -> Iterator[Samples]:
-        """Yield all samples, a block at a time; raises as the constructor does."""
+        """Yield all samples, one block at a time; raises as the constructor does."""
         if self.outline.one_of == 1:
             yield self.outline.samples
             return

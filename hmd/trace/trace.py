@@ -1,7 +1,7 @@
-"""A trace in memory: samples as columns, and what was known beside them.
+"""A trace in memory: samples as columns, mappings, placement, progress and metadata.
 
-This is what readers and importers give and what the estimator takes. Addresses are virtual, of
-the process of the row; times are nanoseconds of the trace's clock: CLOCK_MONOTONIC of the machine
+Readers and importers return it, the estimator takes it. Addresses are virtual addresses of the
+row's process; times are nanoseconds of the trace's clock: CLOCK_MONOTONIC of the machine
 that ran it, or modelled time of the emulated machine.
 """
 
@@ -22,9 +22,9 @@ class Samples:
     """Sampled accesses in order of time; all columns have shape ``(n,)``.
 
     ``process`` indexes the trace's processes. ``kind`` holds ``hmd.sample.access_batch.Kind``.
-    ``thread`` is 0 and ``weight_ns`` (latency) 0 where the source does not know them; ``period``
-    is how many accesses a row stands for. ``instructions`` is what the row's CPU, whoever ran
-    there, had executed by then; 0 where nobody counts.
+    ``thread`` is 0 and ``weight_ns`` (latency) 0 if the source does not have them; ``period``
+    is the number of accesses that a row stands for. ``instructions`` counts those that the row's
+    CPU had executed by then, in any process; 0 if they are not counted.
     """
 
     time_ns: npt.NDArray[np.uint64]
@@ -42,7 +42,7 @@ class Samples:
         return len(self.time_ns)
 
     def take(self, rows: slice | npt.NDArray[Any]) -> Samples:
-        """Return these rows, by a slice, a mask or their numbers."""
+        """Return rows, selected by a slice, a mask or indices."""
         return Samples(*(getattr(self, name)[rows] for name in SAMPLE_COLUMNS))
 
     @classmethod
@@ -52,7 +52,7 @@ class Samples:
 
     @classmethod
     def joined(cls, parts: list[Samples]) -> Samples:
-        """Return all samples of parts, in order of time; those of equal time as they came."""
+        """Return all samples of parts, in order of time; the sort is stable."""
         gathered = cls.gathered(parts)
         time_ns = gathered.time_ns
         if np.any(time_ns[1:] < time_ns[:-1]):
@@ -61,7 +61,7 @@ class Samples:
 
     @classmethod
     def gathered(cls, parts: list[Samples]) -> Samples:
-        """Return all samples of parts as they came."""
+        """Return all samples of parts, in the order of the parts."""
         if not parts:
             return cls.empty()
         return cls(*(np.concatenate([getattr(p, name) for p in parts]) for name in SAMPLE_COLUMNS))
@@ -82,7 +82,7 @@ SAMPLE_COLUMNS: Mapping[str, np.dtype[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class TracedProcess:
-    """A process of a trace, by its place in ``Trace.processes``."""
+    """A process of a trace; rows name it by its index in ``Trace.processes``."""
 
     pid: int
     name: str
@@ -90,7 +90,7 @@ class TracedProcess:
 
 @dataclass(frozen=True, slots=True)
 class MappingSnapshot:
-    """The mappings of a process at a moment; columns have shape ``(n,)``, in order of address."""
+    """The mappings of a process at one time; columns have shape ``(n,)``, in order of address."""
 
     time_ns: int
     process: int
@@ -103,10 +103,10 @@ class MappingSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class PlacementChange:
-    """Runs of pages and the node that they were found on at a moment; columns of shape ``(n,)``.
+    """Runs of pages and their node at one time; columns of shape ``(n,)``.
 
-    ``start`` is the address of the first page of a run, ``pages`` how many (4 KiB each),
-    ``node`` -1 for pages that have gone. Pages that are not told are where they were before.
+    ``start`` is the address of the first page of a run, ``pages`` their number (4 KiB each),
+    ``node`` -1 for unmapped pages. Pages of no run are where they were before.
     """
 
     time_ns: int
@@ -118,11 +118,11 @@ class PlacementChange:
 
 @dataclass(frozen=True, slots=True)
 class InstructionProgress:
-    """How far each process had come at moments; columns have shape ``(n,)``.
+    """Progress of each process over time; columns have shape ``(n,)``.
 
-    ``cpu_ns`` is the time that its threads have run since it began, by the kernel's clock
-    (schedstat); ``instructions`` what it has executed since the recording began, 0 where nobody
-    counts or where its parent's count has it: ``about["instructions"]`` says who counted.
+    ``cpu_ns`` is the CPU time of its threads since it started, by the kernel's clock (schedstat);
+    ``instructions`` counts those executed since the recording began, 0 if they are not counted or
+    are part of the parent's count: ``about["instructions"]`` names the counter.
     """
 
     time_ns: npt.NDArray[np.uint64]
@@ -141,7 +141,7 @@ PROGRESS_COLUMNS: Mapping[str, np.dtype[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Samples that were lost and events that were throttled, summed up from the start."""
+    """Lost samples and throttled events since the start."""
 
     lost: int = 0
     throttled: int = 0
@@ -149,10 +149,10 @@ class Losses:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a recording ended; ``exit_code`` None for a program that was not ours to wait for.
+    """End of a recording; ``exit_code`` is None for a program that hmd did not start.
 
-    ``begin_ns`` is when the program was let go, ``runtime_ns`` how long it took from there, both
-    by the trace's clock; ``elapsed_ns`` the same by CLOCK_MONOTONIC, None where it was not taken.
+    ``begin_ns`` is the start of the program, ``runtime_ns`` its runtime, both by the trace's clock;
+    ``elapsed_ns`` is the runtime by CLOCK_MONOTONIC, None if it was not recorded.
     """
 
     begin_ns: int
@@ -165,9 +165,9 @@ class Ending:
 class Trace:
     """A recorded run.
 
-    ``about`` is what held for all of it: program, machine, sampler, period, tier. ``ending`` is
-    None where the recorder was killed; ``damage`` says from where on a damaged file was left out.
-    Of an outline (``hmd.trace.streaming``), ``samples`` are every so-manieth: one of ``one_of``.
+    ``about`` is the metadata: program, machine, sampler, period, tier. ``ending`` is None if the
+    recorder was killed; ``damage`` says from where on a damaged file was not read. An outline
+    (``hmd.trace.streaming``) has one of ``one_of`` samples.
     """
 
     about: Mapping[str, Any]
@@ -188,7 +188,7 @@ class Trace:
 
     @property
     def recorded(self) -> int:
-        """How many samples there are to be had of ``batches``."""
+        """Number of samples that ``batches`` yields."""
         return len(self.samples)
 
     def batches(self) -> Iterator[Samples]:
@@ -197,17 +197,17 @@ class Trace:
 
     @property
     def clock(self) -> ClockKind:
-        """Whose time all times are: "monotonic", or "modelled" of the emulated machine."""
+        """Clock of all times: "monotonic", or "modelled" of the emulated machine."""
         return "modelled" if self.about.get("clock") == "modelled" else "monotonic"
 
     @property
     def begin_ns(self) -> int:
-        """When the program began; of a recording that broke off, when that began."""
+        """Start of the program; of a recording without an end, start of the recording."""
         if self.ending is not None:
             return self.ending.begin_ns
-        told = self.about.get("begin_ns")
-        if isinstance(told, int):
-            return told
+        begin_ns = self.about.get("begin_ns")
+        if isinstance(begin_ns, int):
+            return begin_ns
         return int(self.samples.time_ns[0]) if len(self.samples) else 0
 
     @property

@@ -1,4 +1,4 @@
-"""Reading a trace file, whole or up to where it is damaged."""
+"""Reader of trace files, whole or up to a damaged block."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hmd.trace.trace import (
 )
 
 _SINCE_ADDED = ("instructions",)
-"""Columns of samples that the first writers of this version did not know: 0 in their traces."""
+"""Columns of samples that the first writers of this version lack; they read as 0."""
 
 
 class TraceError(HmdError):
@@ -35,8 +35,8 @@ class TraceError(HmdError):
 def blocks(path: Path) -> Iterator[Block]:
     """Yield the blocks of a trace file in order, one at a time in memory.
 
-    Raises TraceError where the file cannot be read, is no trace or of a later version;
-    DamageError where it is damaged, after the blocks before that.
+    Raises TraceError if the file cannot be read, is no trace or of a later version; DamageError if
+    it is damaged, after the blocks before the damage.
     """
     try:
         with path.open("rb") as file:
@@ -59,8 +59,8 @@ def blocks(path: Path) -> Iterator[Block]:
 def read_trace(path: Path, *, salvage: bool = False) -> Trace:
     """Return a trace file's content.
 
-    With ``salvage`` what comes before a damage is returned, and ``Trace.damage`` tells of it.
-    Raises TraceError where the file is no trace, or is damaged and not to be salvaged.
+    With ``salvage`` the content before a damage is returned, and ``Trace.damage`` describes it.
+    Raises TraceError if the file is no trace, or is damaged and ``salvage`` is not set.
     """
     gathered = Gathered()
     try:
@@ -74,12 +74,12 @@ def read_trace(path: Path, *, salvage: bool = False) -> Trace:
 
 
 def damaged(path: Path, error: DamageError) -> TraceError:
-    """Return what to say of a file that is damaged."""
+    """Return the error of a damaged file."""
     return TraceError(f"the trace {path} is damaged: {error}; '--salvage' reads what comes before")
 
 
 def samples_of(block: Block, processes: int) -> Samples:
-    """Return a block's samples; ValueError or KeyError where it makes no sense."""
+    """Return a block's samples; ValueError or KeyError if it is invalid."""
     columns = {
         name: block.columns[name].astype(dtype, copy=False)
         for name, dtype in SAMPLE_COLUMNS.items()
@@ -88,12 +88,12 @@ def samples_of(block: Block, processes: int) -> Samples:
     for name in _SINCE_ADDED:
         columns.setdefault(name, np.zeros(len(block), SAMPLE_COLUMNS[name]))
     if len(block) and int(columns["process"].max()) >= processes:
-        raise ValueError("samples of a process that was not told of")
+        raise ValueError("samples of a process without a PROC block")
     return Samples(**columns)
 
 
 class Gathered:
-    """What the blocks so far have told; of samples, every so-manieth where ``most`` are kept."""
+    """Content of the blocks so far; with ``most``, every n-th sample, at most so many."""
 
     def __init__(self, most: int | None = None) -> None:
         self.samples_seen = 0
@@ -122,9 +122,9 @@ class Gathered:
         }
 
     def take(self, block: Block) -> None:
-        """Add a block; DamageError where it lacks what its tag promises.
+        """Add a block; DamageError if it lacks what its tag requires.
 
-        Tags that are not known are of a later minor change, and left out.
+        Unknown tags are those of a later minor change, and left out.
         """
         taker = self._takers.get(block.tag)
         if taker is None:
@@ -132,12 +132,12 @@ class Gathered:
         try:
             taker(block)
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise DamageError(f"a block {block.tag} makes no sense ({error})") from None
+            raise DamageError(f"a block {block.tag} is invalid ({error})") from None
 
     def trace(self, path: Path) -> Trace:
-        """Return all of it; raises TraceError where the file does not say what it is of."""
+        """Return the trace; raises TraceError if the file has no metadata."""
         if self.about is None:
-            raise TraceError(f"the trace {path} does not say what it is of: record it again")
+            raise TraceError(f"the trace {path} has no metadata: record it again")
         progress = None
         if self._progress:
             progress = InstructionProgress(
@@ -169,7 +169,7 @@ class Gathered:
 
     def _take_samples(self, block: Block) -> None:
         samples = samples_of(block, len(self._processes))
-        # Of all rows of the file, those whose number is a multiple of ``_one_of``.
+        # Of all rows of the file, those whose index is a multiple of ``_one_of``.
         kept = samples.take(slice(-self.samples_seen % self._one_of, None, self._one_of))
         self.samples_seen += len(samples)
         self._samples.append(kept)

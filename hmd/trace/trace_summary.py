@@ -1,4 +1,4 @@
-"""What a trace holds, in a few figures."""
+"""Summary of a trace in a few figures."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from hmd.units import PAGE_BYTES
 class Summary:
     """Figures of a trace; ``resident_pages`` by node as last seen, ``pages`` those sampled.
 
-    ``clock`` says whose time ``runtime_s`` is, "monotonic" or "modelled"; ``elapsed_s`` is the same
-    by the guest's own clock, and equal on a real machine. ``instructions`` is None where nobody
-    counted, ``pair_period`` where loads had no second counter, ``reorder_window`` (instructions)
-    where it is not known. ``tiers`` are as in the trace: nodes and their HMAT figures, fastest
-    tier first.
+    ``clock`` is that of ``runtime_s``, "monotonic" or "modelled"; ``elapsed_s`` is that by the
+    guest's own clock, and equal on a real machine. ``instructions`` is None if they were not
+    counted, ``pair_period`` if loads had no second counter, ``reorder_window`` (instructions) if it
+    is unknown. ``tiers`` are as in the trace: nodes and their HMAT figures, fastest tier first.
     """
 
     command: list[str]
@@ -95,7 +94,7 @@ def _elapsed_ns(trace: Trace) -> int:
 
 
 def _instructions(trace: Trace) -> int | None:
-    """Return the sum over processes of what each was last seen to have executed."""
+    """Return the sum of all processes' last instruction counts; None without counts."""
     progress = trace.progress
     if progress is None or not progress.instructions.any():
         return None
@@ -113,7 +112,7 @@ def resident_pages(trace: Trace) -> dict[int, int]:
             continue
         page = np.concatenate([p for p, _ in changes])
         node = np.concatenate([n for _, n in changes])
-        # The last word on each page: of equal pages, unique gives the first of the reversed.
+        # The last change of each page: of equal pages, unique returns the first of the reversed.
         _, last = np.unique(page[::-1], return_index=True)
         here, count = np.unique(node[::-1][last], return_counts=True)
         for n, pages in zip(here.tolist(), count.tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""Writing a trace while a program runs: memory is bounded by one block, whatever it records."""
+"""Writer of a trace while a program runs; memory is bounded by one block."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from hmd.trace.trace import (
 )
 
 BLOCK_ROWS = 1 << 16
-"""Samples that are gathered before a block is written."""
+"""Samples of a full block."""
 
 
 class TraceWriter:
     """Writes a trace file; a context manager.
 
-    Every ``write`` is whole blocks: a recorder that is killed leaves a file that is good up to
-    there. Raises HmdError where the file cannot be written.
+    Every ``write`` is a whole block, so that the file of a killed recorder is valid up to there.
+    Raises HmdError if the file cannot be written.
     """
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
-        """Create the file (an old one is replaced) with what holds for the whole run."""
+        """Create the file, or replace an old one, with its metadata."""
         self.path = path
         self.samples = 0
         self._pending: list[Table] = []
@@ -63,11 +63,11 @@ class TraceWriter:
         self.close()
 
     def process(self, index: int, process: TracedProcess) -> None:
-        """Tell of a process before the first row of it."""
+        """Write a process, before its first row."""
         self._block("PROC", {"index": index, "pid": process.pid, "name": process.name}, {})
 
     def samples_of(self, batch: AccessBatch, index: npt.NDArray[np.uint16]) -> None:
-        """Add a batch; ``index`` turns its process column into places in the trace."""
+        """Add a batch; ``index`` maps its process column to the trace's processes."""
         if not len(batch):
             return
         columns = {
@@ -90,12 +90,12 @@ class TraceWriter:
             self.flush()
 
     def mappings(self, time_ns: int, process: int, mappings: Mappings) -> None:
-        """Tell of a process's mappings."""
+        """Write a process's mappings."""
         m = mappings
         self.snapshot(MappingSnapshot(time_ns, process, m.start, m.end, m.kind, m.access, m.path))
 
     def snapshot(self, mappings: MappingSnapshot) -> None:
-        """Tell of mappings as they are in a trace."""
+        """Write mappings in the form of a trace."""
         paths = sorted(set(mappings.path))
         place = {path: i for i, path in enumerate(paths)}
         columns = {
@@ -112,7 +112,7 @@ class TraceWriter:
         self._block("MAPS", words, columns)
 
     def placement(self, change: PlacementChange) -> None:
-        """Tell where pages were found."""
+        """Write a change of placement."""
         columns = {
             "start": change.start.astype("<u8"),
             "pages": change.pages.astype("<u4"),
@@ -121,16 +121,16 @@ class TraceWriter:
         self._block("NODE", {"time_ns": change.time_ns, "process": change.process}, columns)
 
     def progress(self, time_ns: int, process: int, cpu_ns: int, instructions: int) -> None:
-        """Tell how far a process has come."""
+        """Write a process's CPU time and instructions."""
         self._progress.append((time_ns, process, cpu_ns, instructions))
 
     def losses(self, time_ns: int, losses: Losses) -> None:
-        """Tell what was lost until now."""
+        """Write the losses until now."""
         words = {"time_ns": time_ns, "lost": losses.lost, "throttled": losses.throttled}
         self._block("LOSS", words, {})
 
     def end(self, ending: Ending) -> None:
-        """Tell how the run ended; nothing comes after."""
+        """Write the end of the run, the last block."""
         self.flush()
         words = {
             "begin_ns": ending.begin_ns,
@@ -142,14 +142,14 @@ class TraceWriter:
         self._block("TAIL", words, {})
 
     def flush(self) -> None:
-        """Write what is gathered."""
+        """Write pending rows."""
         if self._pending:
             pending, self._pending, self._pending_rows = self._pending, [], 0
             joined = {
                 name: np.concatenate([columns[name] for columns in pending])
                 for name in SAMPLE_COLUMNS
             }
-            # CPUs are drained one after the other: in order of time differences are small.
+            # Rings are drained one after the other; sorted by time, differences are small.
             order = np.argsort(joined["time_ns"], kind="stable")
             self._block("SAMP", {}, {name: column[order] for name, column in joined.items()})
         if self._progress:
@@ -162,7 +162,7 @@ class TraceWriter:
             self._block("PROG", {}, columns)
 
     def close(self) -> None:
-        """Write what is pending and close; may be called twice."""
+        """Write pending rows and close; may be called twice."""
         if not self._file.closed:
             self.flush()
             self._file.close()
@@ -173,7 +173,7 @@ class TraceWriter:
             for first in range(0, max(rows, 1), MAX_ROWS):
                 part = {name: c[first : first + MAX_ROWS] for name, c in columns.items()}
                 write_block(self._file, tag, words, part)
-            self._file.flush()  # to the kernel: nothing of it is lost when we are killed
+            self._file.flush()  # to the kernel, which keeps it if hmd is killed
         except OSError as error:
             raise self._refused(error) from None
 
@@ -182,7 +182,7 @@ class TraceWriter:
 
 
 def write_trace(path: Path, trace: Trace) -> None:
-    """Write a trace that is in memory: an import, or an excerpt."""
+    """Write a trace that is in memory, such as an import."""
     with TraceWriter(path, trace.about) as writer:
         for index, process in enumerate(trace.processes):
             writer.process(index, process)
