@@ -128,6 +128,6 @@ class _Cohort:
             if slot is None or total <= 0:
                 continue
             row = pages.find(slot, self._address[self._process == index])
-            row = row[row >= 0]
-            self.share[process] = float((pages.rate[row] * pages.size[row]).sum() / total)
+            accesses = pages.rate[row] * pages.size[row].astype(np.float64)
+            self.share[process] = float(np.where(row >= 0, accesses, 0.0).sum() / total)
         return self.share

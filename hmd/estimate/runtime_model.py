@@ -149,21 +149,15 @@ class RuntimeModel:
 
     def price(self, mass: SlowMass) -> Estimate:
         """Return the run of what lies in slow memory."""
-        from hmd.estimate.window_cost import price_windows
+        from hmd.estimate.window_cost import PairColumns, WindowTables, price_windows
 
         window_ns = np.empty(self.windows)
         pairs = self.pairs
         price_windows(
             mass.cells,
             self.total,
-            self.table,
-            self.k_less_1,
-            self.behind,
-            pairs.window,
-            pairs.class_a,
-            pairs.class_b,
-            mass.pair_a,
-            mass.pair_b,
+            WindowTables(self.table, self.k_less_1, self.behind),
+            PairColumns(pairs.window, pairs.class_a, pairs.class_b, mass.pair_a, mass.pair_b),
             self.numbers,
             window_ns,
         )

@@ -9,6 +9,7 @@ and streamed stores. A quantity in capitals is a column of the windows' table.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,29 @@ _ALIKE_CLASS = 100.0  # and a class with what its windows say
 _LOAD_ROUNDS = 8
 
 
+class WindowTables(NamedTuple):
+    """What is known of each window.
+
+    ``windows`` has the columns above; ``k_less_1``, shape ``(windows, classes)``, is the number of
+    misses that overlap with one, and ``behind``, shape ``(windows, classes, chances)``, is the
+    factor on that rule at the chances of ``hmd.estimate.core_model``.
+    """
+
+    windows: Float64Plane
+    k_less_1: Float64Plane
+    behind: Float64Cube
+
+
+class PairColumns(NamedTuple):
+    """Pairs of neighbouring misses: their window, and class and slow share of either member."""
+
+    window: Int32s
+    class_a: Int32s
+    class_b: Int32s
+    slow_a: Float32s
+    slow_b: Float32s
+
+
 @inline
 def _share(part: float, whole: float, otherwise: float) -> float:
     return part / whole if whole > 0 else otherwise
@@ -47,21 +71,13 @@ def _held_back(behind: npt.NDArray[np.float64], chance: float) -> float:
 
 
 @inline
-def _alike(
-    fast: npt.NDArray[np.float64],
-    pair_window: npt.NDArray[np.int32],
-    class_a: npt.NDArray[np.int32],
-    class_b: npt.NDArray[np.int32],
-    slow_a: npt.NDArray[np.float32],
-    slow_b: npt.NDArray[np.float32],
-    by_window: npt.NDArray[np.float64],
-    by_class: npt.NDArray[np.float64],
-) -> None:
+def _alike(fast: Float64s, pairs: PairColumns, by_window: Float64s, by_class: Float64s) -> None:
     """Set by how much rarer than independently a slow miss's neighbour is fast.
 
     ``fast`` is the share of misses that are, by window. The chance is the product of both parts
     with it. Pairs whose one member is slow tell: which of them have a fast other.
     """
+    pair_window, class_a, class_b, slow_a, slow_b = pairs
     expected = np.zeros(len(by_window))
     by_window[:] = 0.0
     for i in range(len(pair_window)):
@@ -103,22 +119,13 @@ def _loaded(row: npt.NDArray[np.float64], waits: float, queues: float, traffic: 
 def price_windows(
     cells: Float64s,
     total: Float64s,
-    windows: Float64Plane,
-    k_less_1: Float64Plane,
-    behind: Float64Cube,
-    pair_window: Int32s,
-    class_a: Int32s,
-    class_b: Int32s,
-    slow_a: Float32s,
-    slow_b: Float32s,
+    tables: WindowTables,
+    pairs: PairColumns,
     numbers: Float64s,
     window_ns: Float64s,
 ) -> None:
-    """Set ``window_ns`` from what is slow, ``cells``, of ``total``.
-
-    ``behind``, ``(windows, classes, chances)``, is what the rule is to be multiplied with at the
-    chances of ``hmd.estimate.core_model``.
-    """
+    """Set ``window_ns`` from the accesses that are slow, ``cells``, of all, ``total``."""
+    windows, k_less_1, behind = tables
     count, classes = k_less_1.shape
     loads = count * classes
     mean = cells.sum() / max(total.sum(), 1e-12)
@@ -137,7 +144,7 @@ def price_windows(
         share[w] = _share(slow[w], misses[w], traffic[w])
     by_window, by_class = np.ones(count), np.ones(classes)
     if numbers[PAIRS_TELL] > 0:
-        _alike(1 - share, pair_window, class_a, class_b, slow_a, slow_b, by_window, by_class)
+        _alike(1 - share, pairs, by_window, by_class)
     elif numbers[PAIRS_TELL] < 0:
         by_window[:] = 0.5  # nobody knows: half-way between independent and alike
     for w in range(count):

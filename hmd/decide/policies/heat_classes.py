@@ -101,7 +101,7 @@ def _mean_rate(pages: PageView) -> float:
     """Return the mean rate of all movable 4 KiB pages; 0 if there are none."""
     if not pages.movable.any():
         return 0.0
-    return float(np.average(pages.rate[pages.movable], weights=pages.size[pages.movable]))
+    return float(np.repeat(pages.rate[pages.movable], pages.size[pages.movable]).mean())
 
 
 def _classes_of(rate: npt.NDArray[np.float32], mean: float, classes: int) -> npt.NDArray[np.int8]:
