@@ -22,7 +22,7 @@ TIERS = [
     ),
     Panel(
         "Hot memory by tier",
-        "Pages with at least one access per tick. Hot memory on a slow tier can still be gained.",
+        "Pages with at least one access per second. Hot memory on a slow tier can still be gained.",
         "bytes",
         (
             Query(

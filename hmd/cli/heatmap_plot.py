@@ -33,7 +33,7 @@ def draw(document: Mapping[str, Any], pid: int, file: Path, title: str | None = 
         cmap="inferno",
         norm=LogNorm(warmest / 1e3, warmest),
     )
-    figure.colorbar(hot, ax=left, label="heat (cooled accesses a page)")
+    figure.colorbar(hot, ax=left, label="heat (accesses per page and second)")
     tier = right.pcolormesh(edges, floor, seen.fast, cmap="coolwarm_r", vmin=0, vmax=1)
     figure.colorbar(tier, ax=right, label="share of pages on the fastest tier")
     left.set_title(title or f"heat, pid {pid}")

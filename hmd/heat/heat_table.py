@@ -187,6 +187,19 @@ class HeatTable:
             self._rates = rates
         return self._rates
 
+    def chunk_rates(self) -> npt.NDArray[np.float64]:
+        """Return the accesses per second of each chunk, without priorities; shape ``(chunks,)``.
+
+        A tenth of the cost of a view's rates: no page is looked at.
+        """
+        used, columns, clocks = self.chunks.used, self.chunks.columns, self.clocks
+        process = columns.process[:used]
+        counted = columns.heat_sum[:used].astype(np.float64) + columns.recent_sum[:used]
+        total = clocks.clock + clocks.window
+        per_weight = np.divide(clocks.rate, total, out=np.zeros_like(total), where=total > 0)
+        rates: npt.NDArray[np.float64] = counted * per_weight[process]
+        return rates
+
     def changed(self) -> None:
         """Discard the rates: samples, resident pages or weights are no longer the same."""
         self._rates = None

@@ -127,7 +127,7 @@ class HeatHistory:
         rows = np.flatnonzero(columns.process[:used] == slot)
         rows = rows[np.argsort(columns.address[rows])]
         starts = np.arange(0, len(rows), -(-len(rows) // MAX_BINS))
-        mean_heat = (columns.heat_sum[rows] + columns.recent_sum[rows]) / CHUNK_PAGES
+        mean_heat = heat.chunk_rates()[rows] / CHUNK_PAGES
         tier = self._tier[columns.node[rows].view(np.uint8)]
         pages = np.stack([np.count_nonzero(tier == t, axis=1) for t in range(self._tiers)], axis=1)
         chunks = np.diff(np.append(starts, len(rows)))

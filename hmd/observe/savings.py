@@ -61,7 +61,7 @@ class _Moved:
     """Followed moves, sorted by ``start``; columns of shape ``(n,)``.
 
     ``start`` and ``end`` are keys of the first page and of the one past the last, ``tick`` when
-    they moved, ``climbs`` how many tiers up, ``heat`` the accesses of all their pages per tick,
+    they moved, ``climbs`` how many tiers up, ``heat`` the accesses per second of all pages,
     ``gain_s`` the latency saved per access, ``weight`` how many moves each stands for.
     """
 
@@ -140,7 +140,7 @@ class SavingsTracker:
         """Add what earlier moves were predicted to save in this tick, and what its samples show."""
         moved, batch = self._moved, tick.batch
         gain_s = moved.gain_s * moved.weight
-        expected = moved.heat * gain_s
+        expected = moved.heat * gain_s * tick.tick_s
         drawn, each = self._draw(len(batch))
         page = (batch.address[drawn] // np.uint64(PAGE_BYTES)).astype(np.int64)
         key = (self._serial[batch.process[drawn]] << _PAGE_BITS) + page if len(drawn) else page

@@ -18,7 +18,7 @@ from hmd.observe.tick_record import Stage
 from hmd.sample.sampler import SamplerStats
 
 HEAT_LOG2 = tuple(range(-8, 16))
-"""Bins of heat: bin b begins at 2**b accesses per tick and ends below twice that; the first and
+"""Bins of heat: bin b begins at 2**b accesses per second and ends below twice that; the first and
 the last bin take the rest."""
 
 

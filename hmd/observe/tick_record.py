@@ -31,8 +31,9 @@ class TickRecord:
 
     ``processes`` are those that the sampler followed: ``batch.process`` indexes them, ``targets``
     names the target of each. ``node`` is the node of each sample's page, -1 where unknown, shape
-    ``(len(batch),)``. ``paged_out_bytes`` were sent to swap or to files. ``stage_s`` has the
-    seconds of each stage that ran, ``failed`` the stages that raised an error.
+    ``(len(batch),)``. ``paged_out_bytes`` were sent to swap or to files. ``tick_s`` is the length
+    of the tick, to which its samples belong. ``stage_s`` has the seconds of each stage that ran,
+    ``failed`` the stages that raised an error.
     """
 
     now_s: float
@@ -43,5 +44,6 @@ class TickRecord:
     plan: Plan
     outcome: MoveOutcome | None
     paged_out_bytes: int = 0
+    tick_s: float = 1.0
     stage_s: Mapping[Stage, float] = field(default_factory=dict)
     failed: frozenset[Stage] = frozenset()

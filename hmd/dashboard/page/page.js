@@ -226,7 +226,7 @@ function drawCensus(status) {
     xTicks: xs.filter((i) => (i - from) % Math.ceil(xs.length / 6) === 0).map((i) => [i, short(2 ** (first + i))]),
     yTicks: byteTicks(0, top).map((v) => [v, bytes(v)]),
     read: (i) => [...whole(i).map((v, t) => key(`k-${tierKind(t, tiers)}`, `tier ${t}`, bytes(v))),
-      when(i === null ? "x: accesses a page in a tick" : `${power(xs[i])} accesses a tick`)],
+      when(i === null ? "x: accesses per page and second" : `${power(xs[i])} accesses per second`)],
   });
   for (const i of xs) {
     let under = 0;
@@ -237,7 +237,7 @@ function drawCensus(status) {
       under += size;
     }
   }
-  detailsTable("census-table", "Memory by heat and tier", [["Accesses a page in a tick"], ...pages.map((_, t) => [tierName(status, t), "num"])], () =>
+  detailsTable("census-table", "Memory by heat and tier", [["Accesses per page and second"], ...pages.map((_, t) => [tierName(status, t), "num"])], () =>
     xs.map((i) => [power(i), ...bins[i].map(bytes)]));
 }
 
@@ -539,7 +539,7 @@ function showRounds(state) {
         el("span", { class: way }, `${{ up: "▲ up", down: "▼ down", across: "↔ across" }[way]}, node ${flow.from_node} → ${flow.to_node}`),
         bytes(flow.planned_pages * PAGE_BYTES), bytes(flow.moved_pages * PAGE_BYTES), short(Math.max(flow.heat, 0)), why(status, round, flow), outcome(flow)]);
     });
-  $("policy").textContent = `Policy ${status.policy} decides (hmd policy show ${status.policy}); heat is what it saw: accesses a page in a tick, the mean of the pages.`;
+  $("policy").textContent = `Policy ${status.policy} decides (hmd policy show ${status.policy}); heat is the mean of accesses per page and second.`;
   if (rows.length) fillTable($("rounds"), "", [["Time"], ["Target"], ["Way"], ["Planned", "num"], ["Moved", "num"], ["Heat", "num"], ["Why", "wrap"], ["Of the planned pages", "wrap"]], rows);
   else $("rounds").replaceChildren(el("caption", {}, "No move was planned in the last minutes."));
   const failures = Object.entries(status.moves.failures).sort((a, b) => b[1] - a[1]);

@@ -54,7 +54,7 @@ FAMILIES: Final = (
     gauge(
         "hmd_heat_pages",
         "pages",
-        "Pages of 4 KiB by tier and by log2 of their accesses per tick.",
+        "Pages of 4 KiB by tier and by log2 of their accesses per second.",
         _heat,
         "tier",
         "heat_log2",

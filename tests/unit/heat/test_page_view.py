@@ -102,6 +102,9 @@ def test_rates_are_per_second_whatever_the_length_of_a_tick(elapsed_s: float) ->
     pages = made.view(TWO_TIERS)
     assert pages.rate[4] * CHUNK_PAGES == pytest.approx(50 * 100 / elapsed_s, rel=0.05)
     assert pages.process_rate.tolist() == [0.0, 50 * 100 / elapsed_s]
+    chunk = made.chunks.find(1, starts(5))
+    assert made.chunk_rates()[chunk] == pytest.approx(50 * 100 / elapsed_s)
+    assert made.chunk_rates().sum() == pytest.approx(50 * 100 / elapsed_s)
 
 
 def test_rates_follow_the_table() -> None:

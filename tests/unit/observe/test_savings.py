@@ -95,6 +95,12 @@ def test_a_promotion_saves_what_its_samples_say(tracker: SavingsTracker) -> None
     assert savings.predicted_lost_s == savings.realised_lost_s == savings.returned_pages == 0
 
 
+def test_prediction_scales_with_the_length_of_the_tick(tracker: SavingsTracker) -> None:
+    tracker.add(tick((100, 1, 0)))
+    tracker.add(replace(tick(batch=samples(101)), tick_s=0.01))
+    assert tracker.savings.predicted_saved_s == pytest.approx(0.01 * 5 * GAP_S)
+
+
 def test_a_demotion_costs(tracker: SavingsTracker) -> None:
     tracker.add(tick((100, 1, 1), heat=0.5))
     tracker.add(tick(batch=samples(100)))
