@@ -36,8 +36,8 @@ CHUNKS_PER_TICK = 1024
 class HeatOutline:
     """One process after one tick; columns have one row per bin.
 
-    ``address`` is the start of a bin, ``heat`` the mean heat of its pages, ``pages`` the
-    resident pages by tier, shape ``(bins, tiers)``.
+    ``address`` is the start of a bin, ``heat`` the mean accesses per second of its pages,
+    ``pages`` the resident pages by tier, shape ``(bins, tiers)``.
     """
 
     process: ProcessId
