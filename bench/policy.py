@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.rehearsal import Rehearsal, Tier, hot_blocks
+from bench.rehearsal import Rehearsal, hot_blocks
+from bench.rehearsed_memory import Tier
 from hmd.decide.policies.histogram import Histogram
 
 OUTPUT = Path(__file__).resolve().parent.parent / "build" / "policy.json"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from bench.rehearsal import Rehearsal, Tier, hot_blocks
+from bench.rehearsal import Rehearsal, hot_blocks
+from bench.rehearsed_memory import Tier
 from hmd.decide.policies.histogram import Histogram, HistogramSettings
 from hmd.observe.observer import ObservedConfig, Observer, Places
 from hmd.observe.residency_counts import heat_pages, resident_pages

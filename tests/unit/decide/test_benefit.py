@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from bench.rehearsal import Rehearsal, Tier, hot_blocks
+from bench.rehearsal import Rehearsal, hot_blocks
+from bench.rehearsed_memory import Tier
 from hmd.decide.policies.benefit import Benefit, BenefitSettings
 from hmd.heat.geometry import CHUNK_PAGES
 from hmd.units import PAGE_BYTES

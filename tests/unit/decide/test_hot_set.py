@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bench.rehearsal import Rehearsal, Tier, hot_blocks
+from bench.rehearsal import Rehearsal, hot_blocks
+from bench.rehearsed_memory import Tier
 from hmd.decide.policies.histogram import Histogram, HistogramSettings
 from hmd.units import PAGE_BYTES
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from bench.rehearsal import BASE, Rehearsal, Tier
+from bench.rehearsal import Rehearsal
+from bench.rehearsed_memory import BASE, Tier
 from hmd.decide.idle_selection import OUT, idle_pages
 from hmd.decide.plan import Plan
 from hmd.decide.policies.histogram import Histogram, HistogramSettings

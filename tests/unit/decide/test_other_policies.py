@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bench.rehearsal import Rehearsal, Tier, hot_blocks
+from bench.rehearsal import Rehearsal, hot_blocks
+from bench.rehearsed_memory import Tier
 from hmd.decide.plan import MachineView, Policy
 from hmd.decide.policies import age, heat_classes, interleave
 from hmd.units import PAGE_BYTES
