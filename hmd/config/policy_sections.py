@@ -146,9 +146,9 @@ class _Decide(ConfigSection):
         ),
         WithJsonSchema({"type": ["string", "null"], "examples": [NEVER, "10min"]}),
     ] = None
-    """Send pages of the slowest tier that were not sampled for this time to swap or zram (those of
-    files back to them), or never. Not before samples are many enough to tell idle pages from rare
-    ones: minutes."""
+    """Time after which pages of the slowest tier that were not sampled are paged out to swap, zram
+    or their files; or never. Page-out begins when samples suffice to distinguish idle pages from
+    rarely used ones, which takes minutes."""
 
     def policy_settings(self) -> dict[str, object]:
         """Return the settings of the chosen policy, by field of its dataclass."""
@@ -159,7 +159,7 @@ class _Decide(ConfigSection):
 
 def _decide_section() -> Any:
     sections: dict[str, Any] = {
-        "policy": (Literal[registry.names()], Field(registry.DEFAULT, description="The policy."))
+        "policy": (Literal[registry.names()], Field(registry.DEFAULT, description="Policy that plans the moves."))
     }
     for name in registry.names():
         if registry.about(name).knobs:

@@ -103,8 +103,8 @@ class TargetSection(ConfigSection):
     priority: Annotated[float, Field(ge=0.001, le=1000)] = 1.0
     """Factor by which its accesses count when pages of targets compete."""
     store_weight: Annotated[float, Field(gt=0, le=100)] | None = None
-    """How many loads a store counts for, for this target: above 1 if it is bound by writes to
-    memory that writes slowly, below 1 if it mostly reads. Unset: as in heat."""
+    """Weight of a store of this target, in loads: above 1 if it is bound by writes to memory that
+    writes slowly, below 1 if it mostly reads. Unset: as in heat."""
     keep: Annotated[
         tuple[Pattern, ...],
         BeforeValidator(_one_or_many, json_schema_input_type=Pattern | tuple[Pattern, ...]),
@@ -146,7 +146,7 @@ class HeatSection(ConfigSection):
     cooling: Annotated[int, Field(ge=1000)] | None = None
     """Samples of a process after which its heat is halved. Unset: 16 per page of the process."""
     store_weight: Annotated[float, Field(gt=0, le=100)] = 1.0
-    """How many loads a store counts for: above 1 where slow memory writes slowly (Optane)."""
+    """Weight of a store, in loads: above 1 where slow memory writes slowly (Optane)."""
 
 
 class MigrateSection(ConfigSection):

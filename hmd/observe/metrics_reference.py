@@ -69,7 +69,7 @@ def _labels() -> Iterator[str]:
     yield f"- `target`: its name; targets after the first {MAX_TARGETS} count as `{OTHER}`."
     yield (
         "- `heat_log2`: b is from 2^b accesses per second to twice that, from "
-        f"{HEAT_LOG2[0]} to {HEAT_LOG2[-1]}; the first and last bin take the rest."
+        f"{HEAT_LOG2[0]} to {HEAT_LOG2[-1]};\n  the first and last bin take the rest."
     )
     yield f"- `le` of durations: {', '.join(map(str, DURATION_BOUNDS_S))} seconds.\n"
 
