@@ -159,7 +159,10 @@ class _Decide(ConfigSection):
 
 def _decide_section() -> Any:
     sections: dict[str, Any] = {
-        "policy": (Literal[registry.names()], Field(registry.DEFAULT, description="Policy that plans the moves."))
+        "policy": (
+            Literal[registry.names()],
+            Field(registry.DEFAULT, description="Policy that plans the moves."),
+        )
     }
     for name in registry.names():
         if registry.about(name).knobs:
