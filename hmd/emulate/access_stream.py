@@ -1,7 +1,7 @@
-"""A recorded stream of memory accesses, and what each of them cost, as columns.
+"""A recorded stream of memory accesses and the modelled cost of each access, as columns.
 
-Takes what a tracer saw; ``hmd.emulate.replay`` sends it through the timing model. 35 bytes an
-access in memory; on disk a compressed ``.npz`` file.
+``hmd.emulate.replay`` runs a stream through the timing model. A stream takes 35 bytes per access
+in memory; on disk it is a compressed ``.npz`` file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NO_NODE = 0xFF
 
 
 class CacheLevel(IntEnum):
-    """What served an access."""
+    """What served an access: a cache level, or memory."""
 
     L1 = 0
     LLC = 1
@@ -30,7 +30,7 @@ class CacheLevel(IntEnum):
 
 
 class AccessFlag(IntFlag):
-    """What an access was; ``HALT`` is none, the CPU halts there until its next access."""
+    """Kind of an access; ``HALT`` is not an access: the CPU halts until its next row."""
 
     LOAD = 0
     STORE = 1
@@ -40,10 +40,11 @@ class AccessFlag(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class AccessStream:
-    """Recorded accesses in the order they happened, one row each; all columns ``(n,)``.
+    """Recorded accesses in program order, one row each; all columns have shape ``(n,)``.
 
     ``instructions`` is the CPU's cumulative count of retired instructions, ``value`` the first
-    8 bytes loaded (0 if unknown: pointer chases are then not seen), ``flags`` of ``AccessFlag``.
+    8 bytes loaded (0 if unknown; the model then sees no pointer chases), ``flags`` of
+    ``AccessFlag``.
     """
 
     vcpu: npt.NDArray[np.uint8]
@@ -70,9 +71,9 @@ class AccessStream:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read what ``write`` wrote; raises ``HmdError`` when the file is something else."""
+        """Read a file that ``write`` wrote; raises HmdError for any other file."""
         try:
-            # Opened here: numpy would leave the file open where it is no whole archive.
+            # numpy leaves a file open that it opened itself and that is not a complete archive.
             with path.open("rb") as file, np.load(file, allow_pickle=False) as columns:
                 return cls(**{field.name: columns[field.name] for field in fields(cls)})
         except (OSError, ValueError, KeyError, BadZipFile, EOFError) as error:
@@ -81,10 +82,11 @@ class AccessStream:
 
 @dataclass(frozen=True, slots=True)
 class AccessCosts:
-    """What each access of a stream cost, columns of shape ``(n,)``.
+    """Modelled cost of each access of a stream; columns of shape ``(n,)``.
 
-    ``level`` of ``CacheLevel``; ``node`` that served it, ``NO_NODE`` on a hit; ``latency_ps`` as
-    PEBS would weigh it, from issue to data; ``stall_ps`` by which the CPU's clock advanced.
+    ``level`` of ``CacheLevel``; ``node`` that served the access, ``NO_NODE`` on a hit;
+    ``latency_ps`` from issue to data, as in the weight of a PEBS record; ``stall_ps`` by which
+    the access advanced the CPU's clock.
     """
 
     level: npt.NDArray[np.uint8]

@@ -3,8 +3,8 @@
     with Machine(load("dram-pm")) as machine:
         done = machine.run(["numactl", "-H"])
 
-Boots in some 6 s. The guest sees the host's file system: what it writes is lost at its end, but
-in the directories of ``share``. Nothing outlives the launcher, even when that is killed: QEMU
+A boot takes about 6 s. The guest sees the host's file system; its writes are lost when it ends,
+except in the directories of ``share``. Nothing outlives the launcher, even if it is killed: QEMU
 dies with the thread that entered the context (PR_SET_PDEATHSIG, prctl(2)), and every file it
 needs is a memfd.
 """
@@ -32,9 +32,9 @@ from hmd.emulate.timing_params import timing_params
 from hmd.machine.plugin_memory import SharedMemory
 
 DEFAULT_DILATION = 20.0
-"""Host and guest time over modelled time: about what emulation costs a program that misses."""
+"""Host and guest time over modelled time: about the cost of emulating a program that misses."""
 
-SHARED_BYTES = 64 << 20  # counters and rings; a power of two, as a PCI BAR has to be
+SHARED_BYTES = 64 << 20  # counters and rings; a PCI BAR is a power of two
 
 _INIT_SOURCE = Path(__file__).with_name("guest") / "init.c"
 
@@ -42,15 +42,15 @@ _INIT_SOURCE = Path(__file__).with_name("guest") / "init.c"
 class Machine:
     """One boot of the emulated machine.
 
-    ``share`` are directories of the host that the guest may write; ``console`` a descriptor for
-    the kernel's log; ``append`` more kernel parameters. ``parts`` of the timing model are in
-    use (None: no model, memory has one speed), with the guest's clock ``dilation`` times slower
-    than modelled time. ``recording_bytes`` is room for recorded misses, 32 bytes each, of which
-    memory is used as it fills. ``first`` is a command that becomes the first process once all is
-    mounted, systemd for instance; else there is none but ours. Nodes that are ``absent`` have no
-    memory until :meth:`plug`, and no timing model knows them. The model is stopped until
-    :meth:`start_model`: a boot need not wait for it. Raises MissingError for missing parts and
-    GuestError where the machine does not come up in ``boot_timeout_s``.
+    ``share`` are directories of the host that the guest may write; ``console`` is a descriptor for
+    the kernel's log; ``append`` adds kernel parameters. ``parts`` are the enabled parts of the
+    timing model (None: no model, memory of one speed); the guest's clock is ``dilation`` times
+    slower than modelled time. ``recording_bytes`` is room for recorded misses of 32 bytes each; it
+    takes memory as it fills. ``first`` is a command that replaces hmd's init as the first process
+    once all is mounted, for example systemd. Nodes in ``absent`` have no memory until
+    :meth:`plug`, and the timing model does not know them. The model is stopped until
+    :meth:`start_model`, so that boots are fast. Raises MissingError for missing programs or files,
+    GuestError where the machine does not boot in ``boot_timeout_s``.
     """
 
     def __init__(
@@ -111,11 +111,11 @@ class Machine:
     def shared(self) -> SharedMemory:
         """The memory shared with the plugin: control words, counters, modelled clock, rings."""
         if self._shared is None:
-            raise GuestError("the emulated machine runs without its timing model")
+            raise GuestError("this emulated machine was booted without a timing model")
         return self._shared
 
     def start_model(self, timeout: float = 30) -> None:
-        """Let modelled time run, and return once the guest's code is instrumented."""
+        """Start modelled time; returns once the guest's code is instrumented."""
         self.shared.running = True
         deadline = time.monotonic() + timeout
         while not self.shared.armed:
@@ -124,19 +124,19 @@ class Machine:
             time.sleep(0.002)
 
     def stop_model(self) -> None:
-        """Let the guest run as fast as it can, with modelled time standing still."""
+        """Stop modelled time; the guest then runs at full speed."""
         self.shared.running = False
 
     def plug(self, node: int) -> None:
-        """Plug the memory of an absent node, as an owner does with a module; raises HmdError."""
+        """Plug the memory of an absent node, as a memory module; raises HmdError."""
         self._ask_monitor().do(
             "device_add", driver="pc-dimm", id=f"dimm{node}", memdev=f"ram{node}", node=node
         )
 
     def unplug(self, node: int, timeout_s: float = 120) -> None:
-        """Have the guest give plugged memory back, and take it out; raises HmdError if it keeps it.
+        """Unplug memory once the guest has offlined it; raises HmdError if the guest refuses.
 
-        The kernel of the guest moves what lies there first, and refuses where it cannot.
+        The guest's kernel first migrates the pages there, and refuses where it cannot.
         """
         monitor = self._ask_monitor()
         monitor.do("device_del", id=f"dimm{node}")
@@ -149,9 +149,9 @@ class Machine:
 
     @contextlib.contextmanager
     def record_misses(self, vcpu: int) -> Iterator[Path]:
-        """Record what goes on behind a vCPU's last-level cache; yields the file of the records.
+        """Record the last-level-cache misses of a vCPU; yields the file of the records.
 
-        What an earlier recording left there is written over.
+        A new recording overwrites the previous one.
         """
         if self._recording_fd is None:
             raise GuestError("this emulated machine was booted without room for a recording")
@@ -171,9 +171,9 @@ class Machine:
         stdout: Sink,
         stderr: Sink,
     ) -> Job:
-        """Start a command; its output goes to the sinks, called on another thread.
+        """Start a command; another thread calls the sinks with its output.
 
-        ``cwd`` is the caller's and ``env`` the caller's environment where they are not given.
+        ``cwd`` and ``env`` default to those of the caller.
         """
         if self._agent is None:
             raise GuestError("the emulated machine is not running")
@@ -197,10 +197,10 @@ class Machine:
         timeout: float | None = None,
         check: bool = False,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end, as subprocess.run would with text and captured output.
+        """Run a command to its end, as subprocess.run does with text and captured output.
 
-        Raises subprocess.TimeoutExpired (the command and its children are killed),
-        subprocess.CalledProcessError with ``check``, GuestError if the machine ends meanwhile.
+        Raises subprocess.TimeoutExpired (after killing the command and its children),
+        subprocess.CalledProcessError with ``check``, GuestError if the machine ends first.
         """
         out, err = bytearray(), bytearray()
         job = self.start(
@@ -222,7 +222,7 @@ class Machine:
         return done
 
     def stop(self, *, flush_s: float = 0) -> None:
-        """End the machine, after waiting so long for what it wrote to its shares to arrive."""
+        """End the machine, after at most ``flush_s`` seconds of writing its shares back."""
         if self._agent is not None:
             if flush_s and self._share:
                 self._agent.sync(flush_s)
@@ -295,7 +295,7 @@ class Machine:
             append=self._append,
             absent=self._absent,
         )
-        # A session of its own, so that a terminal's Ctrl-C reaches the launcher alone.
+        # In its own session: a terminal's Ctrl-C reaches only the launcher.
         return subprocess.Popen(
             [assets.find_program("setpriv", "util-linux"), "--pdeathsig", "KILL", "--", *words],
             stdin=subprocess.DEVNULL,
@@ -348,5 +348,5 @@ class Machine:
 
 
 def exit_code(returncode: int) -> int:
-    """Return a shell's exit code of a job's: 128 + N where signal N ended it."""
+    """Return the exit code as a shell reports it: 128 + N for a job that signal N ended."""
     return returncode if returncode >= 0 else 128 - returncode

@@ -1,11 +1,11 @@
-"""Calibration: does the emulated machine keep what its preset asks for.
+"""Calibration: latencies and bandwidths measured in the guest versus those of the preset.
 
-One boot; microbenchmarks (workloads/membench.c) run in the guest on each node's memory: dependent
-loads, sequential reads and writes and random reads by all CPUs, and dependent loads while the
-other CPUs load the node to 25, 50, 75 and 90 % of its bandwidth. What is asked of each comes from
-the preset (:mod:`hmd.emulate.calibration_targets`). Measured by modelled time, which has to be
-within 10 %, and by the guest's clock, by which each node's times over those of the first have to
-be within 15 % of what is asked. Takes about a minute on an idle host.
+One boot runs microbenchmarks (workloads/membench.c) on the memory of each node: dependent loads;
+sequential reads, sequential writes and random reads by all CPUs; and dependent loads while the
+other CPUs load the node to 25, 50, 75 and 90 % of its bandwidth. The targets follow from the
+preset (:mod:`hmd.emulate.calibration_targets`). Modelled time must be within 10 % of a target. By
+the guest's clock, the ratio of each node to the first must be within 15 % of the ratio of their
+targets. A calibration takes about a minute on an idle host.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ MODELLED_BOUND = 0.10
 RATIO_BOUND = 0.15
 
 EMULATED_LINE_NS = 300.0
-"""What emulating a line of a stream takes at most, on a host with fewer CPUs than the guest."""
+"""Host time per emulated line of a stream at most, on a host with fewer CPUs than the guest."""
 
 ATTEMPTS = 5
 SLIP = 1.05
-"""A run in which the guest's clock slipped by more against the model's, or the model's against
-it, is repeated; the one that slipped least counts. The guest's slips where the host is too busy
-to emulate in time, and one CPU's model where another CPU has to catch up."""
+"""Largest accepted ratio of guest time to modelled time, or of modelled to guest time, in one run.
+
+A run beyond it is repeated; the run with the least slip counts. The guest's clock slips where the
+host is too busy to emulate in time, modelled time where one CPU waits for another to catch up."""
 
 _MODELLED_NS = 5_000_000  # of each run
 _LATENCY, _BANDWIDTH = "ns", "GB/s"
@@ -46,7 +47,7 @@ _INCLUDES = tuple(f"-I{Path(__file__).with_name(name)}" for name in ("plugin", "
 
 @dataclass(frozen=True, slots=True)
 class NodeFigure:
-    """One figure of one node; ``guest`` is by the guest's clock, over the dilation."""
+    """One figure of one node; ``guest`` is by the guest's clock, divided by the dilation."""
 
     node: str
     name: str
@@ -63,13 +64,13 @@ class NodeFigure:
 
     @property
     def within_bounds(self) -> bool:
-        """Whether modelled time keeps to the preset."""
+        """Whether the figure by modelled time is within 10 % of its target."""
         return abs(self.error) <= MODELLED_BOUND
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How much longer the same takes on one node than on another, by the guest's clock."""
+    """Time of the same work on one node over another, by the guest's clock."""
 
     slow: str
     fast: str
@@ -84,7 +85,7 @@ class Ratio:
 
     @property
     def within_bounds(self) -> bool:
-        """Whether the guest feels the preset's difference."""
+        """Whether the ratio by the guest's clock is within 15 % of the preset's."""
         return abs(self.error) <= RATIO_BOUND
 
 
@@ -99,13 +100,13 @@ class Calibration:
 
     @property
     def within_bounds(self) -> bool:
-        """Whether every figure and every ratio is."""
+        """Whether every figure and every ratio is within its bounds."""
         return all(figure.within_bounds for figure in self.figures) and all(
             ratio.within_bounds for ratio in self.ratios
         )
 
     def document(self) -> dict[str, Any]:
-        """Return all of it for JSON."""
+        """Return the calibration as a JSON document."""
         return {
             "preset": self.preset,
             "dilation": self.dilation,
@@ -119,9 +120,9 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What a line took on each CPU, ns: modelled, and by the guest's clock over the dilation.
+    """Nanoseconds per line on each CPU: modelled, and by the guest's clock over the dilation.
 
-    ``written_bytes`` is what the node's media wrote for each line that was moved.
+    ``written_bytes`` are the bytes that the node's media wrote per line moved.
     """
 
     modelled_ns: tuple[float, ...]
@@ -130,9 +131,9 @@ class Timing:
 
     @property
     def slip(self) -> float:
-        """How many times longer a CPU took by one clock than by the other, at worst.
+        """Largest ratio between the two clocks over the CPUs.
 
-        Infinite where a CPU got nothing done while the first did all of its work.
+        Infinite where a CPU made no progress while the first CPU finished its work.
         """
         pairs = zip(self.guest_ns, self.modelled_ns, strict=True)
         return max(max(a / b, b / a) if a and b else math.inf for a, b in pairs)
@@ -141,7 +142,7 @@ class Timing:
 def dilation_for(preset: Preset) -> float:
     """Return the least dilation at which this host can emulate the preset's streams in time.
 
-    At less the guest's clock shows emulation's speed, not the model's.
+    At a lower dilation the guest's clock shows the speed of emulation, not that of the model.
     """
     fastest = max(node.read_bandwidth_gbps for node in preset.nodes)
     return EMULATED_LINE_NS * fastest / (preset.cpus * LINE_BYTES)
@@ -153,15 +154,15 @@ def calibrate(
     dilation: float | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Calibration:
-    """Boot the preset and measure it; ``say`` hears of each figure as it is there.
+    """Boot the preset and measure it; ``say`` receives a line for each figure.
 
-    ``dilation`` is that of ``dilation_for`` unless given. Raises GuestError or MissingError as a
+    ``dilation`` defaults to ``dilation_for(preset)``. Raises GuestError or MissingError as a
     boot does, HmdError where a benchmark fails.
     """
     if dilation is None:
         dilation = dilation_for(preset)
-    # The guest's tick comes by the guest's clock, so in modelled time `dilation` times too often.
-    # One more CPU keeps house, and the others run without a tick (kernel: NO_HZ_FULL).
+    # The timer interrupt follows the guest's clock, so per modelled time it comes `dilation` times
+    # too often. An extra CPU does housekeeping; the others run without a tick (NO_HZ_FULL).
     others = f"1-{preset.cpus}"
     quiet = [f"nohz_full={others}", f"isolcpus=managed_irq,domain,{others}"]
     larger = with_cpus(preset, preset.cpus + 1)
@@ -196,7 +197,7 @@ def _figures(bench: Bench, number: int, node: NodePreset) -> Iterator[NodeFigure
     ):
         yield _bandwidth(bench, mode, name, number, asked)
     if preset.cpus < 2:
-        return  # nobody is there to make load
+        return  # no other CPU can load the node
     for load in LOADS:
         asked = calibration_targets.loaded_latency(node, load)
         filler = calibration_targets.filler_turns(
@@ -216,7 +217,7 @@ def _figures(bench: Bench, number: int, node: NodePreset) -> Iterator[NodeFigure
 
 def _bandwidth(bench: Bench, mode: str, name: str, number: int, asked: Asked) -> NodeFigure:
     timing = bench.run(mode, number, bench.preset.cpus * LINE_BYTES / asked.value)
-    # Caches evict in an order of their own: media of large granules write more than is stored.
+    # Caches evict lines in no order of addresses: media of large granules write more than stored.
     moved = timing.written_bytes if mode == "write" else LINE_BYTES
     return NodeFigure(
         bench.preset.nodes[number].name,
@@ -230,7 +231,7 @@ def _bandwidth(bench: Bench, mode: str, name: str, number: int, asked: Asked) ->
 
 
 def _ratios(preset: Preset, figures: list[NodeFigure]) -> Iterator[Ratio]:
-    """Yield each node over the first, of the figures that all nodes have alike."""
+    """Yield the ratio of each node to the first, for the figures that all nodes have."""
     fast = {figure.name: figure for figure in figures if figure.node == preset.nodes[0].name}
     for figure in figures:
         first = fast[figure.name]
@@ -259,7 +260,7 @@ class Bench:
         self._device = machine.run(["sh", "-c", find], timeout=60).stdout.split()[0]
 
     def run(self, mode: str, node: int, line_ns: float, filler: int = 0) -> Timing:
-        """Run one mode for some milliseconds of modelled time, at about so long a line."""
+        """Run one mode for some milliseconds of modelled time, at about ``line_ns`` per line."""
         lines = max(4096, int(_MODELLED_NS / line_ns))
         arguments = [mode, str(node), str(lines), str(filler)]
         best = self._once(node, arguments)
@@ -268,11 +269,11 @@ class Bench:
                 break
             best = min(best, self._once(node, arguments), key=lambda timing: timing.slip)
         if best.slip == math.inf:
-            raise HmdError("the host is too busy to calibrate: a CPU of the guest stood still")
+            raise HmdError("the host is too busy to calibrate: a CPU of the guest made no progress")
         return best
 
     def _traffic(self, node: int) -> tuple[int, int]:
-        """Return lines that came from a node, and bytes that its media wrote, until now."""
+        """Return lines read from a node, and bytes that its media wrote, since the start."""
         shared = self._machine.shared
         counters = [shared.counters(cpu).nodes[node] for cpu in range(shared.vcpus)]
         lines = sum(c.load_misses + c.store_misses + c.prefetched_lines for c in counters)

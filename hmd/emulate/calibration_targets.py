@@ -1,7 +1,7 @@
-"""What a preset asks of each microbenchmark of the calibration, and what limits it.
+"""Targets of the calibration: what each microbenchmark should measure on a preset, and its limit.
 
-Pure arithmetic on the preset. Where traffic loads a node, its latency grows and slows the traffic
-in turn; such figures are the fixed point of the two.
+Pure arithmetic on the preset. Traffic raises a node's latency, and latency slows the traffic; such
+targets are the fixed point of the two.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hmd.units import LINE_BYTES
 LOADS = (0.25, 0.50, 0.75, 0.90)
 """Shares of a node's read bandwidth at which its loaded latency is measured."""
 
-# Of workloads/membench.c, read_paced: lines between two pauses, instructions beside their loads.
+# read_paced of workloads/membench.c: lines between two pauses, instructions other than loads.
 TURN_LINES = 64
 _TURN_INSTRUCTIONS = 10
 _FILLER_INSTRUCTIONS = 2
@@ -24,14 +24,14 @@ _TAIL_SLOPE, _TAIL_LIMIT = 8.0, 2.0  # as in timing/bandwidth.c
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A figure that the preset asks for (ns, or GB/s), and what sets it."""
+    """The target of one figure (ns, or GB/s), and what limits it."""
 
     value: float
     limit: str
 
 
 def loaded_factor(node: NodePreset, utilisation: float) -> float:
-    """Return loaded over idle latency, as the timing model has it (bandwidth_curve)."""
+    """Return loaded over idle latency, as in the timing model (bandwidth_curve)."""
     start, factor = 0.0, 1.0
     for point in node.loaded:
         if utilisation < point.utilisation:
@@ -44,12 +44,12 @@ def loaded_factor(node: NodePreset, utilisation: float) -> float:
 
 
 def idle_latency(node: NodePreset) -> Asked:
-    """Return nanoseconds of a dependent load of one CPU on an idle node."""
+    """Return the latency of a dependent load by one CPU from an idle node, in ns."""
     return Asked(node.read_latency_ns, "latency")
 
 
 def loaded_latency(node: NodePreset, utilisation: float) -> Asked:
-    """Return nanoseconds of a dependent load while others use this share of the bandwidth."""
+    """Return the latency in ns of a dependent load while others use this share of the bandwidth."""
     value = node.read_latency_ns * loaded_factor(node, utilisation)
     return Asked(value, f"{utilisation * 100:.0f} % load")
 
@@ -60,23 +60,23 @@ def read_bandwidth(node: NodePreset) -> Asked:
 
 
 def write_bandwidth(node: NodePreset) -> Asked:
-    """Return GB/s of sequential stores by all CPUs; each line is read before it is written."""
+    """Return GB/s of sequential stores by all CPUs; each line is read before it is written back."""
     if node.read_bandwidth_gbps < node.write_bandwidth_gbps:
         return Asked(node.read_bandwidth_gbps, "read bandwidth")
     return Asked(node.write_bandwidth_gbps, "write bandwidth")
 
 
 def random_bandwidth(preset: Preset, node: NodePreset) -> Asked:
-    """Return GB/s of lines of independent loads by all CPUs: by the media, or by the cores.
+    """Return GB/s of lines of independent random loads by all CPUs.
 
-    The media moves ``granularity_bytes`` for each line; the cores have their line fill buffers'
-    lines on the way at once, at the latency that this traffic itself causes.
+    The limit is the media or the cores. The media moves ``granularity_bytes`` per line; a core has
+    at most one line in flight per line fill buffer, at the latency that this traffic causes.
     """
     amplification = node.granularity_bytes / LINE_BYTES
     media = node.read_bandwidth_gbps / amplification
     in_flight = preset.cpus * preset.core.line_fill_buffers * LINE_BYTES
     low, high = 0.0, media
-    for _ in range(60):  # more traffic, more latency, less traffic: bisect
+    for _ in range(60):  # traffic raises latency, latency lowers traffic: bisect
         middle = (low + high) / 2
         latency = node.read_latency_ns * loaded_factor(node, middle / media)
         if in_flight / latency > middle:
@@ -89,13 +89,13 @@ def random_bandwidth(preset: Preset, node: NodePreset) -> Asked:
 
 
 def stream_turn_ns(preset: Preset, node: NodePreset, utilisation: float) -> float:
-    """Return what 64 lines of each stream may take, for streams and chase to make this load."""
+    """Return the time of 64 lines per stream, in ns, at which streams and chase make this load."""
     chase_gbps = node.granularity_bytes / loaded_latency(node, utilisation).value
     stream_gbps = (utilisation * node.read_bandwidth_gbps - chase_gbps) / max(1, preset.cpus - 1)
     return TURN_LINES * LINE_BYTES / stream_gbps
 
 
 def filler_turns(preset: Preset, turn_ns: float) -> int:
-    """Return the turns of the empty loop for 64 lines of a stream to take so long."""
+    """Return the iterations of the empty loop that stretch 64 lines of a stream to ``turn_ns``."""
     busy_ns = (TURN_LINES + _TURN_INSTRUCTIONS) * preset.core.instruction_ns
     return max(0, round((turn_ns - busy_ns) / (_FILLER_INSTRUCTIONS * preset.core.instruction_ns)))

@@ -1,7 +1,7 @@
-"""Commands in the running guest: the launcher's end of the port to guest/init.c.
+"""Commands in the running guest: the host's end of the virtio port to guest/init.c.
 
-Frames of ``{u32 type, u32 job, u32 length}`` and payload, little endian, over one stream socket.
-A thread reads them; any number of jobs may run at once. Costs one copy of the output.
+A frame is ``{u32 type, u32 job, u32 length}`` and a payload, little endian, on one stream socket.
+One thread reads frames; any number of jobs may run at once. Output is copied once.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class Job:
         self._stdin_room = threading.Semaphore(1)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Exit code, or minus the signal that ended it.
+        """Return the exit code, or minus the signal that ended the job.
 
-        Raises subprocess.TimeoutExpired (the job goes on), GuestError if the machine ended, and
-        what its output's sink raised, for which the job was killed.
+        Raises subprocess.TimeoutExpired (the job continues), GuestError if the machine ended, and
+        any exception of an output sink, after which the job is killed.
         """
         if not self._ended.wait(timeout):
             assert timeout is not None
@@ -76,11 +76,11 @@ class Job:
         return self.returncode
 
     def poll(self) -> int | None:
-        """Exit code if it has ended, else None."""
+        """Return the exit code of an ended job, else None."""
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Signal the job's process group; nothing where it has ended."""
+        """Send a signal to the job's process group; no effect on an ended job."""
         if not self._ended.is_set():
             self._agent.send(Frame.SIGNAL, self._number, struct.pack("<I", number))
 
@@ -89,12 +89,12 @@ class Job:
         self.send_signal(SIGKILL)
 
     def write(self, data: bytes) -> None:
-        """Send standard input, as fast as the job reads it; dropped once it has ended."""
+        """Write to standard input, at the job's pace; input of an ended job is dropped."""
         for start in range(0, len(data), _STDIN_CHUNK):
             self._stdin(data[start : start + _STDIN_CHUNK])
 
     def close_stdin(self) -> None:
-        """Close the job's standard input: it reads end of file."""
+        """Close the job's standard input."""
         self._stdin(b"")
 
     def _stdin(self, data: bytes) -> None:
@@ -105,7 +105,7 @@ class Job:
             self._agent.send(Frame.STDIN, self._number, data)
 
     def receive(self, kind: Frame, payload: bytes) -> None:
-        """Take one of this job's frames; called on the agent's reader thread."""
+        """Handle one of this job's frames; called on the agent's reader thread."""
         if kind in (Frame.STDOUT, Frame.STDERR):
             self._put(self._sinks[kind is Frame.STDERR], payload)
         elif kind is Frame.STDIN_TAKEN:
@@ -115,7 +115,7 @@ class Job:
             self.abandon()
 
     def _put(self, sink: Sink, payload: bytes) -> None:
-        """Give output away; where that fails, the job is of no more use, but others may be."""
+        """Pass output to a sink; a failing sink ends this job and no other."""
         if self._refused is not None:
             return
         try:
@@ -125,16 +125,16 @@ class Job:
             self.kill()
 
     def abandon(self) -> None:
-        """No more frames will come."""
+        """Mark the job as ended: the connection is closed."""
         self._ended.set()
         self._stdin_room.release()
 
 
 class Agent:
-    """The conversation with one guest over a connected stream socket."""
+    """The protocol with one guest over a connected stream socket."""
 
     def __init__(self, connection: socket.socket):
-        self.death = ""  # why the guest went, where that is known
+        self.death = ""  # why the guest ended, if known
         self._socket = connection
         self._jobs: dict[int, Job] = {}
         self._next = 1
@@ -147,11 +147,11 @@ class Agent:
 
     @property
     def closed(self) -> bool:
-        """True once the guest has hung up."""
+        """Whether the guest closed the connection."""
         return self._closed.is_set()
 
     def wait_ready(self, timeout: float) -> bool:
-        """Return True once the guest serves; False at the timeout or where it hung up."""
+        """Return True once the guest accepts commands; False on timeout or a closed connection."""
         return self._ready.wait(timeout) and not self.closed
 
     def start(
@@ -164,7 +164,7 @@ class Agent:
         stdout: Sink,
         stderr: Sink,
     ) -> Job:
-        """Start a command. The sinks are called on the reader thread with what it writes."""
+        """Start a command; the reader thread calls the sinks with its output."""
         with self._lock:
             job = Job(self, self._next, list(argv), (stdout, stderr))
             number, self._next = self._next, self._next + 1
@@ -177,17 +177,17 @@ class Agent:
         return job
 
     def sync(self, timeout: float) -> bool:
-        """Write all of the guest's dirty pages to the shares; False at the timeout."""
+        """Write all of the guest's dirty pages to the shares; return False on timeout."""
         self._synced.clear()
         self.send(Frame.SYNC, 0, b"")
         return self._synced.wait(timeout) and not self.closed
 
     def power_off(self) -> None:
-        """Ask the guest to end."""
+        """Ask the guest to power off."""
         self.send(Frame.POWEROFF, 0, b"")
 
     def send(self, kind: Frame, job: int, payload: bytes) -> None:
-        """Send one frame; a guest that has gone is noticed by the reader."""
+        """Send one frame; the reader notices a closed connection."""
         try:
             with self._lock:
                 self._socket.sendall(_HEADER.pack(kind, job, len(payload)) + payload)
@@ -195,7 +195,7 @@ class Agent:
             self._hang_up()
 
     def close(self) -> None:
-        """Hang up; the guest powers off."""
+        """Close the connection; the guest powers off."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._reader.join(5)

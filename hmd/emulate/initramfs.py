@@ -1,7 +1,7 @@
-"""The initramfs: the first process, the modules it loads, and the list of shares.
+"""The initramfs: the first process, the modules that it loads, and the list of shares.
 
-A "newc" cpio archive (kernel, Documentation/driver-api/early-userspace/buffer-format.rst), made
-in memory in some 50 ms. Modules are unpacked and ordered by their own ``depends=`` fields, so
+A "newc" cpio archive (kernel, Documentation/driver-api/early-userspace/buffer-format.rst), built
+in memory in about 50 ms. Modules are decompressed and ordered by their ``depends=`` fields, so
 that neither depmod nor modules.dep is needed.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from hmd.emulate.assets import Kernel
 from hmd.errors import MissingError
 
-# What the root file system needs; the generic Debian kernel has the rest built in.
+# Modules of the root file system; Debian's generic kernel has the others built in.
 MODULES = ("9p", "9pnet_virtio", "overlay")
 
 _MAGIC = b"070701"
@@ -36,9 +36,10 @@ def archive(members: Iterable[bytes]) -> bytes:
 
 
 def load_order(kernel: Kernel, wanted: Sequence[str] = MODULES) -> list[tuple[str, bytes]]:
-    """Return names and unpacked images of modules, each after those it depends on.
+    """Return names and decompressed images of modules, each after those that it depends on.
 
-    Built-in ones are left out. MissingError where a module is neither there nor built in.
+    Built-in modules are omitted. Raises MissingError for a module that is neither a file nor
+    built in.
     """
     files = {
         path.name.split(".")[0].replace("-", "_"): path for path in kernel.modules.rglob("*.ko*")
@@ -72,7 +73,7 @@ def build(
 ) -> bytes:
     """Return the initramfs of one boot; ``shares`` maps 9p tags to directories.
 
-    ``first`` is the command of another first process, of words without line breaks.
+    ``first`` is the command of another first process; its words contain no line breaks.
     """
     return archive(_members(kernel, init, shares, first))
 
@@ -83,7 +84,7 @@ def _members(
     folder, program, plain = stat.S_IFDIR | 0o755, stat.S_IFREG | 0o755, stat.S_IFREG | 0o644
     for name in ("dev", "proc", "sys", "modules"):
         yield entry(name, folder)
-    # The kernel gives the first process standard streams only where /dev/console exists.
+    # The kernel opens standard streams for the first process only where /dev/console exists.
     yield entry("dev/console", stat.S_IFCHR | 0o600, device=(5, 1))
     yield entry("init", program, init)
     for position, (name, image) in enumerate(load_order(kernel)):

@@ -1,7 +1,7 @@
 """hmd's numba kernels, compiled on the host for the guest's CPU.
 
-Compiling in emulation takes minutes. numba keys its cache by CPU name and features, and runs what
-is cached for the name that NUMBA_CPU_NAME gives: ``generic`` code runs on the guest's CPU too.
+Compiling in emulation takes minutes. numba keys its cache by CPU name and features, which
+NUMBA_CPU_NAME and NUMBA_CPU_FEATURES override: code for ``generic`` runs on host and guest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PROGRAM = "from hmd.decide.registry import warm; warm()"
 
 
 def guest_environment() -> dict[str, str]:
-    """Return what a program in the guest needs to find the kernels; HMD_EMULATED tells it where."""
+    """Return the variables by which numba finds the kernels; HMD_EMULATED marks the guest."""
     return {
         "NUMBA_CPU_NAME": "generic",
         "NUMBA_CPU_FEATURES": "",
@@ -28,9 +28,9 @@ def guest_environment() -> dict[str, str]:
 
 
 def warm_kernels() -> None:
-    """Compile the kernels for the guest, where the cache does not have them; some 10 s at first.
+    """Compile the kernels that the guest's cache lacks; the first time takes about 10 s.
 
-    Raises MissingError where that fails.
+    Raises MissingError where compilation fails.
     """
     _folder().mkdir(parents=True, exist_ok=True)
     done = subprocess.run(

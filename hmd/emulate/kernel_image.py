@@ -1,7 +1,8 @@
-"""The kernel proper out of a bzImage, so that the guest need not unpack it in emulation.
+"""The ELF kernel of a bzImage, decompressed on the host instead of in emulation.
 
-QEMU enters an uncompressed kernel through its PVH note. Unpacking takes the host 0.3 s and the
-guest 2 s. Formats: the boot protocol's payload fields (kernel, Documentation/arch/x86/boot.rst).
+QEMU enters an uncompressed kernel through its PVH note. Decompression takes 0.3 s on the host and
+2 s in the guest. Format: the payload fields of the boot protocol (kernel,
+Documentation/arch/x86/boot.rst).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _ELF = b"\x7fELF"
 
 
 def unpack(image: bytes) -> bytes | None:
-    """Return the ELF kernel in a bzImage, or None where its compression is not known here."""
+    """Return the ELF kernel in a bzImage, or None for an unsupported compression."""
     if image[0x202:0x206] != b"HdrS" or struct.unpack_from("<H", image, _PROTOCOL)[0] < 0x208:
         return None
     offset, length = struct.unpack_from("<II", image, _PAYLOAD)
@@ -37,7 +38,7 @@ def unpack(image: bytes) -> bytes | None:
 
 
 def _unzstd(data: bytes, size: int) -> bytes | None:
-    """Decompress with libzstd, which dpkg itself needs; None where it is not there."""
+    """Decompress with libzstd, a dependency of dpkg; None where it is not installed."""
     try:
         library = ctypes.CDLL("libzstd.so.1")
     except OSError:

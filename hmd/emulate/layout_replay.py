@@ -1,7 +1,7 @@
-"""Replaying a miss stream with its pages placed by a layout: which frames, and the runtime.
+"""Replay of a miss recording with its pages placed by a layout: page frames, and the runtime.
 
 A layout puts each page of a program on the fast or on the slow node of a preset. The timing model
-prices every recorded miss on the node of its page, at 20 to 100 ns per miss.
+prices every recorded miss on the node of its page. A replay takes 20 to 100 ns per miss.
 """
 
 from __future__ import annotations

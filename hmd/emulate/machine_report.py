@@ -1,4 +1,4 @@
-"""What an emulated machine did: modelled time and the plugin's counters, as one document."""
+"""Modelled time and the plugin's counters of an emulated machine, as one document."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hmd.machine.plugin_memory import PluginNodeCounters, SharedMemory
 
 
 def counters_document(shared: SharedMemory, node_names: list[str] | None = None) -> dict[str, Any]:
-    """Return modelled seconds, and counters by node and by CPU, since the model was started.
+    """Return modelled seconds and the counters by node and by CPU since the model started.
 
-    Times in seconds; misses are of user mode and 64 bytes each; ``behind_s`` is guest time by
-    which emulation was slower than ``dilation`` asks.
+    Times are seconds. Misses are those of user mode, 64 bytes each. ``behind_s`` is the guest time
+    by which emulation was slower than ``dilation`` allows.
     """
     cpus = [shared.counters(cpu) for cpu in range(shared.vcpus)]
     names = node_names or [str(node) for node in range(shared.nodes)]

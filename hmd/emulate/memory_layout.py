@@ -1,9 +1,9 @@
-"""Which guest-physical addresses each node has.
+"""Guest-physical address ranges of the nodes.
 
-QEMU's pc machine lays the nodes' memory out one after another from address 0, with a hole below
-4 GiB: with more than 3.5 GiB in all, what lies above 3 GiB continues at 4 GiB (hw/i386/pc_piix.c,
-pc_init1; the ACPI SRAT that the guest reads says the same). A node that spans the hole has one
-range with the hole inside it, where no memory answers; so ranges never overlap.
+QEMU's pc machine places the nodes one after another from address 0, with a hole below 4 GiB: of
+more than 3.5 GiB, the part above 3 GiB continues at 4 GiB (hw/i386/pc_piix.c, pc_init1; the
+guest's ACPI SRAT agrees). A node that spans the hole has one range that includes the hole, where
+no memory is; ranges never overlap.
 """
 
 from __future__ import annotations

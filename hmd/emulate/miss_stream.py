@@ -1,11 +1,11 @@
-"""A recorded stream of what went on behind the last-level cache of one CPU, as columns.
+"""A miss recording: every last-level-cache miss of one CPU, as columns.
 
-Recorded once by the emulated machine's plugin (plugin/recording.h), replayed by
-``hmd.emulate.replay`` with the program's pages placed in any way. 24 bytes a miss in memory.
+The emulated machine's plugin records it once (plugin/recording.h); ``hmd.emulate.replay`` replays
+it with the program's pages placed in any way. It takes 24 bytes per miss in memory.
 
-Pages are numbered. Those of the program are told apart by virtual address; the kernel's
-accesses to their frames (clearing, copying) and write-backs count for them. What remains is the
-kernel's own memory, told apart by frame.
+Pages are numbered. A program's page is identified by its virtual address; write-backs and the
+kernel's accesses to its frame (clearing, copying) count for it. The kernel's own memory is
+identified by frame.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _RECORD = np.dtype(
 
 
 class MissFlag(IntFlag):
-    """What went on; ``COVERED`` by the prefetcher, ``WRITE_BACK`` and ``HALT`` are no accesses."""
+    """Kind of a row; ``COVERED`` by the prefetcher; ``WRITE_BACK`` and ``HALT`` are no accesses."""
 
     STORE = 1
     KERNEL = 2
@@ -51,14 +51,13 @@ class MissFlag(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class MissStream:
-    """Misses in order; columns of shape ``(n,)``, but for ``page_address`` of ``(pages,)``.
+    """Misses in program order; columns of shape ``(n,)``, ``page_address`` of ``(pages,)``.
 
-    ``instructions`` is cumulative; ``paid_hits`` are cache hits since the row before that cost
-    time, ``near_hits`` those of them soon after it, by steps (timing.h). ``page`` indexes
-    ``page_address``, ``line`` is that in the page, ``flags`` of ``MissFlag``; ``depends``
-    is how many load misses before the one was that a load's address came with, 0 for none.
-    ``page_address`` is virtual; of the kernel's own pages it is that of the frame, and they are
-    those from ``user_pages`` on.
+    ``instructions`` is cumulative. ``paid_hits`` are cache hits since the previous row that cost
+    time, ``near_hits`` those of them soon after that row, by steps (timing.h). ``page`` indexes
+    ``page_address``, ``line`` is the line in the page, ``flags`` of ``MissFlag``. ``depends`` is
+    the distance, in load misses, to the miss that loaded this load's address; 0 for none.
+    ``page_address`` is virtual up to ``user_pages``; the pages after it are the kernel's, by frame.
     """
 
     instructions: npt.NDArray[np.uint64]
@@ -77,15 +76,15 @@ class MissStream:
 
     @property
     def pages(self) -> int:
-        """Number of pages, the kernel's own too."""
+        """Number of pages, including those of the kernel."""
         return len(self.page_address)
 
     def columns(self) -> list[npt.NDArray[Any]]:
-        """Return the columns in the order that the native module takes them."""
+        """Return the columns in the order of the native module's arguments."""
         return [getattr(self, field.name) for field in fields(self)[:7]]
 
     def sampled(self) -> npt.NDArray[np.bool_]:
-        """Return which rows a PMU counts as misses of the program: its accesses in user mode."""
+        """Return the rows that a PMU counts as misses of the program: accesses in user mode."""
         others = MissFlag.KERNEL | MissFlag.HALT | MissFlag.WRITE_BACK
         return np.asarray((self.flags & np.uint8(others)) == 0)
 
@@ -99,7 +98,7 @@ class MissStream:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read what ``write`` wrote; raises ``HmdError`` when the file is something else."""
+        """Read a file that ``write`` wrote; raises HmdError for any other file."""
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as columns:
                 found = {field.name: columns[field.name] for field in fields(cls)}
@@ -114,9 +113,9 @@ class MissStream:
 
 @dataclass(frozen=True, slots=True)
 class MissOutcomes:
-    """What each miss cost, shape ``(n,)``: latency as PEBS weighs it, and when it was issued.
+    """Latency and issue time of each miss, shape ``(n,)``; the latency is that of a PEBS record.
 
-    ``clock_ps`` is modelled time that the CPU had been busy.
+    ``clock_ps`` is the CPU's modelled busy time at issue.
     """
 
     latency_ps: npt.NDArray[np.uint32]
@@ -130,16 +129,16 @@ class MissOutcomes:
 
 @dataclass(frozen=True, slots=True)
 class MissRecording:
-    """A recording as it was made: the stream, and the frame that each page lay in."""
+    """A recording: the stream, and the physical address of each page, shape ``(pages,)``."""
 
     stream: MissStream
     page_paddr: npt.NDArray[np.uint64]
 
 
 def read_recording(path: Path, count: int) -> MissRecording:
-    """Return a recording of ``count`` misses that the plugin has made.
+    """Return the plugin's recording of ``count`` misses.
 
-    Raises ``HmdError`` where the file had no room for all of them.
+    Raises HmdError where the file has no room for all of them.
     """
     room = path.stat().st_size // _RECORD.itemsize
     if count > room:
@@ -169,12 +168,12 @@ def read_recording(path: Path, count: int) -> MissRecording:
 def _page_keys(
     raw: npt.NDArray[Any], frame: npt.NDArray[np.uint64], flags: npt.NDArray[np.uint8]
 ) -> npt.NDArray[np.uint64]:
-    """Return each miss's page: its virtual number, or that of its frame with a mark."""
+    """Return the key of each miss's page: its virtual page number, or its frame with a marker."""
     vaddr = raw["vaddr"]
     named = (vaddr != 0) & (vaddr < _USER_END)
     key = vaddr // np.uint64(PAGE_BYTES)
-    # By frame, and in order of time: a nameless access belongs to the name its frame had last,
-    # or, before it had any, to the one that it gets first.
+    # Sorted by frame, then time: an access without a virtual address belongs to the virtual page
+    # that its frame held last, or, before the first, to the one that it will hold.
     order = np.argsort(frame, kind="stable")
     sorted_frame, sorted_named = frame[order], named[order]
     place = np.arange(len(order))

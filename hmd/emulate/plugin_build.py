@@ -1,7 +1,7 @@
-"""Compiling the QEMU plugin: the sources of plugin/ and timing/ into one shared object.
+"""Compilation of the QEMU plugin: the sources of plugin/ and timing/ as one shared object.
 
-Kept in the cache folder under a hash of all sources, and compiled again when one changes. Needs
-a C compiler only: QEMU's plugin API is declared in plugin/qemu_plugin_api.h.
+The object is cached under a hash of all sources, so that a changed source compiles again. It needs
+only a C compiler: plugin/qemu_plugin_api.h declares QEMU's plugin API.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ OPTIONS = (
 
 
 def plugin_library() -> Path:
-    """Return the plugin's path, compiled where its sources have changed.
+    """Return the plugin's path; compiles it if its sources changed.
 
-    Raises MissingError without a compiler, and where the compiler refuses.
+    Raises MissingError without a compiler, and where compilation fails.
     """
     sources = sorted(path for folder in FOLDERS for path in folder.glob("*.[ch]"))
     digest = hashlib.sha256(" ".join(OPTIONS).encode())

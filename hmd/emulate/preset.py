@@ -1,9 +1,9 @@
-"""Presets: the machine to emulate, as YAML that is checked field by field.
+"""Presets: descriptions of emulated machines in YAML, validated field by field.
 
-A preset names the nodes (size, CPUs or none, latencies, bandwidths, loaded latency), the core
-(reorder window, line fill buffers) and the last-level cache, each with the published source of
-its figures. ``load`` takes the name of a file in hmd/emulate/presets, or a path, and raises
-ConfigError with file, line and field. Adding a topology is adding a file there.
+A preset describes the nodes (size, CPUs, latencies, bandwidths, loaded latency), the core (reorder
+window, line fill buffers) and the last-level cache, each with the published source of its figures.
+``load`` takes the name of a file in hmd/emulate/presets, or a path, and raises ConfigError with
+file, line and field. Adding a topology is adding a file there.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class LoadPoint(_CheckedPreset):
 
 
 class NodePreset(_CheckedPreset):
-    """One node. Bandwidth in 10^9 bytes a second, sequential, all CPUs together."""
+    """One node. Bandwidths are sequential, of all CPUs together, in 10^9 bytes per second."""
 
     name: str
     size: Annotated[Size, Field(ge=64 * MIB)]
@@ -83,7 +83,7 @@ class NodePreset(_CheckedPreset):
 
 
 class CorePreset(_CheckedPreset):
-    """What one CPU can overlap."""
+    """One CPU's memory-level parallelism: reorder window, line fill buffers, prefetch streams."""
 
     instruction_ns: Annotated[float, Field(gt=0, le=100)]
     reorder_window: Annotated[int, Field(ge=1, le=1024)]
@@ -93,9 +93,9 @@ class CorePreset(_CheckedPreset):
 
 
 class CachePreset(_CheckedPreset):
-    """The last-level cache, shared by all CPUs; or ``count`` of them, CPU i using number i % count.
+    """The last-level cache of all CPUs, or ``count`` caches of which CPU i uses number i % count.
 
-    More than one stands for CPUs of several sockets or core complexes.
+    Several caches model several sockets or core complexes.
     """
 
     count: Annotated[int, Field(ge=1, le=MAX_CPUS)] = 1
@@ -119,7 +119,7 @@ class Preset(_CheckedPreset):
     def _check(self) -> Self:
         cpus = [cpu for node in self.nodes for cpu in node.cpus]
         if not cpus or sorted(cpus) != list(range(len(cpus))):
-            raise ValueError("the nodes' cpus are not 0 to n-1, each on one node")
+            raise ValueError("the nodes' cpus must be 0 to n-1, each on one node")
         if len(cpus) > MAX_CPUS:
             raise ValueError(f"more than {MAX_CPUS} CPUs")
         if self.distances is not None:
@@ -128,16 +128,16 @@ class Preset(_CheckedPreset):
 
     @property
     def cpus(self) -> int:
-        """CPUs in all."""
+        """Number of CPUs."""
         return sum(len(node.cpus) for node in self.nodes)
 
     @property
     def size_bytes(self) -> int:
-        """Memory in all."""
+        """Memory of all nodes."""
         return sum(node.size for node in self.nodes)
 
     def distance(self, source: int, target: int) -> int:
-        """Return the ACPI distance between nodes; 20 where the preset does not say."""
+        """Return the ACPI SLIT distance between nodes; 20 if the preset has none."""
         if self.distances is not None:
             return self.distances[source][target]
         return 10 if source == target else 20
@@ -164,7 +164,7 @@ def load(name: str) -> Preset:
 
 
 def parse(data: bytes, origin: str) -> Preset:
-    """Return the preset in YAML bytes; ``origin`` names them in errors."""
+    """Return the preset in YAML bytes; errors name ``origin``."""
     document = parse_document(data, origin)
     try:
         return Preset.model_validate(values(document))
@@ -177,7 +177,7 @@ def _folder() -> Traversable:
 
 
 def first_problem(error: ValidationError, document: Mapping | None = None) -> str:
-    """Return one line for the first problem: place in the document, field, what is wrong."""
+    """Return one line for the first problem: file and line, field, message."""
     problem = error.errors()[0]
     location = problem["loc"]
     message = problem["msg"].removeprefix("Value error, ")
@@ -191,4 +191,4 @@ def _check_distances(rows: tuple[tuple[int, ...], ...], count: int) -> None:
         raise ValueError(f"distances is not a table of {count} rows of {count}")
     for i, row in enumerate(rows):
         if row[i] != 10 or any(not 10 < d < 255 for j, d in enumerate(row) if j != i):
-            raise ValueError("distances are 10 to the node itself and 11 to 254 to others")
+            raise ValueError("distances must be 10 to the node itself and 11 to 254 to others")

@@ -1,4 +1,4 @@
-"""Presets changed from the command line: ``--node`` and ``--cpus``."""
+"""Overrides of a preset by the command line: ``--node`` and ``--cpus``."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ NODE_FIELDS = {
 def with_nodes(base: Preset, flags: Sequence[str]) -> Preset:
     """Return ``base`` with its nodes replaced by flags such as ``size=1GiB,cpus=0-1``.
 
-    A field that a flag leaves out is taken from the base's node in the same position (from its
-    last node past the end), but CPUs: a node has none unless named, and where no flag names
-    any the first node gets the base's. Raises ``ConfigError``.
+    Fields that a flag omits come from the base's node of the same position, or from its last
+    node. CPUs are an exception: a node has only those that its flag names, and where no flag
+    names any, the first node has all CPUs of the base. Raises ConfigError.
     """
     given = [node_fields(flag) for flag in flags]
     if given and not any("cpus" in fields for fields in given):
@@ -50,7 +50,7 @@ def with_nodes(base: Preset, flags: Sequence[str]) -> Preset:
 
 
 def with_cpus(preset: Preset, count: int) -> Preset:
-    """Return the preset with ``count`` CPUs spread over the nodes that have some."""
+    """Return the preset with ``count`` CPUs distributed over the nodes that have CPUs."""
     holders = [i for i, node in enumerate(preset.nodes) if node.cpus]
     if not len(holders) <= count <= MAX_CPUS:
         raise ConfigError(f"--cpus: take {len(holders)} to {MAX_CPUS} for {preset.name}")

@@ -1,7 +1,6 @@
-"""The QEMU command line of an emulated machine. Pure: takes a preset and file numbers, gives words.
+"""The QEMU command line of an emulated machine: a pure function of a preset and descriptors.
 
-Files are passed as inherited descriptors (/proc/self/fd/N), so that nothing is left in a file
-system when the launcher is killed.
+Files are inherited descriptors (/proc/self/fd/N), so that a killed launcher leaves no file behind.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from hmd.emulate.preset import Preset
 
-# Boot quickly and quietly; no feature that mistakes a slow machine for a hung one.
+# A fast, quiet boot; no watchdog, which would take a slow machine for a hung one.
 KERNEL_PARAMETERS = (
     "panic=-1",
     "reboot=t",
@@ -27,14 +26,14 @@ KERNEL_PARAMETERS = (
     "i8042.noaux",
     "i8042.nokbd",
     "console=ttyS0",
-    # The machine is for trying tiering policies: the kernel's own is switched on by who wants it.
+    # The machine is for tiering policies: those that need NUMA balancing enable it.
     "numa_balancing=disable",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class TimingPlugin:
-    """The plugin of the timing model, its parameters, and the memory that it shares."""
+    """The timing model's plugin, its parameters, and the memory it shares with host and guest."""
 
     plugin: Path
     shared_fd: int
@@ -46,7 +45,7 @@ class TimingPlugin:
 
 @dataclass(frozen=True, slots=True)
 class BootFiles:
-    """What QEMU opens: image by path, the rest by inherited descriptor."""
+    """Files that QEMU opens: the kernel by path, the others by inherited descriptor."""
 
     kernel: Path
     initramfs_fd: int
@@ -68,7 +67,7 @@ def command_line(
 ) -> list[str]:
     """Return the whole command line, program first.
 
-    The memory of nodes that are ``absent`` is there to be plugged, by its id ``ramN``.
+    Nodes that are ``absent`` have a memory backend with the id ``ramN``, to be plugged later.
     """
     parameters = [*KERNEL_PARAMETERS, "loglevel=7" if verbose else "quiet loglevel=3", *append]
     words = [
@@ -76,9 +75,9 @@ def command_line(
         *("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
         *("-machine", "pc,hmat=on,i8042=off,usb=off,vmport=off"),
         *("-accel", "tcg,thread=multi,tb-size=256"),
-        # Five-level paging costs a memory access a TLB miss and serves no machine of this size.
-        # Fast strings: the kernel would clear and copy pages by `rep stosb` and `rep movsb`, of
-        # which emulation makes an access a byte; without them it moves words.
+        # Five-level paging costs one memory access per TLB miss; no machine of this size needs it.
+        # With fast strings the kernel clears and copies pages by `rep stosb` and `rep movsb`,
+        # which emulation turns into one access per byte; without them it moves words.
         *("-cpu", "max,la57=off,erms=off,fsrm=off,fsrs=off"),
         *("-smp", _smp(preset), "-m", _memory(preset, absent)),
         *("-kernel", str(files.kernel), "-initrd", f"/proc/self/fd/{files.initramfs_fd}"),
@@ -100,7 +99,7 @@ def command_line(
 
 
 def _cores_per_socket(preset: Preset) -> int:
-    """Return CPUs a socket: a socket a node where nodes have equal runs of CPUs, else one."""
+    """Return CPUs per socket: one socket per node if nodes have equal runs of CPUs, else one."""
     holders = [node.cpus for node in preset.nodes if node.cpus]
     count = len(holders[0])
     alike = all(
@@ -116,14 +115,14 @@ def _smp(preset: Preset) -> str:
 
 
 def _memory(preset: Preset, absent: Collection[int]) -> str:
-    """Return the memory at boot, with slots for what is plugged later."""
+    """Return the memory at boot, with slots for memory that is plugged later."""
     later = sum(preset.nodes[node].size for node in absent)
     slots = f",slots={len(absent)},maxmem={preset.size_bytes}B" if absent else ""
     return f"{preset.size_bytes - later}B{slots}"
 
 
 def _numa(preset: Preset, absent: Collection[int]) -> Iterator[str]:
-    """Yield nodes, CPUs, distances, HMAT; of each pair latency before bandwidth, as QEMU asks."""
+    """Yield nodes, CPUs, distances and HMAT; latency before bandwidth, as QEMU requires."""
     initiators = [i for i, node in enumerate(preset.nodes) if node.cpus]
     for i, node in enumerate(preset.nodes):
         yield from ("-object", f"memory-backend-ram,id=ram{i},size={node.size}B")
@@ -148,13 +147,13 @@ def _numa(preset: Preset, absent: Collection[int]) -> Iterator[str]:
                 ("read", node.read_bandwidth_gbps),
                 ("write", node.write_bandwidth_gbps),
             ):
-                # The kernel shows the table's MiB/s entries as MB/s: give it those.
+                # The kernel shows the table's MiB/s as MB/s, so the entries are MB/s.
                 megabytes = round(speed * 1000 / step) * step
                 yield from ("-numa", f"{pair},data-type={way}-bandwidth,bandwidth={megabytes}M")
 
 
 def _bandwidth_step(preset: Preset) -> int:
-    """Return the MB/s that HMAT's bandwidths are multiples of: its entries have 16 bits."""
+    """Return the unit of HMAT's bandwidths in MB/s: an entry has 16 bits."""
     peak = max(max(n.read_bandwidth_gbps, n.write_bandwidth_gbps) for n in preset.nodes) * 1000
     step = 1
     while peak / step > 65000:

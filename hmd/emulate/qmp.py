@@ -1,7 +1,7 @@
-"""QEMU's monitor: what a machine's owner does to its hardware while it runs.
+"""QEMU's monitor (QMP): changes to the hardware of a running machine, as plugging memory.
 
-One JSON document a line each way (QMP, docs/interop/qmp-spec.rst in QEMU's source): commands and
-their answers, and in between events, which are passed over unless waited for.
+QMP is one JSON document per line in either direction (docs/interop/qmp-spec.rst in QEMU's source):
+commands, their answers, and events, which are kept for ``wait``.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from hmd.errors import HmdError
 
 
 class MonitorError(HmdError):
-    """QEMU refuses, or does not answer."""
+    """QEMU refuses a command, or does not answer."""
 
 
 class Monitor:
-    """The monitor at the other end of a socket, from construction to ``close``."""
+    """A QMP connection over a socket, open from construction to ``close``."""
 
     def __init__(self, connection: socket.socket, timeout_s: float = 30.0) -> None:
-        """Shake hands, which QEMU does once it runs. Raises ``MonitorError``."""
+        """Negotiate capabilities; QEMU answers once it runs. Raises MonitorError."""
         self._socket = connection
         self._timeout_s = timeout_s
         self._events: list[dict[str, Any]] = []
@@ -30,7 +30,7 @@ class Monitor:
         self._shaken = False
 
     def do(self, command: str, **arguments: Any) -> Any:
-        """Return what QEMU answers to a command; raises ``MonitorError`` where it refuses."""
+        """Return QEMU's answer to a command; raises MonitorError where QEMU refuses."""
         if not self._shaken:
             self._shaken = True
             self._hear()  # the greeting
@@ -50,7 +50,7 @@ class Monitor:
                 return heard.get("return")
 
     def wait(self, event: str, timeout_s: float) -> dict[str, Any]:
-        """Return the data of the next event of a name, of those heard of late at first."""
+        """Return the data of the next event of a name; events already received come first."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             for heard in self._events:
@@ -72,6 +72,6 @@ class Monitor:
         except OSError as error:
             raise MonitorError(f"QEMU's monitor does not answer: {error}") from None
         if not line:
-            raise MonitorError("QEMU's monitor has hung up")
+            raise MonitorError("QEMU's monitor closed the connection")
         heard: dict[str, Any] = json.loads(line)
         return heard

@@ -1,8 +1,8 @@
-"""Running a program of the suite in an emulated machine, alone on a CPU that takes no ticks.
+"""Recorded runs: a command alone on a tickless CPU of the emulated machine.
 
-Takes a prepared command and a memory policy; gives what the program's CPU did, by the modelled
-clock, and (where the machine has room for it) the recording of its misses. The program has run
-once before the timing model starts, so that its files are in the page cache in every run.
+Takes a command and a memory policy; returns the busy time and instructions of the command's CPU by
+the modelled clock, and the recording of its misses if the machine has room for one. The command
+runs once before the timing model starts, so that its files are in the page cache in every run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RECORDED_ON = "dram-pm"
 RECORDING_BYTES = 4 << 30
 _PLACED = WORKLOADS / "placed.c"
 _WEIGHTS = "/sys/kernel/mm/mempolicy/weighted_interleave"
-# The guest's clock is the host's, so ticks would come fifty times too often for modelled time.
+# The guest's clock is the host's: timer ticks come fifty times too often for modelled time.
 _NO_TICKS = (f"nohz_full={PROGRAM_CPU}", f"isolcpus={PROGRAM_CPU}", f"rcu_nocbs={PROGRAM_CPU}")
 _TIMEOUT_S = 900
 
@@ -46,14 +46,14 @@ class MemoryPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A policy over nodes; ``weights`` are pages a turn of each node, of the weighted policy."""
+    """A policy over nodes; ``weights`` are the weighted policy's pages per turn of each node."""
 
     policy: MemoryPolicy
     nodes: tuple[int, ...]
     weights: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        """Return it in a word."""
+        """Return the policy, its nodes and weights in one line."""
         where = "+".join(str(node) for node in self.nodes)
         return f"{self.policy} {where}" + "".join(f" {weight}" for weight in self.weights)
 
@@ -64,7 +64,7 @@ ALL_SLOW = Placement(MemoryPolicy.BIND, (SLOW_NODE,))
 
 @dataclass(frozen=True, slots=True)
 class GuestRun:
-    """What the program's CPU did, start to end of the program; ``host_s`` it took to emulate."""
+    """One run: busy seconds and instructions of its CPU; ``host_s`` is the time to emulate it."""
 
     busy_s: float
     instructions: int
@@ -73,9 +73,9 @@ class GuestRun:
 
 
 def widest_core(preset: Preset) -> Preset:
-    """Return a preset with the largest reorder window and the most fill buffers there can be.
+    """Return a preset with the largest reorder window and the most line fill buffers.
 
-    What it records holds the dependences that any other core may meet.
+    A recording by it holds the dependences that any other core may meet.
     """
     core = preset.core.model_copy(update={"reorder_window": 1024, "line_fill_buffers": 64})
     return preset.model_copy(update={"core": core})
@@ -83,20 +83,20 @@ def widest_core(preset: Preset) -> Preset:
 
 @contextmanager
 def guest(preset: Preset, command: Command, *, record: bool = True) -> Iterator[Machine]:
-    """Boot a machine in which this command has run once, without the timing model."""
+    """Boot a machine, run the command once without the timing model, then start the model."""
     room = RECORDING_BYTES if record else 0
     with Machine(preset, dilation=0, recording_bytes=room, append=_NO_TICKS) as machine:
-        # A page is what a layout places.
+        # A layout places pages of 4 KiB.
         _set(machine, "/sys/kernel/mm/transparent_hugepage/enabled", "never")
         _execute(machine, command, ALL_SLOW)
         machine.shared.running = True
-        machine.run(["true"])  # both CPUs may be idle without a tick: the model needs an event
+        machine.run(["true"])  # an event: without ticks both CPUs may be idle
         machine.start_model()
         yield machine
 
 
 def run_in(machine: Machine, command: Command, placement: Placement) -> GuestRun:
-    """Run a command; raises ``HmdError`` where it does not do its work."""
+    """Run a command; raises HmdError where its exit status or its output is not as expected."""
     for node, weight in zip(placement.nodes, placement.weights, strict=False):
         _set(machine, f"{_WEIGHTS}/node{node}", str(weight))
     before, began = machine.shared.counters(PROGRAM_CPU), time.monotonic()
@@ -126,14 +126,14 @@ def _execute(machine: Machine, command: Command, placement: Placement) -> None:
     if command.load:
         said.extend(_serve(machine, command))
     code = job.wait(_TIMEOUT_S)
-    # Many tell of their work on stderr.
+    # Many programs report their work on stderr.
     if code != command.exit_status or command.expect not in (said + wrong).decode(errors="replace"):
-        last = (wrong.decode(errors="replace").strip() or "it said nothing").splitlines()[-1]
+        last = (wrong.decode(errors="replace").strip() or "no message").splitlines()[-1]
         raise HmdError(f"{command.argv[0]} exited with {code} and did not do its work: {last}")
 
 
 def _serve(machine: Machine, command: Command) -> bytes:
-    """Give a server its load, from the other CPU; returns what the load said."""
+    """Run a server's load on the other CPU; returns the load's output."""
     beside = [
         str(compile_static(_PLACED)),
         str(SERVICE_CPU),
@@ -143,7 +143,7 @@ def _serve(machine: Machine, command: Command) -> bytes:
     deadline = time.monotonic() + 60
     while machine.run([*beside, *command.ready], env=BASE_ENVIRONMENT).returncode:
         if time.monotonic() > deadline:
-            raise HmdError(f"{command.argv[0]} did not serve within a minute")
+            raise HmdError(f"{command.argv[0]} did not become ready within a minute")
         time.sleep(0.1)
     done = machine.run([*beside, *command.load], env=BASE_ENVIRONMENT, timeout=_TIMEOUT_S)
     if done.returncode:

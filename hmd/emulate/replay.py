@@ -1,9 +1,9 @@
-"""Replay a recorded stream of memory accesses through the timing model.
+"""Replay of recorded memory accesses through the timing model.
 
 Takes a machine (``TimingParams``) and accesses, one by one or as columns (``AccessStream``);
-gives modelled time, what each access cost, and counters per CPU and node. It is the very library
-that the emulated machine runs in QEMU (hmd/emulate/timing/timing.h), so one truth serves both.
-Columns cost 10 to 30 ns an access (docs/explanation/timing-model.md), single accesses about 1 us.
+returns modelled time, the cost of each access, and counters per CPU and node. It runs the same C
+library as the plugin in QEMU (hmd/emulate/timing/timing.h). Columns cost 10 to 30 ns per access
+(docs/explanation/timing-model.md), single accesses about 1 us.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hmd.errors import HmdError
 from hmd.units import LINE_BYTES
 
 UNMAPPED = np.uint64(2**64 - 1)
-"""Where a page lies that is not mapped now."""
+"""Physical address of a page that is not mapped."""
 
 _MISS_COLUMNS = (
     "instructions",
@@ -41,7 +41,7 @@ _MISS_COLUMNS = (
 
 
 class ModelPart(IntFlag):
-    """The parts of the model; with none of them a miss costs its node's idle latency."""
+    """The parts of the model; without any, a miss costs the idle latency of its node."""
 
     CACHE = 1
     MLP = 2
@@ -53,9 +53,9 @@ class ModelPart(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class NodeParams:
-    """One node: its physical addresses, idle latency, peak bandwidth (10^9 bytes a second).
+    """One node: its physical addresses, idle latency and peak bandwidth (10^9 bytes per second).
 
-    ``granularity_bytes`` is what the media moves for one random access: 64, or 256 for Optane.
+    ``granularity_bytes`` is the unit in which the media moves data: 64, or 256 for Optane.
     ``loaded`` holds (utilisation, factor over idle latency), ascending, at most 8 points.
     """
 
@@ -71,9 +71,9 @@ class NodeParams:
 
 @dataclass(frozen=True, slots=True)
 class TimingParams:
-    """The machine: its nodes, its CPUs (all alike), the caches that they share.
+    """The machine: its nodes, its identical CPUs and the caches that they share.
 
-    The fields are those of ``struct timing_params``, which says what each means.
+    The fields are those of ``struct timing_params`` (timing.h), which documents each.
     """
 
     nodes: tuple[NodeParams, ...]
@@ -92,7 +92,7 @@ class TimingParams:
 
 @dataclass(frozen=True, slots=True)
 class AccessCost:
-    """What one access cost; as a row of ``AccessCosts``."""
+    """The cost of one access: a row of ``AccessCosts``."""
 
     level: CacheLevel
     node: int
@@ -102,9 +102,9 @@ class AccessCost:
 
 @dataclass(frozen=True, slots=True)
 class ReplayNodeCounters:
-    """Traffic between one CPU and one node. Each line is in one of the first four counts.
+    """Traffic between one CPU and one node. Each line counts in one of the first four fields.
 
-    Bytes are those the media moved, write-backs included.
+    Bytes are those that the media moved, including write-backs.
     """
 
     load_misses: int
@@ -118,7 +118,7 @@ class ReplayNodeCounters:
 
 @dataclass(frozen=True, slots=True)
 class ReplayVcpuCounters:
-    """One CPU. ``clock_ps`` includes the jumps after a halt, ``busy_ps`` does not."""
+    """One CPU. ``clock_ps`` includes time halted, ``busy_ps`` does not."""
 
     instructions: int
     loads: int
@@ -130,10 +130,10 @@ class ReplayVcpuCounters:
 
 
 class TimingModel:
-    """A machine at modelled time 0, to be closed after use (a context manager).
+    """A machine that starts at modelled time 0; a context manager.
 
-    Threads may share it only to replay, each the accesses of its own CPUs. Raises ``HmdError``
-    where a parameter is out of range, saying which and what it may be.
+    Threads may share it only for replay, each on CPUs of its own. Raises HmdError, which names the
+    parameter and its range, where a parameter is out of range.
     """
 
     def __init__(self, params: TimingParams) -> None:
@@ -182,13 +182,13 @@ class TimingModel:
         return AccessCost(CacheLevel(out.level), out.node, out.latency_ps, out.stall_ps)
 
     def replay(self, stream: AccessStream, into: AccessCosts | None = None) -> int:
-        """Make all accesses of a stream, in its order; return the machine's clock in ps.
+        """Make all accesses of a stream in order; return the machine's clock in ps.
 
-        What each cost is written ``into`` the columns of ``AccessCosts.empty(len(stream))``.
+        ``into``, made by ``AccessCosts.empty(len(stream))``, receives the cost of each.
         """
         timing, count = self._open(), len(stream)
         if count and int(stream.vcpu.max()) >= self._params.vcpus:
-            raise ValueError(f"the stream has CPU {stream.vcpu.max()}: give that many vcpus")
+            raise ValueError(f"the stream has CPU {stream.vcpu.max()}: set vcpus to more than that")
         accesses = [ffi.from_buffer(f"{each.dtype}_t[]", each) for each in stream.columns()]
         outcomes = [ffi.NULL] * len(fields(AccessCosts))
         if into is not None:
@@ -202,11 +202,11 @@ class TimingModel:
         page_paddr: npt.NDArray[np.uint64],
         into: MissOutcomes | None = None,
     ) -> int:
-        """Replay recorded misses on CPU 0 of a fresh model, each page where ``page_paddr`` says.
+        """Replay recorded misses on CPU 0 of a fresh model, with pages at ``page_paddr``.
 
-        Returns the modelled time that the CPU was busy, in ps; 20 to 60 ns of host time a miss.
-        What each cost, and when it was issued, is written ``into`` columns of
-        ``MissOutcomes.empty(len(stream))``.
+        Returns the CPU's busy time in modelled ps; costs 20 to 60 ns of host time per miss.
+        ``into``, made by ``MissOutcomes.empty(len(stream))``, receives the latency and the
+        issue time of each.
         """
         return self.misses(stream, page_paddr, into).run()
 
@@ -216,7 +216,7 @@ class TimingModel:
         page_paddr: npt.NDArray[np.uint64],
         into: MissOutcomes | None = None,
     ) -> MissReplay:
-        """Begin a replay as ``replay_misses`` does, to be run in parts."""
+        """Return a replay as ``replay_misses`` does it, to be run in parts."""
         self._open()
         if page_paddr.shape != (stream.pages,) or page_paddr.dtype != np.uint64:
             raise ValueError(f"page_paddr must be uint64 of shape ({stream.pages},)")
@@ -227,7 +227,7 @@ class TimingModel:
         return MissReplay(self._open, stream, page_paddr, into)
 
     def sleep(self, vcpu: int, until_ps: int) -> None:
-        """Let a CPU sleep until its clock has that time: no time that it is busy."""
+        """Advance a CPU's clock to ``until_ps`` without busy time."""
         lib.timing_sleep(self._open(vcpu), vcpu, until_ps)
 
     def copy_pages(
@@ -237,9 +237,9 @@ class TimingModel:
         to_paddr: npt.NDArray[np.uint64],
         instructions: int,
     ) -> int:
-        """Copy pages of 4 KiB on a CPU, as a kernel does that migrates them; returns its clock.
+        """Copy 4 KiB pages on a CPU, as the kernel's page migration does; returns the CPU's clock.
 
-        Each page takes so many ``instructions`` beside the copy itself.
+        Each page takes ``instructions`` in addition to the copy.
         """
         given = [np.ascontiguousarray(each, np.uint64) for each in (from_paddr, to_paddr)]
         columns = [ffi.from_buffer("uint64_t[]", each) for each in given]
@@ -248,11 +248,11 @@ class TimingModel:
         )
 
     def idle(self, vcpu: int, instructions: int) -> None:
-        """Halt a CPU: it waits for what is on its way, and its clock stops."""
+        """Halt a CPU: it waits for its misses in flight, then its clock stops."""
         lib.timing_idle(self._open(vcpu), vcpu, instructions)
 
     def resume(self, vcpu: int, instructions: int) -> None:
-        """Wake a CPU: its clock jumps to the machine's."""
+        """Wake a CPU: its clock jumps to that of the machine."""
         lib.timing_resume(self._open(vcpu), vcpu, instructions)
 
     def vcpu_clock_ps(self, vcpu: int, instructions: int) -> int:
@@ -261,7 +261,7 @@ class TimingModel:
 
     @property
     def clock_ps(self) -> int:
-        """Modelled time of the machine: of the CPU that is furthest."""
+        """Modelled time of the machine: the largest of its CPUs' clocks."""
         return int(lib.timing_clock_ps(self._open()))
 
     def counters(self, vcpu: int) -> ReplayVcpuCounters:
@@ -292,10 +292,10 @@ class TimingModel:
 
 
 class MissReplay:
-    """A replay of recorded misses that goes on as far as it is told, from ``next`` on.
+    """A replay of recorded misses in parts; it continues at ``next``.
 
-    ``page_paddr``, shape ``(pages,)``, may be changed between two parts: a page with ``UNMAPPED``
-    stops the replay before its next access.
+    ``page_paddr``, shape ``(pages,)``, may change between parts: an ``UNMAPPED`` page stops the
+    replay before its next access.
     """
 
     def __init__(
@@ -320,32 +320,32 @@ class MissReplay:
 
     @property
     def next(self) -> int:
-        """The first row that was not replayed yet."""
+        """The first row that is not replayed yet."""
         return int(self._progress.next)
 
     @property
     def done(self) -> bool:
-        """True once all rows have been replayed."""
+        """Whether all rows are replayed."""
         return self.next == len(self._stream)
 
     @property
     def stopped_at(self) -> int | None:
-        """The unmapped page whose access is next; None where it is another's."""
+        """The unmapped page that the next row accesses; None if that page is mapped."""
         if self.done:
             return None
         page = int(self._stream.page[self.next])
         return page if self.page_paddr[page] == UNMAPPED else None
 
     def run(self, until_ps: int = 2**64 - 1) -> int:
-        """Replay what comes before a time of the CPU's clock; returns its busy time so far, in ps.
+        """Replay rows before a time of the CPU's clock; returns its busy time so far, in ps.
 
-        Stops earlier before an access to a page that is not mapped.
+        Stops before an access to a page that is not mapped.
         """
         return int(lib.timing_replay_misses(self._timing(), self._misses, self._progress, until_ps))
 
 
 def packed(params: TimingParams) -> bytes:
-    """Return ``struct timing_params`` as the host's C lays it out, which the plugin reads."""
+    """Return the bytes of ``struct timing_params`` in the host's ABI, for the plugin."""
     return bytes(ffi.buffer(_native_params(params)))
 
 

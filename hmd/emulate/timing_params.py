@@ -1,4 +1,4 @@
-"""A preset as the parameters of the timing model, for the plugin and for replay."""
+"""The timing model's parameters of a preset, for the plugin and for replay."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hmd.emulate.preset import NodePreset, Preset
 from hmd.emulate.replay import ModelPart, NodeParams, TimingParams
 from hmd.errors import ConfigError
 
-# A load this near behind a loaded value is taken to use it as a pointer: fields of one object.
+# A load within this distance of a loaded value uses the value as a pointer: fields of one object.
 CHASE_SPAN_BYTES = 256
 
 PART_NAMES = {part.name.lower(): part for part in ModelPart if part.name}
@@ -17,7 +17,7 @@ PART_NAMES = {part.name.lower(): part for part in ModelPart if part.name}
 
 
 def timing_params(preset: Preset, parts: ModelPart = ModelPart.ALL) -> TimingParams:
-    """Return the parameters of the machine that ``preset`` describes."""
+    """Return the parameters of a preset's machine."""
     ranges = node_ranges([node.size for node in preset.nodes])
     return TimingParams(
         nodes=tuple(
@@ -38,12 +38,12 @@ def timing_params(preset: Preset, parts: ModelPart = ModelPart.ALL) -> TimingPar
 
 
 def parts_named(names: Sequence[str]) -> ModelPart:
-    """Return the parts of these names; raises ``ConfigError`` for a name that is none."""
+    """Return the parts of these names; raises ConfigError for an unknown name."""
     parts = ModelPart(0)
     for name in names:
         if name not in PART_NAMES:
             known = ", ".join(PART_NAMES)
-            raise ConfigError(f"{name!r} is no part of the timing model: {known}")
+            raise ConfigError(f"unknown part of the timing model {name!r}: {known}")
         parts |= PART_NAMES[name]
     return parts
 

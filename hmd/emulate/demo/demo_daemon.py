@@ -1,4 +1,4 @@
-"""The daemon in the guest: started beside a program, asked how it does, and stopped."""
+"""The daemon in the guest: start, status queries, stop."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ SOCKET = "/run/hmd/hmd.sock"
 TICK_S = 12.0
 START_TIMEOUT_S = 300
 
-# Settings of the demonstration that differ from the defaults, and why:
-# tick      the machine runs many times slower than the one it models, and so does the daemon
-# headroom  the fast node is cut to the hot set and a tenth; a share of the whole node is more
-# period    fixed: the emulated CPU is so slow that the daemon's own work would use up any quota
+# Settings of the demonstration that differ from the defaults:
+# tick      the daemon runs many times slower than on the modelled machine, as the programs do
+# headroom  the fast node is reduced to 1.1 hot sets, less than a share of the whole node
+# period    fixed, because the daemon's work on the slow emulated CPU exceeds any quota
 _TARGET = """\
   - name: {name}
     cmdline: '^(\\S*/)?{name}\\S*( |$)'
@@ -59,7 +59,7 @@ class Moved:
 
 
 class DemoDaemon:
-    """A running daemon; ``status`` and ``heatmap`` are what its socket answers."""
+    """A running daemon, queried through its socket by ``hmd status`` and ``hmd heatmap``."""
 
     def __init__(self, machine: Machine):
         self._machine = machine
@@ -76,7 +76,7 @@ class DemoDaemon:
         return answer
 
     def moved(self, program: str) -> Moved:
-        """Return what has moved of a program so far."""
+        """Return the pages of a target moved so far; HmdError for an unknown target."""
         for target in self.ask("status")["targets"]:
             if target["name"] == program:
                 return Moved(
@@ -89,9 +89,9 @@ class DemoDaemon:
 def running_daemon(
     machine: Machine, programs: Sequence[str], folder: Path, meter: Meter
 ) -> Iterator[DemoDaemon]:
-    """Run ``hmd run`` for processes whose command is one of these; stopped at the end.
+    """Run ``hmd run`` for processes of these commands; the daemon stops at the end of the context.
 
-    ``folder`` is shared with the guest: configuration and log are kept there.
+    ``folder``, which is shared with the guest, receives the configuration and the log.
     """
     config, log = folder / "demo-hmd.yaml", folder / "demo-hmd.log"
     targets = "".join(_TARGET.format(name=name) for name in programs)

@@ -1,4 +1,4 @@
-"""What the demonstration measured, as records that become build/demo.json and a table."""
+"""Results of the demonstration, as records for build/demo.json and the table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hmd.emulate.demo.variants import Way
 
 @dataclass(frozen=True, slots=True)
 class OperationRates:
-    """Operations a second by the guest's clock and by modelled time."""
+    """Operations per second by the guest's clock and by modelled time."""
 
     ops_per_s: float
     modelled_ops_per_s: float
@@ -18,13 +18,13 @@ class OperationRates:
 
 @dataclass(frozen=True, slots=True)
 class ProgramResult:
-    """One program, run in the four ways.
+    """One program, run in the four variants.
 
     ``fast_share_*`` are shares of LLC misses served by the fast node, from the plugin's counters,
-    before hmd moved anything and after it settled. ``seconds_to_recover`` is guest time from the
-    hot set's move to the settled rate again, None for a program whose hot set stays;
-    ``recover_limit_s`` is what that may be: the hot bytes at a quarter of the slow node's
-    bandwidth, in guest time, and two ticks.
+    before hmd moved anything and after it settled. ``seconds_to_recover`` is the guest time from
+    the move of the hot set until the settled rate is reached again, None for a program whose hot
+    set stays. Its bound ``recover_limit_s`` is the time to copy the hot bytes at a quarter of the
+    slow node's bandwidth, in guest time, plus two ticks.
     """
 
     rates: dict[Way, OperationRates]
@@ -39,7 +39,7 @@ class ProgramResult:
     recover_limit_s: float | None = None
 
     def relative(self, way: Way, to: Way) -> float:
-        """Return the modelled rate of one way over another's."""
+        """Return the modelled rate of one variant over that of another."""
         return self.rates[way].modelled_ops_per_s / self.rates[to].modelled_ops_per_s
 
     def as_json(self) -> dict[str, Any]:
@@ -51,19 +51,19 @@ class ProgramResult:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Something that the demonstration is to show, and whether it did."""
+    """A goal of the demonstration, and whether it was reached."""
 
     text: str
     reached: bool
 
 
 def goals(programs: dict[str, ProgramResult]) -> list[Goal]:
-    """Return what the demonstration claims, each with its figure."""
+    """Return the goals of the demonstration, each with its figure."""
     found = []
     for name, program in programs.items():
         over = program.relative(Way.HMD, Way.FIRST_TOUCH)
         found.append(Goal(f"{name}: hmd {over:.2f} x first touch (above 1)", over > 1))
-        found.append(Goal(f"{name}: every word of memory accounted for", program.integrity_ok))
+        found.append(Goal(f"{name}: every word of memory verified", program.integrity_ok))
         if program.recover_limit_s is not None:
             share = program.relative(Way.HMD, Way.ALL_FAST)
             found.append(Goal(f"{name}: hmd {share:.2f} x all fast (0.90 at least)", share >= 0.90))

@@ -1,4 +1,4 @@
-"""The demonstration from boot to result: each program in each way, in one emulated machine."""
+"""The demonstration from boot to result: each program in each variant, in one boot."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ from hmd.emulate.preset import Preset, load
 
 PRESET = "dram-pm"
 FAST_NODE_BYTES = 256 << 20
-"""Smaller than the preset's: the kernel caches free pages by CPU in proportion to a node's size,
-and those of a node of 1 GiB would be a tenth of the hot set."""
+"""Smaller than in the preset: the kernel's per-CPU page lists grow with a node's size, and those
+of a 1 GiB node hold a tenth of the hot set."""
 
 DILATION = {"hotset": 75.0, "redis": 200.0}
-"""Guest time over modelled time while a program is measured: what emulating it takes, and more,
-so that the guest's clock follows the model in all four ways."""
+"""Guest time over modelled time while a program is measured: more than emulation takes, so that
+the guest's clock follows the model in all four variants."""
 
 SETTLING_DILATION = 50.0
-"""While redis settles under hmd, when nothing is measured."""
+"""Dilation while redis settles under hmd; nothing is measured then."""
 
 SPARE = 1.10
-"""The fast node is left with the hot set and a tenth."""
+"""Size of the reduced fast node in hot sets."""
 
 RECOVERED = 0.95
 """Share of the settled rate at which a program counts as recovered."""
 
 HOTSET, REDIS = "hotset", "redis-server"
-"""Names of the two programs' commands, by which the daemon finds them."""
+"""Commands of the two programs, by which the daemon selects them."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """How long the programs run, in seconds of the guest, and how many rounds redis gets."""
+    """Duration of the programs in guest seconds, and the number of redis-benchmark runs."""
 
     hot_set: HotSet = field(default_factory=HotSet)
     redis: RedisLoad = field(default_factory=RedisLoad)
@@ -58,7 +58,7 @@ class DemoSettings:
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """All that was measured; ``heat`` is the daemon's heat map of the hot set, for the picture."""
+    """All results; ``heat`` is the daemon's heat map of the hot-set program, for the plot."""
 
     machine: dict[str, Any]
     programs: dict[str, ProgramResult]
@@ -71,7 +71,7 @@ class Demonstration:
 
 
 class _Stage:
-    """The booted machine, its preset, meter and fast node, and where files go."""
+    """The booted machine, its preset, meter, fast node and output folder."""
 
     def __init__(
         self, machine: Machine, preset: Preset, fast_node: FastNode, folder: Path, say: Say
@@ -82,7 +82,7 @@ class _Stage:
 
     @contextmanager
     def prepared(self, program: str, way: Way, hot_bytes: int) -> Iterator[int]:
-        """Cut the fast node down, as the way asks; yields how much of it a program can have."""
+        """Reduce the fast node if the variant requires it; yields the bytes for a program."""
         self.say(f"{program}, {way.value.replace('_', ' ')}")
         if not way.fast_node_is_scarce:
             yield self.preset.nodes[FAST_NODE].size
@@ -96,10 +96,10 @@ class _Stage:
 
 
 def demonstrate(folder: Path, settings: DemoSettings, say: Say) -> Demonstration:
-    """Boot the machine and run everything; ``folder`` takes logs, ``say`` gets progress lines."""
+    """Boot the machine and run everything; ``folder`` receives logs, ``say`` progress lines."""
     began = time.monotonic()
     preset = _with_fast_node(load(PRESET), FAST_NODE_BYTES)
-    say("compiling hmd's kernels for the guest's CPU, where they are not yet")
+    say("compiling hmd's kernels for the guest's CPU, unless they are cached")
     warm_kernels()
     say(f"booting {preset.description}")
     with (
@@ -122,7 +122,7 @@ def demonstrate(folder: Path, settings: DemoSettings, say: Say) -> Demonstration
 
 
 class _HotSetTrials:
-    """The program with a moving hot set, once in each way."""
+    """The program with a moving hot set, once per variant."""
 
     def __init__(self, stage: _Stage, settings: DemoSettings):
         self._stage, self._program = stage, settings.hot_set
@@ -131,7 +131,7 @@ class _HotSetTrials:
         self.heat: dict[str, Any] = {}
 
     def run(self, way: Way, daemon: DemoDaemon | None = None) -> None:
-        """Run it in a way; of hmd's, keep what the daemon says."""
+        """Run one variant; under hmd, keep the daemon's counters and heat map."""
         stage, program = self._stage, self._program
         with (
             stage.prepared(HOTSET, way, program.hot_bytes) as self._fast_bytes,
@@ -143,7 +143,7 @@ class _HotSetTrials:
                 self._moved, self.heat = daemon.moved(HOTSET), daemon.ask("heatmap")
 
     def result(self) -> ProgramResult:
-        """Sum the four runs up."""
+        """Return the result of the four runs."""
         program, ours = self._program, self._runs[Way.HMD]
         rates = {
             way: OperationRates(*run.rate(*program.in_way(way).settled))
@@ -168,7 +168,7 @@ class _HotSetTrials:
 
 
 class _RedisTrials:
-    """redis-server under redis-benchmark, once in each way."""
+    """redis-server under redis-benchmark, once per variant."""
 
     def __init__(self, stage: _Stage, settings: DemoSettings):
         self._stage, self._settings = stage, settings
@@ -177,7 +177,7 @@ class _RedisTrials:
         self._before = self._after = 0.0
 
     def run(self, way: Way, daemon: DemoDaemon | None = None) -> None:
-        """Run it in a way; under hmd, first until it has settled."""
+        """Run one variant; under hmd, first until moves have settled."""
         stage, settings = self._stage, self._settings
         load = settings.redis
         with (
@@ -191,14 +191,14 @@ class _RedisTrials:
             with stage.meter.dilated(DILATION["redis"]):
                 rounds = [redis.round() for _ in range(settings.redis_rounds)]
             self._rates[way] = _mean(rounds)
-            if daemon is not None:  # else nothing has moved, and nothing can have gone wrong
+            if daemon is not None:  # only moves can corrupt memory
                 self._after = rounds[-1].fast_share
                 with stage.meter.paused():
                     self._wrong = redis.wrong_values()
                     self._moved = daemon.moved(REDIS)
 
     def result(self) -> ProgramResult:
-        """Sum the four runs up."""
+        """Return the result of the four runs."""
         return ProgramResult(
             rates=self._rates,
             fast_share_before=self._before,
@@ -219,7 +219,7 @@ def _with_fast_node(preset: Preset, size: int) -> Preset:
 
 
 def _mean(rounds: list[BenchmarkRun]) -> OperationRates:
-    """Return the rates over all rounds together (equal requests each: harmonic means)."""
+    """Return the rates over all runs (equal requests per run: harmonic means)."""
     count = len(rounds)
     return OperationRates(
         count / sum(1 / r.ops_per_s for r in rounds),

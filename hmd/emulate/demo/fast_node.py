@@ -1,8 +1,8 @@
-"""Leaving a program so much memory of the fast node and no more.
+"""A fast node with a limited amount of memory for programs.
 
-The rest is set aside as 2 MiB huge pages (hugetlbpage.rst, the per-node nr_hugepages), and what is
-less than such a page in the buffer of a pipe (workloads/set_aside.c): memory that nobody maps and
-that nothing reclaims, demotes or moves elsewhere to make room.
+The rest is reserved as 2 MiB hugetlb pages (hugetlbpage.rst, the per-node nr_hugepages), and a
+remainder of less than 2 MiB in the buffer of a pipe (workloads/set_aside.c). No process maps that
+memory, and the kernel neither reclaims, demotes nor migrates it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from hmd.errors import HmdError
 from hmd.machine.zone_reserves import reserve_bytes
 from hmd.units import HUGE_PAGE_BYTES
 
-# khugepaged raises this to keep whole 2 MiB blocks free (set_recommended_min_free_kbytes): 40 MiB
-# of the fast node, more than the hot set itself.
+# khugepaged raises min_free_kbytes to keep 2 MiB blocks free (set_recommended_min_free_kbytes), to
+# 40 MiB of the fast node, which is more than the hot set.
 MIN_FREE_KBYTES = 8192
 NEAR_BYTES = 128 << 10
 CLEAR_BYTES = 512 << 10
@@ -35,7 +35,7 @@ _COUNT = "/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_huge
 
 
 class FastNode:
-    """A node of the guest that can be cut."""
+    """A node of the guest whose free memory can be limited."""
 
     def __init__(self, machine: Machine, node: int, rest: _Rest):
         """Use ``open_fast_node``."""
@@ -46,21 +46,21 @@ class FastNode:
         return self._meminfo()["MemFree"]
 
     def for_programs_bytes(self) -> int:
-        """Return what programs can have of it now: what is free beyond the kernel's reserve."""
+        """Return the bytes that programs can allocate now: free memory beyond the zone reserves."""
         return self.free_bytes() - reserve_bytes(self._read("/proc/zoneinfo").encode())[self._node]
 
     def leave(self, wanted_bytes: int, *, drop_caches: bool = True) -> int:
-        """Set aside all of the node but ``wanted_bytes`` for a program; returns what is left.
+        """Reserve all of the node but ``wanted_bytes`` for a program; returns the bytes left.
 
-        What the kernel keeps back is left on top: a program does not get it. Files that the page
-        cache holds on the node are forgotten first, unless there are none.
+        The zone reserves, which a program cannot allocate, are left in addition. Files in the page
+        cache of the node are dropped first, with ``drop_caches``.
         """
         self.release()
         if drop_caches:
             self._machine.run(["sh", "-c", "echo 3 > /proc/sys/vm/drop_caches"], check=True)
         spare = self.for_programs_bytes() - wanted_bytes
         self._set_huge_pages(max(0, spare // HUGE_PAGE_BYTES - 1))
-        # Setting memory aside makes the kernel give other memory back, some of it later.
+        # Reserving memory makes the kernel free other memory, some of it later.
         aside = 0
         for _ in range(MAX_TRIES):
             left = self.for_programs_bytes()
@@ -75,10 +75,10 @@ class FastNode:
         )
 
     def clear(self) -> None:
-        """Move files and others' memory off the node, as far as the kernel can: by demotion.
+        """Demote page cache and other processes' memory off the node, as far as the kernel can.
 
-        The kernel tries for more huge pages than the node has, and demotes what is in their way;
-        unlike processes that want memory which is not there, this ends no process. HmdError where
+        The kernel is asked for more huge pages than the node has, and demotes the pages in their
+        way; unlike an allocation by a process, that triggers no OOM kill. Raises HmdError where
         more than ``CLEAR_BYTES`` stay.
         """
         self.release()
@@ -97,7 +97,7 @@ class FastNode:
         raise HmdError(f"{stays} KiB cannot be moved off node {self._node} of the guest")
 
     def release(self) -> None:
-        """Give back what ``leave`` has set aside."""
+        """Free the memory that ``leave`` reserved."""
         self._rest.hold(0)
         self._set_huge_pages(0)
 
@@ -118,9 +118,10 @@ class FastNode:
 
 @contextmanager
 def open_fast_node(machine: Machine, node: int) -> Iterator[FastNode]:
-    """Make a node ready to be cut; its kernel keeps little back, and hides little by CPU.
+    """Prepare a node for ``leave``: small zone reserves, small per-CPU page lists, no boost.
 
-    Nor does it keep back more for a while where kinds of pages had to be mixed (watermark boost).
+    The watermark boost would reserve more for some time after page blocks of one mobility type
+    received pages of another.
     """
     settings = [
         f"vm.min_free_kbytes={MIN_FREE_KBYTES}",
@@ -149,9 +150,9 @@ class _Rest:
         )
 
     def hold(self, wanted_bytes: int) -> None:
-        """Set so much aside; raises HmdError where the node has not got it.
+        """Reserve ``wanted_bytes``; raises HmdError where the node has less.
 
-        GuestError where the guest's kernel has ended what holds it: it takes another boot.
+        Raises GuestError where the guest's kernel killed the holder: that needs another boot.
         """
         self._answered.clear()
         self._job.write(f"{wanted_bytes}\n".encode())
@@ -159,10 +160,10 @@ class _Rest:
         while not self._answered.wait(0.1):
             told = self._wrong.decode(errors="replace").strip()
             if self._job.poll() is not None and not told:
-                raise GuestError("what held the rest of the guest's fast node has been ended")
+                raise GuestError("the guest's kernel killed the process that reserves fast memory")
             if told or time.monotonic() > give_up:
                 why = told or "it does not answer"
-                raise HmdError(f"no {wanted_bytes >> 10} KiB of a node could be set aside: {why}")
+                raise HmdError(f"cannot reserve {wanted_bytes >> 10} KiB of a node: {why}")
 
     def end(self) -> None:
         self._job.kill()

@@ -1,4 +1,4 @@
-"""The program with a moving hot set: how it is started, and what its lines say."""
+"""The program with a moving hot set (workloads/hotset.c): its command, and its output."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ INCLUDES = tuple(f"-I{SOURCE.parents[1] / folder}" for folder in ("plugin", "tim
 
 @dataclass(frozen=True, slots=True)
 class HotSet:
-    """Settings of the program; it moves its hot set after half of ``seconds``.
+    """Settings of the program, which moves its hot set after half of ``seconds``.
 
-    Without hmd nothing changes with time, and ``still_seconds`` are enough.
+    Without hmd the rate is constant, and ``still_seconds`` are enough.
     """
 
     footprint_bytes: int = 32 * MIB
@@ -32,16 +32,16 @@ class HotSet:
     interval_ms: int = 500
 
     def in_way(self, way: Way) -> HotSet:
-        """Return the settings with the time that a way takes."""
+        """Return the settings with the duration of a variant."""
         return self if way is Way.HMD else replace(self, seconds=self.still_seconds)
 
     @property
     def settled(self) -> tuple[float, float]:
-        """The time in which rates are measured: the last two fifths of the second phase."""
+        """The window in which rates are measured: the last two fifths of the second phase, s."""
         return self.seconds * 0.8, self.seconds
 
     def command(self) -> list[str]:
-        """Return the program's command line, compiled where it is not yet."""
+        """Return the command line; compiles the program unless it is cached."""
         return [
             str(compile_static(SOURCE, INCLUDES)),
             f"--footprint={self.footprint_bytes}",
@@ -54,7 +54,7 @@ class HotSet:
 
 @dataclass(frozen=True, slots=True)
 class HotsetProgress:
-    """One line of the program: the guest's time and the modelled time since its start."""
+    """One line of the program's output: its guest and modelled time, updates and misses."""
 
     time_s: float
     phase: int
@@ -65,17 +65,17 @@ class HotsetProgress:
 
 @dataclass(slots=True)
 class HotSetRun:
-    """What a run said, in order."""
+    """The output of a run, in order."""
 
     progress: list[HotsetProgress] = field(default_factory=list)
     integrity_ok: bool = False
     wrong_words: int = -1
 
     def rate(self, begin_s: float, end_s: float) -> tuple[float, float]:
-        """Return updates a second of the guest's clock and of modelled time in a window."""
+        """Return updates per second of the guest's clock and of modelled time in a window."""
         inside = [p for p in self.progress if begin_s <= p.time_s <= end_s]
         if len(inside) < 2:
-            raise HmdError(f"hotset told too little between {begin_s} s and {end_s} s")
+            raise HmdError(f"hotset printed too few lines between {begin_s} s and {end_s} s")
         first, last = inside[0], inside[-1]
         updates = last.updates - first.updates
         return (
@@ -89,10 +89,10 @@ class HotSetRun:
         return inside[-1].reading.since(inside[0].reading).fast_share
 
     def seconds_to_recover(self, moved_s: float, settled_rate: float, share: float) -> float | None:
-        """Return guest seconds from the hot set's move until a share of its settled rate.
+        """Return guest seconds from the hot set's move until ``share`` of the settled rate.
 
-        The rate is by modelled time, interval by interval; recovered is the start of the first
-        interval from which two in a row reach the share. None if it never does.
+        The rate is by modelled time per interval; recovery is the start of the first two
+        consecutive intervals that reach the share. None without recovery.
         """
         after = [p for p in self.progress if p.time_s >= moved_s]
         good = [
@@ -107,7 +107,7 @@ class HotSetRun:
 
 
 class _Listener:
-    """Takes the program's output on the agent's thread, line by line."""
+    """Parses the program's output line by line, on the agent's thread."""
 
     def __init__(self, meter: Meter):
         self._meter = meter
@@ -143,9 +143,9 @@ class _Listener:
 
 
 def run_hot_set(machine: Machine, settings: HotSet, way: Way, meter: Meter) -> HotSetRun:
-    """Run the program once in a way; it fills its memory untimed, then the model is switched on.
+    """Run the program once in a variant; the timing model starts after it has filled its memory.
 
-    Raises HmdError where the program fails; a wrong word is told in the result.
+    Raises HmdError where the program fails; the result reports corrupt words.
     """
     listener = _Listener(meter)
     complaints = bytearray()
@@ -158,7 +158,7 @@ def run_hot_set(machine: Machine, settings: HotSet, way: Way, meter: Meter) -> H
         )
         if not listener.ready.wait(120):
             job.kill()
-            raise HmdError(f"hotset did not get ready: {complaints.decode(errors='replace')}")
+            raise HmdError(f"hotset did not become ready: {complaints.decode(errors='replace')}")
     job.write(b"go\n")
     code = job.wait(settings.seconds * 4 + 120)
     if code not in (0, 1):

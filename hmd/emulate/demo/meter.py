@@ -1,4 +1,4 @@
-"""Reading the plugin's counters from the host while programs run in the guest."""
+"""The plugin's counters, read on the host while programs run in the guest."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hmd.emulate.demo.variants import FAST_NODE, PROGRAM_CPU
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Of the program's CPU since the boot: modelled busy time, misses by node, instructions."""
+    """Modelled busy time, misses by node and instructions of the program's CPU since the boot."""
 
     busy_s: float
     misses: tuple[int, ...]
     instructions: int
 
     def since(self, earlier: Reading) -> Reading:
-        """Return what was added since an earlier reading."""
+        """Return the difference from an earlier reading."""
         return Reading(
             self.busy_s - earlier.busy_s,
             tuple(a - b for a, b in zip(self.misses, earlier.misses, strict=True)),
@@ -28,19 +28,19 @@ class Reading:
 
     @property
     def fast_share(self) -> float:
-        """Share of the misses that the fast node served; 0 of none."""
+        """Share of misses that the fast node served; 0 without misses."""
         return self.misses[FAST_NODE] / max(1, sum(self.misses))
 
 
 class Meter:
-    """The counters of a machine, and the switch of its timing model."""
+    """The counters of a machine, and control of its timing model."""
 
     def __init__(self, machine: Machine):
         self._shared = machine.shared
 
     @contextmanager
     def dilated(self, factor: float) -> Iterator[None]:
-        """Make the guest's clock run so many times slower than modelled time."""
+        """Run the guest's clock ``factor`` times slower than modelled time."""
         was = self._shared.dilation
         self._set_dilation(factor)
         try:
@@ -53,7 +53,7 @@ class Meter:
             self._shared.dilation = factor
 
     def read(self) -> Reading:
-        """Return busy time and misses now."""
+        """Return the current counters."""
         counters = self._shared.counters(PROGRAM_CPU)
         return Reading(
             counters.busy_ps * 1e-12,
@@ -63,7 +63,7 @@ class Meter:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Switch the timing model off for work that is not measured: it runs as fast as it can."""
+        """Stop the timing model for work that is not measured, which then runs at full speed."""
         was_running = self._shared.running
         self._shared.running = False
         try:

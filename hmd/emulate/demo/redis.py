@@ -1,11 +1,11 @@
-"""A real program: redis-server under redis-benchmark, reading its newest quarter of keys.
+"""redis-server under redis-benchmark, which reads the newest quarter of the keys.
 
-Keys are stored from the last to the first, so that those which redis-benchmark then asks for
-(its random keys begin at 0) were stored last: recent data is hot, as it is in most caches, and
-first touch has put it into the slow node, because the fast one was full by then.
+Keys are stored from the last to the first, so that the keys that redis-benchmark reads (its random
+keys begin at 0) are the newest: recent data is hot, as in most caches. First touch has put it on
+the slow node, because the fast node was full by then.
 
-Debian keeps the server's binary in redis-tools as redis-check-rdb and the name redis-server in a
-package that would start a service; it tells which to be by the name that it is called by.
+Debian ships the server's binary in redis-tools as redis-check-rdb; the package redis-server would
+start a service. The binary selects its role by the name in argv[0].
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from hmd.emulate.demo.variants import PROGRAM_CPU, SERVICE_CPU, Way, bound_to
 from hmd.errors import HmdError
 
 SOCKET = "/tmp/redis.sock"
-# A value is its own key, many times over: no two are the same, and a wrong word shows.
+# A value repeats its key, so that no two values are equal and every corrupt word shows.
 DOUBLINGS = 6
 VALUE_BYTES = len("key:000000000000") << DOUBLINGS
 KEY_BYTES = 1387
-"""Memory that a key takes (INFO memory: used_memory, with 56,000 keys 77,648,352 bytes)."""
+"""Memory per key (used_memory of INFO memory: 77,648,352 bytes with 56,000 keys)."""
 
-_FILL_BATCH, _VERIFY_BATCH = 1_000, 12_000  # keys at once, so that none takes long
+_FILL_BATCH, _VERIFY_BATCH = 1_000, 12_000  # keys per request, so that no request takes long
 _COUNT_WRONG = f"""
 local wrong = 0
 for i = tonumber(ARGV[1]), tonumber(ARGV[2]), -1 do
@@ -46,7 +46,7 @@ return wrong
 
 @dataclass(frozen=True, slots=True)
 class RedisLoad:
-    """How many keys are stored, which of them are asked for, and how often in a round."""
+    """Number of keys, number of hot keys, and requests per benchmark run."""
 
     keys: int = 56_000
     hot_keys: int = 14_000
@@ -55,7 +55,7 @@ class RedisLoad:
 
     @property
     def hot_bytes(self) -> int:
-        """Memory of the hot keys: value, key, dictionary entry and object, as jemalloc rounds."""
+        """Memory of the hot keys: value, key, dictionary entry and object, in jemalloc's sizes."""
         return self.hot_keys * KEY_BYTES
 
 
@@ -63,8 +63,8 @@ class RedisLoad:
 class BenchmarkRun:
     """One run of redis-benchmark.
 
-    The modelled rate is by the time that the server's CPU was busy: what the server would do for
-    a client that never lets it wait. Its client here shares a CPU with the daemon.
+    The modelled rate is by the busy time of the server's CPU: the rate for a client that keeps
+    the server busy. The client here shares a CPU with the daemon.
     """
 
     ops_per_s: float
@@ -73,7 +73,7 @@ class BenchmarkRun:
 
 
 def server_program() -> str:
-    """Return a path named redis-server, made beside the other built parts where there is none."""
+    """Return the path of redis-server; links it in the cache folder if it is not installed."""
     found = shutil.which("redis-server")
     if found is not None:
         return found
@@ -101,12 +101,12 @@ class Redis:
         self._machine, self._load, self._meter = machine, load, meter
 
     def cli(self, *words: str, timeout: float = 300) -> str:
-        """Return what redis-cli prints."""
+        """Run redis-cli and return its output."""
         done = self._machine.run(["redis-cli", "-s", SOCKET, *words], timeout=timeout, check=True)
         return done.stdout.strip()
 
     def fill(self) -> None:
-        """Store all keys, the last first, by redis-cli's mass insertion."""
+        """Store all keys, last key first, by redis-cli's mass insertion."""
         said = bytearray()
         command = ["redis-cli", "-s", SOCKET, "--pipe"]
         job = self._machine.start(command, stdin=True, stdout=said.extend, stderr=said.extend)
@@ -118,7 +118,7 @@ class Redis:
             raise HmdError(f"redis-cli --pipe: {said.decode(errors='replace').strip()[-200:]}")
 
     def wrong_values(self) -> int:
-        """Return how many values are not what was stored."""
+        """Return the number of values that differ from what was stored."""
         tops = range(self._load.keys - 1, -1, -_VERIFY_BATCH)
         return sum(self._wrong_from(top) for top in tops)
 
@@ -127,7 +127,7 @@ class Redis:
         return int(self.cli("EVAL", _COUNT_WRONG, "0", str(top), str(bottom)))
 
     def round(self) -> BenchmarkRun:
-        """Ask for hot keys at random, as often as the load says."""
+        """Read random hot keys, ``round_requests`` times."""
         load = self._load
         words = ["redis-benchmark", "-s", SOCKET, "--csv", "-c", "4", "-P", str(load.pipeline)]
         words += ["-n", str(load.round_requests), "-r", str(load.hot_keys)]
@@ -147,13 +147,13 @@ def _rate(answer: str) -> float:
     """Return the rps column of redis-benchmark's --csv output."""
     rows = list(csv.DictReader(io.StringIO(answer)))
     if not rows or "rps" not in rows[-1]:
-        raise HmdError(f"redis-benchmark said nothing of its rate: {answer.strip()[:200]!r}")
+        raise HmdError(f"redis-benchmark printed no rate: {answer.strip()[:200]!r}")
     return float(rows[-1]["rps"])
 
 
 @contextmanager
 def running_redis(machine: Machine, load: RedisLoad, way: Way, meter: Meter) -> Iterator[Redis]:
-    """Run a server that stores nothing on disk, filled before the model is switched on."""
+    """Run a server without persistence, filled before the timing model starts."""
     redis = Redis(machine, load, meter)
     options = {"port": "0", "unixsocket": SOCKET, "save": "", "appendonly": "no"}
     words = [word for name, value in options.items() for word in (f"--{name}", value)]

@@ -1,4 +1,4 @@
-"""Where a program's pages start, and who moves them: the four ways each program is run."""
+"""The four variants of a run: initial placement of pages, with or without hmd."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SERVICE_CPU = 0
 
 
 class Way(StrEnum):
-    """How a program is run."""
+    """A variant of a run."""
 
     ALL_FAST = "all_fast"
     ALL_SLOW = "all_slow"
@@ -20,14 +20,14 @@ class Way(StrEnum):
 
     @property
     def fast_node_is_scarce(self) -> bool:
-        """True where the fast node is cut down to the hot set and a tenth."""
+        """Whether the fast node is reduced to 1.1 hot sets."""
         return self in (Way.FIRST_TOUCH, Way.HMD)
 
 
 def bound_to(way: Way, cpu: int) -> list[str]:
-    """Return the words to put before a command so that it starts in this way on a CPU.
+    """Return the command prefix that starts a program in this variant on a CPU.
 
-    First touch and hmd start without a memory policy: pages go where the kernel puts them.
+    First touch and hmd have no memory policy: the kernel's first touch places pages.
     """
     words = ["numactl", f"--physcpubind={cpu}"]
     if way is Way.ALL_FAST:
@@ -38,7 +38,7 @@ def bound_to(way: Way, cpu: int) -> list[str]:
 
 
 def service(command: list[str]) -> list[str]:
-    """Return a command run beside the program: on the other CPU, out of the fast node."""
+    """Return a command that runs on the service CPU and allocates on the slow node."""
     return [
         "numactl",
         f"--physcpubind={SERVICE_CPU}",
