@@ -1,8 +1,8 @@
-"""Running cases: what is known already is not run again, and one that fails stops no other.
+"""A campaign: runs all cases without a known result; a failing case does not stop the others.
 
-Each kind of service has a boot of its own, in which systems follow each other and each runs its
-cases. What a case gave is kept in a file by the digest of all that it depends on, so that a
-campaign that broke off goes on where it was; a result with that digest from elsewhere serves too.
+Each kind of service has its own boots, in which systems follow one another and each runs its
+cases. A result is stored in a file under the digest of its inputs, so that an interrupted campaign
+continues where it stopped; a committed result of the same digest is reused as well.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ Say = Callable[[str], None]
 
 _DAEMON_ROOMS = ("machine", "sample", "heat", "decide", "migrate", "daemon", "native")
 _SETTING = (MEASURE, FAST_NODE_BYTES, FLUSH_US, CACHES)
-_BOOTS = 3  # machines that end while they are needed
+_BOOTS = 3  # boots per service, where the machine ends early
 
 
 @dataclass(slots=True)
 class CampaignResults:
-    """What cases gave, and of those that gave nothing why."""
+    """Results by case, and the errors of failed cases."""
 
     results: dict[ComparisonCase, CaseResult] = field(default_factory=dict)
     failed: dict[ComparisonCase, str] = field(default_factory=dict)
 
     @property
     def trials(self) -> dict[ComparisonCase, ComparisonTrial]:
-        """What was measured, by case."""
+        """Trials by case."""
         return {case: result.trial for case, result in self.results.items()}
 
 
@@ -75,12 +75,11 @@ def run_cases(
     fresh: bool = False,
     run: bool = True,
 ) -> CampaignResults:
-    """Run what is not known; ``inputs`` has the programs' inputs, ``folder`` keeps results.
+    """Run the cases without a known result; ``inputs`` holds inputs, ``folder`` stores results.
 
-    ``known`` are results from elsewhere, which serve where their digest is the case's; ``commit``
-    is kept with those that are run. ``fresh`` drops what the folder has of these cases. Without
-    ``run`` nothing is run. Raises ConfigError for a
-    program or system that there is not. What else goes wrong is told in the outcome.
+    ``known`` results are reused where their digest is that of the case; ``commit`` is stored with
+    new results. ``fresh`` deletes stored results of these cases. Without ``run`` no case is run.
+    Raises ConfigError for an unknown program or system; the outcome reports other errors.
     """
     campaign = _Campaign(cases, inputs, folder, say, dilation, commit)
     if fresh:
@@ -111,12 +110,12 @@ class _Campaign:
         self._total = len(cases)
 
     def forget(self) -> None:
-        """Drop what the folder has of the cases."""
+        """Delete the stored results of the cases."""
         for case in self._digests:
             self._path(case).unlink(missing_ok=True)
 
     def take_known(self, elsewhere: Iterable[CaseResult]) -> None:
-        """Take what the folder has of the cases, and what it has not from elsewhere."""
+        """Load stored results, and reuse ``elsewhere`` for the cases without one."""
         by_digest = {result.digest: result for result in elsewhere}
         for case, digest in self._digests.items():
             if self._path(case).exists():
@@ -128,10 +127,10 @@ class _Campaign:
         self._total = len(self._left(set(BootService)))
 
     def run(self, service: BootService) -> None:
-        """Run the cases of one service, in as few boots as it takes.
+        """Run the cases of one service in as few boots as possible.
 
-        DAMON has one for each: what it has brought to the fast node, the next program could not
-        have.
+        DAMON has one boot per case: memory that it promoted stays on the fast node, where the next
+        program could not have it.
         """
         tries = _BOOTS
         while left := self._left({service}):
@@ -142,7 +141,7 @@ class _Campaign:
                 tries -= 1
                 self._say(f"{error}: booting it again")
                 if not tries:
-                    self._fail(left, GuestError("the emulated machine ended again and again"))
+                    self._fail(left, GuestError("the emulated machine ended in every boot"))
             except (HmdError, subprocess.SubprocessError) as error:
                 self._fail(together, error)
 
@@ -150,7 +149,7 @@ class _Campaign:
         if service is BootService.HMD:
             warm_kernels()
         names = sorted({case.program for case in cases})
-        self._say(f"booting for {', '.join(names)}, beside them {service}")
+        self._say(f"booting for {', '.join(names)} with service {service}")
         commands = [self._command(name) for name in names]
         systems = [system_named(name) for name in dict.fromkeys(case.system for case in cases)]
         with (
@@ -168,14 +167,14 @@ class _Campaign:
                             self._try(ready, case, system, running)
 
     def _warm_up(self, ready: Testbed, case: ComparisonCase) -> None:
-        """Let the daemon do its work once: what it has not run yet, QEMU has yet to translate."""
+        """Run a program once unmeasured: QEMU translates the daemon's code on its first run."""
         self._say(f"warming up with {case.program}")
         try:
             self._trial(ready, case, system_named(case.system))
         except GuestError:
             raise
         except (HmdError, subprocess.SubprocessError) as error:
-            self._say(f"warming up failed: {error}")  # as the case itself will, if it must
+            self._say(f"warming up failed: {error}")  # the case itself reports the error
 
     def _try(
         self, ready: Testbed, case: ComparisonCase, system: System, running: GuestDaemon | None
@@ -230,7 +229,7 @@ class _Campaign:
             self._say(f"{case} failed: {line}")
 
     def _left(self, services: set[BootService]) -> list[ComparisonCase]:
-        """Return what has neither a result nor a failure yet."""
+        """Return the cases of these services without a result or a failure."""
         told = self.outcomes.results.keys() | self.outcomes.failed.keys()
         return [c for c, s in self._systems.items() if c not in told and s.service in services]
 
@@ -248,7 +247,7 @@ class _Campaign:
         return self._folder / "cases" / name
 
     def _digest(self, case: ComparisonCase) -> str:
-        """Return a digest of all that a result depends on, but for the host's haste."""
+        """Return a digest of all that a result depends on, except the speed of the host."""
         system = self._systems[case]
         parts = [program_digest(case.program), load(PRESET).model_dump_json(), case.ratio]
         parts += [repr(system), repr((self._dilation, *_SETTING))]
@@ -263,7 +262,7 @@ class _Campaign:
 def _service(
     service: BootService, ready: Testbed, systems: Sequence[System]
 ) -> Iterator[GuestDaemon | None]:
-    """Run a service that stays for all programs; yields hmd where it is that."""
+    """Run the service of a boot; yields the daemon if the service is hmd."""
     if service is BootService.HMD:
         with guest_daemon.running_daemon(ready, systems[0].policy) as running:
             yield running
@@ -274,7 +273,7 @@ def _service(
 def _with_pace(
     trial: ComparisonTrial, before: DaemonProgress, after: DaemonProgress, found_s: float
 ) -> ComparisonTrial:
-    """Return the trial with what the daemon's progress says of its pace."""
+    """Return the trial with the daemon's ticks per second and discovery time."""
     return replace(
         trial,
         tick_seconds=(after.uptime_s - before.uptime_s) / max(1, after.ticks - before.ticks),

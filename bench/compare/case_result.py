@@ -1,4 +1,4 @@
-"""A case's result as it is kept: what was measured, what of, and by which commit; its JSON rows."""
+"""Stored results of cases: the trial, its digest and commit; their rows in JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NEEDED = {each.name for each in fields(ComparisonTrial) if each.default is MISS
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """A trial, the digest of all that it depends on, and the commit that was measured."""
+    """A trial, the digest of all that it depends on, and the measured commit."""
 
     trial: ComparisonTrial
     digest: str
@@ -23,7 +23,7 @@ class CaseResult:
 
 
 def rows(results: Mapping[ComparisonCase, CaseResult]) -> list[dict[str, Any]]:
-    """Return results as they stand in the JSON, in the order of cases."""
+    """Return results as rows of the JSON document, in the order of cases."""
     return [
         asdict(case) | asdict(found.trial) | {"digest": found.digest, "commit": found.commit}
         for case, found in sorted(results.items(), key=lambda item: item[0])
@@ -31,7 +31,7 @@ def rows(results: Mapping[ComparisonCase, CaseResult]) -> list[dict[str, Any]]:
 
 
 def results(of_rows: Iterable[Mapping[str, Any]]) -> list[CaseResult]:
-    """Return the results that rows tell; rows of another kind (the oracle's) are left out."""
+    """Return the results in rows; rows of another kind (the oracle's) are skipped."""
     return [
         CaseResult(
             ComparisonTrial(**{name: row[name] for name in _TRIAL if name in row}),

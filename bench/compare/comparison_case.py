@@ -13,7 +13,7 @@ RATIOS = ("1:2", "1:8", "1:16")
 the fast tier has a third, a ninth and a seventeenth of its footprint."""
 
 WHOLE = "whole"
-"""In place of a ratio: as much of each node as the program wants."""
+"""Used instead of a ratio: nodes of unlimited size."""
 
 _CASE = re.compile(rf"(?P<program>[a-z][a-z0-9_]*):(?P<ratio>1:[1-9]\d*|{WHOLE}):(?P<system>\S+)")
 
@@ -27,21 +27,21 @@ class ComparisonCase:
     system: str
 
     def __str__(self) -> str:
-        """Return it as ``parse`` takes it."""
+        """Return the text that ``parse`` reads."""
         return f"{self.program}:{self.ratio}:{self.system}"
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the case of a text; raises ConfigError where it is none."""
+        """Return the case that a text names; raises ConfigError for any other text."""
         found = _CASE.fullmatch(text)
         if found is None:
             raise ConfigError(
-                f"{text!r} is no case: write PROGRAM:RATIO:SYSTEM, as in drift:1:8:first-touch"
+                f"{text!r} is not a case: write PROGRAM:RATIO:SYSTEM, as in drift:1:8:first-touch"
             )
         return cls(**found.groupdict())
 
     def fast_bytes(self, footprint_bytes: int) -> int | None:
-        """Return how much fast memory the program gets, None for all that it wants."""
+        """Return the size of the program's fast memory; None without a limit."""
         if self.ratio == WHOLE:
             return None
         return footprint_bytes // (1 + int(self.ratio.partition(":")[2]))

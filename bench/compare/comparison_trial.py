@@ -1,4 +1,4 @@
-"""One run of a program under a system: how long it took, and how much moved meanwhile."""
+"""One run of a program under a system: its runtime, and the pages migrated during it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from hmd.units import PAGE_BYTES
 
 @dataclass(frozen=True, slots=True)
 class ComparisonTrial:
-    """What a run took and moved, start to end of the program.
+    """Measurements from start to end of the program.
 
-    ``modelled_seconds`` is the time that its CPU was busy by the timing model, ``guest_seconds``
-    what passed by the guest's clock. ``migrated_bytes`` are all that the kernel moved between
-    nodes, for whomever (pgmigrate_success in /proc/vmstat); ``demoted_bytes`` those that reclaim
-    took down (pgdemote_*), of the kernel's tiering alone. ``fast_share`` is the part of the
-    program's misses that the fast node served, ``fast_bytes`` what it could have of that node when
-    it began, and ``gained_bytes`` how much more when it had ended: memory of others that was moved
-    away or reclaimed meanwhile. Of hmd, ``tick_seconds`` is the time by the guest's clock from one
-    tick to the next, and ``unseen_share`` the part of the run that had passed when it found the
-    program. ``misses`` and ``instructions`` are all of that CPU, the kernel's too.
+    ``modelled_seconds`` is the busy time of its CPU by the timing model, ``guest_seconds`` the
+    time by the guest's clock. ``migrated_bytes`` are all migrations between nodes by any process
+    (pgmigrate_success in /proc/vmstat); ``demoted_bytes`` those by reclaim (pgdemote_*), which
+    only the kernel's tiering does. ``fast_share`` is the share of the program's misses that the
+    fast node served, ``fast_bytes`` that node's free memory at the start, and ``gained_bytes`` the
+    increase until the end: others' memory that was migrated or reclaimed. ``tick_seconds`` is
+    hmd's interval between ticks by the guest's clock, ``unseen_share`` the share of the run before
+    hmd found the program. ``misses`` and ``instructions`` are those of the CPU, with the kernel's.
     """
 
     modelled_seconds: float
@@ -50,9 +49,9 @@ def run_trial(
     beside: AbstractContextManager[object] | None = None,
     watch: AbstractContextManager[object] | None = None,
 ) -> ComparisonTrial:
-    """Run a program with so much of the fast node, None: all; HmdError where it fails.
+    """Run a program with ``fast`` bytes of the fast node (None: all); HmdError where it fails.
 
-    ``beside`` is entered when the fast node is ready, ``watch`` around the program alone.
+    ``beside`` is entered once the fast node is ready, ``watch`` around the program only.
     """
     with ExitStack() as undo:
         undo.callback(stage.fast_node.release)

@@ -1,9 +1,9 @@
-"""Demotion that goes on: kswapd is kept from giving the fast node up.
+"""Continuous demotion: keeps kswapd awake on the fast node.
 
-kswapd that fails sixteen times on a node is not woken there before something has been reclaimed
-(kswapd_failures, mm/vmscan.c). A node that is filled with what cannot move makes it fail, and
-tiering then promotes nothing for want of free pages. So, while a program runs and demotion is on,
-a few pages of a process of its own on the fast node are demoted each second (memory.reclaim,
+After sixteen failures on a node, kswapd is not woken there until something is reclaimed
+(kswapd_failures, mm/vmscan.c). A node full of unmovable memory makes it fail; tiering then
+promotes nothing, for lack of free pages. So, while a program runs with demotion enabled, a helper
+process on the fast node has a few of its pages demoted every second (memory.reclaim,
 Documentation/admin-guide/cgroup-v2.rst, Linux 5.19).
 """
 
@@ -42,7 +42,7 @@ _END_S = 60
 
 @contextmanager
 def going_on(stage: Testbed) -> Iterator[None]:
-    """Keep demotion going, where it is on; raises HmdError where the guest refuses."""
+    """Keep demotion active if it is enabled; raises HmdError where the guest refuses."""
     if stage.get([_DEMOTION])[_DEMOTION] != "true":
         yield
         return

@@ -1,4 +1,4 @@
-"""How long the daemon in the guest takes to find a program: by its log, while the program runs."""
+"""The time until the daemon in the guest finds a program, from its log."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ _LOOK_S = 0.02
 
 
 class Discovery:
-    """Around a program's run: ``seconds`` until the daemon followed it, by the guest's clock.
+    """A context around a run: ``seconds`` by the guest's clock until the daemon followed it.
 
-    As long as the run, where it never did.
+    The duration of the run if the daemon never did.
     """
 
     def __init__(self, daemon: GuestDaemon) -> None:
-        """Look at the daemon's log; nothing is known yet."""
+        """Note the current end of the daemon's log."""
         self._daemon = daemon
         self._over = threading.Event()
         self.seconds = 0.0
 
     def __enter__(self) -> Discovery:
-        """Begin to look."""
+        """Start to watch the log."""
         self._began_s, self._before = time.monotonic(), self._daemon.told(_FOLLOWING)
         self._thread = threading.Thread(target=self._look, daemon=True)
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Look no longer."""
+        """Stop watching."""
         self._over.set()
         self._thread.join()
 

@@ -1,11 +1,11 @@
-"""What settings each system does best with: kernel tiering, DAMON and hmd on the same programs.
+"""Settings of kernel tiering, DAMON and hmd, compared in the emulated machine.
 
     python -m bench.compare.emulated_settings kernel                 NUMA balancing's knobs
     python -m bench.compare.emulated_settings damon cg,pagerank 1:8  intervals, regions, ages
     python -m bench.compare.emulated_settings hmd                    ticks and periods
 
-One boot for kernel tiering and DAMON, one each for hmd. What did best is what `make bench-policies`
-runs (bench/compare/systems.py, damon.py, daemon.py). Some twenty minutes each.
+One boot for kernel tiering and DAMON, one per setting for hmd; about twenty minutes per system.
+`make bench-policies` runs the best settings (systems.py, guest_damon.py, guest_daemon.py here).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ KERNEL: tuple[Mapping[str, int], ...] = (
     _balancing(100, 100, 1000, 500),
     _balancing(100, 50, 500, 500),
 )
-"""Settings of /sys/kernel/debug/sched/numa_balancing beside memory tiering and demotion."""
+"""Settings of /sys/kernel/debug/sched/numa_balancing, in addition to tiering and demotion."""
 
 DAMON: tuple[DamonSettings, ...] = (
     DamonSettings(("50ms", "1s", "10s"), ("10", "1000"), "5s"),
@@ -73,7 +73,7 @@ HMD: tuple[Pace, ...] = (Pace(0.25, 41), Pace(0.25, 83))
 
 
 def main() -> int:
-    """Run every setting on every program; prints a line a run."""
+    """Run every setting on every program; prints one line per run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("system", choices=("kernel", "damon", "hmd"))
     parser.add_argument("programs", nargs="?", default="cg,drift", help="(default cg,drift)")
@@ -90,7 +90,7 @@ def main() -> int:
 
 
 def measure(system: str, programs: list[str], ratio: str) -> None:
-    """Boot, and run all."""
+    """Boot and run all settings of a system."""
     commands = {name: prepared(name) for name in programs}
     fast = {
         name: ComparisonCase(name, ratio, system).fast_bytes(
@@ -118,7 +118,7 @@ def measure(system: str, programs: list[str], ratio: str) -> None:
 
 
 def prepared(name: str) -> Command:
-    """Return a program's command, its inputs made."""
+    """Return a program's command; makes its inputs."""
     return prepare(load_program(name), BUILD / "suite/inputs")
 
 

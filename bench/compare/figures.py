@@ -1,8 +1,8 @@
-"""What the cases say together: hmd over its peers, over first touch, over the static oracle.
+"""Summary figures of the cases: hmd versus its peers, first touch and the static oracle.
 
-All are ratios of runtimes, theirs over hmd's, so that above 1 is good; means are geometric, over
-programs and ratios. By modelled time and by the guest's clock. Where a case is missing, what
-needs it is left out.
+All are ratios of runtimes, theirs over hmd's, so that hmd is faster above 1. Means are geometric,
+over programs and ratios; by modelled time and by the guest's clock. A missing case drops out of
+the figures that need it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MODELLED, GUEST = "modelled_seconds", "guest_seconds"
 def seconds(
     trials: Mapping[ComparisonCase, ComparisonTrial], clock: str
 ) -> dict[ComparisonCase, float]:
-    """Return each case's runtime by a clock, ``MODELLED`` or ``GUEST``."""
+    """Return the runtime of each case by a clock, ``MODELLED`` or ``GUEST``."""
     return {case: float(getattr(trial, clock)) for case, trial in trials.items()}
 
 
@@ -41,13 +41,13 @@ def over_best(
 def over_whole(
     found: Seconds, ours: str, whole: str = ALL_FAST.name
 ) -> dict[ComparisonCase, float]:
-    """Return the runtime with all that a program wants of a node over ours."""
+    """Return the runtime on nodes of unlimited size over ours."""
     beside = {case.program: took for case, took in found.items() if case.system == whole}
     return {c: beside[c.program] / took for c, took in _of(found, ours) if c.program in beside}
 
 
 def over_oracle(found: Seconds, ours: str, oracle: Seconds) -> dict[ComparisonCase, float]:
-    """Return the oracle's runtime over ours; ``oracle`` is by cases of any system."""
+    """Return the oracle's runtime over ours; the system in the keys of ``oracle`` is ignored."""
     known = {(case.program, case.ratio): took for case, took in oracle.items()}
     return {
         case: known[case.program, case.ratio] / took
@@ -57,7 +57,7 @@ def over_oracle(found: Seconds, ours: str, oracle: Seconds) -> dict[ComparisonCa
 
 
 def moved_over_kernel(trials: Mapping[ComparisonCase, ComparisonTrial], ours: str) -> float | None:
-    """Return bytes moved a second, ours over those of the kernel's tiering, all cases together."""
+    """Return migrated bytes per second, ours over those of kernel tiering, over all cases."""
     rates = []
     for name in (ours, KERNEL.name):
         of = [trial for case, trial in trials.items() if case.system == name]
@@ -67,19 +67,19 @@ def moved_over_kernel(trials: Mapping[ComparisonCase, ComparisonTrial], ours: st
 
 
 def geomean(values: Iterable[float]) -> float | None:
-    """Return the geometric mean, None of nothing."""
+    """Return the geometric mean; None without values."""
     logs = [math.log(value) for value in values]
     return math.exp(sum(logs) / len(logs)) if logs else None
 
 
 def worst(values: Iterable[float]) -> float | None:
-    """Return the least, None of nothing."""
+    """Return the minimum; None without values."""
     return min(values, default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What hmd with one policy comes to, by one clock; None where cases are missing."""
+    """Summary figures of hmd with one policy, by one clock; None where cases are missing."""
 
     geomean_vs_best_peer: float | None
     geomean_vs_kernel: float | None
@@ -89,7 +89,7 @@ class Figures:
 
     @classmethod
     def of(cls, found: Seconds, ours: str) -> Figures:
-        """Work them out of all cases' runtimes."""
+        """Return the figures of a system from the runtimes of all cases."""
         touch = over_best(found, ours, (FIRST.name,)).values()
         return cls(
             geomean(over_best(found, ours).values()),

@@ -1,7 +1,7 @@
-"""How much memory a program of the suite takes at most, by which fast tiers are sized.
+"""Footprints of the suite's programs, from which the sizes of fast tiers follow.
 
-The peak of its resident set (VmHWM in proc_pid_status(5)), read on the host while the program
-runs there, and kept in a file: one run of a program, a second or two.
+A footprint is the peak resident set (VmHWM in proc_pid_status(5)) of one run on the host, which
+takes a second or two. It is stored in a file.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 
 
 def footprint_bytes(name: str, digest: str, prepare: Callable[[], Command], folder: Path) -> int:
-    """Return a program's footprint; ``digest`` is that of all that its runs depend on.
+    """Return a program's footprint; ``digest`` identifies all that its runs depend on.
 
-    Raises HmdError where the program does not do its work on the host.
+    Raises HmdError where the program fails on the host.
     """
     path = folder / "footprints" / f"{name}-{digest}.json"
     if path.exists():
@@ -48,7 +48,7 @@ def _measured(command: Command) -> int:
         status, peak = Path(f"/proc/{process.pid}/status"), 0
         while process.poll() is None:
             found = _PEAK.search(status.read_text())
-            peak = int(found[1]) << 10 if found else peak  # none of a zombie
+            peak = int(found[1]) << 10 if found else peak  # a zombie has none
             time.sleep(_LOOK_S)
     if process.returncode != command.exit_status:
         raise HmdError(f"{command.argv[0]} exited with {process.returncode} on the host")

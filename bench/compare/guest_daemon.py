@@ -1,13 +1,12 @@
-"""hmd in the guest, with one of its policies at that policy's own defaults.
+"""hmd in the guest, with one of its policies at the policy's defaults.
 
-What differs from the defaults of the daemon, and why:
-tick, rescan   the guest's clock runs some hundred times slower than modelled time, and the
-               daemon's work is as much slower: a tick is as short as that allows
-period         fixed: the emulated PMU's own cost is nothing, and the daemon's work in emulation
-               would use up any quota; of the paces that were tried this did best
-               (bench/compare/emulated_settings.py)
-headroom       the fast node is cut to megabytes; of three, 2 % are left free, as by default
-rate           no limit: a limit is for neighbours, and here is none
+Settings that differ from the defaults of the daemon:
+tick, rescan   a tick is as short as the daemon's work allows, because the guest's clock runs about
+               a hundred times slower than modelled time, and the daemon with it
+period         fixed, because sampling costs nothing here and the daemon's work in emulation
+               exceeds any quota; the best of the tried paces (bench/compare/emulated_settings.py)
+headroom       scaled to a fast node of a few megabytes: 2 % of 3 MiB, as by default
+rate           no limit: a limit protects other programs, and there are none
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _READY, _RELOADED, _NOT_RELOADED = "info: ready: ", "info: reloaded ", "error: r
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often the daemon ticks, by the guest's clock, and of how many misses it samples one."""
+    """The daemon's tick in seconds of the guest's clock, and its sampling period in misses."""
 
     tick_s: float
     period: int
@@ -55,7 +54,7 @@ def configuration(policy: str, pace: Pace = PACE) -> dict[str, Any]:
     """Return the daemon's configuration for a policy; ConfigError for an unknown name."""
     return {
         "tick": f"{pace.tick_s}s",
-        "rescan": f"{pace.tick_s / 2}s",  # looked at in every tick
+        "rescan": f"{pace.tick_s / 2}s",  # in every tick
         "targets": [{"name": "program", "cgroup": GROUP}],
         "sample": {"sampler": "emulated", "period": pace.period},
         "decide": {"policy": policy} | _scaled_headroom(policy),
@@ -73,14 +72,14 @@ def _scaled_headroom(policy: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class DaemonProgress:
-    """What the daemon has done since it started, by its status."""
+    """Uptime and ticks of the daemon, from its status."""
 
     uptime_s: float
     ticks: int
 
 
 class GuestDaemon:
-    """The running daemon; ``use`` gives it another policy."""
+    """The running daemon; ``use`` changes its policy."""
 
     def __init__(
         self, stage: Testbed, policy: str, pace: Pace, config: Path, log: Path, job: Job
@@ -89,7 +88,7 @@ class GuestDaemon:
         self._config, self._log, self._job = config, log, job
 
     def use(self, policy: str) -> None:
-        """Let it reload its configuration with this policy; HmdError where it does not."""
+        """Reload the daemon's configuration with this policy; HmdError where that fails."""
         if policy == self._policy:
             return
         before = self.told(_RELOADED)
@@ -104,7 +103,7 @@ class GuestDaemon:
         self._policy = policy
 
     def progress(self) -> DaemonProgress:
-        """Return what it has done; HmdError where it does not answer."""
+        """Return the daemon's progress; HmdError where it does not answer."""
         done = self._stage.machine.run(service([sys.executable, "-c", _ASK, SOCKET]))
         if done.returncode:
             raise HmdError(f"the daemon in the guest does not answer: {done.stderr.strip()}")
@@ -112,18 +111,18 @@ class GuestDaemon:
         return DaemonProgress(status["uptime_s"], status["ticks"])
 
     def check(self) -> None:
-        """Raise HmdError where it has ended."""
+        """Raise HmdError if the daemon has ended."""
         if self._job.poll() is not None:
             raise HmdError(f"the daemon in the guest ended: {_last_line(self._log)}")
 
     def told(self, text: str) -> int:
-        """Return how often its log has a text."""
+        """Return the number of occurrences of a text in the daemon's log."""
         return self._log.read_text(errors="replace").count(text)
 
 
 @contextmanager
 def running_daemon(stage: Testbed, policy: str, pace: Pace = PACE) -> Iterator[GuestDaemon]:
-    """Run ``hmd run`` beside the programs; HmdError where it does not start."""
+    """Run ``hmd run`` on the service CPU; HmdError where it does not start."""
     config, log = stage.folder / "hmd.yaml", stage.folder / "hmd.log"
     config.write_text(_text(policy, pace))
     stage.sh(f"mkdir -p {Path(SOCKET).parent}")

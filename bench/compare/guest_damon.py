@@ -1,11 +1,11 @@
-"""DAMON moving pages between nodes by itself: DAMOS migrate_hot and migrate_cold, set up by damo.
+"""DAMON as a tiering system: the DAMOS actions migrate_hot and migrate_cold, set up by damo.
 
-The shape is that of damo's own scripts/mem_tier.sh: one kdamond watches the fast node's physical
-addresses and sends down what is not accessed and not young, another watches the slow node's and
-brings up what is accessed in 5 % of its looks and young, at most 200 MB a second each. What that
-script has besides and Linux 6.12 does not have: goals for the fast node's free and used memory
-(6.16), and intervals that tune themselves (6.17). In place of the goal, what is cold is told by
-its age; in place of the intervals, fixed ones.
+The set-up follows damo's scripts/mem_tier.sh. One kdamond monitors the fast node's physical
+addresses and demotes regions without accesses that are not young; another monitors those of the
+slow node and promotes young regions accessed in at least 5 % of checks; each at most 200 MB per
+second. The script also uses features that Linux 6.12 lacks: goals for the fast node's free and
+used memory (6.16), replaced here by the age of cold regions, and auto-tuned intervals (6.17),
+replaced by fixed ones.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from hmd.errors import MissingError
 
 @dataclass(frozen=True, slots=True)
 class DamonSettings:
-    """How DAMON watches.
+    """Monitoring attributes of DAMON.
 
-    ``intervals`` are of sampling, of aggregation, and of the update of its operations; ``regions``
-    the fewest and the most; what was not accessed for ``cold_age`` goes down.
+    ``intervals`` are the sampling, aggregation and operations-update intervals; ``regions`` the
+    minimum and maximum; regions without accesses for ``cold_age`` are demoted.
     """
 
     intervals: tuple[str, str, str]
@@ -36,10 +36,10 @@ class DamonSettings:
 
 
 WATCH = DamonSettings(("20ms", "200ms", "2s"), ("10", "1000"), "500ms")
-"""Of those that were tried this did best (bench/compare/emulated_settings.py)."""
+"""The best of the tried settings (bench/compare/emulated_settings.py)."""
 
 SETTLE_S = 3.0
-"""Until its regions are as fine as they may be: each aggregation can double them."""
+"""Time for regions to split to the maximum: each aggregation can double their number."""
 QUOTA = ("--damos_quota_interval", "1s", "--damos_quota_space", "200MB")
 
 
@@ -67,14 +67,14 @@ def scheme_words(how: DamonSettings = WATCH) -> tuple[str, ...]:
 
 @contextmanager
 def running_damon(stage: Testbed, how: DamonSettings = WATCH) -> Iterator[None]:
-    """Let DAMON move pages of a program that is yet to start.
+    """Run DAMON's schemes for programs that start later.
 
     Raises MissingError where damo is not installed.
     """
     damo = Path(sys.executable).with_name("damo")
     if not damo.exists():
         raise MissingError("damo is not installed: run `make setup` (PyPI package damo)")
-    stage.sh("mount -t tracefs tracefs /sys/kernel/tracing 2>&-; true")  # damo looks there
+    stage.sh("mount -t tracefs tracefs /sys/kernel/tracing 2>&-; true")  # damo reads tracefs there
     stage.sh(" ".join([str(damo), "start", *scheme_words(how)]))
     stage.move_kernel_threads()
     time.sleep(SETTLE_S)

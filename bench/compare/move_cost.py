@@ -1,9 +1,9 @@
-"""What moving a page takes of a CPU in the emulated machine: the simulator's MigrationCost.
+"""CPU cost of moving a page in the emulated machine, for the simulator's MigrationCost.
 
-    python -m bench.compare.move_cost       a minute
+    python -m bench.compare.move_cost       takes about a minute
 
-Writes build/moving.json: instructions a page that is moved, and a page that is touched first,
-both without what the copy or the zeroing waits for, which the timing model leaves to memory.
+Writes build/moving.json: instructions per moved page and per first-touched page, without the
+stalls of copying and zeroing, which the timing model accounts to memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROUNDS = 8
 
 
 def main() -> int:
-    """Measure, write and print."""
+    """Measure, write and print the costs."""
     try:
         commands = [_command(rounds) for rounds in (0, ROUNDS)]
         with stage(commands[:1], ROOT / "build/compare/share") as ready:
@@ -50,7 +50,7 @@ def _command(rounds: int) -> Command:
 
 
 def _instructions(ready: Testbed, command: Command) -> int:
-    """Return how many instructions the program's CPU runs for a command."""
+    """Return the instructions that the program's CPU executes for a command."""
     with ready.modelled():
         before = ready.machine.shared.counters(PROGRAM_CPU).instructions
         ready.execute(command, FIRST_TOUCH)

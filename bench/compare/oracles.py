@@ -1,7 +1,7 @@
-"""The static oracle's runtimes: of all placements that never change, the best that we find.
+"""Runtimes of the static oracle: the best placement found that never changes.
 
-By replay of each program's recorded misses (a minute or two to record, where the estimator's
-bench has not done it), for as many pages as the cases gave it. Kept by digest.
+By replay of each program's miss recording, with as much fast memory as its cases have. A recording
+takes a minute or two, unless the estimator's bench made it. Results are stored by digest.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def oracle_seconds(
     folder: Path,
     say: Callable[[str], None],
 ) -> dict[ComparisonCase, float]:
-    """Return the oracle's runtime for each program and ratio that first touch was run with."""
+    """Return the oracle's runtime for each program and ratio with a first-touch trial."""
     found = {}
     for case, trial in sorted(trials.items(), key=lambda item: item[0]):
         if case.system == FIRST.name:

@@ -1,16 +1,16 @@
-"""hmd beside what a user would take instead, in the guest; build/policies.json, .md and .png.
+"""hmd compared with other tiering systems in the guest; writes build/policies.json, .md and .png.
 
     python -m bench.compare.policies                               all (`make bench-policies`)
-    python -m bench.compare.policies --fresh                       all, from the beginning
-    python -m bench.compare.policies --known                       none: what is known, written out
-    python -m bench.compare.policies drift:1:8:hmd:benefit,...     these, beside the committed
-    python -m bench.compare.policies --resume drift:1:8:...        those of them still to be run
+    python -m bench.compare.policies --fresh                       all, without stored results
+    python -m bench.compare.policies --known                       none: only stored results
+    python -m bench.compare.policies drift:1:8:hmd:benefit,...     these, versus committed results
+    python -m bench.compare.policies --resume drift:1:8:...        those of them without a result
 
 Real programs on the real kernel of the emulated machine, each alone on a CPU, with a third, a
-ninth and a seventeenth of its footprint as fast memory, under each system in turn. What is done
-is kept in build/compare, so that a run of all that broke off goes on; a case takes half a minute
-to a minute and a half on two quiet CPUs. A run of all runs what has changed: a committed result
-serves where nothing that it depends on has, by its digest, and says which commit was measured.
+ninth and a seventeenth of its footprint as fast memory, under each system in turn. Results are
+stored in build/compare, so that an interrupted run continues; a case takes 30 to 90 s on two idle
+CPUs. A run of all runs only cases that changed: a committed result is reused where the digest of
+all that it depends on is the same, and names the commit that was measured.
 """
 
 from __future__ import annotations
@@ -54,19 +54,25 @@ FOLDER = ROOT / "build" / "compare"
 SUITE = ROOT / "build" / "suite"
 
 PROGRAMS = ("betweenness", "cg", "compress", "drift", "pagerank", "sat", "xslookup")
-"""A hot set that moves all the time (drift), phases (betweenness, sat), growing heat (compress),
-and hot sets that stay: one that fits (cg), and in large (pagerank) and small pieces (xslookup)."""
+"""A hot set that moves continuously (drift), phases (betweenness, sat), growing heat (compress),
+and static hot sets: one that fits (cg), one in large (pagerank) and in small pieces (xslookup)."""
 
 
 def main() -> int:
-    """Run what was asked for, write and print it."""
+    """Run the requested cases; write and print the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "cases", nargs="?", default="", help="cases PROGRAM:RATIO:SYSTEM, separated by commas"
     )
-    parser.add_argument("--fresh", action="store_true", help="run all anew, also what is known")
-    parser.add_argument("--resume", action="store_true", help="of named cases, keep what was run")
-    parser.add_argument("--known", action="store_true", help="run nothing, sum up what is known")
+    parser.add_argument(
+        "--fresh", action="store_true", help="run all cases, also those with a stored result"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="reuse stored results of the named cases"
+    )
+    parser.add_argument(
+        "--known", action="store_true", help="run nothing, summarise stored results"
+    )
     args = parser.parse_args()
     asked = [text for text in args.cases.split(",") if text]
     began = time.monotonic()
@@ -96,7 +102,7 @@ def main() -> int:
         print(f"bench-policies: {error}", file=sys.stderr)
         return int(error.exit_code)
     except KeyboardInterrupt:
-        say("stopped; what was measured is kept, and a run of all or --resume goes on")
+        say("stopped; results are stored, and a run of all or --resume continues")
         return 130
     document = summary(outcomes, oracle, simulated) | {
         "host_seconds": round(time.monotonic() - began)
@@ -120,7 +126,7 @@ def summary(
     oracle: Mapping[ComparisonCase, float],
     simulated: Mapping[ComparisonCase, Simulation],
 ) -> dict[str, Any]:
-    """Return the whole document."""
+    """Return the JSON document."""
     trials = outcomes.trials
     clocks = {clock: seconds(trials, clock) for clock in (MODELLED, GUEST)}
     ours = [system.name for system in systems() if system.policy]
@@ -169,7 +175,7 @@ def summary(
 
 
 def _oracle_row(case: ComparisonCase, took: float) -> dict[str, Any]:
-    """Return the oracle as a case: it has no guest, and moves nothing."""
+    """Return the row of the oracle, which has no guest time and moves nothing."""
     return {
         "program": case.program,
         "ratio": case.ratio,
@@ -187,7 +193,7 @@ def commit() -> str:
 
 
 def show(document: Mapping[str, Any], committed: Mapping[str, Any] | None) -> None:
-    """Print the cases, beside the committed ones where there are any."""
+    """Print the cases, with the committed runtimes if there are any."""
     before = {_key(case): case for case in (committed or {}).get("cases", [])}
     print(
         f"{'program':12} {'ratio':5} {'system':24} {'modelled s':>10} {'guest s':>8} "
@@ -204,14 +210,14 @@ def show(document: Mapping[str, Any], committed: Mapping[str, Any] | None) -> No
     for text, found in document["simulated"].items():
         print(
             f"{text}: simulated {found['seconds']:.3f} s, {found['over_guest']:.3f} of the guest's,"
-            f" {found['times_faster']:.0f} times faster than there"
+            f" {found['times_faster']:.0f} times faster than the guest"
         )
     for text, why in document["failed"].items():
         print(f"{text} failed: {why}")
 
 
 def show_figures(document: Mapping[str, Any]) -> None:
-    """Print what all cases say together."""
+    """Print the summary figures."""
     names = ("geomean_vs_best_peer", "worst_vs_first_touch", "geomean_vs_all_fast")
     print(f"\n{'policy':20} {'clock':9} " + " ".join(f"{name:>21}" for name in names))
     for policy, found in document["policies"].items():

@@ -1,4 +1,4 @@
-"""The picture of the comparison: each system's speed on each program and ratio, of all fast."""
+"""The plot of the comparison: speed of each system relative to all fast, by program and ratio."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 WHOLE = ("all-fast", "all-slow")
 
 _FAMILIES = {"kernel-tiering": "Purples", "damon": "Greens", "hmd": "Oranges"}
-"""Colour maps by how a system's name begins; what never moves a page is grey."""
+"""Colour maps by the start of a system's name; systems that move no page are grey."""
 
 
 def draw(document: Mapping[str, Any], path: Path) -> None:
-    """Draw a panel a ratio, a group of bars a program, into a PNG file."""
+    """Write a PNG file with one panel per ratio and one group of bars per program."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -57,7 +57,7 @@ def draw(document: Mapping[str, Any], path: Path) -> None:
 
 
 def _colours(systems: Sequence[str]) -> dict[str, Any]:
-    """Return a colour for each system: a shade of its family's, darkest the last."""
+    """Return a colour per system: a shade of its family, the last one darkest."""
     import matplotlib
 
     family = {s: next((f for f in _FAMILIES if s.startswith(f)), "") for s in systems}
@@ -76,7 +76,7 @@ def _mark(axis: Any, heights: Sequence[float], style: str) -> None:
 
 
 def _speed(took: Mapping[Any, float], program: str, ratio: str, system: str) -> float:
-    """Return the runtime with all fast over a system's, 0 where either is missing."""
+    """Return the all-fast runtime over that of a system; 0 where either is missing."""
     whole = took.get((program, "whole", "all-fast"))
     mine = took.get((program, ratio, system))
     return whole / mine if whole and mine else 0.0

@@ -1,11 +1,11 @@
-"""Settings of policies beside each other, simulated on the comparison's programs and ratios.
+"""Settings of policies, compared by simulation on the comparison's programs and ratios.
 
     python -m bench.compare.simulated_settings histogram benefit:confidence=1,move_ns=2000 ...
 
-Each is POLICY or POLICY:KEY=VALUE,...; prints how many times as fast as first touch it is, and
-writes build/settings.json. Where nothing else is said, ticks, period, window and delay are those
-that hmd has in the guest; its headroom always is. A program takes some three seconds of CPU a
-policy at three ratios, and a minute to be recorded the first time.
+A setting is POLICY or POLICY:KEY=VALUE,...; prints its speed relative to first touch and writes
+build/settings.json. Tick, period, window and delay default to those of hmd in the guest; headroom
+is always that of the guest. A program takes about three seconds of CPU per policy for three ratios,
+and a minute for its recording the first time.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ OUTPUT = ROOT / "build" / "settings.json"
 
 @dataclass(frozen=True, slots=True)
 class PolicySetting:
-    """A policy and what of its settings is not its default."""
+    """A policy and its settings that differ from the defaults."""
 
     policy: str
     values: tuple[tuple[str, float], ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> PolicySetting:
-        """Return the setting of a text; raises ConfigError where it is none."""
+        """Return the setting that a text names; raises ConfigError for any other text."""
         policy, _, rest = text.partition(":")
         try:
             pairs = [pair.split("=") for pair in rest.split(",") if pair]
@@ -66,7 +66,7 @@ FIRST_TOUCH = PolicySetting("none")
 def simulated(
     program: str, settings: Sequence[PolicySetting], how: SimulationSettings
 ) -> dict[str, list[tuple[float, int]]]:
-    """Return a program's seconds and MiB moved by setting and ratio."""
+    """Return a program's runtime in seconds and MiB moved, by setting and ratio."""
     stream = recorded(program, SUITE, _say).stream
     prepared = partial(prepare, load_program(program), SUITE / "inputs")
     footprint = footprint_bytes(program, program_digest(program), prepared, FOLDER)
@@ -88,7 +88,7 @@ def _run(
 
 
 def main() -> int:
-    """Simulate what was asked for, print and write it."""
+    """Simulate the requested settings; print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("settings", nargs="+", metavar="POLICY:KEY=VALUE,...")
     parser.add_argument("--programs", default=",".join(PROGRAMS), help="separated by commas")
@@ -97,8 +97,8 @@ def main() -> int:
     for name, default, unit in (
         ("tick", tick_ms, "modelled ms"),
         ("delay", 1000 * DELAY_S, "modelled ms to a tick's first move"),
-        ("period", PACE.period, "misses a sample"),
-        ("window", window, "resident pages for each of a window's samples"),
+        ("period", PACE.period, "misses per sample"),
+        ("window", window, "resident pages per sample of a window"),
     ):
         kind = type(default)
         parser.add_argument(f"--{name}", type=kind, default=default, help=f"{unit} ({default:g})")

@@ -1,11 +1,11 @@
-"""The simulator beside the guest: the same policy, program, fast memory and pace of the daemon.
+"""The simulator compared with the guest, at the same policy, program, fast memory and pace.
 
-For each case of hmd, the runtime that ``hmd simulate`` gives with the ticks that the daemon was
-told to make, by modelled time, and blind as long as it was; moves that take longer prolong a tick
-here as there. Two differences are left. The guest's CPU also runs the kernel (page faults, timer
-ticks, which dilation makes many): what first touch takes more in the guest than in the simulator
-is added, for each second by the guest's clock. And the guest's modelled time leaves out the
-program's sleep at pages under way, which the simulator counts. Kept by digest.
+For each case of hmd: the runtime by ``hmd simulate`` with the daemon's tick in modelled time, and
+with its discovery time before the first sample; long moves prolong a tick in both. Two differences
+remain. The guest's CPU also runs the kernel (page faults, and timer ticks, which dilation
+multiplies): the excess of first touch in the guest over the simulator, per second of the guest's
+clock, is added. And the guest's modelled time omits the program's sleep on migration entries, which
+the simulator counts. Results are stored by digest.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from hmd.simulate.simulation import SimulationSettings, simulate
 from hmd.units import PAGE_BYTES
 
 POLICIES = ("benefit", "histogram")
-"""Those that know no times: durations of others are by the guest's clock."""
+"""Policies without durations in their settings: those of others follow the guest's clock."""
 
 DELAY_S = 0.003
-"""Modelled seconds from the end of a tick to its first move: reading samples, heat and deciding
-took the daemon some 0.15 s by the guest's clock on drift."""
+"""Modelled seconds from the end of a tick to its first move: reading samples, heat and decisions
+took the daemon about 0.15 s by the guest's clock on drift."""
 
 _ROOMS = ("simulate", "heat", "decide", "migrate")
 
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """The program's ``seconds`` by the simulator, and the CPU time that simulating it took."""
+    """A program's simulated runtime, and the CPU time of the simulation."""
 
     seconds: float
     cpu_seconds: float
@@ -57,7 +57,7 @@ def simulations(
     folder: Path,
     say: Callable[[str], None],
 ) -> dict[ComparisonCase, Simulation]:
-    """Return what the simulator gives for hmd's cases, with what the guest's kernel adds."""
+    """Return the simulations of hmd's cases, with the guest kernel's excess added."""
     found = {}
     for case, trial in sorted(trials.items(), key=lambda item: item[0]):
         policy = system_named(case.system).policy
@@ -72,7 +72,7 @@ def simulations(
 
 
 def made(policy: str, values: Mapping[str, Any] | None = None) -> Policy:
-    """Return a policy with the guest's headroom and these settings; ConfigError for unknown."""
+    """Return a policy with the guest's headroom and these settings; ConfigError if unknown."""
     named = {field.name for field in fields(registry.settings_type(policy))}
     headroom = {"headroom_fraction": 0.0, "headroom_bytes": HEADROOM_BYTES}
     given = {name: value for name, value in headroom.items() if name in named}

@@ -1,9 +1,8 @@
-"""The systems that are compared: who decides where a program's pages lie.
+"""The compared systems, each of which decides the placement of a program's pages.
 
-Each is a start (where first touches go), knobs of the kernel that are set while it is in force,
-and perhaps a service beside the programs. All but two find the fast node cut to the ratio.
-``kernel-tiering`` has its knobs scaled to this machine's clock, ``damon`` is as damo's own tiering
-script sets it up.
+A system is an initial placement, kernel settings while it is active, and optionally a service on
+the other CPU. All but two have the fast node reduced to the ratio. ``kernel-tiering`` has its
+settings scaled to this machine's clock; ``damon`` follows damo's tiering script.
 """
 
 from __future__ import annotations
@@ -19,30 +18,30 @@ from hmd.emulate.demo.variants import FAST_NODE, SLOW_NODE
 from hmd.errors import ConfigError
 
 _BALANCING = "/sys/kernel/debug/sched/numa_balancing"
-# Memory tiering mode, in place of the mode that brings memory to the CPU that uses it, and
-# demotion to the slow node in place of reclaim (Documentation/admin-guide/sysctl/kernel.rst and
-# ABI/testing/sysfs-kernel-mm-numa). All else stays as the kernel has it.
+# Memory tiering mode instead of locality mode, and demotion to the slow node instead of reclaim
+# (Documentation/admin-guide/sysctl/kernel.rst and ABI/testing/sysfs-kernel-mm-numa). All other
+# settings are the kernel's defaults.
 _TIERING: Mapping[str, str | int] = {
     "/sys/kernel/mm/numa/demotion_enabled": 1,
     "/proc/sys/kernel/numa_balancing": 2,
 }
-# A run takes 20 to 100 s by the guest's clock where the real one would take minutes. Of those that
-# were tried these did best (bench/compare/emulated_settings.py).
+# A run takes 20 to 100 s by the guest's clock, where a real program runs for minutes. These are the
+# best of the tried settings (bench/compare/emulated_settings.py).
 _SCALED: Mapping[str, str | int] = {
     f"{_BALANCING}/scan_delay_ms": 100,
     f"{_BALANCING}/scan_period_min_ms": 100,
     f"{_BALANCING}/scan_period_max_ms": 1000,
     f"{_BALANCING}/hot_threshold_ms": 500,
 }
-# Pages a turn in the ratio of the nodes' read bandwidths, 105 and 39.4 GB/s: what the kernel
-# itself takes from the HMAT (Linux 6.16).
+# Pages per turn in the ratio of the nodes' read bandwidths, 105 and 39.4 GB/s, which the kernel
+# takes from the HMAT since Linux 6.16.
 _BOTH = (FAST_NODE, SLOW_NODE)
 _WEIGHTS = "/sys/kernel/mm/mempolicy/weighted_interleave"
 _WEIGHTED: Mapping[str, str | int] = {f"{_WEIGHTS}/node0": 8, f"{_WEIGHTS}/node1": 3}
 
 
 class BootService(StrEnum):
-    """What runs beside the programs; each kind has a boot of its own."""
+    """The service on the other CPU; each kind has boots of its own."""
 
     NOTHING = "nothing"
     DAMON = "damon"
@@ -51,7 +50,7 @@ class BootService(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A system by name; ``knobs`` are files of the guest and what is written to them."""
+    """A system by name; ``knobs`` are files of the guest and their contents."""
 
     name: str
     start: Start = FIRST_TOUCH
@@ -62,7 +61,7 @@ class System:
 
     @property
     def ratios(self) -> tuple[str, ...]:
-        """The ratios that make a difference to it."""
+        """The ratios on which the system depends."""
         return RATIOS if self.scarce else (WHOLE,)
 
 
@@ -83,7 +82,7 @@ _STANDING = (
     DAMON,
 )
 PEERS = (FIRST.name, KERNEL.name, KERNEL_DEFAULTS.name, DAMON.name)
-"""What a user would take instead of hmd."""
+"""The alternatives to hmd for a user."""
 
 _NO_TIERING = ("interleave", "none")
 
@@ -97,13 +96,13 @@ HMD_DEFAULT = hmd_with(registry.DEFAULT).name
 
 
 def systems() -> tuple[System, ...]:
-    """Return all systems, hmd with each policy that looks at heat among them."""
+    """Return all systems, including hmd with each policy that uses heat."""
     policies = (name for name in registry.names() if name not in _NO_TIERING)
     return (*_STANDING, *(hmd_with(name) for name in policies))
 
 
 def system_named(name: str) -> System:
-    """Return a system, hmd with any policy too; raises ConfigError that lists the names."""
+    """Return a system, also hmd with any policy; raises ConfigError, which lists the names."""
     every = (*systems(), *(hmd_with(policy) for policy in _NO_TIERING))
     for system in every:
         if system.name == name:

@@ -1,12 +1,11 @@
-"""The machine that programs are compared in: booted, quiet, with a fast node of any size.
+"""The testbed of the comparison: a booted machine with little noise and a fast node of any size.
 
-The program has CPU 1 and a last-level cache for itself, with its timer's ticks (NUMA balancing
-looks at a task's memory from them), and all else that can be moved runs on CPU 0, which has a cache
-of its own as on another socket or core complex, and out of the fast node: the modelled cache is as
-small as the programs are, and what services do between two ticks is not. Pages are
-4 KiB: transparent huge pages are off for every system alike, since 2 MiB of these programs are
-what gigabytes are of those that they stand for. Files that programs read are in the page cache,
-on the slow node, before anything is measured.
+The program runs on CPU 1 with a private last-level cache, and with timer ticks, from which NUMA
+balancing scans a task's memory. Everything else that can be moved runs on CPU 0, with a cache of
+its own as on another socket or core complex, and allocates on the slow node: the modelled cache is
+scaled to the programs, but the daemon's working set is not. Pages are 4 KiB: transparent huge
+pages are off for every system, because 2 MiB of these programs stand for gigabytes. Files that
+programs read are in the page cache, on the slow node, before measurements.
 """
 
 from __future__ import annotations
@@ -28,27 +27,27 @@ from hmd.errors import HmdError
 
 PRESET = "dram-pm"
 DILATION = 50.0
-"""Guest time over modelled time, at least: emulating a program that mostly hits caches takes more
-than that, and then the guest's clock runs ahead."""
+"""Guest time over modelled time, at least: emulation of a program that mostly hits caches is
+slower than that, and the guest's clock then runs ahead."""
 
 FAST_NODE_BYTES = 256 << 20
-"""Of the booted fast node, before it is cut: more than any program takes, and little enough that
-what the kernel keeps back in proportion to it is small beside a cut node."""
+"""Size of the fast node at boot: more than any program needs, and so small that zone reserves in
+proportion to it are small compared with the reduced node."""
 
 MEASURE = 3
-"""The way of measuring, by number: whoever changes what a case gives raises it, in this file, the
-trial, the demotion or the fast node, and no result from before serves any more."""
+"""Version of the measurement. A change to this file, the trial, the demotion or the fast node that
+changes results increments it, which invalidates stored results."""
 
 CACHES = 2
-"""Last-level caches: the program's and the services'."""
+"""Last-level caches: one for the program, one for services."""
 
 FLUSH_US = 10_000
-"""By the guest's clock, how often the program's CPU forgets its translations: QEMU's TLB would keep
-all of them, so that accessed bits, by which DAMON and the kernel's demotion tell hot pages, were
-set once and never again (docs/explanation/emulated-machine.md)."""
+"""Interval of TLB flushes of the program's CPU, in us of the guest's clock. QEMU's TLB keeps all
+translations, so that the accessed bits that DAMON and the kernel's demotion rely on would be set
+only once (docs/explanation/emulated-machine.md)."""
 
 GROUP = "/programs"
-"""The cgroup that programs run in, by which services find them."""
+"""The cgroup of the programs, by which services select them."""
 
 PLACED = WORKLOADS / "placed.c"
 FLUSH_TLB = Path(__file__).parents[1] / "workloads/flush_tlb.c"
@@ -64,9 +63,9 @@ _IN_GROUP = f'echo $$ > /sys/fs/cgroup{GROUP}/cgroup.procs && exec "$@"'
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a program's pages start: a mode of set_mempolicy(2) and its nodes.
+    """The initial placement of pages: a mode of set_mempolicy(2) and its nodes.
 
-    ``default`` is no policy: a page goes to the fast node until that is full.
+    ``default`` is first touch: pages go to the fast node until it is full.
     """
 
     mode: str = "default"
@@ -79,7 +78,7 @@ ON_SLOW = Start("bind", (SLOW_NODE,))
 
 
 class Testbed:
-    """A booted machine and what is done to it; ``folder`` is shared with it."""
+    """A booted machine and its settings; the guest shares ``folder``."""
 
     def __init__(self, machine: Machine, preset: Preset, fast_node: FastNode, folder: Path):
         self.machine, self.preset, self.folder = machine, preset, folder
@@ -87,12 +86,12 @@ class Testbed:
 
     @contextmanager
     def modelled(self) -> Iterator[None]:
-        """Let modelled time run; not before services have started, which it makes slow for good."""
+        """Run modelled time; instrumented code stays slow, so services start before this."""
         shared = self.machine.shared
         shared.running = True
         try:
             if not shared.armed:
-                self.sh("true")  # where CPUs are idle, the model waits for an event
+                self.sh("true")  # an event, for which the model waits where CPUs are idle
             self.machine.start_model()
             yield
         finally:
@@ -104,12 +103,12 @@ class Testbed:
             self.sh(f"echo {value} > {path}")
 
     def get(self, paths: Sequence[str]) -> dict[str, str]:
-        """Return what files of the guest's /proc and /sys hold."""
+        """Return the contents of files of the guest's /proc and /sys."""
         return {path: self.sh(f"cat {path}").strip() for path in paths}
 
     @contextmanager
     def having(self, values: Mapping[str, str | int]) -> Iterator[None]:
-        """Set values, and set them back at the end."""
+        """Set values, and restore them at the end."""
         before = self.get(list(values))
         self.set(values)
         try:
@@ -118,7 +117,7 @@ class Testbed:
             self.set(before)
 
     def sh(self, script: str) -> str:
-        """Run a shell's script beside the program; returns its output, HmdError where it fails."""
+        """Run a shell script on the service CPU; returns its output, HmdError where it fails."""
         done = self.machine.run(service(["sh", "-c", script]), timeout=_TIMEOUT_S)
         if done.returncode:
             raise HmdError(f"in the guest: {script.strip()!r}: {done.stderr.strip()}")
@@ -130,20 +129,20 @@ class Testbed:
         return {name: int(count) for name, count in (line.split() for line in lines if line)}
 
     def forget_inodes(self) -> None:
-        """Let the kernel give up what it keeps of unused inodes, on the fast node too.
+        """Free the kernel's unused inodes and dentries, also on the fast node.
 
-        Else who moves pages into a full node has the kernel reclaim that, and gets more fast
-        memory than who does not. Files stay in the page cache.
+        Otherwise a system that moves pages into a full node makes the kernel reclaim them, and
+        gets more fast memory than one that does not. Files stay in the page cache.
         """
         self.sh("echo 2 > /proc/sys/vm/drop_caches")
 
     def move_kernel_threads(self) -> None:
-        """Keep what the kernel does in threads off the program's CPU, where it lets us."""
+        """Move kernel threads off the program's CPU, as far as their affinity allows."""
         self.sh(_MOVE_KERNEL_THREADS)
 
     @contextmanager
     def flushing(self) -> Iterator[None]:
-        """Let the program's CPU forget translations every ``FLUSH_US``."""
+        """Flush the TLB of the program's CPU every ``FLUSH_US``."""
         on_cpu = [str(compile_static(PLACED)), str(PROGRAM_CPU), "bind", str(1 << SLOW_NODE)]
         flush, said = str(compile_static(FLUSH_TLB)), bytearray()
         job = self.machine.start(
@@ -155,7 +154,7 @@ class Testbed:
             job.kill()
 
     def execute(self, command: Command, start: Start) -> None:
-        """Run a program alone on its CPU; raises HmdError where it does not do its work."""
+        """Run a program alone on its CPU; HmdError where its status or output is unexpected."""
         mask = sum(1 << node for node in start.nodes)
         placed = [str(compile_static(PLACED)), str(PROGRAM_CPU), start.mode, str(mask)]
         said, wrong = bytearray(), bytearray()
@@ -173,15 +172,15 @@ class Testbed:
             raise HmdError(f"{command.argv[0]} did not end within {_TIMEOUT_S} s") from None
         found = (said + wrong).decode(errors="replace")
         if code != command.exit_status or command.expect not in found:
-            last = (wrong.decode(errors="replace").strip() or "it said nothing").splitlines()[-1]
-            raise HmdError(f"{command.argv[0]} exited with {code}, its work not done: {last}")
+            last = (wrong.decode(errors="replace").strip() or "no message").splitlines()[-1]
+            raise HmdError(f"{command.argv[0]} exited with {code} and did not do its work: {last}")
 
 
 @contextmanager
 def stage(
     commands: Sequence[Command], folder: Path, dilation: float = DILATION
 ) -> Iterator[Testbed]:
-    """Boot the machine for these programs; their files are read, and the model is ready."""
+    """Boot the machine for these programs, and run each once to read its files."""
     preset = _with_fast_node(load(PRESET), FAST_NODE_BYTES)
     cache = preset.cache.model_copy(update={"count": CACHES})
     preset = preset.model_copy(update={"cache": cache})

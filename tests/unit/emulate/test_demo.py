@@ -42,7 +42,7 @@ def test_rates_by_both_clocks_over_a_window() -> None:
 
 
 def test_a_window_without_lines_is_an_error() -> None:
-    with pytest.raises(HmdError, match="too little"):
+    with pytest.raises(HmdError, match="too few lines"):
         HotSetRun([progress(1, 1, 1)]).rate(0, 10)
 
 

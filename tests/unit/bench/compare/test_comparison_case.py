@@ -21,7 +21,7 @@ def test_a_case_is_what_it_says(text: str) -> None:
     "text", ["", "drift", "drift:1:2", "drift:2:hmd", "drift:1:0:hmd", "a:1:2:"]
 )
 def test_what_is_no_case_is_told(text: str) -> None:
-    with pytest.raises(ConfigError, match="is no case"):
+    with pytest.raises(ConfigError, match="is not a case"):
         ComparisonCase.parse(text)
 
 
