@@ -1,1 +1,1 @@
-"""What the machine is: nodes and tiers, processes and their mappings, privileges, native calls."""
+"""The machine: memory nodes and tiers, processes and their mappings, privileges, system calls."""

@@ -1,7 +1,7 @@
-"""Cgroup paths of a process, and whether they fall under a selector.
+"""Cgroup paths of a process, and whether they match a selector.
 
 Paths are those of /proc/PID/cgroup (cgroups(7)), relative to the root of their hierarchy, for
-version 1 and 2 alike, so that no mount has to be known. Costs one read a process.
+version 1 and 2 alike, so that mount points do not matter. Costs one read per process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _DELETED = " (deleted)"
 
 
 def parse_cgroup(data: bytes) -> tuple[tuple[str, ...], ...]:
-    """Return the process's paths as components, one for each hierarchy; broken lines skipped.
+    """Return the process's paths as components, one per hierarchy; malformed lines are skipped.
 
     A line is ``hierarchy-ID:controllers:/path``; version 2 has ID 0 and no controllers.
     """
@@ -34,7 +34,7 @@ def parse_cgroup(data: bytes) -> tuple[tuple[str, ...], ...]:
 def cgroup_selector(path: str) -> tuple[str, ...]:
     """Return the components of a configured cgroup path.
 
-    ``/sys/fs/cgroup`` before it is taken off, since that is how people copy it. Components may
+    A leading ``/sys/fs/cgroup`` is removed, since users copy paths with it. Components may
     be shell patterns (``kubepods.slice/*burstable*``).
     """
     if path == _MOUNT or path.startswith(_MOUNT + "/"):
@@ -60,8 +60,8 @@ def unit_selector(unit: str) -> str:
 def in_unit(paths: tuple[tuple[str, ...], ...], unit: str) -> bool:
     r"""Return True where a component of a path is the systemd unit.
 
-    The unit may be named as systemd prints it, with ``\x2d`` escapes or without them, and may be
-    a shell pattern (``postgresql@*.service``). A name that the kernel would take for one of its
+    The unit may be given with or without systemd's ``\x2d`` escapes, and may be a shell pattern
+    (``postgresql@*.service``). A name that the kernel would take for one of its
     own files gets a ``_`` before it (systemd's cg_escape()).
     """
     for parts in paths:

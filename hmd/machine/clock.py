@@ -1,8 +1,8 @@
-"""The clock that a recording's times are of.
+"""The clock of a recording.
 
-On any machine that is CLOCK_MONOTONIC. In the emulated machine it is modelled time: what its
-memory and instructions take on the machine that it models. The guest's own clock runs
-``dilation`` times slower than that, and unevenly where emulation falls behind.
+On a real machine this is CLOCK_MONOTONIC. In the emulated machine it is modelled time: what its
+memory accesses and instructions take on the modelled machine. Guest time passes ``dilation`` times
+slower, and unevenly where the emulation falls behind.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ ClockKind: TypeAlias = Literal["monotonic", "modelled"]
 
 
 class Clock(Protocol):
-    """A clock; ``kind`` says whose time it tells."""
+    """A clock; ``kind`` names the time that it gives."""
 
     kind: ClockKind
 
     def now_ns(self, cpu: int | None = None) -> int:
-        """Return the time now, of a CPU where each has its own, else the machine's."""
+        """Return the time now: of one CPU where each has a clock, else of the machine."""
         ...
 
     def close(self) -> None:
-        """Free what it needed; may be called twice."""
+        """Free resources; may be called twice."""
         ...
 
 
@@ -35,25 +35,25 @@ class MonotonicClock:
     kind: ClockKind = "monotonic"
 
     def now_ns(self, cpu: int | None = None) -> int:
-        """Return the time now, which all CPUs share."""
+        """Return the time now; all CPUs share one clock."""
         return time.monotonic_ns()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no resources."""
 
 
 class ModelledClock:
     """Modelled time of the emulated machine; it stands still while no CPU runs.
 
-    Each CPU has its own clock, which is what samples are stamped with. The machine's is that of
-    the CPU furthest ahead; one that wakes goes on from there. Behind what has run by 2 µs of
-    host time at most.
+    Each CPU has a clock of its own, which stamps its samples. The machine's clock is that of the
+    CPU furthest ahead, from which a CPU continues when it wakes. It lags execution by at most 2 µs
+    of host time.
     """
 
     kind: ClockKind = "modelled"
 
     def __init__(self, memory: SharedMemory) -> None:
-        """Own the memory from now on."""
+        """Take ownership of the memory."""
         self._memory = memory
 
     def now_ns(self, cpu: int | None = None) -> int:

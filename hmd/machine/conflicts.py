@@ -1,8 +1,8 @@
-"""What else on this machine moves pages, or takes what hmd needs.
+"""What else on this machine moves pages, or uses the counters that hmd needs.
 
-Two movers on the same pages undo each other's work. Takes sysctls, sysfs switches and the names
-of running processes, gives a finding for each with the exact command. Read at start and by
-``hmd doctor``; costs a few dozen small reads and one for each process.
+Two movers of the same pages undo each other's work. Reads sysctls, sysfs switches and the names of
+running processes, and returns a diagnostic for each with the command that changes it. Used at start
+and by ``hmd doctor``; costs a few dozen small reads and one per process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DAMOS_MOVERS = frozenset({"migrate_hot", "migrate_cold", "pageout", "lru_prio",
 
 
 def competing_findings(proc: Path = PROC, sysfs: Path = _SYSFS) -> tuple[Diagnostic, ...]:
-    """Return one finding for each feature that this kernel has, competing or not."""
+    """Return a diagnostic for each such feature of this kernel, whether it conflicts or not."""
     findings = (
         _numa_balancing(proc),
         _demotion(sysfs),

@@ -1,10 +1,10 @@
-"""Whose DAMON it is: one user at a time, and what a killed hmd left running is stopped.
+"""Exclusive use of DAMON, and recovery of the kdamond of an hmd that was killed.
 
-Changing the number of kdamonds removes what all of them were set up to do, and is refused while
-one runs (damon_sysfs_kdamonds_add_dirs() in mm/damon/sysfs.c). So DAMON is taken only where nobody
-has set anything up. What we take is noted in a file that stays locked while we live; flock(2) is
-released by the kernel however a process ends. A file that is not locked and names the very
-directory that is there (sysfs never uses an inode number again) is of an hmd that was killed.
+Changing the number of kdamonds removes the set-up of all of them, and fails while one runs
+(damon_sysfs_kdamonds_add_dirs() in mm/damon/sysfs.c). hmd therefore claims DAMON only where no
+kdamond is set up. It notes its claim in a file that stays locked for its lifetime: the kernel
+releases flock(2) however a process ends. An unlocked note that names the present directory (sysfs
+never reuses an inode number) was left by an hmd that was killed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hmd.machine.process_id import PROC, read_stat
 
 NOTE = Path("/run/hmd/damon")
 PATIENCE_S = 15.0
-"""A process that was killed while it waits for DAMON ends when that answers."""
+"""A process killed while it waits for DAMON exits only when DAMON answers."""
 
 _RETRY_S = 0.05
 _NOTE_BYTES = 256
@@ -32,19 +32,19 @@ _NOTE_BYTES = 256
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """An hmd that uses DAMON, or (``left``) was killed while it did."""
+    """An hmd that uses DAMON, or (``left``) was killed while it used it."""
 
     pid: int
     left: bool
 
 
 class DamonClaim:
-    """The right to DAMON's kdamonds, of which there is one then; held until ``release``."""
+    """The claim to DAMON, with one kdamond; lasts until ``release``."""
 
     def __init__(self, kdamonds: Kdamonds, note: Path = NOTE, proc: Path = PROC) -> None:
-        """Take DAMON, after stopping what a killed hmd left.
+        """Claim DAMON, after stopping what a killed hmd left.
 
-        Raises MissingError where this kernel has none, or somebody else uses it.
+        Raises MissingError where this kernel has none, or another program uses it.
         """
         self._kdamonds = kdamonds
         if kdamonds.count is None:
@@ -65,7 +65,7 @@ class DamonClaim:
             raise
 
     def release(self) -> None:
-        """Take the kdamond away, unless another has it by now. Called once, when it is off."""
+        """Remove the kdamond, unless another program has it by now. Called once, when it is off."""
         try:
             if self._kdamonds.identity(0) == self._identity and not self._kdamonds.is_on(0):
                 self._kdamonds.set_count(0)
@@ -75,7 +75,7 @@ class DamonClaim:
 
 
 def _lock(note: Path, proc: Path) -> int:
-    """Return the locked note's descriptor; waits for one that is being killed."""
+    """Return the descriptor of the locked note; waits for a holder that is being killed."""
     try:
         note.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         fd = os.open(note, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
@@ -106,7 +106,7 @@ def _noted(fd: int) -> dict[str, int]:
 
 
 def stop_left(kdamonds: Kdamonds, fd: int) -> bool:
-    """Stop what the note names, where it is still there; returns whether it was."""
+    """Stop the kdamond that the note names; returns whether it still existed."""
     identity = _noted(fd).get("kdamond")
     if kdamonds.count != 1 or identity is None or identity != kdamonds.identity(0):
         return False
@@ -117,7 +117,7 @@ def stop_left(kdamonds: Kdamonds, fd: int) -> bool:
 
 
 def stop_left_behind(kdamonds: Kdamonds, note: Path = NOTE) -> Holder | None:
-    """Stop what a killed hmd left running, if there is any; returns who left it."""
+    """Stop the kdamond that a killed hmd left, if any; returns that hmd."""
     found = holder(kdamonds, note)
     if found is None or not found.left:
         return None
@@ -126,13 +126,13 @@ def stop_left_behind(kdamonds: Kdamonds, note: Path = NOTE) -> Holder | None:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return found if stop_left(kdamonds, fd) else None
     except BlockingIOError:
-        return None  # another hmd sees to it
+        return None  # another hmd is doing that
     finally:
         os.close(fd)
 
 
 def holder(kdamonds: Kdamonds, note: Path = NOTE) -> Holder | None:
-    """Return which hmd uses DAMON, or was killed while it did; None where none does."""
+    """Return the hmd that uses DAMON or was killed while it used it, or None."""
     identity = kdamonds.identity(0) if kdamonds.count == 1 else None
     if identity is None:
         return None
@@ -154,7 +154,7 @@ def holder(kdamonds: Kdamonds, note: Path = NOTE) -> Holder | None:
 
 
 def damon_finding(sysfs: Path, note: Path = NOTE) -> Diagnostic:
-    """Return who uses DAMON, and whether a killed hmd left a kdamond."""
+    """Return the user of DAMON, and whether a killed hmd left a kdamond."""
     name = "DAMON"
     kdamonds = Kdamonds(sysfs)
     if kdamonds.count is None:
@@ -175,7 +175,7 @@ def damon_finding(sysfs: Path, note: Path = NOTE) -> Diagnostic:
 
 
 def _others(kdamonds: Kdamonds) -> str:
-    """Return who uses DAMON, in words; empty where nobody does."""
+    """Return what uses DAMON, in words; empty where it is free."""
     running = [
         f"kdamond {i}" + (f" (pid {pid})" if pid else "") for i, pid in kdamonds.running().items()
     ]
@@ -191,5 +191,5 @@ def _refuse_others(kdamonds: Kdamonds) -> None:
     first = next(iter(kdamonds.running()), None)
     command = "echo 0 > {0}/nr_kdamonds" if first is None else "echo off > {0}/{1}/state"
     raise MissingError(
-        f"DAMON is {others}; where nobody needs that: {command.format(kdamonds.path, first)}"
+        f"DAMON is {others}; if that is not needed: {command.format(kdamonds.path, first)}"
     )

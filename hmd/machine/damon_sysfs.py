@@ -1,8 +1,8 @@
-"""DAMON's kdamonds in sysfs: what there are, which run, and writing to their files.
+"""DAMON's kdamonds in sysfs: their number, which run, and writes to their files.
 
-Takes the tree below /sys/kernel/mm/damon/admin (Documentation/admin-guide/mm/damon/usage.rst). Its
-files answer EBUSY, to readers too, while another write waits for a kdamond, which is why both are
-tried again for a while. This is the one place that turns errno of DAMON's files into words.
+The tree is /sys/kernel/mm/damon/admin (Documentation/admin-guide/mm/damon/usage.rst). Its files
+return EBUSY, to readers too, while another write waits for a kdamond; both are therefore retried
+for a while. This is the one place that turns errno of DAMON's files into messages.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from hmd.machine.procfs import absent, read_int, read_text, write_text
 
 KDAMONDS = "kernel/mm/damon/admin/kdamonds"
 BUSY_S = 15.0
-"""DAMON's files answer EBUSY while another write waits: longest for two aggregation intervals."""
+"""DAMON's files return EBUSY while another write waits, at most two aggregation intervals."""
 
 _RETRY_S = 0.01
 _STATE_S = 0.1
 
 
 class DamonError(UnavailableError):
-    """A write to DAMON's files that failed; ``errno`` says how."""
+    """A failed write to DAMON's files; ``errno`` is the kernel's."""
 
     def __init__(self, code: int, what: str) -> None:
         super().__init__(f"DAMON: {what}: {_advice(code)}")
@@ -59,8 +59,8 @@ Answer = TypeVar("Answer")
 class Kdamonds:
     """The kdamonds of this machine.
 
-    ``write`` writes a pseudo file, or raises OSError; it is called again for ``busy_s`` while that
-    is EBUSY.
+    ``write`` writes a pseudo file or raises OSError; after EBUSY it is called again for up to
+    ``busy_s``.
     """
 
     def __init__(self, sysfs: Path, write: Write = write_text, busy_s: float = BUSY_S) -> None:
@@ -70,22 +70,22 @@ class Kdamonds:
 
     @property
     def count(self) -> int | None:
-        """How many are set up, None where this kernel has no DAMON."""
+        """Number of kdamonds, None where this kernel has no DAMON."""
         return read_int(self.path / "nr_kdamonds")
 
     def running(self) -> dict[int, int | None]:
-        """Return the thread of each kdamond that is on, None of one that is too busy to say."""
+        """Return the thread of each running kdamond, None for one whose files are busy."""
         return {i: self._thread(i, _STATE_S) for i in range(self.count or 0) if self.is_on(i)}
 
     def is_on(self, index: int) -> bool:
-        """Return True while a kdamond runs, and where it is too busy to say."""
+        """Return True while a kdamond runs, and where its files are busy."""
         try:
             return self._read(f"{index}/state", _STATE_S) == "on"
         except DamonError:
             return True
 
     def thread(self, index: int) -> int | None:
-        """Return the pid of a kdamond's thread, None where it has none or is too busy to say."""
+        """Return the pid of a kdamond's thread, None where it has none or its files are busy."""
         return self._thread(index, self._busy_s)
 
     def _thread(self, index: int, busy_s: float) -> int | None:
@@ -96,16 +96,16 @@ class Kdamonds:
         return pid if pid > 0 else None
 
     def configured(self) -> bool:
-        """Return True where somebody has set up what a kdamond is to do."""
+        """Return True where a program has set a kdamond up."""
         each = range(self.count or 0)
         return any(read_int(self.path / f"{i}/contexts/nr_contexts") for i in each)
 
     def set_count(self, count: int) -> None:
-        """Make so many kdamonds anew: whatever was set up is gone. Raises DamonError."""
+        """Replace all kdamonds by this many new ones. Raises DamonError."""
         self.write("nr_kdamonds", count)
 
     def identity(self, index: int) -> int | None:
-        """Return a number that this kdamond's directory has and none after it."""
+        """Return a number that only this directory of the kdamond has: its inode number."""
         try:
             return (self.path / str(index)).stat().st_ino
         except OSError as error:
@@ -114,8 +114,8 @@ class Kdamonds:
             raise
 
     def switch_off(self, index: int) -> None:
-        """Stop a kdamond, whoever's; one that is off stays so. Raises DamonError."""
-        # It may end by itself meanwhile, with its last target.
+        """Stop a kdamond, our own or another program's, if it runs. Raises DamonError."""
+        # It may end meanwhile, with its last target.
         deadline = time.monotonic() + self._busy_s
         while self.is_on(index):
             try:
@@ -127,7 +127,7 @@ class Kdamonds:
                 raise DamonError(errno.EBUSY, f"kdamond {index} does not stop")
 
     def write(self, name: str, value: object) -> None:
-        """Write a file below ``kdamonds``, again while it is busy. Raises DamonError."""
+        """Write a file below ``kdamonds``; retries while it is busy. Raises DamonError."""
         path, text = self.path / name, str(value)
         _while_busy(lambda: self._write(path, text), self._busy_s, f"{name} = {text}")
 
@@ -136,7 +136,7 @@ class Kdamonds:
 
 
 def _while_busy(ask: Callable[[], Answer], busy_s: float, what: str) -> Answer:
-    """Return the answer, asked for again while it is EBUSY. Raises DamonError."""
+    """Return the answer; retries while it is EBUSY. Raises DamonError."""
     deadline = time.monotonic() + busy_s
     while True:
         try:

@@ -1,4 +1,4 @@
-"""One thing found out about the machine, for ``hmd doctor`` and for the daemon's start-up log."""
+"""One property of the machine that matters to hmd, for ``hmd doctor`` and the start-up log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """How much a finding matters: hmd works, works less well, or cannot work."""
+    """The consequence: hmd works, works less well, or cannot work."""
 
     OK = "ok"
     WARN = "warn"
@@ -16,7 +16,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """What was looked at, what it is now, why it matters, and the command that changes it.
+    """The property, its state, why it matters, and the command that changes it.
 
     ``action`` is empty where there is nothing to do.
     """

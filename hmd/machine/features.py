@@ -1,7 +1,7 @@
-"""What this kernel can do that hmd uses, found out by trying.
+"""The kernel features that hmd uses, probed by use.
 
-Never by kernel version: distributions carry features back and leave features out. Takes the
-native module and the calling process itself as test object. Costs a few milliseconds.
+Kernel versions are not compared: distributions backport features and leave others out. Probes the
+native module and the calling process. Costs a few milliseconds.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def topology_finding(sysfs: Path = _SYSFS) -> Diagnostic:
 
 
 def _tier_level(topology: Topology) -> Severity:
-    """One node can never be tiered; a wrong or missing ranking can be configured."""
+    """One node has no tiers; a wrong or missing ranking can be configured."""
     return Severity.FAIL if len(topology.nodes) < 2 else Severity.WARN
 
 
 def _move_pages() -> Diagnostic:
-    """Ask where a page of our own lies."""
+    """Query the node of a page of our own."""
     name = "move_pages"
     try:
         import numpy as np
@@ -88,7 +88,7 @@ def _move_pages() -> Diagnostic:
 
 
 def page_size_finding(page_bytes: int = mmap.PAGESIZE) -> Diagnostic:
-    """Return whether the kernel's pages are those that hmd counts in."""
+    """Return whether the kernel's page size is that of hmd."""
     state = f"{page_bytes >> 10} KiB"
     if page_bytes == PAGE_BYTES:
         return Diagnostic("page size", Severity.OK, state)

@@ -1,9 +1,9 @@
-"""Which 2 MiB blocks of a process are real huge pages now.
+"""The 2 MiB blocks of a process that are huge pages now.
 
-Asked, not assumed: what the kernel gives depends on fragmentation, khugepaged and splits. Three
-sources, the first that answers: PAGEMAP_SCAN (Linux 6.7, CAP_SYS_PTRACE; about 1 µs a block),
-pagemap with kpageflags (CAP_SYS_ADMIN; about 3 µs a block), and smaps, which only knows a
-mapping's sum and so can only vouch for mappings that are huge throughout.
+Which blocks are huge depends on fragmentation, khugepaged and splits, so the kernel is asked. The
+first source that answers is used: PAGEMAP_SCAN (Linux 6.7, CAP_SYS_PTRACE; about 1 µs per block),
+pagemap with kpageflags (CAP_SYS_ADMIN; about 3 µs per block), and smaps, which has one sum per
+mapping and so identifies only mappings that are huge throughout.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BLOCK_PAGES = HUGE_PAGE_BYTES // PAGE_BYTES
 
 
 class HugeSource(StrEnum):
-    """Where the knowledge comes from."""
+    """The source of the addresses."""
 
     SCAN = "PAGEMAP_SCAN"
     FLAGS = "kpageflags"
@@ -47,7 +47,7 @@ class HugePages:
 
 
 def read_huge_pages(pid: int, mappings: Mappings, proc: Path = PROC) -> HugePages | None:
-    """Return the huge pages of ``pid`` in its ``mappings``; None where it is gone or closed."""
+    """Return the huge pages in the ``mappings`` of ``pid``; None where it may not be read."""
     blocks = candidate_blocks(mappings)
     if not len(blocks):
         return HugePages(blocks, HugeSource.SCAN)
@@ -67,7 +67,7 @@ def candidate_blocks(mappings: Mappings) -> npt.NDArray[np.uint64]:
 
 
 def _from_scan(pid: int, blocks: npt.NDArray[np.uint64], proc: Path) -> HugePages | None:
-    """Ask PAGEMAP_SCAN for ranges mapped by huge entries."""
+    """Query PAGEMAP_SCAN for ranges that huge entries map."""
     try:
         fd = os.open(proc / str(pid) / "pagemap", os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -84,7 +84,7 @@ def _from_scan(pid: int, blocks: npt.NDArray[np.uint64], proc: Path) -> HugePage
 
 
 def _runs(blocks: npt.NDArray[np.uint64]) -> list[tuple[int, int]]:
-    """Return first and last block of each run of neighbours."""
+    """Return the first and last block of each run of adjacent blocks."""
     breaks = np.flatnonzero(np.diff(blocks) != HUGE_PAGE_BYTES)
     firsts = blocks[np.concatenate(([0], breaks + 1))]
     lasts = blocks[np.concatenate((breaks, [len(blocks) - 1]))]
@@ -104,7 +104,7 @@ def _blocks_within(start: int, end: int) -> npt.NDArray[np.uint64]:
 
 
 def _from_flags(pid: int, blocks: npt.NDArray[np.uint64], proc: Path) -> HugePages | None:
-    """Ask pagemap for frame numbers, and kpageflags whether they are one compound page."""
+    """Read frame numbers from pagemap, and from kpageflags whether they are one compound page."""
     try:
         with (
             (proc / str(pid) / "pagemap").open("rb", buffering=0) as pagemap,
@@ -121,7 +121,7 @@ def _from_flags(pid: int, blocks: npt.NDArray[np.uint64], proc: Path) -> HugePag
 
 
 def _is_huge(block: int, pagemap: int, flags: int) -> bool | None:
-    """Return whether a block is a huge page; None where frame numbers are hidden from us."""
+    """Return whether a block is a huge page; None where frame numbers are hidden."""
     entry = _word(pagemap, block // PAGE_BYTES)
     if not entry & _PRESENT:
         return False
@@ -139,7 +139,7 @@ def _word(fd: int, index: int) -> int:
 
 
 def _from_smaps(pid: int, blocks: npt.NDArray[np.uint64], proc: Path) -> HugePages | None:
-    """Take the blocks of mappings whose every aligned block is huge by smaps' sum."""
+    """Return the blocks of mappings whose smaps sum shows that every aligned block is huge."""
     details = read_mapping_details(pid, proc)
     if details is None:
         return None

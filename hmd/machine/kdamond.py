@@ -1,16 +1,15 @@
-"""Our own kdamond: regions of processes' memory with a count of accesses.
+"""hmd's own kdamond: regions of processes' memory with access counts.
 
-Takes pids, gives for each of them regions of its address space with a count of accesses
-(Documentation/admin-guide/mm/damon/usage.rst; Linux 6.6 or newer, CONFIG_DAMON_VADDR). Regions
-that were read do not say of which target they are, so each target has a scheme of its own, with
-the action ``stat``, which does nothing, and a filter for that target.
+Takes pids, gives for each the regions of its address space with their access counts
+(Documentation/admin-guide/mm/damon/usage.rst; Linux 6.6 or newer, CONFIG_DAMON_VADDR). A region
+read from sysfs does not name its target, so each target has a scheme of its own, with the action
+``stat``, which does nothing, and a filter for that target.
 
-The regions are the caller's: DAMON's own splitting is kept from them, and its merging as far as it
-lets itself be.
+The caller sets the regions: DAMON's splitting is prevented, and its merging as far as possible.
 
-Settings cost a write each (some 10 µs), regions two, where they are not what they were. A look at
-the regions waits for one or two aggregation intervals and costs about 10 µs a region. Who may use
-DAMON is ``damon_claim``'s matter.
+A changed setting costs one write (about 10 µs), a changed region two. Reading the regions waits for
+one or two aggregation intervals and costs about 10 µs per region. Exclusive use of DAMON is the
+subject of ``damon_ownership``.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from hmd.machine.process_id import PROC, ProcessId, identify, read_stat
 from hmd.machine.procfs import absent
 
 PATIENCE = 16
-"""How many aggregation intervals a look waits."""
+"""Aggregation intervals that a read waits for at most."""
 
 _MOST = 2**32 - 1
 _NEVER_US = 3600 * 10**6
@@ -41,10 +40,10 @@ _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Monitoring:
-    """How DAMON looks, in µs.
+    """DAMON's intervals, in µs.
 
-    Each ``sample_us`` one page of each region is looked at; what was seen in ``aggregation_us``
-    is the region's count.
+    Every ``sample_us`` DAMON checks one page of each region; the accesses found within
+    ``aggregation_us`` are the region's count.
     """
 
     sample_us: int
@@ -52,7 +51,7 @@ class Monitoring:
 
     @property
     def most_accesses(self) -> int:
-        """The count of a region whose page was seen accessed at each look."""
+        """The count of a region whose page was accessed at every check."""
         return max(1, self.aggregation_us // self.sample_us)
 
 
@@ -60,7 +59,7 @@ class Monitoring:
 class DamonRegions:
     """Regions of one process, by address; columns of shape ``(n,)``.
 
-    ``start`` and ``end`` (exclusive) are addresses, ``accesses`` looks that found an access.
+    ``start`` and ``end`` (exclusive) are addresses, ``accesses`` the checks that found an access.
     """
 
     start: npt.NDArray[np.uint64]
@@ -73,7 +72,7 @@ class DamonRegions:
 
     @property
     def accessed(self) -> DamonRegions:
-        """Those that were accessed."""
+        """The regions that were accessed."""
         rows = self.accesses > 0
         return DamonRegions(self.start[rows], self.end[rows], self.accesses[rows])
 
@@ -82,10 +81,10 @@ _NOTHING = DamonRegions(np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty
 
 
 class Kdamond:
-    """The first kdamond, which is ours: one context, a target and a scheme a process.
+    """The first kdamond, which hmd has claimed: one context, one target and scheme per process.
 
-    What another does with it while it is off is left alone. ``waited_s`` is how long the last look
-    waited.
+    While it is off, changes by other programs are left alone. ``waited_s`` is the wait of the last
+    read.
     """
 
     def __init__(
@@ -106,12 +105,12 @@ class Kdamond:
 
     @property
     def running(self) -> bool:
-        """True while it monitors; it ends by itself with its last target."""
+        """True while it monitors; it ends with its last target."""
         return self._pid is not None and self._all.is_on(0) and self._all.thread(0) == self._pid
 
     @property
     def cpu_s(self) -> float:
-        """CPU time of the kernel's threads since this object was made, in seconds."""
+        """CPU time of the kernel threads since the construction, in seconds."""
         if self._thread is not None:
             stat = read_stat(self._thread.pid, self._proc)
             if stat is not None and stat.process == self._thread:
@@ -123,8 +122,8 @@ class Kdamond:
     ) -> None:
         """Monitor these regions of these processes and no others.
 
-        Raises DamonError: EINVAL also where one of them has gone, EBUSY where the kdamond has
-        become another's.
+        Raises DamonError: EINVAL also where a process has exited, EBUSY where another program has
+        taken the kdamond.
         """
         self.stop()
         if self._all.is_on(0) or self._all.identity(0) != self._identity:
@@ -138,7 +137,7 @@ class Kdamond:
     def _stage(
         self, pids: Sequence[int], regions: Sequence[DamonRegions], monitoring: Monitoring
     ) -> None:
-        """Write all settings, but regions only where they are not what was written before."""
+        """Write all settings; regions only where they changed since the last write."""
         there, self._staged = self._staged, []  # until all is written
         write, context = self._all.write, "0/contexts/0"
         if len(there) != len(pids) or self._targets_inode != self._inode():
@@ -166,7 +165,7 @@ class Kdamond:
         self._staged = list(regions)
 
     def _inode(self) -> int | None:
-        """Return a number that the first target's directory has and none after it."""
+        """Return the inode number of the first target's directory, which is never reused."""
         try:
             return (self._folder / "targets/0").stat().st_ino
         except OSError as error:
@@ -186,7 +185,7 @@ class Kdamond:
             write(f"{folder}/{i}/end", int(regions.end[i]))
 
     def _tell_all(self, scheme: str, target: int) -> None:
-        """Let a scheme take all regions of one target, to do nothing."""
+        """Make a scheme apply to all regions of one target, with no action."""
         write = self._all.write
         write(f"{scheme}/action", "stat")
         pattern = f"{scheme}/access_pattern"
@@ -197,7 +196,7 @@ class Kdamond:
         filtered = f"{scheme}/filters/0"
         write(f"{filtered}/type", "target")
         write(f"{filtered}/damon_target_idx", target)
-        # What does not match is left out.
+        # Regions that do not match are left out.
         write(f"{filtered}/matching", "N")
 
     def stop(self) -> None:
@@ -210,8 +209,8 @@ class Kdamond:
     def look(self) -> list[DamonRegions] | None:
         """Return the regions of each target, counted in the aggregation that ends then.
 
-        Waits for that; no regions where the kernel does not get there in ``PATIENCE`` times as
-        long as it should take. None where it does not run (any more). Raises DamonError.
+        Waits for its end. Returns no regions where the kernel takes longer than ``PATIENCE`` times
+        the expected time, None where the kdamond does not run. Raises DamonError.
         """
         begun_s = self._clock()
         found: list[DamonRegions] = []
@@ -239,7 +238,7 @@ class Kdamond:
             names = [name for name in os.listdir(fd) if name.isdigit()]  # noqa: PTH208
             names.sort(key=int)
             accesses = _column(fd, names, "nr_accesses").astype(np.uint32)
-            if len(names) == len(staged):  # no two have been merged
+            if len(names) == len(staged):  # none have been merged
                 return DamonRegions(staged.start, staged.end, accesses)
             return DamonRegions(_column(fd, names, "start"), _column(fd, names, "end"), accesses)
         except (FileNotFoundError, NotADirectoryError):

@@ -1,8 +1,8 @@
 """A process's mappings as columns, and which of them may be moved.
 
-Takes /proc/PID/maps (proc_pid_maps(5)), gives arrays. maps is cheap: the kernel prints it
-without walking page tables, and parsing costs about 2 µs a mapping. What only smaps knows (VMA
-flags, huge pages) costs a walk of all page tables, so that is a second, slower call.
+Parses /proc/PID/maps (proc_pid_maps(5)) into arrays. maps is cheap: the kernel prints it without
+walking page tables, and parsing costs about 2 µs per mapping. VMA flags and huge pages are only in
+smaps, which walks all page tables: they are a second, slower call.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class MappingKind(IntEnum):
     """Shared anonymous memory, memfd, System V and POSIX shared memory."""
     HUGETLB = 5
     SPECIAL = 6
-    """Kernel pages ([vdso], [vvar]), devices and other things that are no movable memory."""
+    """Kernel pages ([vdso], [vvar]), devices and others without movable memory."""
 
 
 class MappingAccess(IntFlag):
@@ -49,10 +49,10 @@ class Mappings:
     """Mappings of one process in order of address; all columns have shape ``(n,)``.
 
     ``start`` and ``end`` (exclusive) are addresses, ``kind`` holds ``MappingKind``, ``access``
-    bits of ``MappingAccess``. ``unmovable`` marks pages that only smaps can tell (I/O and PFN maps,
-    locked ones are still movable); ``huge_eligible`` where the kernel may use transparent huge
+    bits of ``MappingAccess``. ``unmovable`` marks what only smaps shows (I/O and PFN maps; locked
+    pages are movable); ``huge_eligible`` where the kernel may use transparent huge
     pages, by shape alone until ``read_mapping_details`` has asked smaps. ``huge_bytes`` is the
-    part that is in huge pages now, -1 where not asked.
+    part that is in huge pages now, -1 where unknown.
     """
 
     start: npt.NDArray[np.uint64]
@@ -79,12 +79,12 @@ class Mappings:
 
     @property
     def migratable(self) -> npt.NDArray[np.bool_]:
-        """Where the kernel can move pages, also where that gains little, shape ``(n,)``."""
+        """Where the kernel can move pages, executable files included, shape ``(n,)``."""
         special: npt.NDArray[np.bool_] = self.kind == MappingKind.SPECIAL
         return ~(self.unmovable | special)
 
     def keeping(self, patterns: Sequence[re.Pattern[str]]) -> Mappings:
-        """Return the mappings; those in whose path one of the patterns is found are unmovable."""
+        """Return the mappings, those unmovable whose path matches one of the patterns."""
         found = {path: any(one.search(path) for one in patterns) for path in set(self.path)}
         kept = np.array([found[path] for path in self.path], np.bool_)
         return replace(self, unmovable=self.unmovable | kept)
@@ -106,7 +106,7 @@ class Mappings:
 
 
 def read_mappings(pid: int, proc: Path = PROC) -> Mappings | None:
-    """Return the mappings of ``pid``, None where it is gone or may not be read.
+    """Return the mappings of ``pid``, None where it has exited or may not be read.
 
     Reading another user's process needs CAP_SYS_PTRACE.
     """
@@ -115,9 +115,9 @@ def read_mappings(pid: int, proc: Path = PROC) -> Mappings | None:
 
 
 def read_mapping_details(pid: int, proc: Path = PROC) -> Mappings | None:
-    """Return the mappings with what smaps adds; None as ``read_mappings``.
+    """Return the mappings with the fields of smaps; None as ``read_mappings``.
 
-    Costs a walk of the process's page tables: milliseconds a gigabyte.
+    Costs a walk of the process's page tables: milliseconds per gigabyte.
     """
     data = read_bytes(proc / str(pid) / "smaps")
     return None if data is None else parse_smaps(data)
@@ -132,7 +132,7 @@ _HEADER = re.compile(
 
 
 def parse_maps(data: bytes) -> Mappings:
-    """Return the mappings of a maps file; lines that are none are skipped."""
+    """Return the mappings of a maps file; malformed lines are skipped."""
     return _columns(_HEADER.findall(data))
 
 
@@ -185,7 +185,7 @@ def _columns(headers: list[tuple[bytes, ...]]) -> Mappings:
     # A huge page needs an aligned 2 MiB within the mapping.
     huge = np.uint64(HUGE_PAGE_BYTES)
     first = (start + huge - np.uint64(1)) // huge * huge
-    # Beside the top of the address space the rounding wraps to 0; nothing fits there.
+    # At the top of the address space the rounding wraps to 0; no huge page fits there.
     fits = (first >= start) & (end >= first) & (end - first >= huge)
     private = (access & MappingAccess.SHARED) == 0
     own = (kind == MappingKind.ANON) | (kind == MappingKind.HEAP) | (kind == MappingKind.STACK)
@@ -211,7 +211,7 @@ def _access(header: tuple[bytes, ...]) -> int:
 
 
 def kind_of(path: str) -> MappingKind:
-    """Return what a path in maps stands for."""
+    """Return the kind of mapping that a path in maps stands for."""
     if not path or path.startswith("[anon:"):
         return MappingKind.ANON
     if path == "[heap]":

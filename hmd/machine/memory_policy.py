@@ -1,4 +1,4 @@
-"""Where new memory comes from: the typed front of set_mempolicy(2)."""
+"""The nodes that new memory is allocated from: set_mempolicy(2)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hmd._native import ffi, lib
 
 
 def bind_memory(nodes: Sequence[int]) -> None:
-    """Let the calling thread, and what it forks and executes, allocate from these nodes only.
+    """Make the calling thread and its children allocate from these nodes only.
 
     Raises OSError: EINVAL where one of them has no memory.
     """

@@ -1,11 +1,11 @@
-"""Where pages are, and moving them: the typed front of move_pages(2).
+"""The system call move_pages(2), as a query of nodes and as a move.
 
-Takes a pid and addresses, gives what the kernel answered, row by row, with errors as negative
-errno: nothing here raises for a process that has gone, and nothing interprets. The move_pages
-engine in ``hmd.migrate`` does. A query costs about 0.2 µs a page; a move costs a drain of every
-CPU's LRU caches a call, and a page copy a page.
+Takes a pid and addresses and returns the kernel's status of each row, errors as negative errno.
+Nothing here raises for an exited process or interprets an errno: the move_pages engine in
+``hmd.migrate`` does. A query costs about 0.2 µs per page. A move costs a drain of every CPU's LRU
+caches per call, and a copy per page.
 
-pid 0 means the caller to the kernel; callers here pass real pids.
+For the kernel pid 0 is the caller; callers here pass real pids.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def query_nodes(pid: int, addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.i
     """Return the node of each page, or its -errno; shape as ``addresses``, nothing is moved.
 
     -ENOENT is a page that is not present, -EFAULT the zero page or an unmapped address. An error
-    of the whole query stands in every row that it left open: -ESRCH no such process, -EPERM not
-    ours to ask (CAP_SYS_PTRACE), -EINVAL a kernel thread or a process that is exiting.
+    of the whole query is in every row without a status: -ESRCH no such process, -EPERM no
+    permission (CAP_SYS_PTRACE), -EINVAL a kernel thread or a process that is exiting.
     """
     addresses = np.ascontiguousarray(addresses, np.uint64)
-    # 0 is node 0, so that rows which the kernel leaves open must not start as zeros.
+    # 0 is node 0: rows that the kernel does not write must not start as zeros.
     nodes = np.full(len(addresses), np.iinfo(np.int16).min, np.int16)
     result = int(
         lib.hmd_query_nodes(
@@ -59,12 +59,12 @@ def move_pages(
     nodes: npt.NDArray[np.int32],
     flags: MoveFlags = MoveFlags.MOVE,
 ) -> tuple[int, npt.NDArray[np.int32]]:
-    """Ask for each page to be moved to its node; both columns have shape ``(n,)``.
+    """Move each page to its node; both columns have shape ``(n,)``.
 
-    Returns what the call returned and a status per row. The first is 0, or -errno, or the count
+    Returns the result of the call and a status per row. The first is 0, or -errno, or the count
     of pages that were not migrated or not attempted. A status is the page's node (0 is node 0),
     a -errno of the page, or ``UNTOUCHED``: the kernel stops at the first run of pages that it
-    cannot migrate whole, and says nothing of that run and of all that follows (mm/migrate.c,
+    cannot migrate whole, and writes no status for that run and for all later rows (mm/migrate.c,
     a49bd4d71637 "mm, numa: rework do_pages_move"). -errno of the call: EPERM (CAP_SYS_PTRACE, for
     MOVE_ALL CAP_SYS_NICE), ESRCH, EINVAL (kernel thread, exiting process), ENODEV (node without
     memory), EACCES (node outside the process's cpuset), ENOMEM (node is full).

@@ -1,6 +1,6 @@
-"""Which nodes have memory, watched while the machine runs: memory comes and goes by hotplug.
+"""Memory hotplug: notices that nodes have gained or lost their memory.
 
-Takes a small read of sysfs at each look (10 µs); says when the topology is to be read again.
+Costs a small read of sysfs per check (10 µs).
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from typing import Final
 from hmd.machine.numa_nodes import memory_nodes
 
 LOOKS: Final = 3
-"""A node is listed before its memory is counted and its tier is known: so often is looked again."""
+"""Checks after a change: a node is listed before its memory and its tier are known."""
 
 
 class NodeWatch:
-    """The nodes with memory, as they were at the last look."""
+    """The nodes with memory at the last check."""
 
     def __init__(self, sysfs: Path) -> None:
-        """Take what is there now for known."""
+        """Start with the present nodes."""
         self._sysfs = sysfs
         self._seen = memory_nodes(sysfs)
         self._looks = 0
 
     def due(self) -> bool:
-        """Tell whether nodes have come or gone of late, so that the topology may be another."""
+        """Return whether nodes have recently changed, so that the topology must be read again."""
         seen = memory_nodes(self._sysfs)
         if seen != self._seen:
             self._seen, self._looks = seen, LOOKS

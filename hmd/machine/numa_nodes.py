@@ -1,7 +1,7 @@
 """The machine's memory nodes, read from sysfs.
 
-``read_topology`` takes /sys once at start and gives a ``Topology``; ``read_node_memory`` takes
-one small file a node at each tick (about 20 µs a node) and gives what is free now.
+``read_topology`` reads /sys once at start and returns a ``Topology``. ``read_node_memory`` reads a
+small file per node at each tick (about 20 µs per node) and returns the free memory.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ def read_node_memory(
 ) -> tuple[NodeMemory, ...]:
     """Return total and free bytes of each node of ``topology``, in its order.
 
-    ``reserves`` are the kernel's own, by node id, as ``hmd.machine.zone_reserves`` reads them. A
-    node that has gone offline since has no bytes.
+    ``reserves`` are the kernel's own, by node id, from ``hmd.machine.zone_reserves``. A node that
+    has gone offline since has 0 bytes.
     """
     return tuple(_node_memory(sysfs, node.id, reserves or {}) for node in topology.nodes)
 
 
 def memory_nodes(sysfs: Path = _SYSFS) -> tuple[int, ...] | None:
-    """Return the nodes that have memory now, None where the kernel does not tell; one small read.
+    """Return the nodes that have memory now, None where the kernel has no list; one small read.
 
     Documentation/ABI/stable/sysfs-devices-node.
     """
@@ -74,7 +74,7 @@ def memory_nodes(sysfs: Path = _SYSFS) -> tuple[int, ...] | None:
 
 
 def read_node_use(node: int, sysfs: Path = _SYSFS) -> NodeUse:
-    """Return what a node's memory is used for; all 0 of a node that is not there."""
+    """Return the use of a node's memory; all 0 for a node that does not exist."""
     text = read_bytes(_folder(sysfs) / f"node{node}/meminfo") or b""
     field = {name.decode(): int(kib) << 10 for name, kib in _FIELD.findall(text)}.get
     total, free = field("MemTotal", 0), field("MemFree", 0)
@@ -125,7 +125,7 @@ def _read_node(
 ) -> Node:
     folder = _folder(sysfs) / f"node{node}"
     # access0 is the best initiator of any kind, access1 the best CPU; where only a GPU or NIC is
-    # nearer they differ, and it is the CPU that runs programs
+    # nearer they differ; programs run on CPUs
     # (Documentation/admin-guide/mm/numaperf.rst).
     figures = _figures(folder / "access1/initiators") or _figures(folder / "access0/initiators")
     return Node(

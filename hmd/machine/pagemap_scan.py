@@ -1,8 +1,8 @@
-"""Ranges of a process's pages by what they are: the typed front of PAGEMAP_SCAN.
+"""Ranges of a process's pages by category: the ioctl PAGEMAP_SCAN.
 
 Linux 6.7, CAP_SYS_PTRACE for others' processes (Documentation/admin-guide/mm/pagemap.rst). The
-kernel walks page tables and passes over what is empty, so that terabytes of reserved address
-space cost nothing.
+kernel walks page tables and skips empty ones, so that terabytes of reserved address space cost
+nothing.
 """
 
 from __future__ import annotations

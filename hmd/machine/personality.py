@@ -1,4 +1,4 @@
-"""Where a program's memory comes to lie: the typed front of personality(2)."""
+"""Address randomisation of a program: personality(2)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from hmd._native import lib
 
 
 def fix_addresses() -> None:
-    """Switch address randomisation off for what the calling process executes, and its children.
+    """Switch address randomisation off for programs that the calling process executes.
 
-    Programs that are set-user-ID keep it. Raises OSError: EPERM where a seccomp filter forbids it,
+    Set-user-ID programs keep it. Raises OSError: EPERM where a seccomp filter forbids it,
     as those of containers do.
     """
     result = int(lib.hmd_fix_addresses())

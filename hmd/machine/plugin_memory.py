@@ -1,9 +1,8 @@
 """Memory that the emulated machine's plugin shares with its guest and with its launcher.
 
-Layout and meaning are those of hmd/emulate/plugin/shared.h: a header with control words, counters
-for each vCPU, and one perf ring a vCPU. The guest finds it as the BAR of an ivshmem device, the
-launcher holds its memfd; both read it through ``SharedMemory``. Every word is read in place, so
-that a look costs no system call.
+The layout is that of hmd/emulate/plugin/shared.h: a header with control words, counters per vCPU,
+and one perf ring per vCPU. The guest sees it as the BAR of an ivshmem device, the launcher as a
+memfd; both use ``SharedMemory``. Words are read in place, so that a read costs no system call.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ MAGIC = 0x3130554D45444D48
 VERSION = 1
 MAX_NODES = 8
 
-# A snapshot is written in less than a microsecond, unless its writer loses its CPU meanwhile.
+# A snapshot is written in less than a microsecond, unless its writer is preempted.
 _SNAPSHOT_ATTEMPTS = 1000
 _SNAPSHOT_WAIT_S = 0.0002
 
@@ -94,7 +93,7 @@ _INSTRUCTIONS_OFFSET = 8 * _VCPU_WORDS.index("instructions")
 
 @dataclass(frozen=True, slots=True)
 class PluginNodeCounters:
-    """What one vCPU had from one node; misses are demand misses of user mode, a line 64 bytes."""
+    """Accesses of one vCPU to one node; misses are user-mode demand misses of 64-byte lines."""
 
     load_misses: int
     store_misses: int
@@ -107,7 +106,7 @@ class PluginNodeCounters:
 
 @dataclass(frozen=True, slots=True)
 class PluginVcpuCounters:
-    """What one vCPU has done, a consistent snapshot; ``busy_ps`` is modelled time it executed."""
+    """Counters of one vCPU, a consistent snapshot; ``busy_ps`` is its modelled execution time."""
 
     instructions: int
     loads: int
@@ -207,7 +206,7 @@ class SharedMemory:
 
     @property
     def dilation(self) -> float:
-        """Host (and guest) time over modelled time; a change holds from the next start on."""
+        """Host (and guest) time over modelled time; a change applies from the next start on."""
         return float(self._header["dilation"][0])
 
     @dilation.setter
@@ -225,10 +224,10 @@ class SharedMemory:
         return int(self._bytes[start : start + 8].view(np.uint64)[0])
 
     def vcpu_instructions(self, vcpu: int) -> int:
-        """Return what one vCPU has executed, at most a millisecond old.
+        """Return the instructions that one vCPU has executed, at most a millisecond old.
 
-        One word, so that a guest's reader, slower than the plugin is to publish, needs no
-        snapshot of all.
+        A single word: readers in the guest are slower than the plugin publishes, and so could not
+        get a consistent snapshot of all.
         """
         start = self._word("counters_offset") + vcpu * self._word("counters_stride")
         start += _VCPU_HEAD.itemsize + _INSTRUCTIONS_OFFSET
@@ -251,9 +250,9 @@ class SharedMemory:
     def sample(
         self, load_period: int, store_period: int, ldlat_ns: int, pair_period: int = 0
     ) -> None:
-        """Sample one in so many load and store misses (0: none), of loads those of ldlat on.
+        """Sample one in N load and store misses (0: none), loads from the latency ``ldlat`` on.
 
-        A second counter of the same loads samples one in ``pair_period`` beside.
+        A second counter of the same loads samples one in ``pair_period``.
         """
         self._header["load_period"][0] = load_period
         self._header["store_period"][0] = store_period
@@ -262,18 +261,18 @@ class SharedMemory:
         self._header["enabled"][0] = 1
 
     def stop_sampling(self) -> None:
-        """Let the plugin write no more records."""
+        """Make the plugin stop writing records."""
         self._header["enabled"][0] = 0
 
     def record_misses(self, vcpu: int | None) -> None:
-        """Start to record a vCPU's misses anew, or stop with None."""
+        """Start a new recording of a vCPU's misses, or stop with None."""
         if vcpu is not None:
             self._header["recorded"][0] = 0
         self._header["recorded_vcpu"][0] = 0 if vcpu is None else vcpu + 1
 
     @property
     def recorded(self) -> int:
-        """Misses of the recording so far, those that found no room too."""
+        """Misses of the recording so far, those without room included."""
         return self._word("recorded")
 
     def ring(self, vcpu: int) -> npt.NDArray[np.uint8]:
@@ -284,7 +283,7 @@ class SharedMemory:
     def counters(self, vcpu: int) -> PluginVcpuCounters:
         """Return a consistent snapshot of a vCPU's counters, at most a millisecond old.
 
-        Of a machine that was killed while it wrote, the words as they are.
+        After a machine was killed while writing, the words may be inconsistent.
         """
         start = self._word("counters_offset") + vcpu * self._word("counters_stride")
         middle = start + _VCPU_HEAD.itemsize
@@ -315,7 +314,7 @@ class SharedMemory:
         """Unmap, once no view of a ring is left; may be called twice."""
         self._header = None
         self._bytes = np.empty(0, np.uint8)
-        # BufferError: a ring is still held; the mapping goes when that view does.
+        # BufferError: a view of a ring exists; the mapping ends with it.
         with contextlib.suppress(BufferError):
             self._map.close()
 

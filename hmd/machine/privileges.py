@@ -1,8 +1,8 @@
-"""What this process may do, and which parts of hmd work with that.
+"""The privileges of this process, and which parts of hmd work with them.
 
-Takes /proc/self/status (effective capabilities), /proc/self/limits and the perf sysctls, gives
-findings that name what to grant. What each capability gives was measured on Linux 6.18 with an
-unprivileged caller and a target of another user (capabilities(7), move_pages(2),
+Reads /proc/self/status (effective capabilities), /proc/self/limits and the perf sysctls. Returns
+diagnostics that name what to grant. The effect of each capability was measured on Linux 6.18 with
+an unprivileged caller and a target of another user (capabilities(7), move_pages(2),
 perf_event_open(2)).
 """
 
@@ -20,13 +20,12 @@ from hmd.machine.procfs import read_int, read_text
 _EFFECTIVE = re.compile(r"^CapEff:\s*([0-9a-f]{1,16})$", re.MULTILINE)
 _OPEN_FILES = re.compile(r"^Max open files\s+(\d+|unlimited)", re.MULTILINE)
 _GRANT = "AmbientCapabilities={0} in the unit, or run as root"
-# A ring for each CPU and event, and a pidfd for each process, must fit beside the files of any
-# service.
+# A ring per CPU and event and a pidfd per process must fit, in addition to ordinary files.
 _FEW_FILES = 4096
 
 
 class Capability(IntEnum):
-    """The capabilities that hmd has a use for (linux/capability.h)."""
+    """The capabilities that hmd uses (linux/capability.h)."""
 
     DAC_OVERRIDE = 1
     DAC_READ_SEARCH = 2
@@ -43,7 +42,7 @@ PERFMON_ENOUGH = 2
 
 @dataclass(frozen=True, slots=True)
 class Privileges:
-    """Effective capabilities and the limits beside them; None where the file is absent.
+    """Effective capabilities, sysctls and limits; None where the file is absent.
 
     ``open_files`` is -1 where there is no limit.
     """
@@ -75,13 +74,13 @@ class Privileges:
         """True where CAP_PERFMON may not be enough.
 
         Linux itself knows values up to 2; Debian's and Ubuntu's kernels keep perf_event_open(2)
-        for CAP_SYS_ADMIN above that, and 3 and 4 are their defaults. Others ignore it.
+        for CAP_SYS_ADMIN above that; 3 and 4 are their defaults. Other kernels ignore such values.
         """
         return self.perf_event_paranoid is not None and self.perf_event_paranoid > PERFMON_ENOUGH
 
 
 def read_privileges(proc: Path = PROC) -> Privileges:
-    """Return what the calling process may do. Costs six small reads."""
+    """Return the privileges of the calling process. Costs six small reads."""
     kernel = proc / "sys/kernel"
     return Privileges(
         capabilities=parse_capabilities(read_text(proc / "self/status") or ""),
@@ -108,7 +107,7 @@ def parse_open_files(limits: str) -> int | None:
 
 
 def privilege_findings(privileges: Privileges) -> tuple[Diagnostic, ...]:
-    """Return what works and what does not with these privileges."""
+    """Return what works with these privileges and what does not."""
     return (
         _moving(privileges),
         _moving_shared(privileges),
@@ -183,11 +182,11 @@ def _ring_memory(privileges: Privileges) -> Diagnostic:
     if privileges.has(Capability.IPC_LOCK) or privileges.perf_event_paranoid == -1:
         return Diagnostic(name, Severity.OK, "CAP_IPC_LOCK: rings of any size")
     if kib is not None and kib >= 516:
-        return Diagnostic(name, Severity.OK, f"{kib} KiB a CPU (perf_event_mlock_kb)")
+        return Diagnostic(name, Severity.OK, f"{kib} KiB per CPU (perf_event_mlock_kb)")
     return Diagnostic(
         name,
         Severity.WARN,
-        f"{kib} KiB a CPU (perf_event_mlock_kb)",
+        f"{kib} KiB per CPU (perf_event_mlock_kb)",
         "mmap of a ring past that fails, and small rings lose samples",
         "sysctl -w kernel.perf_event_mlock_kb=516",
     )

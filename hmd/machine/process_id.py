@@ -26,9 +26,9 @@ class ProcessId:
 
 @dataclass(slots=True)
 class ProcessStat:
-    """What /proc/PID/stat says that hmd needs; ``cpu_ticks`` is user and system time.
+    """The fields of /proc/PID/stat that hmd needs; ``cpu_ticks`` is user and system time.
 
-    Not frozen: a scan makes one for every process, and a frozen one costs three times as much.
+    Not frozen: a scan makes one per process, and a frozen instance costs three times as much.
     """
 
     pid: int
@@ -47,12 +47,12 @@ class ProcessStat:
 
     @property
     def kernel_thread(self) -> bool:
-        """True for a thread of the kernel, which has no memory of its own."""
+        """True for a kernel thread, which has no memory of its own."""
         return bool(self.flags & _PF_KTHREAD)
 
     @property
     def exited(self) -> bool:
-        """True for a process that has exited and is only not yet reaped by its parent."""
+        """True for a process that has exited but is not yet reaped by its parent."""
         return self.state in (b"Z", b"X", b"x")
 
     @property
@@ -62,7 +62,7 @@ class ProcessStat:
 
 
 def parse_stat(data: bytes) -> ProcessStat | None:
-    """Return the fields of one /proc/PID/stat, None where it is none.
+    """Return the fields of the text of /proc/PID/stat, None where it is malformed.
 
     The name is between the first ``(`` and the last ``)`` and may itself hold spaces and
     brackets; the fields after it are numbers (proc_pid_stat(5)).

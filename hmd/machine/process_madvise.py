@@ -1,9 +1,9 @@
-"""Asking the kernel to reclaim pages of another process: process_madvise(2), MADV_PAGEOUT.
+"""Reclaim of another process's pages: process_madvise(2) with MADV_PAGEOUT.
 
-Takes a process and ranges, gives how many bytes were asked for. Anonymous pages go to swap or
-zram, those of files to their file; the kernel leaves alone what other processes map too, and what
-it has nowhere to put. Costs what writing the pages costs. Needs Linux 5.10, CAP_SYS_NICE, and
-leave to read the process (ptrace(2), PTRACE_MODE_READ).
+Takes a process and ranges, returns the bytes of the ranges that the kernel accepted. Anonymous
+pages go to swap or zram, file pages to their file; the kernel skips pages that other processes map
+too, and pages without a place to go. Costs the write-back of the pages. Needs Linux 5.10,
+CAP_SYS_NICE, and permission to read the process (ptrace(2), PTRACE_MODE_READ).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from hmd._native import ffi, lib
 from hmd.machine.process_id import PROC, ProcessId, identify
 
 RANGES_MOST: Final = 1024
-"""Ranges that one call takes."""
+"""Ranges per call (UIO_MAXIOV)."""
 
 _OF_RANGE: Final = (-errno.ENOMEM, -errno.EINVAL, -errno.EBADF)
-"""Answers about a range: not mapped any more, locked or device memory, a file that is not ours."""
+"""Errors of one range: no longer mapped, locked or device memory, a file without permission."""
 
 
 def page_out(
@@ -32,10 +32,10 @@ def page_out(
     size_bytes: npt.NDArray[np.uint64],
     proc: Path = PROC,
 ) -> int:
-    """Ask for ranges to be reclaimed, ``RANGES_MOST`` of them at most; columns of shape ``(n,)``.
+    """Reclaim at most ``RANGES_MOST`` ranges; columns of shape ``(n,)``.
 
-    Returns how many bytes were asked for; ranges that the kernel refuses are left out. Or
-    -errno of the whole: ESRCH (the process is gone, or its pid another's), EPERM, ENOSYS.
+    Returns the bytes of the accepted ranges, or -errno of the whole call: ESRCH (the process has
+    exited, or its pid was reused), EPERM, ENOSYS.
     """
     start = np.ascontiguousarray(start, np.uint64)
     size_bytes = np.ascontiguousarray(size_bytes, np.uint64)
@@ -44,7 +44,7 @@ def page_out(
     except OSError as error:
         return -(error.errno or errno.ESRCH)
     try:
-        # Whoever the handle means is still the one, or the pid was taken before it was opened.
+        # If the pid was reused before the pidfd was opened, the start time shows it.
         if identify(process.pid, proc) != process:
             return -errno.ESRCH
         return _advise(handle, start, size_bytes)
@@ -69,6 +69,6 @@ def _advise(handle: int, start: npt.NDArray[np.uint64], size_bytes: npt.NDArray[
         done = max(answer, 0)
         asked += done
         before = int(end[at - 1]) if at else 0
-        # The range at which the kernel stopped, if it did, is passed over.
+        # Skip the range at which the kernel stopped, if it did.
         at = int(np.searchsorted(end, before + done, side="right")) + 1
     return asked

@@ -1,10 +1,10 @@
-"""Which processes belong to which target, now.
+"""The processes of each target, now.
 
-Takes the targets' selectors, gives at each ``scan`` the processes of each target. A scan lists
-/proc; it reads stat of new processes, of those that fit a target, and of each other one once in
-a while. Executable, arguments, user and cgroup are read of new processes, of those that changed
-their name (exec), and again on a clock. Costs about 6 µs a process and scan with 10,000
-processes (bench/scan.py).
+Takes the targets' selectors; each ``scan`` returns the processes of each target. A scan lists
+/proc. It reads stat of new processes, of those that match a target, and of each other one at
+intervals. Executable, arguments, user and cgroup are read for new processes, after a change of name
+(exec), and at intervals. Costs about 6 µs per process and scan with 10,000 processes
+(bench/scan.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STAT_BYTES = 1024  # 52 numbers of at most 20 digits, and a name of at most 64 
 
 @dataclass(slots=True)
 class ScanStats:
-    """Counters of a watcher: scans made, processes seen and read, selectors asked anew."""
+    """Counters of a watcher: scans, processes listed, stat files read, selectors evaluated."""
 
     scans: int = 0
     processes: int = 0
@@ -36,11 +36,11 @@ class ScanStats:
 
 @dataclass(slots=True)
 class _Known:
-    """A process seen at the last scan, with what the selectors said of it.
+    """A process of the last scan, with the results of the selectors.
 
-    ``fits`` is empty where no selector fits. ``settled`` processes (kernel threads, and those
-    that have been known for a while) are not read at each scan unless they are ``wanted``: part
-    of a target.
+    ``fits`` is empty where no selector matches. ``settled`` processes (kernel threads, and those
+    that have been known for ``reread_s``) are not read at each scan unless they are ``wanted``:
+    part of a target.
     """
 
     process: ProcessId
@@ -54,7 +54,7 @@ class _Known:
 
 @dataclass(slots=True)
 class _Target:
-    """A selector with what has to be remembered between scans."""
+    """A selector and its state between scans."""
 
     selector: Selector
     # Pids of the configuration with the process that had the pid when it was first seen: a pid
@@ -66,9 +66,9 @@ class _Target:
 
 
 class ProcessWatcher:
-    """Finds the processes of targets, scan after scan.
+    """Finds the processes of targets.
 
-    A process belongs to the first target that takes it. Kernel threads and the calling process
+    A process belongs to the first target that it matches. Kernel threads and the calling process
     belong to none. A child whose parent was never seen alive (it forked and exited between two
     scans) is not followed: select such services by cgroup or unit. An old process that becomes
     another program, user or cgroup is noticed within ``reread_s``, a young one at once.
@@ -81,7 +81,7 @@ class ProcessWatcher:
         clock: Callable[[], float] = time.monotonic,
         reread_s: float = 30.0,
     ) -> None:
-        """Prepare ``targets``; ``reread_s`` is how long what was read of a process holds.
+        """Prepare ``targets``; what was read of a process is read again after ``reread_s``.
 
         Raises ConfigError for a wrong regular expression. A user that is not known is looked up
         again every ``reread_s``.
@@ -139,9 +139,9 @@ class ProcessWatcher:
             return [(int(e.name), e.inode()) for e in entries if e.name.isdigit()]
 
     def _recall(self, known: _Known | None, pid: int, inode: int, now_s: float) -> _Known | None:
-        """Return what is known of a process now, None where it is gone.
+        """Return the state of a process now, None where it has exited.
 
-        Reads it and asks the selectors where that is due.
+        Reads it and evaluates the selectors where that is due.
         """
         same = known is not None and known.inode == inode
         due = known is None or now_s - known.asked_s >= self._reread_s
@@ -153,7 +153,7 @@ class ProcessWatcher:
         if stat is None or stat.exited or pid == self._own_pid:
             return None
         if known is None or known.process.start_ticks != stat.start_ticks:
-            # Spread the next reading over the period: a fleet started at once is not read at once.
+            # Spread the next read over the period, for processes that started together.
             asked_s = now_s - self._reread_s * (pid % 16) / 16
             return self._ask(_Known(stat.process, stat, inode, asked_s, settled=stat.kernel_thread))
         renamed = known.stat.name != stat.name  # exec(2) keeps pid and start time
@@ -208,14 +208,14 @@ class ProcessWatcher:
         target: _Target,
         children: Mapping[int, Sequence[ProcessId]],
     ) -> set[ProcessId]:
-        """Return roots and all below them, and those followed before that still live."""
+        """Return roots and their descendants, and those followed earlier that still run."""
         members = roots | {p for p in target.followed if self._lives(p)}
         queue = list(members)
         while queue:
             parent = queue.pop()
             for child in children.get(parent.pid, ()):
-                # What was read of a settled process may name a parent that has exited since and
-                # whose pid is another's now; no child is older than its parent.
+                # The parent of a settled process may have exited and its pid been reused; no child
+                # is older than its parent.
                 if child not in members and child.start_ticks >= parent.start_ticks:
                     members.add(child)
                     queue.append(child)
@@ -227,7 +227,7 @@ class ProcessWatcher:
         return known is not None and known.process == process
 
     def _admit(self, members: set[ProcessId], target: _Target) -> set[ProcessId]:
-        """Keep those that are large enough, or were so and are still half as large."""
+        """Return those of the minimum size, or admitted earlier and still half as large."""
         least = target.selector.spec.min_rss_bytes
         target.admitted = {
             process

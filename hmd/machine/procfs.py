@@ -1,9 +1,9 @@
-"""Reading the kernel's pseudo files (/proc, /sys), and writing them.
+"""Reads and writes of the kernel's pseudo files (/proc, /sys).
 
-Such a file may vanish between two reads (a process exits, a node goes offline), may be absent
-on this kernel, or may be closed to us. All three are the normal course of things, so a read
-gives ``None`` then; a write raises what the kernel answers. Costs: open, two reads and close,
-about 8 µs for a small file.
+Such a file may vanish between two reads (a process exits, a node goes offline), may be absent on
+this kernel, or may be unreadable for this user. These are normal cases: a read returns ``None``. A
+write raises the kernel's OSError. A read costs open, two reads and close, about 8 µs for a small
+file.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _ABSENT = frozenset(
 )
 _CHUNK_BYTES = 1 << 16
 _RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?", re.ASCII)
-# The kernel's own bounds are far lower (8192 CPUs, 1024 nodes); this one only keeps a corrupt
-# list from filling memory.
+# The kernel's own bounds are far lower (8192 CPUs, 1024 nodes); this one bounds the memory that a
+# corrupt list can take.
 _MAX_ID = 1 << 16
 
 
 def absent(error: OSError) -> bool:
-    """Return True where ``error`` means that a pseudo file is not there, or not for us."""
+    """Return True where ``error`` means that a pseudo file is absent or not readable."""
     return error.errno in _ABSENT
 
 
 def read_bytes(path: Path | str) -> bytes | None:
-    """Return all of a pseudo file, None where it is absent, has vanished or is closed to us.
+    """Return all of a pseudo file, None where it is absent, has vanished or is not readable.
 
-    Other errors (EMFILE, ENOMEM) are not answers about the file and are raised.
+    Other errors (EMFILE, ENOMEM) do not concern the file and are raised.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -79,7 +79,7 @@ def read_int(path: Path | str) -> int | None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write to a pseudo file in one piece. OSError as the kernel answers."""
+    """Write to a pseudo file with one write(2). Raises the kernel's OSError."""
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, text.encode())
@@ -96,7 +96,7 @@ def chosen(text: str | None) -> str | None:
 def parse_ids(text: str | None) -> tuple[int, ...]:
     """Return the ids of a kernel list such as ``0-3,8`` (cpulist, nodelist), ascending.
 
-    Parts that are no range of ids are skipped, so that garbage gives fewer ids, never an error.
+    Malformed parts are skipped: invalid data gives fewer ids, never an error.
     """
     ids: set[int] = set()
     for part in (text or "").split(","):

@@ -1,6 +1,6 @@
-"""The threads of a process: how long each has run, and on which CPU it ran last.
+"""The threads of a process: the CPU time of each, and the CPU that it ran on last.
 
-Takes a pid; reads one small file of /proc a thread and question, about 8 µs each.
+Reads one small file of /proc per thread and call, about 8 µs each.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from hmd.machine.process_id import PROC
 from hmd.machine.procfs import read_bytes
 
 ThreadTimes: TypeAlias = Mapping[int, int]
-"""Nanoseconds that each thread has run, by its id."""
+"""CPU time of each thread in nanoseconds, by its id."""
 
 _PROCESSOR = 36  # of the fields of stat after the name, which is the second of 52
 
 
 def thread_times(pid: int, proc: Path = PROC) -> ThreadTimes | None:
-    """Return how long each thread of a process has run; None where it is gone.
+    """Return the CPU time of each thread of a process; None where it has exited.
 
-    Of schedstat (Documentation/scheduler/sched-stats.rst), which counts nanoseconds where stat
-    counts ticks. The time of threads that have ended is not told.
+    From schedstat (Documentation/scheduler/sched-stats.rst), which counts nanoseconds where stat
+    counts ticks. Threads that have exited are not included.
     """
     times: dict[int, int] = {}
     try:
@@ -37,9 +37,9 @@ def thread_times(pid: int, proc: Path = PROC) -> ThreadTimes | None:
 
 
 def last_cpu(pid: int, proc: Path = PROC) -> int | None:
-    """Return the CPU that a thread runs on, or ran on last; None where it is gone.
+    """Return the CPU that a thread runs on, or ran on last; None where it has exited.
 
-    Of a process, its first thread's; also of one that has ended and is not yet reaped
+    For a process, that of its first thread; also for one that has exited and is not yet reaped
     (proc_pid_stat(5), field 39).
     """
     data = read_bytes(proc / str(pid) / "stat") or b""

@@ -1,8 +1,8 @@
 """Ranking of memory nodes into tiers.
 
-Takes the nodes as sysfs lists them, gives each a tier (0 is the fastest) and names the source of
-the ranking. In this order: the configuration, the kernel's memory tiers, HMAT figures,
-and last a guess that a node without CPUs is slower. Costs a few reads, once at start.
+Assigns each node a tier (0 is the fastest) and names the source of the ranking, the first of: the
+configuration, the kernel's memory tiers, HMAT figures, and the guess that a node without CPUs is
+slower. Costs a few reads, once at start.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hmd.machine.topology import Node, Topology
 
 
 class TierSource(StrEnum):
-    """Who ranked the nodes (``Topology.tier_source``)."""
+    """The source of the ranking (``Topology.tier_source``)."""
 
     CONFIGURATION = "configuration"
     KERNEL = "kernel memory tiers"
@@ -36,7 +36,7 @@ _TIER_NAME = re.compile(r"memory_tier(\d+)", re.ASCII)
 def rank_nodes(
     nodes: Sequence[Node], sysfs: Path, override: Sequence[Sequence[int]] | None = None
 ) -> tuple[dict[int, int], TierSource]:
-    """Return the tier of each node id, and who says so.
+    """Return the tier of each node id, and the source of the ranking.
 
     ``override`` is the configuration's ``tiers:``, lists of node ids, fastest first.
     Raises ConfigError where it leaves a node out or names one without memory.
@@ -121,7 +121,7 @@ def abstract_distances(nodes: Sequence[Node]) -> dict[int, int]:
 
 
 def tier_warning(topology: Topology) -> str | None:
-    """Return what a person should know of the ranking and what to do, None where it is sound."""
+    """Return a warning about the ranking with what to do, None where it is sound."""
     if topology.one_tier:
         return _one_tier_warning(topology)
     if topology.tier_source != TierSource.GUESS:
@@ -146,10 +146,10 @@ def _one_tier_warning(topology: Topology) -> str:
         return f"the configuration puts nodes {listed} into one tier: nothing will be moved"
     suggestion = suggested_override(topology.nodes)
     example = suggestion or [[ids[0]], ids[1:]]
-    told = "for instance" if suggestion is None else "as their figures and CPUs suggest"
+    basis = "for instance" if suggestion is None else "as their figures and CPUs suggest"
     return (
         f"nodes {listed} are all one tier by {topology.tier_source}: nothing will be moved;"
-        f" if some are slower, configure, {told}, `tiers: {example}`"
+        f" if some are slower, configure, {basis}, `tiers: {example}`"
     )
 
 
@@ -180,7 +180,7 @@ def _from_configuration(nodes: Sequence[Node], override: Sequence[Sequence[int]]
 
 def _from_kernel(nodes: Sequence[Node], tiers: Sequence[Sequence[int]]) -> dict[int, int]:
     named = {node: tier for tier, members in enumerate(tiers) for node in members}
-    # A node that is only just online may be in no tier yet: never count it as fast.
+    # A node that has just come online may be in no tier yet: never count it as fast.
     return _dense({n.id: named.get(n.id, len(tiers)) for n in nodes})
 
 

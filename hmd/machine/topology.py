@@ -32,7 +32,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """All nodes with memory, by id; ``tier_source`` says who ranked them."""
+    """All nodes with memory, by id; ``tier_source`` names the source of the ranking."""
 
     nodes: tuple[Node, ...]
     tier_source: str = "sysfs"
@@ -45,15 +45,15 @@ class Topology:
 
     @property
     def latency_ns(self) -> tuple[float, ...]:
-        """Read latency of each node by id: firmware's figure, or what DRAM has, which none beats.
+        """Read latency of each node by id: the firmware's figure, or that of DRAM without one.
 
-        HBM has as much as DRAM: it is faster by bandwidth.
+        HBM has the latency of DRAM: it is faster by bandwidth.
         """
         known = {node.id: float(node.read_latency_ns or _DRAM_NS) for node in self.nodes}
         return tuple(known.get(node, _DRAM_NS) for node in range(max(known, default=-1) + 1))
 
     def without(self, gone: Container[int]) -> Topology:
-        """Return the topology of the other nodes; tiers that have none left are no tiers."""
+        """Return the topology without these nodes; tiers that become empty are removed."""
         kept = [node.id not in gone for node in self.nodes]
         return replace(
             self,
@@ -69,7 +69,7 @@ class Topology:
 
     @property
     def one_tier(self) -> bool:
-        """True where there is nothing to tier."""
+        """True where all nodes are in one tier."""
         return len(self.tiers) < 2
 
 
@@ -77,7 +77,7 @@ class Topology:
 class NodeMemory:
     """Memory of a node now, in bytes (/sys/devices/system/node/nodeN/meminfo).
 
-    Of what is free, ``reserve_bytes`` are the kernel's own (:mod:`hmd.machine.zone_reserves`).
+    ``reserve_bytes`` of the free memory are the kernel's own (:mod:`hmd.machine.zone_reserves`).
     """
 
     node: int
@@ -88,11 +88,11 @@ class NodeMemory:
 
 @dataclass(frozen=True, slots=True)
 class NodeUse:
-    """What a node's memory is used for now, in bytes (/sys/devices/system/node/nodeN/meminfo).
+    """Use of a node's memory now, in bytes (/sys/devices/system/node/nodeN/meminfo).
 
     ``program_bytes`` are anonymous and mapped pages, ``cache_bytes`` pages of files and shared
-    memory that nobody maps, ``locked_bytes`` of both what is locked, ``kernel_bytes`` slabs, stacks
-    and page tables. They do not add up to ``used_bytes``: the kernel counts no more by node.
+    memory that no process maps, ``locked_bytes`` the locked part of both, ``kernel_bytes`` slabs,
+    stacks and page tables. They do not add up to ``used_bytes``: the kernel counts no more by node.
     """
 
     total_bytes: int

@@ -1,12 +1,12 @@
-"""What the kernel keeps back of each node's free memory, from /proc/zoneinfo (proc(5)).
+"""The free memory of each node that the kernel reserves, from /proc/zoneinfo (proc(5)).
 
-Free memory is not all for programs: a zone is not filled beyond its low watermark, where reclaim
-begins, and a low zone keeps more for those who cannot use another (lowmem_reserve_ratio in
-Documentation/admin-guide/sysctl/vm.rst). A page moved to a node with no more than that free
-fails with ENOMEM after the kernel has looked for something to reclaim.
+Programs cannot use all free memory: reclaim begins at the low watermark of a zone, and a low zone
+keeps a reserve for allocations that need it (lowmem_reserve_ratio in
+Documentation/admin-guide/sysctl/vm.rst). A move to a node with no more than that free fails with
+ENOMEM, after the kernel has tried to reclaim.
 
-The file lists every CPU in every zone, so that reading it takes milliseconds on large machines;
-what is wanted of it rarely changes, and is read again on a clock.
+The file lists every CPU in every zone, so that reading it takes milliseconds on large machines. The
+watermarks rarely change, and are read again at intervals.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Reserves:
         self._bytes: Mapping[int, int] = {}
 
     def at(self, now_s: float) -> Mapping[int, int]:
-        """Return bytes by node id; nothing where the kernel does not tell."""
+        """Return bytes by node id; empty where there is no /proc/zoneinfo."""
         if now_s - self._read_s >= REFRESH_S:
             self._read_s = now_s
             self._bytes = reserve_bytes(read_bytes(self._path) or b"")
@@ -48,7 +48,7 @@ class Reserves:
 
 
 def reserve_bytes(zoneinfo: bytes) -> dict[int, int]:
-    """Return what each node of the text of /proc/zoneinfo keeps back, in bytes."""
+    """Return the reserve of each node in the text of /proc/zoneinfo, in bytes."""
     pages: defaultdict[int, int] = defaultdict(int)
     node = low = managed = 0
     for line in _LINE.finditer(zoneinfo):
@@ -59,7 +59,7 @@ def reserve_bytes(zoneinfo: bytes) -> dict[int, int]:
         elif line["managed"]:
             managed = int(line["managed"])
         else:
-            # Of programs' pages, which any zone can hold: those protect it the most.
+            # The largest protection is that against programs' pages, which any zone can hold.
             protection = max(int(field) for field in line["protection"].split(b","))
             pages[node] += min(managed, low + protection)
     return {node: count * PAGE_BYTES for node, count in pages.items()}
