@@ -1,7 +1,7 @@
-"""Heat maps over the last minutes: outlines of processes, thinned out, as grids for the page.
+"""Heat maps of the last minutes: thinned outlines of processes, as grids for the page.
 
-Takes checked heat maps, keeps ``MOMENTS`` moments at most, their columns as arrays: with eight
-processes of 512 bins each and two tiers, 25 MB.
+Takes checked heat maps, keeps at most ``MOMENTS`` of them as arrays: 25 MB for eight processes
+of 512 bins each on two tiers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class HeatGrids:
     """Moments at least ``window_s / MOMENTS`` apart."""
 
     def __init__(self, window_s: float) -> None:
-        """Remember nothing yet."""
+        """Start empty."""
         self._window_s = window_s
         self._tiers = 0
         self._moments: deque[dict[str, Any]] = deque(maxlen=MOMENTS)
@@ -36,7 +36,7 @@ class HeatGrids:
         return self._moments[-1]["now_s"] if self._moments else float("-inf")
 
     def take(self, told: HeatAnswer) -> bool:
-        """Keep what is new of an answer; returns whether anything was."""
+        """Add the new part of an answer; returns whether there was one."""
         if told.tiers != self._tiers or self.is_ahead_of(told):
             self._moments.clear()
             self._tiers = told.tiers
@@ -52,7 +52,7 @@ class HeatGrids:
         return newest_s > last_s
 
     def is_ahead_of(self, told: HeatAnswer) -> bool:
-        """Tell whether the daemon's clock is behind ours: the machine is another, or began anew."""
+        """Return whether the daemon's clock is behind: it is another machine, or was rebooted."""
         return bool(told.moments) and told.moments[-1].now_s < self.last_s
 
     def processes(self) -> list[str]:
@@ -61,7 +61,7 @@ class HeatGrids:
         return [_key(process) for process in last]
 
     def answer(self, key: str) -> bytes | None:
-        """Return a process's grid as JSON, None where nothing is known of it.
+        """Return a process's grid as JSON, None if it has none.
 
         ``heat`` and ``fast`` have a row for each of ``address`` (hexadecimal) and a column for
         each of ``age_s`` (seconds before the last moment); null is where there was no memory.
@@ -93,7 +93,7 @@ def _key(process: dict[str, Any]) -> str:
 
 
 def _compact(outline: OutlineAnswer) -> dict[str, Any]:
-    """Return an outline as the heat map's document has it, its columns as arrays."""
+    """Return an outline of the heat map's JSON, with arrays as columns."""
     return {
         "pid": outline.pid,
         "start_ticks": outline.start_ticks,

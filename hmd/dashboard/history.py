@@ -1,7 +1,7 @@
-"""The last minutes of what the daemon told: shares, rates and rounds over time.
+"""History of the last minutes: shares, rates and moves over time.
 
-Takes checked status answers, keeps ``POINTS`` points and ``ROUNDS`` rounds at most, however long
-it runs and however many targets there are.
+Takes checked status answers, keeps at most ``POINTS`` points and ``ROUNDS`` rounds of moves,
+whatever the number of targets.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from hmd.dashboard.status_validation import StatusAnswer, TickMovesAnswer
 POINTS: Final = 300
 ROUNDS: Final = 60
 LINES: Final = 6
-"""Targets whose share is drawn: the largest."""
+"""Most targets whose share is drawn; the largest are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One look: shares are of accesses since the point before, None where there were none.
+    """One point: shares are of accesses since the preceding point, None without accesses.
 
-    ``at_s`` is Unix time; rates are bytes a second since the point before, None after a gap.
+    ``at_s`` is Unix time; rates are bytes per second since the preceding point, None after a gap.
     """
 
     at_s: float
@@ -37,7 +37,7 @@ class History:
     """Points at least ``window_s / POINTS`` apart, and the last rounds of moves."""
 
     def __init__(self, window_s: float) -> None:
-        """Remember nothing yet."""
+        """Start empty."""
         self.spacing_s = window_s / POINTS
         self._window_s = window_s
         self._points: deque[Point] = deque(maxlen=POINTS)
@@ -46,7 +46,7 @@ class History:
         self._noted: tuple[float, int] = (0.0, 0)
 
     def take(self, status: StatusAnswer) -> None:
-        """Take note of an answer, if a tick has ended since the last."""
+        """Add an answer if a tick has ended since the last one."""
         self._take_rounds(status)
         last = self._last
         if last is not None and status.at_s < last.at_s:
@@ -60,7 +60,7 @@ class History:
         self._last = status
 
     def series(self) -> dict[str, Any]:
-        """Return columns of shape ``(points,)``, oldest first, and a column a target."""
+        """Return columns of shape ``(points,)``, oldest first, and one column per target."""
         points = list(self._points)
         return {
             "at_s": [round(p.at_s, 3) for p in points],
@@ -93,7 +93,7 @@ class History:
 def _point(before: StatusAnswer | None, now: StatusAnswer) -> Point:
     shares = {target.name: target.fast_share for target in now.targets}
     seconds = now.at_s - before.at_s if before is not None else 0.0
-    # Another daemon, or one whose tiers have changed, has begun to count anew.
+    # Another daemon, or one whose tiers have changed, counts from zero.
     anew = before is None or (before.pid, before.started_s) != (now.pid, now.started_s)
     if before is None or anew or now.ticks < before.ticks or seconds <= 0:
         return Point(now.at_s, None, None, None, shares)
@@ -111,7 +111,7 @@ def _point(before: StatusAnswer | None, now: StatusAnswer) -> Point:
 
 
 def _accesses(status: StatusAnswer) -> list[float]:
-    """Return accesses by tier of all targets, last those of no known place."""
+    """Return accesses by tier of all targets, the last of unknown placement."""
     columns: Iterable[tuple[float, ...]] = zip(*(t.accesses for t in status.targets), strict=True)
     return [sum(column) for column in columns] or [0.0] * (len(status.tiers) + 1)
 

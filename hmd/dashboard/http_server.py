@@ -1,8 +1,8 @@
-"""The page's HTTP server: few fixed paths, read-only, for browsers on this machine alone.
+"""The page's HTTP server: a few fixed paths, read-only, for browsers on this machine.
 
-The page asks for ``/state.json`` once a second instead of being sent events: a client that is
-slow, asleep or gone holds no thread and no queue here, a reconnect is the next question, and an
-unchanged answer costs a 304. One thread a connection, each with one request and a deadline.
+The page polls ``/state.json`` once per second instead of receiving events: a slow or absent client
+holds no thread and no queue, a reconnect is the next request, and an unchanged answer costs a 304.
+One thread per connection, with one request and a deadline.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hmd.errors import HmdError, os_error
 MAX_CONNECTIONS: Final = 64
 CONNECTION_S: Final = 10.0
 HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
-"""Names that a browser may have asked for; any port, so that ``ssh -L`` works."""
+"""Accepted names of the Host header; any port, so that ``ssh -L`` works."""
 
 HEADERS: Final = {
     "Content-Security-Policy": (
@@ -50,7 +50,7 @@ PAGE_FILES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a path answers; ``body`` gets the query's last value by name, None is not found."""
+    """Content of a path; ``body`` takes the query's last value by name and returns None for 404."""
 
     media_type: str
     body: Callable[[Mapping[str, str]], bytes | None]
@@ -76,7 +76,7 @@ class PageServer(ThreadingHTTPServer):
     request_queue_size = MAX_CONNECTIONS
 
     def __init__(self, host: str, port: int, contents: Mapping[str, Content]) -> None:
-        """Bind. Raises ``HmdError`` where the address cannot be had."""
+        """Bind. Raises ``HmdError`` if the address is not available."""
         self.contents = contents
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._deadlines: dict[Any, float] = {}
@@ -92,16 +92,16 @@ class PageServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where the page is."""
+        """URL of the page."""
         host, port = self.server_address[:2]
         return f"http://[{host!s}]:{port}/" if ":" in str(host) else f"http://{host!s}:{port}/"
 
     def server_bind(self) -> None:
-        """Bind without asking for the address's name, as HTTPServer does: that may take long."""
+        """Bind without resolving the address's name, as HTTPServer does: that may take long."""
         TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread, while there are not too many."""
+        """Answer in a thread, unless there are too many."""
         if len(self._deadlines) >= MAX_CONNECTIONS:
             self.shutdown_request(request)
             return
@@ -114,14 +114,14 @@ class PageServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """End connections that take too long; called twice a second."""
+        """End connections that take too long; called twice per second."""
         now_s = time.monotonic()
         for request, deadline_s in list(self._deadlines.items()):
             if deadline_s <= now_s:
                 _hang_up(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of clients that leave in the middle or are too slow."""
+        """Log nothing about clients that disconnect or are too slow."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
@@ -134,7 +134,7 @@ def _hang_up(connection: socket.socket) -> None:
 
 
 class PageHandler(BaseHTTPRequestHandler):
-    """One request: GET or HEAD of a known path, asked for by a name of this machine."""
+    """One request: GET or HEAD of a known path, with a Host header of this machine."""
 
     server: PageServer
     server_version = "hmd"
@@ -148,14 +148,14 @@ class PageHandler(BaseHTTPRequestHandler):
         if self.command not in ("GET", "HEAD"):
             self._answer(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD: this page reads\n")
         elif _host_name(self.headers.get("Host", "")) not in HOSTS:
-            # A page elsewhere whose name was made to point here (DNS rebinding) asks by that name.
+            # A foreign page whose name resolves to this machine (DNS rebinding) sends that name.
             self._answer(HTTPStatus.MISDIRECTED_REQUEST, "ask for localhost\n")
         else:
             return True
         return False
 
     def do_GET(self) -> None:
-        """Answer with the path's content."""
+        """Send the path's content."""
         path, _, asked = self.path.partition("?")
         query = {name: values[-1] for name, values in parse_qs(asked).items()}
         content = self.server.contents.get(path)
@@ -177,10 +177,10 @@ class PageHandler(BaseHTTPRequestHandler):
         self._answer(HTTPStatus(code), f"{message or HTTPStatus(code).phrase}\n")
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's
-        """Log nothing: the page asks every second."""
+        """Log nothing: the page polls every second."""
 
     def version_string(self) -> str:
-        """Return what the Server header says."""
+        """Return the Server header."""
         return self.server_version
 
     def _answer(self, status: HTTPStatus, text: str) -> None:

@@ -1,8 +1,8 @@
-"""The one client of the daemon: looks once a second, whoever and however many watch the page.
+"""The only client of the daemon: polls once per second, whatever the number of browsers.
 
-Takes a status socket, keeps the histories, publishes the page's data as finished JSON; readers
-of other threads take the last bytes and wait for nothing. Heat maps are large where the daemon's
-processes are: they are asked for so rarely that reading them takes ``HEAT_COST`` of the time.
+Takes a status socket, keeps the histories, publishes the page's data as finished JSON; readers in
+other threads take the last bytes and do not wait. Heat maps of large processes are large: they are
+requested so rarely that reading them takes ``HEAT_COST`` of the time.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ HEAT_COST: Final = 0.1
 MOST_STATUS_BYTES: Final = 4 * 2**20
 MOST_HEAT_BYTES: Final = 48 * 2**20
 QUIET_TICKS: Final = 10
-"""Ticks that a daemon may be late before it is said to stand still; five seconds at least."""
+"""Ticks without progress after which a daemon counts as stalled; at least five seconds."""
 
 
 class Poller:
-    """What is known of the daemon on ``socket``; ``state`` and ``heat`` are for any thread."""
+    """State of the daemon on ``socket``; ``state`` and ``heat`` may be called by any thread."""
 
     def __init__(
         self, socket: Path, window_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Know nothing yet; ``look`` looks, ``start`` keeps looking."""
+        """Start empty; ``look`` polls once, ``start`` polls until ``stop``."""
         self._socket, self._clock = socket, clock
         self._history, self._heat = History(window_s), HeatGrids(window_s)
         self._window_s = window_s
@@ -49,17 +49,17 @@ class Poller:
         self._state = self._publish()
 
     def start(self) -> None:
-        """Look once a second in a thread of its own, until ``stop``."""
+        """Poll once per second in a separate thread, until ``stop``."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop looking."""
+        """Stop polling."""
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def look(self) -> None:
-        """Ask the daemon once, and publish what is known then; never raises for what it says."""
+        """Poll the daemon once and publish the result; invalid answers raise nothing."""
         try:
             status = read_status(ask(self._socket, "status", most_bytes=MOST_STATUS_BYTES))
             self._take(status)
@@ -106,7 +106,7 @@ class Poller:
             self._heat_due_s = now_s + pause_s
 
     def _heat_after(self, after_s: float) -> HeatAnswer:
-        """Return the moments after a time, the last one in any case."""
+        """Return the snapshots after a time, and always the last one."""
         arguments = {"after_s": after_s} if math.isfinite(after_s) else {}
         return read_heat_map(
             ask(self._socket, "heatmap", arguments, most_bytes=MOST_HEAT_BYTES), after_s
@@ -130,14 +130,14 @@ class Poller:
         ).encode()
 
     def _quiet_s(self) -> int:
-        """Return for how long the daemon has answered without a tick, 0 where that is usual."""
+        """Return the time that the daemon has answered without a tick, 0 if that is usual."""
         if self._status is None or self._told:
             return 0
         quiet_s = self._clock() - self._ticked_s
         return int(quiet_s) if quiet_s > max(5.0, QUIET_TICKS * self._status.tick_s) else 0
 
     def _maps(self) -> list[dict[str, Any]]:
-        """Return the processes with heat maps, with their names where the status has them."""
+        """Return the processes with heat maps, with their names if the status has them."""
         rows = self._status.processes if self._status is not None else []
         known = {f"{row.pid}:{row.start_ticks}": row for row in rows}
         return [

@@ -1,8 +1,8 @@
-"""What the daemon's socket answers, checked before anything of it is kept or shown.
+"""Validation of the daemon's answers before they are kept or shown.
 
-Takes parsed JSON, gives records whose types, ranges and lengths hold, so that whatever sits on
-the other end of the socket can neither break the page nor fill memory. Fields that are not known
-are left out; units are those of :mod:`hmd.control.status_json`.
+Takes parsed JSON, returns records with checked types, ranges and lengths, so that no answer can
+break the page or fill memory. Unknown fields are left out; units are those of
+:mod:`hmd.control.status_json`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from hmd.errors import UnreachableError
 
 Answer = TypeVar("Answer", bound="CheckedAnswer")
 
-# What the daemon keeps to, by the names that it has there. They are not imported: with them would
-# come heat and numba, three times the memory of this process.
+# The limits of the daemon, by their names there. They are not imported: that would load heat and
+# numba, three times the memory of this process.
 MAX_BINS = 512
 MAX_TICKS = 300
 MAX_PROCESSES = 8
@@ -44,7 +44,7 @@ class CheckedAnswer(BaseModel):
 
 
 class TotalsAnswer(CheckedAnswer):
-    """Sums of a process or target; ``accesses`` by tier, last those of no known place."""
+    """Sums of a process or target; ``accesses`` by tier, the last of unknown placement."""
 
     resident_bytes: ByTier
     fast_share: Share | None
@@ -72,7 +72,7 @@ class Process(TotalsAnswer):
 
 
 class SamplerAnswer(CheckedAnswer):
-    """Where accesses come from."""
+    """Source of the samples."""
 
     name: Text
     period: Count
@@ -83,7 +83,7 @@ class SamplerAnswer(CheckedAnswer):
 
 
 class Reload(CheckedAnswer):
-    """How the last reload went."""
+    """Result of the last reload."""
 
     successful: bool
     success_s: Amount
@@ -104,7 +104,7 @@ class MovesAnswer(CheckedAnswer):
 
 
 class FlowAnswer(CheckedAnswer):
-    """A target's pages from one node to another, in one round."""
+    """A target's pages moved from one node to another in one tick."""
 
     target: Text
     from_node: Node
@@ -179,7 +179,7 @@ class StatusAnswer(CheckedAnswer):
 
 
 class OutlineAnswer(CheckedAnswer):
-    """One process's memory in a heat map, a row a bin; ``chunk`` counts 2 MiB of address."""
+    """One process's memory in a heat map, one row per bin; ``chunk`` counts 2 MiB of address."""
 
     pid: Count
     start_ticks: Count
@@ -190,7 +190,7 @@ class OutlineAnswer(CheckedAnswer):
 
 
 class HeatSnapshotAnswer(CheckedAnswer):
-    """All outlines of one tick; ``now_s`` is a clock that only goes on."""
+    """All outlines of one tick; ``now_s`` is of a monotonic clock."""
 
     now_s: Amount
     processes: Annotated[list[OutlineAnswer], Field(max_length=MAX_PROCESSES)]
@@ -214,15 +214,15 @@ class HeatAnswer(CheckedAnswer):
 
 
 def read_status(document: dict[str, Any]) -> StatusAnswer:
-    """Return a status answer; UnreachableError where it is none."""
+    """Return a status answer; UnreachableError if it is invalid."""
     return _read(StatusAnswer, document, "status")
 
 
 def read_heat_map(document: dict[str, Any], after_s: float = float("-inf")) -> HeatAnswer:
     """Return a heat map's answer, its last moment and those after ``after_s``.
 
-    UnreachableError where it is none. An answer repeats minutes of moments, millions of numbers
-    where processes are large: what is known is not looked at again.
+    UnreachableError if it is invalid. An answer repeats minutes of snapshots, millions of numbers
+    for large processes: known ones are not checked again.
     """
     moments = document.get("moments")
     if isinstance(moments, list):
@@ -243,5 +243,5 @@ def _read(kind: type[Answer], document: dict[str, Any], command: str) -> Answer:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(map(str, first["loc"]))[:80] or "the whole"
         raise UnreachableError(
-            f"the answer to {command!r} is not this version's hmd's: {where}: {first['msg']}"
+            f"the answer to {command!r} is not that of this version of hmd: {where}: {first['msg']}"
         ) from None

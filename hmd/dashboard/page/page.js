@@ -172,7 +172,7 @@ function drawShare(state) {
   const one = state.series.targets.length === 1;
   const all = one ? [] : [{ name: "all targets", fast_share: state.series.fast_share }];
   const lines = [...all, ...state.series.targets].map((line, i) => ({ ...line, kind: `k${i + one}` }));
-  if (!xs.length) return host.replaceChildren(nothing("Nothing was sampled yet."));
+  if (!xs.length) return host.replaceChildren(nothing("No samples yet."));
   const frame = chart(host, {
     label: `Fast share over time; now ${lines.map((l) => `${l.name} ${share(l.fast_share.at(-1))}`).join(", ")}`,
     xs, low, high: 0, bottom: 0, top: 1, xTicks: timeTicks(low), height: 226,
@@ -188,10 +188,10 @@ function drawShare(state) {
 function drawMoves(state) {
   const host = $("moves"), { xs, low } = times(state), series = state.series;
   const up = series.promoted_bytes_per_s, down = series.demoted_bytes_per_s;
-  if (xs.length < 2) return host.replaceChildren(nothing("Nothing to tell yet."));
+  if (xs.length < 2) return host.replaceChildren(nothing("No data yet."));
   const top = Math.max(...up, 1024) * 1.05, bottom = -Math.max(...down, 1024) * 1.05;
   const frame = chart(host, {
-    label: `Bytes moved a second over time; now ${rate(up.at(-1))} up, ${rate(down.at(-1))} down`,
+    label: `Bytes moved per second over time; now ${rate(up.at(-1))} up, ${rate(down.at(-1))} down`,
     xs, low, high: 0, bottom, top, xTicks: timeTicks(low),
     yTicks: byteTicks(bottom, top).map((v) => [v, rate(Math.abs(v))]),
     read: (i) => [key("k-fast", "promoted", rate(up.at(i ?? -1))), key("k-slow", "demoted", rate(down.at(i ?? -1))), when(i === null ? "now" : ago(-xs[i]))],
@@ -214,7 +214,7 @@ function drawCensus(status) {
   const bins = pages[0].map((_, bin) => pages.map((row) => row[bin] * PAGE_BYTES));
   const total = bins.map((bin) => bin.reduce((a, b) => a + b, 0));
   const used = total.map((v, i) => (v ? i : -1)).filter((i) => i >= 0);
-  if (!used.length) return host.replaceChildren(nothing("Pages have not been counted yet: that is done every 10 seconds."));
+  if (!used.length) return host.replaceChildren(nothing("Pages have not been counted yet: the daemon counts them every 10 seconds."));
   const from = used[0], to = used.at(-1), xs = [];
   for (let i = from; i <= to; i++) xs.push(i);
   const power = (i) => (i === 0 ? `below ${short(2 ** (first + 1))}` : `${short(2 ** (first + i))} and more`);
@@ -244,7 +244,7 @@ function drawCensus(status) {
 function drawSweep(sweep) {
   const host = $("sweep");
   if (!sweep) {
-    $("sweep-told").textContent = "How would a program run with less fast memory? Record it all slow and all fast, and start the page with both:";
+    $("sweep-told").textContent = "To predict the runtime of a program by its fast memory, record it all-slow and all-fast, and start the page with both traces:";
     host.replaceChildren(el("p", {}, el("code", {}, "hmd dashboard --traces slow.hmdt fast.hmdt")));
     return;
   }
@@ -453,17 +453,17 @@ function showFacts(status) {
 function showNotices(state) {
   const told = [];
   if (!state.reached) told.push(state.told);
-  if (state.quiet_s) told.push(`The daemon answers, but has ended no tick for ${state.quiet_s} s: its log may say why.`);
+  if (state.quiet_s) told.push(`The daemon answers, but has completed no tick for ${state.quiet_s} s: see its log.`);
   const status = state.status;
   if (status) {
     // Rings lose samples of all programs: those that other programs had count too.
     const { lost, samples, dropped } = status.sampler, taken = lost + samples + dropped;
     const failed = Object.entries(status.stage_failures).filter(([, n]) => n);
-    if (status.dry_run) told.push("Dry run: nothing is moved.");
-    if (status.tiers.length < 2) told.push("One memory tier only: there is nowhere to move pages (hmd topology).");
-    if (status.sampler.name === "faults") told.push("No PMU: page faults stand for accesses, which is coarse (hmd doctor).");
-    if (!status.reload.successful) told.push(`The last reload failed, the old settings hold: ${status.reload.error}`);
-    if (failed.length) told.push(`Stages that failed since the start: ${failed.map(([stage, n]) => `${stage} ${count(n)}`).join(", ")}; the daemon's log says why.`);
+    if (status.dry_run) told.push("Dry run: no pages are moved.");
+    if (status.tiers.length < 2) told.push("Only one memory tier: pages cannot be moved (hmd topology).");
+    if (status.sampler.name === "faults") told.push("No PMU: page faults replace access samples, which is less precise (hmd doctor).");
+    if (!status.reload.successful) told.push(`The last reload failed, the previous settings are in force: ${status.reload.error}`);
+    if (failed.length) told.push(`Stages that failed since the start: ${failed.map(([stage, n]) => `${stage} ${count(n)}`).join(", ")}; see the daemon's log.`);
     if (lost > 0.01 * taken) told.push(`${share(lost / taken)} of the samples were lost: a longer period helps.`);
   }
   const list = $("notices");
@@ -479,7 +479,7 @@ function showKeys(state) {
     ["Fast share", share(now), "of accesses, tier 0"],
     ["Promoted", bytes(moves.promoted_bytes), `${rate(series.promoted_bytes_per_s.at(-1) ?? null)} now`],
     ["Demoted", bytes(moves.demoted_bytes), `${rate(series.demoted_bytes_per_s.at(-1) ?? null)} now`],
-    ["Could not move", bytes(moves.failed_pages * PAGE_BYTES), `of ${bytes(moves.planned_pages * PAGE_BYTES)} planned`],
+    ["Not moved", bytes(moves.failed_pages * PAGE_BYTES), `of ${bytes(moves.planned_pages * PAGE_BYTES)} planned`],
     ["Samples", count(status.sampler.samples), `${count(status.sampler.lost)} lost`],
     ["The daemon itself", `${((status.cpu_s / Math.max(status.uptime_s, 1)) * 100).toFixed(1)} % CPU`, bytes(status.resident_bytes)],
   ];
@@ -524,7 +524,7 @@ function cells(row) {
   return [...row.resident_bytes.map(bytes), split, share(row.fast_share), bytes(row.promoted_bytes), bytes(row.demoted_bytes), count(row.failed_pages)];
 }
 function showTargets(status) {
-  const numbers = [...status.tiers.map((_, t) => [tierName(status, t), "num"]), ["Where it lies"], ["Fast share", "num"], ["Promoted", "num"], ["Demoted", "num"], ["Failed pages", "num"]];
+  const numbers = [...status.tiers.map((_, t) => [tierName(status, t), "num"]), ["Placement"], ["Fast share", "num"], ["Promoted", "num"], ["Demoted", "num"], ["Failed pages", "num"]];
   fillTable($("targets"), "", [["Target"], ["Processes", "num"], ...numbers], largest(status).map((t) => [t.name, count(t.process_count), ...cells(t)]));
   detailsTable("processes", "The largest processes", [["Process"], ["PID", "num"], ["Target"], ...numbers], () =>
     status.processes.map((p) => [p.name, String(p.pid), p.target, ...cells(p)]));
@@ -540,11 +540,11 @@ function showRounds(state) {
         bytes(flow.planned_pages * PAGE_BYTES), bytes(flow.moved_pages * PAGE_BYTES), short(Math.max(flow.heat, 0)), why(status, round, flow), outcome(flow)]);
     });
   $("policy").textContent = `Policy ${status.policy} decides (hmd policy show ${status.policy}); heat is the mean of accesses per page and second.`;
-  if (rows.length) fillTable($("rounds"), "", [["Time"], ["Target"], ["Way"], ["Planned", "num"], ["Moved", "num"], ["Heat", "num"], ["Why", "wrap"], ["Of the planned pages", "wrap"]], rows);
-  else $("rounds").replaceChildren(el("caption", {}, "No move was planned in the last minutes."));
+  if (rows.length) fillTable($("rounds"), "", [["Time"], ["Target"], ["Direction"], ["Planned", "num"], ["Moved", "num"], ["Heat", "num"], ["Reason", "wrap"], ["Outcome of the planned pages", "wrap"]], rows);
+  else $("rounds").replaceChildren(el("caption", {}, "No moves were planned in the last minutes."));
   const failures = Object.entries(status.moves.failures).sort((a, b) => b[1] - a[1]);
   $("failures").hidden = !failures.length;
-  detailsTable("failures", "Pages that could not be moved, since the start", [["Reason"], ["Pages", "num"], ["What it means", "wrap"]], () =>
+  detailsTable("failures", "Pages that could not be moved, since the start", [["Reason"], ["Pages", "num"], ["Meaning", "wrap"]], () =>
     failures.map(([reason, pages]) => [word(reason), count(pages), meaning(reason)]));
 }
 
@@ -599,7 +599,7 @@ async function look() {
   }
   if (paused) return;
   if (state.reached) say("live", "Live");
-  else say("lost", state.status ? "The daemon does not answer; trying again. What follows is old." : "No daemon answers; trying again.");
+  else say("lost", state.status ? "The daemon does not answer; trying again. The data below is old." : "No daemon answers; trying again.");
   document.title = state.reached ? "hmd" : "hmd: no daemon";
 }
 async function lookAtHeat() {
@@ -622,7 +622,7 @@ async function keepLooking() {
     } catch {
       failures += 1;
       shown = "";
-      say("lost", "hmd dashboard does not answer; trying again. What follows is old.");
+      say("lost", "hmd dashboard does not answer; trying again. The data below is old.");
     }
   }
   setTimeout(keepLooking, Math.min(POLL_MS * 2 ** failures, 8000));
@@ -633,7 +633,7 @@ async function begin() {
   $("pause").onclick = () => {
     paused = !paused;
     $("pause").setAttribute("aria-pressed", String(paused));
-    if (paused) say("paused", "Paused: what is shown stays.");
+    if (paused) say("paused", "Paused: the data is not updated.");
   };
   drawMaps();
   keepLooking();

@@ -110,7 +110,7 @@ def test_a_real_daemon_in_a_real_browser(
         browser.wait_for(f"document.body.dataset.state === 'live' && {process} === '{first.pid}'")
         browser.wait_for("document.getElementById('heat-high').textContent !== ''")
         notices = browser.run("document.getElementById('notices').innerText")
-        assert "One memory tier only" in notices
+        assert "Only one memory tier" in notices
         assert "No PMU" in notices
         row = "document.querySelector('#targets tbody tr')"
         assert browser.run(f"{row}.cells[0].textContent") == "faulter"

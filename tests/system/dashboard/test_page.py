@@ -96,7 +96,7 @@ def test_it_shows_what_the_socket_tells(
     keys = dict(zip(texts(browser, "#keys dt"), texts(browser, "#keys dd.value"), strict=True))
     assert keys["Promoted"] == format_bytes(status["moves"]["promoted_bytes"])
     assert keys["Demoted"] == format_bytes(status["moves"]["demoted_bytes"])
-    assert keys["Could not move"] == format_bytes(status["moves"]["failed_pages"] * 4096)
+    assert keys["Not moved"] == format_bytes(status["moves"]["failed_pages"] * 4096)
     assert keys["Samples"] == format_count(status["sampler"]["samples"])
     assert browser.run("document.getElementById('notices').hidden")
     assert browser.wrong == []
@@ -178,7 +178,7 @@ def test_it_works_by_keyboard(
     assert "heat " in read
     focus(browser, "pause")
     press(browser, "Enter")
-    assert texts(browser, "#state") == ["Paused: what is shown stays."]
+    assert texts(browser, "#state") == ["Paused: the data is not updated."]
     assert browser.run("document.getElementById('pause').getAttribute('aria-pressed')") == "true"
 
 
@@ -197,7 +197,7 @@ def test_it_is_laid_out_for_those_who_do_not_see_it(
     for role in ("banner", "main", "contentinfo"):
         assert roles.count(role) == 1
     regions = {name for role, name in named if role == "region"}
-    assert {"Tiers", "Targets", "Heat over time", "Moves, and why"} <= regions
+    assert {"Tiers", "Targets", "Heat over time", "Moves and reasons"} <= regions
     for role in ("button", "combobox", "link", "region", "table"):
         assert all(name for each, name in named if each == role), role
     charts = "[...document.querySelectorAll('[role=group]')]"
@@ -302,7 +302,7 @@ def test_a_daemon_that_comes_and_goes(
     daemon.close()
     watch.look()
     browser.wait_for("document.body.dataset.state === 'lost'")
-    assert "What follows is old" in texts(browser, "#state")[0]
+    assert "The data below is old" in texts(browser, "#state")[0]
     assert len(texts(browser, "#targets tbody tr")) == 3
     daemon = StatusSocket(tmp_path / "s", answers)
     watch.look()
@@ -335,7 +335,7 @@ def test_a_server_that_comes_back(browser: Chromium, watched: Poller) -> None:
     assert all("ERR_CONNECTION_REFUSED" in told for told in browser.wrong)
 
 
-def test_what_needs_attention_is_said(
+def test_notices_name_what_needs_attention(
     browser: Chromium, serve: Serve, machine: Machine, watched: Poller, tmp_path: Path
 ) -> None:
     del watched
