@@ -92,7 +92,7 @@ class Plan:
 class FastLimits:
     """How much of the fastest tier groups of processes may have.
 
-    ``group``, shape ``(processes,)`` as ``HeatTable.processes``, is each process's row in the
+    ``group``, shape ``(processes,)`` as ``PageView.processes``, is each process's row in the
     columns of shape ``(groups,)``: ``least`` stay or come there whatever others' heat, of those
     pages that have any; ``most`` is all that may. Each is in bytes and in shares of the tier's
     memory; of two least ones the larger holds, of two most ones the smaller.

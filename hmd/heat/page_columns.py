@@ -60,18 +60,12 @@ def tier_of_code(tier_of_node: npt.NDArray[np.int8]) -> npt.NDArray[np.int8]:
     return tier
 
 
-@kernel
-def first_rows(chunks: int, columns: ChunkColumns, first: Int64s) -> None:
-    """Set ``first``, shape ``(chunks + 1,)``, to the first row of each chunk, and to the end."""
-    node, huge = columns.node, columns.huge
-    row = 0
-    for chunk in range(chunks):
-        first[chunk] = row
-        present = 0
-        for i in range(CHUNK_PAGES):
-            present += node[chunk, i] != ABSENT
-        row += (node[chunk, 0] != ABSENT) if huge[chunk] else present
-    first[chunks] = row
+def first_rows(chunks: int, columns: ChunkColumns) -> npt.NDArray[np.int64]:
+    """Return the first row of each chunk, and the number of rows; shape ``(chunks + 1,)``."""
+    resident = columns.resident[:chunks]
+    first = np.zeros(chunks + 1, np.int64)
+    np.cumsum(np.where(columns.huge[:chunks], resident > 0, resident), out=first[1:])
+    return first
 
 
 @kernel
@@ -97,7 +91,7 @@ def collect_pages(
             worn[row:end] = wear[chunk]
             continue
         for i in range(CHUNK_PAGES):
-            if code[chunk, i] == ABSENT:
+            if code[chunk, i] == ABSENT or row == end:
                 continue
             tier[row] = -1 if fixed else tier_of_code[code[chunk, i] & 255]
             worn[row] = wear[chunk, i]
@@ -119,7 +113,7 @@ def locate(rows: Int64View, columns: ChunkColumns, first: Int64s, number: Int64s
         if not columns.huge[low] and first[low + 1] - first[low] < CHUNK_PAGES:
             left = position
             position = -1
-            while left >= 0:
+            while left >= 0 and position < CHUNK_PAGES - 1:
                 position += 1
                 left -= columns.node[low, position] != ABSENT
         number[i] = low * CHUNK_PAGES + position

@@ -210,9 +210,7 @@ class PageView:
     @cached_property
     def _first(self) -> npt.NDArray[np.int64]:
         chunks = self._table.chunks
-        first = np.empty(chunks.used + 1, np.int64)
-        first_rows(chunks.used, chunks.columns, first)
-        return first
+        return first_rows(chunks.used, chunks.columns)
 
     @cached_property
     def _columns(self) -> PageColumns:

@@ -173,7 +173,7 @@ def estimate(
             continue
         _shrink(intensity[p], spread[p], found)
         for i in range(CHUNK_PAGES):
-            if node[chunk, i] != ABSENT:
+            if node[chunk, i] != ABSENT and row < end:
                 rates.rate[row] = rate[i]
                 rates.support[row] = support[i]
                 row += 1

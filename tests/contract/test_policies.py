@@ -296,8 +296,12 @@ def test_who_has_too_much_gives_it_up_where_there_is_room(
 def fixed_only(scene: Scene) -> HeatTable:
     """The table without the pages that may move."""
     table = scene.table()
-    node = table.chunks.columns.node
-    node[node >= 0] = ABSENT
+    columns, used = table.chunks.columns, table.chunks.used
+    process, address = columns.process[:used].copy(), columns.address[:used].copy()
+    node, huge = columns.node[:used].copy(), columns.huge[:used].copy()
+    for chunk in range(used):
+        fixed = np.where(node[chunk] >= 0, ABSENT, node[chunk])[None]
+        table.place(int(process[chunk]), address[chunk : chunk + 1], fixed, huge[chunk : chunk + 1])
     return table
 
 

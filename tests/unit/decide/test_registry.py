@@ -90,3 +90,90 @@ def test_reading_a_configuration_does_not_wait_for_numba() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout == "False\n"
+
+
+NEW_POLICY = '''
+"""Demotes pages that are colder than a threshold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hmd.decide.node_arrays import nodes_of
+from hmd.decide.tunables import About, headroom_bytes, headroom_fraction, knob
+from hmd.decide.wanted import Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class ColdSettings:
+    headroom_fraction: float = headroom_fraction()
+    headroom_bytes: int = headroom_bytes()
+    coldest: float = knob(3.0, "Accesses per second below which a page is demoted.")
+
+
+class Cold:
+    name = "cold"
+
+    def __init__(self, settings):
+        self.settings = settings
+
+    def plan(self, pages, machine):
+        from hmd.decide.plan_builder import build_plan
+
+        nodes = nodes_of(machine, self.settings.headroom_fraction, self.settings.headroom_bytes)
+        cold = pages.movable & (pages.rate < self.settings.coldest) & (pages.tier == 0)
+        tier = np.where(cold, 1, -1).astype(np.int8)
+        key = np.zeros(len(pages), np.float32)
+        return build_plan(pages, nodes, Wanted(tier, key, must=cold), machine.budget_bytes)
+
+
+ABOUT = About("cold", "Demotes cold pages.", "Tests.", ColdSettings, Cold)
+'''
+
+USE_NEW_POLICY = """
+import sys
+import hmd.decide.policies
+hmd.decide.policies.__path__.append(sys.argv[1])
+from hmd.config import loads
+config = loads("decide:\\n  policy: cold\\n  cold: {coldest: 5}\\n")
+print(config.decide.policy_settings()["coldest"], "numba" in sys.modules)
+from hmd.config.policy_sections import decide_example
+print("below which a page is demoted" in decide_example())
+import numpy as np
+from hmd.decide import registry
+from hmd.decide.plan import MachineView
+from hmd.heat.heat_table import HeatTable
+from hmd.machine.process_id import ProcessId
+from hmd.machine.topology import Node, NodeMemory, Topology
+policy = registry.make("cold", config.decide.policy_settings())
+table = HeatTable()
+table.track([ProcessId(1, 1)])
+table.place(0, np.zeros(1, np.uint64), np.zeros((1, 512), np.int8))
+topology = Topology((Node(0, (0,), 1 << 30, (10, 20), 0), Node(1, (), 1 << 30, (20, 10), 1)))
+memory = (NodeMemory(0, 1 << 30, 1 << 29), NodeMemory(1, 1 << 30, 1 << 29))
+plan = policy.plan(table.view(topology), MachineView(topology, memory, 0.0, 1.0, 1 << 40))
+print(len(plan), set(plan.to_node.tolist()))
+"""
+
+
+def test_a_policy_is_added_by_one_file(tmp_path: Path) -> None:
+    (tmp_path / "cold.py").write_text(NEW_POLICY)
+    done = subprocess.run(
+        [sys.executable, "-c", USE_NEW_POLICY, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "5.0 False\nTrue\n512 {1}\n"
+
+
+def test_policies_and_selection_do_not_know_how_heat_is_stored() -> None:
+    room = Path(registry.__file__).parent
+    files = [*room.glob("*.py"), *room.glob("policies/*.py")]
+    assert len(files) > 20
+    for file in files:
+        text = file.read_text()
+        for word in ("chunks", "ABSENT", "FIXED", "CHUNK_", "HeatTable", "ChunkColumns"):
+            assert word not in text, f"{file.name} uses {word}"
