@@ -64,18 +64,18 @@ def run(command: str, folder: Path) -> tuple[int, str]:
 
 
 def start_daemon(configuration: str, folder: Path) -> subprocess.Popen[bytes]:
-    """Start a daemon; returns once it answers."""
+    """Start a daemon; returns after its first tick, before which it is not healthy."""
     process = subprocess.Popen(
         ["hmd", "run", "--config", configuration], cwd=folder, stderr=subprocess.DEVNULL
     )
     deadline_s = time.monotonic() + PATIENCE_S
     while process.poll() is None and time.monotonic() < deadline_s:
         try:
-            ask(SOCKET, "status")
+            if ask(SOCKET, "status")["ticks"]:
+                return process
         except UnreachableError:
-            time.sleep(0.05)
-        else:
-            return process
+            pass
+        time.sleep(0.05)
     raise SystemExit(f"the daemon did not start: {process.returncode}")
 
 
