@@ -2,10 +2,12 @@
 
 import json
 
+import pytest
+
 from hmd.cli.main import main
 
 
-def findings(capsys) -> dict[str, dict[str, str]]:
+def findings(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, str]]:
     document = json.loads(capsys.readouterr().out)
     found = {f["name"]: f for f in document["findings"]}
     assert len(found) == len(document["findings"])
@@ -13,7 +15,7 @@ def findings(capsys) -> dict[str, dict[str, str]]:
     return found
 
 
-def test_doctor_on_this_host_reports_no_failure(capsys):
+def test_doctor_on_this_host_reports_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["doctor", "--json"])
     found = findings(capsys)
     assert code == (4 if any(f["level"] == "fail" for f in found.values()) else 0)

@@ -19,12 +19,13 @@ def child() -> Iterator[int]:
     with subprocess.Popen(
         ["sh", "-c", "echo; read x"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
+        assert process.stdout is not None
         process.stdout.readline()
         yield process.pid
         process.kill()
 
 
-def error_line(capsys) -> str:
+def error_line(capsys: pytest.CaptureFixture[str]) -> str:
     captured = capsys.readouterr()
     lines = captured.err.splitlines()
     assert len(lines) == 1
@@ -32,14 +33,14 @@ def error_line(capsys) -> str:
     return lines[0]
 
 
-def test_nothing_to_move_is_no_failure(capsys, child):
+def test_nothing_to_move_is_no_failure(capsys: pytest.CaptureFixture[str], child: int) -> None:
     assert main(["migrate", "--pid", str(child), "--to", "0"]) == Exit.OK
     assert capsys.readouterr().out == (
         f"Nothing to move: process {child} has no movable pages on another node.\n"
     )
 
 
-def test_json_counts_what_is_there(capsys, child):
+def test_json_counts_what_is_there(capsys: pytest.CaptureFixture[str], child: int) -> None:
     assert main(["migrate", "--pid", str(child), "--to", "0", "--json"]) == Exit.OK
     document = json.loads(capsys.readouterr().out)
     assert document["pid"] == child
@@ -49,12 +50,12 @@ def test_json_counts_what_is_there(capsys, child):
 
 
 @pytest.mark.parametrize("pid", ["0", "-5", "4194304"])
-def test_no_such_process(capsys, pid):
+def test_no_such_process(capsys: pytest.CaptureFixture[str], pid: str) -> None:
     assert main(["migrate", f"--pid={pid}", "--to", "0"]) == Exit.TARGET
     assert error_line(capsys).startswith(f"hmd: no process {pid}")
 
 
-def test_a_process_that_has_exited(capsys):
+def test_a_process_that_has_exited(capsys: pytest.CaptureFixture[str]) -> None:
     with subprocess.Popen(["true"]) as gone:
         os.waitid(os.P_PID, gone.pid, os.WEXITED | os.WNOWAIT)
         assert main(["migrate", "--pid", str(gone.pid), "--to", "0"]) == Exit.TARGET
@@ -62,7 +63,9 @@ def test_a_process_that_has_exited(capsys):
 
 
 @pytest.mark.parametrize("option", ["--to", "--from"])
-def test_no_such_node_names_those_there_are(capsys, child, option):
+def test_no_such_node_names_those_there_are(
+    capsys: pytest.CaptureFixture[str], child: int, option: str
+) -> None:
     nodes = {"--to": "0"} | {option: "77"}
     words = [word for pair in nodes.items() for word in pair]
     assert main(["migrate", "--pid", str(child), *words]) == Exit.TARGET
@@ -80,14 +83,16 @@ def test_no_such_node_names_those_there_are(capsys, child, option):
         ("--rate", "5MiB"),
     ],
 )
-def test_wrong_values_are_named(capsys, option, value):
+def test_wrong_values_are_named(
+    capsys: pytest.CaptureFixture[str], option: str, value: str
+) -> None:
     with pytest.raises(SystemExit) as left:
         main(["migrate", "--pid", "1", "--to", "0", option, value])
     assert left.value.code == Exit.USAGE
     assert f"argument {option}: {value!r}" in error_line(capsys)
 
 
-def test_no_permission_says_which(child):
+def test_no_permission_says_which(child: int) -> None:
     command = [sys.executable, "-m", "hmd", "migrate", "--pid", str(child), "--to", "0"]
     done = subprocess.run(
         ["setpriv", "--bounding-set=-sys_ptrace", "--", *command],

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def prometheus(
             "rate(hmd_ping_pong_pages_total[20s])",
             "rate(hmd_realised_saving_seconds_total[20s])",
         ):
-            wait_for(lambda asked=what: prometheus.ask(f"{asked} > 0"), what)
+            wait_for(partial(prometheus.ask, f"{what} > 0"), what)
         yield prometheus
 
 

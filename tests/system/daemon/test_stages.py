@@ -21,8 +21,8 @@ class Outside:
 
     name = detail = "outside"
     capabilities = CAPABILITIES["damon"]
-    ladder = (1, 2, 4, 8, 16)
-    pair_period = None
+    ladder: tuple[int, ...] = (1, 2, 4, 8, 16)
+    pair_period: int | None = None
 
     def __init__(self) -> None:
         self.stats = SamplerStats()

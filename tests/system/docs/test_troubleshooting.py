@@ -70,7 +70,7 @@ def findings() -> dict[str, set[str]]:
 
 def _names(node: ast.expr, function: ast.FunctionDef, tree: ast.Module) -> Iterator[str]:
     """Yield the names that an expression may have: a text, a variable's, or a parameter's."""
-    if isinstance(node, ast.Constant):
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value
     if not isinstance(node, ast.Name):
         return

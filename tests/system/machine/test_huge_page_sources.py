@@ -3,6 +3,7 @@
 import mmap
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from hmd.machine.mappings import (
 
 
 @pytest.fixture
-def huge_block():
+def huge_block() -> Any:
     block = mmap.mmap(-1, 16 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     block.madvise(mmap.MADV_HUGEPAGE)
     block[: 8 << 20 : mmap.PAGESIZE] = b"x" * (8 << 20 >> 12)
@@ -29,7 +30,7 @@ def huge_block():
     return view
 
 
-def test_huge_pages_by_scan_and_by_flags_are_the_same(huge_block):
+def test_huge_pages_by_scan_and_by_flags_are_the_same(huge_block: Any) -> None:
     maps = read_mappings(os.getpid())
     assert maps is not None
     blocks = candidate_blocks(maps)

@@ -1,15 +1,17 @@
 """Features of this host, each tried out."""
 
+from typing import Any
+
 from hmd.machine.diagnostic import Severity
 from hmd.machine.features import feature_findings
 
 
-def by_name(findings):
+def by_name(findings: Any) -> Any:
     assert len({f.name for f in findings}) == len(findings)
     return {f.name: f for f in findings}
 
 
-def test_every_feature_of_this_kernel_is_tried():
+def test_every_feature_of_this_kernel_is_tried() -> None:
     found = by_name(feature_findings())
     assert found["move_pages"].level == Severity.OK
     assert set(found) == {

@@ -6,11 +6,11 @@ import subprocess
 import sys
 import time
 
-from hmd.machine.process_id import identify
+from hmd.machine.process_id import ProcessId, identify
 from hmd.machine.processes import ProcessWatcher, TargetSpec
 
 
-def test_scan_during_many_forks_and_exits_keeps_the_root():
+def test_scan_during_many_forks_and_exits_keeps_the_root() -> None:
     storm = subprocess.Popen(
         [
             sys.executable,
@@ -36,7 +36,7 @@ def test_scan_during_many_forks_and_exits_keeps_the_root():
             ],
             reread_s=0,
         )
-        children = set()
+        children: set[ProcessId] = set()
         scans, give_up = 0, time.monotonic() + 15
         while scans < 100 or (len(children) < 2 and time.monotonic() < give_up):
             found = watch.scan()
@@ -49,7 +49,7 @@ def test_scan_during_many_forks_and_exits_keeps_the_root():
         storm.wait()
 
 
-def test_child_of_ended_parent_stays_in_its_target():
+def test_child_of_ended_parent_stays_in_its_target() -> None:
     script = (
         "import subprocess, sys\n"
         "child = subprocess.Popen(['sleep', '60'])\n"

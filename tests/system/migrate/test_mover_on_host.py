@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import psutil
@@ -17,27 +18,40 @@ PAGE = 4096
 
 
 @pytest.fixture
-def child() -> Iterator[subprocess.Popen]:
+def child() -> Iterator[subprocess.Popen[bytes]]:
     """A process with a heap and code that sits in a read and stays as it is."""
     command = ["sh", "-c", "x=$(seq 20000); echo ready; read y"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         yield process
         process.kill()
 
 
+def identity_of(child: subprocess.Popen[bytes]) -> ProcessId:
+    process = identify(child.pid)
+    assert process is not None
+    return process
+
+
+def mappings_of(child: subprocess.Popen[bytes]) -> Mappings:
+    mappings = read_mappings(child.pid)
+    assert mappings is not None
+    return mappings
+
+
 def in_mappings(mappings: Mappings, chosen: np.ndarray) -> np.ndarray:
     spans = zip(mappings.start[chosen].tolist(), mappings.end[chosen].tolist(), strict=True)
-    return np.concatenate([np.arange(start, end, PAGE, np.uint64) for start, end in spans])
+    return np.concatenate([np.arange(start, end, PAGE, dtype=np.uint64) for start, end in spans])
 
 
 def rows(addresses: np.ndarray, target: int) -> list[tuple[int, int, int, int, int]]:
     return [(0, address, 1, 1, target) for address in addresses.tolist()]
 
 
-def test_resident_pages_are_there_already(bench, child):
-    process = identify(child.pid)
-    mappings = read_mappings(child.pid)
+def test_resident_pages_are_there_already(bench: Any, child: subprocess.Popen[bytes]) -> None:
+    process = identity_of(child)
+    mappings = mappings_of(child)
     heap = in_mappings(mappings, mappings.kind == MappingKind.HEAP)
     outcome = Mover().apply(bench.plan([process], rows(heap, 0)))
     assert set(outcome.pages) <= {
@@ -48,9 +62,9 @@ def test_resident_pages_are_there_already(bench, child):
     assert outcome.pages[MoveStatus.ALREADY_THERE] >= 10
 
 
-def test_a_node_without_memory_is_offline(bench, child):
-    process = identify(child.pid)
-    mappings = read_mappings(child.pid)
+def test_a_node_without_memory_is_offline(bench: Any, child: subprocess.Popen[bytes]) -> None:
+    process = identity_of(child)
+    mappings = mappings_of(child)
     heap = in_mappings(mappings, mappings.kind == MappingKind.HEAP)
     outcome = Mover().apply(bench.plan([process], rows(heap, 99)))
     assert outcome.pages[MoveStatus.OFFLINE] >= 10
@@ -58,9 +72,9 @@ def test_a_node_without_memory_is_offline(bench, child):
     assert outcome.calls == 1
 
 
-def test_code_stays_where_it_is(bench, child):
-    process = identify(child.pid)
-    mappings = read_mappings(child.pid)
+def test_code_stays_where_it_is(bench: Any, child: subprocess.Popen[bytes]) -> None:
+    process = identity_of(child)
+    mappings = mappings_of(child)
     code = in_mappings(mappings, mappings.executable_file)
     outcome = Mover().apply(bench.plan([process], rows(code, 99)))
     assert outcome.pages[MoveStatus.SKIPPED] > 0
@@ -68,16 +82,18 @@ def test_code_stays_where_it_is(bench, child):
     assert outcome.calls == 0
 
 
-def test_the_filter_lets_the_kernel_answer_for_a_process_that_has_gone(child):
-    process = identify(child.pid)
+def test_the_filter_lets_the_kernel_answer_for_a_process_that_has_gone(
+    child: subprocess.Popen[bytes],
+) -> None:
+    process = identity_of(child)
     child.kill()
     child.wait()
     assert MovableMappings()(process, np.array([PAGE], np.uint64)).all()
 
 
-def test_a_process_that_exits_is_gone(bench, child):
-    process = identify(child.pid)
-    mappings = read_mappings(child.pid)
+def test_a_process_that_exits_is_gone(bench: Any, child: subprocess.Popen[bytes]) -> None:
+    process = identity_of(child)
+    mappings = mappings_of(child)
     heap = in_mappings(mappings, mappings.kind == MappingKind.HEAP)
     child.kill()
     child.wait()
@@ -85,16 +101,18 @@ def test_a_process_that_exits_is_gone(bench, child):
     assert set(outcome.pages) == {MoveStatus.GONE}
 
 
-def test_a_stranger_with_the_same_pid_is_left_alone(bench, child):
+def test_a_stranger_with_the_same_pid_is_left_alone(
+    bench: Any, child: subprocess.Popen[bytes]
+) -> None:
     stranger = ProcessId(child.pid, 1)
     assert identify(child.pid) != stranger
     outcome = Mover().apply(bench.plan([stranger], rows(np.array([PAGE], np.uint64), 0)))
     assert set(outcome.pages) == {MoveStatus.GONE}
 
 
-def test_many_plans_leak_nothing(bench, child):
-    process = identify(child.pid)
-    mappings = read_mappings(child.pid)
+def test_many_plans_leak_nothing(bench: Any, child: subprocess.Popen[bytes]) -> None:
+    process = identity_of(child)
+    mappings = mappings_of(child)
     heap = in_mappings(mappings, mappings.kind == MappingKind.HEAP)
     plan = bench.plan([process], rows(heap, 99))
     mover, own = Mover(), psutil.Process()

@@ -9,12 +9,15 @@ from hmd.machine.process_id import identify
 from hmd.migrate.process_plans import ProcessPlans
 
 
-def test_plan_of_a_process_on_node_0_moves_its_pages_away_only():
+def test_plan_of_a_process_on_node_0_moves_its_pages_away_only() -> None:
     with subprocess.Popen(
         ["sh", "-c", "echo; read x"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:
+        assert child.stdout is not None
         child.stdout.readline()
         process, mappings = identify(child.pid), read_mappings(child.pid)
+        assert process is not None
+        assert mappings is not None
         away = list(ProcessPlans(process, mappings, 1).slices())
         here = list(ProcessPlans(process, mappings, 0).slices())
         child.kill()

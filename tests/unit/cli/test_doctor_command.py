@@ -1,6 +1,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from hmd.cli.main import main
 
 MACHINES = Path(__file__).parents[2] / "fixtures/machines"
@@ -11,7 +13,7 @@ def doctor(name: str, *options: str) -> int:
     return main(["doctor", "--proc", str(root / "proc"), "--sysfs", str(root / "sys"), *options])
 
 
-def findings(capsys) -> dict[str, dict[str, str]]:
+def findings(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, str]]:
     document = json.loads(capsys.readouterr().out)
     found = {f["name"]: f for f in document["findings"]}
     assert len(found) == len(document["findings"])
@@ -19,7 +21,7 @@ def findings(capsys) -> dict[str, dict[str, str]]:
     return found
 
 
-def test_an_ordinary_user_s_laptop_lacks_what_is_needed(capsys):
+def test_an_ordinary_user_s_laptop_lacks_what_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor("laptop", "--json") == 4
     found = findings(capsys)
     failed = {name for name, f in found.items() if f["level"] == "fail"}
@@ -27,7 +29,7 @@ def test_an_ordinary_user_s_laptop_lacks_what_is_needed(capsys):
     assert found["memory tiers"]["action"].startswith("try `hmd emulate`")
 
 
-def test_a_server_s_tiers_and_competitors(capsys):
+def test_a_server_s_tiers_and_competitors(capsys: pytest.CaptureFixture[str]) -> None:
     doctor("optane-2s", "--json")
     found = findings(capsys)
     assert found["memory tiers"]["state"] == "nodes 0-1 then 2-3, by kernel memory tiers"
@@ -35,7 +37,7 @@ def test_a_server_s_tiers_and_competitors(capsys):
     assert found["move pages"]["level"] == "ok"
 
 
-def test_every_warning_says_why(capsys):
+def test_every_warning_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     for machine in MACHINES.iterdir():
         if machine.is_dir():
             doctor(machine.name, "--json")
@@ -44,7 +46,7 @@ def test_every_warning_says_why(capsys):
                 assert finding["level"] == "ok" or finding["why"] or finding["action"]
 
 
-def test_people_read_the_same(capsys):
+def test_people_read_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor("optane-2s") in (0, 4)
     out = capsys.readouterr().out
     assert "sysctl -w kernel.numa_balancing=0" in out

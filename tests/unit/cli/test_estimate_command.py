@@ -74,7 +74,7 @@ Capture = pytest.CaptureFixture[str]
 
 def answer(capsys: Capture, *words: str) -> dict[str, Any]:
     assert main(["estimate", *words, "--json"]) == Exit.OK
-    return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
+    return json.loads(capsys.readouterr().out)
 
 
 def test_a_layout_as_json(files: list[str], capsys: Capture) -> None:

@@ -28,7 +28,7 @@ def test_empty_file_is_all_defaults() -> None:
 
 def test_settings_are_frozen() -> None:
     with pytest.raises(ValidationError, match="frozen"):
-        loads("").tick = 2.0  # type: ignore[misc]
+        loads("").tick = 2.0
 
 
 def test_values_arrive_in_base_units() -> None:

@@ -262,7 +262,7 @@ class Counting(StatusSocket):
 
     def _patience_s(self) -> float | None:
         self.looks += 1
-        return super()._patience_s()
+        return super()._patience_s()  # type: ignore[misc]
 
 
 def test_one_who_hangs_up_half_keeps_no_thread_awake(tmp_path: Path, loop: Loop) -> None:

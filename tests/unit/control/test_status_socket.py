@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hmd.control.client import ask
-from hmd.control.status_socket import MAX_CLIENTS, MAX_REQUEST_BYTES, StatusSocket
+from hmd.control.request import MAX_REQUEST_BYTES
+from hmd.control.status_socket import MAX_CLIENTS, StatusSocket
 from hmd.daemon.instance_lock import InstanceLock
 from hmd.errors import HmdError, UnreachableError
 

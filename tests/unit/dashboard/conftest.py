@@ -43,6 +43,12 @@ class Served:
     server: PageServer
     watch: Poller
 
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port."""
+        host, port = self.server.server_address[:2]
+        return str(host), port
+
     def ask(
         self,
         path: str,
@@ -51,7 +57,7 @@ class Served:
         **headers: str,
     ) -> Reply:
         """Return the answer to one request; without a Host header where that is None."""
-        connection = http.client.HTTPConnection(*self.server.server_address[:2], timeout=20)
+        connection = http.client.HTTPConnection(*self.address, timeout=20)
         try:
             connection.putrequest(method, path, skip_host=True)
             if host is not None:

@@ -80,7 +80,9 @@ class Sampler:
 
     name, detail, period = "pmu", "loads", 1009
     capabilities = CAPABILITIES["pmu"]
-    ladder, pair_period, outside_cpu_s = (1009,), None, 0.0
+    ladder: tuple[int, ...] = (1009,)
+    pair_period: int | None = None
+    outside_cpu_s = 0.0
 
     def __init__(self, draw: Callable[[], AccessBatch]) -> None:
         self.stats = SamplerStats()

@@ -100,7 +100,7 @@ def test_an_unchanged_answer_is_not_sent_again(served: Served) -> None:
     ],
 )
 def test_garbage_is_refused(served: Served, data: bytes) -> None:
-    with sockets.create_connection(served.server.server_address[:2], timeout=20) as s:
+    with sockets.create_connection(served.address, timeout=20) as s:
         try:
             s.sendall(data)
             s.shutdown(sockets.SHUT_WR)
@@ -127,7 +127,7 @@ def test_many_clients_at_once(served: Served) -> None:
 def test_silent_clients_are_bounded_and_hung_up_on(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    address = served.server.server_address[:2]
+    address = served.address
     silent = [sockets.create_connection(address, timeout=20) for _ in range(MAX_CONNECTIONS)]
     late = sockets.create_connection(address, timeout=20)
     assert late.recv(1) == b""  # one too many is let go at once

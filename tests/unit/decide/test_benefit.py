@@ -27,9 +27,7 @@ def rehearsal(
 ) -> Rehearsal:
     """A program that fills the fast tier with its first pages."""
     kept = BenefitSettings(headroom_fraction=0.0, headroom_bytes=HEADROOM * PAGE_BYTES)
-    policy = Benefit(
-        BenefitSettings(kept.headroom_fraction, kept.headroom_bytes, **settings)  # type: ignore[arg-type]
-    )
+    policy = Benefit(BenefitSettings(kept.headroom_fraction, kept.headroom_bytes, **settings))
     node = (np.arange(len(weights)) >= FAST).astype(np.int8)
     tiers = (Tier(FAST + HEADROOM), Tier(2 * PAGES))
     return Rehearsal(

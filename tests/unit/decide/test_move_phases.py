@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import fields, replace
 from random import Random
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -123,10 +124,10 @@ def test_joined_plans_keep_their_phases_apart() -> None:
     def plan(*phase: int) -> Plan:
         empty = Plan.empty()
         rows = np.zeros(len(phase), np.intp)
-        one = replace(
-            empty,
-            **{f.name: np.zeros(1, getattr(empty, f.name).dtype) for f in fields(Plan)[1:]},
-        )
+        zeros: dict[str, Any] = {
+            f.name: np.zeros(1, getattr(empty, f.name).dtype) for f in fields(Plan)[1:]
+        }
+        one = replace(empty, **zeros)
         return replace(one.take(rows), phase=np.array(phase, np.int32))
 
     joined = Plan.joined((plan(0, 0, 1), Plan.empty(), plan(0, 1), plan(0)))

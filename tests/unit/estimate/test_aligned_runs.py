@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ def with_columns(trace: Trace, **changed: Sequence[int]) -> Trace:
     return replace(trace, samples=Samples(**columns))
 
 
-def pairs(trace: Trace, **settings: Core) -> list[tuple[int, int]]:
+def pairs(trace: Trace, **settings: Any) -> list[tuple[int, int]]:
     """Return the pairs' pages."""
     speeds = TierSpeeds(slow_latency_ns=300, fast_latency_ns=100)
     runs = side_by_side(trace, trace, windows=1, speeds=speeds, **settings)

@@ -41,7 +41,7 @@ def test_a_region_saves_what_the_model_says(slow_run: Trace, fast_run: Trace) ->
     heap_fast = layout.in_ranges(runs.pages, [(0, 50 * PAGE)])
     regions = find_regions(slow_run, runs.pages)
     assert regions.name == ("[heap]", "anon 64000-fa000")
-    accesses = np.bincount(model.page, model.accesses, model.pages)
+    accesses = np.bincount(model.page, model.accesses, model.pages).astype(np.float64)
     told = by_region(regions, accesses, heap_fast, model.estimate)
     found = {region.name: region for region in told}
     heap, anon = found["[heap]"], found["anon 64000-fa000"]

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +27,7 @@ BEGIN_MS = 1000
 
 
 def trace_of(
-    sampled_ms: list[float], rows: list[tuple[float, int, int]], runtime_ms: float
+    sampled_ms: list[float], rows: Sequence[tuple[float, int, int]], runtime_ms: float
 ) -> Trace:
     """Samples at these times, and progress as (milliseconds, process, instructions)."""
     columns = {name: np.zeros(len(sampled_ms), dtype) for name, dtype in SAMPLE_COLUMNS.items()}

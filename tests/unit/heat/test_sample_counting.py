@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +40,7 @@ samples = st.lists(
 
 
 def batch(rows: list[Sample]) -> AccessBatch:
-    columns = list(zip(*rows, strict=True)) if rows else [[], [], [], []]
+    columns: list[Any] = list(zip(*rows, strict=True)) if rows else [[], [], [], []]
     n = len(rows)
     return AccessBatch(
         np.array(columns[0], np.int32),

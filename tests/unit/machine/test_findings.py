@@ -1,5 +1,7 @@
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,16 +19,16 @@ from hmd.machine.privileges import (
 )
 
 
-def by_name(findings):
+def by_name(findings: Any) -> Any:
     assert len({f.name for f in findings}) == len(findings)
     return {f.name: f for f in findings}
 
 
-def competing(root: Path):
+def competing(root: Path) -> Any:
     return by_name(competing_findings(root / "proc", root / "sys"))
 
 
-def test_a_server_full_of_competitors(machine):
+def test_a_server_full_of_competitors(machine: Callable[[str], Path]) -> None:
     found = competing(machine("optane-2s"))
     warned = {name for name, f in found.items() if f.level == Severity.WARN}
     assert warned == {
@@ -42,18 +44,18 @@ def test_a_server_full_of_competitors(machine):
     assert all(f.action and f.why for f in found.values() if f.level != Severity.OK)
 
 
-def test_a_machine_without_competitors(machine):
+def test_a_machine_without_competitors(machine: Callable[[str], Path]) -> None:
     found = competing(machine("three-tier"))
     assert {f.level for f in found.values()} == {Severity.OK}
     assert not any(f.action for f in found.values())
 
 
-def test_a_kernel_without_the_features_has_no_findings_of_them(tmp_path):
+def test_a_kernel_without_the_features_has_no_findings_of_them(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     assert set(competing(tmp_path)) == {"numad"}
 
 
-def test_damon_schemes_that_move_pages(machine_copy):
+def test_damon_schemes_that_move_pages(machine_copy: Callable[[str], Path]) -> None:
     root = machine_copy("three-tier")
     admin = root / "sys/kernel/mm/damon/admin/kdamonds"
     for thread, state, action in (
@@ -72,23 +74,23 @@ def test_damon_schemes_that_move_pages(machine_copy):
     assert competing(root)["DAMON schemes"].level == Severity.OK
 
 
-def test_zone_reclaim(machine_copy):
+def test_zone_reclaim(machine_copy: Callable[[str], Path]) -> None:
     root = machine_copy("laptop")
     (root / "proc/sys/vm/zone_reclaim_mode").write_text("1\n")
     assert competing(root)["zone reclaim"].action == "sysctl -w vm.zone_reclaim_mode=0"
 
 
-def privileges(root: Path):
+def privileges(root: Path) -> Any:
     return by_name(privilege_findings(read_privileges(root / "proc")))
 
 
-def test_the_unit_s_capabilities_suffice(machine):
+def test_the_unit_s_capabilities_suffice(machine: Callable[[str], Path]) -> None:
     held = read_privileges(machine("optane-2s") / "proc")
     assert held.capabilities == {Capability.PERFMON, Capability.SYS_PTRACE, Capability.SYS_NICE}
     assert {f.level for f in privileges(machine("optane-2s")).values()} == {Severity.OK}
 
 
-def test_an_ordinary_user_can_do_little(machine):
+def test_an_ordinary_user_can_do_little(machine: Callable[[str], Path]) -> None:
     found = privileges(machine("laptop"))
     assert found["move pages"].level == Severity.FAIL
     assert "CAP_SYS_PTRACE" in found["move pages"].action
@@ -99,7 +101,7 @@ def test_an_ordinary_user_can_do_little(machine):
     assert all(f.action for f in found.values() if f.level != Severity.OK)
 
 
-def test_perf_events_may_be_for_admins_alone(machine_copy):
+def test_perf_events_may_be_for_admins_alone(machine_copy: Callable[[str], Path]) -> None:
     root = machine_copy("optane-2s")
     (root / "proc/sys/kernel/perf_event_paranoid").write_text("3\n")
     found = privileges(root)["sample accesses"]
@@ -107,37 +109,37 @@ def test_perf_events_may_be_for_admins_alone(machine_copy):
     assert found.action == "sysctl -w kernel.perf_event_paranoid=2"
 
 
-def test_root_can_do_all(machine):
+def test_root_can_do_all(machine: Callable[[str], Path]) -> None:
     assert {f.level for f in privileges(machine("three-tier")).values()} == {Severity.OK}
     assert privileges(machine("three-tier"))["open files"].state == "unlimited"
 
 
-def test_paranoid_below_zero_opens_sampling_to_all(machine_copy):
+def test_paranoid_below_zero_opens_sampling_to_all(machine_copy: Callable[[str], Path]) -> None:
     root = machine_copy("laptop")
     (root / "proc/sys/kernel/perf_event_paranoid").write_text("-1\n")
     assert privileges(root)["sample accesses"].level == Severity.OK
 
 
-def test_no_perf_events_at_all(machine_copy):
+def test_no_perf_events_at_all(machine_copy: Callable[[str], Path]) -> None:
     root = machine_copy("three-tier")
     (root / "proc/sys/kernel/perf_event_paranoid").unlink()
     assert "CONFIG_PERF_EVENTS" in privileges(root)["sample accesses"].action
 
 
-def test_small_rings_are_told(machine_copy):
+def test_small_rings_are_told(machine_copy: Callable[[str], Path]) -> None:
     root = machine_copy("laptop")
     (root / "proc/sys/kernel/perf_event_mlock_kb").write_text("64\n")
     assert privileges(root)["memory of sample rings"].level == Severity.WARN
 
 
 @given(st.text(max_size=200))
-def test_garbage_is_no_privilege(text):
+def test_garbage_is_no_privilege(text: Any) -> None:
     parse_capabilities(text)
     parse_open_files(text)
     assert parse_capabilities("CapEff: zz\n" + text.replace("CapEff", "")) == frozenset()
 
 
-def test_own_capabilities_are_those_of_the_kernel():
+def test_own_capabilities_are_those_of_the_kernel() -> None:
     held = read_privileges()
     if os.geteuid() == 0:
         assert held.has(Capability.SYS_PTRACE)
@@ -154,13 +156,15 @@ def test_own_capabilities_are_those_of_the_kernel():
         ("opteron-memoryless", Severity.FAIL, "hmd emulate"),
     ],
 )
-def test_tiers_of_machines(machine, name, level, action):
+def test_tiers_of_machines(
+    machine: Callable[[str], Path], name: str, level: Any, action: str
+) -> None:
     finding = topology_finding(machine(name) / "sys")
     assert finding.level == level
     assert action in finding.action
 
 
-def test_a_kernel_with_other_pages_is_refused():
+def test_a_kernel_with_other_pages_is_refused() -> None:
     found = page_size_finding(65536)
     assert (found.level, found.state) == (Severity.FAIL, "64 KiB, not 4 KiB")
     assert "CONFIG_ARM64_4K_PAGES" in found.action

@@ -1,6 +1,7 @@
 import mmap
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,7 +54,7 @@ VmFlags: rd wr mr mw me dc de ht\x20
 """
 
 
-def test_columns_of_maps():
+def test_columns_of_maps() -> None:
     maps = parse_maps(MAPS)
     assert len(maps) == 10
     assert maps.start[0] == 0x559C42E4C000
@@ -66,7 +67,7 @@ def test_columns_of_maps():
     assert maps.path[6] == "/opt/a name with  blanks"
 
 
-def test_what_may_move():
+def test_what_may_move() -> None:
     maps = parse_maps(MAPS)
     assert maps.movable.tolist() == [False, True, True, True, False, True, True, True, False, False]
     addresses = np.array(
@@ -75,7 +76,7 @@ def test_what_may_move():
     assert maps.movable_at(addresses).tolist() == [False, True, False, True, False, False]
 
 
-def test_huge_pages_need_an_aligned_block():
+def test_huge_pages_need_an_aligned_block() -> None:
     maps = parse_maps(MAPS)
     assert maps.huge_eligible.tolist() == [False, False, True, True] + [False] * 6
     odd = parse_maps(b"7f1200001000-7f1200400fff rw-p 00000000 00:00 0 \n")
@@ -85,13 +86,13 @@ def test_huge_pages_need_an_aligned_block():
     assert parse_maps(b"7f1200001000-7f12003ff000 rw-p 0 0:0 0\n").huge_eligible.tolist() == [False]
 
 
-def test_candidates_are_whole_blocks():
+def test_candidates_are_whole_blocks() -> None:
     blocks = candidate_blocks(parse_maps(MAPS))
     assert len(blocks) == (1 << 30) // HUGE_PAGE_BYTES + 1 + 2
     assert not (blocks % HUGE_PAGE_BYTES).any()
 
 
-def test_smaps_tells_io_hugetlb_and_huge_bytes():
+def test_smaps_tells_io_hugetlb_and_huge_bytes() -> None:
     maps = parse_smaps(SMAPS)
     assert maps.movable.tolist() == [True, False, True]
     assert maps.kind.tolist() == [MappingKind.ANON, MappingKind.FILE, MappingKind.HUGETLB]
@@ -116,18 +117,18 @@ def test_smaps_tells_io_hugetlb_and_huge_bytes():
         ("/usr/lib/libc.so.6 (deleted)", MappingKind.FILE),
     ],
 )
-def test_kinds(path, kind):
+def test_kinds(path: str, kind: Any) -> None:
     assert kind_of(path) == kind
 
 
 @given(st.binary(max_size=400))
-def test_garbage_is_skipped(data):
+def test_garbage_is_skipped(data: Any) -> None:
     assert len(parse_maps(data)) <= data.count(b"\n") + 1
     parse_smaps(data)
 
 
 @given(st.lists(st.sampled_from(MAPS.split(b"\n") + SMAPS.split(b"\n")), max_size=30), st.data())
-def test_torn_files_are_read_as_far_as_they_go(lines, data):
+def test_torn_files_are_read_as_far_as_they_go(lines: Any, data: Any) -> None:
     text = b"\n".join(lines)
     text = text[: data.draw(st.integers(0, len(text)))]
     for parsed in (parse_maps(text), parse_smaps(text)):
@@ -139,7 +140,7 @@ def test_torn_files_are_read_as_far_as_they_go(lines, data):
         parsed.movable_at(np.array([0, 2**63], np.uint64))
 
 
-def test_own_memory_is_seen():
+def test_own_memory_is_seen() -> None:
     block = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     block[:: mmap.PAGESIZE] = b"x" * (64 << 20 >> 12)
     address = np.frombuffer(block, np.uint8).ctypes.data
@@ -148,7 +149,7 @@ def test_own_memory_is_seen():
     assert maps.movable_at(np.array([address], np.uint64)).all()
 
 
-def test_every_live_process_is_read():
+def test_every_live_process_is_read() -> None:
     seen = 0
     for folder in Path("/proc").glob("[0-9]*"):
         pid = int(folder.name)
@@ -162,18 +163,18 @@ def test_every_live_process_is_read():
     assert seen
 
 
-def test_every_line_of_real_maps_is_understood():
+def test_every_line_of_real_maps_is_understood() -> None:
     text = Path("/proc/self/maps").read_bytes()
     assert len(parse_maps(text)) == text.count(b"\n")
 
 
-def test_gone_process_is_none(tmp_path):
+def test_gone_process_is_none(tmp_path: Path) -> None:
     assert read_mappings(2**22 + 1) is None
     assert read_mapping_details(1, tmp_path) is None
 
 
 @pytest.fixture
-def huge_block():
+def huge_block() -> Any:
     block = mmap.mmap(-1, 16 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     block.madvise(mmap.MADV_HUGEPAGE)
     block[: 8 << 20 : mmap.PAGESIZE] = b"x" * (8 << 20 >> 12)
@@ -186,7 +187,7 @@ def huge_block():
     return view
 
 
-def test_real_huge_pages_are_found(huge_block):
+def test_real_huge_pages_are_found(huge_block: Any) -> None:
     first = huge_block.ctypes.data
     maps = read_mappings(os.getpid())
     assert maps is not None
@@ -197,7 +198,7 @@ def test_real_huge_pages_are_found(huge_block):
     assert (mine < first + (8 << 20)).all()
 
 
-def test_without_pagemap_smaps_vouches_for_whole_mappings(tmp_path):
+def test_without_pagemap_smaps_vouches_for_whole_mappings(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     whole = SMAPS.replace(b"AnonHugePages:    524288", b"AnonHugePages:   1048576")
     (tmp_path / "7/smaps").write_bytes(whole)

@@ -1,4 +1,6 @@
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +18,7 @@ from hmd.machine.topology import Node, Topology
 MIB = 1 << 20
 
 
-def test_optane_nodes_tiers_and_distances(machine):
+def test_optane_nodes_tiers_and_distances(machine: Callable[[str], Path]) -> None:
     topology = read_topology(machine("optane-2s") / "sys")
     assert [n.id for n in topology.nodes] == [0, 1, 2, 3]
     assert topology.tiers == ((0, 1), (2, 3))
@@ -29,26 +31,26 @@ def test_optane_nodes_tiers_and_distances(machine):
     assert tier_warning(topology) is None
 
 
-def test_cxl_figures_come_from_hmat(machine):
+def test_cxl_figures_come_from_hmat(machine: Callable[[str], Path]) -> None:
     dram, cxl = read_topology(machine("xeon6-cxl") / "sys").nodes
     assert (dram.read_latency_ns, dram.write_bandwidth_mbps) == (91, 176128)
     assert (cxl.read_latency_ns, cxl.write_latency_ns) == (1510, 390)
     assert (cxl.read_bandwidth_mbps, cxl.tier) == (98304, 1)
 
 
-def test_our_formula_gives_the_tier_that_the_kernel_gave(machine):
+def test_our_formula_gives_the_tier_that_the_kernel_gave(machine: Callable[[str], Path]) -> None:
     # The machine's kernel put this CXL device into memory_tier108 from the same figures.
     nodes = read_topology(machine("xeon6-cxl") / "sys").nodes
     assert {n: d >> 7 for n, d in abstract_distances(nodes).items()} == {0: 4, 1: 108}
 
 
-def test_smaller_tier_number_is_faster(machine):
+def test_smaller_tier_number_is_faster(machine: Callable[[str], Path]) -> None:
     topology = read_topology(machine("three-tier") / "sys")
     assert topology.tiers == ((1,), (0,), (2,))
     assert kernel_tiers(machine("three-tier") / "sys") == [(1,), (0,), (2,)]
 
 
-def test_without_kernel_tiers_hmat_ranks(machine_copy):
+def test_without_kernel_tiers_hmat_ranks(machine_copy: Callable[[str], Path]) -> None:
     sysfs = without_kernel_tiers(machine_copy("xeon6-cxl"))
     topology = read_topology(sysfs)
     assert topology.tiers == ((0,), (1,))
@@ -56,13 +58,15 @@ def test_without_kernel_tiers_hmat_ranks(machine_copy):
     assert tier_warning(topology) is None
 
 
-def test_without_kernel_tiers_and_hmat_nodes_without_cpus_are_slower(machine_copy):
+def test_without_kernel_tiers_and_hmat_nodes_without_cpus_are_slower(
+    machine_copy: Callable[[str], Path],
+) -> None:
     topology = read_topology(without_kernel_tiers(machine_copy("optane-2s")))
     assert topology.tiers == ((0, 1), (2, 3))
     assert topology.tier_source == TierSource.GUESS
 
 
-def test_a_guess_is_told_with_the_override_that_turns_it(machine):
+def test_a_guess_is_told_with_the_override_that_turns_it(machine: Callable[[str], Path]) -> None:
     topology = read_topology(machine("xeon-max-flat") / "sys")
     assert topology.tier_source == TierSource.GUESS
     warning = tier_warning(topology)
@@ -74,7 +78,7 @@ def test_a_guess_is_told_with_the_override_that_turns_it(machine):
     assert tier_warning(turned) is None
 
 
-def test_partial_hmat_is_no_ranking(machine_copy):
+def test_partial_hmat_is_no_ranking(machine_copy: Callable[[str], Path]) -> None:
     root = machine_copy("xeon6-cxl")
     for access in ("access0", "access1"):
         (root / f"sys/devices/system/node/node1/{access}/initiators/read_latency").write_text("0\n")
@@ -82,7 +86,9 @@ def test_partial_hmat_is_no_ranking(machine_copy):
     assert read_topology(without_kernel_tiers(root)).tier_source == TierSource.GUESS
 
 
-def test_one_tier_by_the_kernel_is_warned_of_with_an_override(machine_copy):
+def test_one_tier_by_the_kernel_is_warned_of_with_an_override(
+    machine_copy: Callable[[str], Path],
+) -> None:
     root = machine_copy("xeon6-cxl")
     tiering = root / "sys/devices/virtual/memory_tiering"
     (tiering / "memory_tier4/nodelist").write_text("0-1\n")
@@ -92,7 +98,7 @@ def test_one_tier_by_the_kernel_is_warned_of_with_an_override(machine_copy):
     assert "tiers: [[0], [1]]" in str(tier_warning(topology))
 
 
-def test_two_equal_sockets_get_only_an_example(machine_copy):
+def test_two_equal_sockets_get_only_an_example(machine_copy: Callable[[str], Path]) -> None:
     root = machine_copy("optane-2s")
     topology = read_topology(root / "sys")
     sockets = Topology(topology.nodes[:2], tier_source=TierSource.KERNEL)
@@ -100,19 +106,21 @@ def test_two_equal_sockets_get_only_an_example(machine_copy):
     assert "for instance" in str(tier_warning(sockets))
 
 
-def test_laptop_is_sent_to_the_emulated_machine(machine):
+def test_laptop_is_sent_to_the_emulated_machine(machine: Callable[[str], Path]) -> None:
     topology = read_topology(machine("laptop") / "sys")
     assert topology.one_tier
     assert "hmd emulate" in str(tier_warning(topology))
 
 
-def test_nodes_without_memory_are_left_out_and_columns_stay_right(machine):
+def test_nodes_without_memory_are_left_out_and_columns_stay_right(
+    machine: Callable[[str], Path],
+) -> None:
     topology = read_topology(machine("opteron-memoryless") / "sys")
     assert [n.id for n in topology.nodes] == [0]
     assert topology.nodes[0].distances == (10,)
 
 
-def test_node_ids_with_gaps(write):
+def test_node_ids_with_gaps(write: Callable[[str, str], Path]) -> None:
     for node, cpus, row in ((0, "0-1", "10 12 40"), (3, "2-3", "12 10 50"), (7, "", "40 50 10")):
         folder = f"devices/system/node/node{node}"
         write(f"{folder}/cpulist", f"{cpus}\n")
@@ -123,7 +131,7 @@ def test_node_ids_with_gaps(write):
     assert [(n.id, n.distances) for n in nodes] == [(0, (10, 40)), (7, (40, 10))]
 
 
-def test_a_node_in_no_kernel_tier_is_slowest(machine_copy):
+def test_a_node_in_no_kernel_tier_is_slowest(machine_copy: Callable[[str], Path]) -> None:
     root = machine_copy("optane-2s")
     (root / "sys/devices/virtual/memory_tiering/memory_tier22/nodelist").write_text("2\n")
     assert read_topology(root / "sys").tiers == ((0, 1), (2,), (3,))
@@ -137,17 +145,17 @@ def test_a_node_in_no_kernel_tier_is_slowest(machine_copy):
         ([[0, 1], [2, 3, 0]], "node 0 is named twice"),
     ],
 )
-def test_wrong_override_is_refused(machine, tiers, told):
+def test_wrong_override_is_refused(machine: Callable[[str], Path], tiers: Any, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         read_topology(machine("optane-2s") / "sys", tiers)
 
 
-def test_no_nodes_is_told(tmp_path):
+def test_no_nodes_is_told(tmp_path: Path) -> None:
     with pytest.raises(MissingError, match="CONFIG_NUMA"):
         read_topology(tmp_path)
 
 
-def test_node_memory_follows_the_file(machine_copy):
+def test_node_memory_follows_the_file(machine_copy: Callable[[str], Path]) -> None:
     root = machine_copy("xeon6-cxl")
     topology = read_topology(root / "sys")
     before = read_node_memory(topology, root / "sys")
@@ -159,7 +167,7 @@ def test_node_memory_follows_the_file(machine_copy):
     assert read_node_memory(topology, root / "sys")[1].total_bytes == 0
 
 
-def test_this_machine():
+def test_this_machine() -> None:
     topology = read_topology()
     assert topology.nodes
     memory = read_node_memory(topology)
@@ -169,7 +177,7 @@ def test_this_machine():
     assert all(n.distances[i] == 10 for i, n in enumerate(topology.nodes))
 
 
-def test_figures_of_a_node_with_cpus_are_the_reference():
+def test_figures_of_a_node_with_cpus_are_the_reference() -> None:
     def node(i: int, cpus: tuple[int, ...], latency: int, bandwidth: int) -> Node:
         return Node(i, cpus, 1, (), 0, latency, latency, bandwidth, bandwidth)
 

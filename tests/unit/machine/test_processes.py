@@ -1,10 +1,13 @@
 import os
 import pwd
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hmd.errors import ConfigError
 from hmd.machine.processes import ProcessWatcher, TargetSpec
+from tests.unit.machine.conftest import FakeProc
 
 
 class Clock:
@@ -14,20 +17,20 @@ class Clock:
         return self.now_s
 
 
-def watcher(proc, *specs, clock=None, reread_s=10.0):
+def watcher(proc: FakeProc, *specs: Any, clock: Any = None, reread_s: float = 10.0) -> Any:
     return ProcessWatcher(specs, proc.root, clock or Clock(), reread_s)
 
 
-def pids(found):
+def pids(found: Any) -> Any:
     return {name: [p.pid for p in members] for name, members in found.items()}
 
 
-def one(proc, **selectors):
+def one(proc: FakeProc, **selectors: Any) -> Any:
     spec = TargetSpec("t", **{"follow_children": False, **selectors})
     return pids(watcher(proc, spec).scan())["t"]
 
 
-def test_each_selector(proc):
+def test_each_selector(proc: FakeProc) -> None:
     proc.add(10, exe="/usr/bin/redis-server", args=("*:6379",), uid=112)
     proc.add(11, exe="/usr/lib/jvm/bin/java", args=("-jar", "kafka.jar"), uid=1000)
     proc.add(12, exe="/usr/lib/jvm/bin/java", cgroup="0::/system.slice/solr.service\n")
@@ -45,14 +48,14 @@ def test_each_selector(proc):
     assert one(proc, user=1000, min_rss_bytes=1 << 20) == [11, 12]
 
 
-def test_kernel_threads_zombies_and_hmd_itself_are_left_out(proc):
+def test_kernel_threads_zombies_and_hmd_itself_are_left_out(proc: FakeProc) -> None:
     proc.add(10, state="Z")
     proc.add(os.getpid())
     assert one(proc, exe="*") == [1]
     assert one(proc, user=0) == [1]
 
 
-def test_wrong_selectors_are_refused(proc):
+def test_wrong_selectors_are_refused(proc: FakeProc) -> None:
     with pytest.raises(ConfigError, match="cmdline"):
         watcher(proc, TargetSpec("t", cmdline="(")).scan()
 
@@ -80,18 +83,22 @@ def test_wrong_selectors_are_refused(proc):
         ("redis-server$", "/usr/bin/redis-server", False),
     ],
 )
-def test_exe_is_shell_pattern_for_name_or_with_slash_for_path(proc, pattern, path, matches):
+def test_exe_is_shell_pattern_for_name_or_with_slash_for_path(
+    proc: FakeProc, pattern: str, path: str, matches: bool
+) -> None:
     proc.add(10, exe=path)
     proc.add(11, exe="/sbin/unrelated")
     assert one(proc, exe=pattern) == ([10] if matches else [])
 
 
-def test_exe_of_replaced_binary_still_matches(proc):
+def test_exe_of_replaced_binary_still_matches(proc: FakeProc) -> None:
     proc.add(10, exe="/usr/bin/redis-server (deleted)")
     assert one(proc, exe="redis-server") == [10]
 
 
-def test_unknown_user_matches_nothing_until_it_is_known(proc, monkeypatch):
+def test_unknown_user_matches_nothing_until_it_is_known(
+    proc: FakeProc, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = Clock()
     proc.add(10, exe="/bin/job", uid=4242)
     watch = watcher(proc, TargetSpec("t", user="late"), clock=clock, reread_s=10)
@@ -104,7 +111,7 @@ def test_unknown_user_matches_nothing_until_it_is_known(proc, monkeypatch):
     assert pids(watch.scan()) == {"t": [10]}
 
 
-def test_the_first_target_that_takes_a_process_has_it(proc):
+def test_the_first_target_that_takes_a_process_has_it(proc: FakeProc) -> None:
     proc.add(10, exe="/bin/a")
     proc.add(11, parent=10, exe="/bin/b")
     first = TargetSpec("first", exe="a")
@@ -113,7 +120,7 @@ def test_the_first_target_that_takes_a_process_has_it(proc):
     assert pids(watcher(proc, second, first).scan()) == {"second": [10, 11], "first": []}
 
 
-def test_children_are_followed_past_the_exit_of_their_parent(proc):
+def test_children_are_followed_past_the_exit_of_their_parent(proc: FakeProc) -> None:
     watch = watcher(proc, TargetSpec("t", exe="launcher"))
     proc.add(10, exe="/bin/launcher")
     proc.add(11, parent=10, exe="/bin/worker")
@@ -131,14 +138,14 @@ def test_children_are_followed_past_the_exit_of_their_parent(proc):
     assert pids(watch.scan())["t"] == []
 
 
-def test_a_small_launcher_counts_as_parent_of_large_children(proc):
+def test_a_small_launcher_counts_as_parent_of_large_children(proc: FakeProc) -> None:
     spec = TargetSpec("t", exe="launcher", min_rss_bytes=1 << 20)
     proc.add(10, exe="/bin/launcher", rss_pages=10)
     proc.add(11, parent=10, exe="/bin/worker", rss_pages=1000)
     assert pids(watcher(proc, spec).scan())["t"] == [11]
 
 
-def test_size_admits_and_dismisses_at_different_marks(proc):
+def test_size_admits_and_dismisses_at_different_marks(proc: FakeProc) -> None:
     watch = watcher(proc, TargetSpec("t", exe="w", min_rss_bytes=1000 * 4096))
     seen = []
     for rss_pages in (900, 1000, 600, 499, 600):
@@ -147,7 +154,7 @@ def test_size_admits_and_dismisses_at_different_marks(proc):
     assert seen == [False, True, True, False, False]
 
 
-def test_a_reused_pid_is_not_the_process_that_was_configured(proc):
+def test_a_reused_pid_is_not_the_process_that_was_configured(proc: FakeProc) -> None:
     watch = watcher(proc, TargetSpec("t", pids=(10,)))
     proc.add(10, start=100)
     assert pids(watch.scan())["t"] == [10]
@@ -155,7 +162,7 @@ def test_a_reused_pid_is_not_the_process_that_was_configured(proc):
     assert pids(watch.scan())["t"] == []
 
 
-def test_exec_is_noticed_by_name_at_once_and_else_on_the_clock(proc):
+def test_exec_is_noticed_by_name_at_once_and_else_on_the_clock(proc: FakeProc) -> None:
     clock = Clock()
     watch = watcher(proc, TargetSpec("t", exe="server"), clock=clock, reread_s=10)
     proc.add(10, exe="/bin/sh")
@@ -168,7 +175,7 @@ def test_exec_is_noticed_by_name_at_once_and_else_on_the_clock(proc):
     assert pids(watch.scan())["t"] == []
 
 
-def test_selectors_are_not_asked_again_before_their_time(proc):
+def test_selectors_are_not_asked_again_before_their_time(proc: FakeProc) -> None:
     clock = Clock()
     for pid in range(10, 60):
         proc.add(pid)
@@ -187,7 +194,7 @@ def test_selectors_are_not_asked_again_before_their_time(proc):
     assert max(asked) <= 5
 
 
-def test_settled_processes_of_no_target_are_read_on_the_clock_only(proc):
+def test_settled_processes_of_no_target_are_read_on_the_clock_only(proc: FakeProc) -> None:
     clock = Clock()
     for pid in range(10, 42):
         proc.add(pid, exe="/bin/wanted" if pid == 10 else "/bin/other")
@@ -205,7 +212,7 @@ def test_settled_processes_of_no_target_are_read_on_the_clock_only(proc):
     assert pids(watch.scan())["t"] == [10, 40]
 
 
-def test_a_settled_pid_given_to_another_process_is_read(proc, tmp_path):
+def test_a_settled_pid_given_to_another_process_is_read(proc: FakeProc, tmp_path: Path) -> None:
     clock = Clock()
     proc.add(10, exe="/bin/other")
     watch = watcher(proc, TargetSpec("t", exe="wanted"), clock=clock, reread_s=10)
@@ -217,7 +224,7 @@ def test_a_settled_pid_given_to_another_process_is_read(proc, tmp_path):
     assert pids(watch.scan())["t"] == [10]
 
 
-def test_a_stale_parent_is_no_parent(proc):
+def test_a_stale_parent_is_no_parent(proc: FakeProc) -> None:
     clock = Clock()
     proc.add(10, exe="/bin/old", start=100)
     proc.add(11, parent=10, exe="/bin/child", start=110)
@@ -231,7 +238,7 @@ def test_a_stale_parent_is_no_parent(proc):
     assert pids(watch.scan())["t"] == [10]
 
 
-def test_pids_alone_read_no_other_process(proc):
+def test_pids_alone_read_no_other_process(proc: FakeProc) -> None:
     for pid in range(10, 30):
         proc.add(pid)
     watch = watcher(proc, TargetSpec("t", pids=(12, 13), follow_children=False))
@@ -239,7 +246,7 @@ def test_pids_alone_read_no_other_process(proc):
     assert watch.stats.reads == 2
 
 
-def test_scan_of_thousands_of_processes_finds_all_descendants(proc):
+def test_scan_of_thousands_of_processes_finds_all_descendants(proc: FakeProc) -> None:
     for pid in range(100, 2_100):
         folder = proc.root / str(pid)
         folder.mkdir()

@@ -10,6 +10,7 @@ import errno
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -106,8 +107,9 @@ class FakeKernel:
             return refusal, status
         return self._move(self.processes[pid], addresses, nodes, flags, status), status
 
-    def _move(self, process, addresses, nodes, flags, status) -> int:
-        n, queue, start = len(addresses), [], 0
+    def _move(self, process: Any, addresses: Any, nodes: Any, flags: Any, status: Any) -> int:
+        queue: list[Folio] = []
+        n, start = len(addresses), 0
         error = 0
         for i, (address, node) in enumerate(zip(addresses.tolist(), nodes.tolist(), strict=True)):
             if node not in self.free:
@@ -129,7 +131,7 @@ class FakeKernel:
         result = self._migrate(queue, int(nodes[0]), status, start, i, n)
         return error or result
 
-    def _enqueue(self, folio, node, flags, queue) -> int | None:
+    def _enqueue(self, folio: Any, node: Any, flags: Any, queue: Any) -> int | None:
         if folio is None:
             return -errno.ENOENT
         if folio.zero:
@@ -143,7 +145,7 @@ class FakeKernel:
         queue.append(folio)
         return None
 
-    def _migrate(self, queue, node, status, start, end, total) -> int:
+    def _migrate(self, queue: Any, node: Any, status: Any, start: Any, end: Any, total: Any) -> int:
         """Migrate what has queued up, and store its status unless some of it fails."""
         if not queue:
             return 0

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +12,7 @@ from hmd.machine.process_id import ProcessId
 from hmd.migrate.batches import BatchSize, move_groups
 
 
-def test_groups_are_by_phase_process_and_node_with_rising_addresses(bench):
+def test_groups_are_by_phase_process_and_node_with_rising_addresses(bench: SimpleNamespace) -> None:
     rows = [
         (0, 50 << 12, 1, 0, 1),
         (1, 40 << 12, 1, 0, 1),
@@ -25,14 +28,14 @@ def test_groups_are_by_phase_process_and_node_with_rising_addresses(bench):
     assert [g.rows.tolist() for g in some] == [[0], [5]]
 
 
-def test_batches_grow_while_calls_are_short_and_stop_at_the_most():
+def test_batches_grow_while_calls_are_short_and_stop_at_the_most() -> None:
     size = BatchSize(256, 5120, 0.020)
     for _ in range(10):
         size.observe(size.pages, 0.001)
     assert size.pages == 5120
 
 
-def test_batches_shrink_at_once_and_stop_at_the_least():
+def test_batches_shrink_at_once_and_stop_at_the_least() -> None:
     size = BatchSize(256, 5120, 0.020)
     for _ in range(10):
         size.observe(size.pages, 0.001)
@@ -42,7 +45,7 @@ def test_batches_shrink_at_once_and_stop_at_the_least():
     assert size.pages == 256
 
 
-def test_a_small_call_says_nothing_of_large_ones():
+def test_a_small_call_says_nothing_of_large_ones() -> None:
     size = BatchSize(256, 5120, 0.020)
     for _ in range(10):
         size.observe(size.pages, 0.001)
@@ -50,14 +53,14 @@ def test_a_small_call_says_nothing_of_large_ones():
     assert size.pages == 5120
 
 
-def test_a_clock_too_coarse_to_tell_counts_as_short():
+def test_a_clock_too_coarse_to_tell_counts_as_short() -> None:
     size = BatchSize(256, 5120, 0.020)
     size.observe(256, 0.0)
     assert size.pages == 512
 
 
 @given(st.lists(st.sampled_from([1, 512]), min_size=1, max_size=60), st.integers(1, 2000))
-def test_a_batch_takes_at_least_one_row_and_no_more_than_fits(weights, limit):
+def test_a_batch_takes_at_least_one_row_and_no_more_than_fits(weights: Any, limit: Any) -> None:
     size = BatchSize(limit, limit, 1.0)
     column = np.array(weights, np.uint32)
     count = size.take(column)
@@ -67,6 +70,6 @@ def test_a_batch_takes_at_least_one_row_and_no_more_than_fits(weights, limit):
 
 
 @pytest.mark.parametrize(("least", "most"), [(0, 10), (10, 5)])
-def test_refuses_sizes_that_make_no_sense(least, most):
+def test_refuses_sizes_that_make_no_sense(least: int, most: int) -> None:
     with pytest.raises(ValueError, match="no batch size"):
         BatchSize(least, most, 0.02)

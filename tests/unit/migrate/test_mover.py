@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,30 +20,30 @@ BASE = 0x7F0000000000
 
 
 @pytest.fixture
-def kernel(bench):
+def kernel(bench: SimpleNamespace) -> Any:
     made = bench.kernel({0: 10_000, 1: 10_000, 2: 10_000})
     made.process(10)
     return made
 
 
 @pytest.fixture
-def process(kernel):
+def process(kernel: Any) -> Any:
     return kernel.stat(10).process
 
 
-def statuses(outcome):
+def statuses(outcome: Any) -> Any:
     return [MoveStatus(code) for code in outcome.status.tolist()]
 
 
-def rows_of(pages, source, target, first=BASE):
+def rows_of(pages: Any, source: Any, target: Any, first: Any = BASE) -> Any:
     return [(0, first + i * PAGE, 1, source, target) for i in range(pages)]
 
 
-def fill(kernel, rows, pid=10):
+def fill(kernel: Any, rows: Any, pid: int = 10) -> Any:
     return [kernel.place(pid, a, source, pages) for _, a, pages, source, _ in rows]
 
 
-def test_moves_pages_and_says_so(bench, kernel, process):
+def test_moves_pages_and_says_so(bench: SimpleNamespace, kernel: Any, process: Any) -> None:
     rows = rows_of(1000, 1, 0)
     fill(kernel, rows)
     mover = bench.mover(kernel)
@@ -57,7 +59,9 @@ def test_moves_pages_and_says_so(bench, kernel, process):
     assert mover.stats.calls == outcome.calls == len(kernel.calls)
 
 
-def test_pages_already_there_or_absent_cost_no_call(bench, kernel, process):
+def test_pages_already_there_or_absent_cost_no_call(
+    bench: SimpleNamespace, kernel: Any, process: Any
+) -> None:
     rows = rows_of(4, 1, 0)
     kernel.place(10, rows[0][1], 0)
     kernel.place(10, rows[1][1], 0)
@@ -67,20 +71,26 @@ def test_pages_already_there_or_absent_cost_no_call(bench, kernel, process):
     assert kernel.calls == []
 
 
-def test_zero_page_is_unmovable_and_costs_no_call(bench, kernel, process):
+def test_zero_page_is_unmovable_and_costs_no_call(
+    bench: SimpleNamespace, kernel: Any, process: Any
+) -> None:
     kernel.place(10, BASE, 1, zero=True)
     outcome = bench.mover(kernel).apply(bench.plan([process], rows_of(1, 1, 0)))
     assert statuses(outcome) == [MoveStatus.UNMOVABLE]
     assert kernel.calls == []
 
 
-def test_a_page_found_elsewhere_than_planned_is_moved_from_there(bench, kernel, process):
+def test_a_page_found_elsewhere_than_planned_is_moved_from_there(
+    bench: SimpleNamespace, kernel: Any, process: Any
+) -> None:
     kernel.place(10, BASE, 2)
     outcome = bench.mover(kernel).apply(bench.plan([process], rows_of(1, 1, 0)))
     assert outcome.moved == {(2, 0): 1}
 
 
-def test_a_pinned_page_is_busy_and_its_neighbours_move(bench, kernel, process):
+def test_a_pinned_page_is_busy_and_its_neighbours_move(
+    bench: SimpleNamespace, kernel: Any, process: Any
+) -> None:
     rows = rows_of(50, 1, 0)
     fill(kernel, rows)[7].pinned = True
     outcome = bench.mover(kernel, tries=3).apply(bench.plan([process], rows))
@@ -91,7 +101,9 @@ def test_a_pinned_page_is_busy_and_its_neighbours_move(bench, kernel, process):
     assert [len(addresses) for _, addresses, _ in kernel.calls] == [50, 1, 1]
 
 
-def test_a_page_that_gets_free_meanwhile_is_moved_by_a_retry(bench, kernel, process):
+def test_a_page_that_gets_free_meanwhile_is_moved_by_a_retry(
+    bench: SimpleNamespace, kernel: Any, process: Any
+) -> None:
     rows = rows_of(50, 1, 0)
     folio = fill(kernel, rows)[7]
     folio.pinned = True
@@ -102,7 +114,9 @@ def test_a_page_that_gets_free_meanwhile_is_moved_by_a_retry(bench, kernel, proc
     assert mover.stats.retried_rows == 1
 
 
-def test_the_tail_behind_many_failures_is_reached(bench, kernel, process):
+def test_the_tail_behind_many_failures_is_reached(
+    bench: SimpleNamespace, kernel: Any, process: Any
+) -> None:
     """Every third page cuts a run that holds a pinned page: each call ends there, untouched."""
     rows = rows_of(90, 1, 0)
     folios = fill(kernel, rows)
@@ -113,7 +127,9 @@ def test_the_tail_behind_many_failures_is_reached(bench, kernel, process):
     assert statuses(outcome) == [MoveStatus.BUSY, MoveStatus.MOVED, MoveStatus.SHARED] * 30
 
 
-def test_isolated_pages_are_tried_again_and_end_busy(bench, kernel, process):
+def test_isolated_pages_are_tried_again_and_end_busy(
+    bench: SimpleNamespace, kernel: Any, process: Any
+) -> None:
     rows = rows_of(10, 1, 0)
     fill(kernel, rows)[3].isolated = True
     outcome = bench.mover(kernel, tries=2).apply(bench.plan([process], rows))
@@ -122,7 +138,7 @@ def test_isolated_pages_are_tried_again_and_end_busy(bench, kernel, process):
     assert len(kernel.calls) == 2
 
 
-def test_shared_pages_need_move_all(bench, kernel, process):
+def test_shared_pages_need_move_all(bench: SimpleNamespace, kernel: Any, process: Any) -> None:
     rows = rows_of(2, 1, 0)
     fill(kernel, rows)[1].shared = True
     plan = bench.plan([process], rows)
@@ -133,14 +149,16 @@ def test_shared_pages_need_move_all(bench, kernel, process):
     ]
 
 
-def test_pages_of_one_large_folio_all_count_as_moved(bench, kernel, process):
+def test_pages_of_one_large_folio_all_count_as_moved(
+    bench: SimpleNamespace, kernel: Any, process: Any
+) -> None:
     """The kernel says EBUSY to all but the first address of a folio, and moves them along."""
     kernel.place(10, BASE, 1, pages=16)
     outcome = bench.mover(kernel).apply(bench.plan([process], rows_of(16, 1, 0)))
     assert statuses(outcome) == [MoveStatus.MOVED] * 16
 
 
-def test_a_huge_page_takes_one_address(bench, kernel, process):
+def test_a_huge_page_takes_one_address(bench: SimpleNamespace, kernel: Any, process: Any) -> None:
     kernel.place(10, BASE, 1, pages=HUGE)
     outcome = bench.mover(kernel).apply(bench.plan([process], [(0, BASE, HUGE, 1, 0)]))
     assert statuses(outcome) == [MoveStatus.MOVED]
@@ -148,7 +166,9 @@ def test_a_huge_page_takes_one_address(bench, kernel, process):
     assert [addresses for _, addresses, _ in kernel.calls] == [[BASE]]
 
 
-def test_a_huge_page_that_was_split_is_moved_page_by_page(bench, kernel, process):
+def test_a_huge_page_that_was_split_is_moved_page_by_page(
+    bench: SimpleNamespace, kernel: Any, process: Any
+) -> None:
     fill(kernel, rows_of(HUGE, 1, 0))
     del kernel.processes[10].memory[BASE + 5 * PAGE]
     mover = bench.mover(kernel)
@@ -159,7 +179,9 @@ def test_a_huge_page_that_was_split_is_moved_page_by_page(bench, kernel, process
     assert mover.stats.split_huge_pages == 1
 
 
-def test_a_split_huge_page_half_way_is_finished(bench, kernel, process):
+def test_a_split_huge_page_half_way_is_finished(
+    bench: SimpleNamespace, kernel: Any, process: Any
+) -> None:
     folios = fill(kernel, rows_of(HUGE, 1, 0))
     for folio in folios[:300]:
         folio.node = 0
@@ -169,7 +191,9 @@ def test_a_split_huge_page_half_way_is_finished(bench, kernel, process):
     assert list(kernel.nodes_of(10).values()).count(0) == HUGE - 1
 
 
-def test_duplicates_are_named_and_not_moved_twice(bench, kernel, process):
+def test_duplicates_are_named_and_not_moved_twice(
+    bench: SimpleNamespace, kernel: Any, process: Any
+) -> None:
     kernel.place(10, BASE, 1, pages=HUGE)
     kernel.place(10, BASE + HUGE * PAGE, 1)
     rows = [
@@ -191,7 +215,7 @@ def test_duplicates_are_named_and_not_moved_twice(bench, kernel, process):
     assert outcome.node.tolist() == [0, 0, 0, 2, 2]
 
 
-def test_a_full_node_is_fed_no_more(bench, kernel, process):
+def test_a_full_node_is_fed_no_more(bench: SimpleNamespace, kernel: Any, process: Any) -> None:
     kernel.free[0] = 300
     other = kernel.process(11)
     rows = rows_of(600, 1, 0) + rows_of(5, 1, 2, BASE + (1 << 30))
@@ -206,7 +230,9 @@ def test_a_full_node_is_fed_no_more(bench, kernel, process):
     assert kernel.free[0] == 0
 
 
-def test_demotions_make_room_for_promotions(bench, kernel, process):
+def test_demotions_make_room_for_promotions(
+    bench: SimpleNamespace, kernel: Any, process: Any
+) -> None:
     kernel.free[0] = 0
     rows = rows_of(400, 0, 1, BASE + (1 << 30)) + rows_of(400, 1, 0)
     fill(kernel, rows)
@@ -224,7 +250,9 @@ def test_demotions_make_room_for_promotions(bench, kernel, process):
         ({"kernel_thread": True}, 0, MoveStatus.INVALID),
     ],
 )
-def test_refusals_of_whole_calls(bench, kernel, process, change, target, reason):
+def test_refusals_of_whole_calls(
+    bench: SimpleNamespace, kernel: Any, process: Any, change: Any, target: int, reason: Any
+) -> None:
     rows = rows_of(600, 1, target)
     fill(kernel, rows)
     for name, value in change.items():
@@ -234,7 +262,9 @@ def test_refusals_of_whole_calls(bench, kernel, process, change, target, reason)
     assert len(kernel.calls) <= 1
 
 
-def test_a_cpuset_keeps_off_one_node_only(bench, kernel, process):
+def test_a_cpuset_keeps_off_one_node_only(
+    bench: SimpleNamespace, kernel: Any, process: Any
+) -> None:
     kernel.processes[10].allowed = {1, 2}
     rows = rows_of(10, 1, 0) + rows_of(10, 1, 2, BASE + (1 << 30))
     fill(kernel, rows)
@@ -242,7 +272,9 @@ def test_a_cpuset_keeps_off_one_node_only(bench, kernel, process):
     assert statuses(outcome) == [MoveStatus.CPUSET] * 10 + [MoveStatus.MOVED] * 10
 
 
-def test_a_process_that_exits_between_calls_is_gone(bench, kernel, process):
+def test_a_process_that_exits_between_calls_is_gone(
+    bench: SimpleNamespace, kernel: Any, process: Any
+) -> None:
     rows = rows_of(600, 1, 0)
     fill(kernel, rows)
     kernel.before_call = lambda call: call == 1 and kernel.processes.pop(10)
@@ -250,7 +282,9 @@ def test_a_process_that_exits_between_calls_is_gone(bench, kernel, process):
     assert statuses(outcome) == [MoveStatus.MOVED] * 256 + [MoveStatus.GONE] * 344
 
 
-def test_a_pid_that_is_anothers_by_now_is_left_alone(bench, kernel, process):
+def test_a_pid_that_is_anothers_by_now_is_left_alone(
+    bench: SimpleNamespace, kernel: Any, process: Any
+) -> None:
     rows = rows_of(10, 1, 0)
     fill(kernel, rows)
     kernel.processes[10].start_ticks += 1
@@ -259,7 +293,9 @@ def test_a_pid_that_is_anothers_by_now_is_left_alone(bench, kernel, process):
     assert kernel.calls == []
 
 
-def test_an_exiting_process_is_gone_though_the_kernel_says_invalid(bench, kernel, process):
+def test_an_exiting_process_is_gone_though_the_kernel_says_invalid(
+    bench: SimpleNamespace, kernel: Any, process: Any
+) -> None:
     rows = rows_of(1, 1, 0)
     fill(kernel, rows)
     mover = bench.mover(kernel)
@@ -270,7 +306,9 @@ def test_an_exiting_process_is_gone_though_the_kernel_says_invalid(bench, kernel
     assert statuses(mover.apply(bench.plan([process], rows))) == [MoveStatus.GONE]
 
 
-def test_the_budget_defers_the_end_of_the_plan(bench, kernel, process):
+def test_the_budget_defers_the_end_of_the_plan(
+    bench: SimpleNamespace, kernel: Any, process: Any
+) -> None:
     rows = rows_of(2000, 1, 0)
     fill(kernel, rows)
     mover = bench.mover(kernel, rate_bytes_per_s=1000 * PAGE, burst_s=1.0)
@@ -283,7 +321,9 @@ def test_the_budget_defers_the_end_of_the_plan(bench, kernel, process):
     assert mover.apply(plan, now_s=0.5).moved == {(1, 0): 500}
 
 
-def test_a_huge_page_takes_its_full_size_from_the_budget(bench, kernel, process):
+def test_a_huge_page_takes_its_full_size_from_the_budget(
+    bench: SimpleNamespace, kernel: Any, process: Any
+) -> None:
     rows = [(0, BASE + i * HUGE * PAGE, HUGE, 1, 0) for i in range(3)]
     fill(kernel, rows)
     mover = bench.mover(kernel, rate_bytes_per_s=2 * HUGE * PAGE)
@@ -291,11 +331,13 @@ def test_a_huge_page_takes_its_full_size_from_the_budget(bench, kernel, process)
     assert statuses(outcome) == [MoveStatus.MOVED, MoveStatus.MOVED, MoveStatus.DEFERRED]
 
 
-def test_no_budget_is_no_limit(bench, kernel):
+def test_no_budget_is_no_limit(bench: SimpleNamespace, kernel: Any) -> None:
     assert bench.mover(kernel, rate_bytes_per_s=None).budget_bytes() == UNLIMITED_BYTES
 
 
-def test_failed_pages_leave_the_budget_alone(bench, kernel, process):
+def test_failed_pages_leave_the_budget_alone(
+    bench: SimpleNamespace, kernel: Any, process: Any
+) -> None:
     rows = rows_of(5, 1, 0)
     for folio in fill(kernel, rows):
         folio.pinned = True
@@ -304,7 +346,9 @@ def test_failed_pages_leave_the_budget_alone(bench, kernel, process):
     assert mover.budget_bytes(0.0) == 1000 * PAGE
 
 
-def test_pages_that_fail_wait_longer_each_time(bench, kernel, process):
+def test_pages_that_fail_wait_longer_each_time(
+    bench: SimpleNamespace, kernel: Any, process: Any
+) -> None:
     rows = rows_of(2, 1, 0)
     fill(kernel, rows)[1].pinned = True
     mover = bench.mover(kernel)
@@ -318,7 +362,9 @@ def test_pages_that_fail_wait_longer_each_time(bench, kernel, process):
     assert statuses(mover.apply(plan, now_s=first * 3))[1] is MoveStatus.BUSY
 
 
-def test_time_that_runs_out_defers_the_rest(bench, kernel, process):
+def test_time_that_runs_out_defers_the_rest(
+    bench: SimpleNamespace, kernel: Any, process: Any
+) -> None:
     rows = rows_of(1000, 1, 0)
     fill(kernel, rows)
     kernel.page_cost_s = 1e-3
@@ -328,7 +374,9 @@ def test_time_that_runs_out_defers_the_rest(bench, kernel, process):
     assert statuses(outcome) == [MoveStatus.MOVED] * 512 + [MoveStatus.DEFERRED] * 488
 
 
-def test_a_plan_is_worth_making_as_far_as_the_time_reaches(bench, kernel, process):
+def test_a_plan_is_worth_making_as_far_as_the_time_reaches(
+    bench: SimpleNamespace, kernel: Any, process: Any
+) -> None:
     rows = rows_of(2000, 1, 0)
     fill(kernel, rows)
     kernel.page_cost_s = 1e-3
@@ -340,7 +388,7 @@ def test_a_plan_is_worth_making_as_far_as_the_time_reaches(bench, kernel, proces
     assert mover.budget_bytes(100.0) > 2 * mover.plan_bytes(100.0)
 
 
-def test_a_stop_defers_the_rest(bench, kernel, process):
+def test_a_stop_defers_the_rest(bench: SimpleNamespace, kernel: Any, process: Any) -> None:
     rows = rows_of(10, 1, 0)
     fill(kernel, rows)
     mover = bench.mover(kernel)
@@ -349,7 +397,9 @@ def test_a_stop_defers_the_rest(bench, kernel, process):
     assert kernel.calls == []
 
 
-def test_a_dry_run_moves_nothing_and_counts_what_it_would(bench, kernel, process):
+def test_a_dry_run_moves_nothing_and_counts_what_it_would(
+    bench: SimpleNamespace, kernel: Any, process: Any
+) -> None:
     rows = rows_of(5, 1, 0)
     fill(kernel, rows[:4])
     before = kernel.nodes_of(10)
@@ -363,7 +413,9 @@ def test_a_dry_run_moves_nothing_and_counts_what_it_would(bench, kernel, process
     assert mover.stats.applies == 0
 
 
-def test_what_the_filter_keeps_is_skipped(bench, kernel, process):
+def test_what_the_filter_keeps_is_skipped(
+    bench: SimpleNamespace, kernel: Any, process: Any
+) -> None:
     rows = rows_of(4, 1, 0)
     fill(kernel, rows)
     mover = Mover(
@@ -377,7 +429,9 @@ def test_what_the_filter_keeps_is_skipped(bench, kernel, process):
     assert statuses(outcome) == [MoveStatus.MOVED] * 2 + [MoveStatus.SKIPPED] * 2
 
 
-def test_calls_are_sorted_by_address_and_of_one_process(bench, kernel, process):
+def test_calls_are_sorted_by_address_and_of_one_process(
+    bench: SimpleNamespace, kernel: Any, process: Any
+) -> None:
     other = kernel.process(11)
     rng = np.random.default_rng(1)
     rows = rows_of(100, 1, 0) + [(1, BASE + i * PAGE, 1, 1, 0) for i in range(100)]
@@ -389,7 +443,7 @@ def test_calls_are_sorted_by_address_and_of_one_process(bench, kernel, process):
     assert all(addresses == sorted(addresses) for _, addresses, _ in kernel.calls)
 
 
-def test_calls_stay_short_for_the_target(bench, kernel, process):
+def test_calls_stay_short_for_the_target(bench: SimpleNamespace, kernel: Any, process: Any) -> None:
     rows = rows_of(6000, 1, 0)
     fill(kernel, rows)
     kernel.page_cost_s = 20e-6  # 20 ms are 1000 pages
@@ -399,7 +453,7 @@ def test_calls_stay_short_for_the_target(bench, kernel, process):
     assert 990 <= sizes[2] <= max(sizes) <= 1000
 
 
-def test_an_empty_plan_is_no_work(bench, kernel):
+def test_an_empty_plan_is_no_work(bench: SimpleNamespace, kernel: Any) -> None:
     outcome = bench.mover(kernel).apply(bench.plan([], []))
     assert len(outcome) == 0
     assert outcome.moved == {}
@@ -419,7 +473,9 @@ FOLIO = st.fixed_dictionaries(
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_any_plan_ends_with_one_status_a_row_and_memory_in_its_place(bench, data):
+def test_any_plan_ends_with_one_status_a_row_and_memory_in_its_place(
+    bench: SimpleNamespace, data: Any
+) -> None:
     free = {n: data.draw(st.integers(0, 40)) for n in range(3)}
     kernel = bench.kernel(free)
     processes = []

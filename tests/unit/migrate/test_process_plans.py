@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,14 +40,14 @@ PROCESS = ProcessId(7, 1)
 
 
 @pytest.fixture
-def proc(tmp_path):
+def proc(tmp_path: Path) -> Any:
     folder = tmp_path / "7"
     folder.mkdir()
     (folder / "numa_maps").write_text(NUMA_MAPS)
     return tmp_path
 
 
-def residency(pid, addresses):
+def residency(pid: Any, addresses: Any) -> Any:
     """Even blocks are on node 0, odd ones on node 1; every tenth page is absent."""
     assert pid == 7
     page = addresses // np.uint64(PAGE)
@@ -54,27 +56,27 @@ def residency(pid, addresses):
     return node
 
 
-def survey(proc, **how):
+def survey(proc: Any, **how: Any) -> Any:
     query = how.pop("query", residency)
     return ProcessPlans(PROCESS, parse_maps(MAPS), how.pop("to", 0), proc=proc, query=query, **how)
 
 
-def test_looks_only_where_there_are_movable_pages(proc):
+def test_looks_only_where_there_are_movable_pages(proc: Any) -> None:
     assert survey(proc).spans == [
         (BASE, BASE + 4 * BLOCK),
         (BASE + 9 * BLOCK, BASE + 9 * BLOCK + 8 * PAGE),
     ]
 
 
-def test_looks_everywhere_where_the_kernel_does_not_count(proc):
+def test_looks_everywhere_where_the_kernel_does_not_count(proc: Any) -> None:
     (proc / "7/numa_maps").unlink()
     assert survey(proc).spans[-1] == (BASE + 64 * BLOCK, BASE + 64 * BLOCK + 4 * SLICE_BYTES)
 
 
-def test_slices_are_bounded_and_cover_all_once(proc):
+def test_slices_are_bounded_and_cover_all_once(proc: Any) -> None:
     (proc / "7/numa_maps").unlink()
 
-    def present(pid, addresses):
+    def present(pid: Any, addresses: Any) -> Any:
         return np.ones(len(addresses), np.int16)
 
     whole = survey(proc, query=present)
@@ -87,7 +89,7 @@ def test_slices_are_bounded_and_cover_all_once(proc):
     assert len(address) * PAGE == whole.span_bytes
 
 
-def test_plans_pages_that_are_elsewhere(proc):
+def test_plans_pages_that_are_elsewhere(proc: Any) -> None:
     found = next(iter(survey(proc).slices()))
     expected = [
         a
@@ -104,12 +106,12 @@ def test_plans_pages_that_are_elsewhere(proc):
     assert 0.85 < found.resident_pages / 2056 < 0.95
 
 
-def test_from_node_chooses(proc):
+def test_from_node_chooses(proc: Any) -> None:
     rows = [len(s.plan) for s in survey(proc, to=2, from_node=1).slices()]
     assert 0 < sum(rows) < sum(len(s.plan) for s in survey(proc, to=2).slices())
 
 
-def test_ranges_cut_widen_to_pages_and_do_not_overlap(proc):
+def test_ranges_cut_widen_to_pages_and_do_not_overlap(proc: Any) -> None:
     spans = survey(
         proc,
         ranges=[(BASE + PAGE + 5, BASE + 2 * PAGE + 5), (BASE + 2 * PAGE, BASE + 4 * PAGE), (0, 9)],
@@ -117,10 +119,10 @@ def test_ranges_cut_widen_to_pages_and_do_not_overlap(proc):
     assert spans == [(BASE + PAGE, BASE + 4 * PAGE)]
 
 
-def test_huge_pages_take_one_row_and_stay_whole(proc):
+def test_huge_pages_take_one_row_and_stay_whole(proc: Any) -> None:
     (proc / "7/smaps").write_text(SMAPS)
 
-    def all_on_one(pid, addresses):
+    def all_on_one(pid: Any, addresses: Any) -> Any:
         return np.ones(len(addresses), np.int16)
 
     whole = next(iter(survey(proc, query=all_on_one).slices())).plan
@@ -133,8 +135,8 @@ def test_huge_pages_take_one_row_and_stay_whole(proc):
 @pytest.mark.parametrize(
     ("number", "refusal"), [(errno.EPERM, MoveStatus.PERMISSION), (errno.ESRCH, MoveStatus.GONE)]
 )
-def test_a_refusal_is_told_from_nothing_to_move(proc, number, refusal):
-    def refuse(pid, addresses):
+def test_a_refusal_is_told_from_nothing_to_move(proc: Any, number: Any, refusal: Any) -> None:
+    def refuse(pid: Any, addresses: Any) -> Any:
         return np.full(len(addresses), -number, np.int16)
 
     found = next(iter(survey(proc, query=refuse).slices()))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,18 +13,18 @@ PAGE = 4096
 ONE, TWO = ProcessId(1, 5), ProcessId(2, 5)
 
 
-def pages(*numbers):
+def pages(*numbers: Any) -> Any:
     return np.array(numbers, np.uint64) * np.uint64(PAGE)
 
 
-def test_a_page_waits_and_is_let_through_again():
+def test_a_page_waits_and_is_let_through_again() -> None:
     black = RetryBackoff(BackoffSettings(first_wait_s=2.0))
     black.add(ONE, pages(7, 9), now_s=10.0)
     assert black.blocked(ONE, pages(6, 7, 8, 9), 11.9).tolist() == [False, True, False, True]
     assert not black.blocked(ONE, pages(7, 9), 12.0).any()
 
 
-def test_each_failure_doubles_the_wait_up_to_the_longest():
+def test_each_failure_doubles_the_wait_up_to_the_longest() -> None:
     black = RetryBackoff(BackoffSettings(first_wait_s=1.0, longest_wait_s=5.0))
     now_s = 0.0
     for wait_s in (1.0, 2.0, 4.0, 5.0, 5.0):
@@ -32,21 +34,21 @@ def test_each_failure_doubles_the_wait_up_to_the_longest():
         assert not black.blocked(ONE, pages(1), now_s).any()
 
 
-def test_a_page_that_stays_clear_starts_anew():
+def test_a_page_that_stays_clear_starts_anew() -> None:
     black = RetryBackoff(BackoffSettings(first_wait_s=1.0))
     black.add(ONE, pages(1), 0.0)
     black.add(ONE, pages(1), 2.0)  # one second of waiting, one of parole: forgotten
     assert not black.blocked(ONE, pages(1), 3.0).any()
 
 
-def test_processes_are_apart_also_with_one_pid():
+def test_processes_are_apart_also_with_one_pid() -> None:
     black = RetryBackoff(BackoffSettings())
     black.add(ONE, pages(1), 0.0)
     assert not black.blocked(TWO, pages(1), 0.0).any()
     assert not black.blocked(ProcessId(1, 6), pages(1), 0.0).any()
 
 
-def test_a_process_that_has_gone_is_forgotten():
+def test_a_process_that_has_gone_is_forgotten() -> None:
     black = RetryBackoff(BackoffSettings())
     black.add(ONE, pages(1, 2), 0.0)
     black.add(TWO, pages(1), 0.0)
@@ -57,14 +59,14 @@ def test_a_process_that_has_gone_is_forgotten():
     assert not black.blocked(ONE, pages(1), 0.0).any()
 
 
-def test_expired_pages_leave():
+def test_expired_pages_leave() -> None:
     black = RetryBackoff(BackoffSettings(first_wait_s=1.0))
     black.add(ONE, pages(*range(100)), 0.0)
     black.add(TWO, pages(1), 5.0)
     assert len(black) == 1
 
 
-def test_the_size_is_bounded_and_the_longest_waits_stay():
+def test_the_size_is_bounded_and_the_longest_waits_stay() -> None:
     black = RetryBackoff(BackoffSettings(first_wait_s=1.0, max_pages=10))
     black.add(ONE, pages(3), 0.0)
     black.add(ONE, pages(3), 0.5)
@@ -73,7 +75,7 @@ def test_the_size_is_bounded_and_the_longest_waits_stay():
     assert black.blocked(ONE, pages(3), 2.0).all()
 
 
-def test_addresses_of_five_level_page_tables_do_not_mix_with_owners():
+def test_addresses_of_five_level_page_tables_do_not_mix_with_owners() -> None:
     black = RetryBackoff(BackoffSettings())
     high = np.array([(1 << 57) - PAGE], np.uint64)
     black.add(ONE, high, 0.0)
@@ -88,7 +90,7 @@ def test_addresses_of_five_level_page_tables_do_not_mix_with_owners():
         max_size=20,
     )
 )
-def test_agrees_with_a_dictionary(steps):
+def test_agrees_with_a_dictionary(steps: Any) -> None:
     black = RetryBackoff(BackoffSettings(first_wait_s=1.0, longest_wait_s=8.0))
     model: dict[tuple[ProcessId, int], tuple[float, float]] = {}
     now_s = 0.0

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from hmd.migrate import MoveStatus
 from hmd.migrate.totals import MoveTotals
 
@@ -7,7 +9,7 @@ PAGE = 4096
 BASE = 0x7F0000000000
 
 
-def test_adds_outcomes_and_leaves_out_what_was_deferred(bench):
+def test_adds_outcomes_and_leaves_out_what_was_deferred(bench: SimpleNamespace) -> None:
     kernel = bench.kernel({0: 100, 1: 100})
     process = kernel.process(10)
     rows = [(0, BASE + i * PAGE, 1, 1, 0) for i in range(1000)]

@@ -24,8 +24,8 @@ class QuietSampler:
     capabilities = CAPABILITIES["pmu"]
     detail = "loads"
     period = 1009
-    ladder = (1009,)
-    pair_period = None
+    ladder: tuple[int, ...] = (1009,)
+    pair_period: int | None = None
     outside_cpu_s = 1.5
 
     def __init__(self) -> None:

@@ -77,7 +77,7 @@ def test_every_panel_says_what_it_shows() -> None:
 
 
 def test_panels_do_not_overlap() -> None:
-    taken = set()
+    taken: set[tuple[int, int]] = set()
     for panel in panels():
         place = panel.raw["gridPos"]
         cells = {

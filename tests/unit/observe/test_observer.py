@@ -248,9 +248,7 @@ def test_names_come_from_proc(topology: Topology, tick: TickRecord, tmp_path: Pa
     assert [p.name for p in now.processes] == ["redis-server", "?"]
 
 
-def _setting() -> object:
-    from hmd.observe.observer import ObservedConfig
-
+def _setting() -> ObservedConfig:
     return ObservedConfig("f", False, 1.0, 0.01, "histogram", ())
 
 

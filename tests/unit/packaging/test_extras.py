@@ -36,7 +36,7 @@ def test_message_names_the_environment_hmd_runs_in() -> None:
 
 
 def test_message_of_an_installation_without_pip(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras.PathFinder, "find_spec", lambda _: None)
+    monkeypatch.setattr("hmd.extras.PathFinder.find_spec", lambda _: None)
     assert "pip install" not in extras.install_command("plot")
     assert "the wheel 'hmd-tiering[plot]'" in extras.install_command("plot")
 

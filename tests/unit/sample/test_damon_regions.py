@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -29,7 +31,9 @@ def everywhere(addresses: np.ndarray) -> np.ndarray:
     return np.ones(len(addresses), np.bool_)
 
 
-def counts(pieces: Pieces, intervals: float, most: int = 1 << 13, present=everywhere) -> dict:
+def counts(
+    pieces: Pieces, intervals: float, most: int = 1 << 13, present: Any = everywhere
+) -> dict[int, Any]:
     """Accesses that rows tell of each page."""
     ((address, told),) = rows([pieces], [present], intervals, most, 0.5)
     pages, which = np.unique(address // np.uint64(PAGE), return_inverse=True)

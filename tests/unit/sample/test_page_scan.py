@@ -81,6 +81,7 @@ def test_all_processes_have_their_rounds(toucher: Any) -> None:
     sampler = PageScanSampler(bits)
 
     ours = identify(os.getpid())
+    assert ours is not None
     sampler.track([toucher.process, ours])
     assert sorted(bits.begun) == sorted([toucher.process.pid, os.getpid()])
     sampler.track([ours, toucher.process])

@@ -18,13 +18,13 @@ APART = 100
 
 def stream_of(page: npt.NDArray[np.int64], pages: int = PAGES) -> MissStream:
     """Dependent load misses on these pages, one after another; first each page is touched once."""
-    page = np.concatenate([np.arange(pages), page]).astype(np.uint32)
-    count = len(page)
+    touched = np.concatenate([np.arange(pages), page]).astype(np.uint32)
+    count = len(touched)
     return MissStream(
         instructions=np.arange(count, dtype=np.uint64) * np.uint64(APART),
         paid_hits=np.zeros(count, np.uint32),
         near_hits=np.zeros(count, np.uint32),
-        page=page,
+        page=touched,
         line=(np.arange(count) * 7 % 64).astype(np.uint8),
         flags=np.zeros(count, np.uint8),
         depends=np.ones(count, np.uint16),

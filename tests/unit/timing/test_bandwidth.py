@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from hmd.emulate.access_stream import AccessCosts, AccessFlag
-from hmd.emulate.replay import ModelPart
+from hmd.emulate.replay import ModelPart, TimingParams
+from tests.unit.timing.conftest import Columns, Machine
 
 GIB = 1 << 30
 CURVE = ((0.25, 1.1), (0.5, 1.3), (0.75, 1.8), (0.9, 3.0))
 LINES = 50_000
 
 
-def lines(count, start=0):
+def lines(count: Any, start: int = 0) -> Any:
     return start + 64 * np.arange(count, dtype=np.uint64)
 
 
 @pytest.mark.parametrize(("start", "bytes_per_ns"), [(0, 64.0), (GIB, 16.0)])
-def test_a_stream_of_loads_reaches_the_read_bandwidth(machine, columns, start, bytes_per_ns):
+def test_a_stream_of_loads_reaches_the_read_bandwidth(
+    machine: Machine, columns: Columns, start: Any, bytes_per_ns: float
+) -> None:
     model = machine()
     clock_ps = model.replay(columns(lines(LINES, start), step=1))
     assert LINES * 64 * 1000 / clock_ps == pytest.approx(bytes_per_ns, rel=0.02)
 
 
 @pytest.mark.parametrize(("start", "bytes_per_ns"), [(0, 32.0), (GIB, 4.0)])
-def test_a_stream_of_stores_is_limited_by_write_backs(machine, columns, start, bytes_per_ns):
+def test_a_stream_of_stores_is_limited_by_write_backs(
+    machine: Machine, columns: Columns, start: Any, bytes_per_ns: float
+) -> None:
     model = machine()
     filled = 8192  # lines, twice the cache: from here on each store pushes out a dirty line
     model.replay(columns(lines(filled, start), step=1, flags=AccessFlag.STORE))
@@ -42,7 +48,9 @@ def test_a_stream_of_stores_is_limited_by_write_backs(machine, columns, start, b
     assert after.nodes[start // GIB].read_bytes == (filled + LINES) * 64
 
 
-def test_random_loads_are_limited_by_bandwidth_too(machine, columns, scattered):
+def test_random_loads_are_limited_by_bandwidth_too(
+    machine: Machine, columns: Columns, scattered: Any
+) -> None:
     model = machine(mshrs=64, rob_instructions=1024)
     model.replay(columns(scattered(LINES, GIB), step=1))
     model.idle(0, LINES)
@@ -50,27 +58,27 @@ def test_random_loads_are_limited_by_bandwidth_too(machine, columns, scattered):
     assert LINES * 256 * 1000 / model.clock_ps == pytest.approx(16.0, rel=0.02)
 
 
-def test_a_stream_below_the_peak_waits_for_nothing(machine, columns):
+def test_a_stream_below_the_peak_waits_for_nothing(machine: Machine, columns: Columns) -> None:
     model = machine(parts=ModelPart.ALL)
     outcomes = AccessCosts.empty(LINES)
     model.replay(columns(lines(LINES), step=11), into=outcomes)  # 58 of 64 bytes a nanosecond
     assert int(outcomes.stall_ps[100:].sum()) == 0
 
 
-def test_without_the_part_a_stream_is_free(machine, columns):
+def test_without_the_part_a_stream_is_free(machine: Machine, columns: Columns) -> None:
     model = machine(parts=ModelPart.ALL & ~ModelPart.BANDWIDTH)
     model.replay(columns(lines(LINES, GIB), step=1))
     assert model.clock_ps < LINES * 100 + 300_000
 
 
-def test_the_stall_of_a_covered_miss_is_its_latency(machine, columns):
+def test_the_stall_of_a_covered_miss_is_its_latency(machine: Machine, columns: Columns) -> None:
     outcomes = AccessCosts.empty(LINES)
     machine().replay(columns(lines(LINES, GIB), step=1), into=outcomes)
     assert np.array_equal(outcomes.latency_ps[1000:], outcomes.stall_ps[1000:])
     assert outcomes.latency_ps[1000:].mean() == pytest.approx(64 / 16 * 1000 - 100, rel=0.02)
 
 
-def in_step(model, streams, until_ps):
+def in_step(model: Any, streams: Any, until_ps: Any) -> Any:
     """Replay each CPU's stream in small parts, always of the CPU that is behind."""
     done = [0] * len(streams)
     clock = [0] * len(streams)
@@ -86,7 +94,7 @@ def in_step(model, streams, until_ps):
     return clock
 
 
-def test_two_streams_share_the_peak(machine, columns):
+def test_two_streams_share_the_peak(machine: Machine, columns: Columns) -> None:
     model = machine()
     streams = [columns(lines(LINES, GIB + cpu * GIB // 2), step=1, vcpu=cpu) for cpu in (0, 1)]
     in_step(model, streams, 20_000_000)  # until each has seen the other
@@ -101,7 +109,7 @@ def test_two_streams_share_the_peak(machine, columns):
     assert rates[0] == pytest.approx(rates[1], rel=0.02)
 
 
-def test_a_cpu_that_halts_leaves_its_share(machine, columns):
+def test_a_cpu_that_halts_leaves_its_share(machine: Machine, columns: Columns) -> None:
     model = machine()
     streams = [columns(lines(LINES, GIB + cpu * GIB // 2), step=1, vcpu=cpu) for cpu in (0, 1)]
     in_step(model, streams, 10_000_000)
@@ -112,7 +120,7 @@ def test_a_cpu_that_halts_leaves_its_share(machine, columns):
     assert LINES * 64 * 1000 / elapsed_ps == pytest.approx(16.0, rel=0.03)
 
 
-def test_reads_and_writes_are_apart(machine, columns):
+def test_reads_and_writes_are_apart(machine: Machine, columns: Columns) -> None:
     loads = columns(lines(LINES), step=1)
     alone, beside = machine(), machine()
     alone.replay(loads)
@@ -128,8 +136,13 @@ def test_reads_and_writes_are_apart(machine, columns):
 
 @pytest.mark.parametrize("utilisation", [0.25, 0.5, 0.75, 0.9])
 def test_a_chase_beside_a_load_costs_what_the_curve_says(
-    machine, params, columns, scattered, chain, utilisation
-):
+    machine: Machine,
+    params: TimingParams,
+    columns: Columns,
+    scattered: Any,
+    chain: Any,
+    utilisation: float,
+) -> None:
     node = replace(params.nodes[0], loaded=CURVE)
     model = machine(nodes=(node,), instruction_ps=10)
     step_ps = 64 / (utilisation * 64.0) * 1000
@@ -149,7 +162,7 @@ def test_a_chase_beside_a_load_costs_what_the_curve_says(
     assert hop_ps / 100_000 == pytest.approx(factor, rel=0.05)
 
 
-def _later(stream, model, cpu):
+def _later(stream: Any, model: Any, cpu: Any) -> Any:
     """Return what of a stream is still to come."""
     done = np.searchsorted(stream.instructions, model.counters(cpu).instructions, side="right")
     return replace(
@@ -157,7 +170,9 @@ def _later(stream, model, cpu):
     )
 
 
-def test_beyond_its_end_the_curve_is_bounded(machine, params, columns, scattered):
+def test_beyond_its_end_the_curve_is_bounded(
+    machine: Machine, params: TimingParams, columns: Columns, scattered: Any
+) -> None:
     node = replace(params.nodes[0], loaded=((0.5, 1.5),), read_bytes_per_ns=2.0)
     model = machine(nodes=(node,), parts=ModelPart.ALL & ~ModelPart.MLP)
     outcomes = AccessCosts.empty(20_000)
@@ -170,7 +185,9 @@ def test_beyond_its_end_the_curve_is_bounded(machine, params, columns, scattered
     assert 0 <= int(outcomes.latency_ps[0]) - 100_000 * 1.5 * 2 <= queue_ps
 
 
-def test_random_lines_of_optane_move_whole_granules(machine, columns, scattered):
+def test_random_lines_of_optane_move_whole_granules(
+    machine: Machine, columns: Columns, scattered: Any
+) -> None:
     model = machine()
     model.replay(columns(scattered(1000, GIB), step=100))
     assert model.counters(0).nodes[1].read_bytes == 1000 * 256
@@ -179,7 +196,9 @@ def test_random_lines_of_optane_move_whole_granules(machine, columns, scattered)
     assert streaming.counters(0).nodes[1].read_bytes == 1000 * 64
 
 
-def test_lines_of_a_granule_that_the_media_holds_are_not_read_again(machine, columns):
+def test_lines_of_a_granule_that_the_media_holds_are_not_read_again(
+    machine: Machine, columns: Columns
+) -> None:
     model = machine()
     model.replay(columns([GIB + 0x10000, GIB + 0x100C0, GIB + 0x10100, GIB + 0x10040]))
     assert model.counters(0).nodes[1].read_bytes == 2 * 256

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmd.emulate.access_stream import AccessCosts, AccessFlag, CacheLevel
-from hmd.emulate.replay import ModelPart, TimingModel
+from hmd.emulate.replay import ModelPart, TimingModel, TimingParams
+from tests.unit.timing.conftest import Columns, Machine
 
 L1_BYTES = 32 << 10  # lines this far apart share their place in L1
 
@@ -19,13 +21,13 @@ L1_BYTES = 32 << 10  # lines this far apart share their place in L1
 class PlainCache:
     """Direct-mapped L1 over a set-associative LRU cache, as dictionaries."""
 
-    def __init__(self, sets, ways):
-        self.sets = [OrderedDict() for _ in range(sets)]
+    def __init__(self, sets: Any, ways: Any) -> None:
+        self.sets: list[OrderedDict[int, bool]] = [OrderedDict() for _ in range(sets)]
         self.ways = ways
-        self.l1 = {}
-        self.written = []
+        self.l1: dict[int, Any] = {}
+        self.written: list[int] = []
 
-    def touch(self, line, store):
+    def touch(self, line: Any, store: Any) -> Any:
         cache = self.sets[line % len(self.sets)]
         hit = line in cache
         cache[line] = cache.pop(line, False) or store
@@ -34,7 +36,7 @@ class PlainCache:
             self.written += [victim] * dirty
         return CacheLevel.LLC if hit else CacheLevel.MEMORY
 
-    def access(self, line, store):
+    def access(self, line: Any, store: Any) -> Any:
         held, dirty = self.l1.get(line % 512, (None, False))
         if held == line:
             if store and not dirty:
@@ -53,7 +55,9 @@ class PlainCache:
     sets=st.sampled_from([1, 2, 3, 8, 13]),
     ways=st.sampled_from([1, 2, 3, 4, 5, 11, 16, 20]),
 )
-def test_levels_and_write_backs_are_those_of_a_plain_lru_cache(params, accesses, sets, ways):
+def test_levels_and_write_backs_are_those_of_a_plain_lru_cache(
+    params: TimingParams, accesses: Any, sets: Any, ways: Any
+) -> None:
     plain = PlainCache(sets, ways)
     small = replace(params, llc_bytes=sets * ways * 64, llc_ways=ways, parts=ModelPart.CACHE)
     with TimingModel(small) as model:
@@ -65,13 +69,15 @@ def test_levels_and_write_backs_are_those_of_a_plain_lru_cache(params, accesses,
         assert model.counters(0).nodes[0].write_bytes == 64 * len(plain.written)
 
 
-def levels(model, stream):
+def levels(model: Any, stream: Any) -> Any:
     outcomes = AccessCosts.empty(len(stream))
     model.replay(stream, into=outcomes)
     return outcomes.level.tolist()
 
 
-def test_a_working_set_of_the_cache_s_size_stays_and_one_line_more_thrashes(machine, columns):
+def test_a_working_set_of_the_cache_s_size_stays_and_one_line_more_thrashes(
+    machine: Machine, columns: Columns
+) -> None:
     model = machine(llc_bytes=16 * 64, llc_ways=16, parts=ModelPart.CACHE)
     fits = L1_BYTES * np.arange(16)
     levels(model, columns(fits))
@@ -81,21 +87,23 @@ def test_a_working_set_of_the_cache_s_size_stays_and_one_line_more_thrashes(mach
     assert set(levels(model, columns(np.tile(over, 3), start=2000))) == {CacheLevel.MEMORY}
 
 
-def test_the_cache_is_shared_by_the_cpus_and_the_l1_filter_is_not(machine, columns):
+def test_the_cache_is_shared_by_the_cpus_and_the_l1_filter_is_not(
+    machine: Machine, columns: Columns
+) -> None:
     model = machine(parts=ModelPart.CACHE)
     assert levels(model, columns([0])) == [CacheLevel.MEMORY]
     assert levels(model, columns([0], vcpu=1)) == [CacheLevel.LLC]
     assert levels(model, columns([0], vcpu=1, start=100)) == [CacheLevel.L1]
 
 
-def test_cpus_of_two_caches_do_not_share(machine, columns):
+def test_cpus_of_two_caches_do_not_share(machine: Machine, columns: Columns) -> None:
     model = machine(parts=ModelPart.CACHE, llcs=2, vcpus=3)
     assert levels(model, columns([0])) == [CacheLevel.MEMORY]
     assert levels(model, columns([0], vcpu=1)) == [CacheLevel.MEMORY]
     assert levels(model, columns([0], vcpu=2)) == [CacheLevel.LLC]
 
 
-def test_what_one_cache_drops_another_keeps(machine, columns):
+def test_what_one_cache_drops_another_keeps(machine: Machine, columns: Columns) -> None:
     model = machine(parts=ModelPart.CACHE, llcs=2, llc_bytes=16 * 64, llc_ways=16)
     mine = L1_BYTES * np.arange(16)
     levels(model, columns(mine))
@@ -103,7 +111,7 @@ def test_what_one_cache_drops_another_keeps(machine, columns):
     assert set(levels(model, columns(mine, start=1000))) == {CacheLevel.LLC}
 
 
-def test_a_hit_costs_its_time_and_nothing_in_l1(machine, columns):
+def test_a_hit_costs_its_time_and_nothing_in_l1(machine: Machine, columns: Columns) -> None:
     model = machine(parts=ModelPart.CACHE)
     model.replay(columns([0, L1_BYTES]))
     before = model.clock_ps
@@ -112,7 +120,7 @@ def test_a_hit_costs_its_time_and_nothing_in_l1(machine, columns):
     assert model.counters(0).llc_hits == 1
 
 
-def test_a_hit_on_a_streams_way_is_hidden(machine, columns):
+def test_a_hit_on_a_streams_way_is_hidden(machine: Machine, columns: Columns) -> None:
     model = machine(parts=ModelPart.CACHE | ModelPart.PREFETCH)
     address = 64 * np.arange(2048)  # more than L1, less than the LLC
     model.replay(columns(address))
@@ -121,7 +129,9 @@ def test_a_hit_on_a_streams_way_is_hidden(machine, columns):
     assert model.clock_ps - before <= 4 * 2048 * 100 + 3 * 5000
 
 
-def test_without_the_cache_dirty_lines_leave_l1_for_memory(machine, columns):
+def test_without_the_cache_dirty_lines_leave_l1_for_memory(
+    machine: Machine, columns: Columns
+) -> None:
     model = machine(parts=ModelPart(0))
     model.replay(columns([0, L1_BYTES, 0], flags=[AccessFlag.STORE, 0, 0]))
     counters = model.counters(0).nodes[0]
@@ -133,8 +143,8 @@ def test_without_the_cache_dirty_lines_leave_l1_for_memory(machine, columns):
     ("offset", "size", "lines"), [(0, 64, 1), (60, 8, 2), (63, 2, 2), (1, 128, 3), (4092, 8, 1)]
 )
 def test_an_access_counts_for_each_line_it_touches_on_its_page(
-    machine, columns, offset, size, lines
-):
+    machine: Machine, columns: Columns, offset: int, size: int, lines: int
+) -> None:
     model = machine(parts=ModelPart(0))
     model.replay(columns([offset], size=size))
     assert model.counters(0).nodes[0].load_misses == lines
@@ -142,13 +152,15 @@ def test_an_access_counts_for_each_line_it_touches_on_its_page(
     assert model.clock_ps == 4 * 100 + lines * 100_000
 
 
-def test_a_straddling_access_misses_again_where_only_one_line_left(machine, columns):
+def test_a_straddling_access_misses_again_where_only_one_line_left(
+    machine: Machine, columns: Columns
+) -> None:
     model = machine(parts=ModelPart(0))
     model.replay(columns([60, L1_BYTES + 64, 60], size=8))
     assert model.counters(0).nodes[0].load_misses == 2 + 1 + 1
 
 
-def test_a_device_costs_nothing(machine, columns):
+def test_a_device_costs_nothing(machine: Machine, columns: Columns) -> None:
     model = machine(parts=ModelPart.ALL)
     assert levels(model, columns([0xFEE00000, 0xFEE00000])) == [CacheLevel.L1] * 2
     assert model.clock_ps == 8 * 100

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -13,13 +15,16 @@ from hypothesis import strategies as st
 
 from hmd.emulate._timing import lib
 from hmd.emulate.access_stream import AccessCosts, AccessFlag, AccessStream
-from hmd.emulate.replay import ModelPart, TimingModel
+from hmd.emulate.replay import ModelPart, TimingModel, TimingParams
 from hmd.errors import HmdError
+from tests.unit.timing.conftest import Columns, Machine
 
 GIB = 1 << 30
 
 
-def test_the_kernels_page_copies_cost_bandwidth_on_both_nodes(machine, columns):
+def test_the_kernels_page_copies_cost_bandwidth_on_both_nodes(
+    machine: Machine, columns: Columns
+) -> None:
     model = machine()
     pages, lines = 200, 64
     source = GIB + 64 * np.arange(pages * lines)
@@ -35,7 +40,9 @@ def test_the_kernels_page_copies_cost_bandwidth_on_both_nodes(machine, columns):
     assert model.clock_ps >= pages * 4096 / 16 * 1000 * 0.98
 
 
-def test_without_the_part_the_kernel_changes_nothing(machine, columns, scattered):
+def test_without_the_part_the_kernel_changes_nothing(
+    machine: Machine, columns: Columns, scattered: Any
+) -> None:
     address = scattered(1000)
     user = columns(address[:500])
     mixed = columns(np.stack([address[:500], address[500:]], axis=1).reshape(-1), step=2)
@@ -48,7 +55,9 @@ def test_without_the_part_the_kernel_changes_nothing(machine, columns, scattered
     assert without.counters(0) == alone.counters(0)
 
 
-def test_a_halted_cpu_jumps_to_the_machines_clock(machine, columns, scattered):
+def test_a_halted_cpu_jumps_to_the_machines_clock(
+    machine: Machine, columns: Columns, scattered: Any
+) -> None:
     model = machine(parts=ModelPart(0))
     model.replay(columns([0], vcpu=1, step=1))
     model.idle(1, 1)
@@ -63,7 +72,7 @@ def test_a_halted_cpu_jumps_to_the_machines_clock(machine, columns, scattered):
     assert counters.busy_ps == halted_ps < counters.clock_ps
 
 
-def test_an_access_or_a_record_of_a_halt_does_the_same(machine, columns):
+def test_an_access_or_a_record_of_a_halt_does_the_same(machine: Machine, columns: Columns) -> None:
     model = machine(parts=ModelPart(0))
     stream = columns([0, 0, 4096], step=1, flags=[0, AccessFlag.HALT, 0])
     model.replay(columns([0] * 5000, vcpu=1, step=1))
@@ -74,7 +83,7 @@ def test_an_access_or_a_record_of_a_halt_does_the_same(machine, columns):
     assert model.counters(0).busy_ps == 3 * 100 + 2 * 100_000
 
 
-def test_idle_waits_for_what_is_on_its_way(machine, columns):
+def test_idle_waits_for_what_is_on_its_way(machine: Machine, columns: Columns) -> None:
     model = machine(parts=ModelPart.MLP)
     model.replay(columns([0]))
     assert model.clock_ps == 400
@@ -105,7 +114,9 @@ def test_idle_waits_for_what_is_on_its_way(machine, columns):
         ({"llc_bytes": 1 << 33}, "out of range"),
     ],
 )
-def test_a_parameter_out_of_range_is_refused_with_its_name(params, fields, why):
+def test_a_parameter_out_of_range_is_refused_with_its_name(
+    params: TimingParams, fields: Any, why: str
+) -> None:
     with pytest.raises(HmdError, match=why):
         TimingModel(replace(params, **fields))
 
@@ -129,13 +140,15 @@ def test_a_parameter_out_of_range_is_refused_with_its_name(params, fields, why):
         ({"loaded": tuple((i / 10, 1.0) for i in range(1, 10))}, "curve_points must be at most 8"),
     ],
 )
-def test_a_node_out_of_range_is_refused_with_the_field(params, fields, why):
+def test_a_node_out_of_range_is_refused_with_the_field(
+    params: TimingParams, fields: Any, why: str
+) -> None:
     node = replace(params.nodes[0], **fields)
     with pytest.raises(HmdError, match=why):
         TimingModel(replace(params, nodes=(node, params.nodes[1])))
 
 
-def test_the_flags_are_those_of_the_library():
+def test_the_flags_are_those_of_the_library() -> None:
     assert {part.name: part.value for part in ModelPart} == {
         name: getattr(lib, f"TIMING_{name}") for name in ModelPart.__members__ if name != "ALL"
     }
@@ -152,7 +165,7 @@ ACCESS = st.tuples(
 )
 
 
-def stream_of(accesses):
+def stream_of(accesses: Any) -> Any:
     count = [0, 0]
     rows = []
     for cpu, step, address, size, flags, value in accesses:
@@ -161,15 +174,16 @@ def stream_of(accesses):
     columns = zip(*rows, strict=True) if rows else [()] * 7
     names = AccessStream.__slots__
     wide = {"instructions", "vaddr", "paddr", "value"}
-    return AccessStream(
-        **{
-            name: np.array(column, np.uint64 if name in wide else np.uint8)
-            for name, column in zip(names, columns, strict=True)
-        }
-    )
+    arrays: dict[str, Any] = {
+        name: np.array(column, np.uint64 if name in wide else np.uint8)
+        for name, column in zip(names, columns, strict=True)
+    }
+    return AccessStream(**arrays)
 
 
-def test_a_count_that_goes_back_a_little_does_not_turn_time_back(machine, columns):
+def test_a_count_that_goes_back_a_little_does_not_turn_time_back(
+    machine: Machine, columns: Columns
+) -> None:
     stream = columns(GIB + 64 * np.arange(20_000, dtype=np.uint64), step=1)
     shaken = replace(
         stream,
@@ -184,7 +198,7 @@ def test_a_count_that_goes_back_a_little_does_not_turn_time_back(machine, column
 
 @settings(max_examples=150, deadline=None)
 @given(accesses=st.lists(ACCESS, max_size=300), parts=st.integers(0, 31))
-def test_invariants(params, accesses, parts):
+def test_invariants(params: TimingParams, accesses: Any, parts: Any) -> None:
     stream = stream_of(accesses)
     with TimingModel(replace(params, parts=ModelPart(parts))) as model:
         clocks = [0, 0]
@@ -209,7 +223,7 @@ def test_invariants(params, accesses, parts):
             assert stalls[cpu] <= waited if halts else stalls[cpu] == waited
 
 
-def check_counters(counters, params, parts):
+def check_counters(counters: Any, params: TimingParams, parts: Any) -> None:
     fast, slow = counters.nodes
     for node in counters.nodes:
         lines = node.load_misses + node.store_misses + node.prefetched_lines + node.kernel_lines
@@ -230,7 +244,9 @@ def check_counters(counters, params, parts):
     assert 0 <= hits <= counters.llc_hits * params.llc_hit_ps
 
 
-def test_the_same_stream_costs_the_same_each_time(machine, columns, scattered):
+def test_the_same_stream_costs_the_same_each_time(
+    machine: Machine, columns: Columns, scattered: Any
+) -> None:
     address = np.concatenate([scattered(5000), 64 * np.arange(5000), scattered(5000, GIB)])
     stream = columns(address, flags=np.arange(15_000) % 3 % 2)
     results = []
@@ -241,7 +257,7 @@ def test_the_same_stream_costs_the_same_each_time(machine, columns, scattered):
     assert results[0] == results[1]
 
 
-def test_one_by_one_is_as_in_columns(machine, columns, scattered):
+def test_one_by_one_is_as_in_columns(machine: Machine, columns: Columns, scattered: Any) -> None:
     stream = columns(np.concatenate([scattered(300), 64 * np.arange(300)]))
     single, whole = machine(), machine()
     whole.replay(stream)
@@ -252,7 +268,7 @@ def test_one_by_one_is_as_in_columns(machine, columns, scattered):
     assert single.counters(0) == whole.counters(0)
 
 
-def test_two_threads_lose_no_access(machine, columns, scattered):
+def test_two_threads_lose_no_access(machine: Machine, columns: Columns, scattered: Any) -> None:
     model = machine()
     streams = [
         columns(scattered(200_000, seed=cpu), vcpu=cpu, flags=np.arange(200_000) % 2)
@@ -272,8 +288,8 @@ def test_two_threads_lose_no_access(machine, columns, scattered):
         assert node.read_bytes == 64 * lines
 
 
-def test_models_are_freed(params):
-    def make(count):
+def test_models_are_freed(params: TimingParams) -> None:
+    def make(count: Any) -> None:
         for _ in range(count):
             with TimingModel(replace(params, llc_bytes=16 << 20)):
                 pass
@@ -284,7 +300,7 @@ def test_models_are_freed(params):
     assert psutil.Process().memory_info().rss - before < 20 << 20
 
 
-def test_a_closed_model_and_a_wrong_cpu_are_refused(machine, columns):
+def test_a_closed_model_and_a_wrong_cpu_are_refused(machine: Machine, columns: Columns) -> None:
     model = machine()
     with pytest.raises(ValueError, match="the machine has 2"):
         model.access(2, 1, 0, 0)
@@ -298,7 +314,7 @@ def test_a_closed_model_and_a_wrong_cpu_are_refused(machine, columns):
         model.access(0, 1, 0, 0)
 
 
-def test_a_stream_survives_the_disk(tmp_path, columns, scattered):
+def test_a_stream_survives_the_disk(tmp_path: Path, columns: Columns, scattered: Any) -> None:
     stream = columns(scattered(100), value=7)
     stream.write(tmp_path / "stream.npz")
     again = AccessStream.read(tmp_path / "stream.npz")
@@ -309,7 +325,7 @@ def test_a_stream_survives_the_disk(tmp_path, columns, scattered):
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 cut short"])
-def test_a_file_that_is_no_stream_is_named(tmp_path, content):
+def test_a_file_that_is_no_stream_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "stream.npz"
     path.write_bytes(content)
     with pytest.raises(HmdError, match=r"stream\.npz: no access stream"):

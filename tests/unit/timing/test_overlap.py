@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from hmd.emulate.access_stream import AccessCosts, AccessFlag, CacheLevel
 from hmd.emulate.replay import ModelPart
+from tests.unit.timing.conftest import Columns, Machine
 
 L = 100_000  # read latency of node 0, ps
 VIRTUAL = 1 << 40
 
 
-def finish(model, stream, vcpu=0):
+def finish(model: Any, stream: Any, vcpu: int = 0) -> Any:
     """Replay, wait for what is on its way, and return the clock."""
     model.replay(stream)
     model.idle(vcpu, int(stream.instructions[-1]))
@@ -21,16 +24,16 @@ def finish(model, stream, vcpu=0):
 
 @pytest.mark.parametrize(("start", "latency"), [(0, 100_000), (1 << 30, 300_000)])
 def test_a_pointer_chase_costs_the_idle_latency_of_each_hop(
-    machine, columns, scattered, chain, start, latency
-):
+    machine: Machine, columns: Columns, scattered: Any, chain: Any, start: Any, latency: int
+) -> None:
     address = scattered(1000, start)
     clock = finish(machine(parts=ModelPart.MLP), columns(address, value=chain(address)))
     assert clock == 4 * 100 + 1000 * latency
 
 
 def test_a_chase_is_seen_through_fields_of_the_object_but_not_beyond_the_span(
-    machine, columns, scattered, chain
-):
+    machine: Machine, columns: Columns, scattered: Any, chain: Any
+) -> None:
     address = scattered(100)
     near = columns(address, value=chain(address) - np.uint64(255))
     far = columns(address, value=chain(address) - np.uint64(256))
@@ -38,28 +41,36 @@ def test_a_chase_is_seen_through_fields_of_the_object_but_not_beyond_the_span(
     assert finish(machine(parts=ModelPart.MLP), far) < 20 * L
 
 
-def test_independent_loads_overlap_by_the_line_fill_buffers(machine, columns, scattered):
+def test_independent_loads_overlap_by_the_line_fill_buffers(
+    machine: Machine, columns: Columns, scattered: Any
+) -> None:
     model = machine(parts=ModelPart.MLP, rob_instructions=1024)
     clock = finish(model, columns(scattered(1000), step=1))
     # The tenth buffer of each round is filled 10 instructions after the start, 100 rounds.
     assert clock == 10 * 100 + 100 * L
 
 
-def test_the_reorder_window_limits_the_overlap(machine, columns, scattered):
+def test_the_reorder_window_limits_the_overlap(
+    machine: Machine, columns: Columns, scattered: Any
+) -> None:
     model = machine(parts=ModelPart.MLP, rob_instructions=100)
     clock = finish(model, columns(scattered(1000), step=50))
     # A load enters when the one before the last is complete: two at a time.
     assert clock == 2 * 50 * 100 + 500 * L
 
 
-def test_the_window_stalls_at_its_end_even_when_all_else_hits_in_l1(machine, columns):
+def test_the_window_stalls_at_its_end_even_when_all_else_hits_in_l1(
+    machine: Machine, columns: Columns
+) -> None:
     model = machine(parts=ModelPart.MLP)
     model.replay(columns([0] * 100_000, step=1))
     # The second load is in the window with the first; the clock waits at instruction 201.
     assert model.vcpu_clock_ps(0, 100_000) == 100_000 * 100 + (100 + L) - 201 * 100
 
 
-def test_two_chases_overlap_with_each_other(machine, columns, scattered, chain):
+def test_two_chases_overlap_with_each_other(
+    machine: Machine, columns: Columns, scattered: Any, chain: Any
+) -> None:
     one, other = scattered(500), scattered(500, start=1 << 29, seed=2) % (1 << 30)
     address = np.stack([one, other], axis=1).reshape(-1)
     value = np.stack([chain(one), chain(other)], axis=1).reshape(-1)
@@ -67,7 +78,7 @@ def test_two_chases_overlap_with_each_other(machine, columns, scattered, chain):
     assert clock == 8 * 100 + 500 * L
 
 
-def test_a_pointer_in_a_line_on_its_way_has_to_arrive_too(machine):
+def test_a_pointer_in_a_line_on_its_way_has_to_arrive_too(machine: Machine) -> None:
     model = machine(parts=ModelPart.MLP)
     model.access(0, 1, VIRTUAL, 0x10000, value=0)
     hit = model.access(0, 2, VIRTUAL + 8, 0x10008, value=VIRTUAL + 0x50000)
@@ -77,7 +88,7 @@ def test_a_pointer_in_a_line_on_its_way_has_to_arrive_too(machine):
     assert model.clock_ps == 100 + 2 * L
 
 
-def test_a_dependence_passes_through_a_hit(machine):
+def test_a_dependence_passes_through_a_hit(machine: Machine) -> None:
     model = machine(parts=ModelPart.MLP)
     model.access(0, 1, VIRTUAL + 0x90040, 0x90040)
     model.idle(0, 1)
@@ -89,7 +100,9 @@ def test_a_dependence_passes_through_a_hit(machine):
     assert model.clock_ps == start + 100 + 2 * L
 
 
-def test_stores_hold_fill_buffers_and_block_nothing(machine, columns, scattered):
+def test_stores_hold_fill_buffers_and_block_nothing(
+    machine: Machine, columns: Columns, scattered: Any
+) -> None:
     few = columns(scattered(100), step=200, flags=AccessFlag.STORE)
     model = machine(parts=ModelPart.MLP)
     assert finish(model, few) == 100 * 200 * 100  # one in 20 ns: 6 at a time, 10 buffers
@@ -100,7 +113,9 @@ def test_stores_hold_fill_buffers_and_block_nothing(machine, columns, scattered)
     assert model.clock_ps == 10 * 100 + 99 * 120_000
 
 
-def test_without_overlap_each_miss_stalls_by_its_latency(machine, columns, scattered):
+def test_without_overlap_each_miss_stalls_by_its_latency(
+    machine: Machine, columns: Columns, scattered: Any
+) -> None:
     model = machine(parts=ModelPart(0))
     model.replay(columns(scattered(100), step=1))
     model.replay(columns(scattered(100, start=1 << 30), step=1, start=100))
@@ -109,8 +124,8 @@ def test_without_overlap_each_miss_stalls_by_its_latency(machine, columns, scatt
 
 
 def test_the_latency_of_a_chased_load_counts_from_when_its_address_is_known(
-    machine, columns, scattered, chain
-):
+    machine: Machine, columns: Columns, scattered: Any, chain: Any
+) -> None:
     address = scattered(50)
     outcomes = AccessCosts.empty(50)
     machine(parts=ModelPart.MLP).replay(columns(address, value=chain(address)), into=outcomes)

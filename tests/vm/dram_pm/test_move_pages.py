@@ -50,7 +50,7 @@ def found(scenarios: dict[str, Any], request: pytest.FixtureRequest) -> dict[str
     return result
 
 
-def test_there_and_back(found):
+def test_there_and_back(found: dict[str, Any]) -> None:
     assert found["before"] == {"0": 2048}
     for number, node in enumerate((1, 0, 1)):
         assert found[f"round{number}"] == {
@@ -64,11 +64,11 @@ def test_there_and_back(found):
     assert 3 <= found["calls"] <= 30
 
 
-def test_dry_run(found):
+def test_dry_run(found: dict[str, Any]) -> None:
     assert found == {"status": {"WOULD_MOVE": 256}, "nodes": {"0": 256}}
 
 
-def test_absent(found):
+def test_absent(found: dict[str, Any]) -> None:
     """A page that is there, the zero page, one that is not, an unmapped one, one that is there."""
     assert found["raw"]["result"] == 0
     present, zero, absent, unmapped, last = found["raw"]["status"]
@@ -81,7 +81,7 @@ def test_absent(found):
     assert names[4] == "ALREADY_THERE"
 
 
-def test_busy(found):
+def test_busy(found: dict[str, Any]) -> None:
     """A pinned page fails its whole run: its neighbours move, and the kernel says nothing."""
     assert found["raw"] == {"result": 1, "status": [None, None, None]}
     assert found["nodes"] == [0, 1, 1]
@@ -91,21 +91,21 @@ def test_busy(found):
     assert found["blacklisted"] == 1
 
 
-def test_tail(found):
+def test_tail(found: dict[str, Any]) -> None:
     """What lies behind a failed run is not come to, but counted as not migrated."""
     assert found["raw"] == {"result": 3, "status": [None, None, -errno.ENOENT, None, None]}
     assert found["nodes"] == [0, 1, -errno.ENOENT, 0, 0]
     assert found["status"] == {"ALREADY_THERE": 1, "MOVED": 13, "NOT_PRESENT": 1, "BUSY": 1}
 
 
-def test_pinned_everywhere(found):
+def test_pinned_everywhere(found: dict[str, Any]) -> None:
     pinned, *own = found["status"]
     assert pinned == ["BUSY"] * 15
     assert own == [["MOVED"] * 15, ["SHARED"] * 15, ["MOVED"] * 15]
     assert found["calls"] <= 20
 
 
-def test_shared(found):
+def test_shared(found: dict[str, Any]) -> None:
     assert found["raw"] == {"result": 0, "status": [-errno.EACCES] * 2}
     assert found["without"] == {"SHARED": 32}
     assert found["with"] == {"MOVED": 32}
@@ -113,7 +113,7 @@ def test_shared(found):
     assert found["intact"]
 
 
-def test_huge_pages(found):
+def test_huge_pages(found: dict[str, Any]) -> None:
     """One address moves all of a huge page; a second one is busy, and has moved along."""
     assert found["huge_before"] == found["huge_after"] == 4
     assert found["raw"] == {"result": 0, "status": [1, -errno.EBUSY]}
@@ -125,7 +125,7 @@ def test_huge_pages(found):
     assert found["intact"]
 
 
-def test_split_huge_page(found):
+def test_split_huge_page(found: dict[str, Any]) -> None:
     assert found["huge"] == 0
     assert found["status"] == {"MOVED": 2}
     assert found["moved_pages"] == [512, 512]
@@ -134,13 +134,13 @@ def test_split_huge_page(found):
     assert found["intact"]
 
 
-def test_large_folios(found):
+def test_large_folios(found: dict[str, Any]) -> None:
     assert found["raw"] == {"result": 0, "status": [1, -errno.EBUSY]}
     assert found["status"] == {"ALREADY_THERE": 16, "MOVED": 240}
     assert found["nodes"] == {"1": 256}
 
 
-def test_full(found):
+def test_full(found: dict[str, Any]) -> None:
     """What fits is moved; then the node is fed no more, and the command says what to do."""
     status = found["status"]
     assert set(status) == {"MOVED", "NO_MEMORY"}
@@ -152,7 +152,7 @@ def test_full(found):
     assert found["back"]["MOVED"] >= status["MOVED"]
 
 
-def test_cpuset(found):
+def test_cpuset(found: dict[str, Any]) -> None:
     assert found["raw"] == {"result": -errno.EACCES, "status": [None, None]}
     assert found["status"] == {"CPUSET": 16}
     code, _, err = found["cli"]
@@ -160,18 +160,18 @@ def test_cpuset(found):
     assert "add 1 to cpuset.mems of its cgroup" in err
 
 
-def test_offline(found):
+def test_offline(found: dict[str, Any]) -> None:
     assert found["raw"] == {"result": -errno.ENODEV, "status": [None, None]}
     assert found["status"] == {"OFFLINE": 16}
 
 
-def test_exited(found):
+def test_exited(found: dict[str, Any]) -> None:
     """Until it is reaped the kernel answers as for a kernel thread; the mover knows better."""
     assert found["not_reaped"] == {"raw": -errno.EINVAL, "status": {"GONE": 64}}
     assert found["reaped"] == {"raw": -errno.ESRCH, "status": {"GONE": 64}}
 
 
-def test_exits_in_the_middle(found):
+def test_exits_in_the_middle(found: dict[str, Any]) -> None:
     """A signal may reach the process only after the call at which it was sent."""
     for calls, status in found.items():
         assert set(status) <= {"MOVED", "GONE"}
@@ -179,21 +179,21 @@ def test_exits_in_the_middle(found):
         assert status["GONE"] >= 600 - 256 * (int(calls) + 1)
 
 
-def test_kernel_thread(found):
+def test_kernel_thread(found: dict[str, Any]) -> None:
     assert found == {"raw": -errno.EINVAL, "status": {"INVALID": 1}}
 
 
-def test_permission(found):
+def test_permission(found: dict[str, Any]) -> None:
     assert found == {"raw": -errno.EPERM, "own_all": -errno.EPERM, "status": {"PERMISSION": 16}}
 
 
-def test_code(found):
+def test_code(found: dict[str, Any]) -> None:
     assert found["stayed"]
     assert set(found["status"]) <= {"SKIPPED", "NOT_PRESENT", "UNMOVABLE"}
     assert found["status"]["SKIPPED"] > 10
 
 
-def test_churn(found):
+def test_churn(found: dict[str, Any]) -> None:
     """Not a word is lost of a process that forks, unmaps, executes itself and exits meanwhile."""
     assert found["exit"] == 0, found["said"]
     assert found["said"].startswith("intact ")
@@ -202,7 +202,7 @@ def test_churn(found):
     assert found["pages"]["MOVED"] > 2000
 
 
-def test_command_line(found):
+def test_command_line(found: dict[str, Any]) -> None:
     def document(name: str) -> Any:
         code, out, err, nodes = found[name]
         assert (code, err) == (0, "")

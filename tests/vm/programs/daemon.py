@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import scraped
+import scraped  # type: ignore[import-not-found]  # in the same folder as this program
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.monitoring.prometheus import Prometheus

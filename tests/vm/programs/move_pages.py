@@ -43,7 +43,7 @@ CGROUP = Path("/sys/fs/cgroup")
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
-libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 numa = ctypes.CDLL("libnuma.so.1", use_errno=True)
 numa.mbind.argtypes = [
@@ -80,7 +80,7 @@ def bind(start: int, length: int, node: int) -> None:
 
 
 def view(start: int, length: int) -> np.ndarray:
-    return np.frombuffer((ctypes.c_char * length).from_address(start), np.uint64)
+    return np.frombuffer(memoryview((ctypes.c_char * length).from_address(start)), np.uint64)
 
 
 def fill(start: int, length: int) -> None:
@@ -89,7 +89,7 @@ def fill(start: int, length: int) -> None:
 
 
 def digest(start: int, length: int) -> str:
-    return hashlib.sha256(view(start, length)).hexdigest()
+    return hashlib.sha256(view(start, length).data).hexdigest()
 
 
 class Target:
@@ -146,7 +146,7 @@ class Target:
 
     @property
     def addresses(self) -> np.ndarray:
-        return np.arange(self.start, self.start + self.length, PAGE, np.uint64)
+        return np.arange(self.start, self.start + self.length, PAGE, dtype=np.uint64)
 
     @property
     def range(self) -> str:
@@ -220,7 +220,7 @@ def scenario(function: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, A
 def there_and_back() -> dict[str, Any]:
     with Target(8 * MIB) as target:
         before, moves = target.digest, mover()
-        found = {"before": names_of_nodes(target)}
+        found: dict[str, Any] = {"before": names_of_nodes(target)}
         for round_, node in enumerate((1, 0, 1)):
             outcome = moves.apply(plan_of(target, node))
             found[f"round{round_}"] = {
@@ -574,7 +574,7 @@ def code() -> dict[str, Any]:
         mappings = read_mappings(target.pid)
         assert mappings is not None
         row = int(np.flatnonzero(mappings.executable_file)[0])
-        rows = np.arange(mappings.start[row], mappings.end[row], PAGE, np.uint64)
+        rows = np.arange(mappings.start[row], mappings.end[row], PAGE, dtype=np.uint64)
         before = move_pages.query_nodes(target.pid, rows)
         outcome = mover(move_shared=True).apply(plan_of(target, 1, rows))
         after = move_pages.query_nodes(target.pid, rows)
@@ -642,7 +642,7 @@ def run_all() -> None:
             continue
         begun = time.monotonic()
         try:
-            answer = {"found": function()}
+            answer: dict[str, Any] = {"found": function()}
         except Exception:
             answer = {"failed": traceback.format_exc()}
         answer["seconds"] = round(time.monotonic() - begun, 1)

@@ -199,6 +199,7 @@ SCENARIOS: tuple[Callable[[RingSampler, str], dict[str, Any]], ...] = (
 
 def main(gather: str) -> None:
     chosen = open_sampler(SampleSettings(period=97))
+    assert isinstance(chosen.sampler, RingSampler)
     found: dict[str, Any] = {"sampler": chosen.sampler.name, "reason": chosen.reason}
     for scenario in SCENARIOS:
         found[scenario.__name__] = scenario(chosen.sampler, gather)

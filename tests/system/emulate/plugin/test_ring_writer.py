@@ -84,7 +84,7 @@ def test_the_record_is_the_kernels_byte_for_byte(parts: Any) -> None:
 def test_a_prefetched_line_is_told_from_a_miss(parts: Any) -> None:
     pair = Pair(parts, 4096)
     pair.write(64, prefetched=True)
-    (source,) = struct.unpack_from("<Q", pair.memory, HEADER_BYTES + 72)
+    (source,) = struct.unpack_from("<Q", pair.memory.data, HEADER_BYTES + 72)
     fill_buffer_hit = (0x02 | 0x10) << 5
     assert source & 0x3FFF << 5 == fill_buffer_hit
 
