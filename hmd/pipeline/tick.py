@@ -72,14 +72,27 @@ def decide(stages: TickStages, now_s: float) -> Plan:
         budget_bytes=stages.mover.plan_bytes(now_s),
         limits=stages.limits,
     )
-    pinned, drained = admin.pinned_mask(heat.processes, stages.targets), admin.drained
-    emptied = drain_moves(heat.view(machine.topology, pinned), machine, drained)
-    machine = machine_after(machine, emptied)
-    goals = admin.pin_nodes(heat.processes, stages.targets)
-    gathered = pin_moves(heat.view(machine.topology), machine, goals, drained)
-    machine = without_drained(machine_after(machine, gathered), drained)
+    pinned = admin.pinned_mask(heat.processes, stages.targets)
+    requested, machine = admin_moves(stages, machine, pinned)
+    machine = without_drained(machine, admin.drained)
     wanted = stages.policy.plan(heat.view(machine.topology, pinned), machine)
-    return Plan.joined((emptied, gathered, wanted))
+    return Plan.joined((requested, wanted))
+
+
+def admin_moves(
+    stages: TickStages, machine: MachineView, pinned: npt.NDArray[np.bool_]
+) -> tuple[Plan, MachineView]:
+    """Return the moves off drained nodes and to the nodes of pins, and the machine after them."""
+    heat, admin = stages.heat, stages.admin
+    plan = Plan.empty(heat.processes)
+    if admin.drained:
+        plan = drain_moves(heat.view(machine.topology, pinned), machine, admin.drained)
+        machine = machine_after(machine, plan)
+    if pinned.any():
+        goals = admin.pin_nodes(heat.processes, stages.targets)
+        gathered = pin_moves(heat.view(machine.topology), machine, goals, admin.drained)
+        plan, machine = Plan.joined((plan, gathered)), machine_after(machine, gathered)
+    return plan, machine
 
 
 def migrate(stages: TickStages, plan: Plan, now_s: float) -> MoveOutcome | None:

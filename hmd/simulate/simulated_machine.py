@@ -7,7 +7,7 @@ page where it is by then, and migrations copy on a second CPU, so that each take
 other. A page under migration is unmapped, and the program sleeps at it until the copy is made. At a
 page that was paged out the program sleeps for as long as swapping in takes.
 
-Pages are allocated at their first touch, on the fast node while it has room. 25 to 60 ns per miss.
+Where pages are is in :mod:`hmd.simulate.simulated_memory`. 25 to 60 ns per miss.
 """
 
 from __future__ import annotations
@@ -25,21 +25,17 @@ from hmd.emulate.miss_stream import MissOutcomes, MissStream
 from hmd.emulate.preset import Preset
 from hmd.emulate.replay import UNMAPPED, TimingModel
 from hmd.emulate.timing_params import timing_params
-from hmd.machine.mappings import MappingAccess, MappingKind, Mappings
+from hmd.machine.mappings import Mappings
 from hmd.machine.move_pages import MoveFlags
 from hmd.machine.process_id import ProcessId, ProcessStat
-from hmd.machine.topology import Node, NodeMemory, Topology
-from hmd.simulate.baselines import first_rows
+from hmd.machine.topology import NodeMemory
+from hmd.simulate.simulated_memory import FAST, OUT, SLOW, SimulatedMemory, two_tiers
 from hmd.units import PAGE_BYTES
 
 PROGRAM: Final = ProcessId(1000, 1)
-FAST, SLOW = 0, 1
-"""Node ids of the two tiers, whatever the preset's order."""
-
 _PROGRAM_CPU, _DAEMON_CPU = 0, 1
 _BATCH_PAGES = 512  # unmapped at once: NR_MAX_BATCHED_MIGRATION (mm/migrate.c, Linux 6.3)
 _GROUP_PAGES = 16  # copied between two steps of the program
-_OUT = -1  # instead of a node: paged out
 _S_PER_PS = 1e-12
 
 
@@ -81,19 +77,16 @@ class SimulatedMachine:
     ) -> None:
         pages = stream.user_pages
         self.stream = stream
-        self.topology = _topology(preset, (fast_pages, pages))
+        self._memory = SimulatedMemory(stream, fast_pages)
+        self.topology = two_tiers(preset, self._memory.capacity)
         self._cost = cost or MigrationCost()
         self._slept_ps = 0
         self._reserved = 0  # pages of the fast node that a migration under way will take
         self.swapped_in = 0
         """Pages that the program has faulted in after they were paged out."""
-        self._address = stream.page_address[:pages]
         self._frames = [frames(stream, preset, np.full(pages, fast)) for fast in (True, False)]
         self._model_nodes = tiers_of(preset)
         self._read_latency_ns = [preset.nodes[of].read_latency_ns for of in self._model_nodes]
-        self._first_row = first_rows(stream)
-        self._by_first_row = np.argsort(self._first_row, kind="stable")
-        self._node = np.full(pages, SLOW, np.int8)
         self.outcomes = MissOutcomes.empty(len(stream))
         params = timing_params(preset)
         self._instruction_ps = params.instruction_ps
@@ -156,22 +149,7 @@ class SimulatedMachine:
 
     def mappings(self, pid: int) -> Mappings | None:
         """Return mappings: the runs of pages that the program has accessed so far."""
-        if pid != PROGRAM.pid:
-            return None
-        here = self._address[self._first_row < self.row]
-        last = np.flatnonzero(np.diff(here, append=np.uint64(0)) != PAGE_BYTES)
-        first = np.concatenate([[0], last[:-1] + 1]) if len(last) else last
-        count = len(last)
-        return Mappings(
-            here[first],
-            here[last] + np.uint64(PAGE_BYTES),
-            np.full(count, MappingKind.ANON, np.uint8),
-            np.full(count, MappingAccess.READ | MappingAccess.WRITE, np.uint8),
-            np.zeros(count, np.bool_),
-            np.zeros(count, np.bool_),
-            np.zeros(count, np.int64),
-            ("",) * count,
-        )
+        return self._memory.mappings(self.row) if pid == PROGRAM.pid else None
 
     def huge_pages(self, pid: int, mappings: Mappings) -> npt.NDArray[np.uint64]:
         """Return the starts of huge pages: there are none."""
@@ -182,9 +160,7 @@ class SimulatedMachine:
         """Return the node of each page, or its -errno, as move_pages(2) does."""
         if pid != PROGRAM.pid:
             return np.full(len(addresses), -errno.ESRCH, np.int16)
-        page, there = self._find(addresses)
-        there &= self._node[page] != _OUT
-        return np.where(there, self._node[page], -errno.ENOENT).astype(np.int16)
+        return self._memory.nodes(addresses, self.row)
 
     def query_nodes(self, pid: int, addresses: npt.NDArray[np.uint64], /) -> npt.NDArray[np.int16]:
         """Return what ``nodes`` does: the mover's name for it."""
@@ -205,8 +181,8 @@ class SimulatedMachine:
         del flags
         status = self.nodes(pid, addresses).astype(np.int32)
         target = int(nodes[0])
-        page, there = self._find(addresses)
-        rows = np.flatnonzero(there & (self._node[page] != _OUT) & (self._node[page] != target))
+        page, resident = self._memory.find(addresses, self.row)
+        rows = np.flatnonzero(resident & (self._memory.node[page] != target))
         begin = 0
         while begin < len(rows):
             if self.done:
@@ -229,15 +205,11 @@ class SimulatedMachine:
         """Page ranges out; returns their bytes, or -ESRCH once the program has ended."""
         if process != PROGRAM or self.done:
             return -errno.ESRCH
-        begin = np.searchsorted(self._address, start)
-        end = np.searchsorted(self._address, start + size_bytes)
-        spans = [np.arange(*span) for span in zip(begin.tolist(), end.tolist(), strict=True)]
-        page = np.concatenate(spans)
-        page = page[(self._node[page] != _OUT) & (self._first_row[page] < self.row)]
+        page = self._memory.in_ranges(start, size_bytes, self.row)
         unmap_ps = len(page) * self._cost.unmap_instructions * self._instruction_ps
         self._model.sleep(_DAEMON_CPU, self._model.clock_ps + unmap_ps)
         self._interrupt(0.0)
-        self._node[page] = _OUT
+        self._memory.node[page] = OUT
         self._replay.page_paddr[page] = UNMAPPED
         self._allocate_ahead()
         return len(page) * PAGE_BYTES
@@ -256,25 +228,14 @@ class SimulatedMachine:
 
     def free_pages(self, node: int) -> int:
         """Return the free pages of a node."""
-        taken = np.count_nonzero((self._node == node) & (self._first_row < self.row))
-        return self.topology.nodes[node].total_bytes // PAGE_BYTES - int(taken)
-
-    def _find(
-        self, addresses: npt.NDArray[np.uint64]
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Return the page at each address, and whether it has been accessed."""
-        page = np.searchsorted(self._address, addresses - addresses % np.uint64(PAGE_BYTES))
-        page = np.minimum(page, len(self._address) - 1)
-        own = self._address[page] == addresses - addresses % np.uint64(PAGE_BYTES)
-        return page, own & (self._first_row[page] < self.row)
+        return self._memory.free_pages(node, self.row)
 
     def _allocate_ahead(self) -> None:
-        """Place the pages that are not accessed yet: on the fast node, as far as it has room."""
-        accessed = int(np.searchsorted(self._first_row[self._by_first_row], self.row))
-        ahead, room = self._by_first_row[accessed:], max(0, self.free_pages(FAST) - self._reserved)
-        for node, pages in ((FAST, ahead[:room]), (SLOW, ahead[room:])):
-            self._node[pages] = node
-            self._replay.page_paddr[pages] = self._frames[node][pages]
+        """Place the pages that are not accessed yet."""
+        pages = self._memory.allocate_ahead(self.row, self._reserved)
+        for node in (FAST, SLOW):
+            there = pages[self._memory.node[pages] == node]
+            self._replay.page_paddr[there] = self._frames[node][there]
 
     def _migrate(self, page: npt.NDArray[np.int64], target: int) -> None:
         """Unmap a batch, then copy it group by group; the program runs until it needs a page."""
@@ -300,19 +261,19 @@ class SimulatedMachine:
             paddr[page[group]] = destination[group]
             if blocked and self._replay.stopped_at is None:
                 self._sleep(end_ps)
-        self._node[page] = target
+        self._memory.node[page] = target
         self._reserved = 0
 
     def _run(self, until_ps: int) -> None:
         """Let the program run to a time of its CPU's clock; it swaps in what was paged out."""
         self._replay.run(until_ps)
-        while (page := self._replay.stopped_at) is not None and self._node[page] == _OUT:
+        while (page := self._replay.stopped_at) is not None and self._memory.node[page] == OUT:
             now_ps = self._model.counters(_PROGRAM_CPU).clock_ps
             if now_ps >= until_ps:
                 return
             self._sleep(now_ps + round(self._cost.swap_in_ns * 1000))
             node = FAST if self.free_pages(FAST) > self._reserved else SLOW
-            self._node[page] = node
+            self._memory.node[page] = node
             self._replay.page_paddr[page] = self._frames[node][page]
             self.swapped_in += 1
             self._allocate_ahead()
@@ -329,24 +290,3 @@ class SimulatedMachine:
         self._model.sleep(_PROGRAM_CPU, until_ps)
         after = self._model.counters(_PROGRAM_CPU)
         self._slept_ps += after.clock_ps - before.clock_ps - (after.busy_ps - before.busy_ps)
-
-
-def _topology(preset: Preset, pages: tuple[int, int]) -> Topology:
-    """Return the two tiers as the kernel would report them."""
-    return Topology(
-        tuple(
-            Node(
-                id=number,
-                cpus=(0, 1) if number == FAST else (),
-                total_bytes=pages[number] * PAGE_BYTES,
-                distances=(10, 20) if number == FAST else (20, 10),
-                tier=number,
-                read_latency_ns=round(preset.nodes[of].read_latency_ns),
-                write_latency_ns=round(preset.nodes[of].write_latency_ns),
-                read_bandwidth_mbps=round(preset.nodes[of].read_bandwidth_gbps * 1000),
-                write_bandwidth_mbps=round(preset.nodes[of].write_bandwidth_gbps * 1000),
-            )
-            for number, of in enumerate(tiers_of(preset))
-        ),
-        tier_source="preset",
-    )

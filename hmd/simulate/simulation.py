@@ -28,7 +28,8 @@ from hmd.observe.tick_record import TickRecord
 from hmd.pipeline.stage_guard import StageTimer
 from hmd.pipeline.tick import run_tick
 from hmd.pipeline.tick_stages import TickStages
-from hmd.simulate.simulated_machine import FAST, PROGRAM, SLOW, MigrationCost, SimulatedMachine
+from hmd.simulate.simulated_machine import PROGRAM, MigrationCost, SimulatedMachine
+from hmd.simulate.simulated_memory import FAST, SLOW
 from hmd.simulate.simulated_pmu import PmuSettings, SimulatedPmu
 from hmd.units import PAGE_BYTES
 

@@ -11,7 +11,8 @@ from hmd.emulate.layout_replay import replayed
 from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import Preset
 from hmd.machine.move_pages import MoveFlags
-from hmd.simulate.simulated_machine import FAST, PROGRAM, SLOW, SimulatedMachine
+from hmd.simulate.simulated_machine import PROGRAM, SimulatedMachine
+from hmd.simulate.simulated_memory import FAST, SLOW
 from tests.unit.simulate.conftest import BASE, PAGES
 
 FAST_PAGES = 256

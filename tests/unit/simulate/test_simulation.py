@@ -13,7 +13,8 @@ from hmd.decide.plan import Policy
 from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import Preset
 from hmd.simulate.baselines import baselines
-from hmd.simulate.simulated_machine import FAST, PROGRAM, SLOW, MigrationCost, SimulatedMachine
+from hmd.simulate.simulated_machine import PROGRAM, MigrationCost, SimulatedMachine
+from hmd.simulate.simulated_memory import FAST, SLOW
 from hmd.simulate.simulated_pmu import PmuSettings
 from hmd.simulate.simulation import (
     TARGET,
