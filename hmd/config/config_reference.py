@@ -1,7 +1,7 @@
-"""The configuration as a table for people: every setting, what it takes, its default, its effect.
+"""The configuration as a table: every setting, what it takes, its default, its effect.
 
-Takes nothing but the schema (:mod:`hmd.config.schema`) and the knobs of the policies; gives what
-the manual page and the reference are written from.
+Takes the schema (:mod:`hmd.config.schema`) and the tunables of the policies; the manual page and
+the reference are generated from it.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ _BOUND_OF = {
 
 @dataclass(frozen=True, slots=True)
 class SettingRow:
-    """One setting: its key below its section, and each fact about it as a person reads it.
+    """One setting: its key within its section, and each fact about it as text.
 
-    ``default`` and ``limits`` are empty where there is none.
+    ``default`` and ``limits`` are empty if there are none.
     """
 
     key: str
@@ -68,7 +68,7 @@ class SettingRow:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A mapping of the file: its path (``decide.age``; empty for the top), and its settings."""
+    """A section of the file: its path (``decide.age``; empty for the top), and its settings."""
 
     path: str
     effect: str
@@ -76,7 +76,7 @@ class Topic:
 
 
 def topics() -> tuple[Topic, ...]:
-    """Return every mapping of the file, in the file's order, those of policies after ``decide``."""
+    """Return every section, in the order of the file; those of policies come after ``decide``."""
     return tuple(_topics())
 
 
@@ -84,7 +84,7 @@ def _topics() -> Iterator[Topic]:
     yield _topic("", Config, Config())
     for key, field in Config.model_fields.items():
         if key == "targets":
-            # A target needs a name and a selector; they are told without a default.
+            # A target needs a name and a selector; the table shows no default.
             yield _topic("targets", TargetSection, TargetSection(name="any", pid=(1,)))
         elif isinstance(field.default, ConfigSection):
             yield _topic(key, type(field.default), field.default)
@@ -105,14 +105,14 @@ def _topic(path: str, section: type[ConfigSection], defaults: ConfigSection) -> 
 
 
 def _documented(section: type[ConfigSection]) -> str:
-    """Return the docstring of a section; one that is made of another has its parent's."""
+    """Return the docstring of a section; a generated section has that of its base class."""
     return next(kind.__doc__ for kind in section.__mro__ if kind.__doc__)
 
 
 def _setting(key: str, field: FieldInfo, schema: dict[str, Any], default: object) -> SettingRow:
     kind = _kind(schema)
-    told = "" if field.is_required() or key == "pid" else _written(default)
-    return SettingRow(key, kind, told, _limits(field, schema), _line(field.description or ""))
+    shown = "" if field.is_required() or key == "pid" else _written(default)
+    return SettingRow(key, kind, shown, _limits(field, schema), _line(field.description or ""))
 
 
 def _kind(schema: dict[str, Any]) -> str:
@@ -131,7 +131,7 @@ def _kind(schema: dict[str, Any]) -> str:
 def _limits(field: FieldInfo, schema: dict[str, Any]) -> str:
     example = (schema.get("examples") or [""])[-1]
     bounds = {**schema, **schema.get("anyOf", [{}])[0]}
-    for bound in field.metadata:  # of sizes and the like, which the JSON Schema has as text
+    for bound in field.metadata:  # of quantities, which are text in the JSON Schema
         for kind, (attribute, name) in _BOUND_OF.items():
             if isinstance(bound, kind):
                 bounds[name] = getattr(bound, attribute)
@@ -147,7 +147,7 @@ def _bound(value: float, example: str) -> str:
 
 
 def _written(default: object) -> str:
-    """Return a default as the file would have it; empty where it is unset."""
+    """Return a default as the file states it; empty if it is unset."""
     if default is None or default == []:
         return ""
     return str(default).lower() if isinstance(default, bool) else str(default)

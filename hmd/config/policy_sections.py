@@ -1,7 +1,7 @@
-"""The ``decide:`` section: one section a policy, made from the knobs that its file documents.
+"""The ``decide:`` section: one section per policy, generated from its documented tunables.
 
-Takes :class:`hmd.decide.tunables.About` of every policy, gives pydantic models with their units and
-limits, and the annotated example. What is added to a policy's settings shows up here by itself.
+Takes :class:`hmd.decide.tunables.About` of every policy; gives pydantic models with units and
+limits, and the annotated example. A new setting of a policy appears here without further code.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from hmd.decide.tunables import About, Knob, Unit
 from hmd.errors import ConfigError
 
 AUTO: Final = "auto"
-"""How a knob is written that is to be worked out from machine and heat."""
+"""Value of a tunable that hmd derives from the machine and the heat."""
 
 NEVER: Final = "never"
-"""How it is written that no page is to be sent out."""
+"""Value of ``pageout`` that pages no memory out."""
 
 _KINDS: Final[dict[Unit, Any]] = {
     Unit.SHARE: Share,
@@ -68,25 +68,25 @@ _FORMAT: Final[dict[Unit, Callable[[Any], str]]] = {
 
 
 def written(knob: Knob, value: float | None) -> str:
-    """Return a knob's value as the configuration has it: with its unit, or ``auto``."""
+    """Return a tunable's value as the configuration states it: with its unit, or ``auto``."""
     return AUTO if value is None else _FORMAT[knob.unit](value)
 
 
 def parsed(knob: Knob, text: str) -> float | None:
-    """Return the value that a text gives a knob; ConfigError where it is none."""
+    """Return the value of a tunable from text; raises ConfigError for an invalid one."""
     if knob.default is None and text == AUTO:
         return None
     try:
         value = float(str(_PARSE[knob.unit](text)))
     except ValueError:
-        raise ConfigError(f"{knob.key}: {text!r} is no value of it: {limits(knob)}") from None
+        raise ConfigError(f"{knob.key}: {text!r} is not a valid value: {limits(knob)}") from None
     if problem := knob.wrong(value):
         raise ConfigError(f"{knob.key} must be {problem}, not {text}")
     return knob.taken(value)
 
 
 def limits(knob: Knob) -> str:
-    """Return the values that a knob takes, for people; empty where any will do."""
+    """Return the valid values of a tunable as text; empty if any value is valid."""
     least, span = written(knob, knob.taken(knob.least)), ""
     if not math.isinf(knob.most):
         span = f"{least} to {written(knob, knob.taken(knob.most))}"
@@ -97,7 +97,7 @@ def limits(knob: Knob) -> str:
 
 
 def searched(knob: Knob) -> str:
-    """Return the values that ``hmd tune`` tries, for people; ``-`` where it leaves a knob alone."""
+    """Return the range that ``hmd tune`` searches as text; ``-`` if it does not search it."""
     if knob.search is None:
         return "-"
     low, high = knob.search.low, knob.search.high
@@ -133,7 +133,7 @@ def _pageout(given: object) -> object:
 
 
 class _Decide(ConfigSection):
-    """What to move: a policy, and below its name its settings."""
+    """The policy, and the settings of each policy under its name."""
 
     policy: str = registry.DEFAULT
     """Name of the policy, see "hmd policy list"."""
@@ -178,15 +178,15 @@ else:
 
 
 def example(name: str) -> str:
-    """Return a policy's section with each knob at its default and its effect above it.
+    """Return a policy's section with each tunable at its default and its effect above it.
 
-    Indented as below ``decide:``; empty for a policy without knobs.
+    Indented as under ``decide:``; empty for a policy without tunables.
     """
     return "".join(f"{line}\n" for line in _example_lines(registry.about(name)))
 
 
 def fragment(name: str, values: Mapping[str, float | None]) -> str:
-    """Return a configuration that chooses a policy with these settings, by field; YAML."""
+    """Return YAML that selects a policy with these settings, given by field name."""
     knobs = [knob for knob in registry.about(name).knobs if knob.name in values]
     section = [f"  {name}:\n"] if knobs else []
     lines = [f"    {knob.key}: {written(knob, values[knob.name])}\n" for knob in knobs]

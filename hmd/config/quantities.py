@@ -1,6 +1,6 @@
-"""Sizes, durations and shares as people write them, each with its unit, and back.
+"""Parsing and formatting of sizes, rates, durations and shares, each with its unit.
 
-A bare number is refused (0 aside): ``rate: 512`` has two readings, ``rate: 512MiB`` has one.
+A bare number other than 0 is an error: ``rate: 512`` is ambiguous, ``rate: 512MiB/s`` is not.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def parse_size(value: object) -> int:
 
 
 def parse_rate(value: object) -> int:
-    """Return bytes a second of ``512MiB/s``; raises ``ValueError`` otherwise."""
+    """Return bytes per second of ``512MiB/s``; raises ``ValueError`` otherwise."""
     if value == 0 and not isinstance(value, bool):
         return 0
     try:
@@ -68,7 +68,7 @@ def parse_share(value: object) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """Of some memory: so many bytes, or such a share of 1; the other is None."""
+    """An amount of memory, in bytes or as a share of 1; the other field is None."""
 
     size: int | None = None
     share: float | None = None
@@ -85,7 +85,7 @@ def parse_amount(value: object) -> Amount:
 
 
 def format_amount(value: Amount) -> str:
-    """Return an amount as it is written."""
+    """Return an amount as the configuration states it."""
     return format_size(value.size or 0) if value.share is None else format_share(value.share)
 
 
@@ -99,7 +99,7 @@ def format_size(value: int) -> str:
 
 
 def format_rate(value: int) -> str:
-    """Return bytes a second in the largest binary unit that divides them."""
+    """Return bytes per second in the largest binary unit that divides them."""
     return f"{format_size(value)}/s"
 
 
@@ -119,12 +119,12 @@ def format_share(value: float) -> str:
 
 
 def format_number(value: float) -> str:
-    """Return a number to six digits, without an exponent: which YAML here would take for text."""
+    """Return a number to six digits without an exponent, which hmd's YAML would read as text."""
     return format(Decimal(f"{value:.6g}"), "f")
 
 
 def format_like(value: float, given: object) -> str:
-    """Return a limit in the way that the value which broke it was written."""
+    """Return a limit in the unit of the value that exceeds it."""
     parts = _split(given)
     if parts and parts[1] in DURATION_UNITS:
         return format_duration(value)
@@ -153,7 +153,7 @@ SizeOrShare = Annotated[
     PlainSerializer(format_amount, return_type=str),
     _schema(r"^\d+(\.\d+)? ?(B|[KMGT]iB|kB|[MGT]B|%)$", "2GiB", "25%"),
 ]
-"""Bytes, or a share of what there is."""
+"""Bytes, or a share of a total."""
 
 Rate = Annotated[
     int,
@@ -161,7 +161,7 @@ Rate = Annotated[
     PlainSerializer(format_rate, return_type=str),
     _schema(r"^\d+(\.\d+)? ?(B|[KMGT]iB|kB|[MGT]B)/s$", "512MiB/s"),
 ]
-"""Bytes a second."""
+"""Bytes per second."""
 
 Duration = Annotated[
     float,

@@ -1,7 +1,8 @@
-"""Every setting of hmd: name, type, default, limits and one line of meaning.
+"""Every setting of hmd: name, type, default, limits and effect.
 
-Attribute names are the keys of the file. Sizes are bytes, durations seconds, shares parts of 1
-once loaded. What policies can be told is documented with them (:mod:`hmd.config.policy_sections`).
+Attribute names are the keys of the file. After loading, sizes are bytes, durations seconds, and
+shares fractions of 1. Settings of policies are documented with the policies
+(:mod:`hmd.config.policy_sections`).
 """
 
 from __future__ import annotations

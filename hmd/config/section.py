@@ -1,4 +1,4 @@
-"""A mapping of settings in the file: what all sections have in common."""
+"""Base class of all sections of the configuration."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 
 class ConfigSection(BaseModel):
-    """A mapping of settings; an empty one in the file means its defaults.
+    """A section of settings; an empty one in the file means its defaults.
 
-    Frozen, refuses unknown keys and converts nothing silently.
+    Frozen; unknown keys are errors, and no value is converted silently.
     """
 
     model_config = ConfigDict(

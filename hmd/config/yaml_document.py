@@ -1,10 +1,10 @@
-"""YAML text to plain values with a place for each, refusing what YAML makes surprising.
+"""YAML text to plain values that know their place, without YAML's surprising features.
 
-Takes one document; gives ``Scalar``, ``Sequence`` and ``Mapping`` nodes that know file and line.
-Built from the parser's events and not from its constructors, so that duplicate keys, aliases
-(and with them "billion laughs"), tags, deep nesting and second documents are refused as they
-arrive. Plain scalars follow YAML 1.2's core schema, narrowed: ``true``, ``false``, ``null``,
-decimal numbers; ``no``, ``0777`` and ``1:30`` stay text, which no setting takes by accident.
+Takes one document; gives ``Scalar``, ``Sequence`` and ``Mapping`` nodes with file and line. It is
+built from the parser's events, not from its constructors, so that duplicate keys, aliases (and
+with them "billion laughs"), tags, deep nesting and second documents are errors as soon as they
+occur. Plain scalars follow YAML 1.2's core schema, restricted to ``true``, ``false``, ``null`` and
+decimal numbers; ``no``, ``0777`` and ``1:30`` are text, which no setting accepts by accident.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _CONSTANTS: dict[str, bool | None] = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something is written; lines count from 1."""
+    """A file and a line, counted from 1."""
 
     file: str
     line: int
 
     def __str__(self) -> str:
-        """Return ``FILE:LINE``, as compilers write it."""
+        """Return ``FILE:LINE``, the form that compilers use."""
         return f"{self.file}:{self.line}"
 
 
@@ -79,7 +79,7 @@ KeyPath = tuple[str | int, ...]
 def read_document(path: Path) -> Mapping:
     """Return the mapping in a file; an empty file is an empty mapping.
 
-    Raises ``ConfigError`` for a file that cannot be read, is too large, or is not such YAML.
+    Raises ``ConfigError`` for a file that cannot be read, is too large, or is not valid.
     """
     try:
         # Opening a FIFO waits for a writer; that of a shell's <(COMMAND) has one.
@@ -114,7 +114,7 @@ def parse_document(data: bytes, file: str) -> Mapping:
         line = text.count("\n", 0, error.position) + 1
         raise ConfigError(f"{file}:{line}: not YAML: a control character") from None
     except (ValueError, OverflowError):
-        # PyYAML lets int() and chr() of escapes and directives fail as they like.
+        # PyYAML does not catch the errors of int() and chr() in escapes and directives.
         raise ConfigError(f"{file}:1: not YAML: a number in an escape or directive") from None
 
 
@@ -153,7 +153,7 @@ class _Builder:
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    raise ConfigError(f"{place}: a second document; hmd reads one a file")
+                    raise ConfigError(f"{place}: a second document; hmd reads one per file")
             elif isinstance(event, yaml.AliasEvent):
                 raise ConfigError(f"{place}: alias *{event.anchor}: write the value out instead")
             elif isinstance(event, yaml.CollectionEndEvent):
@@ -185,7 +185,7 @@ class _Builder:
 
     def _scalar(self, event: yaml.ScalarEvent, place: Place) -> None:
         if any("\ud800" <= c <= "\udfff" or c == "\0" for c in event.value):
-            raise ConfigError(f"{place}: a character that is no text")
+            raise ConfigError(f"{place}: a character that is not text")
         parent = self.open[-1] if self.open else None
         if parent and isinstance(parent.node, Mapping) and parent.key is None:
             self._key(parent, event.value, place)
@@ -237,7 +237,7 @@ def values(node: Node) -> object:
 
 
 def merge(base: Mapping, over: Mapping) -> Mapping:
-    """Return ``base`` with a drop-in laid over it: mappings merge, lists grow, values replace."""
+    """Return ``base`` with a drop-in merged into it: mappings merge, lists grow, values replace."""
     items, keys = dict(base.items), dict(base.keys)
     for key, node in over.items.items():
         mine = items.get(key)
@@ -252,7 +252,7 @@ def merge(base: Mapping, over: Mapping) -> Mapping:
 
 
 def locate(root: Mapping, path: KeyPath) -> Place:
-    """Return the place of a key path, or of its nearest parent that is written down."""
+    """Return the place of a key path, or of its nearest parent that the file contains."""
     node: Node = root
     place = root.place
     for step in path:
@@ -267,7 +267,7 @@ def locate(root: Mapping, path: KeyPath) -> Place:
 
 
 def written(root: Mapping, path: KeyPath) -> KeyPath:
-    """Return a key path without the list index that one value given for a list has not."""
+    """Return a key path without the list index if the file has a single value for a list."""
     node: Node = root
     for depth, step in enumerate(path):
         if isinstance(node, Scalar) and isinstance(step, int):
@@ -280,6 +280,6 @@ def written(root: Mapping, path: KeyPath) -> KeyPath:
 
 
 def shown(value: object) -> str:
-    """Return a value as an error shows it: quoted if text, one line, not endless."""
+    """Return a value for an error message: quoted if text, one line, at most 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

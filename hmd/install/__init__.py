@@ -1,5 +1,5 @@
-"""hmd as a service of this machine: what has to be there, and what would change.
+"""Installation of hmd as a systemd service: which files and commands that takes.
 
-Takes the files that hmd ships and where the machine has its own; gives a plan that can be shown,
-carried out and undone. Imported by the command line alone.
+Takes the files that hmd ships and the machine's own; gives changes that can be shown, applied and
+reverted. Only the command line imports it.
 """

@@ -1,7 +1,7 @@
-"""What ``hmd enable`` and ``hmd disable`` would change, as data: files first, then commands.
+"""The changes of ``hmd enable`` and ``hmd disable``, as data: files first, then commands.
 
-The paths are those that systemd.unit(5), sysusers.d(5) and tmpfiles.d(5) give to administrators,
-so that a package's own files (in /usr/lib) are overridden, never touched.
+Paths are those that systemd.unit(5), sysusers.d(5) and tmpfiles.d(5) reserve for administrators, so
+that a package's own files (in /usr/lib) are overridden and never modified.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _HIDDEN = {
     "root": ("ProtectHome=yes", "ProtectHome=read-only"),
     "tmp": ("PrivateTmp=yes", "PrivateTmp=no"),
 }
-"""What of the sandbox hides a folder of the root directory, and what does not."""
+"""Sandbox settings that hide a top-level folder, and those that leave it readable."""
 
 _PERFMON = f"""\
-# Kernels of Debian and Ubuntu keep perf events for CAP_SYS_ADMIN above this value, which is that of
-# Linux itself; hmd has CAP_PERFMON alone. Users may then profile their own programs.
+# Above this value, the default of Linux, kernels of Debian and Ubuntu reserve perf events for
+# CAP_SYS_ADMIN; hmd has only CAP_PERFMON. Users may then profile their own programs.
 kernel.perf_event_paranoid = {PERFMON_ENOUGH}
 """
 
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """A file as it is and as it shall be; None: it is not there."""
+    """The contents of a file before and after; None if it does not exist."""
 
     path: Path
     before: str | None
@@ -58,13 +58,13 @@ class FileChange:
         return "remove" if self.after is None else "change"
 
     def diff(self) -> str:
-        """Return the change of a file that is there already, in the unified format."""
+        """Return the change of an existing file as a unified diff."""
         before, after = (self.before or "").splitlines(True), (self.after or "").splitlines(True)
         name = str(self.path)
         return "".join(difflib.unified_diff(before, after, name, f"{name} (new)"))
 
     def apply(self) -> None:
-        """Write or remove it, whole or not at all; raises OSError."""
+        """Write or remove the file, atomically; raises OSError."""
         if self.after is None:
             self.path.unlink(missing_ok=True)
             return
@@ -77,7 +77,7 @@ class FileChange:
 
 @dataclass(frozen=True, slots=True)
 class InstallChanges:
-    """Commands to run first, files to change, commands to run then, and what else to know."""
+    """Commands before, file changes, commands after, and notes for the administrator."""
 
     files: tuple[FileChange, ...]
     commands: tuple[tuple[str, ...], ...]
@@ -86,17 +86,17 @@ class InstallChanges:
 
     @property
     def changes(self) -> tuple[FileChange, ...]:
-        """The files that do not stay as they are."""
+        """The files whose contents change."""
         return tuple(file for file in self.files if file.kind != "keep")
 
 
 def plan_enable(
     folder: Path, hmd: Path, sampler: str, *, start: bool, root: Path
 ) -> InstallChanges:
-    """Return what makes hmd a service that starts at boot; ``folder`` has the shipped files.
+    """Return the changes that make hmd start at boot; ``folder`` contains the shipped files.
 
-    ``hmd`` is the command that the unit shall run, ``sampler`` the one that works here, ``root``
-    the machine's root directory. With ``start`` the service is started too, or started again.
+    ``hmd`` is the command that the unit runs, ``sampler`` the one that works here, ``root`` the
+    machine's root directory. With ``start`` the service is also started or restarted.
     """
     wanted: list[tuple[Path, str | None]] = [(CONFIG, _config(folder, root))]
     packaged = hmd == PACKAGED_HMD and any(
@@ -122,7 +122,7 @@ def plan_enable(
 
 
 def plan_disable(root: Path) -> InstallChanges:
-    """Return what removes the service again; configuration and /var/lib/hmd stay."""
+    """Return the changes that remove the service; configuration and /var/lib/hmd stay."""
     files = [(path, None) for path in (UNIT, SAMPLER, SYSUSERS, TMPFILES, SYSCTL)]
     return InstallChanges(
         _changes(files, root),
@@ -141,13 +141,13 @@ def _changes(wanted: Sequence[tuple[Path, str | None]], root: Path) -> tuple[Fil
 
 
 def _config(folder: Path, root: Path) -> str:
-    """Return the configuration that is there, else the example."""
+    """Return the existing configuration, else the example."""
     there = root / CONFIG.relative_to("/")
     return (there if there.is_file() else folder / shipped_files.CONFIG).read_text()
 
 
 def _unit(text: str, hmd: Path) -> str:
-    """Return the unit with the path of ``hmd``, which must not be hidden from it."""
+    """Return the unit with the path of ``hmd``, which its sandbox must not hide."""
     text = text.replace(str(PACKAGED_HMD), str(hmd))
     if hmd.parts[1] in _HIDDEN:
         hides, shows = _HIDDEN[hmd.parts[1]]

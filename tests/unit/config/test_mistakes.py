@@ -183,7 +183,7 @@ MISTAKES = {
     "nested deeply": ("a: " + "[" * 40 + "]" * 40 + "\n", ["f:1: nested deeper than 16 levels"]),
     "second document": (
         "tick: 1s\n---\ntick: 2s\n",
-        ["f:2: a second document; hmd reads one a file"],
+        ["f:2: a second document; hmd reads one per file"],
     ),
     "a list at the top": ("- a\n", ["f:1: expected settings, as in 'tick: 1s'"]),
     "not YAML": (

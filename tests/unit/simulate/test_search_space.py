@@ -90,8 +90,8 @@ def test_small_and_large_numbers_are_written_without_exponent() -> None:
         ("hysteresis=2", "write LOW:HIGH"),
         ("hysteresis=3:2", "the first must be less"),
         ("hysteresis=0.5:2", "hysteresis must be a number of at least 1"),
-        ("hysteresis=one:two", "'one' is no value of it"),
-        ("worth=0.1:0.2", "'0.1' is no value of it"),
+        ("hysteresis=one:two", "'one' is not a valid value"),
+        ("worth=0.1:0.2", "'0.1' is not a valid value"),
     ],
 )
 def test_what_is_no_range_is_said(text: str, told: str) -> None:
