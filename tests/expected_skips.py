@@ -58,7 +58,7 @@ EXPECTED = (
     # The guest's kernel has them: tests/vm/dram_pm/test_samplers.py runs these there.
     ExpectedSkip(
         "tests/contract/test_samplers.py::*softdirty*",
-        "this kernel keeps no soft-dirty bits*",
+        "this kernel has no soft-dirty bits*",
         on_any_host,
     ),
     # PAGEMAP_SCAN came with Linux 6.7.

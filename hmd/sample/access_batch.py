@@ -1,7 +1,7 @@
 """A batch of sampled memory accesses, as columns.
 
-Every sampler gives this, whatever it reads: PEBS, IBS, the emulated machine, page faults, a
-recorded trace. Columns cost a few nanoseconds a sample where objects cost hundreds.
+Every sampler returns batches, whatever its source: PEBS, IBS, the emulated machine, page faults, a
+recorded trace. Columns cost a few nanoseconds per sample; objects would cost hundreds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 
 class Kind(IntEnum):
-    """What a sampled access was."""
+    """Kind of a sampled access."""
 
     LOAD = 0
     STORE = 1
@@ -27,10 +27,10 @@ class AccessBatch:
     """Sampled accesses, one row each; all columns have shape ``(n,)``.
 
     ``process`` indexes the processes that the sampler tracks, in the order of ``track()``.
-    ``thread`` (its id), ``time_ns`` and ``weight_ns`` (load latency) are 0 where the source does
-    not know them. Times are of CLOCK_MONOTONIC, those of the emulated machine of the CPU's
-    modelled clock. ``period`` is how many accesses one row stands for. ``instructions`` is what
-    the row's CPU had executed, None where the source does not count.
+    ``thread`` (its id), ``time_ns`` and ``weight_ns`` (load latency) are 0 if the source does not
+    provide them. Times are of CLOCK_MONOTONIC; on the emulated machine, of the CPU's modelled
+    clock. ``period`` is the number of accesses that the row represents. ``instructions`` is the
+    CPU's count of executed instructions, None if the source does not count.
     """
 
     process: npt.NDArray[np.int32]
@@ -48,14 +48,14 @@ class AccessBatch:
         return len(self.address)
 
     def take(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> AccessBatch:
-        """Return some rows, by mask or by number."""
+        """Return some rows, by mask or by index."""
         columns: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         taken: dict[str, Any] = {n: c if c is None else c[rows] for n, c in columns.items()}
         return AccessBatch(**taken)
 
     @classmethod
     def empty(cls) -> AccessBatch:
-        """Return a batch of no samples."""
+        """Return a batch without samples."""
         return cls(
             np.empty(0, np.int32),
             np.empty(0, np.uint64),

@@ -1,11 +1,11 @@
-"""Which sampler: the best that works here, or the one that was asked for.
+"""Selection of a sampler: the best that works on this machine, or the configured one.
 
-Takes settings and the machine; gives an open sampler and the reason in a line, for the log and
-for people. Samplers are tried by opening them, because nothing else tells whether the kernel,
-the hardware and our privileges agree. In order: the CPU's PMU, the emulated machine's, DAMON,
-idle page tracking, page faults (docs/reference/samplers.md has what each of them finds).
-Soft-dirty bits are taken only where the configuration names them, since checkpointing tools use
-them too. Costs a few milliseconds.
+Takes settings and the machine; gives an open sampler and the reason in one line, for the log. hmd
+tries samplers by opening them, because only that shows whether the kernel, the hardware and the
+privileges suffice. The order is the CPU's PMU, the emulated machine's, DAMON, idle page tracking,
+page faults (docs/reference/samplers.md describes what each of them observes). Soft-dirty bits are
+used only if the configuration names them, since checkpointing tools use them too. Costs a few
+milliseconds.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ SYSFS = Path("/sys")
 
 @dataclass(frozen=True, slots=True)
 class SampleSettings:
-    """``sampler`` auto takes the first that works; ``period`` None is the sampler's own start.
+    """``sampler`` auto selects the first that works; ``period`` None is the sampler's own default.
 
-    The rest is for the PMU: see ``EventChoice``; without ``timestamps`` its samples have no time,
-    and cost less. ``pairs``: loads are counted twice where that can be done, with two periods, so
-    that now and then two samples are of accesses close together.
+    The others are for the PMU, see ``EventChoice``. Without ``timestamps`` its samples have no time
+    and cost less. With ``pairs``, two counters of different period count loads if the PMU has them,
+    so that some samples are of accesses close together.
     """
 
     sampler: SamplerChoice = "auto"
@@ -56,7 +56,7 @@ class SampleSettings:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """An open sampler, and why it is this one."""
+    """An open sampler and the reason for its selection."""
 
     sampler: Sampler
     reason: str
@@ -64,7 +64,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """Whether a sampler works here; ``detail`` says what it samples, or why not and what to do."""
+    """Whether a sampler works here; ``detail``: what it samples, or why not and what to do."""
 
     name: SamplerName
     works: bool
@@ -77,12 +77,12 @@ def open_sampler(
     sysfs: Path = SYSFS,
     before: Sampler | None = None,
 ) -> Chosen:
-    """Return the sampler that was asked for, or the first that works.
+    """Return the configured sampler, or with "auto" the first that works.
 
-    ``before`` is one that is open and will be closed, unless it is returned: of some there can be
-    but one. A kdamond that a killed hmd left running is stopped. Raises UnavailableError with what
-    the sampler of the settings lacks, or with "auto" what each lacks: NotPermittedError where
-    permission would give one of them.
+    ``before`` is an open sampler, which the caller closes unless it is returned: some are
+    exclusive. A kdamond that a killed hmd left running is stopped.
+    Raises UnavailableError with what the configured sampler lacks, or with "auto" what each of them
+    lacks; NotPermittedError if more privileges would make one of them work.
     """
     stop_left_behind(Kdamonds(sysfs))
     refusals: list[UnavailableError] = []
@@ -93,13 +93,13 @@ def open_sampler(
     for name, opener in openers.items():
         able = CAPABILITIES[name]
         if not able.automatic or (able.modelled_clock and find_device(sysfs) is None):
-            continue  # which is no reason that anybody has to be told
+            continue  # not a reason worth reporting
         try:
             sampler = opener()
         except UnavailableError as error:
             refusals.append(error)
             continue
-        # On the emulated machine nobody looks for another PMU.
+        # On the emulated machine the absence of another PMU is not worth reporting.
         reasons = "; ".join(map(str, refusals)) if not able.modelled_clock else ""
         why = f", because: {reasons}" if reasons else ""
         return Chosen(sampler, f"sampling {sampler.detail}{why}")
@@ -111,9 +111,9 @@ def open_sampler(
 def available(
     settings: SampleSettings, proc: Path = PROC, sysfs: Path = SYSFS
 ) -> tuple[Availability, ...]:
-    """Return what each sampler says when it is opened; all are closed again. Best first.
+    """Open each sampler, close it again, and return what it reports. Best first.
 
-    DAMON is left alone where another hmd has it, or where one that was killed left it running.
+    DAMON is not opened while another hmd uses it, or after a killed hmd left it running.
     """
     openers = _openers(settings, proc, sysfs)
     return tuple(_try(name, opener, sysfs) for name, opener in openers.items())
@@ -162,7 +162,7 @@ def _openers(
 
 
 def _open_damon(period: int | None, proc: Path, sysfs: Path, before: Sampler | None) -> Sampler:
-    """Return a sampler by DAMON: the one that is open, where it is, since DAMON has one user."""
+    """Return a DAMON sampler: the open one if there is one, since DAMON has a single user."""
     if not isinstance(before, DamonSampler):
         return open_damon(period, proc, sysfs)
     if period is not None:

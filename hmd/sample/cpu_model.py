@@ -1,9 +1,9 @@
-"""Which CPU this is: raw memory events where its kernel names none, and how far it looks ahead.
+"""CPU model: raw encodings of memory events, and the core's memory-level parallelism.
 
-The names in sysfs are preferred (``events``); this table serves where they are missing, and for
-events that the kernel never names, such as L3 misses. Encodings are ``event | umask << 8``, from
-the event files that Intel publishes (github.com/intel/perfmon); model numbers from the kernel's
-arch/x86/include/asm/intel-family.h.
+Event names in sysfs come first (``memory_events``); this table covers missing names and events
+that the kernel never names, such as L3 misses. Encodings are ``event | umask << 8``, from the
+event files that Intel publishes (github.com/intel/perfmon); model numbers are those of the
+kernel's arch/x86/include/asm/intel-family.h.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _GHZ = re.compile(r"@\s*([\d.]+)\s*GHz")
 
 @dataclass(frozen=True, slots=True)
 class CpuModel:
-    """What /proc/cpuinfo says of the first CPU; ``mhz`` is the nominal clock, 0 if unknown."""
+    """The first CPU in /proc/cpuinfo; ``mhz`` is the nominal clock, 0 if unknown."""
 
     vendor: str
     family: int
@@ -38,13 +38,13 @@ class CpuModel:
 
     @property
     def ns_per_cycle(self) -> float:
-        """Nanoseconds a core cycle at the nominal clock; 1 where that is unknown."""
+        """Nanoseconds per core cycle at the nominal clock; 1 if that is unknown."""
         return 1e3 / self.mhz if self.mhz > 0 else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class RawEvents:
-    """Raw encodings of one kind of core; None where it has no such event."""
+    """Raw encodings of one kind of core; None if it has no such event."""
 
     load_latency: int
     load_miss: int
@@ -54,11 +54,11 @@ class RawEvents:
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """How many misses a core can have under way at once.
+    """Limits of the misses that a core can have outstanding at once.
 
     ``reorder_window``: entries of its reorder buffer (micro-ops, a few more than instructions);
-    misses that lie farther apart are never under way at once. ``fill_buffers``: misses of its
-    first-level cache that are.
+    misses that are farther apart never overlap. ``fill_buffers``: outstanding misses of its
+    first-level cache.
     """
 
     reorder_window: int
@@ -114,7 +114,7 @@ _INTEL_CORES: dict[Core, tuple[int, ...]] = {
 
 # Retire queue and miss address buffers, by family and models. AMD's Software Optimization Guides
 # for families 17h (models 00h-2Fh; 30h and greater), 19h (of Zen 4: WikiChip) and 1Ah (which does
-# not tell of the buffers: as Zen 4); which models are which generation:
+# not state the buffers: as Zen 4); which models are which generation:
 # arch/x86/kernel/cpu/amd.c.
 _ZEN_2 = (range(0x30, 0x50), range(0x60, 0x80), range(0x90, 0x92), range(0xA0, 0xB0))
 _AMD_CORES: tuple[tuple[int, tuple[range, ...], Core], ...] = (

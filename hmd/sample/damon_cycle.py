@@ -1,15 +1,14 @@
-"""Looks at processes by DAMON: a kdamond runs for a moment, and its regions become rows.
+"""One DAMON cycle: a kdamond runs for a short time, and its regions become rows.
 
-A look starts the kdamond with the regions that are to be counted next (``region_map``), reads their
-counts and stops it. Between two looks nothing runs, which is how cost is held: a longer sampling
-interval would cost less, too, but sees less, because all pages look alike that are accessed more
-than once an interval.
+A cycle starts the kdamond with the regions to count next (``region_map``), reads their counts and
+stops it. Nothing runs between two cycles, which bounds the cost. A longer sampling interval would
+also cost less, but all pages that are accessed more than once per interval look alike.
 
-The interval follows the program: it is so long that a page that is accessed was seen so at half
-of the looks, by mean over accesses. Shorter, cold pages are lost, longer, hot ones look alike.
+The interval adapts to the program: half of the checks of an accessed page find an access, averaged
+over accesses. A shorter interval misses cold pages; with a longer one, hot pages look alike.
 
-A look takes ``LOOKS`` intervals, and costs some 100 µs of the kernel's and as much of our CPU time
-for each region of at most ``REGIONS``.
+A cycle takes ``LOOKS`` intervals, and costs about 100 µs of the kernel's CPU time and as much of
+hmd's per region, of at most ``REGIONS``.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ from hmd.sample.damon_regions import Addresses, Pieces, mapped, rows
 from hmd.sample.region_map import RegionMap
 
 FIRST_US = 5000
-"""DAMON's own interval."""
+"""DAMON's default interval."""
 SHORTEST_US, LONGEST_US = 500, 50_000
 LOOKS = 40
-"""Intervals that a count is taken over: the share of those with an access is known to 8 %."""
+"""Intervals per count, which determines the share of those with an access to 8 %."""
 ROWS = 1 << 13
-"""Most rows of one read: about 2 ms for finding out which of them have a page."""
+"""Most rows of one read; finding out which of them have a page takes about 2 ms."""
 REGIONS, REGIONS_LEAST = 400, 25
 
 _AIM, _LOW, _HIGH = 0.5, 0.35, 0.65
@@ -51,7 +50,7 @@ def monitoring(sample_us: int) -> Monitoring:
 
 
 def next_interval_us(sample_us: int, seen: float) -> int:
-    """Return the interval after ``seen``, the mean share of looks with an access, over accesses."""
+    """Return the next interval; ``seen`` is the mean share of checks with an access."""
     if _LOW <= seen <= _HIGH:
         return sample_us
     step = min(max(_AIM / max(seen, 1e-3), 1 / _STEP_MOST), _STEP_MOST)
@@ -60,14 +59,14 @@ def next_interval_us(sample_us: int, seen: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Rows of a look: for each process its pages and what each stands for."""
+    """Rows of a cycle: per process its pages and the accesses that each represents."""
 
     time_ns: int
     rows: tuple[tuple[ProcessId, Addresses, npt.NDArray[np.uint32]], ...]
 
 
 class DamonCycle:
-    """Looks at processes through one kdamond, for one thread.
+    """Monitors processes through one kdamond, for one thread.
 
     ``cpu_s`` is the CPU time of the kernel's threads up to the last look, ``sample_us`` the
     interval of the next. ``clock`` gives seconds; ``regions`` are counted at most.
@@ -96,10 +95,10 @@ class DamonCycle:
         self._kdamond.stop()
 
     def look(self, processes: Sequence[ProcessId]) -> Seen | None:
-        """Return what was accessed, told for all the time since the last look.
+        """Return the accesses, extrapolated to the time since the last cycle.
 
-        None where nothing can be told: nobody lives, or all ended meanwhile. Raises DamonError
-        where DAMON has become another's.
+        None if no process is alive, or all end meanwhile. Raises DamonError if another program
+        has taken DAMON over.
         """
         begun_s = self._clock()
         found = {process: read_mappings(process.pid, self._proc) for process in processes}
@@ -108,7 +107,7 @@ class DamonCycle:
         regions = {process: its for process, its in chosen.items() if len(its)}
         settings = monitoring(self.sample_us)
         if not regions:
-            self._looked_s = None  # nobody's time passes
+            self._looked_s = None  # no time to extrapolate to
             return None
         if not self._start(regions, settings):
             return None
@@ -135,7 +134,7 @@ class DamonCycle:
         return self._rows(pieces, intervals)
 
     def _adapt(self, told: bool) -> None:
-        """Ask less of a machine that is slow to get through all regions, and more again.
+        """Adapt the number of regions to how fast the machine checks all of them.
 
         Its intervals are longer than they are meant to be then: those to come are a quarter of
         that, because the kernel has ``PATIENCE`` times as long.
@@ -151,7 +150,7 @@ class DamonCycle:
             self._map.most = max(self._map.most // 2, REGIONS_LEAST)
 
     def _start(self, regions: dict[ProcessId, DamonRegions], settings: Monitoring) -> bool:
-        """Monitor these; False where one of them has ended meanwhile."""
+        """Monitor these regions; False if one of the processes has ended."""
         pids = [process.pid for process in regions]
         try:
             self._kdamond.start(pids, list(regions.values()), settings)
@@ -160,7 +159,7 @@ class DamonCycle:
                 return False
             raise
         if not self._all_alive(regions):
-            self._kdamond.stop()  # it may be another that has the pid
+            self._kdamond.stop()  # another process may have the pid now
             return False
         return True
 

@@ -1,16 +1,16 @@
-"""Regions with a count of accesses, made into rows of pages: how DAMON's view becomes a batch.
+"""Conversion of DAMON's regions, which have a count of accesses, into rows of pages.
 
-DAMON looks at one page of a region, another each time, and counts the looks that found it
-accessed since the look before. So a region's count over all looks is the share of looking
-intervals in which one of its pages is accessed, on average over its pages: not how often, which
-an accessed bit cannot tell. A page of the region is therefore given ``share`` times the intervals
-that have passed as accesses, which is as many as it had where it is accessed less than once an
-interval, and no more than one an interval where it is hot.
+DAMON checks one page of a region, a different one each time, and counts the checks that find it
+accessed since the previous check. The count divided by the checks is thus the share of intervals in
+which a page of the region is accessed, averaged over its pages. It is not the number of accesses,
+which an accessed bit cannot show. A page of the region is therefore assigned ``share`` times the
+elapsed intervals as accesses. That is exact below one access per interval; for hot pages it is a
+lower bound, one per interval.
 
-All regions together give at most ``rows_most`` rows, which all stand for about as many accesses
-and lie evenly over what was accessed, from another start each time. Rows of one region rest on a
-few looks that they share: they are no independent samples. Costs some 0.1 µs a row, and a query
-of each row's page.
+All regions together give at most ``rows_most`` rows. They represent about as many accesses each and
+are evenly spaced over the accessed memory, with another offset each time. Rows of one region share
+a few checks, so they are not independent samples. Costs about 0.1 µs per row, and a query of each
+row's page.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hmd.units import PAGE_BYTES
 
 Addresses = npt.NDArray[np.uint64]
 Present = Callable[[Addresses], npt.NDArray[np.bool_]]
-"""Tells of page addresses of a process which of them have a page."""
+"""Returns for page addresses of a process which of them have a page."""
 
 _PAGE = np.uint64(PAGE_BYTES)
 
@@ -36,8 +36,8 @@ _PAGE = np.uint64(PAGE_BYTES)
 class Pieces:
     """Mapped parts of regions, by address; columns of shape ``(n,)``.
 
-    ``pages`` is the size, ``share`` that of looks which found an access (0 to 1), ``region`` the
-    row of the region.
+    ``pages`` is the size, ``share`` the share of checks that found an access (0 to 1), ``region``
+    the row of the region.
     """
 
     start: Addresses
@@ -47,14 +47,14 @@ class Pieces:
 
     @property
     def mass(self) -> float:
-        """Pages times share, over all."""
+        """Sum of pages times share."""
         return float(self.pages @ self.share)
 
 
 def mapped(regions: DamonRegions, mappings: Mappings, most_accesses: int) -> Pieces:
-    """Return the parts of regions that are mapped memory; ``most_accesses`` is all looks.
+    """Return the mapped parts of regions; ``most_accesses`` is the number of checks.
 
-    What is not mapped has no accesses, so that those of its region are its mapped parts' alone.
+    Unmapped memory has no accesses, so those of a region belong to its mapped parts.
     """
     memory = mappings.kind != MappingKind.SPECIAL
     low, high = mappings.start[memory], mappings.end[memory]
@@ -80,11 +80,11 @@ def rows(
     rows_most: int,
     start: float,
 ) -> list[tuple[Addresses, npt.NDArray[np.uint32]]]:
-    """Return for each process the pages of its rows, and what each row stands for.
+    """Return per process the pages of its rows, and the accesses that each row represents.
 
-    ``intervals`` is how many looking intervals the counts are to be told for, ``start`` (0 to 1)
-    where the first row lies between two. Pages that are not there give no row; what they stood
-    for is told by the other rows of their region.
+    The counts are extrapolated to ``intervals`` sampling intervals; ``start`` (0 to 1) is the
+    offset of the first row in its stride. Addresses without a page give no row; the other rows of
+    their region represent their accesses.
     """
     mass = sum(piece.mass for piece in pieces) * intervals
     weight = max(1.0, float(np.ceil(mass / rows_most)))
@@ -97,7 +97,7 @@ def rows(
 def _rows_of(
     pieces: Pieces, present: Present, intervals: float, weight: float, start: float
 ) -> tuple[Addresses, npt.NDArray[np.uint32]]:
-    each = pieces.share * intervals  # accesses a page
+    each = pieces.share * intervals  # accesses per page
     end = np.cumsum(pieces.pages * each)
     total = float(end[-1]) if len(end) else 0.0
     place = np.arange(start * weight, total, weight)
@@ -111,6 +111,6 @@ def _rows_of(
     count = len(pieces.region) and int(pieces.region.max()) + 1
     asked = np.bincount(of_region, minlength=count)[of_region[kept]]
     found = np.bincount(of_region[kept], minlength=count)[of_region[kept]]
-    # But no page has more than one access an interval.
+    # But no page has more than one access per interval.
     told = weight * np.minimum(asked / found, 1.0 / pieces.share[piece[kept]])
     return address[kept], np.rint(told).astype(np.uint32)

@@ -1,17 +1,17 @@
-"""Accesses by DAMON: what there is in most virtual machines, where no PMU is.
+"""The DAMON sampler: what most virtual machines have, since they have no PMU.
 
-The kernel looks at accessed bits of one page in each of some hundred regions of processes' memory
+The kernel checks accessed bits of one page in each of some hundred regions of processes' memory
 (Park and others, "Profiling Dynamic Data Access Patterns with Controlled Overhead and Quality",
-Middleware 2019; mm/damon/). Rows are made of regions by ``regions``, which says what they mean.
-Kinds are all LOAD: an accessed bit does not tell loads from stores. Times are those at which
+Middleware 2019; mm/damon/). ``damon_regions`` converts regions to rows and documents their meaning.
+Kinds are all LOAD: an accessed bit does not distinguish loads from stores. Times are those at which
 regions were read.
 
-The period is the time from one look to the next in milliseconds; how a look goes is in
-``damon_watch``. What it costs, in the kernel's thread as much as here, goes with 1/period and is
-some 50 ms of CPU time a look with all of 400 regions. There is no look that no ``read`` asks for,
-and none while the last was not read.
+The period is the time between two cycles in milliseconds (``damon_cycle``). The cost, in the
+kernel's thread as much as in hmd, is proportional to 1/period: some 50 ms of CPU time per cycle
+with 400 regions. A cycle runs only when ``read`` asks for it, and after the previous one was
+read.
 
-A thread waits for DAMON, because a look takes some hundred sampling intervals.
+A thread waits for DAMON, because a cycle takes some hundred sampling intervals.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DETAIL = "memory regions by DAMON"
 LADDER = (500, 700, 1000, 1400, 2000, 2800, 4000, 5600, 8000, 11200, 16000, 22400, 32000)
 START_PERIOD = 1000
 TARGETS = 128
-"""Most processes that are monitored; of more, the first."""
+"""Most monitored processes; if there are more, the first ones."""
 
 _ANYTHING = DamonRegions(
     np.array([PAGE_BYTES], np.uint64), np.array([2 * PAGE_BYTES], np.uint64), np.zeros(1, np.uint32)
@@ -56,14 +56,14 @@ def open_damon(
 ) -> DamonSampler:
     """Return a sampler of DAMON's regions; ``period`` (1000) is in milliseconds.
 
-    Raises MissingError where the kernel cannot monitor virtual addresses, or DAMON is another's.
+    Raises MissingError if the kernel cannot monitor virtual addresses, or DAMON is in use.
     """
     period = min(max(period or START_PERIOD, LADDER[0]), LADDER[-1])
     kdamonds = kdamonds or Kdamonds(sysfs)
     claim = DamonClaim(kdamonds, note, proc)
     kdamond = Kdamond(kdamonds, proc)
     try:
-        # Nothing but trying it tells whether the kernel has what it takes.
+        # Only a trial shows whether the kernel has all that this needs.
         kdamond.start([os.getpid()], [_ANYTHING], monitoring(FIRST_US))
         kdamond.stop()
     except BaseException:
@@ -83,7 +83,7 @@ class DamonSampler:
         period: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Own the claim, and what watches by it, from now on; ``clock`` gives seconds."""
+        """Own the claim and the cycle from now on; ``clock`` returns seconds."""
         self.name = "damon"
         self.detail = DETAIL
         self.capabilities = CAPABILITIES["damon"]
@@ -102,26 +102,26 @@ class DamonSampler:
 
     @property
     def period(self) -> int:
-        """Milliseconds from one look to the next."""
+        """Milliseconds from one cycle to the next."""
         return self._period
 
     @property
     def pair_period(self) -> None:
-        """None: nothing is counted twice."""
+        """None: there is no second counter."""
         return
 
     @property
     def outside_cpu_s(self) -> float:
-        """CPU time of the kernel's threads up to the last look."""
+        """CPU time of the kernel's threads up to the last cycle."""
         return self._watch.cpu_s
 
     def set_period(self, period: int) -> int:
-        """Set the time between looks, brought into the ladder's bounds; returns it."""
+        """Set the time between cycles, clamped to the ladder's bounds; returns it."""
         self._period = min(max(period, LADDER[0]), LADDER[-1])
         return self._period
 
     def track(self, processes: Sequence[ProcessId]) -> None:
-        """Look at these processes, of which at the first ``TARGETS``."""
+        """Monitor the first ``TARGETS`` of these processes."""
         with self._changed:
             if self._closed:
                 return
@@ -132,7 +132,7 @@ class DamonSampler:
             self._thread.start()
 
     def read(self) -> AccessBatch:
-        """Return the rows of the last look, once, and ask for the next.
+        """Return the rows of the last cycle, once, and request the next.
 
         Raises MissingError where DAMON has been taken away.
         """
@@ -174,7 +174,7 @@ class DamonSampler:
         )
 
     def _work(self) -> None:
-        """Look whenever a read or another set of processes asks for it, and the last was read."""
+        """Run a cycle when a read or a new set of processes requests it and the last was read."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._closed or (self._asked and self._seen is None))
@@ -187,13 +187,13 @@ class DamonSampler:
             try:
                 seen = self._watch.look(processes[:TARGETS])
             except Exception as error:
-                seen = error  # which the next read raises
+                seen = error  # raised by the next read
             with self._changed:
                 self._seen = seen
             self._rest(max(0.0, begun_s + period_s - self._clock()), processes)
 
     def _rest(self, seconds: float, tracked: tuple[ProcessId, ...] | None = None) -> None:
-        """Wait so long, or until it is closed, or until others than ``tracked`` are."""
+        """Wait this long, or until close, or until the processes differ from ``tracked``."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._closed or (tracked is not None and self._processes != tracked),
@@ -201,7 +201,7 @@ class DamonSampler:
             )
 
     def close(self) -> None:
-        """Stop the kdamond and give DAMON back; waits for two aggregations at most."""
+        """Stop the kdamond and release DAMON; waits for two aggregations at most."""
         with self._changed:
             if self._closed:
                 return
@@ -209,8 +209,8 @@ class DamonSampler:
             self._changed.notify_all()
         try:
             if self._thread is not None:
-                self._watch.stop()  # a look that waits returns
+                self._watch.stop()  # a waiting cycle returns
                 self._thread.join()
-                self._watch.stop()  # what it may have started meanwhile
+                self._watch.stop()  # a kdamond that it may have started meanwhile
         finally:
             self._claim.release()

@@ -1,10 +1,10 @@
-"""Sampling on the emulated machine: its plugin writes PEBS-like records into rings we can map.
+"""Sampling on the emulated machine: its plugin writes PEBS-like records into mapped rings.
 
-The rings have perf's layout, so that the reader is the one of real rings. A sample names an
-address space, not a process (``address_space``). Only misses of the emulated last-level cache
-are sampled, loads and stores alike. Times are those of the CPU's modelled clock (SharedMemory),
-latencies nanoseconds of it; each row has the count of instructions of its CPU. With pairs, loads
-are counted by two counters of different period.
+The rings have the layout of perf's, so the same reader drains them. A sample contains an address
+space, not a process (``page_table_attribution``). Only misses of the emulated last-level cache are
+sampled, loads and stores alike. Times are those of the CPU's modelled clock (SharedMemory), and
+latencies are nanoseconds of it; each row contains the instruction count of its CPU. With pairs, two
+counters of different period count loads.
 
 The guest sees the rings as the memory of a PCI device (``hmd.machine.plugin_memory``).
 """
@@ -30,10 +30,10 @@ from hmd.sample.ring_sampler import RingSampler
 
 LADDER = (*SMALL_PRIMES, *PRIMES)
 START_PERIOD = 199
-# Of every load that misses: how slow it was is known from where it went.
+# Every load that misses, whatever its latency: its node determines that.
 _LDLAT_NS = 0
 
-# What the plugin writes (hmd/emulate/plugin/pebs.c).
+# The fields that the plugin writes (hmd/emulate/plugin/pebs.c).
 SAMPLE_TYPE = (
     SampleType.IP
     | SampleType.TID
@@ -57,7 +57,7 @@ def open_emulated(
     *,
     pairs: bool = False,
 ) -> RingSampler:
-    """Return a sampler of the emulated machine that we run in; ``period`` is in misses (199).
+    """Return the sampler of the emulated machine that hmd runs in; ``period`` is in misses (199).
 
     With ``pairs``, a second counter samples loads too, with a period of its own (``partner``).
     Raises MissingError on another machine, NotPermittedError without CAP_SYS_ADMIN, which page
@@ -68,8 +68,8 @@ def open_emulated(
         raise MissingError("this is not the emulated machine: start one with hmd emulate")
     if not read_privileges(proc).has(Capability.SYS_ADMIN):
         raise NotPermittedError(
-            "the emulated machine's samples name page frames, which only CAP_SYS_ADMIN may look "
-            "up: run hmd as root"
+            "the emulated machine's samples contain page frames; only CAP_SYS_ADMIN may look "
+            "them up: run hmd as root"
         )
     return sample_memory(SharedMemory.open(device), period, proc, clock, pairs=pairs)
 
@@ -109,7 +109,7 @@ class EmulatedControl:
         self._on = False
 
     def start(self) -> None:
-        """Start sampling; what an earlier reader left in the rings is skipped."""
+        """Start sampling; records that an earlier reader left in the rings are skipped."""
         for vcpu in range(self._memory.vcpus):
             words = self._memory.ring(vcpu)[_HEAD_AND_TAIL].view(np.uint64)
             words[1] = words[0]
@@ -122,7 +122,7 @@ class EmulatedControl:
         self._memory.stop_sampling()
 
     def set_period(self, period: int) -> None:
-        """Sample one load miss and one store miss in so many, loads by a second counter too."""
+        """Sample one in ``period`` load misses and store misses; with pairs, loads twice."""
         self._period = period
         if self._on:
             self._apply()
@@ -133,6 +133,6 @@ class EmulatedControl:
 
     def close(self) -> None:
         """Stop sampling if this reader started it, and unmap the memory."""
-        if self._on:  # not another daemon's, which `hmd doctor` must leave alone
+        if self._on:  # not that of another daemon, which `hmd doctor` must not stop
             self._memory.stop_sampling()
         self._memory.close()

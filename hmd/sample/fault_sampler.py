@@ -1,10 +1,10 @@
-"""Page faults as samples: what is left where there is no PMU (most virtual machines).
+"""Page faults as samples: the fallback where there is no PMU (most virtual machines).
 
-The software event PERF_COUNT_SW_PAGE_FAULTS gives each fault's process and address. It sees the
-first touch of a page and faults after reclaim or NUMA-balancing hints, not accesses to pages
-that are mapped: enough to find what a program has just begun to use, far less than PEBS.
+The software event PERF_COUNT_SW_PAGE_FAULTS reports each fault's process and address. It observes
+the first touch of a page and faults after reclaim or NUMA-balancing hints, but no accesses to
+mapped pages: enough to find what a program has just begun to use, far less than PEBS.
 
-A fault costs the program about 0.2 µs more while it is sampled, of its usual 1 µs or so.
+Sampling adds about 0.2 µs to a fault, which otherwise takes the program about 1 µs.
 """
 
 from __future__ import annotations

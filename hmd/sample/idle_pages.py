@@ -1,13 +1,13 @@
-"""Pages used, by idle page tracking: exact to the page, where the kernel has it.
+"""Used pages, by idle page tracking: exact per page, if the kernel has it.
 
-A page that is marked idle in /sys/kernel/mm/page_idle/bitmap loses the mark when it is accessed
+A page that is marked idle in /sys/kernel/mm/page_idle/bitmap loses the mark on an access
 (Documentation/admin-guide/mm/idle_page_tracking.rst, CONFIG_IDLE_PAGE_TRACKING, which Debian's
-kernels lack). Pages are named by frame, which pagemap tells those with CAP_SYS_ADMIN.
-Kinds are all LOAD: an accessed bit does not tell loads from stores.
+kernels lack). The bitmap is by page frame; pagemap shows frames to CAP_SYS_ADMIN only. Kinds are
+all LOAD: an accessed bit does not distinguish loads from stores.
 
-A page that does not take the mark cannot be tracked: the kernel marks whole folios by their first
-page, so that a huge page is a row at its start. Looking at a page costs the kernel a walk of its
-mappings, about 1 µs, and a system call for each run of 64 frames.
+A page that does not accept the mark cannot be tracked: the kernel marks whole folios by their first
+page, so a huge page is one row at its start. Checking a page costs the kernel a walk of its
+mappings, about 1 µs, and a system call per run of 64 frames.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Words = npt.NDArray[np.uint64]
 
 
 class Bitmap(Protocol):
-    """A bit a page frame, 64 to a word: set while the page is idle."""
+    """One bit per page frame, 64 per word: set while the page is idle."""
 
     def read(self, word: int, count: int) -> Words:
         """Return words."""
@@ -54,7 +54,7 @@ class Bitmap(Protocol):
 def open_idle_pages(
     period: int | None = None, proc: Path = PROC, sysfs: Path = Path("/sys")
 ) -> PageScanSampler:
-    """Return a sampler of used pages; ``period`` (1) is how many times fewer a read looks at.
+    """Return a sampler of used pages; ``period`` (1) divides the pages that a read checks.
 
     Raises MissingError where the kernel has no idle page tracking, NotPermittedError without
     CAP_SYS_ADMIN.
@@ -71,7 +71,7 @@ def open_idle_pages(
     if not read_privileges(proc).has(Capability.SYS_ADMIN):
         bitmap.close()
         raise NotPermittedError(
-            "idle page tracking names page frames, which only CAP_SYS_ADMIN may look up: run hmd "
+            "idle page tracking is by page frame; only CAP_SYS_ADMIN may look frames up: run hmd "
             "as root, or grant it in the unit"
         )
     return PageScanSampler(IdlePageBits(bitmap), period, proc)
@@ -110,7 +110,7 @@ class IdlePageBits:
         self._bitmap = bitmap
 
     def begin(self, pid: int) -> None:
-        """Do nothing: pages are marked when they are first looked at."""
+        """Do nothing: a page is marked when it is first checked."""
 
     def used(self, entries: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         """Return which pages have lost the mark, and mark them again."""
@@ -119,7 +119,7 @@ class IdlePageBits:
         word, bit = frame[there] >> np.uint64(6), np.uint64(1) << (frame[there] & np.uint64(63))
         lost = (self._words(word) & bit) == 0
         self._mark(word[lost], bit[lost])
-        # What still has no mark takes none.
+        # Pages that still have no mark do not accept one.
         took = (self._words(word[lost]) & bit[lost]) != 0
         found = np.zeros(len(entries), np.bool_)
         found[there[lost][took]] = True
@@ -150,7 +150,7 @@ class IdlePageBits:
 
 
 def _runs(numbers: Words) -> list[tuple[int, int]]:
-    """Return the ranges of rows whose numbers are neighbours; ``numbers`` ascend."""
+    """Return the ranges of rows with consecutive numbers; ``numbers`` ascend."""
     if not len(numbers):
         return []
     breaks = np.flatnonzero(np.diff(numbers) != 1) + 1

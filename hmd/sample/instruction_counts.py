@@ -1,8 +1,9 @@
-"""Counting the instructions of recorded processes, beside sampling their accesses.
+"""Instruction counts of recorded processes, in addition to their access samples.
 
-Takes processes; gives how many instructions each has executed since the count was started. By
-the CPU's PMU: user mode, exact. In the emulated machine: its CPUs are counted, not its processes,
-so what a CPU did is shared out to the processes that ran there. Elsewhere nobody counts.
+Takes processes; gives the instructions that each has executed since the start of the count. With
+the CPU's PMU: user mode, exact. On the emulated machine: its CPUs are counted, not its processes,
+so a CPU's instructions are divided among the processes that ran there. Otherwise there are no
+counts.
 """
 
 from __future__ import annotations
@@ -34,24 +35,24 @@ _READ = struct.Struct("=QQQ")  # value, time enabled, time running
 
 
 class InstructionCounter(Protocol):
-    """Counts what processes execute; ``detail`` says for people what is counted, or why not."""
+    """Counts instructions of processes; ``detail``: what is counted, or why nothing is."""
 
     source: InstructionSource | None
     detail: str
 
     def start(self, processes: Sequence[ProcessId]) -> None:
-        """Count these processes from now on, and those that they start."""
+        """Count these processes and their children from now on."""
         ...
 
     def read(self, threads: Mapping[ProcessId, ThreadTimes]) -> Mapping[ProcessId, int]:
-        """Return counts since the start; ``threads`` are how long processes' threads have run.
+        """Return counts since the start; ``threads`` are the run times of processes' threads.
 
-        A process that is missing is counted with the one that started it, or not at all.
+        A missing process is included in the count of its parent, or not counted.
         """
         ...
 
     def close(self) -> None:
-        """Stop counting and free what it needed; may be called twice."""
+        """Stop counting and free all resources; may be called twice."""
         ...
 
 
@@ -77,9 +78,9 @@ class NoInstructions:
 class PerfInstructions:
     """Counts with perf events on each thread, which new threads and children inherit.
 
-    So a process's count has its children's, which have none of their own. A thread that starts
-    while its process is being opened may be missed. Where the PMU has too few counters and events
-    take turns, counts are extrapolated.
+    So a process's count includes its children, which have no counts of their own. A thread that
+    starts while the events of its process are being opened may be missed. If the PMU has too few
+    counters and events are multiplexed, counts are extrapolated.
     """
 
     source: InstructionSource | None = "pmu"
@@ -94,7 +95,7 @@ class PerfInstructions:
             lib.hmd_perf_close(open_event(event, 0, -1, what="the count of instructions"))
 
     def start(self, processes: Sequence[ProcessId]) -> None:
-        """Count these processes; raises ``PerfError``, but not for one that has gone."""
+        """Count these processes; raises ``PerfError``, but not for one that has exited."""
         for process in processes:
             threads = thread_times(process.pid, self._proc) or {}
             fds = self._opened.setdefault(process, [])
@@ -112,7 +113,7 @@ class PerfInstructions:
             enable_event(fds[-1])
 
     def read(self, threads: Mapping[ProcessId, ThreadTimes]) -> Mapping[ProcessId, int]:
-        """Return counts, of processes that have ended, too."""
+        """Return counts, including those of processes that have ended."""
         return {process: sum(map(_read, fds)) for process, fds in self._opened.items()}
 
     def close(self) -> None:
@@ -129,7 +130,7 @@ def _read(fd: int) -> int:
 
 
 def instruction_events(sysfs: Path = Path("/sys")) -> tuple[PerfEvent, ...]:
-    """Return what to open to count instructions: an event for each kind of core."""
+    """Return the events that count instructions: one per kind of core."""
     cores = [read_device(name, sysfs) for name in ("cpu_core", "cpu_atom", "cpu_lowpower")]
     types = [core.type for core in cores if core is not None] or [0]
     return tuple(
@@ -144,12 +145,12 @@ def counting(event_type: int, config: int) -> PerfEvent:
 
 
 class EmulatedInstructions:
-    """Shares out what each CPU of the emulated machine has executed, kernel mode included.
+    """Divides the instructions of each emulated CPU among processes, kernel mode included.
 
-    Between two reads, a CPU's instructions go to the threads that ran there last, by the time
-    that each has run, our own among them. So a program alone on its CPU gets all that it did and
-    the kernel did there, one that shares its CPU an estimate. What other processes do where a
-    recorded one runs is taken for its own.
+    Between two reads, the instructions of a CPU are divided among the threads that ran there last,
+    hmd's included, in proportion to their run times. A program alone on its CPU thus gets all of
+    them, including the kernel's; a program that shares its CPU gets an estimate. Instructions of
+    processes that are not recorded are attributed to the recorded ones on the same CPU.
     """
 
     source: InstructionSource | None = "emulated"
@@ -174,7 +175,7 @@ class EmulatedInstructions:
         self._executed = self._now()
 
     def read(self, threads: Mapping[ProcessId, ThreadTimes]) -> Mapping[ProcessId, int]:
-        """Return counts of all processes that were ever given."""
+        """Return counts of all processes seen so far."""
         executed = self._now()
         did = [now - before for now, before in zip(executed, self._executed, strict=True)]
         self._executed = executed
@@ -192,7 +193,7 @@ class EmulatedInstructions:
         return dict(self._counts)
 
     def _since(self, times: ThreadTimes) -> list[tuple[int, int]]:
-        """Return CPU and run time of each thread that has run since it was asked last."""
+        """Return CPU and run time of each thread that has run since the last call."""
         found: list[tuple[int, int]] = []
         for thread, time_ns in times.items():
             ran_ns = time_ns - self._ran.get(thread, 0)
@@ -208,7 +209,7 @@ class EmulatedInstructions:
 
 
 def count_instructions(proc: Path = PROC, sysfs: Path = Path("/sys")) -> InstructionCounter:
-    """Return a counter by the PMU, or ``NoInstructions`` with what is in the way."""
+    """Return a counter by the PMU, or ``NoInstructions`` with the reason."""
     try:
         return PerfInstructions(instruction_events(sysfs), proc)
     except PerfError as error:

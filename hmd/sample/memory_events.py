@@ -1,20 +1,20 @@
-"""Which hardware events tell memory accesses on this machine.
+"""Hardware events that sample memory accesses on this machine.
 
 Takes sysfs and /proc/cpuinfo; gives ``EventSpec``s, one per kind of access and kind of core, or
-one line why there are none. Nothing is opened here. Names that the kernel gives come first, raw
-encodings (``cpu_model``) where it gives none.
+one line with the reason why there are none. Nothing is opened here. The kernel's event names come
+first, then raw encodings (``cpu_model``).
 
 - Intel PEBS: loads by latency (``mem-loads`` with a threshold) or by L3 miss; ``mem-stores``. From
   Sapphire Rapids and Alder Lake on, load latency needs ``mem-loads-aux`` as group leader, else the
   kernel answers ENODATA (61b985e3e775 "perf/x86/intel: Add perf core PMU support for Sapphire
   Rapids"); sysfs names that event where it is needed. Hybrid parts have a PMU per kind of core.
-- AMD IBS: every so many ops one is followed; the kernel puts its address, latency and kind into
+- AMD IBS: one op per period is tagged; the kernel puts its address, latency and kind into
   the sample (from Linux 6.1; older ones leave the address 0). Only L3 misses where the CPU can
   (Zen 4). It cannot leave out kernel mode unless it has ``swfilt``, and refuses the exclude bits.
 - ARM SPE writes packets into an AUX area, which hmd does not decode.
 
-No core event singles out CXL or persistent memory reliably: which node an access went to is
-looked up by its page.
+No core event identifies CXL or persistent memory reliably, so the node of an access is that of its
+page.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from hmd.sample.cpu_model import CpuModel, RawEvents, raw_events, read_cpu_model
 from hmd.sample.pmu_device import PmuDevice, Words, device_names, parse_terms, read_device
 
 STORE_SCALE = 64
-"""Stores are sampled that much more rarely than loads: a store event counts those that hit the
-first cache too, a load event only slow loads."""
+"""Factor by which stores are sampled more rarely than loads: a store event also counts hits of the
+first-level cache, a load event only slow loads."""
 IBS_SCALE = 16
 """IBS counts ops in units of 16: the kernel refuses other periods (perf_ibs_init)."""
 
@@ -40,7 +40,7 @@ _AMD = ("AuthenticAMD", "HygonGenuine")
 
 @dataclass(frozen=True, slots=True)
 class EventChoice:
-    """What to sample. ``loads`` by latency of at least ``ldlat_cycles``, or by L3 miss."""
+    """Accesses to sample. ``loads``: those slower than ``ldlat_cycles``, or L3 misses."""
 
     loads: Literal["latency", "miss"] = "latency"
     ldlat_cycles: int = 30
@@ -52,7 +52,7 @@ class EventSpec:
     """One event to open on each of ``cpus`` (None: all).
 
     ``precise`` are values of precise_ip to try, best first; empty where the PMU takes none.
-    ``leader`` counts beside it as its group leader. ``period_scale`` multiplies the sampler's
+    ``leader`` is counted with it as the group leader. ``period_scale`` multiplies the sampler's
     period. ``twice``: two counters of a CPU can count it at once. ``source`` is "sysfs" or "table".
     """
 
@@ -72,7 +72,7 @@ class EventSpec:
 def choose_events(
     choice: EventChoice, sysfs: Path = Path("/sys"), proc: Path = PROC
 ) -> tuple[EventSpec, ...]:
-    """Return the events to sample accesses with; MissingError in one line where there are none."""
+    """Return the events that sample accesses; raises MissingError if there are none."""
     names = device_names(sysfs)
     cpu = read_cpu_model(proc)
     if cpu.vendor in _AMD:

@@ -1,12 +1,12 @@
-"""Pages used since they were last looked at: a sampler that scans memory, some of it a read.
+"""Sampling by scans for used pages: each read checks some of the memory.
 
-Takes a source of bits a page (``PageBits``: idle page tracking, soft-dirty bits); each page that
-was used is a row. All mapped pages of the tracked processes are looked at in turn; when all have
-been, a round is over and mappings are read anew. Rounds go forth and back by turns, so that a
-page's mean time between two looks does not depend on where it lies.
+Takes a source of one bit per page (``PageBits``: idle page tracking, soft-dirty bits); each used
+page is a row. The sampler checks all mapped pages of the tracked processes in turn. After all of
+them, a scan is complete and mappings are read again. Scans alternate in direction, so that a page's
+mean time between two checks does not depend on its address.
 
-A read looks at ``PageBits.pages_most / period`` pages at most, so that cost goes with 1/period.
-A row stands for one access: that a page was used since, not how often, is all that a bit tells.
+A read checks at most ``PageBits.pages_most / period`` pages, so the cost is proportional to
+1/period. A row represents one access: a bit shows that a page was used, not how often.
 """
 
 from __future__ import annotations
@@ -39,30 +39,30 @@ _ENTRY_BYTES = 8
 
 
 class PageBits(Protocol):
-    """Bits of the kernel that tell of pages whether they were used."""
+    """Bits of the kernel that show which pages were used."""
 
     name: str
     detail: str
     capabilities: Capabilities
     kind: Kind
     pages_most: int
-    """Pages that a read looks at, at period 1."""
+    """Pages that a read checks at period 1."""
     first_counts: bool
-    """Whether ``begin`` asks all pages of a process anew; else the first answers do not count."""
+    """Whether ``begin`` resets the bits of all pages; otherwise a page's first check is ignored."""
 
     def begin(self, pid: int) -> None:
-        """Start with a process."""
+        """Prepare a process for its first scan."""
         ...
 
     def used(self, entries: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-        """Return which pages were used since they were last asked for, and ask anew.
+        """Return which pages were used since their last check, and reset their bits.
 
-        ``entries`` are those of pagemap, of pages that are neighbours.
+        ``entries`` are the pagemap entries of consecutive pages.
         """
         ...
 
     def round_over(self, pid: int) -> None:
-        """All pages of a process have been looked at."""
+        """End a scan of all pages of a process."""
         ...
 
     def close(self) -> None:
@@ -72,7 +72,7 @@ class PageBits(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Neighbouring pages of a process; ``last``: its round is over with them."""
+    """Consecutive pages of a process; ``last``: they complete its scan."""
 
     process: ProcessId
     page: int
@@ -81,7 +81,7 @@ class _Piece:
 
 
 class PageScanSampler:
-    """A ``Sampler`` over bits a page; it owns them."""
+    """A ``Sampler`` over one bit per page; owns the bits."""
 
     def __init__(self, bits: PageBits, period: int | None = None, proc: Path = PROC) -> None:
         self.name = bits.name
@@ -97,31 +97,31 @@ class PageScanSampler:
         self._known: set[ProcessId] = set()
         self._unasked: set[ProcessId] = set()
         self._left: deque[_Piece] = deque()
-        self._backwards = True  # the last round, so that the first goes forth
+        self._backwards = True  # direction of the last scan, so that the first one is forwards
         self._closed = False
 
     @property
     def period(self) -> int:
-        """How many times fewer pages than the most a read looks at."""
+        """Divisor of the most pages that a read checks."""
         return self._period
 
     @property
     def pair_period(self) -> None:
-        """None: nothing is counted twice."""
+        """None: there is no second counter."""
         return
 
     @property
     def outside_cpu_s(self) -> float:
-        """None: all is done in this process's time, or in that of the programs."""
+        """0: all work is done in the time of this process or of the programs."""
         return 0.0
 
     def set_period(self, period: int) -> int:
-        """Set the period, brought into the ladder's bounds; returns it."""
+        """Set the period, clamped to the ladder's bounds; returns it."""
         self._period = min(max(period, LADDER[0]), LADDER[-1])
         return self._period
 
     def track(self, processes: Sequence[ProcessId]) -> None:
-        """Look at these processes; what a new one did before does not count."""
+        """Scan these processes; earlier accesses of a new one do not count."""
         if self._closed:
             return
         self._processes = tuple(processes)
@@ -134,7 +134,7 @@ class PageScanSampler:
         self._left = deque(piece for piece in self._left if piece.process in self._known)
 
     def read(self) -> AccessBatch:
-        """Look at the next pages."""
+        """Check the next pages."""
         if self._closed:
             return AccessBatch.empty()
         index = {process: i for i, process in enumerate(self._processes)}
@@ -159,7 +159,7 @@ class PageScanSampler:
         )
 
     def _next(self, pages: int) -> list[_Piece]:
-        """Return the next pieces of so many pages, or those that are left of the round."""
+        """Return the next pieces with this many pages in total, or the rest of the scan."""
         if not self._left:
             self._backwards = not self._backwards
             self._left.extend(self._round())
@@ -174,7 +174,7 @@ class PageScanSampler:
         return pieces
 
     def _cut(self, piece: _Piece, pages: int) -> tuple[_Piece, _Piece]:
-        """Return so many pages of a piece, in the round's direction, and the rest."""
+        """Return this many pages of a piece, in the direction of the scan, and the rest."""
         low = pages if not self._backwards else piece.pages - pages
         lower = replace(piece, pages=low, last=piece.last and self._backwards)
         upper = replace(
@@ -190,7 +190,7 @@ class PageScanSampler:
             mappings = read_mappings(process.pid, self._proc)
             if mappings is None:
                 continue
-            # What nobody may touch is address space that is only reserved.
+            # A mapping without any access permission is reserved address space.
             memory = (mappings.kind != MappingKind.SPECIAL) & (mappings.access != 0)
             pieces = [
                 (page, min(_PIECE_PAGES, end - page))
@@ -218,14 +218,14 @@ class PageScanSampler:
         return used + np.uint64(piece.page) if counts else np.empty(0, np.uint64)
 
     def close(self) -> None:
-        """Stop, and free what it needed."""
+        """Stop, and free all resources."""
         if not self._closed:
             self._closed = True
             self._bits.close()
 
 
 def _entries(pid: int, page: int, pages: int, proc: Path) -> npt.NDArray[np.uint64] | None:
-    """Return the pagemap entries of neighbouring pages; None of a process that is gone."""
+    """Return the pagemap entries of consecutive pages; None if the process has exited."""
     try:
         fd = os.open(proc / str(pid) / "pagemap", os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:

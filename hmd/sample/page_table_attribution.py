@@ -1,14 +1,14 @@
-"""Samples whose ``pid`` is an address space: finding the tracked process of each row.
+"""Attribution of samples whose ``pid`` is an address space: the tracked process of each row.
 
-The emulated machine's PMU knows no processes, only page-table roots (cr3), as a hypervisor does.
-Which process has a root is found once, by looking up samples' virtual pages in the tracked
-processes' /proc/PID/pagemap: where the page frame is the sample's physical page, it is that
-process. The answer is kept, and looked up again on a clock, because a root is freed at exit and
-exec and may become another process's.
+The emulated machine's PMU knows page-table roots (cr3) and no processes, as a hypervisor does. The
+process of a root is found by looking up virtual pages of samples in the /proc/PID/pagemap of the
+tracked processes: the root is that of the process whose page frame is the sample's physical page.
+The result is cached and looked up again after ``RECHECK_S``, because exit and exec free a root,
+which another process may then get.
 
-Costs a few page lookups (about 2 µs each) a root and ``RECHECK_S``; a root that belongs to no
-tracked process costs some for each tracked process, at growing intervals. Page frames need
-CAP_SYS_ADMIN (Documentation/admin-guide/mm/pagemap.rst).
+Costs a few page lookups (about 2 µs each) per root and ``RECHECK_S``. A root of no tracked process
+costs some lookups per tracked process, at growing intervals. Page frames need CAP_SYS_ADMIN
+(Documentation/admin-guide/mm/pagemap.rst).
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from hmd.machine.procfs import absent
 from hmd.sample.perf_ring import RecordColumns, distinct
 
 RECHECK_S = 1.0
-"""An answer is looked up again after so long."""
+"""Time after which a root is looked up again."""
 EARLY_TRIES = 3
-"""So many reads in a row look a new root up: an exec moves pages before its program begins."""
+"""Reads in a row that look a new root up: an exec moves pages before its program begins."""
 FIRST_RETRY_S = 0.25
 LAST_RETRY_S = 8.0
 LAST_READS = 2
-"""So many reads are still a process's that has none of the pages any more: it ends, or has ended
-since rings were drained."""
+"""Reads attributed to a process that no longer has the pages: it is ending, or has ended since the
+rings were drained."""
 LOOKUPS = 16
-"""Most pages that are looked up in a process to tell whether a root is its."""
+"""Most pages that are looked up in a process to decide whether it has a root."""
 MAX_UNKNOWN = 4096
-"""Roots remembered as nobody's; short-lived programs leave many behind."""
+"""Roots remembered as those of no tracked process; short-lived programs leave many."""
 
 _PRESENT = 1 << 63
 _FRAME = (1 << 55) - 1
@@ -75,7 +75,7 @@ class PageTableAttribution:
         self._roots: dict[int, _Owned | _Unknown] = {}
 
     def track(self, processes: Sequence[ProcessId]) -> None:
-        """Find these processes and no others; what is known of others is forgotten."""
+        """Attribute samples to these processes only; forget the roots of others."""
         new = set(processes) - set(self._processes)
         self._processes = tuple(processes)
         self._index = {process: index for index, process in enumerate(self._processes)}
@@ -87,7 +87,7 @@ class PageTableAttribution:
         }
 
     def index(self, columns: RecordColumns) -> npt.NDArray[np.int32]:
-        """Return each row's process; -1 where its root is no tracked process's, or not yet."""
+        """Return each row's process; -1 if its root is not (yet) that of a tracked process."""
         roots, which = distinct(columns.pid[: columns.count])
         found = np.full(len(roots) + 1, -1, np.int32)  # the last for rows of too many roots
         now = self._clock()
@@ -132,7 +132,7 @@ class PageTableAttribution:
         """Return the process that has these pages where the samples had them.
 
         The process ``before`` keeps its root as long as it has the pages anywhere and no other
-        has them there: they may all have moved since, most of all by our own doing.
+        has them there: hmd, or the kernel, may have moved all of them since.
         """
         if before is not None and self._matches(before.pid, pages):
             return before
@@ -142,11 +142,11 @@ class PageTableAttribution:
         return owner
 
     def _find(self, root: int, pages: Pages) -> ProcessId | None:
-        """Return the one process that has most of these pages, None where two have as many.
+        """Return the process that has most of these pages, None if two have equally many.
 
-        A parent and its child share pages after fork, and programs share libraries. So of two
-        the one whose root is not known yet is taken; else later samples must tell. What we have
-        ourselves is ours: a program that we start is a copy of us until its exec.
+        A parent and its child share pages after fork, and programs share libraries. Of two such
+        processes, the one whose root is not known yet is returned; otherwise later samples decide.
+        Pages that hmd itself has are its own: a program that it starts is a copy of it until exec.
         """
         scores = {process: self._matches(process.pid, pages) for process in self._processes}
         most = max(scores.values(), default=0)
@@ -166,12 +166,12 @@ class PageTableAttribution:
         return best[0] if len(best) == 1 else None
 
     def _matches(self, pid: int, pages: Pages) -> int:
-        """Return how many of the pages this process has where the samples had them."""
+        """Return how many of the pages this process has in the page frames of the samples."""
         frames = self._frames(pid, pages)
         return sum(frame == there for frame, (_, there) in zip(frames, pages, strict=True))
 
     def _frames(self, pid: int, pages: Pages) -> list[int | None]:
-        """Return where this process has the pages now, None for those that it has not."""
+        """Return the current page frames of a process's pages, None for those it does not have."""
         try:
             fd = os.open(self._proc / str(pid) / "pagemap", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -185,11 +185,11 @@ class PageTableAttribution:
 
 
 def _frame(fd: int, page: int) -> int | None:
-    """Return the page frame of a virtual page, None where it has none or it is not shown."""
+    """Return the page frame of a virtual page, None if it has none or pagemap hides it."""
     try:
         entry = os.pread(fd, 8, page * 8)
     except OSError as error:
-        # Past the end of user space, or of a process that has just gone.
+        # Past the end of user space, or the process has just exited.
         if absent(error):
             return None
         raise

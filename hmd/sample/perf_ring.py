@@ -1,8 +1,8 @@
-"""Draining perf rings into columns: the typed front of hmd/native/ring.c.
+"""Draining of perf rings into columns: the typed interface of hmd/native/ring.c.
 
-Takes a ring (header page and data) that the kernel, or the emulated machine, writes; gives rows
-in preallocated numpy columns. A sample costs a few nanoseconds; a drain allocates nothing. What
-the writer put into the ring is checked, never trusted.
+Takes a ring (header page and data) that the kernel or the emulated machine writes; fills
+preallocated numpy columns. A sample costs a few nanoseconds, and a drain allocates nothing. Records
+are validated, since the writer is not trusted.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from hmd.sample.access_batch import Kind
 from hmd.units import PAGE_BYTES
 
 HEADER_BYTES = PAGE_BYTES
-"""The header page, which comes before the data (struct perf_event_mmap_page)."""
+"""The header page before the data (struct perf_event_mmap_page)."""
 
 
 class SampleType(IntFlag):
     """Fields of a sample (enum perf_event_sample_format, perf_event_open(2)).
 
-    Those of fixed size only: a field of varying size would make every record a parse. READ is
-    one word, as of an event without read_format.
+    Only fields of fixed size, since a field of variable size would require parsing every record.
+    READ is one word, as for an event without read_format.
     """
 
     IP = 1 << 0
@@ -54,8 +54,8 @@ def sample_bytes(sample_type: SampleType) -> int:
 class RingCounts:
     """What was read from rings, in records; ``lost`` in samples.
 
-    ``skipped`` are records of types that tell a sampler nothing. ``corrupt`` are records of
-    impossible size, and rings that had to be given up to the writer's head.
+    ``skipped`` are records of types that a sampler does not use. ``corrupt`` are records of
+    impossible size, and rings that were discarded up to the writer's head.
     """
 
     samples: int = 0
@@ -70,8 +70,8 @@ class RecordColumns:
     """Preallocated columns of ``capacity`` rows; the first ``count`` are filled.
 
     ``weight`` and ``period`` are clamped to 32 bits; a field that the ring's sample type lacks
-    is 0. ``instructions`` is the READ field, a count of them in every ring of hmd's that has
-    one. The arrays are reused by every drain: copy what must live longer.
+    is 0. ``instructions`` is the READ field, an instruction count in all of hmd's rings that have
+    one. Every drain reuses the arrays: copy rows that must live longer.
     """
 
     __slots__ = (
@@ -115,17 +115,17 @@ class RecordColumns:
 
     @property
     def full(self) -> bool:
-        """True where no row is left."""
+        """True if no row is free."""
         return self.count >= self.capacity
 
     def clear(self) -> None:
-        """Forget the rows."""
+        """Discard the rows."""
         self._c.count = 0
 
     def keep(self, process: npt.NDArray[np.int32], end: int) -> npt.NDArray[np.int32]:
-        """Leave the rows of a process (0 or above) with an address from 1 to below ``end``.
+        """Keep the rows of a process (0 or above) with an address from 1 to below ``end``.
 
-        ``process`` has shape ``(count,)`` and is changed too; returns what is left of it.
+        ``process`` has shape ``(count,)`` and is compacted too; returns its remaining part.
         """
         if len(process) != self.count or not process.flags.c_contiguous:
             raise ValueError(f"processes of {len(process)} rows, not {self.count} in a row")
@@ -134,10 +134,10 @@ class RecordColumns:
 
 
 def distinct(column: npt.NDArray[np.uint32]) -> tuple[list[int], npt.NDArray[np.int32]]:
-    """Return the values of a column, each once, and which of them each row has.
+    """Return the distinct values of a column, and each row's index among them.
 
-    In the order in which they come, 16384 of them at most; rows of values beyond have -1. It
-    does not sort, as numpy's unique does.
+    Values are in order of first occurrence, at most 16384; rows of further values have -1. Unlike
+    numpy's unique, it does not sort.
     """
     column = np.ascontiguousarray(column, np.uint32)
     values = np.empty(min(len(column), lib.HMD_DISTINCT_MOST), np.uint32)
@@ -166,24 +166,24 @@ _COLUMN_TYPES = {
 
 
 class Ring:
-    """One ring. Its memory belongs to whoever made it and must outlive it."""
+    """One ring. The caller owns its memory, which must outlive it."""
 
     __slots__ = ("_counts", "_memory", "_source")
 
     def __init__(
         self, header: int, data: int, data_bytes: int, sample_type: SampleType, kind: Kind
     ) -> None:
-        """Read a ring at these addresses; ``kind`` is that of samples that do not tell theirs.
+        """Read a ring at these addresses; ``kind`` is that of samples without a data source.
 
-        ValueError where the data is no power of two of bytes, an address is not aligned to 8, or
-        the sample type has a field of varying size.
+        ValueError if the data size is not a power of two, an address is not aligned to 8 bytes, or
+        the sample type has a field of variable size.
         """
         if header % 8 or data % 8:
             raise ValueError("a ring starts at a multiple of 8 bytes")
         if data_bytes < 8 or data_bytes & (data_bytes - 1):
             raise ValueError(f"a ring of {data_bytes} bytes is not a power of two")
         if not sample_bytes(sample_type):
-            raise ValueError(f"sample type {int(sample_type):#x} has fields of varying size")
+            raise ValueError(f"sample type {int(sample_type):#x} has fields of variable size")
         self._memory: object = None
         self._counts: Any = ffi.new("struct hmd_ring_counts *")
         self._source = ffi.new(
@@ -211,7 +211,7 @@ class Ring:
 
     @property
     def counts(self) -> RingCounts:
-        """What was read since the ring was made."""
+        """Records read since the ring was created."""
         c = self._counts
         return RingCounts(
             int(c.samples),
@@ -227,5 +227,5 @@ class Ring:
         return int(lib.hmd_ring_bytes(self._source, buffer, ffi.sizeof(buffer)))
 
     def drain(self, columns: RecordColumns) -> bool:
-        """Append what is in the ring; True where samples are lost because columns are full."""
+        """Append the ring's samples; True if samples are lost because the columns are full."""
         return bool(lib.hmd_ring_drain(self._source, columns._c, self._counts))

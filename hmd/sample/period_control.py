@@ -1,13 +1,14 @@
-"""The sampling period, held so that the daemon costs no more than its quota of a CPU.
+"""Control of the sampling period: keeps the daemon within its CPU quota.
 
-Takes how much CPU time the daemon used since the last look, and how many samples were lost;
-gives the period to use. Periods are primes, because a period that divides the length of a
-program's loop would sample one place of it for ever. The idea, and the range from 199, are
-those of Memtis (SOSP 2023).
+Takes the CPU time that the daemon used since the last update, and the number of lost samples; gives
+the period to use. Periods are primes, because a period that divides the length of a program's loop
+would always sample the same place in it. The idea and the range from 199 are those of Memtis (SOSP
+2023).
 
-The cost of sampling is about proportional to 1/period. So above the quota the period goes at
-once to where that law says it should be; below it comes down one rung at a time, which probes
-what the law does not say (other work of the daemon, programs that come and go).
+The cost of sampling is approximately proportional to 1/period. Above the quota, the period
+therefore goes at once to the value that this law gives. Below the quota it decreases by one rung
+at a time, which accounts for costs outside the law (other work of the daemon, processes that
+start and exit).
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ PRIMES = (
     *(967, 1129, 1327, 1553, 1823, 2137, 2503, 2939, 3449, 4049),
     *(4751, 5573, 6529, 7649, 8969, 10513, 12323, 14449, 16937, 19997),
 )
-"""Periods for real machines: 30 primes from 199 to 19997, each about 1.17 times the last."""
+"""Periods for real machines: 30 primes from 199 to 19997, with a ratio of about 1.17."""
 
 SMALL_PRIMES = (7, 11, 13, 17, 23, 29, 37, 47, 59, 73, 89, 109, 131, 163)
-"""Shorter periods, for machines so slow that few accesses happen (the emulated one)."""
+"""Shorter periods for slow machines with few accesses (the emulated machine)."""
 
 _PARTNER_PERCENT = 6
-"""Far enough apart that two counters soon drift through each other, near enough that both give
-about as many samples."""
+"""Large enough that the phase of two counters varies quickly, small enough that both give about as
+many samples."""
 
 
 def partner(period: int) -> int:
     """Return the period of a second counter of the same event: a prime some 6 % longer.
 
-    Without a common divisor, the two overflow at every distance from each other equally often,
-    once in the product of the periods. So samples of the two that lie close together are a fair
-    choice of accesses that do.
+    Periods without a common divisor overflow at every distance from each other equally often, once
+    per product of the periods. Pairs of samples close together are thus an unbiased sample of
+    accesses close together.
     """
     longer = period + max(1, -(-period * _PARTNER_PERCENT // 100))
     while any(longer % divisor == 0 for divisor in range(2, isqrt(longer) + 1)):
@@ -46,18 +47,18 @@ def partner(period: int) -> int:
 
 
 def stands_for(period: int, second: int) -> int:
-    """Return how many accesses a sample of either of two counters stands for, rounded."""
+    """Return the accesses per sample of two counters together, rounded."""
     return max(1, round(period * second / (period + second)))
 
 
 @dataclass(frozen=True, slots=True)
 class PeriodSettings:
-    """``quota`` is a share of one CPU; nothing changes within ``hysteresis`` (a share) of it."""
+    """``quota`` is a share of one CPU; within ``hysteresis`` (a share) of it the period stays."""
 
     quota: float = 0.01
     hysteresis: float = 0.2
     smoothing: float = 0.3
-    """Weight of the newest observation in the running mean of the use."""
+    """Weight of the newest observation in the running mean of the CPU use."""
 
 
 class PeriodControl:
@@ -68,7 +69,7 @@ class PeriodControl:
     ) -> None:
         """Start at the rung at or above ``start``, else at the ladder's middle.
 
-        ``ladder`` is ascending; ValueError where it is empty or is not.
+        ``ladder`` must ascend; ValueError if it does not or is empty.
         """
         self._ladder = tuple(ladder)
         if not self._ladder or any(
@@ -92,8 +93,8 @@ class PeriodControl:
     def update(self, cpu_s: float, elapsed_s: float, lost: int = 0) -> int:
         """Return the period after ``cpu_s`` CPU seconds were used in ``elapsed_s`` seconds.
 
-        ``lost`` samples since the last call mean that rings run over between two reads: the
-        period then grows by a rung, and never shrinks.
+        ``lost`` samples since the last call mean that rings overflow between two reads; the period
+        then increases by one rung and does not decrease.
         """
         if elapsed_s <= 0:
             return self.period
@@ -119,8 +120,8 @@ class PeriodControl:
     def _shift(self, rung: int) -> None:
         """Take the rung; the running mean becomes what the new period should cost.
 
-        Without that, one costly moment would be answered again at every call until the mean
-        has forgotten it.
+        Otherwise the period would increase at every call after one expensive tick, until the mean
+        has decayed.
         """
         before = self.period
         self._rung = min(rung, len(self._ladder) - 1)

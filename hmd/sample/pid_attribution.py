@@ -1,7 +1,7 @@
-"""Samples whose ``pid`` is a pid: finding the tracked process of each row.
+"""Attribution of samples that contain a pid: the tracked process of each row.
 
-The kernel puts the process's id (tgid) beside the thread's into a sample, so that threads need
-no map. Costs a few ns a row, and one read of /proc/PID/stat a call for each process that has rows.
+A sample contains the process's id (tgid) in addition to the thread's, so threads need no map. Costs
+a few ns per row, and per call one read of /proc/PID/stat for each process that has rows.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class TrackedPids:
         self.track(())
 
     def track(self, processes: Sequence[ProcessId]) -> None:
-        """Find these processes and no others."""
+        """Attribute samples to these processes only."""
         self._processes = tuple(processes)
         self._index = {process.pid: index for index, process in enumerate(self._processes)}
 
     def index(self, columns: RecordColumns) -> npt.NDArray[np.int32]:
-        """Return each row's process; -1 where it is not tracked, or its pid is another's by now.
+        """Return each row's process; -1 if it is not tracked, or another process has its pid now.
 
-        What a process did before it ended is its own.
+        Samples of a process that has ended are still attributed to it.
         """
         pids, which = distinct(columns.pid[: columns.count])
         found = np.full(len(pids) + 1, -1, np.int32)  # the last for rows of too many pids

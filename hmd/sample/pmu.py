@@ -1,14 +1,14 @@
 """Sampling with the CPU's own PMU: PEBS on Intel, IBS on AMD.
 
-One event per CPU for all processes (``PerfControl`` says why). Sampling is with fixed periods
-and, unless they are asked for, without timestamps, because a PEBS buffer is then emptied once for
-many samples; TIME costs an interrupt a sample (LARGE_PEBS_FLAGS in arch/x86/events/perf_event.h).
+There is one event per CPU for all processes (see ``PerfControl``). Periods are fixed, and samples
+have no timestamps unless requested, because the kernel then empties a PEBS buffer once for many
+samples; TIME costs an interrupt per sample (LARGE_PEBS_FLAGS in arch/x86/events/perf_event.h).
 
-For pairs, loads are counted a second time with another period, on all CPUs or on none: where
-counters lack for that there are no pairs, and ``detail`` says why.
+For pairs, a second counter with another period counts loads, on all CPUs or on none. If counters
+are missing, there are no pairs, and ``detail`` states the reason.
 
-An idle machine costs nothing; a sample costs its program about 0.3 µs and the daemon some tens
-of nanoseconds, so that the period (``period``) sets the overhead of both.
+An idle machine costs nothing. A sample costs its program about 0.3 µs and the daemon some tens of
+nanoseconds, so the period determines the overhead of both.
 """
 
 from __future__ import annotations
@@ -58,17 +58,17 @@ def open_pmu(
 ) -> RingSampler:
     """Return a sampler of loads and stores; ``period`` (1009) is in loads, by IBS in 16 ops.
 
-    Where stores cannot be sampled beside loads, loads alone are; the sampler's ``detail`` says
-    what is. ``timestamps``: samples have their time. ``pairs``: a second counter samples loads
-    too, where there is one. Raises MissingError where there is no PMU for it, PerfError where
-    perf refuses.
+    If stores cannot be sampled in addition to loads, only loads are; the sampler's ``detail``
+    states which. ``timestamps``: samples have a time. ``pairs``: a second counter samples loads,
+    if there is one.
+    Raises MissingError without a suitable PMU, PerfError if perf refuses the events.
     """
     specs = choose_events(choice, sysfs, proc)
     sample_type = _SAMPLE_TYPE | SampleType.TIME if timestamps else _SAMPLE_TYPE
     period = min(max(period or START_PERIOD, PRIMES[0]), PRIMES[-1])
     online = parse_ids(read_text(sysfs / "devices/system/cpu/online"))
     opened = _open_all(specs, period, online, ring_pages, sample_type)
-    seconds, told = _open_seconds(opened, partner(period)) if pairs else ((), "")
+    seconds, note = _open_seconds(opened, partner(period)) if pairs else ((), "")
     rings = [ring for event in opened for ring in event.rings]
     scales = [event.spec.period_scale for event in opened for _ in event.rings]
     names = [
@@ -77,7 +77,7 @@ def open_pmu(
     ]
     return RingSampler(
         "pmu",
-        f"{' and '.join(names)} on {len(online)} CPUs{told}",
+        f"{' and '.join(names)} on {len(online)} CPUs{note}",
         [*rings, *seconds],
         PerfControl(rings, scales, seconds),
         TrackedPids(proc),

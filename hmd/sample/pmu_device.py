@@ -1,9 +1,9 @@
-"""A PMU as sysfs describes it: its type, named events, formats, capabilities, CPUs.
+"""Description of a PMU in sysfs: its type, named events, formats, capabilities, CPUs.
 
 Takes /sys/bus/event_source/devices/NAME; gives a ``PmuDevice`` that turns terms such as
 ``event=0xcd,umask=0x1,ldlat=3`` into the config words of struct perf_event_attr, as its
 ``format`` files say (Documentation/ABI/testing/sysfs-bus-event_source-devices-format). Read once
-at start; about 30 small files a device.
+at start; about 30 small files per device.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SUFFIXES = (".scale", ".unit", ".per-pkg", ".snapshot")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Where a term's value goes: ranges of bits of one word, its lowest bits into the first."""
+    """Bit ranges of one word that a term's value fills, its lowest bits in the first range."""
 
     word: str
     bits: tuple[tuple[int, int], ...]

@@ -1,13 +1,12 @@
-"""Which regions to look at next: fine where there are accesses, coarse where there are none.
+"""Choice of the regions to monitor next: fine where there are accesses, coarse elsewhere.
 
-Takes processes' mappings and what the last looks found, gives regions, of which there are so many
-at most over all processes. Where most are taken, neighbours that are most alike become one, down
-to half of the most, by what that adds to the squared error of their shares (Ward, "Hierarchical
-grouping to optimize an objective function", 1963); then those with most accesses are halved, and
-some of the largest, which is how new accesses are found. A program of a few MiB needs no choice:
-all of it is looked at closely. DAMON does the like by itself, but at random and from one region
-on, forgets between two counts, and spends regions on address space without memory. Costs some
-10 µs a region.
+Takes processes' mappings and the results of the last cycles; gives regions, at most a fixed number
+over all processes. At that number, the most similar neighbours are merged, down to half of it, by
+the least increase of the squared error of their shares (Ward, "Hierarchical grouping to optimize an
+objective function", 1963). Then the regions with most accesses are split, and some of the largest,
+which finds new accesses. A program of a few MiB needs no choice: all of it is monitored finely.
+DAMON adapts regions too, but splits at random starting from one region, keeps no history between
+two counts, and spends regions on address space without memory. Costs about 10 µs per region.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ from hmd.machine.process_id import ProcessId
 from hmd.units import PAGE_BYTES
 
 SMALLEST_PAGES = 32
-"""Memory is looked at no closer: more regions would cost more than the finer borders bring."""
+"""Smallest region: more regions would cost more than the finer boundaries gain."""
 GAP_BYTES = 2 << 20
-"""Mappings that lie this close together are one piece of memory."""
+"""Mappings at most this far apart form one piece of memory."""
 
 _NEWEST = 0.5
-"""Weight of the newest look in the mean of a region's share."""
+"""Weight of the newest cycle in the mean of a region's share."""
 _LARGEST = 0.25
-"""Share of halvings that goes to the largest regions, whatever they have been seen to be."""
+"""Share of the splits that goes to the largest regions, whatever their accesses."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Spans:
-    """Regions in order of process and address; ``share`` is the mean of looks with an access."""
+    """Regions in order of process and address; ``share`` is that of checks with an access."""
 
     process: npt.NDArray[np.int64]
     start: npt.NDArray[np.int64]
@@ -50,9 +49,9 @@ class _Spans:
 
 
 class RegionMap:
-    """What is known of each process's memory.
+    """The regions of each process and their history.
 
-    There are ``most`` regions, and one at least for each piece of memory.
+    There are at most ``most`` regions, but at least one per piece of memory.
     """
 
     def __init__(self, most: int) -> None:

@@ -1,12 +1,12 @@
-"""The sampler over perf rings, whoever writes them: PMU, page faults, the emulated machine.
+"""The sampler over perf rings of any writer: PMU, page faults, the emulated machine.
 
-A read drains all rings into columns (``ring``), finds each row's process (``Attribution``), drops
-what is no user's access of a tracked process, and gives the rest as a batch. What differs
-between sources is how sampling is started and its period set (``RingControl``), and how a sample
-names its process.
+A read drains all rings into columns (``perf_ring``), finds each row's process (``Attribution``),
+drops samples that are not user accesses of a tracked process, and returns the rest as a batch.
+Sources differ in how sampling is started and its period set (``RingControl``), and in how a sample
+identifies its process.
 
-Costs some 20 ns a sample in all (bench/ring.py), and one small file a read for each process that
-has samples.
+Costs about 20 ns per sample in total (bench/ring.py), and per read one small file for each process
+that has samples.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from hmd.sample.period_control import partner, stands_for
 from hmd.sample.sampler import SamplerStats
 
 READ_ROWS = 1 << 18
-"""Most rows of one read, which bounds its time; what is more is lost, and counted so.
+"""Most rows of one read, which bounds its time; further samples are lost and counted as lost.
 
-If it waited in the rings, each read would begin with what the last one left, and heat would be
-that of long ago."""
+If they stayed in the rings, each read would begin with the rest of the last one, and heat would lag
+behind."""
 
 USER_END = 1 << 56
-"""No user address lies above (x86-64 with five levels; Documentation/arch/x86/x86_64/mm.rst)."""
+"""Upper bound of user addresses (x86-64 with five levels; Documentation/arch/x86/x86_64/mm.rst)."""
 
 
 class Drainable(Protocol):
@@ -39,7 +39,7 @@ class Drainable(Protocol):
 
     @property
     def counts(self) -> RingCounts:
-        """What was read from the ring."""
+        """Records read from the ring."""
         ...
 
     def drain(self, columns: RecordColumns) -> bool:
@@ -48,22 +48,22 @@ class Drainable(Protocol):
 
 
 class RingControl(Protocol):
-    """Switches the source that writes the rings; ``close`` frees it, and the rings."""
+    """Control of the source that writes the rings; ``close`` frees it and the rings."""
 
     def start(self) -> None:
         """Start sampling."""
         ...
 
     def stop(self) -> None:
-        """Stop sampling; the rings keep what they have."""
+        """Stop sampling; the rings keep their records."""
         ...
 
     def set_period(self, period: int) -> None:
-        """Sample one access in so many from now on."""
+        """Sample one in ``period`` accesses from now on."""
         ...
 
     def close(self) -> None:
-        """Stop sampling for good. Called once."""
+        """Stop sampling permanently. Called once."""
         ...
 
 
@@ -71,16 +71,16 @@ class Attribution(Protocol):
     """Finds the process of each sample."""
 
     def track(self, processes: Sequence[ProcessId]) -> None:
-        """Find these processes and no others."""
+        """Attribute samples to these processes only."""
         ...
 
     def index(self, columns: RecordColumns) -> npt.NDArray[np.int32]:
-        """Return each row's process as an index of the tracked, -1 for none or one that ended."""
+        """Return each row's index among the tracked processes, -1 for other processes."""
         ...
 
 
 class RingSampler:
-    """A ``Sampler`` over rings. ``detail`` says for people what it samples."""
+    """A ``Sampler`` over rings. ``detail`` describes what it samples."""
 
     def __init__(
         self,
@@ -98,10 +98,10 @@ class RingSampler:
         counts_instructions: bool = False,
         pairs: bool = False,
     ) -> None:
-        """Own ``control`` from now on. ``ns_per_weight`` is what a unit of latency is.
+        """Own ``control`` from now on. ``ns_per_weight`` is the unit of the latency.
 
-        ``counts_instructions``: samples have a count of them (READ). ``pairs``: loads are counted
-        by two counters, the second with the ``partner`` of the period.
+        ``counts_instructions``: samples contain an instruction count (READ). ``pairs``: two
+        counters count loads, the second with the ``partner`` of the period.
         """
         self.name = name
         self.detail = detail
@@ -124,22 +124,22 @@ class RingSampler:
     def period(self) -> int:
         """Accesses between two samples of a counter.
 
-        Stores may be sampled more rarely, loads by two counters: what a row stands for, it says.
+        Stores may be sampled more rarely and loads by two counters: see the ``period`` of a row.
         """
         return self._period
 
     @property
     def pair_period(self) -> int | None:
-        """The period of the second counter of loads, None where there is none."""
+        """The period of the second counter of loads, None if there is none."""
         return partner(self._period) if self._pairs else None
 
     @property
     def outside_cpu_s(self) -> float:
-        """None that could be told apart: samples are taken in the time of the programs."""
+        """0: samples are taken in the time of the programs, which is not measured separately."""
         return 0.0
 
     def set_period(self, period: int) -> int:
-        """Set the period, brought into the ladder's bounds; returns it."""
+        """Set the period, clamped to the ladder's bounds; returns it."""
         period = min(max(period, self.ladder[0]), self.ladder[-1])
         if period != self._period and not self._closed:
             self._control.set_period(period)
@@ -147,7 +147,7 @@ class RingSampler:
         return self._period
 
     def track(self, processes: Sequence[ProcessId]) -> None:
-        """Follow these processes; sampling is on while there is one."""
+        """Sample these processes; sampling is off while there are none."""
         if self._closed:
             return
         self._attribution.track(processes)
@@ -160,14 +160,14 @@ class RingSampler:
         self._started = bool(processes)
 
     def read(self) -> AccessBatch:
-        """Drain all rings; what does not fit into the most rows of a read is lost."""
+        """Drain all rings; samples beyond the most rows of a read are lost."""
         if self._closed:
             return AccessBatch.empty()
         columns = self._columns
         columns.clear()
         self._drain(columns)
         count = columns.count
-        self._tell_period(columns.period[:count], columns.kind[:count])
+        self._set_represented(columns.period[:count], columns.kind[:count])
         process = columns.keep(self._attribution.index(columns), USER_END)
         kept = len(process)
         self.stats.samples += kept
@@ -186,9 +186,9 @@ class RingSampler:
             instructions=instructions,
         )
 
-    def _tell_period(self, period: npt.NDArray[np.uint32], kind: npt.NDArray[np.uint8]) -> None:
-        """Make the periods of samples, which are their counters', the accesses they stand for."""
-        period[period == 0] = self._period  # of a ring whose samples do not say
+    def _set_represented(self, period: npt.NDArray[np.uint32], kind: npt.NDArray[np.uint8]) -> None:
+        """Replace counters' periods in samples by the accesses that each sample represents."""
+        period[period == 0] = self._period  # a ring whose samples have no period
         if self.pair_period is not None:
             period[kind == Kind.LOAD] = stands_for(self._period, self.pair_period)
 
@@ -212,7 +212,7 @@ class RingSampler:
         self.stats.corrupt = sum(c.corrupt for c in counts)
 
     def close(self) -> None:
-        """Stop sampling and free what it needed."""
+        """Stop sampling and free all resources."""
         if not self._closed:
             self._closed = True
             self._rings = ()  # before their memory is unmapped

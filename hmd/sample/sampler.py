@@ -1,4 +1,4 @@
-"""What the daemon asks of any source of accesses."""
+"""The interface of all sources of access samples."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hmd.sample.capabilities import Capabilities
 class SamplerStats:
     """Counters of a sampler since it was opened.
 
-    ``samples`` are the rows that ``read`` gave. ``dropped`` are samples of kernel addresses, of
-    address 0 or of no tracked process; ``lost`` are those the kernel (or emulated PMU) could not
-    put into a full ring; ``throttled`` counts how often the kernel stopped an event that came
-    too fast; ``wakeups`` the reads that found something; ``corrupt`` records that made no sense.
+    ``samples`` are the rows returned by ``read``. ``dropped`` are samples of kernel addresses, of
+    address 0 or of no tracked process. ``lost`` are those that the kernel (or the emulated PMU)
+    could not write to a full ring. ``throttled`` counts how often the kernel stopped an event with
+    too many interrupts, ``wakeups`` the reads that returned samples, ``corrupt`` invalid records.
     """
 
     samples: int = 0
@@ -33,10 +33,11 @@ class Sampler(Protocol):
     """A source of sampled accesses.
 
     Contract (tests/contract/test_samplers.py): ``read`` never blocks and never raises for a
-    target that has gone, and gives what it did before; ``track`` replaces the set of processes,
-    and rows of the next ``read`` index that set; ``close`` may be called twice.
-    ``name`` is for settings and metrics, ``detail`` says for people what is sampled. ``ladder``
-    holds the periods worth asking for, shortest first; sampling costs about 1/period.
+    process that has exited, and returns its earlier samples. ``track`` replaces the set of
+    processes; rows of the next ``read`` index that set. ``close`` may be called twice.
+    ``name`` is that of settings and metrics, ``detail`` describes what is sampled. ``ladder``
+    lists the useful periods, shortest first; the cost of sampling is about proportional to
+    1/period.
     """
 
     name: str
@@ -47,29 +48,29 @@ class Sampler(Protocol):
 
     @property
     def period(self) -> int:
-        """How rarely is sampled: in accesses a sample, or as the sampler's module says."""
+        """The sampling period: in accesses per sample, or as the sampler's module defines it."""
         ...
 
     @property
     def pair_period(self) -> int | None:
-        """The period of a second counter of loads, None where there is none."""
+        """The period of a second counter of loads, None if there is none."""
         ...
 
     @property
     def outside_cpu_s(self) -> float:
-        """CPU time that sampling took outside this process, in kernel threads of its own."""
+        """CPU time of sampling outside this process, in dedicated kernel threads."""
         ...
 
     def set_period(self, period: int) -> int:
-        """Ask for a period; returns the one that is in force."""
+        """Request a period; returns the one in effect."""
         ...
 
     def track(self, processes: Sequence[ProcessId]) -> None:
-        """Sample these processes and no others, from the next read on."""
+        """Sample these processes only, from the next read on."""
         ...
 
     def read(self) -> AccessBatch:
-        """Drain what was sampled since the last read."""
+        """Return the samples since the last read."""
         ...
 
     def close(self) -> None:

@@ -1,13 +1,13 @@
-"""Pages written, by soft-dirty bits: for machines with neither a PMU nor DAMON nor idle tracking.
+"""Written pages, by soft-dirty bits: for machines without PMU, DAMON and idle page tracking.
 
 Writing 4 to /proc/PID/clear_refs makes all pages of a process read-only and clears the bits; the
 first write to a page faults and sets its bit (Documentation/admin-guide/mm/soft-dirty.rst,
-CONFIG_MEM_SOFT_DIRTY). It sees writes alone: a page that is only read looks cold.
+CONFIG_MEM_SOFT_DIRTY). It observes writes only: a page that is only read looks cold.
 
-The bits belong to whoever clears them last. Checkpointing tools (CRIU's incremental dumps, some
-garbage collectors and live migration) miss pages that hmd cleared, so this sampler is only taken
-where it is asked for. A round costs the program a fault (about 1 µs) for each page that it
-writes, and its mmap lock for as long as the kernel takes to walk its pages (some 10 ns each).
+The bits have a single user. Checkpointing tools (CRIU's incremental dumps, some garbage collectors
+and live migration) miss pages whose bits hmd has cleared, so hmd uses this sampler only if the
+configuration names it. A scan costs the program a fault (about 1 µs) per page that it writes, and
+its mmap lock while the kernel walks its pages (about 10 ns each).
 """
 
 from __future__ import annotations
@@ -31,24 +31,22 @@ from hmd.units import PAGE_BYTES
 
 SOFT_DIRTY = np.uint64(1 << 55)
 PAGES_MOST = 1 << 18
-"""Pages of a read: entries of 1 GiB, about 5 ms."""
+"""Pages per read: the entries of 1 GiB, about 5 ms."""
 
 _CLEAR_SOFT_DIRTY = "4"
 
 
 def open_soft_dirty(period: int | None = None, proc: Path = PROC) -> PageScanSampler:
-    """Return a sampler of written pages; ``period`` (1) is how many times fewer a read looks at.
+    """Return a sampler of written pages; ``period`` (1) divides the pages that a read checks.
 
-    Raises MissingError where the kernel does not keep the bits, NotPermittedError without
+    Raises MissingError if the kernel has no soft-dirty bits, NotPermittedError without
     CAP_DAC_OVERRIDE.
     """
     if not _kept(proc):
-        raise MissingError(
-            "this kernel keeps no soft-dirty bits: use one with CONFIG_MEM_SOFT_DIRTY"
-        )
+        raise MissingError("this kernel has no soft-dirty bits: use one with CONFIG_MEM_SOFT_DIRTY")
     if not read_privileges(proc).has(Capability.DAC_OVERRIDE):
         raise NotPermittedError(
-            "soft-dirty bits of other users' processes may be cleared with CAP_DAC_OVERRIDE only: "
+            "only CAP_DAC_OVERRIDE may clear soft-dirty bits of other users' processes: "
             "run hmd as root, or grant it in the unit"
         )
     return PageScanSampler(SoftDirtyBits(proc), period, proc)
@@ -78,7 +76,7 @@ class SoftDirtyBits:
         return written
 
     def round_over(self, pid: int) -> None:
-        """Clear the bits of a process; of one that is gone or not ours, nothing."""
+        """Clear the bits of a process, if it still exists and hmd may access it."""
         try:
             write_text(self._proc / str(pid) / "clear_refs", _CLEAR_SOFT_DIRTY)
         except OSError as error:
@@ -90,7 +88,7 @@ class SoftDirtyBits:
 
 
 def _kept(proc: Path) -> bool:
-    """Return whether a page of ours that was just written has its bit."""
+    """Return whether a page that this process has just written has its bit."""
     page = mmap.mmap(-1, PAGE_BYTES)
     page[0] = 1
     held = ctypes.c_char.from_buffer(page)

@@ -95,7 +95,7 @@ def test_a_picture_is_drawn(trace: Path, tmp_path: Path) -> None:
         (["TRACE", "--policy", "best"], Exit.CONFIG, "no policy 'best'"),
         (["TRACE", "--set", "confidence"], Exit.USAGE, "KEY=VALUE"),
         (["TRACE", "--set", "speed=1"], Exit.USAGE, "can have confidence"),
-        (["TRACE", "--set", "confidence=much"], Exit.CONFIG, "'much' is no value"),
+        (["TRACE", "--set", "confidence=much"], Exit.CONFIG, "'much' is not a valid value"),
         (["TRACE", "--set", "confidence=99"], Exit.CONFIG, "at most 10"),
         (["TRACE", "--tick", "0"], Exit.USAGE, "--tick must be"),
         (["TRACE", "--fast-max", "half"], Exit.USAGE, "--fast-max half: write a size or a share"),

@@ -349,7 +349,7 @@ def test_sizes_of_samples() -> None:
 def test_fields_of_varying_size_are_refused(memory: GuardedRing) -> None:
     callchain = SampleType(1 << 5)
     assert sample_bytes(callchain) == 0
-    with pytest.raises(ValueError, match="varying size"):
+    with pytest.raises(ValueError, match="variable size"):
         memory.ring(bytes(64), callchain)
 
 
