@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 
 from hmd.config import Config
-from hmd.config.load import dotted
 from hmd.control.admin_commands import AdminCommands
 from hmd.control.command_queue import CommandQueue
 from hmd.control.status_json import status_answer
@@ -23,16 +22,13 @@ from hmd.daemon.endpoints import Endpoints
 from hmd.daemon.log import OnceLogger
 from hmd.daemon.notify import Notifier
 from hmd.daemon.stages import SYSFS, build
-from hmd.daemon.start_checks import machine_warnings
+from hmd.daemon.start_warnings import start_warnings
 from hmd.daemon.wakeup_fd import WakeupFd
 from hmd.errors import HmdError
-from hmd.machine.conflicts import competing_findings
-from hmd.machine.diagnostic import Severity
 from hmd.machine.node_watch import NodeWatch
 from hmd.machine.numa_nodes import read_topology
 from hmd.machine.process_id import PROC, ProcessId
 from hmd.machine.procfs import format_ids
-from hmd.machine.tiers import tier_warning
 from hmd.machine.topology import Topology
 from hmd.migrate.drain_worker import DrainWorker
 from hmd.observe.health import TickWatch
@@ -253,30 +249,10 @@ class Service:
 
     def _warn(self) -> None:
         """Log what limits hmd on this machine, each warning once."""
-        stages = self.stages
-        sampler = stages.sampler
-        if not sampler.capabilities.ranks_heat:
-            self._warnings.warn(
-                f"{stages.sampler_reason}; page faults are a coarse stand-in: hmd doctor"
-            )
-        else:
-            self._log.info("%s", stages.sampler_reason)
-        if stages.config.decide.pageout is not None and not sampler.capabilities.sees_reads:
-            why = f"with the sampler {sampler.name} pages in use look idle"
-            self._warnings.warn(f"decide.pageout has no effect: {why}")
-        for found in machine_warnings(stages.config, stages.topology):
-            self._warnings.warn(f"{dotted(found.path)}{found.text}")
-        warning = tier_warning(stages.topology)
-        if warning:
+        if self.stages.sampler.capabilities.ranks_heat:
+            self._log.info("%s", self.stages.sampler_reason)
+        for warning in start_warnings(self.stages, self._file):
             self._warnings.warn(warning)
-        findings = competing_findings(stages.proc, stages.sysfs)
-        conflicts = [f"{f.name} ({f.action})" for f in findings if f.level is not Severity.OK]
-        if conflicts:
-            self._warnings.warn(
-                f"also active on this machine: {'; '.join(conflicts)}; see hmd doctor"
-            )
-        if not stages.config.targets:
-            self._warnings.warn(f"{self._file} names no targets: nothing to do until it does")
 
     def _log_processes(self, before: dict[ProcessId, str]) -> None:
         after = dict(zip(self.stages.processes, self.stages.targets, strict=True))
@@ -285,7 +261,7 @@ class Service:
             for process, name in new[:MAX_LOGGED]:
                 self._log.info("target %s: %s pid %d", name, verb, process.pid)
             if len(new) > MAX_LOGGED:
-                self._log.info("%s %d processes more", verb, len(new) - MAX_LOGGED)
+                self._log.info("%s %d more processes", verb, len(new) - MAX_LOGGED)
 
     def _status_line(self) -> str:
         now, stages = self.observer.latest, self.stages
