@@ -1,4 +1,4 @@
-"""The runtime estimator: how long a program takes with its pages placed otherwise.
+"""The runtime estimator: predicts a program's runtime under another placement of its pages.
 
 From two recorded runs of a program, one with all of its pages slow and one with all fast, the
 runtime of any other layout, of every capacity of the fast tier, or of a schedule of migrations::
@@ -11,13 +11,13 @@ runtime of any other layout, of every capacity of the fast tier, or of a schedul
     every_other = layout.interleaved(runs.pages, 0.5)      # bool, True in fast memory: (pages,)
     model = build_model(runs)
     print(model.estimate(every_other).runtime_ns, interval(model, every_other))
-    # What is hottest by the slow run's samples is priced with the fast run's: no luck counts.
+    # Pages are ordered by the slow run's samples and priced with the fast run's: no selection bias.
     model = build_model(runs, terms=Terms(rows=SampleSelection.FAST))
     curve = sweep(model, layout.heat_order(runs.pages), steps=100)
     print(curve.fast_bytes, curve.runtime_ns, curve.knee)
 
 Pages are those that were sampled (``PageIndex``); times are nanoseconds of the traces' clock. The
-published formula is ``isc22.estimate``. Importing this costs numpy; compiled kernels load with the
+published formula is ``isc22.estimate``. The import loads numpy; compiled kernels load with the
 first estimate.
 """
 

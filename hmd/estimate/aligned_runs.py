@@ -1,10 +1,10 @@
-"""The two recorded runs of a program as the model takes them: windows that match, and columns.
+"""The two recorded runs of a program as inputs of the model: matching windows, and columns.
 
-Both runs are cut where equally many instructions were executed, where that was counted, so that
-a window is the same piece of work in both; else in equal parts of their accesses (by time, a
-phase that misses would be matched with one that does not). A row is what was sampled of a page in
-a window, of one ``AccessClass``: a core waits for loads that memory answers, and for fill buffers
-that stores hold as long; what a prefetcher had fetched only moves lines.
+Both runs are cut at equal instruction counts if both have them, so that a window is the same work
+in both; else into equal parts of their accesses (cut by time, a phase with misses would match one
+without). A row holds the samples of a page in a window, of one ``AccessClass``: a core waits for
+loads that memory answers, and for fill buffers that stores hold as long; prefetched lines only use
+bandwidth.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from hmd.trace.streaming import TraceSource
 from hmd.trace.trace import Trace
 
 WINDOWS = 60
-"""Pieces of a run: many enough for its phases, few enough for hundreds of samples in each."""
+"""Windows of a run: enough for its phases, few enough for hundreds of samples per window."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlignedRun:
     """One run; rows of shape ``(rows,)``, by window of shape ``(windows,)``.
 
-    ``page`` indexes the pages, ``access`` is of ``AccessClass``, ``accesses`` what the ``samples``
-    of a row stand for. ``ns`` is how long each window took; ``latency_ns`` the mean latency of
-    loads, ``least_ns`` that of loads that wait for nothing else (both 0 where no latency was
-    recorded); ``store_ns`` the latencies of stores in sum, ``queue_ns`` those of streams. Pairs,
-    of shape ``(pairs,)``: their pages and window; each stands for ``pair_one_of``. Rows are scaled
-    up by what was ``lost``, of each one that was kept; pairs are not.
+    ``page`` indexes the pages, ``access`` is of ``AccessClass``, ``accesses`` are those that the
+    ``samples`` of a row stand for. ``ns`` is the length of each window; ``latency_ns`` the mean
+    latency of loads, ``least_ns`` that of loads without queueing (both 0 if no latency was
+    recorded); ``store_ns`` the sum of latencies of stores, ``queue_ns`` of streams. Pairs, of shape
+    ``(pairs,)``: their pages and window; each stands for ``pair_one_of``. Rows are scaled up by
+    ``lost``, lost samples per kept one; pairs are not.
     """
 
     page: npt.NDArray[np.int32]
@@ -65,7 +65,7 @@ class AlignedRun:
 
 @dataclass(frozen=True, slots=True)
 class TierSpeeds:
-    """What is known of the two tiers, 0 for what is not: idle latency, peak bandwidth.
+    """Idle latency and peak bandwidth of the two tiers, 0 if unknown.
 
     From the HMAT that the trace carries (ACPI 6.3, section 5.2.27) or from a benchmark.
     """
@@ -77,7 +77,7 @@ class TierSpeeds:
 
     @classmethod
     def of(cls, about: Mapping[str, Any]) -> TierSpeeds:
-        """Return what a trace tells of its machine's fastest and slowest tier."""
+        """Return the speeds of the fastest and the slowest tier in a trace's metadata."""
         tiers = about.get("tiers") or []
         if len(tiers) < 2:
             return cls()
@@ -94,8 +94,7 @@ class TierSpeeds:
 class AlignedRuns:
     """Both runs, over the same ``windows`` and ``pages``.
 
-    Where they had not the ``same_addresses``, pages are the slow run's, and the fast one has no
-    rows.
+    Without ``same_addresses``, pages are the slow run's, and the fast one has no rows.
     """
 
     slow: AlignedRun
@@ -123,10 +122,10 @@ def side_by_side(
 ) -> AlignedRuns:
     """Return two recorded runs of a program, cut by instructions where both have counts.
 
-    Each is a trace in memory or a ``TraceFile``, which is read once more, a block at a time.
+    Each is a trace in memory or a ``TraceFile``, which is read once more, one block at a time.
 
-    What the machine is (``speeds``, ``core``) the slow run's trace tells, where it is not given.
-    Raises UsageError where they are to be cut by instructions and were not counted.
+    ``speeds`` and ``core`` of the machine default to those of the slow run's trace. Raises
+    UsageError if the runs are to be cut by instructions that were not counted.
     """
     ends = slow.outline, fast.outline
     if cut_by is None:
@@ -148,7 +147,7 @@ def side_by_side(
 
 
 def core_of(about: Mapping[str, Any]) -> Core:
-    """Return what a trace tells of its machine's cores; those of Skylake's servers where not."""
+    """Return the cores in a trace's metadata; if it has none, those of Skylake servers."""
     return Core(
         int(about.get("reorder_window") or SKYLAKE_SERVER.reorder_window),
         int(about.get("fill_buffers") or SKYLAKE_SERVER.fill_buffers),
@@ -160,7 +159,7 @@ def _counted(trace: Trace) -> bool:
 
 
 def _waiting_floor_ns(slow: Trace, fast: Trace, speeds: TierSpeeds) -> float:
-    """Return the latency below which a load was not answered by memory, but found its line."""
+    """Return the latency below which a load found its line in flight or in a cache."""
     idle = [ns for ns in (speeds.slow_latency_ns, speeds.fast_latency_ns) if ns > 0]
     if idle:
         return min(idle) / 2
@@ -170,7 +169,7 @@ def _waiting_floor_ns(slow: Trace, fast: Trace, speeds: TierSpeeds) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
-    """One run's samples added up, its pages not numbered yet; the rest as in ``AlignedRun``."""
+    """One run's aggregated samples, with keys for pages; the rest as in ``AlignedRun``."""
 
     rows: AggregatedSamples
     pairs: FoundPairs
@@ -182,11 +181,11 @@ class _Counts:
     lost: float
 
     def without_rows(self) -> _Counts:
-        """Return what is known of its windows alone."""
+        """Return the run without rows: its windows only."""
         return replace(self, rows=self.rows.take(slice(0)), pairs=self.pairs.take(slice(0)))
 
     def over(self, keys: npt.NDArray[np.uint64]) -> AlignedRun:
-        """Return the run with its pages numbered by their place among ``keys``."""
+        """Return the run with its pages as indices into ``keys``."""
 
         def number(key: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:
             return np.searchsorted(keys, key).astype(np.int32)
@@ -212,7 +211,7 @@ class _Counts:
 
 
 def _counts(recording: TraceSource, windows: Windows, floor_ns: float, core: Core) -> _Counts:
-    """Return a run's samples, added up in one pass over them."""
+    """Return a run's samples, aggregated in one pass."""
     outline, count = recording.outline, len(windows)
     tally = SampleAggregator(windows)
     pairs = PairCollector(Near.of(outline, core.reorder_window, floor_ns))

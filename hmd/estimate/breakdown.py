@@ -33,8 +33,8 @@ class Phase:
 class Region:
     """A region under a layout.
 
-    ``access_share`` is its part of all accesses, ``fast_share`` the part of its sampled ``pages``
-    that is in fast memory, ``saves_ns`` what the program would save with all of it there.
+    ``access_share`` is its share of all accesses, ``fast_share`` the share of its sampled ``pages``
+    in fast memory, ``saves_ns`` the time that the program saves with all of them there.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Region:
 def by_phase(
     estimate: Estimate, slow_ns: Floats, fast_ns: Floats, phases: int = PHASES
 ) -> list[Phase]:
-    """Return stretches of equally many windows; the recorded runs' windows beside the estimate's.
+    """Return stretches of equally many windows, with the times of both runs and the estimate.
 
     ``slow_ns`` and ``fast_ns`` have shape ``(windows,)``.
     """
@@ -76,7 +76,7 @@ def by_region(
 ) -> list[Region]:
     """Return the regions with most ``accesses``, ``(pages,)``, the greatest saving first.
 
-    Costs one estimate a region.
+    Costs one estimate per region.
     """
     now_ns = estimate(layout).runtime_ns
     total = max(float(accesses.sum()), 1e-12)

@@ -1,9 +1,9 @@
-"""Runtime against fast-tier capacity, at the cost of a few layouts, and the knee of the curve.
+"""Runtime by fast-tier capacity, at the cost of a few layouts, and the knee of the curve.
 
-Pages join the fast tier in an order, hottest first as a rule. One pass over the rows sorts their
-accesses into steps of capacity; each step is then priced from sums. The same samples must not
-both choose the hottest pages and tell how hot they are, or luck counts as heat: order pages by one
-run (``PageIndex.accesses``, the slow run's), and price with the other's rows
+Pages join the fast tier in an order, usually hottest first. One pass over the rows sorts their
+accesses into steps of capacity; each step is then priced from sums. The same samples must
+not both order the pages and price them, or sampling noise counts as heat: order pages by one run
+ (``PageIndex.accesses``, the slow run's), and price with the other's rows
 (``Terms(rows=Rows.FAST)``).
 """
 
@@ -22,8 +22,8 @@ from hmd.units import PAGE_BYTES
 class CapacitySweep:
     """The curve, from nothing fast to all fast; columns of shape ``(steps + 1,)``.
 
-    ``knee`` is the step from which on more capacity buys little; None where the curve is flat or
-    has no knee.
+    ``knee`` is the step beyond which more capacity saves little; None if the curve is flat or has
+    no knee.
     """
 
     fast_pages: npt.NDArray[np.int64]
@@ -36,7 +36,7 @@ class CapacitySweep:
         return self.fast_pages * PAGE_BYTES
 
     def within(self, share: float) -> int:
-        """Return the first step whose runtime is at most so much (0.05: 5 %) over all fast."""
+        """Return the first step whose runtime is at most this share (0.05: 5 %) above all-fast."""
         return int(np.argmax(self.runtime_ns <= self.runtime_ns[-1] * (1 + share)))
 
 
@@ -67,8 +67,7 @@ def sweep(model: RuntimeModel, order: npt.NDArray[np.int64], steps: int = 100) -
 def find_knee(x: npt.NDArray[np.float64], falling: npt.NDArray[np.float64]) -> int | None:
     """Return where a falling curve bends most: farthest below its chord, both axes from 0 to 1.
 
-    Kneedle (Satopaa, Albrecht, Irwin and Raghavan, 2011). None where it bends by less than a
-    twentieth.
+    Kneedle (Satopaa, Albrecht, Irwin and Raghavan, 2011). None if it bends by less than 5 %.
     """
     height = float(falling.max() - falling.min())
     if height <= 0 or x[-1] <= x[0]:

@@ -1,17 +1,17 @@
-"""What a core does with misses that overlap, beyond a rule of thumb: a small simulation.
+"""Overlapping misses in a core: a small simulation that corrects the rule of thumb.
 
-The rule (``hmd.estimate.overlap``) knows one limit, the reorder window. Two more matter:
+The rule (``hmd.estimate.overlap``) has one limit, the reorder window. Two more matter:
 
-Fill buffers. A core with N of them has at most N misses under way. Where a window holds more, both
-recorded runs wait for buffers all the time, and runtime follows the mean latency instead.
+Fill buffers. A core with N of them has at most N misses in flight. If a window holds more, both
+recorded runs always wait for buffers, and the runtime follows the mean latency.
 
 Bursts. After a wait for a slow miss the window is empty, and as many misses as it holds are issued
-at once rather than one by one. So where misses are all that the program waits for, a lone slow miss
-costs less than the difference in latency, by up to half a fast latency.
+at once rather than one by one. So if the program waits for misses only, an isolated slow miss costs
+less than the difference in latency, by up to half a fast latency.
 
 The simulated core issues misses at even distances into a window, each into a free buffer, and
-waits where the oldest is not back: what cores since the P6 do (Karkhanis and Smith, A First-Order
-Superscalar Processor Model, ISCA 2004). Tables hold by what the rule is to be multiplied.
+waits if the oldest is not complete, as cores since the P6 do (Karkhanis and Smith, A First-Order
+Superscalar Processor Model, ISCA 2004). Tables hold the factors for the rule.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Floats = npt.NDArray[np.float64]
 IN_FLIGHT: Floats = np.concatenate(
     [[1.0, 4.0, 6.0], np.arange(8.0, 18.0, 0.5), [18.5, 20.0, 22.0, 25.0, 30.0, 40.0, 64.0]]
 )
-"""Misses that a window holds: the tables' rows."""
+"""Misses per window: the tables' rows."""
 
 CHANCES = 16
 """Columns: chances of a miss to be slow, (i / (CHANCES - 1)) squared, so that small ones are near
@@ -36,7 +36,7 @@ each other."""
 
 _MISSES = 4000
 _ISSUE_SHARE = 0.2
-"""What a window's instructions take without a miss, of a fast latency."""
+"""Time of a window's instructions without a miss, as a share of a fast latency."""
 _UNLIMITED = 128.0
 
 
@@ -48,7 +48,7 @@ def _run(
     held: float,
     window_ns: float,
 ) -> float:
-    """Return how long these misses take; ``done_ns`` and ``buffer_ns`` are work space."""
+    """Return the time of these misses in ns; ``done_ns`` and ``buffer_ns`` are work space."""
     apart_ns = window_ns / held
     stalled = 0.0
     oldest = 0
@@ -72,10 +72,10 @@ def _run(
 
 @lru_cache(maxsize=8)
 def tables(slow_ns: float, fast_ns: float, buffers: int) -> tuple[Floats, Floats]:
-    """Return what to multiply the rule with, each of shape ``(len(IN_FLIGHT), CHANCES)``.
+    """Return two tables of factors for the rule, each of shape ``(len(IN_FLIGHT), CHANCES)``.
 
-    The first where something else hides what bursts save, the second where all waits are for
-    memory. ``slow_ns`` and ``fast_ns`` are the tiers' latencies.
+    In the first, other waits hide the savings of bursts; in the second, all waits are for memory.
+    ``slow_ns`` and ``fast_ns`` are the tiers' latencies.
     """
     drawn = np.random.default_rng(1).permutation((np.arange(_MISSES) + 0.5) / _MISSES)
     chance = (np.arange(CHANCES) / (CHANCES - 1)) ** 2
@@ -102,6 +102,6 @@ def _gains(
     held: float,
     window_ns: float,
 ) -> Floats:
-    """Return where between all fast (0) and all slow (1) a core is, by chance."""
+    """Return a core's time between all-fast (0) and all-slow (1), by the chance of a slow miss."""
     took = np.array([_run(each, done, buffer, held, window_ns) for each in latency])
     return np.asarray((took - took[0]) / (took[-1] - took[0]))

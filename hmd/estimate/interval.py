@@ -1,10 +1,9 @@
-"""How sure an estimate is: its interval of about 90 %.
+"""The interval of an estimate, of about 90 %.
 
-Two errors add up. Samples are a draw: their share is found by drawing them anew (the Poisson
-bootstrap, Chamandy et al., 2012), which costs as much as ``DRAWS`` layouts. The model is a model:
-its share is set by what it was on the programs that it was judged by (of their layouts, nine in ten
-lie within), most half-way between the recorded runs, which are met exactly: half-way in what it
-gains, and in the accesses that are slow.
+Two errors add up. The sampling error is found by resampling (the Poisson bootstrap, Chamandy et
+al., 2012), at the cost of ``DRAWS`` layouts. The model error is that on the benchmark programs:
+nine of ten of their layouts lie within. It is largest half-way between the recorded runs, which
+the model reproduces exactly: half-way in gain, and in slow accesses.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from hmd.estimate.runtime_model import RuntimeModel
 
 DRAWS = 16
 GAIN_ERROR = 0.03
-"""Standard error of the model half-way between the runs, as a share of what the fast one gains."""
+"""Standard error of the model half-way between the runs, as a share of the fast run's gain."""
 RUNTIME_ERROR = 0.004
-"""And as a share of the runtime, which remains where there is little to gain."""
+"""The same as a share of the runtime, which remains if there is little to gain."""
 _WIDTH = 2.0
 
 
@@ -51,6 +50,6 @@ def interval(model: RuntimeModel, layout: Layout, seed: int = 1) -> Interval:
     of_gain = GAIN_ERROR * gain * 2 * np.sqrt(part * (1 - part))
     of_runtime = RUNTIME_ERROR * runtime * 2 * np.sqrt(slow_share * (1 - slow_share))
     half = _WIDTH * float(np.linalg.norm([sampling, of_gain, of_runtime]))
-    # What remains of rounding where all is as it was recorded.
+    # Rounding errors of a layout that was recorded.
     half = half if half > 1e-6 * runtime else 0.0
     return Interval(runtime, runtime - half, runtime + half)

@@ -3,8 +3,8 @@
 Denoyelle, Perarnau, Iskra and Gerofi, ISC 2022 (differential tracing). For each window, with H
 and D the slow run's sampled accesses to pages that the layout has in fast and in slow memory:
 
-    T = t_slow - (t_slow - t_fast) * H / (H + D)   where t_slow > 1.03 * t_fast
-    T = t_slow                                     elsewhere, and in windows without samples
+    T = t_slow - (t_slow - t_fast) * H / (H + D)   if t_slow > 1.03 * t_fast
+    T = t_slow                                     otherwise, and in windows without samples
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Layouts: which pages of a program lie in fast memory.
+"""Layouts: the pages of a program in fast memory.
 
 A layout is an array over the pages of a trace (:class:`hmd.estimate.page_index.PageIndex`). Pages
-that were never sampled cost nothing wherever they are.
+that were never sampled cost nothing on any tier.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def all_fast(pages: PageIndex) -> Layout:
 
 
 def by_heat(pages: PageIndex, count: int, *, hot_first: bool = True) -> Layout:
-    """Return the ``count`` hottest (or coldest) pages in fast memory; of equals the lower first."""
+    """Return the ``count`` hottest (or coldest) pages in fast memory; ties by address."""
     chosen = all_slow(pages)
     chosen[heat_order(pages, hot_first=hot_first)[: max(0, count)]] = True
     return chosen
@@ -42,7 +42,7 @@ def heat_order(pages: PageIndex, *, hot_first: bool = True) -> npt.NDArray[np.in
 
 
 def interleaved(pages: PageIndex, share: float) -> Layout:
-    """Return every so-manieth page, in order of address, in fast memory: ``share`` of them."""
+    """Return every n-th page in order of address in fast memory: ``share`` of them."""
     turn = np.arange(len(pages) + 1) * share
     fast: Layout = np.floor(turn[1:] + 1e-9) > np.floor(turn[:-1] + 1e-9)
     return fast

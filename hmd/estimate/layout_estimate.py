@@ -1,4 +1,4 @@
-"""What an estimator says of one layout."""
+"""An estimator's result for one layout."""
 
 from __future__ import annotations
 

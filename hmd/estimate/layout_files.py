@@ -1,9 +1,9 @@
 """Layouts and schedules of migrations in files.
 
-A layout is ranges of addresses that are fast: a line each, ``7f0000000000-7f0040000000`` (end
-exclusive), or JSON, a list of such words or ``{"fast": [...]}``. A schedule is a line a move,
+A layout lists the address ranges that are fast: one per line, ``7f0000000000-7f0040000000`` (end
+exclusive), or JSON, a list of such words or ``{"fast": [...]}``. A schedule has one move per line,
 ``time_ms,address,fast`` or ``...,slow``. Addresses are hexadecimal, of the slow run; ``#`` begins
-a comment. What is wrong with a file is told with the line.
+a comment. Errors name the line.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _EXAMPLE = "7f0000000000-7f0040000000"
 
 
 def read_layout(path: Path, pages: PageIndex) -> Layout:
-    """Return the pages in a file's ranges, fast; ConfigError names the line that is wrong."""
+    """Return the layout with the pages in a file's ranges fast; ConfigError names a wrong line."""
     text = _read(path)
     if text.lstrip().startswith(("{", "[")):
         return in_ranges(pages, _json_ranges(path, text))
@@ -38,7 +38,7 @@ def read_schedule(path: Path, pages: PageIndex, start: Layout) -> tuple[Schedule
 
     An address stands for its page in every process that has it. Pages that were never sampled
     come behind those of ``start``, each where its first move is one. Raises ConfigError, which
-    names the line that is wrong.
+    names the wrong line.
     """
     known: dict[int, list[int]] = {}
     for number, address in enumerate(pages.address.tolist()):
@@ -71,7 +71,7 @@ def _read(path: Path) -> str:
 
 
 def _lines(text: str) -> list[tuple[int, str]]:
-    """Return lines that say something, with their numbers."""
+    """Return lines that are neither empty nor comments, with their numbers."""
     said = [line.partition("#")[0].strip() for line in text.splitlines()]
     return [(number, line) for number, line in enumerate(said, 1) if line]
 
@@ -84,7 +84,7 @@ def _json_ranges(path: Path, text: str) -> list[tuple[int, int]]:
     ranges = told.get("fast") if isinstance(told, dict) else told
     if not isinstance(ranges, list) or not all(isinstance(word, str) for word in ranges):
         raise ConfigError(f'{path}:1: write {{"fast": ["{_EXAMPLE}", ...]}}')
-    # A word's line is that of its first mention.
+    # A word's line is that of its first occurrence.
     lines = text.splitlines()
     return [
         _range(word, f"{path}:{next((n for n, t in enumerate(lines, 1) if word in t), 1)}")

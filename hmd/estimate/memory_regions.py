@@ -1,9 +1,9 @@
-"""The regions of a program's memory that a person knows: its files, heap, stacks, mappings.
+"""The named regions of a program's memory: files, heap, stacks, mappings.
 
 Takes a trace's mapping snapshots and the pages of an index; gives each page's region. A named
-mapping (a file, ``[heap]``) is one region with all of its parts. An anonymous one is a region by
-itself, grown together over the snapshots in which it grew. Pages that no snapshot has are told
-apart by gaps in the address space.
+mapping (a file, ``[heap]``) is one region with all of its parts. An anonymous one is its own
+region, merged over the snapshots in which it grew. Pages of no snapshot are divided at gaps in the
+address space.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _names(snapshots: Sequence[MappingSnapshot], address: npt.NDArray[np.uint64]
     spans = _anonymous(snapshots)
     label = np.full(len(address), -1)
     labels: dict[str, int] = {}
-    # The last word on an address counts: a process begins as a copy of another.
+    # The last snapshot of an address counts: a process starts as a copy of another.
     for snapshot in reversed(snapshots):
         if not len(snapshot.start):
             continue
@@ -82,7 +82,7 @@ def _name(snapshot: MappingSnapshot, row: int, spans: list[tuple[int, int]]) -> 
 
 
 def _anonymous(snapshots: Sequence[MappingSnapshot]) -> list[tuple[int, int]]:
-    """Return what mappings without a name cover, those that overlap grown together."""
+    """Return the ranges of unnamed mappings, overlapping ones merged."""
     nameless = {
         (int(start), int(end))
         for snapshot in snapshots

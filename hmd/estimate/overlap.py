@@ -1,4 +1,4 @@
-"""Which misses overlap: classes of pages, pairs of samples, and what they tell of a core's window.
+"""Overlap of misses: classes of pages, pairs of samples, and the core's reorder window.
 
 A reorder window holds K misses at once. The first of them that is slow makes the core wait; those
 among the next K - 1 that are slow too are answered meanwhile and cost nothing more. So of a
@@ -11,8 +11,8 @@ is linear in y, as the published formula takes all programs to be.
 K and p are measured by pairs (``hmd.estimate.sample_pairs``): a miss with K - 1 neighbours on
 either side is in 2 (K - 1) / period pairs. K differs by data structure and over time, so it is
 fitted by class of pages and by window. What the runs' times say corrects it: waits x difference in
-latency = difference in time. Where pairs promise fewer waits than that, some misses have no
-neighbours that they overlap with (they are a chain, say), and the others have the more.
+latency = difference in time. If pairs predict fewer waits than that, some misses overlap with
+no neighbours (a chain, for example), and the others with more.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ class Overlap:
     """How misses overlap with all slow.
 
     ``alone``, ``(windows,)``, is the share of misses that overlap with none; ``k_less_1``,
-    ``(windows, classes)``, with how many each of the others does.
+    ``(windows, classes)``, the number that each of the others overlaps with.
     """
 
     alone: Floats
     k_less_1: Floats
 
     def waits(self, misses: Floats) -> Floats:
-        """Return how often the core waits for so many misses, ``(windows, classes)``, all slow."""
+        """Return the waits of the core for these misses, ``(windows, classes)``, all slow."""
         together = (misses / (1 + self.k_less_1)).sum(1)
         return np.asarray(self.alone * misses.sum(1) + (1 - self.alone) * together)
 
@@ -125,13 +125,13 @@ def neighbours(pairs: Pairs, sampled: Floats, period: float) -> Floats:
 
 
 def alone_by_time(misses: Floats, waits: Floats) -> Overlap:
-    """Return the overlap that times alone tell, without pairs: of all classes the same."""
+    """Return the overlap fitted to the times alone, without pairs: the same for all classes."""
     k_less_1 = np.clip(misses.sum(1) / np.maximum(waits, 1e-9), 1.0, 64.0) - 1
     return Overlap(np.zeros(len(misses)), np.repeat(k_less_1[:, None], misses.shape[1], axis=1))
 
 
 def _scale(misses: Floats, k_less_1: Floats, waits: Floats) -> Floats:
-    """Return by what K - 1 of all classes has to be multiplied in each window, ``(windows,)``."""
+    """Return the factor of K - 1 of all classes in each window, ``(windows,)``."""
     low, high = np.zeros(len(waits)), np.full(len(waits), _STEEPEST)
     for _ in range(30):
         middle = (low + high) / 2
@@ -143,7 +143,7 @@ def _scale(misses: Floats, k_less_1: Floats, waits: Floats) -> Floats:
 def _alone(misses: Floats, k_less_1: Floats, waits: Floats) -> Floats:
     """Return the share of misses without neighbours that gives ``waits``, ``(windows,)``.
 
-    The others have all neighbours that there are.
+    The others have all neighbours.
     """
     low, high = np.zeros(len(waits)), np.full(len(waits), _MOST_ALONE)
     for _ in range(30):

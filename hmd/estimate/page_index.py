@@ -23,7 +23,7 @@ _PAGE_BITS = 45
 class PageIndex:
     """Sampled pages in order of process and address, columns of shape ``(pages,)``.
 
-    ``accesses`` is how many accesses the samples of the first run stand for.
+    ``accesses`` is the number of accesses that the samples of the first run stand for.
     """
 
     process: npt.NDArray[np.uint16]
@@ -49,7 +49,7 @@ def page_keys(samples: Samples) -> PageKeys:
 
 
 def distinct(keys: PageKeys) -> PageKeys:
-    """Return keys in order, each once; of millions faster than by hashing."""
+    """Return distinct keys in order; for millions, faster than hashing."""
     ordered = np.sort(keys)
     return ordered[np.flatnonzero(np.diff(ordered, prepend=ordered[:1] + np.uint64(1)))]
 
@@ -67,8 +67,8 @@ def index_pages(recording: TraceSource) -> PageIndex:
 def same_addresses(first: Trace, second: Trace) -> bool:
     """Return whether two runs placed the same things at the same addresses.
 
-    Not where samples of the second fall on known pages less than half as often as samples of the
-    first do: known are the pages of every other sample of the first. Outlines will do.
+    False if samples of the second run fall on known pages less than half as often as those of the
+    first: the pages of every other sample of the first are known. Outlines suffice.
     """
     own, other = page_keys(first.samples), page_keys(second.samples)
     if len(own) < 2 or not len(other):
@@ -78,7 +78,7 @@ def same_addresses(first: Trace, second: Trace) -> bool:
 
 
 def _found(keys: PageKeys, known: PageKeys) -> float:
-    """Return the share of keys that are known."""
-    ordered = np.sort(keys)  # to look up in order is many times faster
+    """Return the share of known keys."""
+    ordered = np.sort(keys)  # lookups in order are many times faster
     place = np.minimum(np.searchsorted(known, ordered), len(known) - 1)
     return float(np.mean(known[place] == ordered))

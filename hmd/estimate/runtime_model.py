@@ -1,20 +1,19 @@
-"""hmd's estimator: the runtime of a program with its pages placed in any way, from two runs.
+"""hmd's estimator: the runtime of a program under any placement of its pages, from two runs.
 
-Both runs are met exactly: all slow and all fast are what was recorded. In between, the time that
-a window gains from the fast tier has two parts.
+The model reproduces both runs exactly. In between, the time that a window gains from the fast tier
+has two parts.
 
 Waits for memory are proportional to the waits that slow misses begin (``hmd.estimate.overlap``,
-corrected by what a simulated core does, ``hmd.estimate.core_model``), times what the slow tier's
-latency is under the load that the layout leaves it: measured with all slow, idle with none, and
-rising with the ``load_power`` of the load in between.
+corrected by what a simulated core does, ``hmd.estimate.core_model``), times the slow tier's
+latency under the load of the layout: as measured for all-slow, idle without load, and rising with
+the ``load_power`` of the load in between.
 
-Queues of streams (prefetched lines, stores) appear where the sum of what streams at once ask of
-the slow tier is more than its bandwidth, reads and writes apart. That is so where all of some
-``streams`` pages under way are slow, or the slow tier's share of the traffic alone takes longer
-than the window.
+Queues of streams (prefetched lines, stores) appear if concurrent streams demand more than the slow
+tier's bandwidth, reads and writes separately: if all of ``streams`` pages in flight are slow, or
+the slow tier's share of the traffic alone takes longer than the window.
 
-The defaults of ``Coefficients`` were chosen on the suite's programs; ``make bench-estimator``
-judges each program with those that are best on all the others.
+The defaults of ``Coefficients`` are fitted to the suite's programs; ``make bench-estimator``
+cross-validates them, leaving one program out.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """What is fitted.
+    """Fitted coefficients.
 
-    ``load_power`` is how steeply the slow tier's latency rises with its load, ``streams`` how many
-    streams are under way at once.
+    ``load_power`` is the exponent of the slow tier's latency in its load, ``streams`` the number of
+    concurrent streams.
     """
 
     load_power: float = 1.5
@@ -48,10 +47,10 @@ class Coefficients:
 
 
 class SampleSelection(StrEnum):
-    """Whose samples tell what a page's accesses are; where the fast run has none, the slow one's.
+    """The run whose samples give a page's accesses; if the fast run has none, the slow one.
 
-    Those of both are the most. Layouts made from one run's samples are priced with the other's:
-    what is hottest in one draw of samples is so by luck in part.
+    Both give most samples. Layouts made from one run's samples are priced with the other's: the
+    hottest pages of one set of samples are so partly by chance.
     """
 
     BOTH = "both"
@@ -61,7 +60,7 @@ class SampleSelection(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Parts of the model, each of which can be left out to see what it buys."""
+    """Parts of the model; each can be left out to measure its effect."""
 
     overlap: bool = True
     correlation: bool = True
@@ -74,11 +73,11 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class SlowMass:
-    """What a layout leaves in slow memory.
+    """Accesses to slow memory under a layout.
 
     ``cells``: accesses, by window and class of loads; then by window of stores, streamed loads
-    and streamed stores. ``pair_a`` and ``pair_b``, ``(pairs,)``: how much of the pages of a pair's
-    members is slow, at its window.
+    and streamed stores. ``pair_a`` and ``pair_b``, ``(pairs,)``: the slow share of the pages of a
+    pair's members in its window.
     """
 
     cells: Floats
@@ -90,11 +89,11 @@ class SlowMass:
 class RuntimeModel:
     """A program's two runs, ready to price layouts.
 
-    Rows, of shape ``(rows,)``: ``accesses`` to a ``page``, by so many ``samples``, in order of
-    cell (as in ``SlowMass``); ``begin``, ``(cells + 1,)``, is where each cell's begin, ``total``
-    their accesses in sum. ``table``, ``(windows, hmd.estimate.window_cost.COLUMNS)``, is what is
-    known by window; ``k_less_1``, ``(windows, classes)``, how many misses overlap with one, and
-    ``behind``, ``(windows, classes, chances)``, what a simulated core makes of that.
+    Rows, of shape ``(rows,)``: ``accesses`` to a ``page``, from ``samples`` samples, in order of
+    cell (as in ``SlowMass``); ``begin``, ``(cells + 1,)``, is the first row of each cell, ``total``
+    the sum of their accesses. ``table``, ``(windows, hmd.estimate.window_cost.COLUMNS)``, has the
+    figures by window; ``k_less_1``, ``(windows, classes)``, the misses that overlap with one, and
+    ``behind``, ``(windows, classes, chances)``, the simulated core's factors.
     """
 
     page: npt.NDArray[np.int32]
@@ -116,14 +115,14 @@ class RuntimeModel:
 
     @property
     def slow_ns(self) -> Floats:
-        """How long the slow run's windows took, ``(windows,)``."""
+        """Length of the slow run's windows, ``(windows,)``."""
         from hmd.estimate.window_cost import SLOW_NS
 
         return self.table[:, SLOW_NS]
 
     @property
     def fast_ns(self) -> Floats:
-        """How long the fast run's windows took, ``(windows,)``."""
+        """Length of the fast run's windows, ``(windows,)``."""
         from hmd.estimate.window_cost import FAST_NS
 
         return self.table[:, FAST_NS]
@@ -133,7 +132,7 @@ class RuntimeModel:
         return _sums(self.page, self.accesses, self.begin, self.pages)
 
     def slow_mass(self, slow: npt.NDArray[np.float32]) -> SlowMass:
-        """Return what lies in slow memory where so much of each page does, ``(pages,)``."""
+        """Return the slow accesses for the slow share of each page, ``(pages,)``."""
         from hmd.estimate.slow_accesses import add_slow, take
 
         cells = np.zeros(len(self.total))
@@ -148,7 +147,7 @@ class RuntimeModel:
         return self.price(self.slow_mass((~layout).astype(np.float32)))
 
     def price(self, mass: SlowMass) -> Estimate:
-        """Return the run of what lies in slow memory."""
+        """Return the run with these accesses slow."""
         from hmd.estimate.window_cost import PairColumns, WindowTables, price_windows
 
         window_ns = np.empty(self.windows)
@@ -246,7 +245,7 @@ def _rows_of(runs: AlignedRuns, terms: Terms) -> _CellRows:
     loads, cells = windows * CLASSES, windows * (CLASSES + 3)
     beyond = loads + windows * (access.astype(np.int64) - 1) + window
     cell = np.where(waits, window * CLASSES + of_page[page], beyond)
-    # In order of cell and page; what both runs have of one page there is one row.
+    # In order of cell and page; both runs' rows of a page and cell become one row.
     key = cell * pages + page
     order = np.argsort(key, kind="stable")
     first = np.flatnonzero(np.diff(key[order], prepend=-1))
@@ -268,7 +267,7 @@ def _rows_of(runs: AlignedRuns, terms: Terms) -> _CellRows:
         misses,
         misses.sum(1) + total[loads : loads + windows],
         sampled.reshape(windows, CLASSES),
-        # Rings lose records in a row, so that a pair is lost whole: nothing is added for those.
+        # Rings lose consecutive records, so a pair is lost whole: pairs are not scaled up.
         sum(
             float(run.accesses[run.access == AccessClass.LOAD].sum()) / (1 + run.lost)
             for run in used
@@ -297,7 +296,7 @@ def _pairs_of(rows: _CellRows) -> Pairs:
     window = np.concatenate([run.pair_window for run in rows.used])
     order = np.argsort(window, kind="stable")
     page_a, page_b, window = page_a[order], page_b[order], window[order]
-    # Both runs are alike: where one had to be thinned, the other is nearly so.
+    # Both runs are alike: if one is thinned, so is the other, nearly.
     one_of = float(np.mean([run.pair_one_of for run in rows.used]))
     return Pairs(page_a, page_b, rows.of_page[page_a], rows.of_page[page_b], window, one_of)
 
@@ -305,16 +304,16 @@ def _pairs_of(rows: _CellRows) -> Pairs:
 def _parts(
     runs: AlignedRuns, longer: Floats, misses: Floats, overlap: Overlap, gap: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Return what of a window's difference is waits, held fill buffers, and queues.
+    """Return the parts of a window's difference: waits, held fill buffers, and queues.
 
-    In proportion to what the measured latencies would make of each.
+    In proportion to the parts that the measured latencies predict.
     """
     waiting = overlap.waits(misses) * gap
     holding = np.maximum(runs.slow.store_ns - runs.fast.store_ns, 0.0) / runs.core.fill_buffers
     queueing = np.maximum(runs.slow.queue_ns - runs.fast.queue_ns, 0.0)
     total = waiting + holding + queueing
     parts = [longer * _share(part, total) for part in (waiting, holding, queueing)]
-    # Waits cannot be more than one a miss; what is beyond must be something else.
+    # At most one wait per miss; the rest has another cause.
     beyond = np.maximum(parts[0] - misses.sum(1) * gap, 0.0) + np.where(total > 0, 0.0, longer)
     return parts[0] - np.minimum(beyond, parts[0]), parts[1], parts[2] + beyond
 
@@ -327,10 +326,10 @@ def _table(
     queueing: Floats,
     alone: Floats,
 ) -> Floats:
-    """Return what is known by window, in the order of ``hmd.estimate.window_cost``'s columns."""
+    """Return the figures by window, in the order of ``hmd.estimate.window_cost``'s columns."""
 
     def unqueued(run: AlignedRun) -> Floats:
-        # No more misses are under way than there are fill buffers: the rest is waiting for one.
+        # At most as many misses are in flight as there are fill buffers; the rest waits for one.
         least = runs.core.fill_buffers * _share(run.ns, rows.lines, np.inf)
         return np.minimum(np.where(run.least_ns > 0, run.least_ns, run.latency_ns), least)
 
@@ -346,10 +345,10 @@ def _table(
 def _behind(
     runs: AlignedRuns, misses: Floats, table: Floats, k_less_1: Floats, *, on: bool
 ) -> Floats:
-    """Return what the rule is to be multiplied with, by window, class and chance of a slow one.
+    """Return the factors for the rule, by window, class and chance of a slow miss.
 
-    Between a core that waits for memory alone and one whose waits something else hides, by how
-    much of the fast run's time its misses account for at most.
+    Interpolated between a core that waits for memory only and one with other waits, by the largest
+    share of the fast run's time that its misses can account for.
     """
     from hmd.estimate.core_model import CHANCES, IN_FLIGHT, tables
     from hmd.estimate.window_cost import FAST_LOAD, FAST_NS, IDLE_LOAD
@@ -387,5 +386,5 @@ def _numbers(runs: AlignedRuns, coefficients: Coefficients, terms: Terms, pairs:
 
 
 def _share(part: Floats, whole: Floats, otherwise: Floats | float = 0.0) -> Floats:
-    """Return part / whole, and ``otherwise`` where there is none."""
+    """Return part / whole, and ``otherwise`` where the whole is 0."""
     return np.asarray(np.where(whole > 0, part / np.maximum(whole, 1e-12), otherwise))

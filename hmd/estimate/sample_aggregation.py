@@ -1,8 +1,7 @@
-"""Adding up a run's samples by window, page and access, batch by batch.
+"""Aggregation of a run's samples by window, page and access class, batch by batch.
 
-Takes batches of samples in about the order of time; gives rows that are fewer the longer the run
-is compared with its memory: a row per page, window and access at most. So memory is bounded by
-the program's footprint, not by how long it was recorded.
+Takes batches of samples in about the order of time; returns at most one row per page, window and
+class. Memory is bounded by the program's footprint, not by the length of the recording.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from hmd.trace.trace import Samples
 
 _ACCESS_BITS = 2
 _MERGE_ROWS = 1 << 18
-"""Rows of a window that are gathered before they are added up, or as many as it has by then."""
+"""Pending rows of a window before they are aggregated; at least as many as it has."""
 
 
 class AccessClass(IntEnum):
-    """What a row is: answered by memory, or fetched before it was asked for."""
+    """Class of a row: answered by memory, or prefetched."""
 
     LOAD = 0
     STORE = 1
@@ -33,18 +32,18 @@ class AccessClass(IntEnum):
 
 
 def access_of(samples: Samples, floor_ns: float) -> npt.NDArray[np.int8]:
-    """Return the ``AccessClass`` of each sample: below ``floor_ns`` it had been fetched before."""
+    """Return the ``AccessClass`` of each sample: below ``floor_ns`` its line was prefetched."""
     store = samples.kind == Kind.STORE
-    # Sources that do not know the latency of stores leave it 0.
+    # Sources without latencies of stores leave them 0.
     floor = np.where(store, max(floor_ns, 1.0), floor_ns)
     return np.asarray(store + 2 * (samples.weight_ns < floor), np.int8)
 
 
 @dataclass(frozen=True, slots=True)
 class AggregatedSamples:
-    """Samples added up, columns of shape ``(rows,)``, in order of window, page and access.
+    """Aggregated samples, columns of shape ``(rows,)``, in order of window, page and access.
 
-    ``samples`` fell on the page of ``key``; ``accesses`` is what they stand for.
+    ``samples`` fell on the page of ``key``; ``accesses`` are those that they stand for.
     """
 
     window: npt.NDArray[np.int32]
@@ -54,7 +53,7 @@ class AggregatedSamples:
     accesses: npt.NDArray[np.float64]
 
     def take(self, rows: slice) -> AggregatedSamples:
-        """Return some of them."""
+        """Return the selected rows."""
         return AggregatedSamples(
             self.window[rows],
             self.key[rows],
@@ -65,7 +64,7 @@ class AggregatedSamples:
 
 
 class _OneWindow:
-    """Rows of one window: those added up, and those still to be."""
+    """Rows of one window: aggregated and pending ones."""
 
     def __init__(self) -> None:
         self._key: list[PageKeys] = []
@@ -83,7 +82,7 @@ class _OneWindow:
             self.merge()
 
     def merge(self) -> tuple[PageKeys, npt.NDArray[np.int32], npt.NDArray[np.float64]]:
-        """Add rows of one key up; return all rows, in order."""
+        """Aggregate rows by key; return all rows, in order."""
         key = np.concatenate(self._key)
         order = np.argsort(key)
         key = key[order]
@@ -97,7 +96,7 @@ class _OneWindow:
 
 
 class SampleAggregator:
-    """Adds up the samples of one run."""
+    """Aggregates the samples of one run."""
 
     def __init__(self, windows: Windows) -> None:
         self._windows = len(windows)
@@ -118,7 +117,7 @@ class SampleAggregator:
             self._by_window.setdefault(number, _OneWindow()).add(key[inside], accesses[inside])
 
     def rows(self) -> AggregatedSamples:
-        """Return all that was added."""
+        """Return the aggregated samples."""
         numbers = sorted(self._by_window)
         parts = [self._by_window[number].merge() for number in numbers]
         if not parts:

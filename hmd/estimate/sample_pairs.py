@@ -1,7 +1,7 @@
-"""Pairs: samples of two counters whose misses were under way at once.
+"""Pairs: samples of two counters whose misses were in flight at the same time.
 
-Two counters of one event with different periods now and then take samples that fell within one
-reorder window: they tell which misses overlap, which no single counter can.
+Two counters of one event with different periods sometimes take samples within one reorder window:
+these show which misses overlap, which a single counter cannot.
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ from hmd.estimate.page_index import PageKeys
 from hmd.trace.trace import Samples, Trace
 
 MOST_PAIRS = 1 << 22
-"""More are thinned: a chance known from so many is known to a thousandth."""
+"""Most pairs, more are thinned: a chance from so many has an error of 0.001."""
 
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """What is a pair: loads less than ``within`` apart on one CPU, in ``order``.
+    """Definition of a pair: loads less than ``within`` apart on one CPU, in ``order``.
 
-    Where samples carry no counts of instructions, those are meant that were less than half an
-    idle latency apart: a window that is full waits for longer. With one counter alone nothing is
-    near: what looks so has a clock that steps, or is luck.
+    Without instruction counts, loads less than half an idle latency apart: a full window waits for
+    longer. With one counter there are no pairs: apparent ones are due to a coarse clock or chance.
     """
 
     order: Literal["instructions", "time_ns"] | None
@@ -33,7 +32,7 @@ class Near:
 
     @classmethod
     def of(cls, trace: Trace, reorder_window: int, waiting_ns: float) -> Near:
-        """Return what is near in a run; an outline will do."""
+        """Return the definition for a run; an outline suffices."""
         if trace.samples.instructions.any():
             return cls("instructions", reorder_window)
         return cls("time_ns" if trace.about.get("pairs") else None, int(waiting_ns))
@@ -67,12 +66,12 @@ class FoundPairs:
     one_of: int = 1
 
     def take(self, rows: slice) -> FoundPairs:
-        """Return some of them."""
+        """Return the selected pairs."""
         return FoundPairs(self.key_a[rows], self.key_b[rows], self.window[rows], self.one_of)
 
 
 class PairCollector:
-    """Gathers pairs batch by batch; of more than ``most``, every so-manieth."""
+    """Gathers pairs batch by batch; of more than ``most``, every n-th."""
 
     def __init__(self, near: Near, most: int = MOST_PAIRS) -> None:
         self._near, self._most = near, most
@@ -87,7 +86,7 @@ class PairCollector:
         window: npt.NDArray[np.int32],
         load: npt.NDArray[np.bool_],
     ) -> None:
-        """Add a batch's; a pair across two batches is missed, one in thousands."""
+        """Add a batch's pairs; those across two batches, one in thousands, are missed."""
         first, second = self._near.pairs(samples, load)
         kept = slice(-self._seen % self._one_of, None, self._one_of)
         self._seen += len(first)
@@ -99,7 +98,7 @@ class PairCollector:
             self._kept, self._one_of = len(self._parts[0].window), self._one_of * 2
 
     def found(self) -> FoundPairs:
-        """Return all of them."""
+        """Return the pairs."""
         whole = _thinned(self._parts, 1)
         return FoundPairs(whole.key_a, whole.key_b, whole.window, self._one_of)
 

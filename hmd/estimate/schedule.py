@@ -1,10 +1,9 @@
-"""Pricing a schedule of migrations: which page moves where, and when.
+"""Price of a schedule of migrations: pages, tiers and times.
 
-Takes a model, the layout at the start and moves in order of time; gives the run's windows with
-what each move costs. What a page's accesses cost in the window in which it moves is shared out
-by when in it that happens. A window's time depends on the moves in it and the other way round, so
-both are found in rounds, until they agree to a ten-thousandth of the runtime: three or four as a
-rule, each at the cost of a layout.
+Takes a model, the layout at the start and moves in order of time; returns the run's windows with
+the cost of the moves. A page's accesses in the window of its move are divided by the time of the
+move. A window's time depends on the moves in it and vice versa, so both are iterated until they
+agree to 0.01 % of the runtime: usually three or four times, each at the cost of a layout.
 """
 
 from __future__ import annotations
@@ -20,8 +19,9 @@ from hmd.estimate.overlap import CLASSES
 from hmd.estimate.runtime_model import RuntimeModel, SlowMass
 
 MOVE_NS = 2000.0
-"""What moving a 4 KiB page takes from the program: published figures are 1 to 12 us (HeMem,
-SOSP '21; Nimble, ASPLOS '19); a copy at 4 GB/s is 1 us, unmapping and the rest as long."""
+"""Time of a 4 KiB page's move, in ns, during which the program waits. Published figures are 1 to
+12 us (HeMem, SOSP '21; Nimble, ASPLOS '19); a copy at 4 GB/s is 1 us, unmapping and the rest
+about as long."""
 
 _ROUNDS = 12
 _NEAR = 1e-4
@@ -31,8 +31,8 @@ _NEAR = 1e-4
 class Schedule:
     """Moves in order of time, columns of shape ``(moves,)``.
 
-    ``time_ns`` is from the program's start, ``page`` indexes the model's pages, ``fast`` says
-    where to: the fast tier (True) or the slow one.
+    ``time_ns`` is from the program's start, ``page`` indexes the model's pages, ``fast`` is the
+    destination: the fast tier (True) or the slow one.
     """
 
     time_ns: npt.NDArray[np.float64]
@@ -40,9 +40,9 @@ class Schedule:
     fast: npt.NDArray[np.bool_]
 
     def __post_init__(self) -> None:
-        """Raise ``ValueError`` where the columns are not of one length or not in order."""
+        """Raise ``ValueError`` if the columns differ in length or are not in order."""
         if not len(self.time_ns) == len(self.page) == len(self.fast):
-            raise ValueError("a schedule's columns must have one length")
+            raise ValueError("a schedule's columns must have the same length")
         if np.any(self.time_ns[1:] < self.time_ns[:-1]):
             raise ValueError("a schedule's moves must be in order of time")
 
@@ -65,9 +65,9 @@ def price_schedule(
 ) -> PricedSchedule:
     """Return the run that starts with pages placed as ``start`` says and then moves them.
 
-    A move of a page to where it already is costs nothing. ``start`` may be longer than the model
-    has pages: pages beyond were never sampled, so that moving them costs and never pays. Raises
-    ValueError where a move is of a page beyond ``start``.
+    A move of a page to where it already is costs nothing. ``start`` may have more pages than the
+    model: those were never sampled, so their moves only cost. Raises ValueError for a
+    move of a page beyond ``start``.
     """
     if len(schedule) and int(schedule.page.max()) >= len(start):
         raise ValueError(f"page {schedule.page.max()}: the layout has {len(start)}")
@@ -79,7 +79,7 @@ def price_schedule(
         change = window_ns - assumed_ns
         if np.abs(change).sum() <= _NEAR * window_ns.sum():
             break
-        # A window that swings to and fro is met half-way.
+        # An oscillating window is damped: half of each step.
         assumed_ns = assumed_ns + np.where(change * before < 0, change / 2, change)
         before = change
     moved = int(moves.sum())
@@ -92,11 +92,11 @@ def _played(
     schedule: Schedule,
     window_ns: npt.NDArray[np.float64],
 ) -> tuple[SlowMass, npt.NDArray[np.float64]]:
-    """Return what is slow in each window as pages move, and how many move in each."""
+    """Return the slow accesses of each window as pages move, and the moves in each."""
     from hmd.estimate.slow_accesses import add_slow
 
     ends = np.cumsum(window_ns)
-    # What is to move after the end is of no consequence.
+    # Moves after the end have no effect.
     of_move = np.searchsorted(ends, schedule.time_ns, side="right")
     cells, moves = np.zeros(len(model.total)), np.zeros(model.windows)
     pairs, loads = model.pairs, model.windows * CLASSES
@@ -126,9 +126,9 @@ def _moved(
     fast: npt.NDArray[np.bool_],
     left: npt.NDArray[np.float64],
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], int]:
-    """Return who is slow after a window's moves, how long in it, and how many have moved.
+    """Return the slow pages after a window's moves, their slow share of it, and the moved pages.
 
-    ``left`` is the share of the window that is left after each move.
+    ``left`` is the share of the window after each move.
     """
     after, share, count = slow.copy(), slow.copy(), 0
     for number, to_fast, rest in zip(page.tolist(), fast.tolist(), left.tolist(), strict=True):

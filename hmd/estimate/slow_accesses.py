@@ -1,8 +1,8 @@
-"""Kernels: how many of the sampled accesses go to slow memory, by cell, under a layout.
+"""Kernels: sampled accesses to slow memory, by cell, under a layout.
 
-A cell is a window and what is told apart in it (``hmd.estimate.runtime_model``). Rows are in order
-of cell, ``begin`` is where each cell's begin, shape ``(cells + 1,)``. One pass over the rows,
-about 2 ns a row; for a sweep over capacities one pass serves all.
+A cell is a window and a class of accesses in it (``hmd.estimate.runtime_model``). Rows are in order
+of cell, ``begin`` is the first row of each cell, shape ``(cells + 1,)``. One pass over the rows,
+about 2 ns per row; a sweep over capacities needs one pass.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def add_slow(
     total: Float64s,
 ) -> None:
     """Add up rows of the cells from ``first`` on, before ``last``, by the slow share of pages."""
-    # Unsigned, since an index that could be negative costs four times as much; sums of few in
-    # single precision, since those are half as fast in double.
+    # Unsigned, since an index that could be negative costs four times as much; short sums in
+    # single precision, since double precision takes twice as long.
     for cell in range(first, last):
         start, end = begin[cell], begin[cell + np.uint64(1)]
         while start < end:
@@ -40,7 +40,7 @@ def add_slow(
 
 @kernel
 def take(page: Int32s, slow: Float32s, into: Float32s) -> None:
-    """Set each row's slow share, that of its page."""
+    """Set each row's slow share to that of its page."""
     for i in range(np.uint64(len(page))):
         into[i] = slow[page[i]]
 

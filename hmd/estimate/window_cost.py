@@ -1,6 +1,6 @@
-"""Kernel: how long each window takes with so much of it in slow memory.
+"""Kernel: the time of each window for its slow accesses.
 
-One call a layout, about 0.1 ms for 60 windows and 6,000 pairs, beside the pass over rows
+One call per layout, about 0.1 ms for 60 windows and 6,000 pairs, plus the pass over rows
 (``hmd.estimate.slow_accesses``).
 Cells are those of ``SlowMass``: loads by window and class, then by window stores, streamed loads
 and streamed stores. A quantity in capitals is a column of the windows' table.
@@ -28,7 +28,7 @@ LOAD_POWER, STREAMS, WRITE_COST, PAIRS_TELL, LOAD_TELLS, STREAMS_TELL = range(6)
 """Numbers of the model: ``Coefficients``, the machine's, and which terms are on (1) or off (0)."""
 NUMBERS = 6
 
-_ALIKE_WINDOW = 30.0  # slow pair members by which a window starts with what all say
+_ALIKE_WINDOW = 30.0  # slow pair members: weight of all windows' mean in a window
 _ALIKE_CLASS = 100.0  # and a class with what its windows say
 _LOAD_ROUNDS = 8
 
@@ -63,7 +63,7 @@ def _share(part: float, whole: float, otherwise: float) -> float:
 
 @inline
 def _held_back(behind: npt.NDArray[np.float64], chance: float) -> float:
-    """Return what the rule is to be multiplied with at a chance, between its entries."""
+    """Return the factor for the rule at a chance, interpolated."""
     across = math.sqrt(chance) * (len(behind) - 1)
     column = min(int(across), len(behind) - 2)
     right = across - column
@@ -139,14 +139,14 @@ def price_windows(
         for c in range(loads + w, loads + 3 * count, count):
             part += cells[c]
             lines += total[c]
-        # A window without a sample is like the rest.
+        # A window without a sample has the mean.
         traffic[w] = _share(part, lines, mean)
         share[w] = _share(slow[w], misses[w], traffic[w])
     by_window, by_class = np.ones(count), np.ones(classes)
     if numbers[PAIRS_TELL] > 0:
         _alike(1 - share, pairs, by_window, by_class)
     elif numbers[PAIRS_TELL] < 0:
-        by_window[:] = 0.5  # nobody knows: half-way between independent and alike
+        by_window[:] = 0.5  # unknown: half-way between independent and alike
     for w in range(count):
         row = windows[w]
         held, stored = cells[loads + w], cells[loads + w + 2 * count]
@@ -167,14 +167,14 @@ def price_windows(
                 remaining += (1 - row[ALONE]) * waits * _held_back(behind[w, c], chance)
         waits = min(max(_share(remaining, full, share[w]), 0.0), 1.0)
         waits_ns = row[WAITING] * waits + row[HOLDING] * _share(held, all_held, traffic[w])
-        # Queues of streams: where all of those under way are slow, or the slow tier cannot keep up.
+        # Queues of streams: all of those in flight are slow, or the slow tier cannot keep up.
         queues = row[QUEUEING] * traffic[w]
         if numbers[STREAMS_TELL] > 0:
             stores = _share(held + stored, all_held + all_stored, traffic[w])
             writes = (all_held + all_stored) * numbers[WRITE_COST]
             reads = misses[w] + all_streamed + all_held + all_stored
             most = max(reads, writes)
-            # Of a window without a sample nobody knows which of the two fills the tier.
+            # Without a sample in the window it is unknown which of the two fills the tier.
             reads, writes = _share(reads, most, 1.0), _share(writes, most, 1.0)
             at_once = max(
                 reads * traffic[w] ** numbers[STREAMS], writes * stores ** numbers[STREAMS]
@@ -188,5 +188,5 @@ def price_windows(
             window_ns[w] = _loaded(row, waits_ns, queues, traffic[w], numbers[LOAD_POWER])
         else:
             window_ns[w] = row[FAST_NS] + waits_ns + queues
-        # Where the slow run was the faster, by whatever, its gain comes with its share.
+        # If the slow run was faster, for any reason, the gain is proportional to its share.
         window_ns[w] += min(row[SLOW_NS] - row[FAST_NS], 0.0) * traffic[w]

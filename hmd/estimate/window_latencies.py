@@ -1,7 +1,7 @@
-"""Latencies of loads by window: their mean, and that of a load that waits for nothing else.
+"""Latencies of loads by window: their mean, and that of loads without queueing.
 
-A measured latency (PEBS's weight) begins when the load's address is known, so that it has the wait
-for a fill buffer in it, where those are the limit. The lowest fifth of a window's did not wait.
+A measured latency (PEBS's weight) starts when the load's address is known, so it includes the wait
+for a fill buffer. The lowest fifth of a window's loads did not wait.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _PRIOR_SAMPLES = 3.0
 
 
 def mean_latency(loads: Floats, load_ns: Floats) -> Floats:
-    """Return the mean by window, ``(windows,)``, of so many loads and their latencies in sum.
+    """Return the mean by window, ``(windows,)``, from numbers of loads and sums of latencies.
 
-    Windows with few are drawn to the mean of all; 0 where no latency was recorded.
+    Windows with few loads are drawn to the mean of all; 0 if no latency was recorded.
     """
     mean_ns = load_ns.sum() / max(loads.sum(), 1.0)
     return np.asarray((load_ns + _PRIOR_SAMPLES * mean_ns) / (loads + _PRIOR_SAMPLES))
@@ -32,7 +32,7 @@ def mean_latency(loads: Floats, load_ns: Floats) -> Floats:
 def least_latency(trace: Trace, windows: Windows, floor_ns: float) -> Floats:
     """Return the latency that a fifth of a window's loads stay below, ``(windows,)``.
 
-    An outline will do. Windows with few loads have that of all; 0 where none was recorded.
+    An outline suffices. Windows with few loads have that of all; 0 if none was recorded.
     """
     samples = trace.samples
     load = (access_of(samples, floor_ns) == AccessClass.LOAD) & (samples.weight_ns > 0)

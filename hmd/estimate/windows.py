@@ -17,7 +17,7 @@ from hmd.trace.trace import Trace
 
 
 class CutBy(StrEnum):
-    """What the windows are equal parts of."""
+    """Quantity that the windows are equal parts of."""
 
     TIME = "time"
     ACCESSES = "accesses"
@@ -26,7 +26,7 @@ class CutBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Where a run is cut: ``edges_ns``, shape ``(windows + 1,)``, since ``begin_ns``."""
+    """Cuts of a run: ``edges_ns``, shape ``(windows + 1,)``, since ``begin_ns``."""
 
     begin_ns: int
     edges_ns: npt.NDArray[np.float64]
@@ -37,24 +37,24 @@ class Windows:
 
     @property
     def ns(self) -> npt.NDArray[np.float64]:
-        """How long each window took, ``(windows,)``."""
+        """Length of each window, ``(windows,)``."""
         return np.diff(self.edges_ns)
 
     def of(self, time_ns: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:
-        """Return the window of each moment of the trace's clock; those outside in the nearest."""
+        """Return the window of each time of the trace's clock; those outside are in the nearest."""
         since_ns = time_ns.astype(np.float64) - float(self.begin_ns)
         return np.searchsorted(self.edges_ns[1:-1], since_ns, side="right").astype(np.int32)
 
 
 def window_count(slow: Trace, window_ns: float) -> int:
-    """Return how many windows of about this length the slow run has, at least one."""
+    """Return the number of windows of about this length in the slow run, at least one."""
     return max(1, round(slow.runtime_ns / window_ns))
 
 
 def cut(trace: Trace, count: int, by: CutBy = CutBy.TIME) -> Windows:
     """Return a run in ``count`` windows; their lengths add up to its runtime.
 
-    An outline (``hmd.trace.streaming``) will do. Raises UsageError where it is to be cut by
+    An outline (``hmd.trace.streaming``) suffices. Raises UsageError if it is to be cut by
     instructions and has no counts of them.
     """
     runtime = float(trace.runtime_ns)
@@ -73,16 +73,16 @@ def cut(trace: Trace, count: int, by: CutBy = CutBy.TIME) -> Windows:
 
 
 def _by_instructions(trace: Trace, count: int) -> npt.NDArray[np.float64]:
-    """Return edges where so many instructions were executed, between counts by interpolation."""
+    """Return the times of equal instruction counts, interpolated between counts."""
     at_ns, executed = _instructions(trace)
     inner = np.interp(executed[-1] * np.arange(1, count) / count, executed, at_ns)
     return np.concatenate([[0.0], inner, [float(trace.runtime_ns)]])
 
 
 def _instructions(trace: Trace) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return moments since the run's begin, and what all processes had executed by then.
+    """Return times since the run's start, and the instructions of all processes by then.
 
-    It begins with nothing executed, and ends with the run.
+    It starts at 0 instructions, and ends with the run.
     """
     progress, runtime = trace.progress, float(trace.runtime_ns)
     if progress is None or not progress.instructions.any():
@@ -97,7 +97,7 @@ def _instructions(trace: Trace) -> tuple[npt.NDArray[np.float64], npt.NDArray[np
         rows = progress.process == process
         own_ns = np.concatenate([[0.0], since_ns[rows]])
         told = np.concatenate([[0.0], progress.instructions[rows].astype(np.float64)])
-        # Extrapolated counts may fall a little.
+        # Extrapolated counts may decrease slightly.
         curves.append(_between(trace, int(process), own_ns, np.maximum.accumulate(told)))
     at_ns = np.unique(np.concatenate([[0.0, runtime], *(own_ns for own_ns, _ in curves)]))
     return at_ns, sum((np.interp(at_ns, *curve) for curve in curves), np.zeros(len(at_ns)))
@@ -106,10 +106,10 @@ def _instructions(trace: Trace) -> tuple[npt.NDArray[np.float64], npt.NDArray[np
 def _between(
     trace: Trace, process: int, at_ns: npt.NDArray[np.float64], executed: npt.NDArray[np.float64]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return a process's curve with points at its samples, where those have their CPU's count.
+    """Return a process's curve with points at its samples, if those have their CPU's count.
 
-    How much it executed from one look to the next is told by the looks; how that is spread
-    between them, by what its CPUs counted from sample to sample.
+    The recorder's polls give the instructions between two polls; the counts of its CPUs at samples
+    give their distribution in between.
     """
     time_ns, passed = _passed(trace, process)
     if not len(passed):
@@ -127,7 +127,7 @@ def _between(
 
 
 def _passed(trace: Trace, process: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return times of a process's samples, and what its CPUs counted from its first ones there."""
+    """Return times of a process's samples, and its CPUs' counts since its first ones there."""
     samples = trace.samples
     rows = np.flatnonzero((samples.process == process) & (samples.instructions > 0))
     rows = rows[np.lexsort((samples.time_ns[rows], samples.cpu[rows]))]

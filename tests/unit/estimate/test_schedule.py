@@ -103,5 +103,5 @@ def test_pages_that_were_never_sampled_cost_their_moves_alone(model_of: ModelOf)
 def test_schedules_are_in_order_and_whole() -> None:
     with pytest.raises(ValueError, match="in order"):
         moves([(2.0, 0, True), (1.0, 0, True)])
-    with pytest.raises(ValueError, match="one length"):
+    with pytest.raises(ValueError, match="same length"):
         Schedule(np.zeros(2), np.zeros(1, np.int32), np.zeros(2, np.bool_))
