@@ -14,7 +14,7 @@ def address_range(text: str) -> tuple[int, int]:
     start, end = (int(match[1], 16), int(match[2], 16)) if match else (0, 0)
     if start >= end:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no range of addresses, such as 7f0000000000-7f0040000000"
+            f"{text!r} is not a range of addresses, such as 7f0000000000-7f0040000000"
         )
     return start, end
 
@@ -30,7 +30,7 @@ def size(text: str) -> int:
 
 
 def rate(text: str) -> int:
-    """Parse a rate with its unit; 0 would never end."""
+    """Parse a rate with its unit; 0 is an error, since a migration would never end."""
     from hmd.config.quantities import parse_rate
 
     try:

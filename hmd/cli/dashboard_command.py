@@ -1,4 +1,4 @@
-"""``hmd dashboard``: a live page of what the daemon does, for a browser on this machine."""
+"""``hmd dashboard``: a live page of the daemon's state, for a browser on this machine."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _sweep(traces: list[Path] | None) -> bytes:
 
 
 def _loopback(text: str) -> tuple[str, int]:
-    """Parse ADDRESS:PORT; there are no passwords, so that no other machine may ask."""
+    """Parse ADDRESS:PORT; loopback only, since the page has no authentication."""
     host, _, port = text.rpartition(":")
     host = {"localhost": "127.0.0.1"}.get(host, host.strip("[]"))
     if host not in ("127.0.0.1", "::1") or not port.isdecimal() or int(port) > 65535:

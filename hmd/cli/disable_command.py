@@ -1,4 +1,4 @@
-"""``hmd disable``: stops the service and takes back what ``hmd enable`` has written."""
+"""``hmd disable``: stop the service and remove what ``hmd enable`` has written."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plan, show, ask, carry out."""
+    """Plan, show, ask, apply."""
     from hmd.install.changes import plan_disable
 
     return carry_out(plan_disable(args.root), args)

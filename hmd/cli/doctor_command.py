@@ -1,4 +1,4 @@
-"""``hmd doctor``: what this machine can do for hmd, what stands in the way, and what to do."""
+"""``hmd doctor``: check what hmd needs of this machine, and show what to change."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print all findings; ``Exit.MISSING`` where one of them is a failure."""
+    """Print all diagnostics; ``Exit.MISSING`` where one of them is a failure."""
     from hmd.cli.output import print_json
     from hmd.machine.diagnostic import Severity
 
@@ -56,7 +56,7 @@ Sections = Sequence[tuple[str, Sequence["Diagnostic"]]]
 
 
 def examine(proc: Path, sysfs: Path) -> Sections:
-    """Return the findings of each section."""
+    """Return the diagnostics of each section."""
     from hmd.machine.conflicts import competing_findings
     from hmd.machine.features import feature_findings, topology_finding
     from hmd.machine.privileges import privilege_findings, read_privileges
@@ -80,7 +80,7 @@ def _unless_missing(name: str, find: Callable[[], Diagnostic]) -> Diagnostic:
 
 
 def _sampler(proc: Path, sysfs: Path) -> Diagnostic:
-    """Open each sampler that the daemon could take, and close it again."""
+    """Open each sampler that the daemon could use, and close it again."""
     from hmd.machine.diagnostic import Diagnostic, Severity
     from hmd.sample.auto_select import SampleSettings, available
     from hmd.sample.capabilities import CAPABILITIES
@@ -91,7 +91,7 @@ def _sampler(proc: Path, sysfs: Path) -> Diagnostic:
     best = next((s for s in chosen if s.works), None)
     if best is None:
         return Diagnostic(name, Severity.FAIL, "none works", "; ".join(s.detail for s in chosen))
-    # Where this is no emulated machine, nobody looks for its PMU.
+    # Its absence is not worth a line: most machines are not emulated ones.
     better = [s for s in chosen[: chosen.index(best)] if not CAPABILITIES[s.name].modelled_clock]
     refused = [f"not {s.name}: {s.detail}" for s in better]
     state = f"{best.name}: {best.detail}"
@@ -148,4 +148,4 @@ def _print(sections: Sections, failed: bool) -> None:
         out.print(Text.assemble(level, f"{finding.name}: {finding.why or finding.state}"))
         if finding.action:
             out.print(Text(f"     {finding.action}", style="bold"))
-    out.print("hmd cannot work here as things are." if failed else "hmd can work here.")
+    out.print("hmd cannot work here yet." if failed else "hmd can work here.")

@@ -1,4 +1,4 @@
-"""``hmd drain``: empties memory nodes, and shows how far that has come."""
+"""``hmd drain``: empty memory nodes, with progress and a summary of what is left."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ REASONS = {
     "unmovable": "in mappings that the kernel cannot move",
     "shared": "mapped by several processes",
     "cpuset": "of processes whose cpuset has no other node",
-    "permission": "of processes closed to the daemon (CAP_SYS_PTRACE, CAP_SYS_NICE)",
+    "permission": "of processes that the daemon may not access (CAP_SYS_PTRACE, CAP_SYS_NICE)",
     "offline": "the other nodes have no memory",
     "would_move": "a dry run moves nothing (migrate.dry_run)",
 }
-"""Why pages are left, in words; by the daemon's names."""
+"""Why pages are left, by the daemon's name of the reason."""
 
-LOOK_S = 1.0
+POLL_S = 1.0
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -77,7 +77,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Give the order, and wait for what comes of it."""
+    """Send the request and wait for the result."""
     from hmd.cli.output import print_json
     from hmd.control.client import send_admin_request
 
@@ -95,23 +95,23 @@ def run(args: argparse.Namespace) -> int:
         for drain in drains:
             _print(drain)
     if late:
-        raise HmdError("the time is over; the node stays drained and is emptied further")
+        raise HmdError("timeout: the node stays drained, and hmd goes on emptying it")
     return Exit.FAILURE if any(map(left_pages, drains)) else Exit.OK
 
 
 def left_pages(drain: Drain) -> dict[str, int]:
-    """Return the pages of programs that are still there, by reason."""
+    """Return the pages of programs that are left on a node, by reason."""
     left = dict(drain["left"])
     if drain["waiting_pages"]:
         left["waiting"] = drain["waiting_pages"]
-    # What the tick could not move is counted by the thread too, once it went over it.
+    # Pages that ticks could not move are also counted by the drain thread after its pass.
     if drain["settled"]:
         left.pop("waiting", None)
     return left
 
 
 def _wait(args: argparse.Namespace, nodes: set[int]) -> tuple[list[Drain], bool]:
-    """Return how it went for each node, and whether the time was over first."""
+    """Return the state of each node's drain, and whether the timeout passed first."""
     from hmd.control.client import ask
 
     deadline_s = time.monotonic() + (args.timeout if args.timeout is not None else float("inf"))
@@ -120,9 +120,9 @@ def _wait(args: argparse.Namespace, nodes: set[int]) -> tuple[list[Drain], bool]
         control = ask(args.socket, "status", timeout_s=30)["control"]
         drains: list[Drain] = [d for d in control["drains"] if d["node"] in nodes]
         if len(drains) < len(nodes):
-            raise HmdError("somebody has undrained the node, or the daemon has started anew")
+            raise HmdError("the node was undrained meanwhile, or the daemon was restarted")
         if control["paused"]:
-            raise HmdError("the node is drained, but hmd is paused: nothing moves until hmd resume")
+            raise HmdError("the node is drained, but hmd is paused: no page moves until hmd resume")
         if screen:
             print(f"\r\033[K{'; '.join(map(_progress, drains))}", end="", file=sys.stderr)
         late = time.monotonic() >= deadline_s
@@ -131,7 +131,7 @@ def _wait(args: argparse.Namespace, nodes: set[int]) -> tuple[list[Drain], bool]
                 print("\r\033[K", end="", file=sys.stderr, flush=True)
             return drains, late
         sys.stderr.flush()
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
 
 
 def _progress(drain: Drain) -> str:
@@ -146,15 +146,15 @@ def _print(drain: Drain) -> None:
 
     node, use = drain["node"], drain["use"]
     if not drain["there"]:
-        print(f"node {node} is not there any more")
+        print(f"node {node} has been removed")
         return
     left = left_pages(drain)
     print(f"node {node}: {'' if left else 'no '}pages of programs are left")
     for reason, pages in sorted(left.items(), key=lambda item: -item[1]):
-        told = REASONS.get(reason, reason.replace("_", " "))
-        print(f"  {format_bytes(pages * PAGE_BYTES)}, {format_count(pages)} pages: {told}")
+        text = REASONS.get(reason, reason.replace("_", " "))
+        print(f"  {format_bytes(pages * PAGE_BYTES)}, {format_count(pages)} pages: {text}")
     print(
-        f"  {format_bytes(use['used_bytes'])} in use, of which files' cache "
-        f"{format_bytes(use['cache_bytes'])} (the kernel's own hot-remove moves it) and kernel "
-        f"{format_bytes(use['kernel_bytes'])} (slabs, stacks, page tables: it stays)"
+        f"  {format_bytes(use['used_bytes'])} in use: page cache "
+        f"{format_bytes(use['cache_bytes'])} (hot-remove migrates it), kernel "
+        f"{format_bytes(use['kernel_bytes'])} (slabs, stacks, page tables; not movable)"
     )

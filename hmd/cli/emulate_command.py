@@ -1,4 +1,4 @@
-"""``hmd emulate``: run a command on an emulated machine with memory of several speeds."""
+"""``hmd emulate``: run a command on an emulated machine with several memory tiers."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from hmd.emulate.replay import ModelPart
 
 TIMED_OUT = 124
-"""What timeout(1) exits with."""
+"""The exit code of timeout(1)."""
 
 GRACE_S = 5
-"""How long a guest whose command timed out has to write back what is in its shares."""
+"""Time that a guest whose command timed out has to write its shares back."""
 
 DESCRIPTION = """\
 Boot a real Linux kernel on an emulated machine with several NUMA nodes of different speed, and run
@@ -233,11 +233,11 @@ def _command(
 
 
 def _feed(job: Job) -> None:
-    """Pass standard input on, as the command reads it."""
+    """Forward standard input as the command reads it."""
     try:
         while data := os.read(0, 65536):
             job.write(data)
-    except OSError:  # closed, or a terminal that we may not read
+    except OSError:  # closed, or a terminal of another session
         pass
     job.close_stdin()
 

@@ -1,4 +1,4 @@
-"""What ``hmd emulate`` prints for people: presets, counters, a calibration."""
+"""Tables of ``hmd emulate``: presets, counters, calibration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hmd enable``: hmd as a systemd service; shows what would change before it does."""
+"""``hmd enable``: install hmd as a systemd service, after showing the changes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of commands that show a plan and carry it out."""
+    """Add the options of commands that show changes and apply them."""
     parser.add_argument("--dry-run", action="store_true", help="print the changes only")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--json", action="store_true", help="print the changes as JSON")
@@ -58,14 +58,14 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plan, show, ask, carry out."""
+    """Plan, show, ask, apply."""
     from hmd.install.changes import PACKAGED_HMD, plan_enable
     from hmd.install.shipped_files import shipped_folder
 
     command = Path(sys.executable).with_name("hmd")
     if not command.is_file():
         raise MissingError(f"there is no {command}: install hmd with pip or as a package")
-    # A package's command is a link into an environment of its own (packaging/debian).
+    # The command of the Debian package is a link into its own environment (packaging/debian).
     if PACKAGED_HMD.resolve() == command.resolve():
         command = PACKAGED_HMD
     plan = plan_enable(
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def carry_out(plan: InstallChanges, args: argparse.Namespace) -> int:
-    """Show a plan and, where that was wanted, do it; raises HmdError where a step fails."""
+    """Show the changes and, unless it is a dry run, apply them; HmdError where a step fails."""
     from hmd.cli.output import print_json
 
     if args.json:
@@ -113,7 +113,7 @@ def carry_out(plan: InstallChanges, args: argparse.Namespace) -> int:
 
 
 def _sampler(asked: str | None, root: Path) -> str:
-    """Return the sampler that the service will take."""
+    """Return the sampler that the service will use."""
     from hmd.config import load
     from hmd.install.changes import CONFIG
     from hmd.sample.auto_select import SampleSettings, available
@@ -131,7 +131,7 @@ def _sampler(asked: str | None, root: Path) -> str:
     for found in available(SampleSettings()):
         if found.works and CAPABILITIES[found.name].automatic:
             return found.name
-    raise MissingError("no sampler works here: 'hmd doctor' tells what each of them lacks")
+    raise MissingError("no sampler works here: 'hmd doctor' shows what each of them lacks")
 
 
 def _check_machine(root: Path) -> None:
@@ -141,7 +141,7 @@ def _check_machine(root: Path) -> None:
 
 def _ask() -> None:
     if not sys.stdin.isatty():
-        raise UsageError("nobody to ask on standard input: add --yes to go on, or --dry-run")
+        raise UsageError("standard input is not a terminal: add --yes to apply, or --dry-run")
     if input("Go on? [y/N] ").strip().lower() not in ("y", "yes"):
         raise HmdError("nothing was changed")
 
@@ -170,4 +170,4 @@ def _run(words: tuple[str, ...]) -> None:
         raise os_error(error, f"cannot run {words[0]}: {error.strerror}: install systemd") from None
     if done.returncode:
         said = (done.stderr.strip() or "it said nothing").splitlines()[-1]
-        raise HmdError(f"'{' '.join(words)}' failed: {said}; 'journalctl -u hmd' may tell more")
+        raise HmdError(f"'{' '.join(words)}' failed: {said}; see 'journalctl -u hmd'")

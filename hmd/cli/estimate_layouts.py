@@ -1,4 +1,4 @@
-"""The layouts that ``hmd estimate`` can be asked for: its options, and the pages they choose."""
+"""The layouts of ``hmd estimate``: the options, and the pages that they select."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def add_layouts(parser: argparse.ArgumentParser) -> None:
-    """Register the options that choose pages for fast memory, one at a time."""
+    """Register the options that select pages for fast memory; they exclude each other."""
     group = parser.add_argument_group("which pages are fast (all others are slow)")
     which = group.add_mutually_exclusive_group()
     which.add_argument(
@@ -51,13 +51,13 @@ def add_layouts(parser: argparse.ArgumentParser) -> None:
 
 
 def by_heat(args: argparse.Namespace) -> bool:
-    """Return whether samples choose the pages."""
+    """Return whether the layout is selected by samples."""
     options = (args.hot_first, args.cold_first, args.fast_bytes)
     return args.sweep or any(option is not None for option in options)
 
 
 def asked_layout(args: argparse.Namespace, pages: PageIndex) -> tuple[str, Layout] | None:
-    """Return the layout that was asked for and its name; None where none was."""
+    """Return the requested layout and its name, None without one."""
     from hmd.estimate import layout
     from hmd.units import PAGE_BYTES
 

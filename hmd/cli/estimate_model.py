@@ -1,4 +1,4 @@
-"""The two traces of ``hmd estimate`` under the model that was asked for."""
+"""The two traces of ``hmd estimate`` under the requested model."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ ISC22_WINDOW_MS = 50.0
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A program's two runs, ready to be asked; ``model`` is None for the published formula.
+    """A program's two runs under a model; ``model`` is None for the published formula.
 
     ``slow`` and ``fast`` are the traces' outlines. ``slow_ns`` and ``fast_ns`` are by window,
-    ``accesses`` by page: those that price it.
+    ``accesses`` by page: those that the model weights.
     """
 
     slow: Trace
@@ -66,9 +66,9 @@ class Subject:
 
 
 def read_subject(args: argparse.Namespace) -> Subject:
-    """Return both traces under the model; tells on stderr what to be careful about.
+    """Return both traces under the model; prints caveats on standard error.
 
-    Raises HmdError where they cannot be read or do not go together.
+    Raises HmdError where they cannot be read or do not match.
     """
     from hmd.estimate import check
     from hmd.trace.streaming import TraceFile
@@ -96,14 +96,14 @@ def _ours(args: argparse.Namespace, slow: TraceFile, fast: TraceFile, notes: lis
     if not runs.same_addresses:
         notes.append(
             "the two runs have different addresses, so that the slow run's samples alone are "
-            "used: record both with 'setarch -R' (as 'hmd record --tier' does by itself)"
+            "used: record both with 'setarch -R' (as 'hmd record --tier' does)"
         )
     if heat and not len(runs.fast.page):
-        notes.append("pages that are hot by luck of sampling count as hot: estimates are too low")
+        notes.append("pages that are hot by chance count as hot: estimates are too low")
     if not model.pairs.enough:
         notes.append(
-            "too few pairs of samples to see which misses overlap, so that is guessed from the "
-            "runtimes: record with a second counter (without --no-pairs)"
+            "too few pairs of samples to identify overlapping misses, so overlap is inferred from "
+            "the runtimes: record with a second counter (without --no-pairs)"
         )
     return Subject(
         slow.outline,

@@ -1,4 +1,4 @@
-"""What ``hmd estimate`` answers, as tables for people and as JSON for programs."""
+"""The results of ``hmd estimate``, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from hmd.estimate import CapacitySweep, Phase, PricedSchedule, Region
 
 NEAR = 0.05
-"""How near to all fast is near enough, in the answer to how much memory a program needs."""
+"""Slowdown versus all-fast that counts as enough fast memory."""
 
 FEWEST = 0.001
-"""Regions below this share of the accesses, and of the time, are not worth a line."""
+"""Regions below this share of the accesses, and of the time, are summed up in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,11 @@ class EstimateRow:
     over_all_fast: float
 
     def cells(self) -> list[str]:
-        """Return it for people."""
+        """Return the prediction as text."""
         bounds = "-"
         if self.low_s is not None and self.high_s is not None:
-            told = f"{format_seconds(self.low_s)} to {format_seconds(self.high_s)}"
-            bounds = told if self.low_s < self.high_s else "as recorded"
+            listed = f"{format_seconds(self.low_s)} to {format_seconds(self.high_s)}"
+            bounds = listed if self.low_s < self.high_s else "as recorded"
         return [
             self.layout,
             format_bytes(self.fast_bytes),
@@ -50,7 +50,7 @@ class EstimateRow:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """All that was asked; what was not is None."""
+    """The requested results; others are None."""
 
     rows: Sequence[EstimateRow]
     described: str
@@ -125,7 +125,7 @@ def _curve_json(subject: Subject, curve: CapacitySweep) -> dict[str, Any]:
 
 
 def show(subject: Subject, answer: Answer) -> None:
-    """Print the answer to stdout."""
+    """Print the results to standard output."""
     if answer.curve is not None:
         _show_curve(subject, answer.curve)
         return
@@ -163,7 +163,7 @@ def _show_phases(described: str, phases: Sequence[Phase]) -> None:
 def _show_regions(subject: Subject, described: str, regions: Sequence[Region]) -> None:
     processes, runtime = subject.slow.processes, subject.slow.runtime_ns
     columns = ["region", "memory", "accesses", "of it fast", "all fast would save"]
-    told = [r for r in regions if r.access_share >= FEWEST or abs(r.saves_ns) >= FEWEST * runtime]
+    listed = [r for r in regions if r.access_share >= FEWEST or abs(r.saves_ns) >= FEWEST * runtime]
     rows = [
         [
             region.name,
@@ -172,17 +172,17 @@ def _show_regions(subject: Subject, described: str, regions: Sequence[Region]) -
             format_share(region.fast_share),
             _time(region.saves_ns),
         ]
-        for region in told
+        for region in listed
     ]
     right = columns[1:]
     if len(processes) > 1:
         columns.insert(1, "process")
-        for row, region in zip(rows, told, strict=True):
+        for row, region in zip(rows, listed, strict=True):
             row.insert(1, f"{processes[region.process].name} ({processes[region.process].pid})")
     print_table(columns, rows, title=f"{described}, by region", right=right)
-    if len(told) < len(regions):
+    if len(listed) < len(regions):
         console().print(
-            f"and {len(regions) - len(told)} that have less than {format_share(FEWEST)} of the "
+            f"and {len(regions) - len(listed)} that have less than {format_share(FEWEST)} of the "
             "accesses and of the time each\n"
         )
 
@@ -207,20 +207,20 @@ def _show_curve(subject: Subject, curve: CapacitySweep) -> None:
 
 
 def _need(subject: Subject, curve: CapacitySweep) -> list[str]:
-    """Return the answer to how much fast memory the program needs."""
+    """Return the lines that say how much fast memory the program needs."""
     near = curve.within(NEAR)
     if near == 0:
         return ["It needs no fast memory: with all of its pages slow it is within 5 % of all fast."]
-    told = ["There is no knee: each part of fast memory buys about as much as the one before."]
+    listed = ["There is no knee: each part of fast memory buys about as much as the one before."]
     if curve.knee is not None:
         runtime_ns = float(curve.runtime_ns[curve.knee])
-        told = [
+        listed = [
             f"The knee is at {format_bytes(int(curve.fast_bytes[curve.knee]))} of fast memory: "
             f"{_time(runtime_ns)}, {subject.over_all_fast(runtime_ns):.2f} times all fast; "
             "more buys less."
         ]
     enough = format_bytes(int(curve.fast_bytes[near]))
-    return [*told, f"To be within 5 % of all fast it needs {enough}."]
+    return [*listed, f"To be within 5 % of all fast it needs {enough}."]
 
 
 def _time(value_ns: float) -> str:

@@ -1,4 +1,4 @@
-"""``hmd heatmap``: a picture of the recent past of a process's memory."""
+"""``hmd heatmap``: a plot of heat and tier of a process's memory over the last minutes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask the daemon and draw."""
+    """Query the daemon and draw."""
     from hmd.cli.output import print_json_line
     from hmd.control.client import ask
 
@@ -67,5 +67,5 @@ def _only_pid(document: dict[str, Any]) -> int:
     found = pids(document)
     if len(found) != 1:
         known = ", ".join(map(str, found)) or "none yet"
-        raise TargetError(f"say which process with --pid; the daemon has heat maps of: {known}")
+        raise TargetError(f"name a process with --pid; the daemon has heat maps of: {known}")
     return found[0]

@@ -29,8 +29,8 @@ examples:
   hmd migrate --pid 4711 --to 1 --range 7f0000000000-7f0040000000
   hmd migrate --pid 4711 --to 1 --dry-run           only show what would move
 
-exit codes: 0 moved, or nothing to move; 1 nothing could be moved; 7 not permitted;
-5 no such process or node
+exit codes: 0 moved, or nothing to move; 1 nothing could be moved; 5 no such process or node;
+7 not permitted
 """
 
 
@@ -80,7 +80,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Move, and print what became of the pages."""
+    """Move the pages and print the result."""
     from hmd.cli.migration_report import document, failure, print_tally
     from hmd.cli.output import print_json
 
@@ -106,7 +106,7 @@ def _process(pid: int) -> ProcessId:
     if stat is None:
         raise TargetError(f"no process {pid}: 'ps -e' or 'hmd status' lists those that run")
     if not stat.has_memory:
-        what = "is a thread of the kernel" if stat.kernel_thread else "has exited"
+        what = "is a kernel thread" if stat.kernel_thread else "has exited"
         raise TargetError(f"process {pid} {what} and has no memory to move: name another")
     return stat.process
 
@@ -119,8 +119,8 @@ def _check_nodes(args: argparse.Namespace) -> None:
     for node in (args.to, args.from_node):
         if node is not None and node not in known:
             raise TargetError(
-                f"no memory on node {node}: this machine has it on {format_ids(known)} "
-                "('hmd topology' tells more)"
+                f"no memory on node {node}: nodes with memory are {format_ids(known)} "
+                "(see 'hmd topology')"
             )
 
 
@@ -165,7 +165,7 @@ def _apply(survey: ProcessPlans, mover: Mover, args: argparse.Namespace) -> Move
     screen = Console(stderr=True)
     tally = MoveTotals()
     with Progress(
-        TextColumn("looking at memory"),
+        TextColumn("scanning memory"),
         BarColumn(),
         DownloadColumn(binary_units=True),
         TimeRemainingColumn(),
@@ -188,7 +188,7 @@ def _apply(survey: ProcessPlans, mover: Mover, args: argparse.Namespace) -> Move
 
 
 def _within(plan: Plan, left_bytes: int | None) -> tuple[Plan, bool]:
-    """Return the leading rows of a plan that a limit admits, and whether it cut any off."""
+    """Return the leading rows of a plan within a limit, and whether it cut any off."""
     import numpy as np
 
     from hmd.units import PAGE_BYTES
@@ -201,7 +201,7 @@ def _within(plan: Plan, left_bytes: int | None) -> tuple[Plan, bool]:
 
 
 def _apply_plan(plan: Plan, mover: Mover, tally: MoveTotals) -> None:
-    """Apply a plan to its end: what the rate defers is applied again when it may be."""
+    """Apply a whole plan: rows that the rate limit defers are applied later."""
     import time
 
     import numpy as np
@@ -214,7 +214,7 @@ def _apply_plan(plan: Plan, mover: Mover, tally: MoveTotals) -> None:
         rest = np.flatnonzero(outcome.status == MoveStatus.DEFERRED)
         tally.add(outcome)
         plan = plan.take(rest)
-        # A huge page is the most that a row can need.
+        # A row needs at most the budget of a huge page.
         while len(plan) and mover.budget_bytes() < HUGE_PAGE_BYTES:
             time.sleep(0.01)
 

@@ -1,4 +1,4 @@
-"""What ``hmd migrate`` says of its work: a table or JSON, and for each failure what to do."""
+"""The result of ``hmd migrate``: a table or JSON, with advice for each failure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hmd.units import PAGE_BYTES
 
 
 def failure(tally: MoveTotals, args: argparse.Namespace) -> HmdError | None:
-    """Return why nothing could be moved, where something should have been."""
+    """Return the error of a migration that moved none of its pages, else None."""
     if tally.moved_pages or not tally.failures:
         return None
     reason = max(tally.failures, key=lambda status: tally.failures[status])
@@ -25,15 +25,15 @@ def _advice(reason: MoveStatus, args: argparse.Namespace) -> str:
     return {
         MoveStatus.NO_MEMORY: "it is full; free memory there ('hmd topology' shows it)"
         " or move less with --limit",
-        MoveStatus.CPUSET: f"the cpuset of process {pid} keeps it off this node; "
+        MoveStatus.CPUSET: f"the cpuset of process {pid} excludes this node; "
         f"add {node} to cpuset.mems of its cgroup",
         MoveStatus.OFFLINE: "it has no memory now; bring it online or choose another",
         MoveStatus.SHARED: "other processes map these pages too; --shared moves them",
-        MoveStatus.BUSY: "the pages are in use by a device or the kernel; try again later",
+        MoveStatus.BUSY: "a device or the kernel uses the pages; try again later",
         MoveStatus.UNMOVABLE: "these pages cannot be moved (the zero page, devices)",
-        MoveStatus.NOT_PRESENT: "the process gave its pages back meanwhile; try again",
+        MoveStatus.NOT_PRESENT: "the process freed its pages meanwhile; try again",
         MoveStatus.GONE: f"process {pid} has exited",
-    }.get(reason, "the kernel refused; 'dmesg' may tell why")
+    }.get(reason, "the kernel refused; see 'dmesg'")
 
 
 def document(tally: MoveTotals, args: argparse.Namespace) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def document(tally: MoveTotals, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def print_tally(tally: MoveTotals, args: argparse.Namespace) -> None:
-    """Print a table of pages by what became of them, the sum, and advice on failures."""
+    """Print a table of pages by result, the sum, and advice on failures."""
     if not tally.pages:
         where = f"node {args.from_node}" if args.from_node is not None else "another node"
         print(f"Nothing to move: process {args.pid} has no movable pages on {where}.")

@@ -83,7 +83,7 @@ def table(
 
 
 def printable(text: str) -> str:
-    """Return a text without control characters: programs choose their names, terminals obey."""
+    """Return a text without control characters: names of processes must not control a terminal."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 

@@ -1,4 +1,4 @@
-"""``hmd policy``: which policies there are, what each does, what can be set; and taking one."""
+"""``hmd policy``: list and describe policies and their settings; select another one."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def run_list(args: argparse.Namespace) -> int:
             for about in abouts
         ]
         print_table(("policy", "what it does"), rows)
-        print('* the default; "hmd policy show NAME" tells more')
+        print('* the default; "hmd policy show NAME" describes one')
     return Exit.OK
 
 
@@ -104,7 +104,7 @@ def _print_about(about: About) -> None:
     out = console()
     out.print(f"{about.name}: {about.does}\nuse: {about.use}", markup=False)
     if not about.knobs:
-        print("There is nothing to set.")
+        print("It has no settings.")
         return
     rows = [
         (k.key, written(k, k.default), limits(k) or "any", k.unit.value, searched(k))
@@ -127,9 +127,9 @@ def _summary(about: About) -> dict[str, Any]:
 
 
 def _knob(knob: Any) -> dict[str, Any]:
-    """Return a knob in base units (bytes, seconds, parts of 1); null is worked out, or no limit.
+    """Return a knob in base units (bytes, seconds, ratios); null is automatic, or no limit.
 
-    ``search`` is where ``hmd tune`` looks, for seconds in ticks; null where it does not.
+    ``search`` is the range that ``hmd tune`` searches (seconds in ticks), null for none.
     """
     import math
 

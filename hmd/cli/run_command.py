@@ -33,7 +33,7 @@ examples:
 """
 
 START_S = 120.0
-"""What a service manager is asked to wait: compiling kernels for the first time takes a while."""
+"""Start-up time requested of a service manager: the first start compiles the kernels."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -65,7 +65,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the daemon until it is told to stop."""
+    """Run the daemon until SIGTERM, SIGINT or the last tick."""
     # One thread is faster than the thread pool for arrays of this size, and costs less memory.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from hmd.config import load
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     from hmd.daemon.notify import Notifier
 
     start_log(args.log_level)
-    # One that comes while hmd starts waits until the service reloads by it.
+    # A SIGHUP during the start waits until the service can reload.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     notifier = Notifier(os.environ)
     notifier.extend_start(START_S)
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         dry = config.migrate.model_copy(update={"dry_run": True})
         return config.model_copy(update={"migrate": dry})
 
-    read()  # a wrong file is told at once, before kernels are loaded
+    read()  # report a wrong file before the kernels are loaded
     from hmd.daemon.service import Service
 
     service = Service(read, str(args.config), notifier)

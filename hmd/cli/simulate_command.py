@@ -1,4 +1,4 @@
-"""``hmd simulate``: what policies would do for a program, in virtual time."""
+"""``hmd simulate``: the runtime of a recorded program under policies, in modelled time."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hmd.simulate.simulation import SimulationSettings
 
 HEADROOM_BYTES = 64 << 10
-"""Kept free on the fast node where --set says nothing: the simulated machine has no other users."""
+"""Default headroom of the fast node: the simulated machine has no other programs."""
 
 
 def add_preset(group: argparse._ArgumentGroup) -> None:
@@ -40,7 +40,7 @@ def add_set(group: argparse._ArgumentGroup) -> None:
 
 
 def add_daemon(group: argparse._ArgumentGroup) -> None:
-    """Register what the daemon's tick and its sampling are like."""
+    """Register the options of the daemon's tick and sampling."""
     group.add_argument(
         "--tick",
         type=float,
@@ -135,7 +135,7 @@ def _amount(option: str, text: str) -> Amount:
 
 
 def fast_pages(text: str, pages: int) -> int:
-    """Return how many of a program's pages are to be fast, as ``--fast`` says."""
+    """Return the number of a program's pages that fit on the fast node, from ``--fast``."""
     from hmd.units import PAGE_BYTES
 
     try:
@@ -143,12 +143,12 @@ def fast_pages(text: str, pages: int) -> int:
     except argparse.ArgumentTypeError as error:
         raise UsageError(f"--fast: {error}") from None
     if wanted < 1:
-        raise UsageError(f"--fast {text} is no page of 4 KiB: give the fast node more")
+        raise UsageError(f"--fast {text} is less than a page of 4 KiB: give the fast node more")
     return min(wanted, pages)
 
 
 def given_settings(texts: Sequence[str], policies: Sequence[str]) -> dict[str, str]:
-    """Return what ``--set`` gives, by key; UsageError where none of the policies has it."""
+    """Return the values of ``--set`` by key; UsageError where no policy has the key."""
     from hmd.decide import registry
 
     given = {}
@@ -175,7 +175,7 @@ def policy_values(knobs: Sequence[Knob], given: Mapping[str, str]) -> dict[str, 
 
 
 class ProgressLine:
-    """A line on a terminal's stderr that says what is being done; nothing elsewhere."""
+    """A progress line on standard error, if that is a terminal."""
 
     def __enter__(self) -> Self:
         """Show it."""
@@ -186,11 +186,11 @@ class ProgressLine:
         return self
 
     def say(self, what: str) -> None:
-        """Show what is running now."""
+        """Replace the progress line."""
         self._status.update(what)
 
     def note(self, line: str) -> None:
-        """Write a line that stays, above the one that changes."""
+        """Print a line above the progress line."""
         self._status.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def __exit__(self, *error: object) -> None:

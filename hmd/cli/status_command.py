@@ -1,4 +1,4 @@
-"""``hmd status``: what the daemon does, in one look."""
+"""``hmd status``: the daemon's state, and the memory of each process by tier."""
 
 from __future__ import annotations
 

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 Status = Mapping[str, Any]
 Rates = Mapping[str, tuple[float, float]]
-"""Promoted and demoted bytes a second, by target name and by ``pid:start``."""
+"""Promoted and demoted bytes per second, by target name and by ``pid:start``."""
 
 
 def summary(status: Status) -> list[str]:
-    """Return what to say above the table: daemon, sampler, moves, and what is wrong."""
+    """Return the lines above the table: daemon, sampler, moves, and problems."""
     sampler, moves = status["sampler"], status["moves"]
     up_s = int(status["uptime_s"])
     lines = [
@@ -34,12 +34,14 @@ def summary(status: Status) -> list[str]:
     ]
     lines += admin_state(status.get("control") or {})
     if len(status["tiers"]) < 2:
-        lines.append("one memory tier only: there is nowhere to move pages (hmd topology)")
+        lines.append("only one memory tier: hmd has nowhere to move pages (hmd topology)")
     able = CAPABILITIES.get(sampler["name"])
     if able is not None and not able.ranks_heat:
-        lines.append("no PMU: page faults stand for accesses, which is coarse (hmd doctor)")
+        lines.append("no PMU: page faults stand in for accesses, which is coarse (hmd doctor)")
     if not status["reload"]["successful"]:
-        lines.append(f"last reload failed, the old settings hold: {status['reload']['error']}")
+        lines.append(
+            f"last reload failed, the old configuration stays: {status['reload']['error']}"
+        )
     return lines
 
 
@@ -56,7 +58,7 @@ def admin_state(control: Mapping[str, Any]) -> list[str]:
         lines.append(
             f"node {drain['node']} is drained, {size} of programs left, {state} (hmd undrain)"
             if drain["there"]
-            else f"node {drain['node']} was drained and is not there any more (hmd undrain)"
+            else f"node {drain['node']} was drained and has been removed (hmd undrain)"
         )
     if control.get("pinned"):
         first = ", ".join(_pin(pin) for pin in control["pins"][:4])
@@ -73,7 +75,7 @@ def _pin(pin: Mapping[str, Any]) -> str:
 def process_table(status: Status, rates: Rates | None = None) -> FittedTable:
     """Return a row for each target, and below it one for each of its processes.
 
-    With ``rates`` it tells bytes moved a second, else the sums since the start.
+    With ``rates`` the moves are bytes per second, else sums since the start.
     """
     tiers = [f"tier {i} (node {_ids(nodes)})" for i, nodes in enumerate(status["tiers"])]
     moved = ["up/s", "down/s"] if rates is not None else ["moved up", "moved down"]
@@ -90,7 +92,7 @@ def process_table(status: Status, rates: Rates | None = None) -> FittedTable:
 
 
 def process_key(process: Mapping[str, Any]) -> str:
-    """Return what names a process for good: pid and start time."""
+    """Return the identity of a process: pid and start time."""
     return f"{process['pid']}:{process['start_ticks']}"
 
 

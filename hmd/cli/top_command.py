@@ -1,4 +1,4 @@
-"""``hmd top``: a live table of where memory lies and what moves."""
+"""``hmd top``: a live table of memory by tier and of page moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hmd topology``: the memory nodes, how fast they are, and how they form tiers."""
+"""``hmd topology``: the memory nodes with latency, bandwidth and tiers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _tiers(text: str | None) -> list[list[int]] | None:
 
     if text is None:
         return None
-    wrong = ConfigError(f"--tiers {text!r} is no list of lists of node ids, such as [[0,1],[2]]")
+    wrong = ConfigError(f"--tiers {text!r} is not a list of lists of node ids, such as [[0,1],[2]]")
     try:
         tiers = json.loads(text)
     except ValueError:

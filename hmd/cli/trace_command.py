@@ -1,4 +1,4 @@
-"""``hmd trace``: look at recorded traces, turn them into other formats, take in others'."""
+"""``hmd trace``: summarise, draw, export and import traces."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def _read(args: argparse.Namespace) -> Trace:
     trace = read_trace(args.file, salvage=args.salvage)
     if trace.ending is None and not args.salvage:
         raise TraceError(
-            f"the trace {args.file} has no end: its recorder was killed, or still runs; "
-            "'--salvage' reads what it has so far"
+            f"the trace {args.file} is incomplete: its recorder was killed, or still runs; "
+            "'--salvage' reads it as far as it goes"
         )
     if trace.damage is not None:
         print(f"hmd: {args.file} is damaged: {trace.damage}; read up to there", file=sys.stderr)
@@ -110,8 +110,8 @@ def _info(args: argparse.Namespace) -> int:
     if summary.mean_weight_ns:
         rows.append(("latency", f"{summary.mean_weight_ns:.0f} ns in the mean"))
     counted = summary.instructions
-    told = summary.instructions_detail
-    rows.append(("instructions", told if counted is None else f"{counted:,} {told}"))
+    described = summary.instructions_detail
+    rows.append(("instructions", described if counted is None else f"{counted:,} {described}"))
     rows += [(f"tier {rank}", _speed(tier)) for rank, tier in enumerate(summary.tiers)]
     rows += [
         (f"node {node}", f"{count * PAGE_BYTES / MIB:,.1f} MiB at the end")
@@ -122,25 +122,25 @@ def _info(args: argparse.Namespace) -> int:
 
 
 def _runtime(summary: Summary) -> str:
-    """Return how long it took, and by whose clock where that is not the machine's own."""
-    told = f"{summary.runtime_s:.3f} s"
+    """Return the runtime, with the clock where it is not the machine's own."""
+    described = f"{summary.runtime_s:.3f} s"
     if summary.clock == "modelled":
-        told += f" of modelled time, {summary.elapsed_s:.3f} s by the guest's clock"
-    return told if summary.ended else f"{told} (broke off)"
+        described += f" of modelled time, {summary.elapsed_s:.3f} s by the guest's clock"
+    return described if summary.ended else f"{described} (broke off)"
 
 
 def _pairs(summary: Summary) -> str:
-    """Return whether loads were counted twice, and within which distance two may overlap."""
+    """Return whether loads had a second counter, and the distance within which two may overlap."""
     if summary.pair_period is None:
-        return "none: which misses overlap cannot be seen"
-    told = f"loads by a second counter too, one in {summary.pair_period}"
+        return "none: overlapping misses cannot be identified"
+    described = f"loads also by a second counter, one in {summary.pair_period}"
     if summary.reorder_window is None:
-        return told
-    return f"{told}; the core looks {summary.reorder_window} instructions ahead"
+        return described
+    return f"{described}; the core looks {summary.reorder_window} instructions ahead"
 
 
 def _speed(tier: dict[str, Any]) -> str:
-    """Return a tier's nodes and what firmware says of its speed."""
+    """Return a tier's nodes, and its latency and bandwidth from the firmware."""
     parts = [f"nodes {', '.join(map(str, tier['nodes']))}"]
     for way in ("read", "write"):
         latency_ns, mbps = tier[f"{way}_latency_ns"], tier[f"{way}_bandwidth_mbps"]

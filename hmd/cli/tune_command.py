@@ -1,4 +1,4 @@
-"""``hmd tune``: the settings of a policy that suit recorded programs best."""
+"""``hmd tune``: search the settings of a policy that make recorded programs fastest."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def run(args: argparse.Namespace) -> int:
 def _tune(
     args: argparse.Namespace, about: About, ranges: Sequence[Range], given: dict[str, str]
 ) -> Tuned:
-    """Search, telling people on stderr how it goes."""
+    """Search, with progress on standard error."""
     from hmd.emulate.preset import load
     from hmd.simulate.journal import Journal
     from hmd.simulate.simulation_cases import CaseRuntimes
@@ -223,14 +223,14 @@ def _tune(
 
 
 def _told(one: Range, trial: TuningTrial) -> str:
-    """Return a knob and its value in a trial, as the configuration has them."""
+    """Return a knob and its value in a trial, as in the configuration."""
     from hmd.config.policy_sections import written
 
     return f"{one.knob.key} {written(one.knob, trial.values[one.knob.name])}"
 
 
 def _ranges(about: About, args: argparse.Namespace, given: dict[str, str]) -> tuple[Range, ...]:
-    """Return what is searched: what --knob names, or all that is documented and not set."""
+    """Return the ranges to search: those of --knob, or of all knobs that are not set."""
     from hmd.simulate.search_space import chosen, documented
 
     tick_s = simulation_settings(args).tick_s
@@ -247,7 +247,7 @@ def _ranges(about: About, args: argparse.Namespace, given: dict[str, str]) -> tu
 
 
 def _cases(args: argparse.Namespace) -> tuple[list[SimulationCase], list[SimulationCase]]:
-    """Return each program at each size, those to search and those held out."""
+    """Return the cases (program and size) to search, and those held out."""
     from hmd.emulate.miss_stream import MissStream
     from hmd.simulate.simulation_cases import SimulationCase
 
@@ -268,7 +268,7 @@ def _cases(args: argparse.Namespace) -> tuple[list[SimulationCase], list[Simulat
 def _config(
     args: argparse.Namespace, about: About, best: TuningTrial, given: dict[str, str]
 ) -> str:
-    """Return the settings as YAML, with what they come from above them."""
+    """Return the settings as YAML, with their origin as comments."""
     from hmd.config.policy_sections import fragment
     from hmd.decide.tunables import Unit
 

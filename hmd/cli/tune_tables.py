@@ -1,4 +1,4 @@
-"""What ``hmd tune`` found, as tables for people and as JSON."""
+"""The results of ``hmd tune``, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COLUMNS: tuple[tuple[str, Callable[[TuningRow], float | None]], ...] = (
 
 
 def print_result(tuned: Tuned) -> None:
-    """Print knobs, cases and what is to be thought of them."""
+    """Print knobs, cases and a summary."""
     default, best = tuned.trials[0], tuned.best
     rows = [_knob_cells(each, default, best) for each in tuned.ranges]
     print_table(("knob", "default", "tuned", "searched"), rows, right=("default", "tuned"))
@@ -40,7 +40,7 @@ def print_result(tuned: Tuned) -> None:
 
 
 def result_json(tuned: Tuned, args: argparse.Namespace) -> dict[str, Any]:
-    """Return all of it, in seconds and in base units."""
+    """Return the results in seconds and in base units."""
     return {
         "preset": args.preset,
         "seed": args.seed,
@@ -125,8 +125,8 @@ def _case_json(row: TuningRow) -> dict[str, Any]:
 def _told(tuned: Tuned) -> str:
     tried = tuned.trials[1:]
     ended = sum(trial.cost is None for trial in tried)
-    said = f"{len(tried)} trials, of which {ended} were given up early; "
+    said = f"{len(tried)} trials, of which {ended} ended early; "
     said += f"trial {tuned.best.number} is the best" if tuned.best.number else "the defaults stay"
     if tuned.best.worst < WORST:
         said += f"; none keeps all programs above {WORST} of first touch"
-    return said if tuned.finished else f"{said}; broken off: nothing was run with fresh samples"
+    return said if tuned.finished else f"{said}; interrupted: nothing was run with fresh samples"

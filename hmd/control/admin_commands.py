@@ -270,7 +270,7 @@ class AdminCommands:
         known = [node.id for node in self._daemon.topology.nodes]
         if absent := sorted(nodes - set(known)):
             raise TargetError(
-                f"no memory on node {', '.join(map(str, absent[:8]))}: this machine has it on "
+                f"no memory on node {', '.join(map(str, absent[:8]))}: nodes with memory are "
                 f"{format_ids(known)} (see 'hmd topology')"
             )
 

@@ -69,7 +69,7 @@ def test_no_such_node_names_those_there_are(
     nodes = {"--to": "0"} | {option: "77"}
     words = [word for pair in nodes.items() for word in pair]
     assert main(["migrate", "--pid", str(child), *words]) == Exit.TARGET
-    assert "no memory on node 77: this machine has it on 0" in error_line(capsys)
+    assert "no memory on node 77: nodes with memory are 0" in error_line(capsys)
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     info = json.loads(hmd("trace", "info", "--json", path).stdout)
     assert info["command"] == program
     assert info["pair_period"] is None
-    assert "none: which misses overlap cannot be seen" in hmd("trace", "info", path).stdout
+    assert "none: overlapping misses cannot be identified" in hmd("trace", "info", path).stdout
     assert "exit 5" in hmd("trace", "info", path).stdout
     for verb, name in (("export", "t.npz"), ("export", "t.parquet"), ("heatmap", "t.png")):
         assert hmd("trace", verb, path, "-o", str(tmp_path / name)).returncode == 0

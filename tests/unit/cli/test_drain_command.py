@@ -68,7 +68,7 @@ def hmd(tmp_path: Path, daemon: Daemon) -> Iterator[Callable[..., int]]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hmd.cli.drain_command.LOOK_S", 0.01)
+    monkeypatch.setattr("hmd.cli.drain_command.POLL_S", 0.01)
 
 
 def test_it_waits_until_nothing_more_can_be_moved(
@@ -80,7 +80,7 @@ def test_it_waits_until_nothing_more_can_be_moved(
     assert hmd("drain", "1") == Exit.OK
     out = capsys.readouterr().out.splitlines()
     assert out[0] == "node 1: no pages of programs are left"
-    assert out[1].startswith("  3.0 MiB in use, of which files' cache 1.0 MiB")
+    assert out[1].startswith("  3.0 MiB in use: page cache 1.0 MiB")
     assert daemon.orders[0].arguments == {"node": [1]}
 
 
@@ -104,14 +104,14 @@ def test_the_time_may_be_over_first(
     assert hmd("drain", "1", "--timeout", "50ms") == Exit.FAILURE
     said = capsys.readouterr()
     assert "1.0 MiB, 256 pages: not moved yet" in said.out
-    assert said.err == "hmd: the time is over; the node stays drained and is emptied further\n"
+    assert said.err == "hmd: timeout: the node stays drained, and hmd goes on emptying it\n"
 
 
 @pytest.mark.parametrize(
     ("state", "told"),
     [
-        ({"drains": []}, "somebody has undrained the node, or the daemon has started anew"),
-        ({"drains": [drain(2)]}, "somebody has undrained"),
+        ({"drains": []}, "the node was undrained meanwhile, or the daemon was restarted"),
+        ({"drains": [drain(2)]}, "the node was undrained"),
         ({"drains": [drain()], "paused": True}, "is drained, but hmd is paused"),
     ],
 )
@@ -162,4 +162,4 @@ def test_a_node_that_is_gone(
 ) -> None:
     daemon.tell(drain(there=False))
     assert hmd("drain", "1") == Exit.OK
-    assert capsys.readouterr().out == "node 1 is not there any more\n"
+    assert capsys.readouterr().out == "node 1 has been removed\n"

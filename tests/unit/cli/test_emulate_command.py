@@ -31,7 +31,7 @@ def test_wrong_usage_is_told_in_one_line(
     [
         (["--preset", "dram-pn", "--", "true"], "no preset 'dram-pn'"),
         (["--node", "size=lots", "--", "true"], "nodes.0.size"),
-        (["--without", "magic", "--", "true"], "'magic' is no part"),
+        (["--without", "magic", "--", "true"], "unknown part of the timing model 'magic'"),
         (["--cpus", "99", "--", "true"], "--cpus"),
     ],
 )

@@ -91,7 +91,7 @@ def test_a_picture_is_drawn(trace: Path, tmp_path: Path) -> None:
         ([], Exit.USAGE, "name a TRACE"),
         (["--record", "out"], Exit.USAGE, "takes a command"),
         (["TRACE", "--fast", "8"], Exit.USAGE, "with its unit"),
-        (["TRACE", "--fast", "0%"], Exit.USAGE, "no page"),
+        (["TRACE", "--fast", "0%"], Exit.USAGE, "less than a page"),
         (["TRACE", "--policy", "best"], Exit.CONFIG, "no policy 'best'"),
         (["TRACE", "--set", "confidence"], Exit.USAGE, "KEY=VALUE"),
         (["TRACE", "--set", "speed=1"], Exit.USAGE, "can have confidence"),

@@ -241,7 +241,7 @@ def test_heatmap_picture(daemon: Path, tmp_path: Path, capsys: pytest.CaptureFix
 def test_heatmap_of_nobody(daemon: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["heatmap", "--pid", "5", "--socket", str(daemon), "-o", "/tmp/never.png"])
     assert code == Exit.TARGET
-    assert "it has of: 101" in capsys.readouterr().err
+    assert "it has those of: 101" in capsys.readouterr().err
 
 
 def test_heatmap_where_it_cannot_be_written(

@@ -187,7 +187,7 @@ def test_it_changes_nothing_where_nobody_can_be_asked(tmp_path: Path) -> None:
     )
     assert done.returncode == Exit.USAGE
     assert done.stderr == (
-        "hmd: nobody to ask on standard input: add --yes to go on, or --dry-run\n"
+        "hmd: standard input is not a terminal: add --yes to apply, or --dry-run\n"
     )
     assert not (tmp_path / "etc").exists()
 

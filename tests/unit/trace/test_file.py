@@ -244,8 +244,8 @@ def test_info_says_how_loads_were_counted(
 ) -> None:
     trace, path = trace_of(10), tmp_path / "t"
     for more, said in (
-        ({}, "none: which misses overlap cannot be seen"),
-        ({"pair_period": 211}, "loads by a second counter too, one in 211"),
+        ({}, "none: overlapping misses cannot be identified"),
+        ({"pair_period": 211}, "loads also by a second counter, one in 211"),
         (
             {"pair_period": 211, "reorder_window": 224},
             "one in 211; the core looks 224 instructions ahead",
