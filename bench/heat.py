@@ -1,8 +1,8 @@
-"""What heat and decisions cost: prints a table, writes build/heat.json.
+"""Cost of heat and decisions: prints a table, writes build/heat.json.
 
-CPU time of one core, best of several runs (a busy host does not raise it much), beside what is
-aimed at. Samples are drawn like those of a program, 90 % to a tenth of its memory, in random
-order; the table of a million pages is full: every page is resident and was sampled.
+CPU time of one core, best of several runs (a busy host does not raise it much), with its target.
+Samples are those of a program with 90 % of its accesses to a tenth of its memory, in random order.
+The table of a million pages is full: every page is resident and was sampled.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ RUNS = 7
 
 @dataclass(frozen=True, slots=True)
 class HeatFigure:
-    """A measured figure, its unit, and what is aimed at."""
+    """A measured figure, its unit and its target."""
 
     name: str
     value: float
@@ -139,7 +139,7 @@ def measure() -> list[HeatFigure]:
 
 
 def load_s() -> float:
-    """Return what a fresh process takes to load all kernels, beyond importing numba."""
+    """Return the seconds in which a fresh process loads all kernels, without importing numba."""
     code = (
         "import time, numba, numpy; t = time.process_time();"
         "from hmd.decide import registry; registry.warm(); print(time.process_time() - t)"
@@ -152,7 +152,7 @@ def load_s() -> float:
 
 
 def main() -> int:
-    """Measure, print, write."""
+    """Measure, print and write the figures."""
     figures = measure()
     width = max(len(figure.name) for figure in figures)
     for figure in figures:

@@ -1,8 +1,8 @@
-"""What metrics cost under many processes: prints a table, writes build/metrics.json.
+"""Cost of metrics with many processes: prints a table, writes build/metrics.json.
 
-Ten thousand processes of a thousand targets on four nodes of two tiers; their metrics as an HTTP
-client gets them over loopback, and what telling of a tick costs the daemon. CPU time (a busy host
-does not raise it much), best and middle of several runs, beside what is aimed at.
+Ten thousand processes of a thousand targets on four nodes of two tiers: a scrape by an HTTP client
+over loopback, and the observer's part of a tick. CPU time (a busy host does not raise it much),
+best and median of several runs, with its target.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ HEADERS = {"Accept": "application/openmetrics-text; version=1.0.0", "Accept-Enco
 
 @dataclass(frozen=True, slots=True)
 class MetricsFigure:
-    """A measured figure, its unit, and what is aimed at."""
+    """A measured figure, its unit and its target."""
 
     name: str
     best: float
@@ -54,7 +54,7 @@ class MetricsFigure:
 
 
 def main() -> int:
-    """Measure, print, write."""
+    """Measure, print and write the figures."""
     topology = Topology(
         tuple(
             Node(n, (n,) if n < 2 else (), 64 << 30, (10,) * NODES, n // 2, 90 + 200 * (n // 2))
@@ -89,7 +89,9 @@ def main() -> int:
         MetricsFigure("observe stage", min(told) * 1e3, statistics.median(told) * 1e3, "ms"),
         MetricsFigure("its savings", min(followed) * 1e3, statistics.median(followed) * 1e3, "ms"),
     ]
-    print(f"{PROCESSES} processes of {TARGETS} targets, {SAMPLES} samples and {MOVES} moves a tick")
+    print(
+        f"{PROCESSES} processes of {TARGETS} targets, {SAMPLES} samples and {MOVES} moves per tick"
+    )
     print(f"{'':15}{'best':>10}{'middle':>10}  unit  aim")
     for one in figures:
         print(f"{one.name:15}{one.best:10.1f}{one.middle:10.1f}  {one.unit:5} {one.aim}")
@@ -99,7 +101,7 @@ def main() -> int:
 
 
 def scrape() -> bytes:
-    """Return the metrics as Prometheus asks for them: OpenMetrics, compressed."""
+    """Return the metrics as Prometheus requests them: OpenMetrics, compressed."""
     request = urllib.request.Request(f"http://{ADDRESS}/metrics", headers=HEADERS)
     with urllib.request.urlopen(request, timeout=60) as answer:
         packed: bytes = answer.read()
@@ -107,7 +109,7 @@ def scrape() -> bytes:
 
 
 def times(work: Callable[[], object], runs: int) -> list[float]:
-    """Return the CPU time of each run in seconds, the server's thread with the client."""
+    """Return the CPU time of each run in seconds, of the server's thread and the client."""
     took = []
     for _ in range(runs):
         begun_s = time.process_time()
@@ -117,7 +119,7 @@ def times(work: Callable[[], object], runs: int) -> list[float]:
 
 
 def tick_of(targets: tuple[str, ...], seed: int) -> TickRecord:
-    """Return a tick of random samples, with as many moves as its seed is even or odd: to or fro."""
+    """Return a tick of random samples and moves; the parity of ``seed`` is the moves' direction."""
     random = np.random.default_rng(seed)
     processes = tuple(ProcessId(number, 1) for number in range(PROCESSES))
     page = random.integers(0, 1000, SAMPLES).astype(np.uint64)

@@ -1,9 +1,8 @@
-"""How the default policy follows hot sets: prints a table, writes build/policy.json.
+"""The default policy on changing hot sets: prints a table, writes build/policy.json.
 
-A program of 32768 pages, of which 12288, in blocks of so many pages, get 90 % of its accesses;
-its hot set changes once to other blocks. The fast tier holds a tenth more than the hot set, or
-half of it, or the program has no hot set at all. Moves cost nothing here: this shows what
-sampling and the policy can do, not what migration adds.
+A program of 32768 pages has 90 % of its accesses on 12288 of them, in blocks of a given size; its
+hot set changes once to other blocks. The fast tier holds 1.1 hot sets or half of one, or the
+program has no hot set. Moves cost nothing: the figures show sampling and the policy alone.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ SETTLE_TICKS, STILL_TICKS, FOLLOW_TICKS = 20, 10, 5
 
 @dataclass(frozen=True, slots=True)
 class HotBlockCase:
-    """Samples a tick, pages of a hot block, fast tier over hot set, share of hot accesses."""
+    """Samples per tick, pages per hot block, fast tier over hot set, share of hot accesses."""
 
     samples: int
     block_pages: int
@@ -36,10 +35,10 @@ class HotBlockCase:
 
 @dataclass(frozen=True, slots=True)
 class HotBlockResult:
-    """What came of a case.
+    """The result of a case.
 
-    ``still`` is moves a tick when settled. ``before`` and ``after`` are the share of the most
-    that the fast tier could serve, when the hot set has changed and after each tick.
+    ``still`` are moves per tick when settled. ``before`` and ``after`` are the fast tier's share of
+    accesses over the best possible share, after the change of the hot set and after each tick.
     """
 
     case: HotBlockCase
@@ -57,7 +56,7 @@ CASES = [
 
 
 def run(case: HotBlockCase) -> HotBlockResult:
-    """Settle, change the hot set, follow."""
+    """Settle, change the hot set, and measure the following ticks."""
     fast = int(HOT * case.fast)
     # Headroom by default: 4 MiB, which is more than 2 % of this machine.
     tiers = (Tier(fast + 1024), Tier(2 * PAGES))
@@ -82,7 +81,7 @@ def run(case: HotBlockCase) -> HotBlockResult:
 
 
 def main() -> int:
-    """Run all cases, print, write."""
+    """Run all cases; print and write the results."""
     ticks = "".join(f"  +{n + 1} tick" for n in range(FOLLOW_TICKS))
     print("share of the best placement, after the hot set changes")
     print(f"samples/tick  block   fast  hot   still/tick  change{ticks}  moves")

@@ -1,7 +1,7 @@
-"""What reading samples costs: prints a table, writes build/ring.json.
+"""Cost of reading samples: prints a table, writes build/ring.json.
 
-CPU time of one core, best of several runs, of a ring of records as a PMU writes them: draining it,
-the whole read (drain, process of each row, columns of those kept), and nodes of samples' pages.
+CPU time of one core, best of several runs, for a ring of PMU records: draining it, the whole read
+(drain, process of each row, columns of the selected rows), and the nodes of samples' pages.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ RUNS = 15
 
 
 class Switch:
-    """Switches nothing: the ring is written by hand."""
+    """A control without effect: the benchmark writes the ring."""
 
     def start(self) -> None:
         """Do nothing."""
@@ -99,7 +99,7 @@ def main() -> None:
         "nodes": cost_ns(lambda: sample_nodes(heat, batch)),
     }
     for name, each in figures.items():
-        print(f"{name:8} {each:6.1f} ns a sample")
+        print(f"{name:8} {each:6.1f} ns per sample")
     document = {"ns_per_sample": figures, "samples": SAMPLES, "machine": platform.platform()}
     OUTPUT.parent.mkdir(exist_ok=True)
     OUTPUT.write_text(json.dumps(document, indent=1) + "\n")
@@ -132,7 +132,7 @@ def ring_of_samples() -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
 
 
 def cost_ns(work: Callable[[], object]) -> float:
-    """Return the least CPU time that a run took, in ns a sample."""
+    """Return the least CPU time of a run, in ns per sample."""
     work()
     times = []
     for _ in range(RUNS):

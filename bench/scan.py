@@ -1,11 +1,11 @@
-"""What finding the targets' processes costs: prints a table, writes build/scan.json.
+"""Cost of finding the targets' processes: prints a table, writes build/scan.json.
 
-Starts real processes (10,000 ``sleep``, fewer where memory is short) and scans them with
-selectors of each kind, as the daemon would every 5 seconds. The first scan asks every selector
-of every process. While processes are young each is read at each scan; once they are settled,
-only those of a target are, and the others in turn. Milliseconds of CPU time per scan, the mean
-over one reading period for young and settled. The last line is what psutil.process_iter takes for
-name, user ids and start time of the same processes, its second pass.
+Starts real processes (10,000 ``sleep``, fewer where memory is short) and scans them with selectors
+of each kind, as the daemon does every 5 seconds. The first scan evaluates every selector on every
+process. Young processes are read at each scan; of settled ones only those of a target, and the
+others in turn. Figures are ms of CPU time per scan, for young and settled processes the mean over
+one reading period. The last line is psutil.process_iter for name, user ids and start time of the
+same processes, in its second pass.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TARGETS = {
 
 @contextmanager
 def processes(count: int) -> Iterator[int]:
-    """Keep ``count`` sleeping processes; yields how many the machine let us start."""
+    """Keep ``count`` sleeping processes; yields the number that could be started."""
     pids: list[int] = []
     try:
         for _ in range(count):
@@ -61,14 +61,14 @@ def processes(count: int) -> Iterator[int]:
 
 
 def seconds(action: Callable[[], object]) -> float:
-    """Return the CPU time of one call, which other programs do not lengthen."""
+    """Return the CPU time of one call, which does not depend on other programs."""
     start = time.process_time()
     action()
     return time.process_time() - start
 
 
 def measure(spec: TargetSpec) -> dict[str, float]:
-    """Return milliseconds of a scan at each age of the processes, and how many are selected."""
+    """Return ms per scan at each age of the processes, and the number of selected processes."""
     now_s = 0.0
     watcher = ProcessWatcher([spec], clock=lambda: now_s, reread_s=REREAD_S)
     costs_s: list[float] = []
@@ -84,7 +84,7 @@ def measure(spec: TargetSpec) -> dict[str, float]:
 
 
 def psutil_ms() -> float:
-    """Return milliseconds of a pass of psutil over all processes, once it knows them."""
+    """Return ms of psutil's second pass over all processes."""
     wanted = ["name", "uids", "create_time"]
     for _ in psutil.process_iter(wanted):
         pass
@@ -92,7 +92,7 @@ def psutil_ms() -> float:
 
 
 def main() -> int:
-    """Measure, print, write."""
+    """Measure, print and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--processes", type=int, default=10_000, help="default: 10000")
     wanted = parser.parse_args().processes

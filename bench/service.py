@@ -1,8 +1,8 @@
-"""What the service's start, reload, stop and idling take: a table, and build/service.json.
+"""Start, reload, stop and idle cost of the service: prints a table, writes build/service.json.
 
-A daemon of this host (``hmd run``, page faults as its sampler) follows a process of 256 MiB. Start
-is from the process's birth to "ready", reload from SIGHUP to "reloaded", stop from SIGTERM to its
-end; seconds, best and middle of several daemons. Idling is CPU time over the time that passed.
+A daemon on this host (``hmd run`` with page faults as its sampler) follows a process of 256 MiB.
+Start is from the daemon's fork to "ready", reload from SIGHUP to "reloaded", stop from SIGTERM to
+its exit; in seconds, best and median of several daemons. Idle cost is CPU time over elapsed time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TARGET = "import sys; kept = bytearray(256 << 20); print(flush=True); sys.stdin.
 
 
 def main() -> int:
-    """Measure, print, write."""
+    """Measure, print and write the figures."""
     with target() as pid:
         runs = [measure(pid) for _ in range(RUNS)]
     units = {"start": "s", "reload": "s", "stop": "s", "idle": "share", "resident": "MiB"}
@@ -48,7 +48,7 @@ def main() -> int:
 
 @contextmanager
 def target() -> Iterator[int]:
-    """Keep a process with memory to look at; yields its pid."""
+    """Run a process with resident memory; yields its pid."""
     words = [sys.executable, "-c", TARGET]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None and process.stdout is not None
@@ -58,7 +58,7 @@ def target() -> Iterator[int]:
 
 
 def measure(pid: int) -> dict[str, float]:
-    """Return the figures of one daemon's life."""
+    """Return the figures of one daemon."""
     with tempfile.TemporaryDirectory() as folder:
         config, log = Path(folder, "hmd.yaml"), Path(folder, "log")
         document = {
@@ -87,10 +87,10 @@ def measure(pid: int) -> dict[str, float]:
 
 
 def until(true: Callable[[], bool], begun_s: float) -> float:
-    """Return after how many seconds it was true."""
+    """Return the seconds from ``begun_s`` until ``true`` returned true."""
     while not true():
         if time.monotonic() - begun_s > TIMEOUT_S:
-            raise SystemExit("bench/service.py: the daemon did not do as it was told")
+            raise SystemExit("bench/service.py: the daemon did not respond in time")
         time.sleep(0.002)
     return time.monotonic() - begun_s
 

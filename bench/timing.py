@@ -1,9 +1,9 @@
-"""What an access costs in the timing model, in host time: prints a table, writes build/timing.json.
+"""Host cost per access in the timing model: prints a table, writes build/timing.json.
 
-The model sees every load and store of the emulated machine, so its cost is the machine's speed.
-Each row replays a stream of accesses through the library as the QEMU plugin calls it, one CPU;
-the last row runs two CPUs in two threads. Nanoseconds of CPU time an access (a busy host does not
-raise it much), best of several runs.
+Every load and store of the emulated machine passes through the model, so its cost bounds the
+machine's speed. Each row replays a stream of accesses by one CPU through the library that the QEMU
+plugin calls; the last row runs two CPUs in two threads. Nanoseconds of CPU time per access (a busy
+host does not raise it much), best of several runs.
 """
 
 from __future__ import annotations
@@ -73,20 +73,20 @@ def addresses() -> dict[str, npt.NDArray[np.uint64]]:
     return {
         "hits in L1 (16 KiB)": within(16 << 10),
         "hits in the LLC (8 MiB)": within(8 * MIB),
-        "stream, 8 bytes a step": rows * 8 % np.uint64(1024 * MIB),
-        "stream, a line a step": rows * 64 % np.uint64(1024 * MIB),
+        "stream, 8 bytes per step": rows * 8 % np.uint64(1024 * MIB),
+        "stream, a line per step": rows * 64 % np.uint64(1024 * MIB),
         "random over 1 GiB": within(1024 * MIB),
         "9 of 10 in L1, 1 random": np.where(rows % 10 > 0, within(16 << 10), within(1024 * MIB)),
     }
 
 
 def later_by(stream: AccessStream, runs: int) -> AccessStream:
-    """Return the stream as its CPU goes through it again."""
+    """Return the stream of a CPU's later pass, with continued instruction counts."""
     return replace(stream, instructions=stream.instructions + np.uint64(4 * COUNT * runs))
 
 
 def measure(streams: list[AccessStream]) -> float:
-    """Return nanoseconds of CPU time an access, the best of several runs on a warm model."""
+    """Return ns of CPU time per access, best of several runs on a warm model."""
     best = float("inf")
     with TimingModel(PARAMS) as model:
         for run in range(RUNS):
@@ -102,7 +102,7 @@ def measure(streams: list[AccessStream]) -> float:
 
 
 def main() -> int:
-    """Print the table and write the file."""
+    """Measure, print and write the figures."""
     results: dict[str, float] = {}
     for name, address in addresses().items():
         results[name] = measure([stream_of(address)])

@@ -1,9 +1,9 @@
 /*
- * Moves 16 MiB to and fro between nodes 0 and 1 by move_pages(2), 512 pages a call.
+ * Moves 16 MiB to and fro between nodes 0 and 1 by move_pages(2), 512 pages per call.
  *
- *   moving ROUNDS
+ *   move_cost ROUNDS
  *
- * Says "moved" where each page went each time, else "wrong".
+ * Prints "moved" if every page moved in every round, else "wrong".
  */
 #define _GNU_SOURCE
 #include <stdio.h>

@@ -1,11 +1,11 @@
-"""The Grafana dashboard's panels drawn from a real Prometheus: docs/images/dashboard.png.
+"""The plot of the Grafana dashboard from a real Prometheus: docs/images/dashboard.png.
 
     python -m bench.monitoring.dashboard TRACE [SECONDS]   a recorded program's misses (300 s)
 
-TRACE is what `hmd simulate --record` writes, or a stream of the suite (build/suite/streams). The
-daemon's heat, policy and mover run on it in virtual time, with a quarter of its memory fast; each
-tick of 10 ms of the program's time is told of to an observer as the daemon tells of its own, one a
-second, and Prometheus scrapes that. Needs the extra plot.
+TRACE is a miss recording, by `hmd simulate --record` or of the suite (build/suite/streams). The
+daemon's heat, policy and mover run on it in modelled time, with a quarter of its memory fast. Each
+tick of 10 modelled ms is passed to an observer, one per second, and Prometheus scrapes the metrics.
+Needs the extra plot.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ RATE_INTERVAL = "8s"
 
 
 class SampledProgram:
-    """A simulated machine's PMU as the daemon's sampler."""
+    """The PMU of a simulated machine, with the interface of the daemon's samplers."""
 
     name, detail = "simulated", "misses"
     capabilities = CAPABILITIES["emulated"]
@@ -60,11 +60,11 @@ class SampledProgram:
         return batch
 
     def set_period(self, period: int) -> int:
-        """Keep the period as it is."""
+        """Ignore the request: the period is fixed."""
         return self.period
 
     def track(self, processes: object) -> None:
-        """Sample the only program that there is."""
+        """Ignore the request: there is one program."""
 
     def close(self) -> None:
         """Free nothing."""
@@ -83,7 +83,7 @@ class ObservedSimulation:
         self.observer = Observer(setting, machine.topology, sampler)
 
     def tick(self) -> None:
-        """Let the program run for a tick, then do what the daemon does at its end."""
+        """Run the program for a tick, then the daemon's stages."""
         timer, tick = self.daemon.timer, self.daemon.tick()
         timer.run(Stage.OBSERVE, lambda: self.observer.observe(tick, self._places()), None)
         self.observer.observed(timer.seconds[Stage.OBSERVE], Stage.OBSERVE in timer.failed)
@@ -94,7 +94,7 @@ class ObservedSimulation:
 
 
 def main(trace: Path, seconds: float) -> None:
-    """Run, scrape, draw."""
+    """Run the simulation, scrape its metrics, draw the panels."""
     stream, preset = MissStream.read(trace), load("dram-pm")
     name = trace.stem.split("-")[0]
     fast_pages = int(stream.user_pages * FAST_SHARE)
@@ -107,7 +107,7 @@ def main(trace: Path, seconds: float) -> None:
         with Prometheus(Path(folder), {"hmd": ADDRESS}) as prometheus:
             begun_s = time.time()
             ticks = run(daemon, begun_s + seconds)
-            # The last tick is of another length: the program ended in it.
+            # The last tick is shorter: the program ended in it.
             draw(prometheus, begun_s + 3, time.time() - 2 * TICK_S, RATE_INTERVAL, PICTURE)
         server.close()
         state = "its end" if machine.done else f"{100 * machine.row / len(stream):.0f} % of it"
@@ -115,7 +115,7 @@ def main(trace: Path, seconds: float) -> None:
 
 
 def run(daemon: ObservedSimulation, end_s: float) -> int:
-    """Tick on the clock until a time or the program's end; returns the number of ticks."""
+    """Run a tick per ``TICK_S`` until a time or the program's end; returns the number of ticks."""
     ticks, due_s = 0, time.time()
     while not daemon.machine.done and due_s < end_s:
         daemon.tick()

@@ -1,4 +1,4 @@
-"""The dashboard's panels as Grafana lays them out, drawn from what a Prometheus answers."""
+"""The dashboard's panels in Grafana's arrangement, drawn from the answers of a Prometheus."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COLUMNS, WIDTH_IN, ROW_IN = 24, 22.0, 0.36
 POINTS = 240
 COLOURS = 64
 MARGIN = {"left": 0.45, "right": 0.1, "top": 0.32, "bottom": 0.75}
-"""Of a panel, in inches: for ticks, title and legend."""
+"""Margins of a panel in inches, for ticks, title and legend."""
 SCALES = {
     "bytes": ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B")),
     "Bps": ((1 << 30, "GiB/s"), (1 << 20, "MiB/s"), (1 << 10, "KiB/s"), (1, "B/s")),
@@ -26,7 +26,7 @@ SCALES = {
 def draw(
     prometheus: Prometheus, begin_s: float, end_s: float, rate_interval: str, path: Path
 ) -> None:
-    """Ask for all panels' data from one Unix time to another, and write the picture as PNG."""
+    """Query the data of all panels between two Unix times, and write the plot as PNG."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -58,7 +58,7 @@ def draw(
 
 
 def _box(place: Mapping[str, int], height: int, kind: str) -> tuple[float, float, float, float]:
-    """Return where a panel's axes go, as shares of the picture: left, bottom, width, height."""
+    """Return the axes of a panel as shares of the figure: left, bottom, width, height."""
     margin = MARGIN if kind == "timeseries" else {**MARGIN, "left": 0.1, "bottom": 0.3}
     tall, column_in = height * ROW_IN, WIDTH_IN / COLUMNS
     left = place["x"] * column_in + margin["left"]
@@ -157,12 +157,12 @@ def _figure(axes: Any, panel: DashboardPanel, prometheus: Prometheus, now_s: flo
 
 
 def _name(legend: str, series: Series) -> str:
-    """Return a legend with labels put in."""
+    """Return a legend with its labels filled in."""
     return re.sub(r"\{\{(\w+)\}\}", lambda found: series.labels.get(found[1], ""), legend)
 
 
 def _scale(unit: str, most: float) -> tuple[float, str]:
-    """Return what to divide values by, and how to call the unit then."""
+    """Return the divisor of values, and the unit of the result."""
     if unit in SCALES:
         last = SCALES[unit][-1]
         return next((pair for pair in SCALES[unit] if abs(most) >= pair[0]), last)

@@ -1,7 +1,7 @@
 """The Grafana dashboard as a list of panels whose queries a bare Prometheus can answer.
 
-Takes config/grafana/hmd.json, gives panels; Grafana's variables are put in as Grafana would, with
-all machines and all targets chosen.
+Takes config/grafana/hmd.json, returns panels; Grafana's variables are replaced as by Grafana with
+all machines and all targets selected.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DASHBOARD = Path(__file__).parents[2] / "config/grafana/hmd.json"
 
 @dataclass(frozen=True, slots=True)
 class PanelQuery:
-    """A query of a panel, and how its series are called."""
+    """A query of a panel, and the legend of its series."""
 
     expr: str
     legend: str
@@ -24,9 +24,9 @@ class PanelQuery:
 
 @dataclass(frozen=True, slots=True)
 class DashboardPanel:
-    """A panel: the row it is in, its place on a grid of 24 columns, and its queries.
+    """A panel: its row, title, kind and queries.
 
-    ``raw`` is the panel as Grafana has it.
+    ``raw`` is the panel in Grafana's JSON, with its position on a grid of 24 columns.
     """
 
     row: str
@@ -37,7 +37,7 @@ class DashboardPanel:
 
 
 def panels(file: Path = DASHBOARD, rate_interval: str = "1m") -> list[DashboardPanel]:
-    """Return the panels of a dashboard, in its order."""
+    """Return the panels of a dashboard in order."""
     row, found = "", []
     for raw in json.loads(file.read_text())["panels"]:
         if raw["type"] == "row":
@@ -52,7 +52,7 @@ def panels(file: Path = DASHBOARD, rate_interval: str = "1m") -> list[DashboardP
 
 
 def chosen(expr: str, rate_interval: str) -> str:
-    """Return a query with Grafana's variables put in: everything is chosen."""
+    """Return a query with Grafana's variables replaced: everything is selected."""
     for name, value in (
         ("$__rate_interval", rate_interval),
         ("$instance", ".*"),

@@ -1,7 +1,7 @@
-"""A real Prometheus on loopback, for as long as a test or a picture needs it, and asking it.
+"""A real Prometheus server on loopback for tests and plots, and queries to it.
 
-Debian's package has the server and promtool; ``make setup`` unpacks both into build/prometheus,
-without installing them, since the package would start a server on every address.
+``make setup`` unpacks server and promtool of Debian's package into build/prometheus without
+installing it, because the package starts a server on all addresses.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ UNPACKED = Path(__file__).parents[2] / "build/prometheus/usr/bin"
 
 
 def find_tool(name: str) -> str:
-    """Return the path of ``prometheus`` or ``promtool``. Raises MissingError where it is not."""
+    """Return the path of ``prometheus`` or ``promtool``; raises MissingError without it."""
     path = shutil.which(name, path=f"{UNPACKED}:{os.environ.get('PATH', '')}")
     if path is None:
-        raise MissingError(f"{name} is not there: make setup unpacks it from Debian's prometheus")
+        raise MissingError(f"{name} is missing: run `make setup` (Debian package prometheus)")
     return path
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One series of an answer: its labels, and (Unix time, value) of each point."""
+    """One series of an answer: its labels, and its points as (Unix time, value)."""
 
     labels: Mapping[str, str]
     points: tuple[tuple[float, float], ...]
 
     @property
     def last(self) -> float:
-        """The newest value."""
+        """The latest value."""
         return self.points[-1][1]
 
 
 class Prometheus:
     """A server that scrapes ``targets`` (addresses by job) into ``folder``; a context manager.
 
-    Raises HmdError where it does not come up within ``patience_s``.
+    Raises HmdError where it does not start within ``patience_s``.
     """
 
     def __init__(
@@ -119,9 +119,9 @@ class Prometheus:
         self._end()
 
     def ask(self, expr: str, at_s: float | None = None) -> list[Series]:
-        """Return what a query gives at a Unix time, or now.
+        """Return the series of a query at a Unix time, or now.
 
-        Raises HmdError with the server's words on a bad one.
+        Raises HmdError with the server's message for an invalid query.
         """
         when = {} if at_s is None else {"time": str(at_s)}
         data = self.get("query", query=expr, **when)
@@ -144,8 +144,8 @@ class Prometheus:
                 document = json.load(answer)
         except urllib.error.HTTPError as error:
             with error:
-                told = json.load(error).get("error", "")
-            raise HmdError(f"Prometheus refuses {path} {parameters}: {told}") from None
+                reason = json.load(error).get("error", "")
+            raise HmdError(f"Prometheus refuses {path} {parameters}: {reason}") from None
         return document["data"]
 
     def _address(self) -> str:

@@ -1,12 +1,12 @@
 """The estimator on the suite: errors on every program, preset and layout; build/estimator.json.
 
     python -m bench.suite.estimator                  all programs (what `make bench-estimator` runs)
-    python -m bench.suite.estimator gups,redis       these, printed beside the committed figures
+    python -m bench.suite.estimator gups,redis       these, printed with the committed figures
 
-Each program's misses are recorded once in the emulated machine; the runtime of each of some sixty
-layouts on three presets is a replay by the same timing model; the estimator sees two sampled runs.
-What is done is kept in build/suite, so that a run that broke off goes on. An hour or more on two
-CPUs the first time, minutes after.
+Each program's misses are recorded once in the emulated machine. The true runtime of each of about
+sixty layouts on three presets is a replay by the same timing model; the estimator has two sampled
+runs. Results are stored in build/suite, so that an interrupted run continues. The first run takes
+an hour or more on two CPUs, later ones minutes.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ FOLDER = ROOT / "build" / "suite"
 
 PRESETS = ("dram-pm", "dram-cxl", "hbm-dram")
 VERIFIED = ("betweenness", "cg", "gups", "stream", "xslookup")
-"""Programs whose replays are compared with runs in the guest: quick ones, alike in no habit."""
+"""Programs whose replays are compared with runs in the guest: short, of different behaviour."""
 PERIODS = (67, 199, 997, 4999)
 SEEDS = (2, 3)
 LOSS = 0.2
 PUBLISHED_WINDOWS = (1, 20, 200)
-"""The paper's are 50 ms of runs of half a minute; these runs are shorter, so all three are shown
-and the best of them is what hmd is held against."""
+"""The paper's windows are 50 ms of runs of half a minute. These runs are shorter, so all three are
+reported, and hmd is compared with the best."""
 
 GRID = tuple(
     Coefficients(power, streams)
@@ -84,7 +84,7 @@ ABLATIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A program on a preset, judged in every way."""
+    """All errors of a program on a preset."""
 
     program: str
     preset: str
@@ -103,7 +103,7 @@ class Judged:
 
 
 def main() -> int:
-    """Judge what was asked for, write and print it."""
+    """Evaluate the requested programs; write and print the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cases", nargs="?", default="", help="programs, separated by commas")
     names = [name for name in parser.parse_args().cases.split(",") if name] or program_names()
@@ -145,7 +145,7 @@ def main() -> int:
 
 
 def judge(program: RecordedStream, preset: Preset, say: Any) -> Judged:
-    """Judge a program on a preset."""
+    """Evaluate the estimator for a program on a preset."""
     require_same_cache(preset)
     stream = program.stream
     ends = ends_of(stream, preset)
@@ -181,12 +181,12 @@ def judge(program: RecordedStream, preset: Preset, say: Any) -> Judged:
 
 
 def second_period(period: int) -> int:
-    """Return the second counter's period: some 6 % more, and odd."""
+    """Return the second counter's period: about 6 % more, and odd."""
     return int(period * 1.06) | 1
 
 
 def timed(case: EstimatorCase) -> tuple[float, float]:
-    """Return what an estimate costs once a model is built, and one step of a sweep of 100."""
+    """Return the seconds of one estimate by a built model, and of one step of a sweep of 100."""
     model = build_model(case.runs)
     layouts = list(case.layouts.values())
     best = min(_elapsed(lambda: [model.estimate(layout) for layout in layouts]) for _ in range(3))
@@ -201,7 +201,7 @@ def _elapsed(work: Any) -> float:
 
 
 def left_out(judged: Sequence[Judged]) -> dict[str, int]:
-    """Return for each program the place in GRID that is best on all the others."""
+    """Return for each program the index in GRID that is best for all other programs."""
     programs = sorted({each.program for each in judged})
     mean = {
         name: np.mean(
@@ -217,7 +217,7 @@ def left_out(judged: Sequence[Judged]) -> dict[str, int]:
 
 
 def summary(judged: Sequence[Judged], failed: Mapping[str, str]) -> dict[str, Any]:
-    """Return the whole document."""
+    """Return the JSON document."""
     chosen = left_out(judged)
     own = [each.grid[chosen[each.program]] for each in judged]
     published = {
@@ -285,7 +285,7 @@ def commit() -> str:
 
 
 def show(document: Mapping[str, Any], committed: Mapping[str, Any] | None) -> None:
-    """Print the table, beside the committed figures where there are any."""
+    """Print the table, with the committed figures if there are any."""
     before = {
         (case["program"], case["preset"]): case for case in (committed or {}).get("cases", [])
     }
@@ -295,15 +295,15 @@ def show(document: Mapping[str, Any], committed: Mapping[str, Any] | None) -> No
     )
     for case in document["cases"]:
         known = before.get((case["program"], case["preset"]))
-        beside = f"{known['mean_error']:9.2%}" if known else f"{'-':>9}"
+        before_error = f"{known['mean_error']:9.2%}" if known else f"{'-':>9}"
         print(
             f"{case['program']:12} {case['preset']:9} {case['slow_s'] / case['fast_s']:9.2f} "
             f"{case['mean_error']:6.2%} {case['max_error']:6.2%} {case['regret']:6.2%} "
-            f"{case['isc22_mean_error']:6.2%} {case['isc22_max_error']:6.2%} {beside}"
+            f"{case['isc22_mean_error']:6.2%} {case['isc22_max_error']:6.2%} {before_error}"
         )
     for key in ("mean_error", "max_error", "isc22_mean_error", "best_layout_regret_max"):
-        beside = f" (committed {committed[key]:.2%})" if committed else ""
-        print(f"{key:24} {document[key]:8.2%}{beside}")
+        versus = f" (committed {committed[key]:.2%})" if committed else ""
+        print(f"{key:24} {document[key]:8.2%}{versus}")
     for each in document["verified"]:
         print(
             f"replay and guest: {each['program']:12} {each['placement']:20} "
@@ -314,7 +314,7 @@ def show(document: Mapping[str, Any], committed: Mapping[str, Any] | None) -> No
             f"{each['samples']:,} samples: read in {each['read_s']:.1f} s, {each['rows']:,} rows, "
             f"a layout in {each['layout_s'] * 1e3:.1f} ms, {each['peak_mib']:,.0f} MiB"
         )
-    print(f"samples a second         {document['samples_per_second']:,.0f}")
+    print(f"samples per second       {document['samples_per_second']:,.0f}")
     print(f"kernels' cold start      {document['cold_start_s']:.2f} s")
     print(
         f"over the emulated run    {document['speedup_over_run']:,.0f} x, "

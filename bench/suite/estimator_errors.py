@@ -1,7 +1,7 @@
-"""Judging an estimator: its runtimes of many layouts beside the true ones.
+"""Errors of an estimator: predicted versus true runtimes of many layouts.
 
-Takes a program's stream, a preset and a way to sample; gives errors, and what is lost by
-believing the estimate's best layout (regret), for hmd's model and for the published formula.
+Takes a program's miss recording, a preset and sampling parameters; returns errors and regret (the
+loss from the layout with the best estimate), for hmd's model and for the published formula.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from hmd.trace.trace import Trace
 from hmd.units import PAGE_BYTES
 
 HEAT_SEED = 977
-"""Layouts by heat are made from samples of their own, as a daemon would: no estimate sees them."""
+"""Seed of the samples behind layouts by heat; estimates use others, as with a daemon's heat."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Both recorded runs of a program, miss by miss: where all is slow, and where all is fast."""
+    """The all-slow and the all-fast run of a program: outcomes of each miss, and busy time."""
 
     slow: MissOutcomes
     slow_ps: int
@@ -40,7 +40,7 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Errors by layout, as shares of the true runtime, and the regret of the estimate's best."""
+    """Errors by layout, as shares of the true runtime, and the regret of the best estimate."""
 
     by_layout: Mapping[str, float]
     regret: float
@@ -57,7 +57,7 @@ class Errors:
 
 
 def ends_of(stream: MissStream, preset: Preset) -> Ends:
-    """Replay both runs that a user would record."""
+    """Replay the two runs that a user records."""
     slow, fast = MissOutcomes.empty(len(stream)), MissOutcomes.empty(len(stream))
     none = np.zeros(stream.user_pages, np.bool_)
     return Ends(
@@ -68,7 +68,7 @@ def ends_of(stream: MissStream, preset: Preset) -> Ends:
 def traces_of(
     stream: MissStream, ends: Ends, preset: Preset, sampling: TraceSampling
 ) -> tuple[Trace, Trace]:
-    """Return the slow and the fast run's trace; the runs' samples are drawn independently."""
+    """Return the traces of the slow and the fast run, whose samples are independent."""
     both = (ends.slow, ends.slow_ps), (ends.fast, ends.fast_ps)
     slow, fast = (
         sampled_run(
@@ -86,7 +86,7 @@ def traces_of(
 
 
 def heat_of(stream: MissStream, ends: Ends, preset: Preset) -> npt.NDArray[np.float64]:
-    """Return pages' heat as a daemon knows it, from a sampled run of its own."""
+    """Return the pages' heat, shape ``(user_pages,)``, from samples of a separate run."""
     trace = sampled_run(stream, ends.slow, ends.slow_ps, preset, TraceSampling(seed=HEAT_SEED))
     address = stream.page_address[: stream.user_pages]
     start = trace.samples.address // np.uint64(PAGE_BYTES) * np.uint64(PAGE_BYTES)
@@ -96,7 +96,7 @@ def heat_of(stream: MissStream, ends: Ends, preset: Preset) -> npt.NDArray[np.fl
 
 @dataclass(frozen=True, slots=True)
 class EstimatorCase:
-    """A program on a preset: its runs as sampled, its layouts (over sampled pages), the truth."""
+    """A program on a preset: its sampled runs, its layouts (over sampled pages), true runtimes."""
 
     runs: AlignedRuns
     slow: Trace
@@ -135,7 +135,7 @@ def judge_model(
 
 
 def judge_published(case: EstimatorCase, windows: int) -> Errors:
-    """Return the errors of the formula of ISC 2022 with so many windows, equal in time."""
+    """Return the errors of the formula of ISC 2022 with ``windows`` windows of equal time."""
     runs = side_by_side(case.slow, case.fast, windows=windows, cut_by=CutBy.TIME)
     found = {
         name: isc22.estimate(runs, layout).runtime_ns * 1e-9

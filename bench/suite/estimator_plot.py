@@ -1,4 +1,4 @@
-"""The picture of the estimator's errors, program by program, beside the published formula's."""
+"""The plot of the estimator's errors by program, versus those of the published formula."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def draw(document: Mapping[str, Any], path: Path) -> None:
-    """Draw each program's mean and worst error on each preset into a PNG file."""
+    """Write a PNG file with the mean and the worst error of each program on each preset."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,15 +1,16 @@
-"""The truth about a program: how long it takes with its pages placed in any way, by the model.
+"""True runtimes of programs under any placement of pages, by the timing model.
 
-A program's misses are recorded once, in the emulated machine; every layout's runtime is then a
-replay by the same timing model on the host. Both are kept in a folder, by digests of what they
-are of, so that a broken run goes on where it ended. Recording costs a minute or two a program,
-a replay 20 to 100 ns a miss.
+A program's misses are recorded once in the emulated machine; the runtime of a layout is then a
+replay by the same timing model on the host. Both are stored by digest, so that an interrupted run
+continues. A recording takes a minute or two per program, a replay 20 to 100 ns per miss.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -28,13 +29,13 @@ from hmd.emulate.preset import Preset, load
 from hmd.emulate.recording import ALL_SLOW, RECORDED_ON, guest, run_in, widest_core
 from hmd.errors import HmdError
 
-_BATCH = 8  # layouts between two notes of what is known
+_BATCH = 8  # layouts between two writes of the results
 _TIMING = Path(replay.__file__).with_name("timing")
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedStream:
-    """A program's stream, and how long emulating the run that it was recorded from took."""
+    """A program's miss recording, and the host time of the recorded run."""
 
     name: str
     stream: MissStream
@@ -42,7 +43,7 @@ class RecordedStream:
 
 
 def recorded(name: str, folder: Path, say: Callable[[str], None]) -> RecordedStream:
-    """Return a program's stream, recorded in the emulated machine where it is not there yet."""
+    """Return a program's miss recording; records it in the emulated machine if it is missing."""
     path = folder / "streams" / f"{name}-{program_digest(name)}.npz"
     note = path.with_suffix(".json")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,16 +61,39 @@ def recorded(name: str, folder: Path, say: Callable[[str], None]) -> RecordedStr
 
 
 def program_digest(name: str) -> str:
-    """Return a digest of all that a program's stream depends on: itself, its inputs, the model."""
+    """Return a digest of all that a program's stream depends on: itself, its inputs, the model.
+
+    Comments and docstrings do not count, so that rewording them invalidates no recording.
+    """
     digest = hashlib.sha256()
     sources = [path for path in programs_folder().iterdir() if path.stem.split("_")[0] == name]
     for path in sorted([*sources, Path(input_generators.__file__), *_TIMING.glob("*.[ch]")]):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+        digest.update(f"{path.name}\0{code_of(path)}".encode())
     return digest.hexdigest()[:12]
 
 
+def code_of(path: Path) -> str:
+    """Return a source without comments, blank lines and, in Python, docstrings."""
+    text = path.read_text()
+    if path.suffix == ".py":
+        return _python_code(text)
+    if path.suffix in (".c", ".h"):
+        text = re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.DOTALL)
+    return "\n".join(line.rstrip() for line in text.splitlines() if line.strip())
+
+
+def _python_code(text: str) -> str:
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef):
+            first = node.body[0] if node.body else None
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                node.body = node.body[1:] or [ast.Pass()]
+    return ast.unparse(tree)
+
+
 def require_same_cache(preset: Preset) -> None:
-    """Raise ``HmdError`` where a preset's caches are not those that streams are recorded with."""
+    """Raise HmdError for a preset whose caches differ from those of recordings."""
     base = load(RECORDED_ON)
     same = (
         preset.cache.size == base.cache.size
@@ -78,7 +102,9 @@ def require_same_cache(preset: Preset) -> None:
         and preset.core.instruction_ns == base.core.instruction_ns
     )
     if not same:
-        raise HmdError(f"preset {preset.name} has other caches than {RECORDED_ON}: record with it")
+        raise HmdError(
+            f"preset {preset.name} has other caches than {RECORDED_ON}, the preset of recordings"
+        )
 
 
 def runtimes(
@@ -89,7 +115,7 @@ def runtimes(
     say: Callable[[str], None],
     threads: int = 2,
 ) -> dict[str, float]:
-    """Return the runtime of each layout in seconds; what is known already is not replayed."""
+    """Return the runtime of each layout in seconds; replays only layouts without a result."""
     digest = hashlib.sha256(preset.model_dump_json().encode())
     digest.update(program_digest(program.name).encode())
     path = folder / "truth" / f"{program.name}-{preset.name}-{digest.hexdigest()[:12]}.json"

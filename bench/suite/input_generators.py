@@ -1,7 +1,7 @@
-"""Inputs of the suite's programs, made from seeds: the same bytes on every machine.
+"""Generators of the suite's inputs: from a seed, the same bytes on every machine.
 
-Each function writes one file. They draw from numpy's RandomState, whose streams are frozen for
-good (NEP 19), unlike those of numpy's newer generators. Cost: at most a few seconds each.
+Each function writes one file, in at most a few seconds. They draw from numpy's RandomState, whose
+streams never change (NEP 19), unlike those of numpy's newer generators.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _BASES = np.frombuffer(b"ACGT", np.uint8)
 def linear_data(path: Path, *, rows: int, features: int, per_row: int, seed: int) -> None:
     """Write labelled sparse rows (libsvm's format): features of Zipf's law, a noisy linear label.
 
-    ``per_row`` of ``features`` are drawn for a row; those drawn twice count once.
+    A row draws ``per_row`` of ``features``; a feature drawn twice counts once.
     """
     random = np.random.RandomState(seed)
     truth = random.standard_normal(features)
-    # A scatter of the ranks, or all the hot features would share a few pages.
+    # Shuffled: otherwise all hot features would share a few pages.
     number = random.permutation(features)
     share = random.random_sample((rows, per_row))
     drawn = number[np.minimum((features**share - 1).astype(np.int64), features - 1)]
@@ -37,7 +37,7 @@ def linear_data(path: Path, *, rows: int, features: int, per_row: int, seed: int
 
 
 def dense_data(path: Path, *, rows: int, features: int, seed: int) -> None:
-    """Write labelled dense rows (libsvm's format): label of a few products of features."""
+    """Write labelled dense rows (libsvm's format); labels follow products of a few features."""
     random = np.random.RandomState(seed)
     table = random.random_sample((rows, features)).round(4)
     score = table[:, 0] * table[:, 1] + table[:, 2] - table[:, 3] * table[:, 4]
@@ -48,7 +48,7 @@ def dense_data(path: Path, *, rows: int, features: int, seed: int) -> None:
 
 
 def prose(path: Path, *, size_bytes: int, words: int, seed: int) -> None:
-    """Write lines of made-up words with Zipf's frequencies: text that compresses as prose does."""
+    """Write lines of invented words with Zipf's frequencies, which compress as prose does."""
     random = np.random.RandomState(seed)
     letters = random.randint(97, 123, (words, 9)).astype(np.uint8)
     lengths = random.randint(2, 10, words)
@@ -91,10 +91,10 @@ def reads(path: Path, *, bases: int, seed: int, count: int, length: int, errors:
 def redis_requests(
     path: Path, *, keys: int, requests: int, writes: float, skew: float, seed: int
 ) -> None:
-    """Write lines ``KEY VALUE`` (to store) and ``KEY`` (to ask for): first all keys are stored.
+    """Write lines ``KEY VALUE`` (set) and ``KEY`` (get); the first lines set all keys.
 
-    Then ``requests`` go to keys of Zipf's law, a share of ``writes`` of them to store. A key's
-    rank has nothing to do with when it was first stored.
+    Then ``requests`` follow on keys by Zipf's law, a share of ``writes`` of them sets. A key's rank
+    is independent of its order of insertion.
     """
     random = np.random.RandomState(seed)
     weights = np.arange(1, keys + 1, dtype=np.float64) ** -skew
@@ -108,11 +108,11 @@ def redis_requests(
 
 
 def edges(path: Path, *, vertices: int, degree: int, seed: int) -> None:
-    """Write a directed graph, an edge a line; low numbers are linked to more often."""
+    """Write a directed graph, one edge per line, with many edges to few vertices."""
     random = np.random.RandomState(seed)
     source = np.arange(1, vertices).repeat(degree)
     target = (source * random.random_sample(len(source)) ** 2).astype(np.int64)
-    # A scatter of the numbers, or the well-linked vertices would share a few pages.
+    # Shuffled: otherwise the vertices with many links would share a few pages.
     number = random.permutation(vertices)
     with path.open("w") as file:
         file.writelines(f"{a} {b}\n" for a, b in zip(number[source], number[target], strict=True))
@@ -124,7 +124,7 @@ def random_bytes(path: Path, *, size_bytes: int, seed: int) -> None:
 
 
 def sat_formula(path: Path, *, variables: int, clauses: int, seed: int) -> None:
-    """Write a random 3-SAT formula (DIMACS) that has a solution: one is planted."""
+    """Write a random satisfiable 3-SAT formula (DIMACS) with a planted solution."""
     random = np.random.RandomState(seed)
     solution = random.randint(0, 2, variables).astype(bool)
     chosen = random.randint(0, variables, (clauses, 3))
@@ -155,7 +155,7 @@ _GENERATORS: dict[str, Callable[..., None]] = {
 
 
 def generator(name: str) -> Callable[..., Any]:
-    """Return a generator by name; raises ``ConfigError`` that lists the names there are."""
+    """Return a generator by name; raises ConfigError, which lists all names."""
     if name not in _GENERATORS:
         raise ConfigError(f"no generator {name!r}: take one of {', '.join(sorted(_GENERATORS))}")
     return _GENERATORS[name]

@@ -1,9 +1,8 @@
-"""What a program of the suite needs before it runs: its inputs made, its command filled in.
+"""Inputs and commands of the suite's programs.
 
-Inputs are made on the host, once: ``FOLDER/PROGRAM/INPUT`` is a file (or, of a command, a folder)
-beside ``INPUT.recipe``, the digest of all that it was made from. It is made again when that
-changes and only then, so a path always holds the same bytes. Cost: seconds to half a minute for
-a program's first time, milliseconds after.
+Inputs are made once, on the host. ``FOLDER/PROGRAM/INPUT`` is a file, or the folder of a command;
+``INPUT.recipe`` next to it is the digest of all that it was made from. An input is made again only
+when its recipe changes. The first time takes up to half a minute per program, later milliseconds.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ _GENERATOR = Path(input_generators.__file__)
 
 
 def prepare(program: SuiteProgram, folder: Path) -> Command:
-    """Make what is not made yet of a program's inputs below ``folder``; return its command.
+    """Make a program's missing inputs below ``folder``; return its command.
 
-    Raises MissingError for a Debian package, compiler or kernel of a tool that is not there.
+    Raises MissingError for a missing Debian package or compiler, and for a failing generator.
     """
     _require_packages(program)
     paths = {PYTHON: sys.executable}
@@ -83,7 +82,7 @@ def _require_packages(program: SuiteProgram) -> None:
 
 
 def _input(made: Input, path: Path, paths: Mapping[str, str]) -> Path:
-    """Return the path of an input, made where its recipe is not the one noted beside it."""
+    """Return the path of an input; makes the input unless its stored recipe is current."""
     if made.file is not None:
         return programs_folder() / made.file
     recipe, note = _recipe(made, paths), path.with_name(f"{path.name}.recipe")
@@ -100,7 +99,7 @@ def _input(made: Input, path: Path, paths: Mapping[str, str]) -> Path:
 
 
 def _recipe(made: Input, paths: Mapping[str, str]) -> str:
-    """Return a digest of what an input is made from, the inputs that it names included."""
+    """Return a digest of what an input is made from, including the inputs that it names."""
     digest = hashlib.sha256(made.model_dump_json().encode())
     if made.generate is not None:
         digest.update(_GENERATOR.read_bytes())

@@ -1,9 +1,9 @@
-"""What estimating from long recordings costs: time and memory against samples, to 10^8.
+"""Cost of estimates from long traces: time and memory versus samples, up to 10^8.
 
     python -m bench.suite.large_trace 10000000       one size; prints JSON
 
-Writes two traces of so many samples (a program of 1 GiB whose hot pages change in four phases),
-then reads and prices them, in a process of its own so that its memory can be told.
+Writes two traces (a program of 1 GiB whose hot pages change in four phases), then reads and prices
+them in a separate process, whose memory is measured.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FIRST = 0x7F00_0000_0000
 
 
 def write(path: Path, samples: int, latency_ns: int, seed: int) -> None:
-    """Write a run whose loads take about ``latency_ns``; every 50th follows close on another."""
+    """Write a run of loads of about ``latency_ns``; every 50th soon follows another."""
     rng = np.random.default_rng(seed)
     with TraceWriter(path, {"begin_ns": 0, "clock": "monotonic"}) as writer:
         writer.process(0, TracedProcess(1, "program"))
@@ -65,7 +65,7 @@ def write(path: Path, samples: int, latency_ns: int, seed: int) -> None:
 
 
 def price(slow: Path, fast: Path) -> dict[str, Any]:
-    """Read both, build the model, price a layout; returns seconds and the peak of memory."""
+    """Read both traces, build the model, price a layout; returns seconds and peak memory."""
     runs_s = -time.perf_counter()
     runs = side_by_side(TraceFile(slow), TraceFile(fast))
     runs_s += time.perf_counter()
@@ -89,13 +89,13 @@ def price(slow: Path, fast: Path) -> dict[str, Any]:
 
 
 def peak_mib() -> float:
-    """Return the most memory that this program had; ru_maxrss has that of whoever forked it."""
+    """Return this process's peak memory; ru_maxrss would include that of its parent before exec."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line.split()[1] for line in lines if line.startswith("VmHWM"))) / 1024
 
 
 def measure(samples: int) -> dict[str, Any]:
-    """Return what two traces of so many samples in all cost, in a process of its own."""
+    """Return the cost of two traces with ``samples`` samples in all, in a separate process."""
     with tempfile.TemporaryDirectory(prefix="hmd-large-") as name:
         files = Path(name) / "slow.hmdt", Path(name) / "fast.hmdt"
         for seed, (path, latency_ns) in enumerate(zip(files, (300, 100), strict=True)):
@@ -107,7 +107,7 @@ def measure(samples: int) -> dict[str, Any]:
 
 
 def cold_start_s() -> float:
-    """Return what a process takes to load the kernels from numba's cache, numba itself included."""
+    """Return the seconds to import numba and load the kernels from its cache."""
     code = (
         "import time; began = time.perf_counter(); "
         "import hmd.estimate.slow_accesses, hmd.estimate.window_cost, hmd.estimate.core_model; "

@@ -1,8 +1,7 @@
-"""The layouts on which an estimator is judged, and where they put a stream's pages.
+"""The layouts on which an estimator is evaluated, more than sixty per program.
 
-Sixty and more a program: by heat (as a daemon would know it, from samples of its own) from
-either end, by address from either end, interleaved, and at random, each at 10 to 90 % of the
-pages; and single mappings, alone fast and alone slow.
+Layouts by heat from either end, by address from either end, interleaved and random, each with 10 to
+90 % of the pages fast; and single mappings, as the only fast and as the only slow one.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy.typing as npt
 from hmd.emulate.layout_replay import Layout
 
 PARTS = tuple(range(10, 100, 10))
-_GAP_BYTES = 1 << 20  # mappings are told apart by gaps of this size
+_GAP_BYTES = 1 << 20  # larger gaps separate mappings
 _MAPPINGS = 4
 _SMALLEST = 0.02
 
@@ -27,7 +26,7 @@ def mixed_layouts(
     seed: int = 7,
     parts: Sequence[int] = PARTS,
 ) -> dict[str, Layout]:
-    """Return layouts by name, True for fast pages; both columns of shape ``(pages,)``."""
+    """Return layouts by name; ``address``, ``heat`` and layouts have shape ``(pages,)``."""
     rng, pages = np.random.default_rng(seed), len(address)
     hottest = np.lexsort((rng.permutation(pages), -heat))
     orders = {
@@ -58,7 +57,7 @@ def _only(pages: int, chosen: npt.NDArray[np.int64]) -> Layout:
 def _mappings(
     address: npt.NDArray[np.uint64], heat: npt.NDArray[np.float64]
 ) -> list[npt.NDArray[np.int64]]:
-    """Return the pages of the hottest mappings; quarters of the address space where it is one."""
+    """Return the pages of the hottest mappings; with few mappings, quarters of all pages."""
     pages = np.arange(len(address))
     gaps = np.flatnonzero(np.diff(address) > np.uint64(_GAP_BYTES)) + 1
     large = [each for each in np.split(pages, gaps) if len(each) > _SMALLEST * len(pages)]

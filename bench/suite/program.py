@@ -1,11 +1,11 @@
-"""A program of the suite, as one YAML file beside its C source or script.
+"""A program of the suite: one YAML file, next to its C source or script.
 
-A file says what the program's memory habit is, where it comes from, how it is run, and what its
-output shows when it has done its work. ``load_program`` takes a name and gives a checked
-``SuiteProgram``; ``bench.suite.inputs`` makes its inputs and its command from that.
+A file describes the program's memory behaviour, its source, how it runs, and the output of a
+successful run. ``load_program`` returns the validated ``SuiteProgram`` of a name, from which
+``bench.suite.inputs`` makes inputs and command.
 
-Every program runs on one CPU, does a fixed amount of work and draws no random numbers but from
-fixed seeds: two runs without address randomisation touch the same addresses in the same order.
+Every program runs on one CPU, does a fixed amount of work and uses fixed random seeds: two runs
+without address randomisation touch the same addresses in the same order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hmd.emulate.preset import first_problem
 from hmd.errors import ConfigError
 
 PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}")
-"""``{name}`` in an argument stands for the path of an input, or for one of the three below."""
+"""``{name}`` in an argument is replaced by the path of an input, or by one of the three below."""
 
 COMPILED = "program"
 """The placeholder for the C program that ``compile`` names: the program, or a server's client."""
@@ -43,10 +43,11 @@ class _CheckedProgram(BaseModel):
 
 
 class Input(_CheckedProgram):
-    """How one input is made: exactly one of a text, a file of the suite, a generator, a command.
+    """Source of one input: exactly one of a text, a file of the suite, a generator, a command.
 
-    ``text`` may name inputs above it. ``generate`` is a function of bench.suite.input_generators,
-    called with ``arguments``. ``command`` runs on the host and fills the folder ``{out}``.
+    ``text`` may contain placeholders of earlier inputs. ``generate`` is a function of
+    bench.suite.input_generators, called with ``arguments``. ``command`` runs on the host and fills
+    the folder ``{out}``.
     """
 
     text: str | None = None
@@ -66,19 +67,19 @@ class Input(_CheckedProgram):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Text in which placeholders may stand."""
+        """Text that may contain placeholders."""
         return (self.text,) if self.text is not None else self.command or ()
 
 
 class Load(_CheckedProgram):
-    """What gives a server its work: run once ``ready`` succeeds, ends the server at its own end."""
+    """The load of a server: runs once ``ready`` succeeds, and ends the server when it ends."""
 
     ready: _Words
     command: _Words
 
 
 class SuiteProgram(_CheckedProgram):
-    """A program of the suite. ``load`` is for servers: the server is what is measured."""
+    """A program of the suite; ``load`` is for servers, of which the server is measured."""
 
     name: _Name
     description: Annotated[str, Field(min_length=40)]
@@ -111,20 +112,20 @@ class SuiteProgram(_CheckedProgram):
 
 
 def program_names() -> tuple[str, ...]:
-    """Return the names of all programs of the suite, in order."""
+    """Return the sorted names of all programs of the suite."""
     names = (Path(entry.name) for entry in programs_folder().iterdir())
     return tuple(sorted(name.stem for name in names if name.suffix == ".yaml"))
 
 
 def load_program(name: str) -> SuiteProgram:
-    """Return the program of this name; raises ``ConfigError`` that lists the names there are."""
+    """Return the program of this name; raises ConfigError, which lists all names."""
     if name not in program_names():
         raise ConfigError(f"no program {name!r} in the suite: take {', '.join(program_names())}")
     return parse((programs_folder() / f"{name}.yaml").read_bytes(), f"{name}.yaml")
 
 
 def parse(data: bytes, origin: str) -> SuiteProgram:
-    """Return the program in YAML bytes; ``origin`` names them in a ``ConfigError``."""
+    """Return the program in YAML bytes; raises ConfigError, which names ``origin``."""
     document = parse_document(data, origin)
     try:
         return SuiteProgram.model_validate(values(document))

@@ -1,8 +1,8 @@
-"""Showing that a replay equals a real run: programs in the guest, pages placed by its kernel.
+"""Replays compared with runs in the guest, whose kernel places the pages.
 
-A program runs under a memory policy (bound, interleaved, or interleaved by weight), with its
-misses recorded for one thing only: where each page was placed. The stream that was recorded once,
-replayed with its pages in those tiers, has to take the time that the guest took.
+A program runs under a memory policy (bind, interleave, or weighted interleave), recorded only for
+the placement of its pages. The earlier recording, replayed with its pages on those nodes, must take
+the time that the run took.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hmd.emulate.recording import MemoryPolicy, Placement, guest, run_in
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """One placement: the time in the guest and that of the replay; pages fast, as shares."""
+    """One placement: times of the guest and of the replay, and the share of fast pages."""
 
     program: str
     preset: str
@@ -39,12 +39,12 @@ class Verified:
 
     @property
     def error(self) -> float:
-        """The replay's, as a share of the guest's time."""
+        """Error of the replay, as a share of the guest's time."""
         return self.replay_s / self.guest_s - 1
 
 
 def placements(preset: Preset) -> tuple[Placement, ...]:
-    """Return the policies under which programs are verified on a preset."""
+    """Return the memory policies for the verification on a preset."""
     fast, slow = tiers_of(preset)
     both = (0, 1)
 
@@ -64,7 +64,7 @@ def placements(preset: Preset) -> tuple[Placement, ...]:
 def verified(
     program: RecordedStream, preset: Preset, folder: Path, say: Callable[[str], None]
 ) -> list[Verified]:
-    """Return a program's verification, run in the guest where the folder has none yet."""
+    """Return a program's verification; runs it in the guest unless it is stored."""
     digest = hashlib.sha256(preset.model_dump_json().encode())
     digest.update(program_digest(program.name).encode())
     path = folder / "verified" / f"{program.name}-{preset.name}-{digest.hexdigest()[:12]}.json"
@@ -78,7 +78,7 @@ def verified(
 
 
 def verify(program: RecordedStream, command: Command, preset: Preset) -> Iterator[Verified]:
-    """Run a program in the guest under each policy, and replay it likewise."""
+    """Run a program in the guest under each policy, and replay the same placement."""
     with guest(preset, command) as machine:
         for placement in placements(preset):
             run = run_in(machine, command, placement)
@@ -95,9 +95,9 @@ def verify(program: RecordedStream, command: Command, preset: Preset) -> Iterato
 
 
 def placed(program: RecordedStream, recording: MissRecording, preset: Preset) -> Layout:
-    """Return which of a stream's pages lay in the fast tier in another recording of its program.
+    """Return the layout of another recording of a program, over the pages of its stream.
 
-    Pages that the other does not have are taken to be slow.
+    Pages that the other recording lacks are slow.
     """
     fast, _ = tiers_of(preset)
     start, end = node_ranges([node.size for node in preset.nodes])[fast]

@@ -1,12 +1,11 @@
-"""In the guest: sample a process by one sampler after another, and write what each page had.
+"""In the guest: sample a process by one sampler after another, and write the heat of each page.
 
     sample_pages.py PID SECONDS FOLDER NAME:PERIOD...
 
-Writes FOLDER/NAME:PERIOD.npz: ``page`` (its number), ``heat`` (accesses told of it), ``cpu_s``
-(this process's CPU time while it sampled), ``kernel_cpu_s`` (that of the kernel's thread),
-``elapsed_s`` and ``rows``. Reads once a second, as the daemon does. Says ``ready`` before each
-sampler's time and ``sampled`` after it, goes on at a line of input, and says ``written`` when the
-file is.
+Writes FOLDER/NAME:PERIOD.npz: ``page`` (number), ``heat`` (reported accesses), ``cpu_s`` (CPU time
+of this process while sampling), ``kernel_cpu_s`` (that of the kernel's thread), ``elapsed_s`` and
+``rows``. Reads once per second, as the daemon does. Prints ``ready`` before and ``sampled`` after
+the time of a sampler and waits for a line of input each time; prints ``written`` after the file.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ WARM_UP_TICKS = 5
 
 
 def main(pid: int, seconds: float, folder: Path, samplers: Sequence[str]) -> None:
-    """Sample and write."""
+    """Sample with each sampler and write the files."""
     process = identify(pid)
     if process is None:
         raise SystemExit(f"no process {pid}")
@@ -40,7 +39,7 @@ def main(pid: int, seconds: float, folder: Path, samplers: Sequence[str]) -> Non
         sampler = open_sampler(settings).sampler
         try:
             sampler.track([process])
-            # What is done for the first time takes long, and DAMON finds its regions.
+            # First calls are slow, and DAMON adapts its regions.
             for _ in range(WARM_UP_TICKS):
                 time.sleep(TICK_S)
                 sampler.read()
@@ -54,19 +53,19 @@ def main(pid: int, seconds: float, folder: Path, samplers: Sequence[str]) -> Non
 
 
 def ask(word: str) -> None:
-    """Say a word, and wait to be told to go on."""
+    """Print a word, and wait for a line of input."""
     say(word)
     sys.stdin.readline()
 
 
 def say(word: str) -> None:
-    """Say a word."""
+    """Print a word."""
     sys.stdout.write(f"{word}\n")
     sys.stdout.flush()
 
 
 def sample(sampler: Sampler, seconds: float) -> dict[str, Any]:
-    """Return what was told of each page in so many seconds, and what that cost."""
+    """Return the heat reported per page in ``seconds``, and its cost."""
     sampler.read()
     begun_s, begun_cpu_s, kernel_s = time.monotonic(), time.process_time(), sampler.outside_cpu_s
     pages, heat = [], []

@@ -1,9 +1,9 @@
-"""The traces that ``hmd record`` would make of a replayed run, by a modelled PMU.
+"""Traces of replayed runs, as ``hmd record`` makes them, by a modelled PMU.
 
-Takes a stream and what its misses cost where all pages lay in one tier; gives a trace. As PEBS:
-loads are counted by two counters with different periods, stores by one; each takes every so
-manieth, from a start that the ``seed`` draws; records carry time, instructions and latency.
-Records are lost in bursts, as when a ring fills, and the loss is told.
+Takes a miss recording and the cost of its misses with all pages in one tier; returns a trace. As
+with PEBS, two counters of different periods sample loads and one samples stores, each from a random
+start; records have time, instructions and latency. Records are lost in bursts, as from a full ring,
+and the trace reports the loss.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from hmd.trace.trace import (
 )
 
 _BURST = 200  # records that a full ring loses at once
-_LOOKS = 64  # moments at which progress is told
+_LOOKS = 64  # times at which progress is recorded
 
 
 @dataclass(frozen=True, slots=True)
 class TraceSampling:
-    """How a run is sampled: one of ``period`` misses, of ``pair_period`` by the second counter.
+    """Sampling of a run: one per ``period`` misses, per ``pair_period`` by the second counter.
 
-    ``loss`` is the share of records that are lost.
+    ``loss`` is the share of lost records.
     """
 
     period: int = 199
@@ -51,7 +51,7 @@ def sampled_run(
     preset: Preset,
     sampling: TraceSampling,
 ) -> Trace:
-    """Return the trace of a run that took ``busy_ps`` in all."""
+    """Return the trace of a run of ``busy_ps``."""
     rng = np.random.default_rng(sampling.seed)
     counted = np.flatnonzero(stream.sampled() & (stream.page < stream.user_pages))
     store = (stream.flags[counted] & np.uint8(MissFlag.STORE)) != 0

@@ -1,12 +1,12 @@
-"""How much of a program's heat each sampler finds, against every miss that the plugin recorded.
+"""Recall of samplers: how much of a program's hot memory each one finds, versus all misses.
 
-Takes a running machine with room for a recording; runs ``workloads/graded.c`` alone on a CPU, and
-one sampler after another from the other CPU. Gives for each the rank correlation of pages' told
-and true heat, the share of truly hot memory among as much that it calls hottest, and its cost.
-A sampler takes as long as is asked for, and some seconds to warm up.
+Takes a running machine with room for a recording. ``workloads/graded.c`` runs alone on one CPU, and
+one sampler after another on the other. The result per sampler is the rank correlation of sampled
+and true heat, the share of the hottest memory that it finds, and its cost. A sampler runs for the
+given time and some seconds of warm-up.
 
-``workloads/flush_tlb.c`` runs beside the program, because samplers by accessed bits rest on a TLB
-that forgets.
+``workloads/flush_tlb.c`` shares the program's CPU, because accessed bits are only set again after a
+TLB flush.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BLOCK_KIB = 256
 FLUSH_US = 2_000
 HOT_SHARE = 0.25
 Case = tuple[SamplerName, int]
-"""A sampler, and its period."""
+"""A sampler and its period."""
 CASES: tuple[Case, ...] = (
     ("emulated", 97),
     ("emulated", 997),
@@ -48,7 +48,7 @@ CASES: tuple[Case, ...] = (
     ("softdirty", 1),
     ("faults", 1),
 )
-"""Samplers that the guest's kernel has, and periods that suit a machine so slow."""
+"""Samplers of the guest's kernel, with periods for the slow emulated machine."""
 
 _WORKLOADS = Path(__file__).parents[1] / "workloads"
 _SAMPLE = Path(__file__).with_name("sample_pages.py")
@@ -58,13 +58,13 @@ _Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a sampler found.
+    """Result of a sampler.
 
-    ``correlation`` is Spearman's of told and true heat over all pages, 0 where all are told alike;
-    ``hot_found`` the share of the truly hottest quarter among as many that it calls hottest, by
-    chance where it calls many alike; ``misses_covered`` the share of misses on those, of what the
-    truly hottest have. ``cpu`` and ``kernel_cpu`` are CPU seconds a second in the guest, of the
-    reader and of the kernel's thread.
+    ``correlation`` is Spearman's, of sampled and true heat over all pages, 0 for constant heat.
+    ``hot_found`` is the share of the truly hottest quarter among as many pages of the highest
+    sampled heat, with ties broken at random; ``misses_covered`` are the misses on those pages over
+    the misses on the truly hottest. ``cpu`` and ``kernel_cpu`` are CPU seconds per second in the
+    guest, of the reader and of the kernel's thread.
     """
 
     sampler: str
@@ -82,7 +82,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class GuestProgram:
-    """The running program: its pid in the guest, and its memory."""
+    """The running program: its pid in the guest, and its pages."""
 
     pid: int
     first_page: int
@@ -97,9 +97,9 @@ def compare(
     env: dict[str, str],
     cases: Sequence[Case] = CASES,
 ) -> Iterator[Found]:
-    """Yield what each sampler finds in so many seconds of the guest's clock.
+    """Yield the result of each sampler after ``seconds`` of the guest's clock.
 
-    ``share`` is a folder that the guest may write, ``env`` the environment of its Python.
+    The guest writes to the folder ``share``; ``env`` is the environment of its Python.
     """
     with program(machine) as running:
         words = [str(running.pid), str(seconds), str(share)]
@@ -124,7 +124,7 @@ def compare(
 
 
 class _Guest:
-    """The Python in the guest that samples, and what it says."""
+    """The sampling process in the guest (sample_pages.py), and its output."""
 
     def __init__(
         self, machine: Machine, words: Sequence[str], checkout: Path, env: dict[str, str]
@@ -147,7 +147,7 @@ class _Guest:
             self._said.put(line.decode())
 
     def expect(self, word: str, timeout_s: float) -> None:
-        """Wait until it says a word; raises ``HmdError`` where it does not."""
+        """Wait for a word of its output; raises HmdError for another word or none."""
         said, deadline = "nothing", time.monotonic() + timeout_s
         while said == "nothing" and time.monotonic() < deadline:
             with contextlib.suppress(queue.Empty):
@@ -156,26 +156,26 @@ class _Guest:
                 break
         if said != word:
             wrong = self._wrong.decode(errors="replace").strip()
-            raise HmdError(f"sampling in the guest said {said}, not {word}: {wrong}")
+            raise HmdError(f"sampling in the guest printed {said}, not {word}: {wrong}")
 
     def go_on(self) -> None:
-        """Let it go on."""
+        """Send a line of input, for which it waits."""
         self._job.write(b"\n")
 
     def end(self) -> None:
-        """Wait until it has ended by itself."""
+        """Wait until it has ended; raises HmdError where it fails."""
         if self._job.wait(_START_S):
             raise HmdError(f"sampling in the guest failed: {self._wrong.decode(errors='replace')}")
 
     def kill(self) -> None:
-        """End it."""
+        """Kill it."""
         self._job.kill()
         self._job.wait(_START_S)
 
 
 @contextmanager
 def program(machine: Machine) -> Iterator[GuestProgram]:
-    """Run the program on its CPU, and what flushes that CPU's TLB."""
+    """Run the program and flush_tlb on the program's CPU."""
     ready, said = threading.Event(), bytearray()
 
     def listen(data: bytes) -> None:
@@ -192,7 +192,7 @@ def program(machine: Machine) -> Iterator[GuestProgram]:
     beside = machine.start([*on_cpu, flush, str(FLUSH_US)], stdout=said.extend, stderr=said.extend)
     try:
         if not ready.wait(_START_S):
-            raise HmdError(f"graded did not get ready: {said.decode(errors='replace')}")
+            raise HmdError(f"graded did not become ready: {said.decode(errors='replace')}")
         told = json.loads(said)
         yield GuestProgram(told["pid"], told["start"] // PAGE_BYTES, told["bytes"] // PAGE_BYTES)
     finally:
@@ -202,7 +202,7 @@ def program(machine: Machine) -> Iterator[GuestProgram]:
 
 
 def _truth(program: GuestProgram, path: Path, count: int) -> _Floats:
-    """Return the misses on each page of the program."""
+    """Return the recorded misses on each page of the program."""
     stream = read_recording(path, count).stream
     page = stream.page_address[stream.page[stream.sampled()]] // np.uint64(PAGE_BYTES)
     return _by_page(program, page, np.ones(len(page)))
@@ -254,7 +254,7 @@ def _ranks(values: _Floats) -> _Floats:
 def hottest(told: _Floats, true: _Floats, share: float) -> tuple[float, float]:
     """Return the share of the truly hottest pages found, and of their misses covered.
 
-    Of pages that are told alike at the border each counts by the chance that it is taken.
+    Pages of equal sampled heat at the threshold count by the probability of being selected.
     """
     count = round(share * len(true))
     best = np.argsort(-true, kind="stable")[:count]

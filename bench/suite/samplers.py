@@ -1,8 +1,8 @@
-"""How much of a program's heat each sampler finds, in the emulated machine: build/samplers.json.
+"""Recall of all samplers in the emulated machine; writes build/samplers.json.
 
-    python -m bench.suite.samplers [SECONDS]        each sampler samples for so long (60)
+    python -m bench.suite.samplers [SECONDS]        time per sampler (60)
 
-Prints the table of docs/reference/samplers.md. Takes some 12 minutes on two cores.
+Prints the table of docs/reference/samplers.md. Takes about 12 minutes on two cores.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RECORDING_BYTES = 2 << 30
 
 
 def main(seconds: float) -> None:
-    """Boot, compare, print and write."""
+    """Boot, measure, print and write."""
     preset = with_nodes(load("dram-pm"), ["size=640MiB,cpus=0-1", "size=640MiB"])
     env = {**os.environ, **guest_environment(), "PYTHONDONTWRITEBYTECODE": "1"}
     found: list[Found] = []

@@ -1,10 +1,11 @@
-"""The best static placement of a recorded program: what a policy could reach that never moves.
+"""The static oracle: the best placement of a recorded program that never changes.
 
-Takes what each page saves in fast memory, gives which pages belong there. Two ways: greedy by
-density (saving a byte), and integer programming (HiGHS; the extra ``ilp``), which also fills the
-last bytes where pages differ in size. What a page saves depends on which others are fast: misses
-overlap, and tiers have loads. So :func:`oracle` linearises the model at a layout, solves, prices
-what comes out, and goes on from there; about 20 estimates a round.
+Takes the saving of each page in fast memory; returns the pages to place there. There are two
+solvers: greedy by density (saving per byte), and integer programming (HiGHS; the extra ``ilp``),
+which also fills the last bytes where pages differ in size. The saving of a page depends on the
+other fast pages, because misses overlap and tiers have loads. So :func:`oracle` linearises the
+model at a layout, solves, prices the result, and repeats from there; about 20 estimates per
+iteration.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from hmd.extras import missing_extra
 Floats = npt.NDArray[np.float64]
 Sizes = npt.NDArray[np.int64]
 
-# By how much of its accesses a cell is varied to see what they cost.
+# Share of a cell's accesses by which it is varied for the finite difference.
 _STEP: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Oracle:
-    """The best layout found, and beside it the greedy one; ``(pages,)`` and priced by the model."""
+    """The best layout found and the greedy one, shape ``(pages,)``, both priced by the model."""
 
     layout: Layout
     runtime_ns: float
@@ -37,9 +38,9 @@ class Oracle:
 
 
 def greedy(saving: Floats, size_bytes: Sizes, fast_bytes: int) -> Layout:
-    """Return the pages that save most a byte, as far as they fit; columns of shape ``(pages,)``.
+    """Return the pages of the highest saving per byte that fit; columns of shape ``(pages,)``.
 
-    Pages that save nothing stay out.
+    Pages without a saving are not selected.
     """
     chosen = np.zeros(len(saving), np.bool_)
     order = np.argsort(-saving / np.maximum(size_bytes, 1), kind="stable")
@@ -59,11 +60,11 @@ def greedy(saving: Floats, size_bytes: Sizes, fast_bytes: int) -> Layout:
 def best_static(
     saving: Floats, size_bytes: Sizes, fast_bytes: int, limit_s: float = 30.0
 ) -> Layout:
-    """Return the pages that together save most within ``fast_bytes``; shapes ``(pages,)``.
+    """Return the pages of the largest total saving within ``fast_bytes``; shapes ``(pages,)``.
 
-    An integer program with one variable for all pages that are alike. Where all pages have one
-    size the greedy choice is the best, and is returned. MissingError without highspy;
-    ``limit_s`` bounds the search, which then gives the best found, never worse than greedy.
+    An integer program with one variable per kind of equal pages. For pages of one size the greedy
+    selection is optimal and is returned. ``limit_s`` bounds the search, which then returns the best
+    selection found, never worse than greedy. Raises MissingError without highspy.
     """
     first = greedy(saving, size_bytes, fast_bytes)
     useful = np.flatnonzero((saving > 0) & (size_bytes <= fast_bytes))
@@ -77,7 +78,7 @@ def best_static(
     kind = kind.reshape(-1)
     count = np.bincount(kind)
     taken = _solve(kinds[0], kinds[1], count, fast_bytes, limit_s)
-    # Of pages that are alike the first.
+    # The first of equal pages.
     order = np.argsort(kind, kind="stable")
     rank = np.empty(len(useful), np.int64)
     rank[order] = np.arange(len(useful)) - np.repeat(np.cumsum(count) - count, count)
@@ -90,7 +91,7 @@ def best_static(
 def _solve(
     saving: Floats, size: Floats, count: npt.NDArray[np.int64], room: int, limit_s: float
 ) -> npt.NDArray[np.int64]:
-    """Return how many of each kind to take: the knapsack, by HiGHS."""
+    """Return the number of pages to select per kind: the knapsack problem, solved by HiGHS."""
     try:
         import highspy
     except ImportError:
@@ -102,7 +103,7 @@ def _solve(
     # One deterministic thread: the same trace gives the same oracle.
     solver.setOptionValue("threads", 1)
     kinds = len(saving)
-    # In units of the smallest page and of the largest saving, that numbers are near 1.
+    # In units of the smallest page and of the largest saving, so that numbers are near 1.
     unit, scale = float(size.min()), float(saving.max())
     program = highspy.HighsLp()
     program.num_col_, program.num_row_ = kinds, 1
@@ -124,10 +125,10 @@ def _solve(
 
 
 def savings(model: RuntimeModel, layout: Layout) -> Floats:
-    """Return what the model's runtime loses a page that becomes fast, ``(pages,)``, in ns.
+    """Return the decrease of the model's runtime per page that becomes fast, ``(pages,)``, in ns.
 
-    At a layout: the slope of the runtime of each window in each kind of access, from differences,
-    times the page's accesses. By how much pages depend on each other is left out.
+    At a layout: the slope of each window's runtime in each kind of access, by finite differences,
+    times the page's accesses. Interactions between pages are neglected.
     """
     mass = model.slow_mass((~layout).astype(np.float32))
     windows = model.windows
@@ -140,7 +141,7 @@ def savings(model: RuntimeModel, layout: Layout) -> Floats:
         mine = (cells < loads) & (cells % kinds == number)
         if number >= kinds:
             mine = (cells >= loads) & ((cells - loads) // windows == number - kinds)
-        # Down where something is slow, else up: a layout's cells are between none and all.
+        # A downward step where something is slow, else upward: cells are between none and all.
         change = np.where(mass.cells > 0, -1.0, 1.0) * _STEP * model.total * mine
         moved = np.clip(mass.cells + change, 0.0, model.total)
         step = (moved - mass.cells)[mine]
@@ -157,9 +158,9 @@ def oracle(
 ) -> Oracle:
     """Return the best static layout found within ``fast_bytes`` of fast memory.
 
-    ``heat``, ``(pages,)``, is what greedy goes by (accesses). Never worse than greedy by the model.
-    Price with other samples than those that made the layout, or luck counts as heat
-    (:class:`hmd.estimate.runtime_model.Rows`). Raises as :func:`best_static`.
+    ``heat``, ``(pages,)``, orders the greedy layout (accesses); by the model the result is never
+    worse. Price a layout with other samples than those it was made of, to avoid selection bias
+    (:class:`hmd.estimate.runtime_model.SampleSelection`). Raises as :func:`best_static`.
     """
     first = greedy(heat, size_bytes, fast_bytes)
     first_ns = model.estimate(first).runtime_ns
@@ -167,7 +168,7 @@ def oracle(
     mean = np.zeros(model.pages)
     layout = first
     for number in range(rounds):
-        # Slopes at one layout make the next swing to the other side: their mean settles.
+        # Slopes of one layout make the next overshoot: the mean of slopes converges.
         mean += (np.maximum(savings(model, layout), 0.0) - mean) / (number + 1)
         layout = best_static(mean, size_bytes, fast_bytes)
         now_ns = model.estimate(layout).runtime_ns

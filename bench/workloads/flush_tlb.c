@@ -1,13 +1,13 @@
 /*
- * flush_tlb: what limits how long a CPU remembers translations, where the emulated one does not.
+ * flush_tlb: flushes the TLB of a CPU periodically, because the emulated TLB never evicts.
  *
  *   flush_tlb MICROSECONDS
  *
- * A real TLB holds some 1500 translations, and an access to any other page walks the page table,
- * which sets the accessed bit that DAMON, idle page tracking and reclaim look at. QEMU remembers
- * as many as there are until the address space changes, so that a program alone on a CPU would
- * set each bit once. This program wakes this often, and its address space takes the place of the
- * other for a moment. It runs until it is killed.
+ * A real TLB holds about 1500 translations; an access to another page walks the page table and sets
+ * the accessed bit that DAMON, idle page tracking and reclaim read. QEMU keeps all translations
+ * until the address space changes, so that a program alone on a CPU sets each bit only once. This
+ * program wakes periodically, so that its address space replaces the other one for a moment. It
+ * runs until it is killed.
  */
 #include <stdlib.h>
 #include <unistd.h>

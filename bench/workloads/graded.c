@@ -1,5 +1,5 @@
 /*
- * graded: random accesses to blocks of graded heat, on one processor; to judge samplers by.
+ * graded: random accesses to blocks of graded heat, on one CPU; the reference program of samplers.
  *
  *   graded FOOTPRINT_MIB BLOCK_KIB
  *

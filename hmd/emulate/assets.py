@@ -58,7 +58,7 @@ def find_kernel(folders: Sequence[Path] | None = None) -> Kernel:
 
 
 def _kernel_advice() -> str:
-    """Return how to get the kernel: by the checkout's set-up, or unpacked by hand."""
+    """Return how to get the kernel: by the checkout's set-up, or unpacked manually."""
     if in_checkout():
         return "run `make setup`"
     package = "linux-image-6.12*-amd64 of Debian's bookworm-backports"
@@ -94,10 +94,10 @@ def cache_folder() -> Path:
 
 
 def compile_static(source: Path, options: Sequence[str] = ()) -> Path:
-    """Compile one C file into a static program; the cached one where nothing changed.
+    """Compile one C file into a static program, or return the cached one if nothing changed.
 
-    Headers beside the file and in the folders of ``-I`` options count as parts of it. Raises
-    MissingError without a compiler, and where the compiler refuses (no static libc).
+    Headers in the file's folder and in the folders of ``-I`` options are parts of it. Raises
+    MissingError without a compiler, and where compilation fails (no static libc).
     """
     arguments = ["-O2", "-std=gnu11", "-static", "-s", *options]
     folders = [source.parent, *(Path(word[2:]) for word in options if word.startswith("-I"))]

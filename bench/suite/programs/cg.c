@@ -5,7 +5,7 @@
  *
  * Unknowns are numbered at random, as a mesh generator leaves them. The diagonal is 7, -1 stands
  * for each neighbour: values and columns are read in one long stream for each product, while the
- * vector is gathered from all over. Checked by the true residual b - Ax, computed anew at the end:
+ * vector is gathered from all over. Checked by the true residual b - Ax, computed again at the end:
  * it must have fallen, and be the one that the iteration has kept track of.
  */
 #include "common.h"

@@ -1,16 +1,16 @@
 /*
  * The emulated machine's first process: mounts, then runs commands for the launcher.
  *
- * It is the whole initramfs but for four kernel modules. Boot: load the modules, mount the
- * host's file system read-only over 9p with a tmpfs overlay above it, the writable shares, and
- * the kernel's own file systems. Then serve jobs over one virtio-serial port, in frames
+ * Apart from four kernel modules it is the whole initramfs. At boot it loads the modules and mounts
+ * the host's file system read-only over 9p under a tmpfs overlay, the writable shares, and the
+ * kernel's file systems. Then it runs jobs for the launcher over one virtio-serial port, in frames
  * {u32 type, u32 job, u32 length} + payload, little endian (hmd/emulate/guest_agent.py is the other
- * end). One poll loop, no threads, no memory but the jobs' table.
+ * end). One poll loop, no threads, no memory except the table of jobs.
  *
- * Where the initramfs names another first process, that is started in its place once all is
- * mounted, and this goes on as its first child.
+ * If the initramfs names another first process, that replaces this one once all is mounted, and
+ * this one continues as its first child.
  *
- * Statically linked, since nothing else exists when it starts.
+ * Statically linked, because nothing else exists when it starts.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -481,7 +481,7 @@ static void take_stdin(struct job *job, uint32_t length)
 
 static void finish(struct job *job, uint32_t status)
 {
-	/* What it wrote is in the pipes; what its children may still write is theirs to lose. */
+	/* The job's output is in the pipes; later output of its children is lost. */
 	for (int which = 0; which < 2; which++) {
 		if (job->output[which] >= 0)
 			forward(job, which);
@@ -588,7 +588,7 @@ static void loop(int signals)
 	}
 }
 
-/* The first process has to stay the first: it is the other that becomes another program. */
+/* PID 1 must remain PID 1: the parent executes the other program. */
 static void hand_over(void)
 {
 	pid_t pid = fork();

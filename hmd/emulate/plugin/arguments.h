@@ -3,8 +3,8 @@
  *
  *   shared    file or memfd (/proc/self/fd/N) of shared.h, of its final size
  *   params    file that holds one struct timing_params, as the host's C lays it out
- *   recording file or memfd that misses are recorded into (recording.h); may be left out
- *   dilation  host time over modelled time; 0 switches pacing off (the guest runs as it can)
+ *   recording file or memfd for recorded misses (recording.h); optional
+ *   dilation  host time over modelled time; 0 disables pacing (the guest runs at full speed)
  */
 #ifndef HMD_PLUGIN_ARGUMENTS_H
 #define HMD_PLUGIN_ARGUMENTS_H
@@ -21,7 +21,7 @@ struct arguments {
 /* 0, or -1 with the reason on standard error in one line. */
 int arguments_parse(struct arguments *arguments, int argc, char **argv);
 
-/* Read a parameter file; 0, or -1 with one line in *why. timing_new judges the values. */
+/* Read a parameter file; 0, or -1 with one line in *why. timing_new checks the values. */
 int arguments_read_params(const char *path, struct timing_params *params, const char **why);
 
 /* The one line on standard error with which the plugin refuses to start; returns -1. */

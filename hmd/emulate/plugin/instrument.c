@@ -7,11 +7,10 @@
 #define SCORE_WORD(member) ((qemu_plugin_u64){ machine.scores, offsetof(struct score, member) })
 
 /*
- * What translated code tells a memory callback of its instruction, packed into the pointer that
- * the callback gets, so that nothing is allocated: address (48 bits, sign-extended), and how many
- * instructions of the block are executed from this one on (blocks have 512 at most). The count
- * is added as a block begins, so it is exact at every access; a block that a fault leaves early is
- * counted in full.
+ * The argument of a memory callback, packed into its pointer so that nothing is allocated: the
+ * instruction's address (48 bits, sign-extended), and the instructions of the block from this one
+ * on (blocks have at most 512). The count is added at the start of a block, so it is exact at every
+ * access; a block that a fault leaves early counts in full.
  */
 #define SITE_VADDR_BITS 48
 
@@ -121,9 +120,9 @@ static inline bool in_one_line(uint64_t vaddr)
 }
 
 /*
- * Every access of the guest comes here. The commonest, a settled hit in the first-level filter
- * on a page that was used lately, is done without a call to QEMU; calls are in tail position,
- * so that it saves no registers either.
+ * Every access of the guest comes here. The most common one, a hit in the first-level filter on a
+ * recently used page, makes no call to QEMU; calls are in tail position, so that it saves no
+ * registers either.
  */
 static inline void on_access(unsigned index, qemu_plugin_meminfo_t info, uint64_t vaddr,
 			     const void *site, uint32_t flags)
@@ -178,7 +177,7 @@ static void instrument(struct qemu_plugin_insn *insn, size_t remaining)
 					 QEMU_PLUGIN_CB_R_REGS, QEMU_PLUGIN_MEM_W, site);
 }
 
-/* Code that does not access memory must be paced, too, and must see that the model was stopped. */
+/* Code without memory accesses must be paced too, and must notice that the model was stopped. */
 static void on_tick(unsigned index, void *block)
 {
 	vcpu_tick(&machine.vcpu[index], index, (uintptr_t)block);

@@ -1,7 +1,7 @@
 /*
- * The machine as the plugin sees it: its vCPUs, and what its files share.
+ * The plugin's state: the vCPUs, and what the plugin's files share.
  *
- * QEMU's callbacks carry no context of ours, so there is one machine, and it is global.
+ * QEMU's callbacks carry no user context, so there is one global machine.
  */
 #ifndef HMD_PLUGIN_MACHINE_H
 #define HMD_PLUGIN_MACHINE_H
@@ -17,7 +17,7 @@
 #include "timing.h"
 #include "translation.h"
 
-/* What translated code writes inline; a line of the host's cache, and its neighbour, each. */
+/* Counters that translated code updates inline; two cache lines of the host per vCPU. */
 struct score {
 	uint64_t executed;            /* instructions, added as their block begins; see vcpu_tick */
 	uint64_t kernel;              /* 1: kernel code has run since this was cleared */
@@ -67,11 +67,11 @@ static inline bool model_wanted(void)
 
 /* vcpu.c: a vCPU on the model's clock */
 
-/* The model goes on, at an instruction before which `executed` is this many too many. */
+/* Resume the model, at an instruction before which `executed` is this many too large. */
 void vcpu_start(struct vcpu *vcpu, unsigned index, uint64_t remaining);
 void vcpu_halt(struct vcpu *vcpu, unsigned index);
 void vcpu_resume(struct vcpu *vcpu, unsigned index);
-/* Publish the clock, wait if the vCPU is ahead of it, and see whether the model still runs. */
+/* Publish the clock, wait if the vCPU is ahead of host time, and check that the model runs. */
 void vcpu_look(struct vcpu *vcpu, unsigned index, uint64_t clock_ps);
 /* Every so many instructions, at a block of this many: start over counting `executed`, and look. */
 void vcpu_tick(struct vcpu *vcpu, unsigned index, uint64_t block);

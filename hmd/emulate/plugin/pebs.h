@@ -2,12 +2,12 @@
  * Emulated PEBS: one vCPU's load and store counters, and its ring of perf records.
  *
  * Records and ring are those of perf_event_open(2): PERF_RECORD_SAMPLE with IP, TID, TIME, ADDR,
- * CPU, PERIOD, READ, WEIGHT, DATA_SRC and PHYS_ADDR, so that the reader of a real PMU's rings reads
- * these. Differences, since the PMU does not know what the kernel knows:
+ * CPU, PERIOD, READ, WEIGHT, DATA_SRC and PHYS_ADDR, so that the reader of real PMU rings reads
+ * these too. Differences, because the PMU lacks the kernel's information:
  *   pid       the address space (cr3 >> 12); tid is 0
  *   time      the vCPU's modelled clock, nanoseconds
  *   read      instructions that the vCPU has executed, kernel's included
- *   weight    latency in modelled nanoseconds, where a real PMU gives cycles
+ *   weight    latency in modelled nanoseconds; a real PMU has cycles
  */
 #ifndef HMD_PLUGIN_PEBS_H
 #define HMD_PLUGIN_PEBS_H
@@ -19,8 +19,8 @@
 struct perf_ring_page {
 	uint32_t version, compat_version;
 	uint8_t unused[1016];
-	uint64_t data_head;   /* grows for ever; ours */
-	uint64_t data_tail;   /* the reader's */
+	uint64_t data_head;   /* written by the producer; never wraps */
+	uint64_t data_tail;   /* written by the reader */
 	uint64_t data_offset; /* from this page */
 	uint64_t data_size;
 };
@@ -34,7 +34,7 @@ struct pebs_sample {
 	bool prefetched; /* a prefetch in flight served it, from the line fill buffers */
 };
 
-/* A writer. What the guest can overwrite in the page is not what we index memory with. */
+/* A writer. It indexes memory by its own copies, never by words that the guest can overwrite. */
 struct pebs_ring {
 	struct perf_ring_page *page;
 	uint64_t head, data_bytes;
@@ -44,7 +44,7 @@ struct pebs_ring {
 /* Make a page an empty ring of data_bytes (a power of two) that follow it, and its writer. */
 void pebs_ring_init(struct pebs_ring *ring, struct perf_ring_page *page, uint64_t data_bytes);
 
-/* Write a sample, after a PERF_RECORD_LOST where some did not fit; false when this does not. */
+/* Write a sample, after a PERF_RECORD_LOST if earlier ones did not fit; false without room. */
 bool pebs_write(struct pebs_ring *ring, const struct pebs_sample *sample);
 
 /* Count an event; true when it is the period-th. A shorter period takes effect at once. */

@@ -1,10 +1,10 @@
 /*
- * The plugin: what QEMU calls at start, at translation, and when a vCPU halts or wakes.
+ * The plugin's entry points: installation, translation, halt and wake-up of vCPUs.
  *
  * A machine boots uninstrumented, at TCG's full speed. When `running` is set in the shared
  * header, the code cache is flushed once, and from then on every translation is instrumented
- * (`armed`). Clearing `running` stops the modelled clocks and lets the guest run unpaced; setting
- * it again goes on.
+ * (`armed`). Clearing `running` stops the modelled clocks and pacing; setting it again resumes
+ * them.
  */
 #include <string.h>
 

@@ -1,10 +1,10 @@
 /*
- * Recording of one vCPU's misses (struct timing_miss) into a file that the launcher gives.
+ * Recording of one vCPU's misses (struct timing_miss) into a file of the launcher.
  *
- * While the header's `recorded_vcpu` names a vCPU, what goes on behind the last-level cache is
- * appended as struct recorded_miss, in place: the file is mapped whole (sparse), and `recorded` in
- * the header says how many there are. A file that is full takes no more; `recorded` goes on, so
- * that a reader sees that some are missing. hmd/emulate/miss_stream.py reads it.
+ * While the header's `recorded_vcpu` names a vCPU, its misses are appended as struct recorded_miss
+ * in place: the sparse file is mapped whole, and `recorded` in the header counts the records.
+ * When the file is full, `recorded` still counts, so that a reader sees that some are missing.
+ * hmd/emulate/miss_stream.py reads it.
  */
 #ifndef HMD_PLUGIN_RECORDING_H
 #define HMD_PLUGIN_RECORDING_H

@@ -11,8 +11,8 @@
  *
  * hmd/machine/plugin_memory.py reads this; the offsets below are fixed by assertions.
  *
- * The modelled clock at any moment, for any program of the guest: header.clock_ps, one aligned
- * 64-bit load. It is behind the vCPUs by 2 us of host time at most while they run.
+ * Any program of the guest reads the modelled clock by one aligned 64-bit load of header.clock_ps,
+ * which is at most 2 us of host time behind the running vCPUs.
  */
 #ifndef HMD_PLUGIN_SHARED_H
 #define HMD_PLUGIN_SHARED_H
@@ -38,9 +38,9 @@ struct shared_header {
 	uint64_t ring_data_bytes; /* a power of two */
 
 	/* Control, written by the guest or the launcher at any time */
-	uint64_t load_period;    /* one load miss in so many is sampled; 0: none */
+	uint64_t load_period;    /* sampling period of load misses; 0: no samples */
 	uint64_t store_period;
-	uint32_t ldlat_ns;       /* loads quicker than this are not counted for sampling */
+	uint32_t ldlat_ns;       /* loads of a lower latency are not counted for sampling */
 	uint32_t enabled;        /* 1: sampling is on */
 	uint32_t running;        /* 1: the timing model is on; off while a guest boots */
 
@@ -51,15 +51,15 @@ struct shared_header {
 	/* clock_ps changes all the time: off the control words' line */
 	uint32_t recorded_vcpu;  /* control: 1 + the vCPU whose misses are recorded; 0: none */
 	uint32_t pad2;
-	uint64_t recorded;       /* records so far; set to 0 by who starts a recording */
-	uint64_t pair_period;    /* control: of a second counter of loads beside load_period; 0: none */
-	uint64_t clock_ps;       /* modelled time of the machine: its furthest vCPU */
+	uint64_t recorded;       /* records so far; the start of a recording sets it to 0 */
+	uint64_t pair_period;    /* control: of a second counter of loads; 0: none */
+	uint64_t clock_ps;       /* modelled time of the machine: the maximum over its vCPUs */
 };
 
 /*
- * What one vCPU has done. The words before `sequence` are valid by themselves at any time. The
- * rest is one consistent snapshot, at most a millisecond of running old: read it, and read again
- * if `sequence` was odd or has changed.
+ * Counters of one vCPU. Each word before `sequence` is valid at any time. The others are one
+ * consistent snapshot, at most a millisecond of running time old: read it again if `sequence` was
+ * odd or has changed.
  */
 struct shared_vcpu {
 	uint64_t clock_ps;       /* modelled time of this vCPU, live */
@@ -67,8 +67,8 @@ struct shared_vcpu {
 	uint64_t lost_samples;   /* did not fit into the ring */
 	uint64_t sequence;
 	uint64_t host_ns;        /* CLOCK_MONOTONIC of the host at the snapshot */
-	uint64_t paced_ns;       /* host time waited, so that the guest feels the model */
-	uint64_t behind_ns;      /* host time by which emulation was slower than the model asks */
+	uint64_t paced_ns;       /* host time waited by pacing */
+	uint64_t behind_ns;      /* host time by which emulation was slower than the dilation allows */
 	struct timing_vcpu_counters counters;
 };
 

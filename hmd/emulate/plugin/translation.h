@@ -1,11 +1,11 @@
 /*
  * Translations of one vCPU's recent pages, virtual to guest-physical.
  *
- * QEMU's own look-up costs some 10 ns an access. A user page's translation changes only by way of
- * the kernel, and another vCPU that changes it interrupts this one before it goes on (the kernel's
- * TLB shootdown). So user mode's hold until this vCPU next executes kernel code, exactly; then
- * all are forgotten. The kernel's own addresses hardly ever change (page copies go through its
- * direct map, which never does): they are forgotten every millisecond.
+ * QEMU's own look-up costs about 10 ns per access. Only the kernel changes a user page's
+ * translation, and another vCPU that does so interrupts this one first (TLB shootdown). So user
+ * translations stay valid until this vCPU executes kernel code, and are then flushed. Kernel
+ * addresses rarely change (page copies use the direct map, which never does): they are flushed
+ * every millisecond.
  */
 #ifndef HMD_PLUGIN_TRANSLATION_H
 #define HMD_PLUGIN_TRANSLATION_H

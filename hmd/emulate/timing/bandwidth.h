@@ -1,10 +1,10 @@
 /*
- * Bandwidth of the nodes: what traffic costs, and how load raises latency.
+ * Bandwidth of the nodes: the cost of traffic, and latency under load.
  *
- * vCPUs run at unequal speed on the host, so there is no shared clock to queue on. Each vCPU
- * measures its own rate per node and direction on its own modelled clock, and publishes it. What
- * the others publish gives a vCPU its allotment (a leaky bucket with a queue of 64 lines, beyond
- * which it waits) and the node's utilisation (which raises idle latency by the node's curve).
+ * vCPUs run at unequal speed on the host, so there is no shared clock for queueing. Each vCPU
+ * measures and publishes its own rate per node and direction on its own modelled clock. From the
+ * others' rates follow its share (a leaky bucket with a queue of 64 lines, beyond which it waits)
+ * and the node's utilisation (which raises idle latency by the node's curve).
  */
 #ifndef HMD_TIMING_BANDWIDTH_H
 #define HMD_TIMING_BANDWIDTH_H
@@ -13,12 +13,12 @@
 
 #pragma GCC visibility push(hidden)
 
-/* How often a vCPU measures and publishes, and over how long it averages; modelled time. */
+/* Interval of a vCPU's measurements, and the time over which it averages; modelled time. */
 #define BANDWIDTH_WINDOW_PS 1000000ull
 #define BANDWIDTH_AVERAGE_PS 4000000ull
 /*
- * What a memory controller queues before those who ask wait. Intel's holds 22 reads and 32 writes
- * a channel (Xeon E5-2600 Uncore Performance Monitoring, RPQ_OCCUPANCY and WPQ_OCCUPANCY).
+ * Requests that a memory controller queues before requesters wait. Intel's holds 22 reads and 32
+ * writes per channel (Xeon E5-2600 Uncore Performance Monitoring, RPQ_OCCUPANCY and WPQ_OCCUPANCY).
  */
 #define BANDWIDTH_QUEUE_BYTES (64 * 64)
 /* Optane's XPBuffer: 16 KiB, 64 granules of 256 bytes (Yang et al., FAST '20). */
@@ -26,7 +26,7 @@
 
 enum bandwidth_direction { BANDWIDTH_READ, BANDWIDTH_WRITE, BANDWIDTH_DIRECTIONS };
 
-/* What one vCPU tells the others. */
+/* Rates that one vCPU publishes. */
 struct bandwidth_published {
 	_Alignas(64) double bytes_per_ps[TIMING_MAX_NODES][BANDWIDTH_DIRECTIONS];
 	uint32_t running;
@@ -47,7 +47,7 @@ struct bandwidth_media {
 
 struct bandwidth {
 	uint64_t measured_ps;           /* when the last window ended */
-	bool in_use;                    /* traffic in this window, or a rate that has to fade */
+	bool in_use;                    /* traffic in this window, or a decaying rate */
 	double latency_factor[TIMING_MAX_NODES];
 	struct bandwidth_bucket bucket[TIMING_MAX_NODES][BANDWIDTH_DIRECTIONS];
 };
@@ -62,7 +62,7 @@ uint32_t bandwidth_media_bytes(struct bandwidth_media *media, const struct timin
 uint64_t bandwidth_send(struct bandwidth *bandwidth, unsigned node,
 			enum bandwidth_direction direction, uint64_t now_ps, uint32_t bytes);
 
-/* End the window: measure, publish, take up what the others published. */
+/* End the window: measure, publish, read the others' rates. */
 void bandwidth_measure(struct bandwidth *bandwidth, const struct timing_params *params,
 		       struct bandwidth_published *published, unsigned vcpu, uint64_t now_ps);
 

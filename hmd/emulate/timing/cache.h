@@ -4,9 +4,8 @@
  *
  * A set is an array of lines, most recent first. Search and shift are vectors without branches,
  * since neither the way nor hit or miss can be predicted. vCPUs use it without locks: two that
- * change one set in the same nanoseconds may lose or double one of its lines, which a statistic
- * of millions of lines does not feel (each 32-bit entry is whole in any case); a lock would cost
- * every access 20 cycles.
+ * change one set in the same nanoseconds may lose or duplicate one of its lines: negligible among
+ * millions (each 32-bit entry is written atomically), while a lock costs 20 cycles per access.
  */
 #ifndef HMD_TIMING_CACHE_H
 #define HMD_TIMING_CACHE_H
@@ -35,7 +34,7 @@ enum cache_result { CACHE_HIT, CACHE_MISS, CACHE_MISS_DIRTY_VICTIM };
 bool cache_init(struct cache *cache, uint32_t bytes, uint32_t ways);
 void cache_free(struct cache *cache);
 
-/* Have the host bring a line's set, which takes about as long as to train the prefetcher. */
+/* Prefetch a line's set into the host's cache while the prefetcher model is trained. */
 void cache_prefetch_set(const struct cache *cache, uint64_t line);
 
 /*

@@ -1,11 +1,11 @@
 /*
  * Pointer-chase detection of one vCPU: which loaded value an address was computed from.
  *
- * A value on its way from memory is kept until newer ones take its place. An access at an address
- * up to `span` bytes after such a value is taken to depend on it (a field of the object pointed
- * to). Values are hashed by their block of `span` bytes, so that a look-up costs two probes; four
- * a slot, since a value that is lost breaks its chain. Indices (a[b[i]]) are not seen: the
- * address is not near the value.
+ * A value in flight from memory is kept until newer ones replace it. An access at an address up to
+ * `span` bytes after such a value depends on it (a field of the object pointed to). Values are
+ * hashed by their block of `span` bytes, so that a look-up costs two probes; a slot has four
+ * entries, because a lost value breaks its chain. Indices (a[b[i]]) are not detected: the address
+ * is not near the value.
  */
 #ifndef HMD_TIMING_CHASE_H
 #define HMD_TIMING_CHASE_H
@@ -17,7 +17,7 @@
 /* No object lies below vm.mmap_min_addr (65536 by default): small numbers are no pointers. */
 #define CHASE_MIN_POINTER 65536
 
-/* When something on its way arrives, and the number of the load miss that it comes with. */
+/* Arrival time of a value in flight, and the number of the load miss that fetches it. */
 struct arrival {
 	uint64_t ready_ps, miss;
 };
@@ -42,7 +42,7 @@ static inline struct chase_value *chase_slot(struct chase *chase, uint64_t block
 	return chase->value[(block * 0x9e3779b97f4a7c15ull) >> 58];
 }
 
-/* When the value that `vaddr` was computed from arrives; at 0 when it depends on none. */
+/* Arrival time of the value that `vaddr` was computed from; 0 if it depends on none. */
 static inline struct arrival chase_ready(struct chase *chase, uint64_t vaddr)
 {
 	uint64_t block = vaddr >> chase->shift;

@@ -144,7 +144,7 @@ static uint64_t store_overlapped(struct timing *timing, struct vcpu *vcpu,
 	return *buffer - now_ps;
 }
 
-/* How many load misses ago that was from which this load's address came; 0: from none. */
+/* Distance in load misses to the one that loaded this load's address; 0: none. */
 static uint32_t misses_since(const struct vcpu *vcpu, struct arrival address)
 {
 	uint64_t ago = vcpu->load_misses - address.miss;

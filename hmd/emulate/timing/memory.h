@@ -1,8 +1,8 @@
 /*
- * Memory behind the last-level cache: what a line costs that comes from a node or goes there.
+ * Memory behind the last-level cache: the cost of a line that is read from a node or written to it.
  *
- * Here the window, the fill buffers and the bandwidth meet. Nothing here knows of caches, nor of
- * how an address was computed: the caller says when it is known.
+ * Combines the reorder window, the fill buffers and the bandwidth. It knows neither caches nor
+ * pointer chases: the caller passes the time at which an address is known.
  */
 #ifndef HMD_TIMING_MEMORY_H
 #define HMD_TIMING_MEMORY_H
@@ -19,7 +19,7 @@ struct arrival memory_read(struct timing *timing, struct vcpu *vcpu,
 			   const struct line_access *access, unsigned node, bool covered,
 			   struct arrival address, struct timing_outcome *outcome);
 
-/* Tell the observer, if there is one. */
+/* Call the observer, if there is one. */
 void memory_observe(const struct timing *timing, struct vcpu *vcpu, struct timing_miss miss);
 
 /* A dirty line goes to memory. */

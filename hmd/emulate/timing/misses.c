@@ -16,9 +16,9 @@ static double near_hits(const struct stretch *stretch, unsigned step)
 }
 
 /*
- * Hits up to an instruction. They are not recorded one by one: they are taken to lie evenly in
- * each step after a miss, and beyond the steps. When each is paid matters, since it hides a part
- * of the miss that is on its way.
+ * Hits up to an instruction. They are not recorded one by one, but assumed to be evenly distributed
+ * over each step after a miss, and beyond the steps. Their times matter, because they hide a part
+ * of the miss in flight.
  */
 static double hits_until(const struct stretch *stretch, uint64_t instructions)
 {

@@ -7,7 +7,7 @@
 /* Lines of a stream that are in the L1 filter already do not reach the prefetcher. */
 #define STREAM_MAX_SKIP 4
 #define STREAM_REACH (STREAM_MAX_STRIDE * STREAM_MAX_SKIP)
-/* A confident stream outlives so many rounds of misses elsewhere before its place is taken. */
+/* Rounds of misses elsewhere that a confident stream survives before it is replaced. */
 #define STREAM_CHANCES 255
 
 typedef uint32_t stream_lanes __attribute__((vector_size(16), may_alias));

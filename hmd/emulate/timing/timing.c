@@ -13,7 +13,7 @@
 
 #define PAGE_BYTES 4096
 
-/* An exception in the middle of a block may take a count back a little: time never goes back. */
+/* An exception in the middle of a block may decrease the count a little: time never decreases. */
 static inline uint64_t vcpu_forward(const struct vcpu *vcpu, uint64_t instructions)
 {
 	return instructions > vcpu->counters.instructions ? instructions
@@ -29,7 +29,7 @@ static void load_pending(struct vcpu *vcpu, const struct line_access *access, st
 		vcpu->pending_until_ps = value.ready_ps;
 }
 
-/* Pass on to what is loaded from a line on its way, or at an address on its way. */
+/* Propagate a dependence through a load from a line in flight, or at an address in flight. */
 static void load_hit(struct timing *timing, struct vcpu *vcpu, const struct line_access *access,
 		     struct arrival line, struct timing_outcome *outcome)
 {

@@ -1,12 +1,12 @@
 /*
- * The timing model of the emulated machine: what a memory access costs, in modelled time.
+ * The timing model of the emulated machine: the cost of memory accesses in modelled time.
  *
  * One library, compiled into the QEMU plugin and into hmd.emulate._timing (cffi), so that the
- * machine, the simulator and the tests share one truth. No dependency but the C library.
+ * emulated machine, the simulator and the tests share one model. It depends only on libc.
  *
- * Each vCPU has its own modelled clock in picoseconds. It advances by `instruction_ps` for each
- * instruction and by the stalls of its misses. Parts (struct timing_params.parts) can be
- * switched off one by one; with all off, a miss costs its node's idle latency, always.
+ * Each vCPU has its own modelled clock in picoseconds. It advances by `instruction_ps` per
+ * instruction and by the stalls of its misses. Each part (struct timing_params.parts) can be
+ * disabled; with all parts disabled, a miss costs its node's idle latency.
  */
 #ifndef HMD_TIMING_H
 #define HMD_TIMING_H
@@ -102,7 +102,7 @@ void timing_access(struct timing *timing, unsigned vcpu, uint64_t instructions, 
 		   struct timing_outcome *outcome);
 
 /*
- * timing_access() at its commonest, for callers to whom size and value have a price. True: the
+ * The most common case of timing_access(), for callers that pay for size and value. True: the
  * access, which must lie in one line, hit the first-level filter while nothing was due, and has
  * been counted; its outcome is TIMING_L1 without a stall. False: nothing has happened.
  */
@@ -128,9 +128,9 @@ uint64_t timing_replay(struct timing *timing, uint64_t count, const uint8_t *vcp
 		       uint8_t *level, uint8_t *node, uint32_t *latency_ps, uint64_t *stall_ps);
 
 /*
- * What goes on behind the last-level cache of one vCPU: every line from memory or to it, and its
- * halts. It depends on no latency and no bandwidth, so that it is recorded once and replayed for
- * any machine with this cache and prefetcher, and for any placement of its pages.
+ * A last-level-cache miss of one vCPU: a line read from or written to memory, or a halt. Misses do
+ * not depend on latency or bandwidth, so that a recording is replayed for any machine with this
+ * cache and prefetcher, and for any placement of its pages.
  */
 struct timing_miss {
 	uint64_t instructions;
@@ -192,12 +192,12 @@ struct timing_progress {
 uint64_t timing_replay_misses(struct timing *timing, const struct timing_misses *misses,
 			      struct timing_progress *progress, uint64_t until_ps);
 
-/* Let a CPU sleep until its clock is `until_ps`: no time that it is busy. */
+/* Advance a CPU's clock to `until_ps` without busy time. */
 void timing_sleep(struct timing *timing, unsigned vcpu, uint64_t until_ps);
 
 /*
- * Copy pages of 4 KiB, as a kernel that migrates them: each line is read and written past the
- * caches, and each page takes `instructions` beside. A vCPU that was halted resumes, and does not
+ * Copy 4 KiB pages, as the kernel's page migration does: each line is read and written past the
+ * caches, and each page takes `instructions` more. A vCPU that was halted resumes, and does not
  * halt at the end. Returns its clock_ps after the last one.
  */
 uint64_t timing_copy_pages(struct timing *timing, unsigned vcpu, uint64_t count,

@@ -1,5 +1,5 @@
 /*
- * The state of the model: one struct a vCPU, touched by its own thread only, and what they share.
+ * The state of the model: one struct per vCPU, used only by its own thread, and shared state.
  *
  * Three files work on it: timing.c (what hits, up to the last-level cache), memory.c (what comes
  * from memory or goes there), misses.c (streams of misses that were recorded).
@@ -18,8 +18,8 @@
 
 /*
  * First-level filter: 32 KiB of lines, direct-mapped. What hits here costs nothing. Its index is
- * virtual and its tag physical, as on real cores: which lines collide does not depend on where
- * their pages lie, so that moving pages changes what they cost and nothing else.
+ * virtual and its tag physical, as on real cores: collisions do not depend on the placement of
+ * pages, so that moving pages changes the cost of misses and nothing else.
  */
 #define L1_LINES 512
 
@@ -105,7 +105,7 @@ static inline unsigned node_of(const struct timing_params *params, uint64_t padd
 	return NO_NODE;
 }
 
-/* Set when this vCPU has to be looked at next, even if all its accesses hit in L1. */
+/* Set the instruction count of the next vcpu_attend(), which also runs if all accesses hit. */
 static inline void vcpu_schedule(struct timing *timing, struct vcpu *vcpu, uint64_t instructions)
 {
 	const struct timing_params *params = &timing->params;

@@ -2,11 +2,11 @@
  * Memory-level parallelism of one vCPU: the reorder window and the miss-status registers.
  *
  * Load misses sit in the window in program order until they complete; the instruction that is
- * `rob_instructions` younger cannot enter before. This is the only place where a load makes the
- * clock wait, and it waits exactly at that instruction. When a miss starts is a matter of data
- * flow: at dispatch, or when the address it was computed from arrives (chase.h), and when one of
- * the line fill buffers is free. So independent misses overlap up to `mshrs`, a chain does not,
- * and several chains overlap with each other, as on an out-of-order core.
+ * `rob_instructions` younger cannot enter before. Only here does a load stall the clock, exactly at
+ * that instruction. A miss starts at dispatch, or when the value that its address was computed
+ * from arrives (chase.h), and when a line fill buffer is free. So independent misses overlap up to
+ * `mshrs`, a chain does not, and several chains overlap with one another, as on an out-of-order
+ * core.
  */
 #ifndef HMD_TIMING_WINDOW_H
 #define HMD_TIMING_WINDOW_H

@@ -5,21 +5,21 @@
  *   hotset --footprint BYTES --hot BYTES [--block BYTES] [--share PERCENT] [--seconds S]
  *          [--interval MS] [--seed N] [--wait]
  *
- * The hot set is a random choice of blocks, so that first touch gives it neither all nor none of
- * the fast memory; after half of --seconds another random choice, free of the first where the
- * footprint allows. `share` percent of the updates go to the hot set, the rest to all memory.
+ * The hot set is a random selection of blocks, so that first touch places neither all nor none of
+ * it in fast memory; after half of --seconds it is another selection, disjoint if the footprint
+ * allows. `share` percent of the updates go to the hot set, the rest to all memory.
  * Memory begins at a multiple of 2 MiB, as do blocks of that size.
  *
- * Each 64-bit word holds a 40-bit tag that only its own index gives and a 24-bit count of its
- * updates. The tag is checked after each update, and at the end every word: tags must be right
- * and counts must add up to the number of updates made. A page lost, swapped with another or
- * restored from an old copy while it moves shows as a wrong word.
+ * Each 64-bit word holds a 40-bit tag, a function of its index, and a 24-bit count of its updates.
+ * Tags are checked after each update and, for every word, at the end, where the counts must add up
+ * to the number of updates. A page that a move loses, swaps with another or restores from an old
+ * copy shows as a wrong word.
  *
- * Output: one JSON line each interval {"t_s","phase","updates","modelled_ps"}, each phase and at
- * the end {"updates","wrong_words","integrity_ok"}. t_s is CLOCK_MONOTONIC of the machine it runs
- * on; modelled_ps is the modelled clock of its vCPU in the emulated machine, 0 elsewhere. With --wait it prints
- * {"ready": true} once its memory is filled, and starts at a line on standard input. Exit status 1
- * when a word is wrong.
+ * Output: one JSON line per interval {"t_s","phase","updates","modelled_ps"}, per phase and at the
+ * end {"updates","wrong_words","integrity_ok"}. t_s is CLOCK_MONOTONIC; modelled_ps is the modelled
+ * clock of its vCPU in the emulated machine, 0 elsewhere. With --wait it prints {"ready": true}
+ * once its memory is filled, and starts at a line on standard input. The exit status is 1 if a word
+ * is wrong.
  */
 #define _GNU_SOURCE /* sched_getcpu */
 #include <getopt.h>

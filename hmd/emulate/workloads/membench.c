@@ -2,21 +2,19 @@
  * Memory microbenchmarks for hmd emulate --calibrate: runs in the guest, on one node's memory.
  *
  *   membench BAR CPUS chase  NODE LINES          dependent loads on the first CPU
- *   membench BAR CPUS read   NODE LINES          sequential loads, one a line
- *   membench BAR CPUS write  NODE LINES          sequential stores, one a line
+ *   membench BAR CPUS read   NODE LINES          sequential loads, one per line
+ *   membench BAR CPUS write  NODE LINES          sequential stores, one per line
  *   membench BAR CPUS random NODE LINES          independent loads of random lines
  *   membench BAR CPUS loaded NODE LINES FILLER   chase on the first CPU while the others stream,
  *                                                FILLER turns of an empty loop every 64 lines
  *
- * CPUS is FIRST-LAST. The first CPU runs until it has moved LINES, and the others as long.
- * Prints one JSON line: for each CPU the modelled and the guest time that a line took, as the
- * mean over the middle half of short windows of modelled time. Each CPU is measured on its own
- * clock while all run, so that it does not matter when each ends; and a window in which the
- * guest's kernel had its tick (which comes by the guest's clock, so too often for modelled time)
- * is not in the middle.
- * BAR is the ivshmem resource file (hmd/emulate/plugin/shared.h). What is not measured, first of
- * all the filling of the buffers, runs with the model stopped: it neither costs modelled time nor
- * leaves anything in the modelled caches.
+ * CPUS is FIRST-LAST. The first CPU runs until it has moved LINES, the others as long. Prints one
+ * JSON line: modelled and guest time per line for each CPU, as the mean over the middle half of
+ * short windows of modelled time. Each CPU is measured on its own clock while all run, so that
+ * their ends do not matter. The middle half excludes windows with a timer tick of the guest's
+ * kernel, which follows the guest's clock and so comes too often for modelled time.
+ * BAR is the ivshmem resource file (hmd/emulate/plugin/shared.h). Work that is not measured, such
+ * as filling the buffers, runs with the model stopped, without effect on modelled time and caches.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -39,7 +37,7 @@
 #define LINE 64
 #define WORDS (LINE / 8)
 #define BLOCK 64          /* lines a turn, of the chase and of random reads */
-#define STREAM_BLOCK 2048  /* of streams: a look at the clocks costs less than a line in a hundred */
+#define STREAM_BLOCK 2048  /* of streams: reading the clocks costs less than 1 % of them */
 #define BUFFER_LINES (1u << 19) /* 32 MiB: many times the modelled cache */
 /* The clock runs on in steps of what the reorder window held, some 40 us of a chase. */
 #define CHASE_WINDOW_PS 400000000

@@ -3,8 +3,8 @@
  * one aligned 64-bit load from the memory that the plugin shares (../plugin/shared.h). On any
  * other machine it stays 0.
  *
- * A vCPU's clock and not the machine's: where emulation cannot keep up with the pace, a busy vCPU
- * lags behind the others, and its program must not be charged for their time.
+ * The clock of the vCPU, not of the machine: where emulation is slower than the pace, a busy vCPU
+ * lags behind the others, whose time must not count for its program.
  */
 #ifndef HMD_MODELLED_CLOCK_H
 #define HMD_MODELLED_CLOCK_H

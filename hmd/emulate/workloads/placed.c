@@ -3,10 +3,10 @@
  *
  *   placed CPU default|bind|interleave|weighted NODES COMMAND...
  *
- * NODES is a mask, 1 for node 0 and 3 for nodes 0 and 1; 0 for `default`, which is no policy, and
- * the only one that leaves pages to kernel tiering and to DAMON. `weighted` takes pages by turns as
- * /sys/kernel/mm/mempolicy/weighted_interleave/nodeN says (Linux 6.9). Does in one small process
- * what taskset, numactl and setarch would do in three.
+ * NODES is a mask: 1 for node 0, 3 for nodes 0 and 1, 0 for `default`, which is no policy, the only
+ * one under which kernel tiering and DAMON move pages. `weighted` interleaves by the weights in
+ * /sys/kernel/mm/mempolicy/weighted_interleave/nodeN (Linux 6.9). One small process instead of
+ * taskset, numactl and setarch.
  */
 #define _GNU_SOURCE
 #include <errno.h>

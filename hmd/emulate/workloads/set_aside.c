@@ -1,12 +1,12 @@
 /*
- * Takes memory of one node that nothing can move: pages in the buffer of a pipe, which are on no
- * LRU list, so that neither reclaim nor demotion, DAMON or compaction finds them (hugetlbpage.rst
- * offers the same in steps of 2 MiB).
+ * Reserves unmovable memory of one node: pages in the buffer of a pipe, which are on no LRU list,
+ * so that neither reclaim nor demotion, DAMON or compaction finds them (hugetlbpage.rst does the
+ * same in steps of 2 MiB).
  *
  *   set_aside NODE
  *
- * Reads lines of standard input, each how many bytes to hold from now on; answers each with a line,
- * the bytes that it holds, when it does. Ends, and gives all back, with its input.
+ * Each line of standard input is the number of bytes to hold from now on; the answer, once they
+ * are held, is a line with that number. At end of input it frees all memory and exits.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -29,7 +29,7 @@ static void require(long done, const char *what)
 	}
 }
 
-/* Where memory runs short, whoever is measured is to be killed, not what makes it short. */
+/* When memory runs out, the OOM killer shall take the measured process, not this one. */
 static void keep_from_oom_killer(void)
 {
 	FILE *file = fopen("/proc/self/oom_score_adj", "w");

@@ -1,0 +1,31 @@
+"""Digests of recordings: comments do not count, code does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.suite.ground_truth import code_of
+
+C = "/* A comment\n * of two lines. */\nint f(void)\n{\n\treturn 1; // one\n}\n"
+PYTHON = '"""Doc."""\n\n\ndef f():\n    """Doc."""\n    return 1  # one\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "comment", "code"),
+    [
+        ("a.c", C, C.replace("of two lines", "reworded"), C.replace("1;", "2;")),
+        ("a.py", PYTHON, PYTHON.replace("Doc.", "Other."), PYTHON.replace("return 1", "return 2")),
+        ("a.yaml", "a: 1\n", "\na: 1\n", "a: 2\n"),
+    ],
+)
+def test_code_of_changes_with_code_only(
+    tmp_path: Path, name: str, text: str, comment: str, code: str
+) -> None:
+    found = []
+    for each in (text, comment, code):
+        path = tmp_path / name
+        path.write_text(each)
+        found.append(code_of(path))
+    assert found[0] == found[1] != found[2]
