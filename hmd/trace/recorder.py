@@ -21,7 +21,7 @@ from hmd.machine.process_id import PROC, ProcessId, alive, read_stat
 from hmd.machine.processes import ProcessWatcher
 from hmd.machine.targets import TargetSpec
 from hmd.machine.threads import ThreadTimes, last_cpu, thread_times
-from hmd.trace.family import Family
+from hmd.trace.descendants import DescendantTracker
 from hmd.trace.placement_log import PlacementLog, resident
 from hmd.trace.record_inputs import ClockPair, Sources
 from hmd.trace.trace import Losses, TracedProcess
@@ -140,7 +140,7 @@ class Recorder:
         self._watcher = ProcessWatcher([TargetSpec("recorded", pids=(root.pid,))], proc)
         self._followed: dict[ProcessId, _Followed] = {}
         self._tracked: tuple[ProcessId, ...] = ()
-        self._family = Family(root, sources.tasks, proc)
+        self._family = DescendantTracker(root, sources.tasks, proc)
         self._unnamed: list[_Followed] = []
         self._losses = Losses()
         self._flushed_s = time.monotonic()

@@ -29,7 +29,7 @@ static void require(long done, const char *what)
 	}
 }
 
-/* When memory runs out, the OOM killer shall take the measured process, not this one. */
+/* When memory runs out, the OOM killer must select the measured process, not this one. */
 static void keep_from_oom_killer(void)
 {
 	FILE *file = fopen("/proc/self/oom_score_adj", "w");

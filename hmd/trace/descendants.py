@@ -16,7 +16,7 @@ from hmd.sample.task_events import Forked, TaskEvents
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-class Family:
+class DescendantTracker:
     """The processes that descend from ``root``; without ``events`` none is found here."""
 
     def __init__(self, root: ProcessId, events: TaskEvents | None, proc: Path = PROC) -> None:
