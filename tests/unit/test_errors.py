@@ -1,0 +1,64 @@
+"""Two errors: missing (exit code 4) and not permitted (7)."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from hmd.errors import Exit, HmdError, MissingError, NotPermittedError, UnavailableError, os_error
+from hmd.machine.damon_sysfs import DamonError
+from hmd.sample import auto_select
+from hmd.sample.auto_select import SampleSettings, open_sampler
+from hmd.sample.perf_events import PerfError
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (errno.EACCES, Exit.NOT_PERMITTED),
+        (errno.EPERM, Exit.NOT_PERMITTED),
+        (errno.ENOENT, Exit.MISSING),
+        (errno.ENODEV, Exit.MISSING),
+        (errno.ENOSYS, Exit.MISSING),
+    ],
+)
+def test_errno_selects_exit_code(number: int, code: Exit) -> None:
+    errors = (
+        PerfError(number, "cannot open an event"),
+        DamonError(number, "kdamonds/0/state = on"),
+        os_error(OSError(number, "text"), "cannot write a file"),
+    )
+    assert [error.exit_code for error in errors] == [code] * 3
+    assert all(isinstance(error, UnavailableError) for error in errors)
+
+
+def test_os_error_without_permission_problem_is_of_the_callers_class() -> None:
+    assert type(os_error(OSError(errno.EADDRINUSE, "in use"), "line", HmdError)) is HmdError
+    assert type(os_error(ValueError("suffix"), "line")) is MissingError
+    assert type(os_error(OSError(errno.EPERM, "no"), "line", HmdError)) is NotPermittedError
+
+
+@pytest.mark.parametrize(
+    ("refusals", "kind"),
+    [
+        ([MissingError("no PMU"), MissingError("no DAMON")], MissingError),
+        ([MissingError("no PMU"), NotPermittedError("run hmd as root")], NotPermittedError),
+        ([MissingError("no PMU"), PerfError(errno.EACCES, "cannot open")], NotPermittedError),
+    ],
+)
+def test_auto_sampler_is_not_permitted_where_permission_would_give_one(
+    refusals: list[UnavailableError],
+    kind: type[UnavailableError],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left = iter(refusals)
+
+    def refuse() -> None:
+        raise next(left)
+
+    openers = dict.fromkeys(("pmu", "faults"), refuse)
+    monkeypatch.setattr(auto_select, "_openers", lambda *_: openers)
+    with pytest.raises(kind, match="no PMU; ") as raised:
+        open_sampler(SampleSettings(), tmp_path, tmp_path)
+    assert type(raised.value) is kind
