@@ -99,6 +99,8 @@ def test_service_page_lists_the_capabilities_of_the_unit() -> None:
     assert set(granted.split()) == set(re.findall(r"^\| (CAP_\w+) \|", page, re.M))
     (watchdog,) = re.findall(r"^(WatchdogSec=\d+)$", unit, re.M)
     assert f"`{watchdog}`" in page
+    (final,) = re.findall(r"^(RestartPreventExitStatus=.*)$", unit, re.M)
+    assert f"`{final}`" in page
 
 
 def test_service_page_lists_every_drop_in_of_a_sampler() -> None:
@@ -114,3 +116,7 @@ def test_control_page_states_when_the_alerts_fire() -> None:
     page = words(ROOT / "docs/how-to/control.md")
     assert f"after {after['HmdPaused'].removesuffix('h')} hours of pause" in page
     assert f"drained for {after['HmdNodeDrained'].removesuffix('h')} hours" in page
+
+
+def test_readme_fits_one_screen() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 66
