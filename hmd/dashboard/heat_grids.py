@@ -35,14 +35,14 @@ class HeatGrids:
         """The daemon's clock at the last moment that was kept."""
         return self._moments[-1]["now_s"] if self._moments else float("-inf")
 
-    def take(self, told: HeatAnswer) -> bool:
+    def take(self, answer: HeatAnswer) -> bool:
         """Add the new part of an answer; returns whether there was one."""
-        if told.tiers != self._tiers or self.is_ahead_of(told):
+        if answer.tiers != self._tiers or self.is_ahead_of(answer):
             self._moments.clear()
-            self._tiers = told.tiers
+            self._tiers = answer.tiers
         spacing_s = self._window_s / MOMENTS
         newest_s = last_s = self.last_s
-        for moment in told.moments:
+        for moment in answer.moments:
             if moment.now_s > newest_s and moment.now_s - newest_s >= spacing_s:
                 newest_s = moment.now_s
                 outlines = [_compact(outline) for outline in moment.processes]
@@ -51,9 +51,9 @@ class HeatGrids:
             self._moments.popleft()
         return newest_s > last_s
 
-    def is_ahead_of(self, told: HeatAnswer) -> bool:
+    def is_ahead_of(self, answer: HeatAnswer) -> bool:
         """Return whether the daemon's clock is behind: it is another machine, or was rebooted."""
-        return bool(told.moments) and told.moments[-1].now_s < self.last_s
+        return bool(answer.moments) and answer.moments[-1].now_s < self.last_s
 
     def processes(self) -> list[str]:
         """Return the processes of the last moment, largest first, as ``pid:start``."""

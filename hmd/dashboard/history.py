@@ -75,13 +75,13 @@ class History:
 
     def rounds(self) -> list[dict[str, Any]]:
         """Return the last rounds of moves, newest first; ``at_s`` is Unix time."""
-        return [{"at_s": at_s, **told.model_dump()} for at_s, told in reversed(self._rounds)]
+        return [{"at_s": at_s, **moves.model_dump()} for at_s, moves in reversed(self._rounds)]
 
     def _take_rounds(self, status: StatusAnswer) -> None:
-        for told in status.rounds:
-            if (status.started_s, told.tick) > self._noted:
-                self._noted = status.started_s, told.tick
-                self._rounds.append((round(status.started_s + told.uptime_s, 3), told))
+        for moves in status.rounds:
+            if (status.started_s, moves.tick) > self._noted:
+                self._noted = status.started_s, moves.tick
+                self._rounds.append((round(status.started_s + moves.uptime_s, 3), moves))
 
     def _largest(self) -> list[str]:
         if self._last is None:

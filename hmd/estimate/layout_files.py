@@ -78,10 +78,10 @@ def _lines(text: str) -> list[tuple[int, str]]:
 
 def _json_ranges(path: Path, text: str) -> list[tuple[int, int]]:
     try:
-        told = json.loads(text)
+        content = json.loads(text)
     except json.JSONDecodeError as error:
         raise ConfigError(f"{path}:{error.lineno}: {error.msg}") from None
-    ranges = told.get("fast") if isinstance(told, dict) else told
+    ranges = content.get("fast") if isinstance(content, dict) else content
     if not isinstance(ranges, list) or not all(isinstance(word, str) for word in ranges):
         raise ConfigError(f'{path}:1: write {{"fast": ["{_EXAMPLE}", ...]}}')
     # A word's line is that of its first occurrence.

@@ -69,8 +69,8 @@ def _names(snapshots: Sequence[MappingSnapshot], address: npt.NDArray[np.uint64]
         if len(part):
             span = f"{address[part[0]]:x}-{int(address[part[-1]]) + PAGE_BYTES:x}"
             label[part] = labels.setdefault(span, len(labels))
-    told = list(labels)
-    return [told[i] for i in label.tolist()]
+    names = list(labels)
+    return [names[i] for i in label.tolist()]
 
 
 def _name(snapshot: MappingSnapshot, row: int, spans: list[tuple[int, int]]) -> str:

@@ -75,7 +75,7 @@ def _alike(fast: Float64s, pairs: PairColumns, by_window: Float64s, by_class: Fl
     """Set by how much rarer than independently a slow miss's neighbour is fast.
 
     ``fast`` is the share of misses that are, by window. The chance is the product of both parts
-    with it. Pairs whose one member is slow tell: which of them have a fast other.
+    with it. It is counted in the pairs with a slow member: how many have a fast other.
     """
     pair_window, class_a, class_b, slow_a, slow_b = pairs
     expected = np.zeros(len(by_window))

@@ -96,9 +96,9 @@ def _instructions(trace: Trace) -> tuple[npt.NDArray[np.float64], npt.NDArray[np
     for process in np.unique(progress.process):
         rows = progress.process == process
         own_ns = np.concatenate([[0.0], since_ns[rows]])
-        told = np.concatenate([[0.0], progress.instructions[rows].astype(np.float64)])
+        executed = np.concatenate([[0.0], progress.instructions[rows].astype(np.float64)])
         # Extrapolated counts may decrease slightly.
-        curves.append(_between(trace, int(process), own_ns, np.maximum.accumulate(told)))
+        curves.append(_between(trace, int(process), own_ns, np.maximum.accumulate(executed)))
     at_ns = np.unique(np.concatenate([[0.0, runtime], *(own_ns for own_ns, _ in curves)]))
     return at_ns, sum((np.interp(at_ns, *curve) for curve in curves), np.zeros(len(at_ns)))
 
