@@ -65,7 +65,9 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def pages(site: Path) -> list[Page]:
-    return [Page(path) for path in sorted(site.rglob("*.html")) if path.name != "404.html"]
+    found = [Page(path) for path in sorted(site.rglob("*.html")) if path.name != "404.html"]
+    assert len(found) >= len([file for file in documents() if file.startswith("docs/")]) > 0
+    return found
 
 
 def files(page: Page, urls: list[str]) -> Iterator[tuple[str, Path]]:

@@ -101,7 +101,9 @@ def test_the_same_time_gives_the_same_pages(
     generator = ROOT / "packaging/pages/generate.py"
     subprocess.run([sys.executable, str(generator), str(tmp_path)], check=True, timeout=60)
     dated = '"1970-01-02"'
-    for page in (share / "man").glob("man?/*"):
+    pages = list((share / "man").glob("man?/*"))
+    assert pages
+    for page in pages:
         again = (tmp_path / page.relative_to(share)).read_text()
         assert dated in again.splitlines()[0]
         assert again.splitlines()[1:] == page.read_text().splitlines()[1:]

@@ -38,12 +38,15 @@ def test_a_server_s_tiers_and_competitors(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_every_warning_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    for machine in MACHINES.iterdir():
-        if machine.is_dir():
-            doctor(machine.name, "--json")
-            for finding in findings(capsys).values():
-                assert finding["state"]
-                assert finding["level"] == "ok" or finding["why"] or finding["action"]
+    machines = [folder.name for folder in MACHINES.iterdir() if folder.is_dir()]
+    assert machines
+    for machine in machines:
+        doctor(machine, "--json")
+        found = findings(capsys).values()
+        assert any(finding["level"] != "ok" for finding in found)
+        for finding in found:
+            assert finding["state"]
+            assert finding["level"] == "ok" or finding["why"] or finding["action"]
 
 
 def test_people_read_the_same(capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,9 +51,14 @@ def state(watch: Poller) -> Document:
 
 
 def test_bounds_are_the_daemons() -> None:
-    for room in (heat_history, observer, recent_moves, counters):
-        for name in filter(lambda name: name.startswith("MAX_"), vars(room)):
-            assert getattr(status_validation, name) == getattr(room, name), name
+    bounds = {
+        name: value
+        for room in (heat_history, observer, recent_moves, counters)
+        for name, value in vars(room).items()
+        if name.startswith("MAX_")
+    }
+    assert bounds
+    assert {name: getattr(status_validation, name) for name in bounds} == bounds
 
 
 def test_the_dashboard_does_without_numba() -> None:

@@ -110,6 +110,7 @@ def every_family(observer: Observer, tick: TickRecord) -> list[Metric]:
 
 
 def test_names_follow_the_conventions(every_family: list[Metric]) -> None:
+    assert every_family
     for family in every_family:
         assert re.fullmatch(r"hmd_[a-z0-9_]+", family.name), family.name
         assert family.documentation.endswith("."), family.name

@@ -69,6 +69,7 @@ def test_every_reason_is_explained() -> None:
 
 def test_every_panel_says_what_it_shows() -> None:
     found = panels()
+    assert found
     assert len({(panel.row, panel.title) for panel in found}) == len(found)
     for panel in found:
         assert panel.raw["description"].endswith("."), panel.title
@@ -78,7 +79,9 @@ def test_every_panel_says_what_it_shows() -> None:
 
 def test_panels_do_not_overlap() -> None:
     taken: set[tuple[int, int]] = set()
-    for panel in panels():
+    found = panels()
+    assert found
+    for panel in found:
         place = panel.raw["gridPos"]
         cells = {
             (x, y)

@@ -173,6 +173,7 @@ def test_exited(found: dict[str, Any]) -> None:
 
 def test_exits_in_the_middle(found: dict[str, Any]) -> None:
     """A signal may reach the process only after the call at which it was sent."""
+    assert found
     for calls, status in found.items():
         assert set(status) <= {"MOVED", "GONE"}
         assert sum(status.values()) == 600
