@@ -43,7 +43,7 @@ def here(count: int) -> np.ndarray:
     return np.zeros(count, np.int32)
 
 
-def test_query_tells_pages_that_are_there_from_those_that_are_not(memory: Any) -> None:
+def test_query_of_absent_pages_reports_errors(memory: Any) -> None:
     answers = move_pages.query_nodes(os.getpid(), memory)
     assert answers.dtype == np.int16
     assert answers[0] == 0
@@ -52,7 +52,7 @@ def test_query_tells_pages_that_are_there_from_those_that_are_not(memory: Any) -
     assert answers[3] in (-errno.EFAULT, -errno.ENOENT)
 
 
-def test_a_move_to_where_a_page_is_answers_its_node(memory: Any) -> None:
+def test_move_to_the_own_node_reports_it(memory: Any) -> None:
     result, status = move_pages.move_pages(os.getpid(), memory, here(4))
     assert result == 0
     assert status[0] == 0
@@ -62,24 +62,24 @@ def test_a_move_to_where_a_page_is_answers_its_node(memory: Any) -> None:
 
 
 @pytest.mark.parametrize("node", [99, 100_000, -1])
-def test_a_node_that_is_not_there_ends_the_call_and_touches_nothing(memory: Any, node: int) -> None:
+def test_move_to_absent_node_fails_without_status(memory: Any, node: int) -> None:
     result, status = move_pages.move_pages(os.getpid(), memory, np.full(4, node, np.int32))
     assert result == -errno.ENODEV
     assert (status == UNTOUCHED).all()
 
 
-def test_no_addresses_are_no_work() -> None:
+def test_calls_without_addresses_succeed() -> None:
     none = np.empty(0, np.uint64)
     assert len(move_pages.query_nodes(os.getpid(), none)) == 0
     assert move_pages.move_pages(os.getpid(), none, here(0))[0] == 0
 
 
-def test_as_many_nodes_as_addresses(memory: Any) -> None:
+def test_move_with_fewer_nodes_than_addresses_is_refused(memory: Any) -> None:
     with pytest.raises(ValueError, match="4 addresses, but 3 nodes"):
         move_pages.move_pages(os.getpid(), memory, here(3))
 
 
-def test_columns_need_not_be_contiguous(memory: Any) -> None:
+def test_query_of_strided_addresses_works(memory: Any) -> None:
     spread = np.zeros(8, np.uint64)
     spread[::2] = memory
     assert move_pages.query_nodes(os.getpid(), spread[::2]).tolist() == (
@@ -88,7 +88,7 @@ def test_columns_need_not_be_contiguous(memory: Any) -> None:
 
 
 @pytest.mark.parametrize("count", [1023, 1024, 1025, 5000])
-def test_queries_of_any_length(memory: Any, count: int) -> None:
+def test_query_of_any_length_answers_each_page(memory: Any, count: int) -> None:
     answers = move_pages.query_nodes(os.getpid(), np.resize(memory, count))
     assert (
         answers.tolist() == np.resize(move_pages.query_nodes(os.getpid(), memory), count).tolist()
@@ -101,13 +101,13 @@ def both(pid: int, memory: np.ndarray) -> tuple[set[int], int]:
     return set(move_pages.query_nodes(pid, memory).tolist()), result
 
 
-def test_a_process_that_has_gone(memory: Any) -> None:
+def test_calls_for_an_ended_process_report_esrch(memory: Any) -> None:
     child = subprocess.Popen(["true"])
     child.wait()
     assert both(child.pid, memory) == ({-errno.ESRCH}, -errno.ESRCH)
 
 
-def test_a_process_that_is_not_reaped_has_no_memory(memory: Any) -> None:
+def test_calls_for_a_zombie_report_einval(memory: Any) -> None:
     child = subprocess.Popen(["true"])
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert both(child.pid, memory) == ({-errno.EINVAL}, -errno.EINVAL)
@@ -118,11 +118,11 @@ def test_a_process_that_is_not_reaped_has_no_memory(memory: Any) -> None:
     not Path("/proc/2/comm").exists() or Path("/proc/2/comm").read_text() != "kthreadd\n",
     reason="kernel threads are not visible in this pid namespace",
 )
-def test_a_kernel_thread(memory: Any) -> None:
+def test_calls_for_a_kernel_thread_report_einval(memory: Any) -> None:
     assert both(KERNEL_THREAD, memory) == ({-errno.EINVAL}, -errno.EINVAL)
 
 
-def test_anothers_process_needs_a_capability(memory: Any) -> None:
+def test_calls_for_another_users_process_report_eperm(memory: Any) -> None:
     """A child without any asks about its parent."""
     child = os.fork()
     if child == 0:
@@ -136,7 +136,7 @@ def test_anothers_process_needs_a_capability(memory: Any) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_move_all_needs_a_capability(memory: Any) -> None:
+def test_move_all_without_capability_reports_eperm(memory: Any) -> None:
     child = os.fork()
     if child == 0:
         code = 1
@@ -149,7 +149,7 @@ def test_move_all_needs_a_capability(memory: Any) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_many_calls_leak_neither_memory_nor_descriptors(memory: Any) -> None:
+def test_many_calls_leak_no_memory_or_descriptors(memory: Any) -> None:
     process = psutil.Process()
     many = np.resize(memory, 2000)
 
@@ -167,7 +167,7 @@ def test_many_calls_leak_neither_memory_nor_descriptors(memory: Any) -> None:
     assert process.memory_info().rss - resident < 1 << 20
 
 
-def test_other_threads_run_during_a_query(memory: Any) -> None:
+def test_query_releases_the_interpreter_lock(memory: Any) -> None:
     """The interpreter's lock is released: nothing but the query can let the thread step."""
     many = np.resize(memory, 1_000_000)
     count, done = 0, threading.Event()

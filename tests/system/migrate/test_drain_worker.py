@@ -71,7 +71,9 @@ def first(progress: DrainResult) -> bool:
     return progress.passes > 0
 
 
-def test_what_the_kernel_refuses_is_told(worker: DrainWorker, drain_request: DrainRequest) -> None:
+def test_drain_to_absent_node_reports_pages_as_offline(
+    worker: DrainWorker, drain_request: DrainRequest
+) -> None:
     worker.send(drain_request, PLENTY)
     progress = after_passes(worker, first)
     assert "no_room" not in progress.left[0]
@@ -79,7 +81,7 @@ def test_what_the_kernel_refuses_is_told(worker: DrainWorker, drain_request: Dra
     assert (progress.settled, progress.moved_pages) == (True, 0)
 
 
-def test_without_room_nothing_is_tried(
+def test_drain_without_free_memory_moves_nothing(
     worker: DrainWorker, drain_request: DrainRequest, sysfs: Path
 ) -> None:
     meminfo = sysfs / f"devices/system/node/node{ABSENT}/meminfo"
@@ -90,16 +92,14 @@ def test_without_room_nothing_is_tried(
     assert left["offline"] == 100
 
 
-def test_a_dry_run_says_what_it_would_move(
-    worker: DrainWorker, drain_request: DrainRequest
-) -> None:
+def test_drain_dry_run_reports_would_move(worker: DrainWorker, drain_request: DrainRequest) -> None:
     worker.send(replace(drain_request, dry_run=True), PLENTY)
     progress = after_passes(worker, first)
     assert progress.left[0]["would_move"] > PAGES
     assert progress.moved_pages == 0
 
 
-def test_pinned_processes_stay(
+def test_drain_leaves_pinned_processes(
     worker: DrainWorker, drain_request: DrainRequest, toucher: Toucher
 ) -> None:
     worker.send(replace(drain_request, pinned=frozenset({toucher.process})), PLENTY)
@@ -108,7 +108,7 @@ def test_pinned_processes_stay(
     assert "offline" not in left
 
 
-def test_mappings_to_keep_stay(worker: DrainWorker, drain_request: DrainRequest) -> None:
+def test_drain_leaves_mappings_to_keep(worker: DrainWorker, drain_request: DrainRequest) -> None:
     patterns = (re.compile(r"\[stack\]"), re.compile("python"))
     keeping = replace(drain_request, unmovable=lambda _, found: found.keeping(patterns))
     worker.send(keeping, PLENTY)
@@ -117,7 +117,7 @@ def test_mappings_to_keep_stay(worker: DrainWorker, drain_request: DrainRequest)
     assert left["offline"] > PAGES
 
 
-def test_what_ticks_move_is_left_to_them_at_first(
+def test_drain_leaves_followed_processes_to_ticks_first(
     worker: DrainWorker, drain_request: DrainRequest, toucher: Toucher
 ) -> None:
     worker.send(replace(drain_request, spared=frozenset({toucher.process})), PLENTY)
@@ -129,7 +129,9 @@ def test_what_ticks_move_is_left_to_them_at_first(
     assert after_passes(worker, lambda p: p.settled).left[0]["offline"] > PAGES
 
 
-def test_nothing_moves_without_a_budget(worker: DrainWorker, drain_request: DrainRequest) -> None:
+def test_drain_without_budget_moves_nothing(
+    worker: DrainWorker, drain_request: DrainRequest
+) -> None:
     worker.send(drain_request, 0)
     time.sleep(0.2)
     assert worker.progress == DrainResult()
@@ -137,7 +139,9 @@ def test_nothing_moves_without_a_budget(worker: DrainWorker, drain_request: Drai
     assert after_passes(worker, first).serial == 1
 
 
-def test_another_errand_begins_anew(worker: DrainWorker, drain_request: DrainRequest) -> None:
+def test_drain_of_another_request_restarts(
+    worker: DrainWorker, drain_request: DrainRequest
+) -> None:
     worker.send(drain_request, PLENTY)
     after_passes(worker, first)
     worker.send(replace(drain_request, serial=2), PLENTY)
@@ -146,13 +150,15 @@ def test_another_errand_begins_anew(worker: DrainWorker, drain_request: DrainReq
     assert worker.progress == DrainResult()
 
 
-def test_it_ends_while_it_waits(worker: DrainWorker, drain_request: DrainRequest) -> None:
+def test_drain_worker_closed_while_waiting_ends(
+    worker: DrainWorker, drain_request: DrainRequest
+) -> None:
     worker.send(drain_request, 0)
     worker.close()
     assert worker.progress == DrainResult()
 
 
-def test_a_pass_that_fails_is_followed_by_another(
+def test_drain_after_a_failed_pass_continues(
     worker: DrainWorker, drain_request: DrainRequest, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken = replace(drain_request, unmovable=lambda *_: 1 / 0)  # type: ignore[arg-type]

@@ -49,7 +49,9 @@ def rows(addresses: np.ndarray, target: int) -> list[tuple[int, int, int, int, i
     return [(0, address, 1, 1, target) for address in addresses.tolist()]
 
 
-def test_resident_pages_are_there_already(bench: Any, child: subprocess.Popen[bytes]) -> None:
+def test_mover_to_the_own_node_reports_already_there(
+    bench: Any, child: subprocess.Popen[bytes]
+) -> None:
     process = identity_of(child)
     mappings = mappings_of(child)
     heap = in_mappings(mappings, mappings.kind == MappingKind.HEAP)
@@ -62,7 +64,7 @@ def test_resident_pages_are_there_already(bench: Any, child: subprocess.Popen[by
     assert outcome.pages[MoveStatus.ALREADY_THERE] >= 10
 
 
-def test_a_node_without_memory_is_offline(bench: Any, child: subprocess.Popen[bytes]) -> None:
+def test_mover_to_absent_node_reports_offline(bench: Any, child: subprocess.Popen[bytes]) -> None:
     process = identity_of(child)
     mappings = mappings_of(child)
     heap = in_mappings(mappings, mappings.kind == MappingKind.HEAP)
@@ -72,7 +74,7 @@ def test_a_node_without_memory_is_offline(bench: Any, child: subprocess.Popen[by
     assert outcome.calls == 1
 
 
-def test_code_stays_where_it_is(bench: Any, child: subprocess.Popen[bytes]) -> None:
+def test_mover_skips_executable_mappings(bench: Any, child: subprocess.Popen[bytes]) -> None:
     process = identity_of(child)
     mappings = mappings_of(child)
     code = in_mappings(mappings, mappings.executable_file)
@@ -82,7 +84,7 @@ def test_code_stays_where_it_is(bench: Any, child: subprocess.Popen[bytes]) -> N
     assert outcome.calls == 0
 
 
-def test_the_filter_lets_the_kernel_answer_for_a_process_that_has_gone(
+def test_page_filter_of_ended_process_keeps_all_rows(
     child: subprocess.Popen[bytes],
 ) -> None:
     process = identity_of(child)
@@ -91,7 +93,7 @@ def test_the_filter_lets_the_kernel_answer_for_a_process_that_has_gone(
     assert MovableMappings()(process, np.array([PAGE], np.uint64)).all()
 
 
-def test_a_process_that_exits_is_gone(bench: Any, child: subprocess.Popen[bytes]) -> None:
+def test_mover_of_ended_process_reports_gone(bench: Any, child: subprocess.Popen[bytes]) -> None:
     process = identity_of(child)
     mappings = mappings_of(child)
     heap = in_mappings(mappings, mappings.kind == MappingKind.HEAP)
@@ -101,16 +103,14 @@ def test_a_process_that_exits_is_gone(bench: Any, child: subprocess.Popen[bytes]
     assert set(outcome.pages) == {MoveStatus.GONE}
 
 
-def test_a_stranger_with_the_same_pid_is_left_alone(
-    bench: Any, child: subprocess.Popen[bytes]
-) -> None:
+def test_mover_of_reused_pid_reports_gone(bench: Any, child: subprocess.Popen[bytes]) -> None:
     stranger = ProcessId(child.pid, 1)
     assert identify(child.pid) != stranger
     outcome = Mover().apply(bench.plan([stranger], rows(np.array([PAGE], np.uint64), 0)))
     assert set(outcome.pages) == {MoveStatus.GONE}
 
 
-def test_many_plans_leak_nothing(bench: Any, child: subprocess.Popen[bytes]) -> None:
+def test_mover_leaks_no_memory_or_descriptors(bench: Any, child: subprocess.Popen[bytes]) -> None:
     process = identity_of(child)
     mappings = mappings_of(child)
     heap = in_mappings(mappings, mappings.kind == MappingKind.HEAP)

@@ -92,7 +92,7 @@ def has_swap() -> bool:
     return len(Path("/proc/swaps").read_text().splitlines()) > 1
 
 
-def test_pages_of_a_file_go_back_to_it(child: Child) -> None:
+def test_pageout_writes_file_pages_back(child: Child) -> None:
     pageout = Pageout()
     plan = out_plan(child.process, addresses(child.of_file))
     assert resident(child, child.of_file) == PAGES
@@ -105,7 +105,7 @@ def test_pages_of_a_file_go_back_to_it(child: Child) -> None:
     assert pageout.stats.out_pages * PAGE == sent.out_bytes
 
 
-def test_the_budget_is_kept_and_the_first_rows_go_first(child: Child) -> None:
+def test_pageout_within_budget_takes_first_rows(child: Child) -> None:
     plan = out_plan(child.process, addresses(child.of_file)[::-1])
     sent = Pageout().apply(plan, 100 * PAGE + 5, 0.0)
     assert np.flatnonzero(sent.tried).tolist() == list(range(100))
@@ -113,7 +113,7 @@ def test_the_budget_is_kept_and_the_first_rows_go_first(child: Child) -> None:
 
 
 @pytest.mark.skipif(has_swap(), reason="this host has swap: the pages would leave")
-def test_pages_that_have_nowhere_to_go_stay_and_are_left_alone_for_a_while(child: Child) -> None:
+def test_pageout_without_swap_defers_pages(child: Child) -> None:
     pageout = Pageout()
     plan = out_plan(child.process, addresses(child.own, 64), addresses(child.of_file, 64))
     sent = pageout.apply(plan, 1 << 40, 0.0)
@@ -125,7 +125,7 @@ def test_pages_that_have_nowhere_to_go_stay_and_are_left_alone_for_a_while(child
     assert pageout.apply(plan, 1 << 40, 1000.0).tried[:64].all()
 
 
-def test_a_dry_run_asks_for_nothing(child: Child) -> None:
+def test_pageout_dry_run_makes_no_call(child: Child) -> None:
     pageout = Pageout(PageoutSettings(dry_run=True))
     sent = pageout.apply(out_plan(child.process, addresses(child.of_file)), 1 << 40, 0.0)
     assert sent.out_bytes == 0
@@ -133,20 +133,20 @@ def test_a_dry_run_asks_for_nothing(child: Child) -> None:
     assert resident(child, child.of_file) == PAGES
 
 
-def test_no_time_is_no_call(child: Child) -> None:
+def test_pageout_without_time_makes_no_call(child: Child) -> None:
     pageout = Pageout(PageoutSettings(limit_s=0.0))
     sent = pageout.apply(out_plan(child.process, addresses(child.of_file)), 1 << 40, 0.0)
     assert not sent.tried.any()
 
 
-def test_ranges_that_are_not_mapped_are_passed_over(child: Child) -> None:
+def test_pageout_skips_unmapped_ranges(child: Child) -> None:
     start = np.array([4096, child.of_file, 8192, child.own, 12288], np.uint64)
     size = np.array([1, PAGES, 1, PAGES, 1], np.uint64) * np.uint64(PAGE)
     assert page_out(child.process, start, size) == 2 * PAGES * PAGE
     assert resident(child, child.of_file) <= 32
 
 
-def test_a_process_that_has_gone_is_not_mistaken_for_another(child: Child) -> None:
+def test_pageout_of_reused_pid_touches_nothing(child: Child) -> None:
     other = ProcessId(child.process.pid, child.process.start_ticks + 1)
     plan = out_plan(other, addresses(child.of_file))
     sent = Pageout().apply(plan, 1 << 40, 0.0)
@@ -159,7 +159,7 @@ def test_a_process_that_has_gone_is_not_mistaken_for_another(child: Child) -> No
     assert page_out(ProcessId(gone.pid, 1), none, none) == -3
 
 
-def test_rows_that_touch_are_one_range() -> None:
+def test_pageout_merges_adjacent_rows() -> None:
     address = np.array([0, 1, 2, 4, 5, 1024], np.uint64) * np.uint64(PAGE)
     size = np.array([1, 1, 1, 1, 1, 512], np.uint64) * np.uint64(PAGE)
     start, length = _runs(address, size)
@@ -167,7 +167,7 @@ def test_rows_that_touch_are_one_range() -> None:
     assert (length // PAGE).tolist() == [3, 2, 512]
 
 
-def test_a_call_has_a_thousand_pages_or_one_row() -> None:
+def test_pageout_call_is_bounded_in_pages() -> None:
     parts = _parts(np.array([1] * 1500 + [512] * 4, np.uint32))
     assert [len(part) for part in parts] == [1024, 477, 2, 1]
     assert np.concatenate(parts).tolist() == list(range(1504))

@@ -61,7 +61,9 @@ def until(condition: Any) -> None:
         time.sleep(0.01)
 
 
-def test_a_look_leaves_nothing_running(watch: DamonCycle, damon_kernel: Any, toucher: Any) -> None:
+def test_damon_cycle_leaves_no_kdamond_running(
+    watch: DamonCycle, damon_kernel: Any, toucher: Any
+) -> None:
     ours, its = this_process(), toucher.process
     watch.look([ours, its])
     assert damon_kernel.targets() == [ours.pid, its.pid]
@@ -70,7 +72,7 @@ def test_a_look_leaves_nothing_running(watch: DamonCycle, damon_kernel: Any, tou
     assert damon_kernel.looks == 1
 
 
-def test_those_that_have_ended_are_left_out(
+def test_damon_leaves_out_ended_processes(
     watch: DamonCycle, damon_kernel: Any, toucher: Any
 ) -> None:
     ours, its = this_process(), toucher.process
@@ -85,7 +87,7 @@ def test_those_that_have_ended_are_left_out(
     assert watch.look([its]) is None
 
 
-def test_what_is_accessed_is_halved_and_what_is_not_merged(
+def test_damon_splits_accessed_regions_and_merges_idle_ones(
     watch: DamonCycle, damon_kernel: Any, toucher: Any
 ) -> None:
     pages = toucher.touch(8192)
@@ -104,7 +106,7 @@ def test_what_is_accessed_is_halved_and_what_is_not_merged(
     assert set(range(*hot, 4096)) <= set(address.tolist())
 
 
-def test_rows_are_told_for_the_time_since_the_last_look(
+def test_damon_rows_cover_time_since_the_last_cycle(
     watch: DamonCycle, damon_kernel: Any, toucher: Any
 ) -> None:
     """The clock goes on by a second a call: two calls a look, one where nobody is looked at."""
@@ -127,7 +129,7 @@ def test_rows_are_told_for_the_time_since_the_last_look(
 
 
 @pytest.mark.parametrize(("count", "factor"), [(LOOKS, 0.5), (LOOKS // 2, 1), (2, 2)])
-def test_the_interval_follows_the_program(
+def test_damon_interval_follows_the_access_rate(
     watch: DamonCycle, damon_kernel: Any, toucher: Any, count: int, factor: float
 ) -> None:
     sample_us = damon_kernel.path / "0/contexts/0/monitoring_attrs/intervals/sample_us"
@@ -139,7 +141,7 @@ def test_the_interval_follows_the_program(
 
 
 @pytest.mark.parametrize("seen", [0.0, 0.01, 0.3, 0.5, 0.7, 1.0])
-def test_intervals_have_bounds_and_go_toward_half_of_the_looks(seen: float) -> None:
+def test_damon_interval_is_bounded(seen: float) -> None:
     intervals = list(
         itertools.accumulate([FIRST_US] * 40, lambda us, _: next_interval_us(us, seen))
     )
@@ -149,7 +151,9 @@ def test_intervals_have_bounds_and_go_toward_half_of_the_looks(seen: float) -> N
     )
 
 
-def test_a_slow_machine_is_asked_less(kdamonds: Kdamonds, damon_kernel: Any, toucher: Any) -> None:
+def test_damon_on_a_slow_machine_lengthens_its_cycle(
+    kdamonds: Kdamonds, damon_kernel: Any, toucher: Any
+) -> None:
     """The clock goes on by a second a call, so that what is told has taken 25 ms an interval."""
     kdamonds.set_count(1)
     kdamond = Kdamond(kdamonds, clock=partial(next, itertools.count()))
@@ -171,7 +175,7 @@ def test_a_slow_machine_is_asked_less(kdamonds: Kdamonds, damon_kernel: Any, tou
     assert watch.sample_us == 25_000 / 4
 
 
-def test_rows_are_of_pages_that_are_there(
+def test_damon_rows_are_of_resident_pages(
     watch: DamonCycle, damon_kernel: Any, toucher: Any
 ) -> None:
     toucher.touch(32)
@@ -183,7 +187,7 @@ def test_rows_are_of_pages_that_are_there(
     assert told.min() >= 1
 
 
-def test_closing_leaves_no_kdamond(
+def test_damon_closed_leaves_no_kdamond(
     sampler: DamonSampler, kdamonds: Kdamonds, damon_kernel: Any, toucher: Any
 ) -> None:
     sampler.track([toucher.process])
@@ -192,7 +196,7 @@ def test_closing_leaves_no_kdamond(
     assert kdamonds.count == 0
 
 
-def test_there_is_no_look_that_no_read_asks_for(
+def test_damon_without_reads_starts_no_cycle(
     sampler: DamonSampler, damon_kernel: Any, toucher: Any
 ) -> None:
     sampler.track([toucher.process])
@@ -203,7 +207,7 @@ def test_there_is_no_look_that_no_read_asks_for(
     until(lambda: damon_kernel.looks == 2)
 
 
-def test_what_keeps_it_from_damon_is_told_by_read(
+def test_damon_error_is_raised_by_read(
     sampler: DamonSampler, damon_kernel: Any, toucher: Any
 ) -> None:
     damon_kernel.exclusive = True
@@ -222,7 +226,7 @@ def test_what_keeps_it_from_damon_is_told_by_read(
     until(lambda: damon_kernel.looks > 0)
 
 
-def test_of_more_processes_the_first_are_monitored(
+def test_damon_beyond_its_process_limit_monitors_the_first(
     sampler: DamonSampler, damon_kernel: Any, toucher: Any
 ) -> None:
     gone = [ProcessId(2**22 + i, 1) for i in range(TARGETS)]
@@ -231,7 +235,7 @@ def test_of_more_processes_the_first_are_monitored(
     assert damon_kernel.targets() == [toucher.process.pid]
 
 
-def test_a_kernel_without_virtual_addresses_is_told(damon_kernel: Any, tmp_path: Path) -> None:
+def test_damon_without_vaddr_operations_is_refused(damon_kernel: Any, tmp_path: Path) -> None:
     def write(path: Path, text: str) -> None:
         if path.name == "operations":
             raise OSError(22, "Invalid argument")

@@ -16,7 +16,9 @@ ROOT = 77
 Physical = Callable[[int, int], int]
 
 
-def test_control_words_follow_tracking_and_period(emulated_memory: Any, toucher: Any) -> None:
+def test_emulated_pmu_controls_follow_tracking_and_period(
+    emulated_memory: Any, toucher: Any
+) -> None:
     sampler = open_emulated(sysfs=emulated_memory.sysfs)
     assert emulated_memory.control[3] == 0
     sampler.set_period(47)
@@ -32,7 +34,7 @@ def test_control_words_follow_tracking_and_period(emulated_memory: Any, toucher:
     assert emulated_memory.control[3] == 0
 
 
-def test_pairs_are_a_second_counter_of_loads(
+def test_emulated_pmu_with_pairs_has_second_load_counter(
     emulated_memory: Any, toucher: Any, physical: Physical
 ) -> None:
     sampler = open_emulated(199, sysfs=emulated_memory.sysfs, pairs=True)
@@ -52,9 +54,7 @@ def test_pairs_are_a_second_counter_of_loads(
     daemons.close()
 
 
-def test_a_look_at_what_is_available_does_not_stop_the_daemons_sampling(
-    emulated_memory: Any, toucher: Any
-) -> None:
+def test_probing_samplers_keeps_emulated_sampling_on(emulated_memory: Any, toucher: Any) -> None:
     sampler = open_emulated(sysfs=emulated_memory.sysfs)
     sampler.track([toucher.process])
     open_emulated(sysfs=emulated_memory.sysfs).close()
@@ -62,7 +62,7 @@ def test_a_look_at_what_is_available_does_not_stop_the_daemons_sampling(
     sampler.close()
 
 
-def test_a_sample_says_kind_latency_period_cpu_and_time(
+def test_emulated_sample_has_kind_latency_period_cpu_time(
     emulated_memory: Any, toucher: Any, physical: Physical
 ) -> None:
     sampler = open_emulated(59, sysfs=emulated_memory.sysfs)
@@ -84,7 +84,7 @@ def test_a_sample_says_kind_latency_period_cpu_and_time(
     assert batch.process.tolist() == [0, 0]
 
 
-def test_lost_samples_are_counted(emulated_memory: Any, toucher: Any) -> None:
+def test_emulated_pmu_counts_lost_samples(emulated_memory: Any, toucher: Any) -> None:
     sampler = open_emulated(sysfs=emulated_memory.sysfs)
     sampler.track([toucher.process])
     emulated_memory.lost(0, 40)
@@ -95,7 +95,7 @@ def test_lost_samples_are_counted(emulated_memory: Any, toucher: Any) -> None:
     assert sampler.stats.lost == 42
 
 
-def test_what_an_earlier_reader_left_is_skipped(
+def test_emulated_pmu_skips_samples_before_opening(
     emulated_memory: Any, toucher: Any, physical: Physical
 ) -> None:
     (page,) = toucher.touch(1)
@@ -108,7 +108,7 @@ def test_what_an_earlier_reader_left_is_skipped(
     sampler.close()
 
 
-def test_opening_and_closing_many_times_leaves_no_mapping(emulated_memory: Any) -> None:
+def test_emulated_pmu_reopened_leaks_no_mapping(emulated_memory: Any) -> None:
     def mappings() -> int:
         return Path("/proc/self/maps").read_text().count("resource2")
 
@@ -124,14 +124,12 @@ def test_opening_and_closing_many_times_leaves_no_mapping(emulated_memory: Any) 
     assert (mappings(), descriptors()) == before
 
 
-def test_any_other_machine_is_told_how_to_start_one(tmp_path: Path) -> None:
+def test_emulated_pmu_on_other_machine_is_refused_with_advice(tmp_path: Path) -> None:
     with pytest.raises(MissingError, match="start one with hmd emulate"):
         open_emulated(sysfs=tmp_path)
 
 
-def test_without_the_capability_page_frames_are_hidden(
-    emulated_memory: Any, tmp_path: Path
-) -> None:
+def test_emulated_pmu_without_capability_is_refused(emulated_memory: Any, tmp_path: Path) -> None:
     proc = tmp_path / "proc"
     (proc / "self").mkdir(parents=True)
     (proc / "self/status").write_text("CapEff:\t0000000000000000\n")

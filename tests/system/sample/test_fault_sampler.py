@@ -28,7 +28,9 @@ def within(batch: AccessBatch, pages: range) -> list[int]:
 
 
 @pytest.mark.parametrize("verb", ["touch", "thread"])
-def test_every_first_touch_is_a_sample(sampler: RingSampler, toucher: Any, verb: str) -> None:
+def test_fault_sampler_reports_every_first_touch(
+    sampler: RingSampler, toucher: Any, verb: str
+) -> None:
     sampler.track([toucher.process])
     pages = toucher.touch(64, verb)
     batch = sampler.read()
@@ -41,16 +43,16 @@ def test_every_first_touch_is_a_sample(sampler: RingSampler, toucher: Any, verb:
     assert sampler.stats.samples == len(batch)
 
 
-def test_a_process_that_is_not_tracked_is_dropped_and_counted(
-    sampler: RingSampler, toucher: Any
-) -> None:
+def test_fault_sampler_drops_untracked_process(sampler: RingSampler, toucher: Any) -> None:
     sampler.track([ProcessId(1, 0)])
     pages = toucher.touch(64)
     assert within(sampler.read(), pages) == []
     assert sampler.stats.dropped >= 64
 
 
-def test_nothing_is_sampled_while_nothing_is_tracked(sampler: RingSampler, toucher: Any) -> None:
+def test_fault_sampler_without_processes_samples_nothing(
+    sampler: RingSampler, toucher: Any
+) -> None:
     toucher.touch(64)
     assert len(sampler.read()) == 0
     sampler.track([toucher.process])
@@ -64,32 +66,30 @@ def test_nothing_is_sampled_while_nothing_is_tracked(sampler: RingSampler, touch
     assert sampler.stats.dropped == before
 
 
-def test_rows_index_the_tracked_processes_in_their_order(
-    sampler: RingSampler, toucher: Any
-) -> None:
+def test_fault_sampler_rows_index_tracked_order(sampler: RingSampler, toucher: Any) -> None:
     sampler.track([ProcessId(2**22, 1), toucher.process, ProcessId(1, 0)])
     pages = toucher.touch(16)
     batch = sampler.read()
     assert set(batch.process[np.isin(batch.address, list(pages))].tolist()) == {1}
 
 
-def test_what_a_process_did_before_it_ended_is_read(sampler: RingSampler, toucher: Any) -> None:
+def test_fault_sampler_reads_last_samples_of_ended_process(
+    sampler: RingSampler, toucher: Any
+) -> None:
     sampler.track([toucher.process])
     pages = toucher.touch(64)
     toucher.end()
     assert len(within(sampler.read(), pages)) == 64
 
 
-def test_a_pid_that_was_given_to_another_process_is_not_its_old_one(
-    sampler: RingSampler, toucher: Any
-) -> None:
+def test_fault_sampler_tells_reused_pid_apart(sampler: RingSampler, toucher: Any) -> None:
     earlier = ProcessId(toucher.process.pid, toucher.process.start_ticks - 1)
     sampler.track([earlier])
     toucher.touch(64)
     assert len(sampler.read()) == 0
 
 
-def test_a_period_samples_one_fault_in_so_many(sampler: RingSampler, toucher: Any) -> None:
+def test_fault_sampler_period_samples_one_in_n(sampler: RingSampler, toucher: Any) -> None:
     sampler.track([toucher.process])
     assert sampler.set_period(7) == 7
     sampler.read()
@@ -101,12 +101,14 @@ def test_a_period_samples_one_fault_in_so_many(sampler: RingSampler, toucher: An
 
 
 @pytest.mark.parametrize(("asked", "given"), [(0, LADDER[0]), (13, 13), (10**9, LADDER[-1])])
-def test_periods_stay_on_the_ladder(sampler: RingSampler, asked: int, given: int) -> None:
+def test_fault_sampler_period_is_rounded_to_the_ladder(
+    sampler: RingSampler, asked: int, given: int
+) -> None:
     assert sampler.set_period(asked) == given
     assert sampler.period == given
 
 
-def test_what_a_small_ring_cannot_take_is_counted_as_lost(toucher: Any) -> None:
+def test_fault_sampler_with_full_ring_counts_lost(toucher: Any) -> None:
     sampler = open_faults(ring_pages=1)
     try:
         sampler.track([toucher.process])
@@ -121,7 +123,7 @@ def test_what_a_small_ring_cannot_take_is_counted_as_lost(toucher: Any) -> None:
         sampler.close()
 
 
-def test_a_closed_sampler_is_quiet(sampler: RingSampler, toucher: Any) -> None:
+def test_fault_sampler_closed_reads_nothing(sampler: RingSampler, toucher: Any) -> None:
     sampler.track([toucher.process])
     sampler.close()
     sampler.close()

@@ -50,7 +50,7 @@ def in_child(check: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def test_opening_and_closing_two_hundred_times_leaves_nothing() -> None:
+def test_perf_events_reopened_leak_nothing() -> None:
     open_faults().close()
     before = descriptors(), perf_mappings()
     for _ in range(200):
@@ -60,7 +60,7 @@ def test_opening_and_closing_two_hundred_times_leaves_nothing() -> None:
     assert (descriptors(), perf_mappings()) == before
 
 
-def test_descriptors_are_closed_on_exec() -> None:
+def test_perf_descriptors_are_closed_on_exec() -> None:
     fd = open_event(FAULTS, -1, 0)
     try:
         assert not os.get_inheritable(fd)
@@ -68,7 +68,7 @@ def test_descriptors_are_closed_on_exec() -> None:
         lib.hmd_perf_close(fd)
 
 
-def test_an_inherited_event_on_all_cpus_has_no_ring_and_leaves_no_descriptor() -> None:
+def test_inherited_event_without_ring_leaks_no_descriptor() -> None:
     before = descriptors()
     event = PerfEvent(SOFTWARE, PAGE_FAULTS, sample_type=TYPE, period=1, inherit=True)
     fd = open_event(event, 0, -1)
@@ -77,14 +77,14 @@ def test_an_inherited_event_on_all_cpus_has_no_ring_and_leaves_no_descriptor() -
     assert descriptors() == before
 
 
-def test_all_or_none(tmp_path: Path) -> None:
+def test_perf_events_with_one_refused_are_all_closed(tmp_path: Path) -> None:
     before = descriptors(), perf_mappings()
     with pytest.raises(PerfError):
         open_rings(FAULTS, Kind.FAULT, [0, 1 << 20], 4, what="page faults")
     assert (descriptors(), perf_mappings()) == before
 
 
-def test_a_leader_goes_with_its_event() -> None:
+def test_group_leader_closes_with_its_event() -> None:
     before = descriptors()
     clock = PerfEvent(SOFTWARE, 0)
     rings = open_rings(FAULTS, Kind.FAULT, [0], 4, leader=clock)
@@ -98,7 +98,7 @@ def test_a_leader_goes_with_its_event() -> None:
     assert descriptors() == before
 
 
-def test_an_event_is_counted_twice_each_with_its_period(toucher: Any) -> None:
+def test_perf_pair_counts_with_two_periods(toucher: Any) -> None:
     before = descriptors()
     event = PerfEvent(SOFTWARE, PAGE_FAULTS, sample_type=TYPE, period=199)
     cpu = min(os.sched_getaffinity(0))  # the toucher's
@@ -129,7 +129,7 @@ def test_an_event_is_counted_twice_each_with_its_period(toucher: Any) -> None:
     assert descriptors() == before
 
 
-def test_a_second_counter_that_is_refused_says_so() -> None:
+def test_perf_pair_refused_reports_the_second_counter() -> None:
     (ring,) = open_rings(FAULTS, Kind.FAULT, [0], 4)
     before = descriptors()
     with pytest.raises(PerfError, match="cannot open page faults a second time on CPU 0: "):
@@ -138,7 +138,7 @@ def test_a_second_counter_that_is_refused_says_so() -> None:
     ring.close()
 
 
-def test_a_leader_that_the_event_cannot_follow_is_closed() -> None:
+def test_group_leader_of_refused_event_is_closed() -> None:
     before = descriptors()
     nonsense = PerfEvent(0xFFFF, 0, sample_type=TYPE, period=1)
     with pytest.raises(PerfError):
@@ -146,7 +146,7 @@ def test_a_leader_that_the_event_cannot_follow_is_closed() -> None:
     assert descriptors() == before
 
 
-def test_no_such_pmu_names_the_way_out() -> None:
+def test_perf_event_of_unknown_pmu_reports_what_to_do() -> None:
     with pytest.raises(PerfError, match="no such event: set sampler to faults") as raised:
         open_event(PerfEvent(0xFFFF, 0), -1, 0, what="cpu/mem-loads/")
     assert str(raised.value).startswith("cannot open cpu/mem-loads/ on CPU 0: ")
@@ -154,7 +154,7 @@ def test_no_such_pmu_names_the_way_out() -> None:
     assert raised.value.exit_code is Exit.MISSING
 
 
-def test_too_many_files_names_the_limit() -> None:
+def test_perf_event_beyond_file_limit_names_it() -> None:
     def check() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors(), descriptors()))
         with pytest.raises(PerfError, match="LimitNOFILE"):
@@ -163,7 +163,7 @@ def test_too_many_files_names_the_limit() -> None:
     assert in_child(check) == 0
 
 
-def test_an_unprivileged_user_is_told_what_to_do() -> None:
+def test_perf_event_without_privilege_reports_what_to_do() -> None:
     paranoid = int(Path("/proc/sys/kernel/perf_event_paranoid").read_text())
     if paranoid < 1:
         pytest.skip(f"perf_event_paranoid is {paranoid}: everyone may")
@@ -176,7 +176,7 @@ def test_an_unprivileged_user_is_told_what_to_do() -> None:
     assert in_child(check) == 0
 
 
-def test_a_ring_shrinks_to_what_may_be_locked() -> None:
+def test_perf_ring_shrinks_to_the_mlock_limit() -> None:
     limit_kib = int(Path("/proc/sys/kernel/perf_event_mlock_kb").read_text())
     pages = 1
     while pages * 4 <= limit_kib * (os.cpu_count() or 1):

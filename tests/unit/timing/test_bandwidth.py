@@ -22,7 +22,7 @@ def lines(count: Any, start: int = 0) -> Any:
 
 
 @pytest.mark.parametrize(("start", "bytes_per_ns"), [(0, 64.0), (GIB, 16.0)])
-def test_a_stream_of_loads_reaches_the_read_bandwidth(
+def test_load_stream_reaches_the_read_bandwidth(
     machine: Machine, columns: Columns, start: Any, bytes_per_ns: float
 ) -> None:
     model = machine()
@@ -31,7 +31,7 @@ def test_a_stream_of_loads_reaches_the_read_bandwidth(
 
 
 @pytest.mark.parametrize(("start", "bytes_per_ns"), [(0, 32.0), (GIB, 4.0)])
-def test_a_stream_of_stores_is_limited_by_write_backs(
+def test_store_stream_is_limited_by_write_backs(
     machine: Machine, columns: Columns, start: Any, bytes_per_ns: float
 ) -> None:
     model = machine()
@@ -48,7 +48,7 @@ def test_a_stream_of_stores_is_limited_by_write_backs(
     assert after.nodes[start // GIB].read_bytes == (filled + LINES) * 64
 
 
-def test_random_loads_are_limited_by_bandwidth_too(
+def test_random_loads_are_limited_by_bandwidth(
     machine: Machine, columns: Columns, scattered: Any
 ) -> None:
     model = machine(mshrs=64, rob_instructions=1024)
@@ -58,20 +58,20 @@ def test_random_loads_are_limited_by_bandwidth_too(
     assert LINES * 256 * 1000 / model.clock_ps == pytest.approx(16.0, rel=0.02)
 
 
-def test_a_stream_below_the_peak_waits_for_nothing(machine: Machine, columns: Columns) -> None:
+def test_stream_below_the_peak_does_not_stall(machine: Machine, columns: Columns) -> None:
     model = machine(parts=ModelPart.ALL)
     outcomes = AccessCosts.empty(LINES)
     model.replay(columns(lines(LINES), step=11), into=outcomes)  # 58 of 64 bytes a nanosecond
     assert int(outcomes.stall_ps[100:].sum()) == 0
 
 
-def test_without_the_part_a_stream_is_free(machine: Machine, columns: Columns) -> None:
+def test_stream_without_bandwidth_model_costs_nothing(machine: Machine, columns: Columns) -> None:
     model = machine(parts=ModelPart.ALL & ~ModelPart.BANDWIDTH)
     model.replay(columns(lines(LINES, GIB), step=1))
     assert model.clock_ps < LINES * 100 + 300_000
 
 
-def test_the_stall_of_a_covered_miss_is_its_latency(machine: Machine, columns: Columns) -> None:
+def test_covered_miss_stalls_for_its_latency(machine: Machine, columns: Columns) -> None:
     outcomes = AccessCosts.empty(LINES)
     machine().replay(columns(lines(LINES, GIB), step=1), into=outcomes)
     assert np.array_equal(outcomes.latency_ps[1000:], outcomes.stall_ps[1000:])
@@ -94,7 +94,7 @@ def in_step(model: Any, streams: Any, until_ps: Any) -> Any:
     return clock
 
 
-def test_two_streams_share_the_peak(machine: Machine, columns: Columns) -> None:
+def test_two_streams_share_the_peak_bandwidth(machine: Machine, columns: Columns) -> None:
     model = machine()
     streams = [columns(lines(LINES, GIB + cpu * GIB // 2), step=1, vcpu=cpu) for cpu in (0, 1)]
     in_step(model, streams, 20_000_000)  # until each has seen the other
@@ -109,7 +109,7 @@ def test_two_streams_share_the_peak(machine: Machine, columns: Columns) -> None:
     assert rates[0] == pytest.approx(rates[1], rel=0.02)
 
 
-def test_a_cpu_that_halts_leaves_its_share(machine: Machine, columns: Columns) -> None:
+def test_halted_cpu_leaves_its_bandwidth_to_others(machine: Machine, columns: Columns) -> None:
     model = machine()
     streams = [columns(lines(LINES, GIB + cpu * GIB // 2), step=1, vcpu=cpu) for cpu in (0, 1)]
     in_step(model, streams, 10_000_000)
@@ -120,7 +120,7 @@ def test_a_cpu_that_halts_leaves_its_share(machine: Machine, columns: Columns) -
     assert LINES * 64 * 1000 / elapsed_ps == pytest.approx(16.0, rel=0.03)
 
 
-def test_reads_and_writes_are_apart(machine: Machine, columns: Columns) -> None:
+def test_reads_and_writes_have_separate_bandwidth(machine: Machine, columns: Columns) -> None:
     loads = columns(lines(LINES), step=1)
     alone, beside = machine(), machine()
     alone.replay(loads)
@@ -135,7 +135,7 @@ def test_reads_and_writes_are_apart(machine: Machine, columns: Columns) -> None:
 
 
 @pytest.mark.parametrize("utilisation", [0.25, 0.5, 0.75, 0.9])
-def test_a_chase_beside_a_load_costs_what_the_curve_says(
+def test_chase_under_load_costs_the_loaded_latency(
     machine: Machine,
     params: TimingParams,
     columns: Columns,
@@ -170,7 +170,7 @@ def _later(stream: Any, model: Any, cpu: Any) -> Any:
     )
 
 
-def test_beyond_its_end_the_curve_is_bounded(
+def test_loaded_latency_beyond_the_curve_is_bounded(
     machine: Machine, params: TimingParams, columns: Columns, scattered: Any
 ) -> None:
     node = replace(params.nodes[0], loaded=((0.5, 1.5),), read_bytes_per_ns=2.0)
@@ -185,7 +185,7 @@ def test_beyond_its_end_the_curve_is_bounded(
     assert 0 <= int(outcomes.latency_ps[0]) - 100_000 * 1.5 * 2 <= queue_ps
 
 
-def test_random_lines_of_optane_move_whole_granules(
+def test_random_lines_of_optane_transfer_whole_granules(
     machine: Machine, columns: Columns, scattered: Any
 ) -> None:
     model = machine()
@@ -196,9 +196,7 @@ def test_random_lines_of_optane_move_whole_granules(
     assert streaming.counters(0).nodes[1].read_bytes == 1000 * 64
 
 
-def test_lines_of_a_granule_that_the_media_holds_are_not_read_again(
-    machine: Machine, columns: Columns
-) -> None:
+def test_lines_of_a_buffered_granule_are_not_read_again(machine: Machine, columns: Columns) -> None:
     model = machine()
     model.replay(columns([GIB + 0x10000, GIB + 0x100C0, GIB + 0x10100, GIB + 0x10040]))
     assert model.counters(0).nodes[1].read_bytes == 2 * 256

@@ -55,7 +55,7 @@ class PlainCache:
     sets=st.sampled_from([1, 2, 3, 8, 13]),
     ways=st.sampled_from([1, 2, 3, 4, 5, 11, 16, 20]),
 )
-def test_levels_and_write_backs_are_those_of_a_plain_lru_cache(
+def test_cache_levels_and_write_backs_match_a_plain_lru(
     params: TimingParams, accesses: Any, sets: Any, ways: Any
 ) -> None:
     plain = PlainCache(sets, ways)
@@ -75,9 +75,7 @@ def levels(model: Any, stream: Any) -> Any:
     return outcomes.level.tolist()
 
 
-def test_a_working_set_of_the_cache_s_size_stays_and_one_line_more_thrashes(
-    machine: Machine, columns: Columns
-) -> None:
+def test_working_set_one_line_beyond_the_cache_thrashes(machine: Machine, columns: Columns) -> None:
     model = machine(llc_bytes=16 * 64, llc_ways=16, parts=ModelPart.CACHE)
     fits = L1_BYTES * np.arange(16)
     levels(model, columns(fits))
@@ -87,7 +85,7 @@ def test_a_working_set_of_the_cache_s_size_stays_and_one_line_more_thrashes(
     assert set(levels(model, columns(np.tile(over, 3), start=2000))) == {CacheLevel.MEMORY}
 
 
-def test_the_cache_is_shared_by_the_cpus_and_the_l1_filter_is_not(
+def test_cache_is_shared_by_cpus_and_l1_filter_is_private(
     machine: Machine, columns: Columns
 ) -> None:
     model = machine(parts=ModelPart.CACHE)
@@ -96,14 +94,14 @@ def test_the_cache_is_shared_by_the_cpus_and_the_l1_filter_is_not(
     assert levels(model, columns([0], vcpu=1, start=100)) == [CacheLevel.L1]
 
 
-def test_cpus_of_two_caches_do_not_share(machine: Machine, columns: Columns) -> None:
+def test_cpus_of_two_caches_share_no_lines(machine: Machine, columns: Columns) -> None:
     model = machine(parts=ModelPart.CACHE, llcs=2, vcpus=3)
     assert levels(model, columns([0])) == [CacheLevel.MEMORY]
     assert levels(model, columns([0], vcpu=1)) == [CacheLevel.MEMORY]
     assert levels(model, columns([0], vcpu=2)) == [CacheLevel.LLC]
 
 
-def test_what_one_cache_drops_another_keeps(machine: Machine, columns: Columns) -> None:
+def test_line_evicted_from_one_cache_stays_in_the_other(machine: Machine, columns: Columns) -> None:
     model = machine(parts=ModelPart.CACHE, llcs=2, llc_bytes=16 * 64, llc_ways=16)
     mine = L1_BYTES * np.arange(16)
     levels(model, columns(mine))
@@ -111,7 +109,7 @@ def test_what_one_cache_drops_another_keeps(machine: Machine, columns: Columns) 
     assert set(levels(model, columns(mine, start=1000))) == {CacheLevel.LLC}
 
 
-def test_a_hit_costs_its_time_and_nothing_in_l1(machine: Machine, columns: Columns) -> None:
+def test_cache_hit_costs_its_latency_and_l1_hit_nothing(machine: Machine, columns: Columns) -> None:
     model = machine(parts=ModelPart.CACHE)
     model.replay(columns([0, L1_BYTES]))
     before = model.clock_ps
@@ -120,7 +118,7 @@ def test_a_hit_costs_its_time_and_nothing_in_l1(machine: Machine, columns: Colum
     assert model.counters(0).llc_hits == 1
 
 
-def test_a_hit_on_a_streams_way_is_hidden(machine: Machine, columns: Columns) -> None:
+def test_cache_hit_within_a_stream_is_hidden(machine: Machine, columns: Columns) -> None:
     model = machine(parts=ModelPart.CACHE | ModelPart.PREFETCH)
     address = 64 * np.arange(2048)  # more than L1, less than the LLC
     model.replay(columns(address))
@@ -129,7 +127,7 @@ def test_a_hit_on_a_streams_way_is_hidden(machine: Machine, columns: Columns) ->
     assert model.clock_ps - before <= 4 * 2048 * 100 + 3 * 5000
 
 
-def test_without_the_cache_dirty_lines_leave_l1_for_memory(
+def test_dirty_l1_line_without_cache_is_written_to_memory(
     machine: Machine, columns: Columns
 ) -> None:
     model = machine(parts=ModelPart(0))
@@ -142,7 +140,7 @@ def test_without_the_cache_dirty_lines_leave_l1_for_memory(
 @pytest.mark.parametrize(
     ("offset", "size", "lines"), [(0, 64, 1), (60, 8, 2), (63, 2, 2), (1, 128, 3), (4092, 8, 1)]
 )
-def test_an_access_counts_for_each_line_it_touches_on_its_page(
+def test_access_over_two_lines_counts_both(
     machine: Machine, columns: Columns, offset: int, size: int, lines: int
 ) -> None:
     model = machine(parts=ModelPart(0))
@@ -152,7 +150,7 @@ def test_an_access_counts_for_each_line_it_touches_on_its_page(
     assert model.clock_ps == 4 * 100 + lines * 100_000
 
 
-def test_a_straddling_access_misses_again_where_only_one_line_left(
+def test_straddling_access_misses_again_for_an_evicted_line(
     machine: Machine, columns: Columns
 ) -> None:
     model = machine(parts=ModelPart(0))
@@ -160,7 +158,7 @@ def test_a_straddling_access_misses_again_where_only_one_line_left(
     assert model.counters(0).nodes[0].load_misses == 2 + 1 + 1
 
 
-def test_a_device_costs_nothing(machine: Machine, columns: Columns) -> None:
+def test_access_to_a_device_costs_nothing(machine: Machine, columns: Columns) -> None:
     model = machine(parts=ModelPart.ALL)
     assert levels(model, columns([0xFEE00000, 0xFEE00000])) == [CacheLevel.L1] * 2
     assert model.clock_ps == 8 * 100

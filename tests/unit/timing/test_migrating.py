@@ -18,7 +18,7 @@ def replay_of(model: TimingModel, *places: int) -> MissReplay:
     return model.misses(CHAIN, np.array(places, np.uint64))
 
 
-def test_parts_make_the_whole(machine: Machine) -> None:
+def test_replay_in_parts_equals_replay_at_once(machine: Machine) -> None:
     rng = np.random.default_rng(5)
     stream = stream_of(
         np.cumsum(rng.integers(1, 60, 5000)).tolist(),
@@ -39,7 +39,7 @@ def test_parts_make_the_whole(machine: Machine) -> None:
     assert parts > 20
 
 
-def test_a_page_counts_as_fast_from_when_it_lies_there(machine: Machine) -> None:
+def test_migrated_page_counts_as_fast_after_its_move(machine: Machine) -> None:
     slow, fast = (replay_of(machine(parts=QUIET), place, place) for place in (SLOW_PAGE, FAST_PAGE))
     moved = replay_of(machine(parts=QUIET), SLOW_PAGE, SLOW_PAGE)
     moved.run(3_500)
@@ -48,7 +48,7 @@ def test_a_page_counts_as_fast_from_when_it_lies_there(machine: Machine) -> None
     assert fast.run() <= moved.run() <= slow.run()
 
 
-def test_an_unmapped_page_holds_the_replay_until_it_is_back(machine: Machine) -> None:
+def test_access_to_unmapped_page_waits_until_it_is_back(machine: Machine) -> None:
     model = machine(parts=QUIET)
     replay = replay_of(model, FAST_PAGE, int(UNMAPPED))
     replay.run()
@@ -64,7 +64,7 @@ def test_an_unmapped_page_holds_the_replay_until_it_is_back(machine: Machine) ->
     assert model.counters(0).clock_ps > 50_000_000
 
 
-def test_a_write_back_to_an_unmapped_page_waits_for_nothing(machine: Machine) -> None:
+def test_write_back_to_unmapped_page_does_not_wait(machine: Machine) -> None:
     stream = stream_of([10, 20], flags=[MissFlag.WRITE_BACK | MissFlag.STORE, 0])
     model = machine(parts=QUIET)
     replay = model.misses(stream, np.array([UNMAPPED], np.uint64))
@@ -72,7 +72,7 @@ def test_a_write_back_to_an_unmapped_page_waits_for_nothing(machine: Machine) ->
     assert replay.next == 1
 
 
-def test_copies_take_bandwidth_of_both_nodes_and_time(machine: Machine) -> None:
+def test_page_copy_takes_bandwidth_of_both_nodes(machine: Machine) -> None:
     model = machine()
     pages = np.arange(16, dtype=np.uint64) << np.uint64(12)
     end_ps = model.copy_pages(1, pages + np.uint64(SLOW_PAGE), pages + np.uint64(FAST_PAGE), 10_000)
@@ -83,7 +83,7 @@ def test_copies_take_bandwidth_of_both_nodes_and_time(machine: Machine) -> None:
     assert 16 * 1_256_000 < end_ps < 16 * 3_000_000
 
 
-def test_a_program_is_slower_while_pages_are_copied(machine: Machine) -> None:
+def test_program_slows_down_during_page_copies(machine: Machine) -> None:
     stream = stream_of(list(range(0, 40_000, 2)), flags=MissFlag.COVERED)
     places = np.array([FAST_PAGE], np.uint64)
     alone = machine().replay_misses(stream, places)
@@ -98,7 +98,7 @@ def test_a_program_is_slower_while_pages_are_copied(machine: Machine) -> None:
     assert busy_ps > 1.2 * alone
 
 
-def test_what_is_no_cpu_is_refused(machine: Machine) -> None:
+def test_replay_of_an_unknown_cpu_is_refused(machine: Machine) -> None:
     model = machine()
     with pytest.raises(ValueError, match="no CPU 7"):
         model.sleep(7, 1)

@@ -57,7 +57,7 @@ def busy_ns(
     return machine(parts=parts).replay_misses(stream, np.asarray(places, np.uint64)) / 1000
 
 
-def test_a_chain_waits_for_each_miss(machine: Machine) -> None:
+def test_dependent_misses_wait_for_each_other(machine: Machine) -> None:
     # Each address comes with the load before: three latencies, whatever the window holds; and the
     # halt at instruction 30 waits for the last.
     stream = stream_of([10, 20, 30, 30], depends=[0, 1, 1, 0], flags=[0, 0, 0, MissFlag.HALT])
@@ -71,12 +71,12 @@ def test_independent_misses_overlap(machine: Machine) -> None:
     assert busy_ns(machine, stream, [FAST_PAGE]) == pytest.approx(3 + 100, abs=0.5)
 
 
-def test_one_slow_miss_of_a_group_makes_all_wait(machine: Machine) -> None:
+def test_slowest_miss_of_a_group_sets_its_stall(machine: Machine) -> None:
     stream = stream_of([10, 20, 30, 30], page=[0, 1, 0, 0], flags=[0, 0, 0, MissFlag.HALT], pages=2)
     assert busy_ns(machine, stream, [FAST_PAGE, SLOW_PAGE]) == pytest.approx(2 + 300, abs=0.5)
 
 
-def test_cache_hits_near_a_miss_hide_a_part_of_it(machine: Machine) -> None:
+def test_cache_hits_near_a_miss_hide_part_of_its_latency(machine: Machine) -> None:
     # Ten hits of 5 ns. The window is full 200 instructions after the miss: what is paid by then
     # hides, what comes later does not. Near steps have 32 instructions, 4 bits each.
     hidden = stream_of([0, 1000], hits=[0, 10], near=[0, 10], flags=[0, MissFlag.COVERED])
@@ -85,13 +85,13 @@ def test_cache_hits_near_a_miss_hide_a_part_of_it(machine: Machine) -> None:
     assert busy_ns(machine, later, [SLOW_PAGE]) == pytest.approx(100 + 300 - 20 + 50, abs=1)
 
 
-def test_streams_pay_bandwidth_alone(machine: Machine) -> None:
+def test_prefetched_streams_pay_bandwidth_only(machine: Machine) -> None:
     # 4,000 lines that were prefetched, from a node of 64 bytes a ns: 1 ns each, and no latency.
     stream = stream_of(list(range(4000)), flags=MissFlag.COVERED)
     assert busy_ns(machine, stream, [FAST_PAGE], ModelPart.ALL) == pytest.approx(4000, rel=0.05)
 
 
-def test_outcomes_tell_when_and_how_long(machine: Machine) -> None:
+def test_outcomes_record_time_and_latency(machine: Machine) -> None:
     stream = stream_of([10, 20, 30], page=[0, 1, 0], flags=[0, 0, MissFlag.STORE], pages=2)
     into = MissOutcomes.empty(3)
     machine(parts=QUIET).replay_misses(stream, np.asarray([FAST_PAGE, SLOW_PAGE], np.uint64), into)
@@ -99,12 +99,12 @@ def test_outcomes_tell_when_and_how_long(machine: Machine) -> None:
     assert into.clock_ps.tolist() == [1000, 2000, 3000]
 
 
-def test_a_wrong_number_of_places_is_refused(machine: Machine) -> None:
+def test_placement_of_wrong_length_is_refused(machine: Machine) -> None:
     with pytest.raises(ValueError, match="page_paddr"):
         busy_ns(machine, stream_of([1, 2]), [FAST_PAGE, FAST_PAGE])
 
 
-def test_a_stream_survives_the_disk(tmp_path: Path) -> None:
+def test_miss_stream_read_back_is_unchanged(tmp_path: Path) -> None:
     stream = stream_of([1, 2, 3], depends=[0, 1, 2], hits=3)
     stream.write(tmp_path / "s.npz")
     read = MissStream.read(tmp_path / "s.npz")
@@ -119,7 +119,7 @@ def test_a_stream_survives_the_disk(tmp_path: Path) -> None:
 RECORD = np.dtype("<u8,<u8,<u4,<u4,<u4,<u2,u1,u1")
 
 
-def test_a_recording_knows_its_pages(tmp_path: Path) -> None:
+def test_recording_lists_its_pages(tmp_path: Path) -> None:
     # (instructions, vaddr, line of the frame, hits, near, depends, flags): frame 5 is cleared by
     # the kernel before the program sees it at page 0x7000; frame 9 is the kernel's own.
     kernel = 0xFFFF888000005000
@@ -143,7 +143,7 @@ def test_a_recording_knows_its_pages(tmp_path: Path) -> None:
         read_recording(path, 5)
 
 
-def test_replays_of_one_stream_differ_by_placement_alone(params: TimingParams) -> None:
+def test_replays_of_one_stream_differ_only_by_placement(params: TimingParams) -> None:
     rng = np.random.default_rng(3)
     instructions = np.cumsum(rng.integers(1, 60, 5000))
     stream = stream_of(instructions.tolist(), page=rng.integers(0, 8, 5000).tolist(), pages=8)

@@ -22,9 +22,7 @@ from tests.unit.timing.conftest import Columns, Machine
 GIB = 1 << 30
 
 
-def test_the_kernels_page_copies_cost_bandwidth_on_both_nodes(
-    machine: Machine, columns: Columns
-) -> None:
+def test_kernel_page_copy_costs_bandwidth_on_both_nodes(machine: Machine, columns: Columns) -> None:
     model = machine()
     pages, lines = 200, 64
     source = GIB + 64 * np.arange(pages * lines)
@@ -40,7 +38,7 @@ def test_the_kernels_page_copies_cost_bandwidth_on_both_nodes(
     assert model.clock_ps >= pages * 4096 / 16 * 1000 * 0.98
 
 
-def test_without_the_part_the_kernel_changes_nothing(
+def test_kernel_accesses_without_their_model_cost_nothing(
     machine: Machine, columns: Columns, scattered: Any
 ) -> None:
     address = scattered(1000)
@@ -55,7 +53,7 @@ def test_without_the_part_the_kernel_changes_nothing(
     assert without.counters(0) == alone.counters(0)
 
 
-def test_a_halted_cpu_jumps_to_the_machines_clock(
+def test_halted_cpu_resumes_at_the_machine_clock(
     machine: Machine, columns: Columns, scattered: Any
 ) -> None:
     model = machine(parts=ModelPart(0))
@@ -72,7 +70,7 @@ def test_a_halted_cpu_jumps_to_the_machines_clock(
     assert counters.busy_ps == halted_ps < counters.clock_ps
 
 
-def test_an_access_or_a_record_of_a_halt_does_the_same(machine: Machine, columns: Columns) -> None:
+def test_halt_by_flag_and_by_record_are_equal(machine: Machine, columns: Columns) -> None:
     model = machine(parts=ModelPart(0))
     stream = columns([0, 0, 4096], step=1, flags=[0, AccessFlag.HALT, 0])
     model.replay(columns([0] * 5000, vcpu=1, step=1))
@@ -83,7 +81,7 @@ def test_an_access_or_a_record_of_a_halt_does_the_same(machine: Machine, columns
     assert model.counters(0).busy_ps == 3 * 100 + 2 * 100_000
 
 
-def test_idle_waits_for_what_is_on_its_way(machine: Machine, columns: Columns) -> None:
+def test_idle_cpu_waits_for_outstanding_misses(machine: Machine, columns: Columns) -> None:
     model = machine(parts=ModelPart.MLP)
     model.replay(columns([0]))
     assert model.clock_ps == 400
@@ -114,7 +112,7 @@ def test_idle_waits_for_what_is_on_its_way(machine: Machine, columns: Columns) -
         ({"llc_bytes": 1 << 33}, "out of range"),
     ],
 )
-def test_a_parameter_out_of_range_is_refused_with_its_name(
+def test_parameter_out_of_range_is_refused_by_name(
     params: TimingParams, fields: Any, why: str
 ) -> None:
     with pytest.raises(HmdError, match=why):
@@ -140,15 +138,13 @@ def test_a_parameter_out_of_range_is_refused_with_its_name(
         ({"loaded": tuple((i / 10, 1.0) for i in range(1, 10))}, "curve_points must be at most 8"),
     ],
 )
-def test_a_node_out_of_range_is_refused_with_the_field(
-    params: TimingParams, fields: Any, why: str
-) -> None:
+def test_node_out_of_range_is_refused_by_field(params: TimingParams, fields: Any, why: str) -> None:
     node = replace(params.nodes[0], **fields)
     with pytest.raises(HmdError, match=why):
         TimingModel(replace(params, nodes=(node, params.nodes[1])))
 
 
-def test_the_flags_are_those_of_the_library() -> None:
+def test_model_part_flags_match_the_library() -> None:
     assert {part.name: part.value for part in ModelPart} == {
         name: getattr(lib, f"TIMING_{name}") for name in ModelPart.__members__ if name != "ALL"
     }
@@ -181,9 +177,7 @@ def stream_of(accesses: Any) -> Any:
     return AccessStream(**arrays)
 
 
-def test_a_count_that_goes_back_a_little_does_not_turn_time_back(
-    machine: Machine, columns: Columns
-) -> None:
+def test_instruction_count_going_back_keeps_the_clock(machine: Machine, columns: Columns) -> None:
     stream = columns(GIB + 64 * np.arange(20_000, dtype=np.uint64), step=1)
     shaken = replace(
         stream,
@@ -198,7 +192,9 @@ def test_a_count_that_goes_back_a_little_does_not_turn_time_back(
 
 @settings(max_examples=150, deadline=None)
 @given(accesses=st.lists(ACCESS, max_size=300), parts=st.integers(0, 31))
-def test_invariants(params: TimingParams, accesses: Any, parts: Any) -> None:
+def test_model_counters_and_clocks_are_consistent(
+    params: TimingParams, accesses: Any, parts: Any
+) -> None:
     stream = stream_of(accesses)
     with TimingModel(replace(params, parts=ModelPart(parts))) as model:
         clocks = [0, 0]
@@ -244,7 +240,7 @@ def check_counters(counters: Any, params: TimingParams, parts: Any) -> None:
     assert 0 <= hits <= counters.llc_hits * params.llc_hit_ps
 
 
-def test_the_same_stream_costs_the_same_each_time(
+def test_replay_of_the_same_stream_is_deterministic(
     machine: Machine, columns: Columns, scattered: Any
 ) -> None:
     address = np.concatenate([scattered(5000), 64 * np.arange(5000), scattered(5000, GIB)])
@@ -257,7 +253,9 @@ def test_the_same_stream_costs_the_same_each_time(
     assert results[0] == results[1]
 
 
-def test_one_by_one_is_as_in_columns(machine: Machine, columns: Columns, scattered: Any) -> None:
+def test_single_accesses_cost_the_same_as_columns(
+    machine: Machine, columns: Columns, scattered: Any
+) -> None:
     stream = columns(np.concatenate([scattered(300), 64 * np.arange(300)]))
     single, whole = machine(), machine()
     whole.replay(stream)
@@ -268,7 +266,7 @@ def test_one_by_one_is_as_in_columns(machine: Machine, columns: Columns, scatter
     assert single.counters(0) == whole.counters(0)
 
 
-def test_two_threads_lose_no_access(machine: Machine, columns: Columns, scattered: Any) -> None:
+def test_two_threads_count_every_access(machine: Machine, columns: Columns, scattered: Any) -> None:
     model = machine()
     streams = [
         columns(scattered(200_000, seed=cpu), vcpu=cpu, flags=np.arange(200_000) % 2)
@@ -288,7 +286,7 @@ def test_two_threads_lose_no_access(machine: Machine, columns: Columns, scattere
         assert node.read_bytes == 64 * lines
 
 
-def test_models_are_freed(params: TimingParams) -> None:
+def test_closed_models_are_freed(params: TimingParams) -> None:
     def make(count: Any) -> None:
         for _ in range(count):
             with TimingModel(replace(params, llc_bytes=16 << 20)):
@@ -300,7 +298,7 @@ def test_models_are_freed(params: TimingParams) -> None:
     assert psutil.Process().memory_info().rss - before < 20 << 20
 
 
-def test_a_closed_model_and_a_wrong_cpu_are_refused(machine: Machine, columns: Columns) -> None:
+def test_closed_model_or_wrong_cpu_is_refused(machine: Machine, columns: Columns) -> None:
     model = machine()
     with pytest.raises(ValueError, match="the machine has 2"):
         model.access(2, 1, 0, 0)
@@ -314,7 +312,9 @@ def test_a_closed_model_and_a_wrong_cpu_are_refused(machine: Machine, columns: C
         model.access(0, 1, 0, 0)
 
 
-def test_a_stream_survives_the_disk(tmp_path: Path, columns: Columns, scattered: Any) -> None:
+def test_access_stream_read_back_is_unchanged(
+    tmp_path: Path, columns: Columns, scattered: Any
+) -> None:
     stream = columns(scattered(100), value=7)
     stream.write(tmp_path / "stream.npz")
     again = AccessStream.read(tmp_path / "stream.npz")
@@ -325,7 +325,7 @@ def test_a_stream_survives_the_disk(tmp_path: Path, columns: Columns, scattered:
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 cut short"])
-def test_a_file_that_is_no_stream_is_named(tmp_path: Path, content: bytes) -> None:
+def test_file_that_is_no_stream_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "stream.npz"
     path.write_bytes(content)
     with pytest.raises(HmdError, match=r"stream\.npz: no access stream"):

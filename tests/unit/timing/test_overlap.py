@@ -23,7 +23,7 @@ def finish(model: Any, stream: Any, vcpu: int = 0) -> Any:
 
 
 @pytest.mark.parametrize(("start", "latency"), [(0, 100_000), (1 << 30, 300_000)])
-def test_a_pointer_chase_costs_the_idle_latency_of_each_hop(
+def test_pointer_chase_costs_idle_latency_per_hop(
     machine: Machine, columns: Columns, scattered: Any, chain: Any, start: Any, latency: int
 ) -> None:
     address = scattered(1000, start)
@@ -31,7 +31,7 @@ def test_a_pointer_chase_costs_the_idle_latency_of_each_hop(
     assert clock == 4 * 100 + 1000 * latency
 
 
-def test_a_chase_is_seen_through_fields_of_the_object_but_not_beyond_the_span(
+def test_chase_within_the_object_span_is_dependent(
     machine: Machine, columns: Columns, scattered: Any, chain: Any
 ) -> None:
     address = scattered(100)
@@ -41,7 +41,7 @@ def test_a_chase_is_seen_through_fields_of_the_object_but_not_beyond_the_span(
     assert finish(machine(parts=ModelPart.MLP), far) < 20 * L
 
 
-def test_independent_loads_overlap_by_the_line_fill_buffers(
+def test_independent_loads_overlap_up_to_fill_buffers(
     machine: Machine, columns: Columns, scattered: Any
 ) -> None:
     model = machine(parts=ModelPart.MLP, rob_instructions=1024)
@@ -50,25 +50,21 @@ def test_independent_loads_overlap_by_the_line_fill_buffers(
     assert clock == 10 * 100 + 100 * L
 
 
-def test_the_reorder_window_limits_the_overlap(
-    machine: Machine, columns: Columns, scattered: Any
-) -> None:
+def test_reorder_window_limits_overlap(machine: Machine, columns: Columns, scattered: Any) -> None:
     model = machine(parts=ModelPart.MLP, rob_instructions=100)
     clock = finish(model, columns(scattered(1000), step=50))
     # A load enters when the one before the last is complete: two at a time.
     assert clock == 2 * 50 * 100 + 500 * L
 
 
-def test_the_window_stalls_at_its_end_even_when_all_else_hits_in_l1(
-    machine: Machine, columns: Columns
-) -> None:
+def test_full_reorder_window_stalls_on_l1_hits(machine: Machine, columns: Columns) -> None:
     model = machine(parts=ModelPart.MLP)
     model.replay(columns([0] * 100_000, step=1))
     # The second load is in the window with the first; the clock waits at instruction 201.
     assert model.vcpu_clock_ps(0, 100_000) == 100_000 * 100 + (100 + L) - 201 * 100
 
 
-def test_two_chases_overlap_with_each_other(
+def test_two_pointer_chases_overlap(
     machine: Machine, columns: Columns, scattered: Any, chain: Any
 ) -> None:
     one, other = scattered(500), scattered(500, start=1 << 29, seed=2) % (1 << 30)
@@ -78,7 +74,7 @@ def test_two_chases_overlap_with_each_other(
     assert clock == 8 * 100 + 500 * L
 
 
-def test_a_pointer_in_a_line_on_its_way_has_to_arrive_too(machine: Machine) -> None:
+def test_pointer_in_an_outstanding_line_waits_for_it(machine: Machine) -> None:
     model = machine(parts=ModelPart.MLP)
     model.access(0, 1, VIRTUAL, 0x10000, value=0)
     hit = model.access(0, 2, VIRTUAL + 8, 0x10008, value=VIRTUAL + 0x50000)
@@ -88,7 +84,7 @@ def test_a_pointer_in_a_line_on_its_way_has_to_arrive_too(machine: Machine) -> N
     assert model.clock_ps == 100 + 2 * L
 
 
-def test_a_dependence_passes_through_a_hit(machine: Machine) -> None:
+def test_dependence_through_a_cache_hit_is_kept(machine: Machine) -> None:
     model = machine(parts=ModelPart.MLP)
     model.access(0, 1, VIRTUAL + 0x90040, 0x90040)
     model.idle(0, 1)
@@ -100,7 +96,7 @@ def test_a_dependence_passes_through_a_hit(machine: Machine) -> None:
     assert model.clock_ps == start + 100 + 2 * L
 
 
-def test_stores_hold_fill_buffers_and_block_nothing(
+def test_stores_take_fill_buffers_without_stalling(
     machine: Machine, columns: Columns, scattered: Any
 ) -> None:
     few = columns(scattered(100), step=200, flags=AccessFlag.STORE)
@@ -113,7 +109,7 @@ def test_stores_hold_fill_buffers_and_block_nothing(
     assert model.clock_ps == 10 * 100 + 99 * 120_000
 
 
-def test_without_overlap_each_miss_stalls_by_its_latency(
+def test_misses_without_overlap_stall_for_their_latency(
     machine: Machine, columns: Columns, scattered: Any
 ) -> None:
     model = machine(parts=ModelPart(0))
@@ -123,7 +119,7 @@ def test_without_overlap_each_miss_stalls_by_its_latency(
     assert model.clock_ps == 300 * 100 + 100 * (100_000 + 300_000 + 120_000)
 
 
-def test_the_latency_of_a_chased_load_counts_from_when_its_address_is_known(
+def test_chased_load_latency_starts_at_its_known_address(
     machine: Machine, columns: Columns, scattered: Any, chain: Any
 ) -> None:
     address = scattered(50)

@@ -21,7 +21,7 @@ def levels(model: Any, stream: Any) -> Any:
 
 
 @pytest.mark.parametrize("stride", [64, -64, 128, 512, -512])
-def test_a_stream_is_covered_after_three_misses_across_pages(
+def test_prefetcher_covers_a_stream_after_three_misses(
     machine: Machine, columns: Columns, stride: int
 ) -> None:
     address = (1 << 20) + stride * np.arange(1000)
@@ -30,25 +30,27 @@ def test_a_stream_is_covered_after_three_misses_across_pages(
     assert set(found[3:].tolist()) == {CacheLevel.PREFETCHED}
 
 
-def test_a_stride_over_eight_lines_is_not(machine: Machine, columns: Columns) -> None:
+def test_prefetcher_ignores_strides_over_eight_lines(machine: Machine, columns: Columns) -> None:
     found = levels(machine(parts=PARTS), columns(64 * 9 * np.arange(1000)))
     assert set(found.tolist()) == {CacheLevel.MEMORY}
 
 
-def test_a_stream_costs_no_latency(machine: Machine, columns: Columns) -> None:
+def test_prefetched_stream_costs_no_latency(machine: Machine, columns: Columns) -> None:
     model = machine(parts=PARTS)
     stream = columns(64 * np.arange(10_000))
     assert model.replay(stream) < 40_000 * 100 + 100_000
     assert model.counters(0).nodes[0].prefetched_lines == 10_000 - 3
 
 
-def test_random_misses_are_not_covered(machine: Machine, columns: Columns, scattered: Any) -> None:
+def test_prefetcher_covers_no_random_misses(
+    machine: Machine, columns: Columns, scattered: Any
+) -> None:
     found = levels(machine(parts=PARTS), columns(scattered(20_000)))
     assert set(found.tolist()) == {CacheLevel.MEMORY}
 
 
 @pytest.mark.parametrize(("streams", "covered"), [(8, True), (16, True), (24, False)])
-def test_as_many_streams_as_the_table_holds(
+def test_prefetcher_follows_as_many_streams_as_its_table(
     machine: Machine, columns: Columns, streams: int, covered: bool
 ) -> None:
     address = (np.arange(200)[:, None] * 64 + np.arange(streams) * (1 << 24)).reshape(-1)
@@ -56,7 +58,7 @@ def test_as_many_streams_as_the_table_holds(
     assert (np.count_nonzero(found == CacheLevel.PREFETCHED) == streams * 197) == covered
 
 
-def test_a_stream_survives_random_misses_between_its_lines(
+def test_prefetcher_keeps_a_stream_among_random_misses(
     machine: Machine, columns: Columns, scattered: Any
 ) -> None:
     noise = scattered(4000, start=1 << 30).reshape(200, 20)
@@ -66,13 +68,13 @@ def test_a_stream_survives_random_misses_between_its_lines(
     assert set(found[3:, 0].tolist()) == {CacheLevel.PREFETCHED}
 
 
-def test_two_streams_in_one_page_train_apart(machine: Machine, columns: Columns) -> None:
+def test_prefetcher_trains_two_streams_in_a_page_apart(machine: Machine, columns: Columns) -> None:
     up, down = 64 * np.arange(30), 4096 - 64 * np.arange(1, 31)
     found = levels(machine(parts=PARTS), columns(np.stack([up, down], axis=1).reshape(-1)[:40]))
     assert set(found[6:].tolist()) == {CacheLevel.PREFETCHED}
 
 
-def test_lines_that_hit_in_l1_leave_a_stream_whole(machine: Machine, columns: Columns) -> None:
+def test_prefetcher_keeps_a_stream_over_l1_hits(machine: Machine, columns: Columns) -> None:
     model = machine(parts=PARTS)
     model.replay(columns(64 * np.array([10, 11, 13, 40, 41, 42])))
     found = levels(model, columns(64 * np.arange(60), start=1000))
