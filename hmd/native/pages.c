@@ -55,6 +55,6 @@ static int hmd_bind_memory(size_t count, const int32_t *nodes)
             return -EINVAL;
         mask[nodes[i] / bits] |= 1UL << (nodes[i] % bits);
     }
-    /* The kernel looks at one bit less than it is told of (mm/mempolicy.c, get_nodes()). */
+    /* The kernel reads one bit less than maxnode (mm/mempolicy.c, get_nodes()). */
     return set_mempolicy(MPOL_BIND, mask, HMD_MAX_NODES + 1) < 0 ? -errno : 0;
 }

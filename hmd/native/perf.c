@@ -38,7 +38,7 @@ static int hmd_perf_open(const struct hmd_perf_event *event, int pid, int cpu, i
 		.exclude_kernel = !!event->exclude_kernel,
 		/* IBS refuses every exclude bit, so hypervisor goes with kernel. */
 		.exclude_hv = !!event->exclude_kernel,
-		/* Times of the clock that everything else is told in, not of the scheduler's. */
+		/* Times of the clock that hmd uses everywhere, not of the scheduler's. */
 		.use_clockid = !!(event->sample_type & PERF_SAMPLE_TIME),
 		.clockid = event->sample_type & PERF_SAMPLE_TIME ? CLOCK_MONOTONIC : 0,
 	};

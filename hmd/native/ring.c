@@ -29,7 +29,7 @@ struct hmd_ring_columns {
 
 struct hmd_ring_counts {
 	uint64_t samples, lost, throttled, unthrottled;
-	uint64_t skipped; /* records of types that tell the sampler nothing */
+	uint64_t skipped; /* records of types that the sampler does not use */
 	uint64_t corrupt; /* records that could not be read, and rings given up */
 };
 
@@ -38,7 +38,7 @@ struct hmd_ring_source {
 	const void *data;
 	uint64_t data_bytes;  /* power of two, fixed at open: the header's own word is not trusted */
 	uint64_t sample_type; /* of fixed-size fields only, see hmd_ring_sample_bytes() */
-	uint8_t kind;         /* of samples whose data source does not tell */
+	uint8_t kind;         /* of samples whose data source is unknown */
 };
 
 /* Fields of PERF_RECORD_SAMPLE in the order in which the kernel writes them. */
@@ -175,8 +175,9 @@ static void ring_note(const struct hmd_ring_source *source, uint64_t tail,
 }
 
 /*
- * Moves what is in the ring into the columns. Samples that find the columns full are lost, so that
- * the next call gets new ones; returns 1 where there were any, else 0. Bounded: at most data_bytes / 8 records a call.
+ * Moves the records of the ring into the columns. Samples that find the columns full are lost, so
+ * that the next call gets new ones; returns 1 if there were any, else 0. Reads at most
+ * data_bytes / 8 records per call.
  */
 static int hmd_ring_drain(const struct hmd_ring_source *source, struct hmd_ring_columns *columns,
 	       struct hmd_ring_counts *counts)

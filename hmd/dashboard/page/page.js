@@ -1,4 +1,4 @@
-// The page asks for state.json once a second and draws what it tells. Nothing that comes from the
+// The page requests state.json once per second and draws it. Nothing that comes from the
 // daemon is ever parsed as HTML: text goes into text nodes, numbers into attributes of shapes.
 "use strict";
 

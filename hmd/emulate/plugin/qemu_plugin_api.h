@@ -1,8 +1,8 @@
 /*
  * The part of QEMU's plugin interface that this plugin uses, at API version 4 (QEMU 9.2, 10.0).
  *
- * Distributions package QEMU without qemu-plugin.h, and nobody should need its source to try
- * hmd. These are declarations of the documented interface
+ * Distributions package QEMU without qemu-plugin.h, and trying hmd should not need QEMU's source.
+ * These are declarations of the documented interface
  * (https://www.qemu.org/docs/master/devel/tcg-plugins.html); QEMU itself resolves them when it
  * loads the plugin. Two arrays come from GLib, which QEMU links; their public fields are declared
  * here for the same reason.

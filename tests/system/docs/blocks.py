@@ -3,7 +3,7 @@
 A comment on the line above a block says so: ``<!-- run by FILE -->`` names the test that has its
 commands, ``<!-- on MACHINE -->`` the fixture machine that they look at, ``<!-- with a daemon -->``
 that one runs meanwhile, ``<!-- needs: ... -->`` what is missing where tests run. A block without
-one is run as it is. CONTRIBUTING.md tells those who write.
+one is run as it is. CONTRIBUTING.md describes the markers.
 """
 
 from __future__ import annotations

@@ -81,8 +81,8 @@ def test_what_is_shown_of_hmd_is_what_hmd_takes(
                 try:
                     build_parser().parse_args(words)
                 except SystemExit as left:
-                    told = capsys.readouterr().err
-                    assert left.code == 0, f"{block}: {command.text}: {told}"
+                    error = capsys.readouterr().err
+                    assert left.code == 0, f"{block}: {command.text}: {error}"
 
 
 @pytest.mark.parametrize("file", PAGES)
@@ -136,7 +136,7 @@ def test_what_runs_elsewhere_does(file: str) -> None:
         for command in block.commands():
             for call in command.calls():
                 words = [Path(call[0]).name, *(w for w in call[1:] if w.startswith("-"))]
-                # What hmd is told to do.
+                # The subcommand of hmd.
                 words += call[1:2] if words[0] == "hmd" else []
                 missing = [w for w in words if not re.search(rf"(?<![\w-]){re.escape(w)}\b", text)]
                 assert not missing, f"{block}: {command.text}: {block.marker}: {missing}"

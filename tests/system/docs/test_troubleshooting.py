@@ -1,7 +1,7 @@
 """docs/how-to/troubleshooting.md has each diagnostic of doctor, and its messages when not ok.
 
-What there is to find is read from the code: the calls of ``Diagnostic``, the warnings of the
-daemon's start, and why samplers refuse.
+The messages are read from the code: the calls of ``Diagnostic``, the warnings of the
+daemon's start, and the errors of samplers.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def findings() -> dict[str, set[str]]:
                 names = list(_names(call.args[0], function, tree))
                 assert names, f"{path}:{call.lineno}: a finding whose name is not to be seen"
                 for name in names:
-                    told = found.setdefault(name, set())
+                    messages = found.setdefault(name, set())
                     if ast.unparse(call.args[1]) != "Severity.OK":
-                        told |= set(fragments(call.args[2]))
+                        messages |= set(fragments(call.args[2]))
     return found
 
 
@@ -109,33 +109,33 @@ def test_every_section_is_of_a_diagnostic_that_exists() -> None:
 
 
 def test_what_the_daemon_says_at_its_start_is_explained() -> None:
-    told = {
+    messages = {
         text for call in calls(parsed("hmd/daemon/service.py"), "warn") for text in fragments(call)
     }
     for function in ast.walk(parsed("hmd/machine/tiers.py")):
         if isinstance(function, ast.FunctionDef) and "tier_warning" in function.name:
             for returned in ast.walk(function):
                 if isinstance(returned, ast.Return) and returned.value is not None:
-                    told |= set(fragments(returned.value))
-    assert len(told) >= 8
-    assert not {text for text in told if text not in PAGE}
+                    messages |= set(fragments(returned.value))
+    assert len(messages) >= 8
+    assert not {text for text in messages if text not in PAGE}
 
 
 def test_why_samplers_refuse_is_explained() -> None:
     part = PAGE.split(" ### sampler ")[1].split(" ### ")[0]
-    told = set()
+    messages = set()
     for file in REFUSING:
         tree = parsed(file)
         for error in ("MissingError", "NotPermittedError", "os_error"):
-            told |= {text for call in calls(tree, error) for text in fragments(call)}
+            messages |= {text for call in calls(tree, error) for text in fragments(call)}
         for function in ast.walk(tree):
             if isinstance(function, ast.FunctionDef) and function.name == "_advice":
-                told |= {
+                messages |= {
                     text
                     for returned in ast.walk(function)
                     if isinstance(returned, ast.Return) and returned.value is not None
                     for text in fragments(returned.value)
                 }
-    assert len(told) >= 20
-    missing = sorted(text for text in told if text not in part)
+    assert len(messages) >= 20
+    missing = sorted(text for text in messages if text not in part)
     assert not missing
