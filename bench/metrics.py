@@ -70,7 +70,7 @@ def main() -> int:
     )
     ticks = [tick_of(names, seed) for seed in range(2)]
     turn = iter(range(10**9))
-    told = times(lambda: observer.observe(ticks[next(turn) % 2], places), 10)
+    observed = times(lambda: observer.observe(ticks[next(turn) % 2], places), 10)
     tracker = SavingsTracker(topology)
     followed = times(lambda: tracker.add(ticks[next(turn) % 2]), RUNS)
     server = MetricsServer(ADDRESS, lambda: observer.latest, TickWatch().health)
@@ -86,7 +86,9 @@ def main() -> int:
         MetricsFigure("series", series, series, "", "bounded"),
         MetricsFigure("answer", len(packed) / 1024, len(packed) / 1024, "KiB"),
         MetricsFigure("scrape", min(scraped) * 1e3, statistics.median(scraped) * 1e3, "ms", "20"),
-        MetricsFigure("observe stage", min(told) * 1e3, statistics.median(told) * 1e3, "ms"),
+        MetricsFigure(
+            "observe stage", min(observed) * 1e3, statistics.median(observed) * 1e3, "ms"
+        ),
         MetricsFigure("its savings", min(followed) * 1e3, statistics.median(followed) * 1e3, "ms"),
     ]
     print(
@@ -110,12 +112,12 @@ def scrape() -> bytes:
 
 def times(work: Callable[[], object], runs: int) -> list[float]:
     """Return the CPU time of each run in seconds, of the server's thread and the client."""
-    took = []
+    seconds = []
     for _ in range(runs):
         begun_s = time.process_time()
         work()
-        took.append(time.process_time() - begun_s)
-    return took
+        seconds.append(time.process_time() - begun_s)
+    return seconds
 
 
 def tick_of(targets: tuple[str, ...], seed: int) -> TickRecord:

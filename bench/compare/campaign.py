@@ -212,13 +212,13 @@ class _Campaign:
         discovery: Discovery | None = None,
     ) -> ComparisonTrial:
         fast = case.fast_bytes(self._footprint(case.program))
-        beside = guest_damon.running_damon(ready) if system.service is BootService.DAMON else None
+        service = guest_damon.running_damon(ready) if system.service is BootService.DAMON else None
         return run_trial(
             ready,
             self._command(case.program),
             system.start,
             fast,
-            beside=beside,
+            service=service,
             watch=discovery,
         )
 

@@ -46,12 +46,12 @@ def run_trial(
     start: Start,
     fast_bytes: int | None,
     *,
-    beside: AbstractContextManager[object] | None = None,
+    service: AbstractContextManager[object] | None = None,
     watch: AbstractContextManager[object] | None = None,
 ) -> ComparisonTrial:
-    """Run a program with ``fast`` bytes of the fast node (None: all); HmdError where it fails.
+    """Run a program with ``fast_bytes`` of the fast node (None: all); HmdError if it fails.
 
-    ``beside`` is entered once the fast node is ready, ``watch`` around the program only.
+    ``service`` is entered once the fast node is ready, ``watch`` around the program only.
     """
     with ExitStack() as undo:
         undo.callback(stage.fast_node.release)
@@ -60,7 +60,7 @@ def run_trial(
             stage.forget_inodes()
             stage.fast_node.clear()
             left = stage.fast_node.leave(fast_bytes, drop_caches=False)
-        undo.enter_context(beside or nullcontext())
+        undo.enter_context(service or nullcontext())
         counted = stage.vmstat()
         with demotion.going_on(stage), stage.modelled():
             before, began = stage.meter.read(), time.monotonic()

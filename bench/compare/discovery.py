@@ -25,7 +25,7 @@ class Discovery:
 
     def __enter__(self) -> Discovery:
         """Start to watch the log."""
-        self._began_s, self._before = time.monotonic(), self._daemon.told(_FOLLOWING)
+        self._began_s, self._before = time.monotonic(), self._daemon.count_in_log(_FOLLOWING)
         self._thread = threading.Thread(target=self._look, daemon=True)
         self._thread.start()
         return self
@@ -38,5 +38,5 @@ class Discovery:
     def _look(self) -> None:
         found = False
         while not (found or self._over.wait(_LOOK_S)):
-            found = self._daemon.told(_FOLLOWING) > self._before
+            found = self._daemon.count_in_log(_FOLLOWING) > self._before
         self.seconds = time.monotonic() - self._began_s

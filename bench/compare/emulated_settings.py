@@ -108,13 +108,13 @@ def measure(system: str, programs: list[str], ratio: str) -> None:
     with _booted(commands) as ready:
         if system == "damon":
             for watch in DAMON:
-                _try(ready, commands, fast, _told(watch), watch)
+                _try(ready, commands, fast, _describe(watch), watch)
             return
         for knobs in KERNEL:
             files = {f"{BALANCING}/{name}": value for name, value in knobs.items()}
             with ready.having({**files, **KERNEL_DEFAULTS.knobs}):
-                told = ", ".join(f"{name} {value}" for name, value in knobs.items())
-                _try(ready, commands, fast, told or "all at defaults")
+                description = ", ".join(f"{name} {value}" for name, value in knobs.items())
+                _try(ready, commands, fast, description or "all at defaults")
 
 
 def prepared(name: str) -> Command:
@@ -134,9 +134,9 @@ def _try(
     watch: DamonSettings | None = None,
 ) -> None:
     for name, command in commands.items():
-        beside = running_damon(ready, watch) if watch else None
+        damon = running_damon(ready, watch) if watch else None
         try:
-            trial = run_trial(ready, command, FIRST_TOUCH, fast.get(name), beside=beside)
+            trial = run_trial(ready, command, FIRST_TOUCH, fast.get(name), service=damon)
         except GuestError:
             raise
         except HmdError as error:
@@ -151,7 +151,7 @@ def _try(
         )
 
 
-def _told(watch: DamonSettings) -> str:
+def _describe(watch: DamonSettings) -> str:
     return (
         f"intervals {' '.join(watch.intervals)}, regions {'-'.join(watch.regions)}, "
         f"cold after {watch.cold_age}"

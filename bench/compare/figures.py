@@ -34,7 +34,7 @@ def over_best(
     return {
         case: min(theirs) / took
         for case, took in _of(found, ours)
-        if (theirs := _beside(found, case, peers))
+        if (theirs := _runtimes_of(found, case, peers))
     }
 
 
@@ -42,8 +42,10 @@ def over_whole(
     found: Seconds, ours: str, whole: str = ALL_FAST.name
 ) -> dict[ComparisonCase, float]:
     """Return the runtime on nodes of unlimited size over ours."""
-    beside = {case.program: took for case, took in found.items() if case.system == whole}
-    return {c: beside[c.program] / took for c, took in _of(found, ours) if c.program in beside}
+    unlimited = {case.program: took for case, took in found.items() if case.system == whole}
+    return {
+        c: unlimited[c.program] / took for c, took in _of(found, ours) if c.program in unlimited
+    }
 
 
 def over_oracle(found: Seconds, ours: str, oracle: Seconds) -> dict[ComparisonCase, float]:
@@ -104,6 +106,6 @@ def _of(found: Seconds, system: str) -> list[tuple[ComparisonCase, float]]:
     return [(case, took) for case, took in found.items() if case.system == system]
 
 
-def _beside(found: Seconds, case: ComparisonCase, systems: Sequence[str]) -> list[float]:
+def _runtimes_of(found: Seconds, case: ComparisonCase, systems: Sequence[str]) -> list[float]:
     others = (ComparisonCase(case.program, case.ratio, system) for system in systems)
     return [found[other] for other in others if other in found]

@@ -91,12 +91,12 @@ class GuestDaemon:
         """Reload the daemon's configuration with this policy; HmdError where that fails."""
         if policy == self._policy:
             return
-        before = self.told(_RELOADED)
+        before = self.count_in_log(_RELOADED)
         self._config.write_text(_text(policy, self._pace))
         self._job.send_signal(SIGHUP)
         give_up = time.monotonic() + _START_TIMEOUT_S
-        while self.told(_RELOADED) == before:
-            if time.monotonic() > give_up or self.told(_NOT_RELOADED):
+        while self.count_in_log(_RELOADED) == before:
+            if time.monotonic() > give_up or self.count_in_log(_NOT_RELOADED):
                 raise HmdError(f"the daemon did not take policy {policy}: {_last_line(self._log)}")
             self.check()
             time.sleep(0.2)
@@ -115,7 +115,7 @@ class GuestDaemon:
         if self._job.poll() is not None:
             raise HmdError(f"the daemon in the guest ended: {_last_line(self._log)}")
 
-    def told(self, text: str) -> int:
+    def count_in_log(self, text: str) -> int:
         """Return the number of occurrences of a text in the daemon's log."""
         return self._log.read_text(errors="replace").count(text)
 
@@ -144,7 +144,7 @@ def _text(policy: str, pace: Pace) -> str:
 
 def _wait_until_ready(running: GuestDaemon, log: Path) -> None:
     give_up = time.monotonic() + _START_TIMEOUT_S
-    while not running.told(_READY):
+    while not running.count_in_log(_READY):
         if time.monotonic() > give_up:
             raise HmdError(f"the daemon did not start in the guest: {_last_line(log)}")
         running.check()

@@ -144,9 +144,9 @@ class Testbed:
     def flushing(self) -> Iterator[None]:
         """Flush the TLB of the program's CPU every ``FLUSH_US``."""
         on_cpu = [str(compile_static(PLACED)), str(PROGRAM_CPU), "bind", str(1 << SLOW_NODE)]
-        flush, said = str(compile_static(FLUSH_TLB)), bytearray()
+        flush, output = str(compile_static(FLUSH_TLB)), bytearray()
         job = self.machine.start(
-            [*on_cpu, flush, str(FLUSH_US)], stdout=said.extend, stderr=said.extend
+            [*on_cpu, flush, str(FLUSH_US)], stdout=output.extend, stderr=output.extend
         )
         try:
             yield
@@ -157,22 +157,22 @@ class Testbed:
         """Run a program alone on its CPU; HmdError where its status or output is unexpected."""
         mask = sum(1 << node for node in start.nodes)
         placed = [str(compile_static(PLACED)), str(PROGRAM_CPU), start.mode, str(mask)]
-        said, wrong = bytearray(), bytearray()
+        output, errors = bytearray(), bytearray()
         job = self.machine.start(
             ["sh", "-c", _IN_GROUP, "sh", *placed, *command.argv],
             cwd="/tmp",
             env=dict(command.env),
-            stdout=said.extend,
-            stderr=wrong.extend,
+            stdout=output.extend,
+            stderr=errors.extend,
         )
         try:
             code = job.wait(_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             job.kill()
             raise HmdError(f"{command.argv[0]} did not end within {_TIMEOUT_S} s") from None
-        found = (said + wrong).decode(errors="replace")
+        found = (output + errors).decode(errors="replace")
         if code != command.exit_status or command.expect not in found:
-            last = (wrong.decode(errors="replace").strip() or "no message").splitlines()[-1]
+            last = (errors.decode(errors="replace").strip() or "no message").splitlines()[-1]
             raise HmdError(f"{command.argv[0]} exited with {code} and did not do its work: {last}")
 
 

@@ -60,7 +60,7 @@ def missing_packages(program: SuiteProgram) -> tuple[str, ...]:
     if not program.packages:
         return ()
     try:
-        said = subprocess.run(
+        listing = subprocess.run(
             ["dpkg-query", "-W", "-f", "${db:Status-Status} ${Package}\n", *program.packages],
             capture_output=True,
             text=True,
@@ -68,7 +68,7 @@ def missing_packages(program: SuiteProgram) -> tuple[str, ...]:
         ).stdout
     except FileNotFoundError:
         raise MissingError("no dpkg-query: the suite's programs are those of Debian 12") from None
-    installed = {line.split()[1] for line in said.splitlines() if line.startswith("installed ")}
+    installed = {line.split()[1] for line in listing.splitlines() if line.startswith("installed ")}
     return tuple(package for package in program.packages if package not in installed)
 
 

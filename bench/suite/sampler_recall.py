@@ -106,7 +106,7 @@ def compare(
         asked = [f"{name}:{period}" for name, period in cases]
         guest = _Guest(machine, [*words, *asked], checkout, env)
         try:
-            for case, told in zip(cases, asked, strict=True):
+            for case, sampled in zip(cases, asked, strict=True):
                 guest.expect("ready", _START_S)
                 # Python starts and warms up with the model off, which takes a tenth of the time.
                 machine.start_model()
@@ -117,7 +117,7 @@ def compare(
                 machine.stop_model()
                 guest.go_on()
                 guest.expect("written", _START_S)
-                yield _found(case, running, _truth(running, path, count), share / f"{told}.npz")
+                yield _found(case, running, _truth(running, path, count), share / f"{sampled}.npz")
             guest.end()
         finally:
             guest.kill()
@@ -129,7 +129,7 @@ class _Guest:
     def __init__(
         self, machine: Machine, words: Sequence[str], checkout: Path, env: dict[str, str]
     ) -> None:
-        self._said: queue.Queue[str] = queue.Queue()
+        self._output: queue.Queue[str] = queue.Queue()
         self._line = b""
         self._wrong = bytearray()
         self._job = machine.start(
@@ -144,19 +144,19 @@ class _Guest:
     def _listen(self, data: bytes) -> None:
         *lines, self._line = (self._line + data).split(b"\n")
         for line in lines:
-            self._said.put(line.decode())
+            self._output.put(line.decode())
 
     def expect(self, word: str, timeout_s: float) -> None:
         """Wait for a word of its output; raises HmdError for another word or none."""
-        said, deadline = "nothing", time.monotonic() + timeout_s
-        while said == "nothing" and time.monotonic() < deadline:
+        output, deadline = "nothing", time.monotonic() + timeout_s
+        while output == "nothing" and time.monotonic() < deadline:
             with contextlib.suppress(queue.Empty):
-                said = self._said.get(timeout=0.5)
+                output = self._output.get(timeout=0.5)
             if self._job.poll() is not None:
                 break
-        if said != word:
+        if output != word:
             wrong = self._wrong.decode(errors="replace").strip()
-            raise HmdError(f"sampling in the guest printed {said}, not {word}: {wrong}")
+            raise HmdError(f"sampling in the guest printed {output}, not {word}: {wrong}")
 
     def go_on(self) -> None:
         """Send a line of input, for which it waits."""
@@ -176,27 +176,31 @@ class _Guest:
 @contextmanager
 def program(machine: Machine) -> Iterator[GuestProgram]:
     """Run the program and flush_tlb on the program's CPU."""
-    ready, said = threading.Event(), bytearray()
+    ready, output = threading.Event(), bytearray()
 
     def listen(data: bytes) -> None:
-        said.extend(data)
-        if b"\n" in said:
+        output.extend(data)
+        if b"\n" in output:
             ready.set()
 
     on_cpu = ["taskset", "-c", str(PROGRAM_CPU)]
     graded = str(compile_static(_WORKLOADS / "graded.c"))
     flush = str(compile_static(_WORKLOADS / "flush_tlb.c"))
     job = machine.start(
-        [*on_cpu, graded, str(FOOTPRINT_MIB), str(BLOCK_KIB)], stdout=listen, stderr=said.extend
+        [*on_cpu, graded, str(FOOTPRINT_MIB), str(BLOCK_KIB)], stdout=listen, stderr=output.extend
     )
-    beside = machine.start([*on_cpu, flush, str(FLUSH_US)], stdout=said.extend, stderr=said.extend)
+    flusher = machine.start(
+        [*on_cpu, flush, str(FLUSH_US)], stdout=output.extend, stderr=output.extend
+    )
     try:
         if not ready.wait(_START_S):
-            raise HmdError(f"graded did not become ready: {said.decode(errors='replace')}")
-        told = json.loads(said)
-        yield GuestProgram(told["pid"], told["start"] // PAGE_BYTES, told["bytes"] // PAGE_BYTES)
+            raise HmdError(f"graded did not become ready: {output.decode(errors='replace')}")
+        sampled = json.loads(output)
+        yield GuestProgram(
+            sampled["pid"], sampled["start"] // PAGE_BYTES, sampled["bytes"] // PAGE_BYTES
+        )
     finally:
-        for each in (job, beside):
+        for each in (job, flusher):
             each.kill()
             each.wait(30)
 
@@ -216,10 +220,10 @@ def _by_page(program: GuestProgram, page: npt.NDArray[np.uint64], weight: _Float
 
 
 def _found(case: Case, program: GuestProgram, truth: _Floats, path: Path) -> Found:
-    with np.load(path, allow_pickle=False) as told:
-        heat = _by_page(program, told["page"], told["heat"])
-        rows, elapsed_s = int(told["rows"]), float(told["elapsed_s"])
-        cpu_s, kernel_cpu_s = float(told["cpu_s"]), float(told["kernel_cpu_s"])
+    with np.load(path, allow_pickle=False) as sampled:
+        heat = _by_page(program, sampled["page"], sampled["heat"])
+        rows, elapsed_s = int(sampled["rows"]), float(sampled["elapsed_s"])
+        cpu_s, kernel_cpu_s = float(sampled["cpu_s"]), float(sampled["kernel_cpu_s"])
     hot_found, covered = hottest(heat, truth, HOT_SHARE)
     return Found(
         sampler=case[0],
@@ -251,15 +255,15 @@ def _ranks(values: _Floats) -> _Floats:
     return ranks
 
 
-def hottest(told: _Floats, true: _Floats, share: float) -> tuple[float, float]:
+def hottest(sampled: _Floats, true: _Floats, share: float) -> tuple[float, float]:
     """Return the share of the truly hottest pages found, and of their misses covered.
 
     Pages of equal sampled heat at the threshold count by the probability of being selected.
     """
     count = round(share * len(true))
     best = np.argsort(-true, kind="stable")[:count]
-    border = np.sort(told)[::-1][count - 1]
-    alike = told == border
-    taken: _Floats = np.where(told > border, 1.0, 0.0)
-    taken[alike] = (count - taken.sum()) / np.count_nonzero(alike)
-    return float(taken[best].sum() / count), float(taken @ true / max(1.0, true[best].sum()))
+    threshold = np.sort(sampled)[::-1][count - 1]
+    ties = sampled == threshold
+    selected: _Floats = np.where(sampled > threshold, 1.0, 0.0)
+    selected[ties] = (count - selected.sum()) / np.count_nonzero(ties)
+    return float(selected[best].sum() / count), float(selected @ true / max(1.0, true[best].sum()))

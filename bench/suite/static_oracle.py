@@ -138,15 +138,15 @@ def savings(model: RuntimeModel, layout: Layout) -> Floats:
     cells = np.arange(len(model.total))
     slope = np.zeros(len(cells))
     for number in range(kinds + 3):
-        mine = (cells < loads) & (cells % kinds == number)
+        selected = (cells < loads) & (cells % kinds == number)
         if number >= kinds:
-            mine = (cells >= loads) & ((cells - loads) // windows == number - kinds)
+            selected = (cells >= loads) & ((cells - loads) // windows == number - kinds)
         # A downward step where something is slow, else upward: cells are between none and all.
-        change = np.where(mass.cells > 0, -1.0, 1.0) * _STEP * model.total * mine
+        change = np.where(mass.cells > 0, -1.0, 1.0) * _STEP * model.total * selected
         moved = np.clip(mass.cells + change, 0.0, model.total)
-        step = (moved - mass.cells)[mine]
+        step = (moved - mass.cells)[selected]
         gone = model.price(SlowMass(moved, mass.pair_a, mass.pair_b)).window_ns - base
-        slope[mine] = np.where(step != 0, gone / np.where(step != 0, step, 1.0), 0.0)
+        slope[selected] = np.where(step != 0, gone / np.where(step != 0, step, 1.0), 0.0)
     begin = model.begin.astype(np.int64)
     cell = np.repeat(cells, begin[1:] - begin[:-1])
     worth = model.accesses * slope[cell]

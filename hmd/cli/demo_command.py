@@ -23,7 +23,7 @@ examples:
   hmd demo --output /tmp/demo  write picture, figures and logs there
 
 The two programs:
-  hotset   8-byte updates, 90 % of them in a hot set that moves half-way; verifies its memory
+  hotset   8-byte updates, 90 % of them in a hot set that moves half-variant; verifies its memory
   redis    redis-server under redis-benchmark, which requests the newest quarter of the keys
 Each runs all-fast, all-slow, and twice with a fast node 10 % larger than its hot set: by first
 touch and under hmd.
@@ -84,7 +84,7 @@ def _draw(shown: Demonstration, path: Path) -> list[str]:
     seen = pids(shown.heat)
     if not seen:
         return []
-    draw(shown.heat, seen[0], path, title="hotset: its hot set moves half-way")
+    draw(shown.heat, seen[0], path, title="hotset: its hot set moves half-variant")
     return [str(path)]
 
 
@@ -108,15 +108,15 @@ def _print(shown: Demonstration, files: list[str]) -> None:
 
 
 def _rows(name: str, program: ProgramResult) -> list[list[Any]]:
-    from hmd.emulate.demo.variants import Way
+    from hmd.emulate.demo.variants import Variant
 
     return [
         [
-            name if way is Way.ALL_FAST else "",
-            way.value.replace("_", " "),
+            name if variant is Variant.ALL_FAST else "",
+            variant.value.replace("_", " "),
             f"{rates.ops_per_s:,.0f}",
             f"{rates.modelled_ops_per_s:,.0f}",
-            f"{program.relative(way, Way.ALL_FAST):.2f}",
+            f"{program.relative(variant, Variant.ALL_FAST):.2f}",
         ]
-        for way, rates in program.rates.items()
+        for variant, rates in program.rates.items()
     ]

@@ -115,37 +115,38 @@ def run_in(machine: Machine, command: Command, placement: Placement) -> GuestRun
 def _execute(machine: Machine, command: Command, placement: Placement) -> None:
     mask = sum(1 << node for node in placement.nodes)
     placed = str(compile_static(_PLACED))
-    said, wrong = bytearray(), bytearray()
+    output, errors = bytearray(), bytearray()
     job = machine.start(
         [placed, str(PROGRAM_CPU), placement.policy, str(mask), *command.argv],
         cwd="/tmp",
         env=dict(command.env),
-        stdout=said.extend,
-        stderr=wrong.extend,
+        stdout=output.extend,
+        stderr=errors.extend,
     )
     if command.load:
-        said.extend(_serve(machine, command))
+        output.extend(_serve(machine, command))
     code = job.wait(_TIMEOUT_S)
     # Many programs report their work on stderr.
-    if code != command.exit_status or command.expect not in (said + wrong).decode(errors="replace"):
-        last = (wrong.decode(errors="replace").strip() or "no message").splitlines()[-1]
+    found = (output + errors).decode(errors="replace")
+    if code != command.exit_status or command.expect not in found:
+        last = (errors.decode(errors="replace").strip() or "no message").splitlines()[-1]
         raise HmdError(f"{command.argv[0]} exited with {code} and did not do its work: {last}")
 
 
 def _serve(machine: Machine, command: Command) -> bytes:
     """Run a server's load on the other CPU; returns the load's output."""
-    beside = [
+    on_service_cpu = [
         str(compile_static(_PLACED)),
         str(SERVICE_CPU),
         MemoryPolicy.BIND,
         str(1 << SLOW_NODE),
     ]
     deadline = time.monotonic() + 60
-    while machine.run([*beside, *command.ready], env=BASE_ENVIRONMENT).returncode:
+    while machine.run([*on_service_cpu, *command.ready], env=BASE_ENVIRONMENT).returncode:
         if time.monotonic() > deadline:
             raise HmdError(f"{command.argv[0]} did not become ready within a minute")
         time.sleep(0.1)
-    done = machine.run([*beside, *command.load], env=BASE_ENVIRONMENT, timeout=_TIMEOUT_S)
+    done = machine.run([*on_service_cpu, *command.load], env=BASE_ENVIRONMENT, timeout=_TIMEOUT_S)
     if done.returncode:
         raise HmdError(f"{command.load[0]} exited with {done.returncode}: {done.stderr.strip()}")
     return done.stdout.encode()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hmd.emulate.demo.variants import Way
+from hmd.emulate.demo.variants import Variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class ProgramResult:
     slow node's bandwidth, in guest time, plus two ticks.
     """
 
-    rates: dict[Way, OperationRates]
+    rates: dict[Variant, OperationRates]
     fast_share_before: float
     fast_share_after: float
     pages_promoted: int
@@ -38,15 +38,15 @@ class ProgramResult:
     seconds_to_recover: float | None = None
     recover_limit_s: float | None = None
 
-    def relative(self, way: Way, to: Way) -> float:
+    def relative(self, variant: Variant, to: Variant) -> float:
         """Return the modelled rate of one variant over that of another."""
-        return self.rates[way].modelled_ops_per_s / self.rates[to].modelled_ops_per_s
+        return self.rates[variant].modelled_ops_per_s / self.rates[to].modelled_ops_per_s
 
     def as_json(self) -> dict[str, Any]:
         """Return the program's part of demo.json."""
         rest = asdict(self)
         del rest["rates"]
-        return {way.value: asdict(rates) for way, rates in self.rates.items()} | rest
+        return {variant.value: asdict(rates) for variant, rates in self.rates.items()} | rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,11 @@ def goals(programs: dict[str, ProgramResult]) -> list[Goal]:
     """Return the goals of the demonstration, each with its figure."""
     found = []
     for name, program in programs.items():
-        over = program.relative(Way.HMD, Way.FIRST_TOUCH)
+        over = program.relative(Variant.HMD, Variant.FIRST_TOUCH)
         found.append(Goal(f"{name}: hmd {over:.2f} x first touch (above 1)", over > 1))
         found.append(Goal(f"{name}: every word of memory verified", program.integrity_ok))
         if program.recover_limit_s is not None:
-            share = program.relative(Way.HMD, Way.ALL_FAST)
+            share = program.relative(Variant.HMD, Variant.ALL_FAST)
             found.append(Goal(f"{name}: hmd {share:.2f} x all fast (0.90 at least)", share >= 0.90))
             took, limit = program.seconds_to_recover, program.recover_limit_s
             found.append(

@@ -18,7 +18,7 @@ from hmd.emulate.demo.fast_node import FastNode, open_fast_node
 from hmd.emulate.demo.hotset import HotSet, HotSetRun, run_hot_set
 from hmd.emulate.demo.meter import Meter
 from hmd.emulate.demo.redis import BenchmarkRun, RedisLoad, running_redis
-from hmd.emulate.demo.variants import FAST_NODE, SLOW_NODE, Way
+from hmd.emulate.demo.variants import FAST_NODE, SLOW_NODE, Variant
 from hmd.emulate.kernel_cache import warm_kernels
 from hmd.emulate.preset import Preset, load
 
@@ -81,10 +81,10 @@ class _Stage:
         self.folder, self.say = folder, say
 
     @contextmanager
-    def prepared(self, program: str, way: Way, hot_bytes: int) -> Iterator[int]:
+    def prepared(self, program: str, variant: Variant, hot_bytes: int) -> Iterator[int]:
         """Reduce the fast node if the variant requires it; yields the bytes for a program."""
-        self.say(f"{program}, {way.value.replace('_', ' ')}")
-        if not way.fast_node_is_scarce:
+        self.say(f"{program}, {variant.value.replace('_', ' ')}")
+        if not variant.fast_node_is_scarce:
             yield self.preset.nodes[FAST_NODE].size
             return
         with self.meter.paused():
@@ -109,13 +109,13 @@ def demonstrate(folder: Path, settings: DemoSettings, say: Say) -> Demonstration
         machine.start_model()
         stage = _Stage(machine, preset, fast_node, folder, say)
         hot_set, redis = _HotSetTrials(stage, settings), _RedisTrials(stage, settings)
-        for way in (Way.ALL_FAST, Way.ALL_SLOW, Way.FIRST_TOUCH):
-            hot_set.run(way)
-            redis.run(way)
+        for variant in (Variant.ALL_FAST, Variant.ALL_SLOW, Variant.FIRST_TOUCH):
+            hot_set.run(variant)
+            redis.run(variant)
         say("starting the daemon in the guest")
         with running_daemon(machine, (HOTSET, REDIS), folder, stage.meter) as daemon:
-            hot_set.run(Way.HMD, daemon)
-            redis.run(Way.HMD, daemon)
+            hot_set.run(Variant.HMD, daemon)
+            redis.run(Variant.HMD, daemon)
         programs = {"hotset": hot_set.result(), "redis": redis.result()}
         about = _describe(machine, preset, time.monotonic() - began)
     return Demonstration(about, programs, hot_set.heat)
@@ -126,28 +126,30 @@ class _HotSetTrials:
 
     def __init__(self, stage: _Stage, settings: DemoSettings):
         self._stage, self._program = stage, settings.hot_set
-        self._runs: dict[Way, HotSetRun] = {}
+        self._runs: dict[Variant, HotSetRun] = {}
         self._moved, self._fast_bytes = Moved(0, 0), 0
         self.heat: dict[str, Any] = {}
 
-    def run(self, way: Way, daemon: DemoDaemon | None = None) -> None:
+    def run(self, variant: Variant, daemon: DemoDaemon | None = None) -> None:
         """Run one variant; under hmd, keep the daemon's counters and heat map."""
         stage, program = self._stage, self._program
         with (
-            stage.prepared(HOTSET, way, program.hot_bytes) as self._fast_bytes,
+            stage.prepared(HOTSET, variant, program.hot_bytes) as self._fast_bytes,
             stage.meter.dilated(DILATION["hotset"]),
         ):
-            self._runs[way] = run_hot_set(stage.machine, program.in_way(way), way, stage.meter)
+            self._runs[variant] = run_hot_set(
+                stage.machine, program.for_variant(variant), variant, stage.meter
+            )
         if daemon is not None:
             with stage.meter.paused():
                 self._moved, self.heat = daemon.moved(HOTSET), daemon.ask("heatmap")
 
     def result(self) -> ProgramResult:
         """Return the result of the four runs."""
-        program, ours = self._program, self._runs[Way.HMD]
+        program, ours = self._program, self._runs[Variant.HMD]
         rates = {
-            way: OperationRates(*run.rate(*program.in_way(way).settled))
-            for way, run in self._runs.items()
+            variant: OperationRates(*run.rate(*program.for_variant(variant).settled))
+            for variant, run in self._runs.items()
         }
         slow = self._stage.preset.nodes[SLOW_NODE]
         at_a_quarter_s = program.hot_bytes / (slow.read_bandwidth_gbps * 1e9 / 4)
@@ -161,7 +163,7 @@ class _HotSetTrials:
             hot_bytes=program.hot_bytes,
             fast_bytes=self._fast_bytes,
             seconds_to_recover=ours.seconds_to_recover(
-                program.seconds / 2, rates[Way.HMD].modelled_ops_per_s, RECOVERED
+                program.seconds / 2, rates[Variant.HMD].modelled_ops_per_s, RECOVERED
             ),
             recover_limit_s=at_a_quarter_s * DILATION["hotset"] + 2 * TICK_S,
         )
@@ -172,17 +174,17 @@ class _RedisTrials:
 
     def __init__(self, stage: _Stage, settings: DemoSettings):
         self._stage, self._settings = stage, settings
-        self._rates: dict[Way, OperationRates] = {}
+        self._rates: dict[Variant, OperationRates] = {}
         self._moved, self._wrong, self._fast_bytes = Moved(0, 0), 0, 0
         self._before = self._after = 0.0
 
-    def run(self, way: Way, daemon: DemoDaemon | None = None) -> None:
+    def run(self, variant: Variant, daemon: DemoDaemon | None = None) -> None:
         """Run one variant; under hmd, first until moves have settled."""
         stage, settings = self._stage, self._settings
         load = settings.redis
         with (
-            stage.prepared(REDIS, way, load.hot_bytes) as self._fast_bytes,
-            running_redis(stage.machine, load, way, stage.meter) as redis,
+            stage.prepared(REDIS, variant, load.hot_bytes) as self._fast_bytes,
+            running_redis(stage.machine, load, variant, stage.meter) as redis,
         ):
             if daemon is not None:
                 self._before = redis.round().fast_share
@@ -190,7 +192,7 @@ class _RedisTrials:
                     redis.round()
             with stage.meter.dilated(DILATION["redis"]):
                 rounds = [redis.round() for _ in range(settings.redis_rounds)]
-            self._rates[way] = _mean(rounds)
+            self._rates[variant] = _mean(rounds)
             if daemon is not None:  # only moves can corrupt memory
                 self._after = rounds[-1].fast_share
                 with stage.meter.paused():

@@ -78,7 +78,7 @@ class FastNode:
         """Demote page cache and other processes' memory off the node, as far as the kernel can.
 
         The kernel is asked for more huge pages than the node has, and demotes the pages in their
-        way; unlike an allocation by a process, that triggers no OOM kill. Raises HmdError where
+        variant; unlike an allocation by a process, that triggers no OOM kill. Raises HmdError where
         more than ``CLEAR_BYTES`` stay.
         """
         self.release()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from hmd.emulate.assets import WORKLOADS, compile_static
 from hmd.emulate.boot import Machine
 from hmd.emulate.demo.meter import Meter, Reading
-from hmd.emulate.demo.variants import PROGRAM_CPU, Way, bound_to
+from hmd.emulate.demo.variants import PROGRAM_CPU, Variant, bound_to
 from hmd.errors import HmdError
 from hmd.units import MIB
 
@@ -31,9 +31,9 @@ class HotSet:
     still_seconds: float = 16.0
     interval_ms: int = 500
 
-    def in_way(self, way: Way) -> HotSet:
+    def for_variant(self, variant: Variant) -> HotSet:
         """Return the settings with the duration of a variant."""
-        return self if way is Way.HMD else replace(self, seconds=self.still_seconds)
+        return self if variant is Variant.HMD else replace(self, seconds=self.still_seconds)
 
     @property
     def settled(self) -> tuple[float, float]:
@@ -142,7 +142,7 @@ class _Listener:
             )
 
 
-def run_hot_set(machine: Machine, settings: HotSet, way: Way, meter: Meter) -> HotSetRun:
+def run_hot_set(machine: Machine, settings: HotSet, variant: Variant, meter: Meter) -> HotSetRun:
     """Run the program once in a variant; the timing model starts after it has filled its memory.
 
     Raises HmdError where the program fails; the result reports corrupt words.
@@ -151,7 +151,7 @@ def run_hot_set(machine: Machine, settings: HotSet, way: Way, meter: Meter) -> H
     complaints = bytearray()
     with meter.paused():
         job = machine.start(
-            [*bound_to(way, PROGRAM_CPU), *settings.command()],
+            [*bound_to(variant, PROGRAM_CPU), *settings.command()],
             stdin=True,
             stdout=listener,
             stderr=complaints.extend,

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from hmd.emulate.assets import cache_folder, find_program
 from hmd.emulate.boot import Machine
 from hmd.emulate.demo.meter import Meter
-from hmd.emulate.demo.variants import PROGRAM_CPU, SERVICE_CPU, Way, bound_to
+from hmd.emulate.demo.variants import PROGRAM_CPU, SERVICE_CPU, Variant, bound_to
 from hmd.errors import HmdError
 
 SOCKET = "/tmp/redis.sock"
@@ -152,7 +152,9 @@ def _rate(answer: str) -> float:
 
 
 @contextmanager
-def running_redis(machine: Machine, load: RedisLoad, way: Way, meter: Meter) -> Iterator[Redis]:
+def running_redis(
+    machine: Machine, load: RedisLoad, variant: Variant, meter: Meter
+) -> Iterator[Redis]:
     """Run a server without persistence, filled before the timing model starts."""
     redis = Redis(machine, load, meter)
     options = {"port": "0", "unixsocket": SOCKET, "save": "", "appendonly": "no"}
@@ -160,7 +162,7 @@ def running_redis(machine: Machine, load: RedisLoad, way: Way, meter: Meter) -> 
     complaints = bytearray()
     with meter.paused():
         job = machine.start(
-            [*bound_to(way, PROGRAM_CPU), server_program(), *words],
+            [*bound_to(variant, PROGRAM_CPU), server_program(), *words],
             stdout=complaints.extend,
             stderr=complaints.extend,
         )

@@ -10,7 +10,7 @@ PROGRAM_CPU = 1
 SERVICE_CPU = 0
 
 
-class Way(StrEnum):
+class Variant(StrEnum):
     """A variant of a run."""
 
     ALL_FAST = "all_fast"
@@ -21,18 +21,18 @@ class Way(StrEnum):
     @property
     def fast_node_is_scarce(self) -> bool:
         """Whether the fast node is reduced to 1.1 hot sets."""
-        return self in (Way.FIRST_TOUCH, Way.HMD)
+        return self in (Variant.FIRST_TOUCH, Variant.HMD)
 
 
-def bound_to(way: Way, cpu: int) -> list[str]:
+def bound_to(variant: Variant, cpu: int) -> list[str]:
     """Return the command prefix that starts a program in this variant on a CPU.
 
     First touch and hmd have no memory policy: the kernel's first touch places pages.
     """
     words = ["numactl", f"--physcpubind={cpu}"]
-    if way is Way.ALL_FAST:
+    if variant is Variant.ALL_FAST:
         words.append(f"--membind={FAST_NODE}")
-    elif way is Way.ALL_SLOW:
+    elif variant is Variant.ALL_SLOW:
         words.append(f"--membind={SLOW_NODE}")
     return [*words, "--"]
 

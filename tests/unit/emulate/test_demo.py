@@ -8,7 +8,7 @@ from hmd.emulate.demo.demo_result import OperationRates, ProgramResult, goals
 from hmd.emulate.demo.hotset import HotsetProgress, HotSetRun
 from hmd.emulate.demo.meter import Reading
 from hmd.emulate.demo.redis import _rate
-from hmd.emulate.demo.variants import Way, bound_to
+from hmd.emulate.demo.variants import Variant, bound_to
 from hmd.errors import HmdError
 
 
@@ -21,7 +21,8 @@ def progress(time_s: float, updates: int, modelled_s: float, fast: int = 0) -> H
 
 def result(**changed: object) -> ProgramResult:
     rates = {
-        way: OperationRates(10.0, speed) for way, speed in zip(Way, (100, 40, 60, 95), strict=True)
+        way: OperationRates(10.0, speed)
+        for way, speed in zip(Variant, (100, 40, 60, 95), strict=True)
     }
     values: dict[str, object] = {
         "rates": rates,
@@ -74,9 +75,9 @@ def test_json_names_the_four_ways() -> None:
 
 
 def test_only_bound_ways_have_a_memory_policy() -> None:
-    assert "--membind=0" in bound_to(Way.ALL_FAST, 1)
-    assert "--membind=1" in bound_to(Way.ALL_SLOW, 1)
-    for way in (Way.FIRST_TOUCH, Way.HMD):
+    assert "--membind=0" in bound_to(Variant.ALL_FAST, 1)
+    assert "--membind=1" in bound_to(Variant.ALL_SLOW, 1)
+    for way in (Variant.FIRST_TOUCH, Variant.HMD):
         assert not any("mem" in word for word in bound_to(way, 1))
 
 
