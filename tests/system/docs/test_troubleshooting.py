@@ -110,7 +110,10 @@ def test_every_section_is_of_a_diagnostic_that_exists() -> None:
 
 def test_what_the_daemon_says_at_its_start_is_explained() -> None:
     messages = {
-        text for call in calls(parsed("hmd/daemon/service.py"), "warn") for text in fragments(call)
+        text
+        for node in ast.walk(parsed("hmd/daemon/start_warnings.py"))
+        if isinstance(node, ast.Yield) and node.value is not None
+        for text in fragments(node.value)
     }
     for function in ast.walk(parsed("hmd/machine/tiers.py")):
         if isinstance(function, ast.FunctionDef) and "tier_warning" in function.name:
