@@ -24,7 +24,7 @@ MACHINES = Path(__file__).parents[2] / "fixtures/sysfs"
         ("neoverse-n1", None),
     ],
 )
-def test_the_core_of_a_machine(machine: str, core: Core | None) -> None:
+def test_core_of_fixture_machine_is_known(machine: str, core: Core | None) -> None:
     assert core_of(read_cpu_model(MACHINES / machine / "proc")) == core
 
 
@@ -45,5 +45,7 @@ def test_the_core_of_a_machine(machine: str, core: Core | None) -> None:
         ("", 0, 0, None),
     ],
 )
-def test_the_core_of_a_model(vendor: str, family: int, model: int, core: Core | None) -> None:
+def test_core_of_cpu_model_is_known(
+    vendor: str, family: int, model: int, core: Core | None
+) -> None:
     assert core_of(CpuModel(vendor, family, model, 0.0)) == core

@@ -41,7 +41,7 @@ def counts(
     return dict(zip(pages.tolist(), sums.tolist(), strict=True))
 
 
-def test_pages_have_their_region_s_share_of_the_intervals() -> None:
+def test_region_accesses_are_shared_by_its_pages() -> None:
     pieces = mapped(regions((100, 4, 20), (200, 8, 5)), maps((0, 1000)), 20)
     assert counts(pieces, 40) == {
         **dict.fromkeys(range(100, 104), 40),
@@ -50,7 +50,7 @@ def test_pages_have_their_region_s_share_of_the_intervals() -> None:
 
 
 @pytest.mark.parametrize("most", [10, 100, 1000])
-def test_rows_are_bounded_and_stand_for_all_accesses(most: int) -> None:
+def test_region_rows_are_bounded_and_stand_for_all_accesses(most: int) -> None:
     pieces = mapped(regions((0, 1000, 20), (5000, 3000, 2)), maps((0, 1 << 20)), 20)
     ((address, told),) = rows([pieces], [everywhere], 50, most, 0.3)
     assert 0.8 * most <= len(address) <= most
@@ -59,7 +59,7 @@ def test_rows_are_bounded_and_stand_for_all_accesses(most: int) -> None:
     assert hot == pytest.approx(50 * 1000, rel=2.5 / most)
 
 
-def test_what_is_not_mapped_has_no_rows_and_what_is_has_all() -> None:
+def test_region_rows_are_of_mapped_memory_only() -> None:
     """A region of 100 pages of which 10 are mapped: the looks that found accesses were at those."""
     pieces = mapped(regions((0, 100, 2)), maps((20, 4), (90, 6)), 20)
     assert pieces.pages.tolist() == [4, 6]
@@ -68,12 +68,12 @@ def test_what_is_not_mapped_has_no_rows_and_what_is_has_all() -> None:
     assert sum(found.values()) == pytest.approx(20 * 100 * 0.1, abs=1)
 
 
-def test_no_page_has_more_than_an_access_an_interval() -> None:
+def test_region_page_has_at_most_one_access_per_interval() -> None:
     pieces = mapped(regions((0, 100, 20)), maps((50, 1)), 20)
     assert counts(pieces, 20) == {50: 20}
 
 
-def test_pages_that_are_not_there_leave_their_accesses_to_their_region() -> None:
+def test_region_accesses_of_absent_pages_go_to_present_ones() -> None:
     pieces = mapped(regions((0, 64, 5), (100, 64, 5)), maps((0, 1000)), 20)
 
     def present(addresses: np.ndarray) -> np.ndarray:
@@ -85,11 +85,11 @@ def test_pages_that_are_not_there_leave_their_accesses_to_their_region() -> None
     assert all(told == (20 if page < 100 else 10) for page, told in found.items())
 
 
-def test_kernel_pages_are_no_memory() -> None:
+def test_region_rows_skip_kernel_mappings() -> None:
     assert mapped(regions((0, 10, 5)), maps((0, 10), path="[vdso]"), 20).mass == 0
 
 
-def test_a_region_over_many_mappings_and_many_in_one() -> None:
+def test_region_over_many_mappings_is_split_among_them() -> None:
     pieces = mapped(
         regions((0, 10, 20), (10, 10, 10), (20, 10, 5)), maps((5, 3), (8, 14), (25, 100)), 20
     )
@@ -98,7 +98,7 @@ def test_a_region_over_many_mappings_and_many_in_one() -> None:
     assert pieces.region.tolist() == [0, 0, 1, 2, 2]
 
 
-def test_nothing_gives_nothing() -> None:
+def test_region_rows_without_regions_are_empty() -> None:
     nothing = mapped(regions(), maps((0, 10)), 20)
     gap = mapped(regions((500, 10, 20)), maps((0, 10)), 20)
     found = rows([nothing, gap], [everywhere, everywhere], 50, 100, 0.0)
@@ -106,7 +106,7 @@ def test_nothing_gives_nothing() -> None:
     assert rows([], [], 50, 100, 0.0) == []
 
 
-def test_processes_share_the_rows_by_what_they_access() -> None:
+def test_region_rows_are_shared_by_accesses_of_processes() -> None:
     busy = mapped(regions((0, 900, 20)), maps((0, 900)), 20)
     idle = mapped(regions((0, 900, 2)), maps((0, 900)), 20)
     (hot, _), (cold, _) = rows([busy, idle], [everywhere, everywhere], 50, 1000, 0.5)

@@ -116,7 +116,7 @@ def test_ibs_encodings_from_sysfs(machine: str, words: Words, exclude_kernel: bo
         ("alder-lake", {"cpu_core": 0x20D1, "cpu_atom": 0x80D1}),
     ],
 )
-def test_loads_by_l3_miss_come_from_the_table(machine: str, words: dict[str, int]) -> None:
+def test_l3_miss_loads_come_from_the_table(machine: str, words: dict[str, int]) -> None:
     specs = chosen(machine, loads="miss", stores=False).values()
     assert {spec.name.split("/")[0]: spec.words.config for spec in specs} == words
     assert all(spec.source == "table" and spec.leader is None for spec in specs)
@@ -175,7 +175,7 @@ def test_stores_are_sampled_more_rarely_than_loads() -> None:
         ("vm-without-pebs", "PMU cpu has no PEBS here"),
     ],
 )
-def test_machines_that_cannot_are_refused_in_one_line(machine: str, line: str) -> None:
+def test_machine_without_memory_events_is_refused_in_one_line(machine: str, line: str) -> None:
     with pytest.raises(MissingError, match=line) as raised:
         chosen(machine)
     assert "\n" not in str(raised.value)

@@ -50,7 +50,7 @@ def within(addresses: npt.NDArray[np.uint64], pages: range) -> list[int]:
     return addresses[inside].tolist()
 
 
-def test_a_read_looks_at_no_more_pages_than_its_share(toucher: Any) -> None:
+def test_page_scan_read_is_bounded_by_its_share(toucher: Any) -> None:
     toucher.touch(3000)
     bits = EveryPage(1024)
     sampler = PageScanSampler(bits)
@@ -62,7 +62,7 @@ def test_a_read_looks_at_no_more_pages_than_its_share(toucher: Any) -> None:
         assert sum(bits.asked) == 1024 // period
 
 
-def test_rounds_look_at_every_page_once_and_go_forth_and_back(toucher: Any) -> None:
+def test_page_scan_pass_covers_every_page_once(toucher: Any) -> None:
     pages = toucher.touch(3000)
     bits = EveryPage(256)
     sampler = PageScanSampler(bits)
@@ -76,7 +76,7 @@ def test_rounds_look_at_every_page_once_and_go_forth_and_back(toucher: Any) -> N
         assert (first < last) == (turn == 1)
 
 
-def test_all_processes_have_their_rounds(toucher: Any) -> None:
+def test_page_scan_covers_all_processes(toucher: Any) -> None:
     bits = EveryPage(1 << 18)
     sampler = PageScanSampler(bits)
 
@@ -91,7 +91,7 @@ def test_all_processes_have_their_rounds(toucher: Any) -> None:
     assert set(batch.process.tolist()) <= {0, 1}
 
 
-def test_the_kernel_s_bitmap_is_words_of_64_frames(tmp_path: Path) -> None:
+def test_idle_bitmap_is_words_of_64_frames(tmp_path: Path) -> None:
     path = tmp_path / BITMAP
     path.parent.mkdir(parents=True)
     path.write_bytes(bytes(64))
@@ -103,12 +103,12 @@ def test_the_kernel_s_bitmap_is_words_of_64_frames(tmp_path: Path) -> None:
     assert path.read_bytes()[16:32] == (1 << 63).to_bytes(8, "little") + bytes([5, *[0] * 7])
 
 
-def test_without_idle_page_tracking_it_says_so(tmp_path: Path) -> None:
+def test_idle_pages_without_kernel_support_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MissingError, match="CONFIG_IDLE_PAGE_TRACKING"):
         open_idle_pages(sysfs=tmp_path)
 
 
-def test_idle_pages_need_the_frames_of_pages(tmp_path: Path) -> None:
+def test_idle_pages_without_page_frames_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "sys" / BITMAP
     path.parent.mkdir(parents=True)
     path.write_bytes(b"")
@@ -118,13 +118,13 @@ def test_idle_pages_need_the_frames_of_pages(tmp_path: Path) -> None:
         open_idle_pages(proc=tmp_path / "proc", sysfs=tmp_path / "sys")
 
 
-def test_soft_dirty_bits_are_those_of_pages_that_are_there() -> None:
+def test_soft_dirty_bits_are_of_present_pages_only() -> None:
     both = PRESENT | SOFT_DIRTY
     entries = np.array([0, PRESENT, SOFT_DIRTY, both, both | np.uint64(77)], np.uint64)
     assert SoftDirtyBits().used(entries).tolist() == [False, False, False, True, True]
 
 
-def test_soft_dirty_bits_are_cleared_when_a_round_is_over(tmp_path: Path) -> None:
+def test_soft_dirty_bits_are_cleared_after_a_pass(tmp_path: Path) -> None:
     (tmp_path / "17").mkdir()
     refs = tmp_path / "17/clear_refs"
     refs.write_text("")
@@ -134,6 +134,6 @@ def test_soft_dirty_bits_are_cleared_when_a_round_is_over(tmp_path: Path) -> Non
     bits.round_over(18)  # has gone
 
 
-def test_periods_stay_on_the_ladder(toucher: Any) -> None:
+def test_page_scan_period_is_rounded_to_the_ladder(toucher: Any) -> None:
     sampler = PageScanSampler(EveryPage(1), period=10**6)
     assert sampler.period == LADDER[-1]

@@ -81,7 +81,7 @@ def at(root: int, pages: dict[int, int]) -> RecordColumns:
     return columns_of([(root, page * PAGE, frame * PAGE) for page, frame in pages.items()])
 
 
-def test_most_matching_pages_win(machine: Machine) -> None:
+def test_root_is_of_the_process_with_most_matching_pages(machine: Machine) -> None:
     samples = {1: 11, 2: 12, 3: 13}
     a = machine.run(10, 1, {1: 11, 2: 99})
     b = machine.run(20, 1, {1: 11, 2: 12})
@@ -90,7 +90,7 @@ def test_most_matching_pages_win(machine: Machine) -> None:
     assert spaces.index(at(7, samples)).tolist() == [1, 1, 1]
 
 
-def test_an_answer_is_kept_until_it_is_looked_up_again(machine: Machine) -> None:
+def test_root_is_kept_until_its_recheck(machine: Machine) -> None:
     clock = Clock()
     spaces = PageTableAttribution(machine.proc, clock)
     a = machine.run(10, 1, {1: 11})
@@ -104,7 +104,7 @@ def test_an_answer_is_kept_until_it_is_looked_up_again(machine: Machine) -> None
     assert spaces.index(at(7, {2: 22})).tolist() == [1]
 
 
-def test_a_process_keeps_its_root_when_all_its_pages_have_moved(machine: Machine) -> None:
+def test_root_is_kept_when_all_pages_have_moved(machine: Machine) -> None:
     clock = Clock()
     spaces = PageTableAttribution(machine.proc, clock)
     spaces.track([machine.run(10, 1, {1: 11})])
@@ -114,7 +114,7 @@ def test_a_process_keeps_its_root_when_all_its_pages_have_moved(machine: Machine
     assert spaces.index(at(7, {1: 11})).tolist() == [0]
 
 
-def test_a_process_that_is_about_to_end_keeps_what_it_did(machine: Machine) -> None:
+def test_root_of_ending_process_is_kept(machine: Machine) -> None:
     """Its memory is gone before it is; what it did until then is still being read."""
     clock = Clock()
     spaces = PageTableAttribution(machine.proc, clock)
@@ -128,7 +128,7 @@ def test_a_process_that_is_about_to_end_keeps_what_it_did(machine: Machine) -> N
     assert spaces.index(at(7, {1: 11})).tolist() == [-1]
 
 
-def test_what_a_program_shares_with_us_before_its_exec_is_ours(machine: Machine) -> None:
+def test_root_before_exec_is_of_the_parent(machine: Machine) -> None:
     spaces = PageTableAttribution(machine.proc, Clock())
     machine.run(os.getpid(), 1, {1: 11, 2: 22})
     spaces.track([machine.run(10, 1, {1: 11, 2: 22, 3: 33})])
@@ -136,7 +136,7 @@ def test_what_a_program_shares_with_us_before_its_exec_is_ours(machine: Machine)
     assert spaces.index(at(8, {1: 11, 2: 22, 3: 33})).tolist() == [0, 0, 0]
 
 
-def test_a_root_that_is_nobodys_is_looked_up_less_and_less(machine: Machine) -> None:
+def test_root_without_process_is_looked_up_ever_less(machine: Machine) -> None:
     clock = Clock()
     spaces = PageTableAttribution(machine.proc, clock)
     a = machine.run(10, 1, {})
@@ -151,7 +151,7 @@ def test_a_root_that_is_nobodys_is_looked_up_less_and_less(machine: Machine) -> 
     assert spaces.index(at(7, {1: 11})).tolist() == [0]
 
 
-def test_a_program_that_has_just_begun_is_found_by_the_next_read(machine: Machine) -> None:
+def test_root_of_new_program_is_found_by_the_next_read(machine: Machine) -> None:
     """An exec moves the stack before the program begins: its first page is nowhere any more."""
     spaces = PageTableAttribution(machine.proc, Clock())
     spaces.track([machine.run(10, 1, {2: 22})])
@@ -159,7 +159,7 @@ def test_a_program_that_has_just_begun_is_found_by_the_next_read(machine: Machin
     assert spaces.index(at(7, {2: 22})).tolist() == [0]
 
 
-def test_a_new_process_is_looked_for_at_once(machine: Machine) -> None:
+def test_root_of_new_process_is_looked_up_at_once(machine: Machine) -> None:
     spaces = PageTableAttribution(machine.proc, Clock())
     a = machine.run(10, 1, {})
     spaces.track([a])
@@ -169,7 +169,7 @@ def test_a_new_process_is_looked_for_at_once(machine: Machine) -> None:
     assert spaces.index(at(7, {1: 11})).tolist() == [0]
 
 
-def test_tracking_in_another_order_keeps_what_is_known(machine: Machine) -> None:
+def test_root_survives_tracking_in_another_order(machine: Machine) -> None:
     spaces = PageTableAttribution(machine.proc, Clock())
     a = machine.run(10, 1, {1: 11})
     b = machine.run(20, 1, {2: 22})
@@ -181,7 +181,7 @@ def test_tracking_in_another_order_keeps_what_is_known(machine: Machine) -> None
     assert spaces.index(at(7, {1: 11})).tolist() == [-1]
 
 
-def test_a_root_reused_after_exit_is_the_new_process(machine: Machine) -> None:
+def test_root_reused_after_exit_is_of_the_new_process(machine: Machine) -> None:
     spaces = PageTableAttribution(machine.proc, Clock())
     a = machine.run(10, 1, {1: 11})
     spaces.track([a])
@@ -192,7 +192,7 @@ def test_a_root_reused_after_exit_is_the_new_process(machine: Machine) -> None:
     assert spaces.index(at(7, {1: 44})).tolist() == [1]
 
 
-def test_hidden_page_frames_match_nothing(machine: Machine) -> None:
+def test_root_with_hidden_page_frames_is_unknown(machine: Machine) -> None:
     """Without CAP_SYS_ADMIN every frame reads as 0."""
     spaces = PageTableAttribution(machine.proc, Clock())
     a = machine.run(10, 1, {1: 0})
@@ -200,21 +200,21 @@ def test_hidden_page_frames_match_nothing(machine: Machine) -> None:
     assert spaces.index(at(7, {1: 0})).tolist() == [-1]
 
 
-def test_no_samples_and_no_processes(machine: Machine) -> None:
+def test_root_lookup_without_samples_is_empty(machine: Machine) -> None:
     spaces = PageTableAttribution(machine.proc, Clock())
     assert spaces.index(columns_of([])).tolist() == []
     assert spaces.index(at(7, {1: 11})).tolist() == [-1]
 
 
 @pytest.mark.parametrize("address", [2**64 - PAGE, 2**63, 1 << 56])
-def test_impossible_addresses_are_no_trouble(machine: Machine, address: int) -> None:
+def test_root_lookup_of_impossible_addresses_is_unknown(machine: Machine, address: int) -> None:
     spaces = PageTableAttribution(machine.proc, Clock())
     a = machine.run(10, 1, {1: 11})
     spaces.track([a])
     assert spaces.index(columns_of([(7, address, 11 * PAGE)])).tolist() == [-1]
 
 
-def test_memory_of_roots_is_bounded(machine: Machine) -> None:
+def test_root_table_is_bounded(machine: Machine) -> None:
     spaces = PageTableAttribution(machine.proc, Clock())
     a = machine.run(10, 1, {1: 11})
     spaces.track([a])

@@ -265,7 +265,7 @@ def compare(
 
 @given(filled=filled_rings(), capacity=st.integers(1, 50), kind=st.sampled_from(Kind))
 @settings(max_examples=300, deadline=None)
-def test_well_formed_rings(
+def test_ring_of_any_records_is_read_as_written(
     memory: GuardedRing, filled: tuple[bytes, int, int, SampleType], capacity: int, kind: Kind
 ) -> None:
     compare(memory, *filled, capacity, kind)
@@ -278,7 +278,7 @@ def test_well_formed_rings(
     tail_shift=st.one_of(st.just(0), st.integers(-64, 64), st.integers(0, U64)),
 )
 @settings(max_examples=400, deadline=None)
-def test_damaged_rings_are_never_read_out_of_bounds_and_end(
+def test_ring_with_damaged_records_stays_in_bounds_and_ends(
     memory: GuardedRing,
     filled: tuple[bytes, int, int, SampleType],
     damage: list[tuple[int, int]],
@@ -295,14 +295,16 @@ def test_damaged_rings_are_never_read_out_of_bounds_and_end(
 
 @given(data=st.binary(min_size=512, max_size=512), head=u64(), tail=u64())
 @settings(max_examples=200, deadline=None)
-def test_noise(memory: GuardedRing, data: bytes, head: int, tail: int) -> None:
+def test_ring_of_random_bytes_stays_in_bounds_and_ends(
+    memory: GuardedRing, data: bytes, head: int, tail: int
+) -> None:
     compare(memory, data, head, tail, PMU_TYPE, 4)
 
 
 @pytest.mark.parametrize(
     ("size", "what"), [(0, "zero"), (4, "short"), (12, "unaligned"), (65528, "huge")]
 )
-def test_an_impossible_size_gives_the_ring_up_once(
+def test_ring_with_impossible_record_size_is_given_up_once(
     memory: GuardedRing, size: int, what: str
 ) -> None:
     words = [7] * 9
@@ -321,14 +323,14 @@ def test_an_impossible_size_gives_the_ring_up_once(
     assert (columns.count, ring.counts.corrupt) == (1, 1)
 
 
-def test_a_head_past_the_data_resynchronises(memory: GuardedRing) -> None:
+def test_ring_with_head_past_its_data_resynchronises(memory: GuardedRing) -> None:
     ring = memory.ring(bytes(4096), PMU_TYPE)
     memory.place(4096 + 8, 0)
     assert not ring.drain(RecordColumns(4))
     assert (ring.counts.corrupt, memory.tail) == (1, 4104)
 
 
-def test_what_full_columns_cannot_take_is_lost_and_counted(memory: GuardedRing) -> None:
+def test_ring_samples_beyond_full_columns_are_counted_as_lost(memory: GuardedRing) -> None:
     data = b"".join(record(SAMPLE, [i] * 9) for i in range(10)).ljust(1024, b"\0")
     ring = memory.ring(data, PMU_TYPE)
     memory.place(10 * sample_bytes(PMU_TYPE), 0)
@@ -341,12 +343,12 @@ def test_what_full_columns_cannot_take_is_lost_and_counted(memory: GuardedRing) 
     assert columns.count == 0
 
 
-def test_sizes_of_samples() -> None:
+def test_sample_size_follows_its_fields() -> None:
     assert sample_bytes(SampleType.TID | SampleType.ADDR) == 24
     assert sample_bytes(PMU_TYPE) == 80
 
 
-def test_fields_of_varying_size_are_refused(memory: GuardedRing) -> None:
+def test_sample_fields_of_varying_size_are_refused(memory: GuardedRing) -> None:
     callchain = SampleType(1 << 5)
     assert sample_bytes(callchain) == 0
     with pytest.raises(ValueError, match="variable size"):
@@ -354,17 +356,17 @@ def test_fields_of_varying_size_are_refused(memory: GuardedRing) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 4, 24, 4095])
-def test_a_ring_is_a_power_of_two(size: int) -> None:
+def test_ring_of_other_size_than_power_of_two_is_refused(size: int) -> None:
     with pytest.raises(ValueError, match="power of two"):
         Ring(0, 0, size, PMU_TYPE, Kind.LOAD)
 
 
-def test_a_ring_is_aligned() -> None:
+def test_ring_without_alignment_is_refused() -> None:
     with pytest.raises(ValueError, match="multiple of 8"):
         Ring(4, 4096, 64, PMU_TYPE, Kind.LOAD)
 
 
-def test_a_ring_over_an_array_keeps_it_alive() -> None:
+def test_ring_over_an_array_keeps_it_alive() -> None:
     array: npt.NDArray[np.uint8] = np.zeros(HEADER_BYTES + 4096, np.uint8)
     array[HEADER_BYTES : HEADER_BYTES + 80] = np.frombuffer(record(SAMPLE, [5] * 9), np.uint8)
     array[DATA_HEAD : DATA_HEAD + 8].view(np.uint64)[0] = 80
@@ -375,13 +377,13 @@ def test_a_ring_over_an_array_keeps_it_alive() -> None:
     assert columns.address[: columns.count].tolist() == [5]
 
 
-def test_a_ring_needs_its_header() -> None:
+def test_ring_without_header_is_refused() -> None:
     with pytest.raises(ValueError, match="header page"):
         Ring.over(np.zeros(HEADER_BYTES, np.uint8), PMU_TYPE)
 
 
 @given(st.lists(st.integers(0, 5) | st.integers(0, U32), max_size=300))
-def test_distinct_values_of_a_column_are_told_in_the_order_in_which_they_come(
+def test_distinct_values_are_in_order_of_appearance(
     column: list[int],
 ) -> None:
     values, which = distinct(np.array(column, np.uint32))
@@ -389,7 +391,7 @@ def test_distinct_values_of_a_column_are_told_in_the_order_in_which_they_come(
     assert [values[i] for i in which] == column
 
 
-def test_of_too_many_values_the_last_are_told_of_none() -> None:
+def test_distinct_values_beyond_the_limit_have_no_index() -> None:
     column = np.arange(40_000, dtype=np.uint32) * np.uint32(32_768)
     values, which = distinct(np.concatenate([column, column]))
     most = len(values)
@@ -405,7 +407,7 @@ def test_of_too_many_values_the_last_are_told_of_none() -> None:
         max_size=40,
     )
 )
-def test_rows_of_no_process_or_no_user_address_are_dropped(rows: list[tuple[int, int]]) -> None:
+def test_rows_without_process_or_user_address_are_dropped(rows: list[tuple[int, int]]) -> None:
     ring = bytearray(4096 + 4096)
     for i, (_, address) in enumerate(rows):
         struct.pack_into("<IHHQQ", ring, 4096 + 24 * i, SAMPLE, 0, 24, address, i)
@@ -422,6 +424,6 @@ def test_rows_of_no_process_or_no_user_address_are_dropped(rows: list[tuple[int,
     assert columns.physical[: len(kept)].tolist() == [i for i, _, _ in kept]
 
 
-def test_processes_of_other_rows_are_refused() -> None:
+def test_process_column_of_other_length_is_refused() -> None:
     with pytest.raises(ValueError, match="processes of 1 rows, not 0"):
         RecordColumns(4).keep(np.zeros(1, np.int32), 1 << 56)

@@ -24,7 +24,7 @@ def control(start: int = 1009, ladder: tuple[int, ...] = PRIMES) -> PeriodContro
     return PeriodControl(PeriodSettings(quota=QUOTA), ladder, start)
 
 
-def test_ladders_are_ascending_primes() -> None:
+def test_period_ladders_are_ascending_primes() -> None:
     ladder = (*SMALL_PRIMES, *PRIMES)
     assert list(ladder) == sorted(set(ladder))
     assert all(all(n % d for d in range(2, int(n**0.5) + 1)) for n in ladder)
@@ -34,26 +34,26 @@ def test_ladders_are_ascending_primes() -> None:
 @pytest.mark.parametrize(
     ("period", "second"), [(1, 2), (7, 11), (101, 109), (199, 211), (200, 223)]
 )
-def test_a_partner_is_the_next_prime_that_is_6_percent_longer(period: int, second: int) -> None:
+def test_pair_period_is_the_next_prime_6_percent_longer(period: int, second: int) -> None:
     assert partner(period) == second
 
 
 @given(st.integers(1, 20_000))
-def test_a_partner_shares_no_divisor_and_is_about_as_long(period: int) -> None:
+def test_pair_period_is_coprime_and_about_as_long(period: int) -> None:
     second = partner(period)
     assert gcd(period, second) == 1
     assert 1.06 * period <= second <= 1.06 * period + 53  # no gap of primes is longer there
 
 
 @given(st.integers(2, 60))
-def test_two_counters_overflow_at_every_distance_equally_often(period: int) -> None:
+def test_pair_periods_overflow_at_every_distance_equally(period: int) -> None:
     second = partner(period)
     both = range(1, period * second + 1)
     at = [(count % period, count % second) for count in both]
     assert len(set(at)) == period * second
 
 
-def test_a_sample_of_two_counters_stands_for_about_half_as_many() -> None:
+def test_pair_sample_stands_for_half_the_accesses() -> None:
     assert stands_for(199, 211) == 102
     assert stands_for(1, 2) == 1
     counted = 199 * 211 * 10
@@ -61,31 +61,31 @@ def test_a_sample_of_two_counters_stands_for_about_half_as_many() -> None:
     assert samples * stands_for(199, 211) == pytest.approx(counted, rel=0.01)
 
 
-def test_inside_the_slack_nothing_changes() -> None:
+def test_period_within_slack_of_the_quota_is_kept() -> None:
     c = control()
     before = c.period
     for use in (QUOTA, QUOTA * 1.19, QUOTA * 0.81, QUOTA):
         assert c.update(use, 1.0) == before
 
 
-def test_above_the_quota_the_period_goes_where_it_should_be_at_once() -> None:
+def test_period_above_the_quota_is_corrected_at_once() -> None:
     c = control(start=1009)
     period = c.update(4 * QUOTA, 1.0)
     assert 4 * 1009 <= period <= 4 * 1009 * 1.4
 
 
-def test_below_the_quota_it_comes_down_a_rung_at_a_time() -> None:
+def test_period_below_the_quota_shortens_by_one_rung() -> None:
     c = control(start=1129)
     assert c.update(0.0, 1.0) == 967
     assert c.update(0.0, 1.0) == 823
 
 
-def test_losses_lengthen_the_period_even_when_the_quota_is_not_used() -> None:
+def test_period_with_losses_lengthens_below_the_quota() -> None:
     c = control(start=1129)
     assert c.update(0.0, 1.0, lost=10) == 1327
 
 
-def test_ends_of_the_ladder_hold() -> None:
+def test_period_stays_within_the_ladder() -> None:
     c = control(start=PRIMES[0])
     assert c.update(0.0, 1.0) == PRIMES[0]
     for _ in range(50):
@@ -93,7 +93,7 @@ def test_ends_of_the_ladder_hold() -> None:
     assert c.period == PRIMES[-1]
 
 
-def test_no_time_passed_changes_nothing() -> None:
+def test_period_without_elapsed_time_is_kept() -> None:
     c = control()
     before = c.period
     assert c.update(1.0, 0.0) == before
@@ -101,7 +101,7 @@ def test_no_time_passed_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("ladder", [(), (3, 3), (5, 3)])
-def test_a_ladder_must_ascend(ladder: tuple[int, ...]) -> None:
+def test_period_ladder_out_of_order_is_refused(ladder: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="ascends"):
         PeriodControl(PeriodSettings(), ladder)
 
@@ -112,7 +112,7 @@ def test_a_ladder_must_ascend(ladder: tuple[int, ...]) -> None:
     fixed=st.floats(0, 0.5 * QUOTA),
     start=st.sampled_from(PRIMES),
 )
-def test_it_settles_within_the_quota_on_a_machine_of_any_speed(
+def test_period_settles_within_the_quota_at_any_speed(
     cost_s: float, rate: float, fixed: float, start: int
 ) -> None:
     """A sample costs cost_s, accesses come at a rate, other work of the daemon is fixed."""

@@ -43,7 +43,7 @@ def found(regions: DamonRegions, hot: range, count: int) -> DamonRegions:
     )
 
 
-def test_regions_cover_what_is_mapped_and_no_more() -> None:
+def test_regions_cover_mapped_memory_only() -> None:
     chosen = RegionMap(100).choose({A: maps((100, 5000), (1 << 20, 3000))})[A]
     its = spans(chosen)
     assert len(its) == 100
@@ -52,7 +52,7 @@ def test_regions_cover_what_is_mapped_and_no_more() -> None:
     assert sum(b - a for a, b in its) == 8000
 
 
-def test_small_gaps_are_looked_at_too_and_reserved_memory_is_not() -> None:
+def test_regions_include_small_gaps_but_no_reserved_memory() -> None:
     mapping = parse_maps(
         b"100000-200000 rw-p 00000000 00:00 0 \n"
         b"280000-300000 r--p 00000000 00:00 0 \n"
@@ -65,7 +65,7 @@ def test_small_gaps_are_looked_at_too_and_reserved_memory_is_not() -> None:
 
 
 @pytest.mark.parametrize("most", [20, 100, 400])
-def test_there_are_no_more_than_the_most_whatever_is_found(most: int) -> None:
+def test_regions_stay_within_their_limit(most: int) -> None:
     known, mappings = RegionMap(most), {A: maps((0, GIB)), B: maps((0, 64 * GIB))}
     rng = np.random.default_rng(0)
     for _ in range(10):
@@ -76,7 +76,7 @@ def test_there_are_no_more_than_the_most_whatever_is_found(most: int) -> None:
             known.learn(process, DamonRegions(regions.start, regions.end, counts), 40)
 
 
-def test_a_hot_place_in_much_memory_is_found_and_looked_at_closely() -> None:
+def test_regions_of_hot_memory_are_split() -> None:
     """256 pages of 64 GiB, of which each look sees the part of its region that they are."""
     known, hot = RegionMap(400), range(5 * GIB + 1000, 5 * GIB + 1000 + 8192)
     for _ in range(14):
@@ -87,7 +87,7 @@ def test_a_hot_place_in_much_memory_is_found_and_looked_at_closely() -> None:
     assert len(sizes) > 50
 
 
-def test_what_was_hot_is_let_go() -> None:
+def test_regions_that_cooled_are_merged() -> None:
     known, mapping = RegionMap(100), {A: maps((0, GIB))}
     for hot in (range(4096), range(100_000, 104_096)):
         for _ in range(14):
@@ -98,7 +98,7 @@ def test_what_was_hot_is_let_go() -> None:
     assert len(there) > 20 > len(near)
 
 
-def test_what_is_known_of_memory_that_stays_is_kept() -> None:
+def test_regions_of_unchanged_mappings_are_kept() -> None:
     known, hot = RegionMap(100), range(1024)
     before = maps((0, 10_000), (1 << 20, 10_000))
     for _ in range(10):
@@ -110,7 +110,7 @@ def test_what_is_known_of_memory_that_stays_is_kept() -> None:
     assert sum(b - a for a, b in its) == 22_000
 
 
-def test_a_look_that_brings_nothing_changes_nothing() -> None:
+def test_regions_without_results_are_unchanged() -> None:
     known = RegionMap(20)
     known.choose({A: maps((0, 10_000))})
     nothing = np.empty(0, np.uint64)
@@ -118,7 +118,7 @@ def test_a_look_that_brings_nothing_changes_nothing() -> None:
     assert len(known.choose({A: maps((0, 10_000))})[A]) == 20
 
 
-def test_nobody_and_nothing() -> None:
+def test_regions_without_processes_or_memory_are_empty() -> None:
     known = RegionMap(20)
     assert known.choose({}) == {}
     assert len(known.choose({A: maps()})[A]) == 0

@@ -33,7 +33,7 @@ def write(memory: mmap.mmap, count: int) -> None:
 
 
 @pytest.mark.parametrize("data_bytes", [64, 4096])
-def test_a_writer_at_work(data_bytes: int) -> None:
+def test_ring_read_during_writes_loses_and_invents_nothing(data_bytes: int) -> None:
     count = 30_000
     memory = mmap.mmap(-1, HEADER_BYTES + 4096)
     array: npt.NDArray[np.uint8] = np.frombuffer(memory, np.uint8)[: HEADER_BYTES + data_bytes]

@@ -84,7 +84,7 @@ def sampler_over(
     return sampler, switch
 
 
-def test_only_user_addresses_of_tracked_processes_are_kept() -> None:
+def test_ring_sampler_keeps_user_addresses_of_tracked_processes() -> None:
     memory = Memory(0)
     sampler, _ = sampler_over([memory])
     me = us()
@@ -99,7 +99,7 @@ def test_only_user_addresses_of_tracked_processes_are_kept() -> None:
     assert (sampler.stats.samples, sampler.stats.dropped) == (3, 7)
 
 
-def test_samples_without_period_stand_for_the_samplers() -> None:
+def test_ring_sampler_without_sample_period_uses_its_own() -> None:
     memory = Memory(0)
     sampler, _ = sampler_over([memory])
     sampler.track([us()])
@@ -107,7 +107,7 @@ def test_samples_without_period_stand_for_the_samplers() -> None:
     assert sampler.read().period.tolist() == [11]
 
 
-def test_loads_of_two_counters_stand_for_half_as_many_and_stores_do_not() -> None:
+def test_ring_sampler_pairs_halve_the_period_of_loads() -> None:
     memories = [Memory(0), Memory(0), Memory(0, Kind.STORE)]
     sampler, _ = sampler_over(memories, pairs=True)
     sampler.track([us()])
@@ -122,7 +122,7 @@ def test_loads_of_two_counters_stand_for_half_as_many_and_stores_do_not() -> Non
     assert sampler_over(memories)[0].pair_period is None
 
 
-def test_latencies_become_nanoseconds_and_never_wrap() -> None:
+def test_ring_sampler_latency_in_nanoseconds_never_wraps() -> None:
     memory = Memory(0)
     sampler, _ = sampler_over([memory], ns_per_weight=0.4)
     sampler.track([us()])
@@ -135,7 +135,7 @@ def test_latencies_become_nanoseconds_and_never_wrap() -> None:
     assert faster.read().weight_ns.tolist() == [2**32 - 1]
 
 
-def test_a_read_is_bounded_and_no_ring_starves_another() -> None:
+def test_ring_sampler_read_is_bounded_and_fair() -> None:
     memories = [Memory(0), Memory(1), Memory(2)]
     sampler, _ = sampler_over(memories, rows=8)
     sampler.track([us()])
@@ -151,7 +151,7 @@ def test_a_read_is_bounded_and_no_ring_starves_another() -> None:
     assert min(shares) > 0.2
 
 
-def test_what_does_not_fit_into_a_read_is_lost() -> None:
+def test_ring_sampler_rows_beyond_a_read_are_lost() -> None:
     memory = Memory(0)
     sampler, _ = sampler_over([memory], rows=4)
     sampler.track([us()])
@@ -164,7 +164,7 @@ def test_what_does_not_fit_into_a_read_is_lost() -> None:
     assert sampler.stats.wakeups == 2
 
 
-def test_the_source_is_on_while_something_is_tracked() -> None:
+def test_ring_sampler_source_is_on_while_tracking() -> None:
     sampler, switch = sampler_over([Memory(0)])
     me = us()
     for processes in ([], [me], [me], [], [], [me]):
@@ -172,13 +172,13 @@ def test_the_source_is_on_while_something_is_tracked() -> None:
     assert switch.told == ["start", "stop", "start"]
 
 
-def test_the_period_is_set_only_when_it_changes_and_within_the_ladder() -> None:
+def test_ring_sampler_sets_changed_periods_within_ladder() -> None:
     sampler, switch = sampler_over([Memory(0)])
     assert [sampler.set_period(p) for p in (11, 9, 100, 1, 1)] == [11, 9, 13, 7, 7]
     assert switch.told == ["period 9", "period 13", "period 7"]
 
 
-def test_closing_closes_once() -> None:
+def test_ring_sampler_closed_twice_closes_once() -> None:
     memory = Memory(0)
     sampler, switch = sampler_over([memory])
     sampler.close()
@@ -188,7 +188,7 @@ def test_closing_closes_once() -> None:
     assert switch.told == ["close"]
 
 
-def test_pids_are_found_in_any_order() -> None:
+def test_ring_sampler_finds_pids_in_any_order() -> None:
     """Against a dictionary: indices follow the order of track(), pids may lie anywhere."""
     me, parent = us(), identify(os.getppid())
     assert parent is not None
