@@ -1,6 +1,6 @@
 /*
- * process_madvise(2) with MADV_PAGEOUT over flat arrays, for hmd.machine.process_madvise. The call has no
- * wrapper in the C library of Debian 12; its number is the same on all architectures.
+ * process_madvise(2) with MADV_PAGEOUT over flat arrays, for hmd.machine.process_madvise. The C
+ * library of Debian 12 has no wrapper; the call has one number on all architectures.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -14,13 +14,12 @@
 #endif
 #define HMD_MADV_PAGEOUT 21
 
-/* Ranges that one call hands to the kernel (UIO_MAXIOV). */
+/* Ranges per call (UIO_MAXIOV). */
 #define HMD_PAGEOUT_RANGES 1024
 
 /*
- * Ask for ranges of another process's memory to be reclaimed. Gives how many bytes were asked
- * for: all, or those before the first range that the kernel refused, or -errno where that was
- * the very first.
+ * Asks the kernel to reclaim ranges of another process's memory. Returns the bytes advised: all, or
+ * those before the first range that the kernel refused; -errno if that is the first range.
  */
 static int64_t hmd_page_out(int pidfd, size_t count, const uint64_t *start, const uint64_t *bytes)
 {

@@ -1,9 +1,9 @@
 /*
- * move_pages(2) over flat arrays, for hmd.machine.move_pages, and set_mempolicy(2) of the caller, for
- * hmd.machine.memory_policy. cffi releases the interpreter's lock around the calls, so a slow
- * migration does not stop the other threads of the daemon.
+ * move_pages(2) over flat arrays, for hmd.machine.move_pages, and set_mempolicy(2) of the caller,
+ * for hmd.machine.memory_policy. cffi releases the interpreter's lock around the calls, so that a
+ * slow migration does not stop other threads of the daemon.
  *
- * A 64-bit kernel's array of page pointers and our array of uint64_t addresses are the same bytes.
+ * On a 64-bit kernel an array of page pointers and an array of uint64_t have the same layout.
  */
 #include <errno.h>
 #include <numaif.h>
@@ -12,15 +12,15 @@
 
 _Static_assert(sizeof(void *) == sizeof(uint64_t), "addresses are passed to the kernel as they are");
 
-/* Entries that one query call hands to the kernel; their status fits on the stack. */
+/* Entries per query; their status fits on the stack. */
 #define HMD_QUERY_ENTRIES 1024
 
-/* Node ids are below this (NODES_SHIFT is at most 10). */
+/* Node ids are lower (NODES_SHIFT is at most 10). */
 #define HMD_MAX_NODES 1024
 
 /*
- * Node of each page, or -errno of the page. Gives 0, or the -errno of a whole call that failed;
- * `nodes` is then filled only up to that call.
+ * Fills `nodes` with the node of each page, or -errno of that page. Returns 0, or the -errno of a
+ * call that failed as a whole; `nodes` is then valid up to that call.
  */
 static int64_t hmd_query_nodes(int pid, size_t count, const uint64_t *addresses, int16_t *nodes)
 {
@@ -36,7 +36,7 @@ static int64_t hmd_query_nodes(int pid, size_t count, const uint64_t *addresses,
     return 0;
 }
 
-/* What the kernel returned: 0, the number of pages not migrated, or -errno. */
+/* Returns what the kernel returns: 0, the number of pages not migrated, or -errno. */
 static int64_t hmd_move_pages(int pid, size_t count, const uint64_t *addresses,
                               const int32_t *nodes, int32_t *status, int flags)
 {
@@ -44,7 +44,7 @@ static int64_t hmd_move_pages(int pid, size_t count, const uint64_t *addresses,
     return result < 0 ? -errno : result;
 }
 
-/* Bind what the calling thread, and what it forks, will allocate to these nodes. 0, or -errno. */
+/* Binds allocations of the calling thread and its children to these nodes. Returns 0 or -errno. */
 static int hmd_bind_memory(size_t count, const int32_t *nodes)
 {
     unsigned long mask[HMD_MAX_NODES / (8 * sizeof(unsigned long))] = { 0 };
@@ -55,6 +55,6 @@ static int hmd_bind_memory(size_t count, const int32_t *nodes)
             return -EINVAL;
         mask[nodes[i] / bits] |= 1UL << (nodes[i] % bits);
     }
-    /* The kernel reads one bit less than maxnode (mm/mempolicy.c, get_nodes()). */
+    /* The kernel reads one bit less than maxnode says (mm/mempolicy.c, get_nodes()). */
     return set_mempolicy(MPOL_BIND, mask, HMD_MAX_NODES + 1) < 0 ? -errno : 0;
 }

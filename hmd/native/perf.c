@@ -1,6 +1,6 @@
 /*
- * perf_event_open(2) and what is done to its descriptors. Every function returns 0 or a
- * descriptor, or a negative errno; hmd.sample.perf_events turns that into words.
+ * perf_event_open(2) and operations on its descriptors. Every function returns 0 or a descriptor,
+ * or a negative errno, which hmd.sample.perf_events translates.
  */
 #include <errno.h>
 #include <linux/perf_event.h>
@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* What hmd asks of struct perf_event_attr. period 0 counts without sampling. */
+/* The fields of struct perf_event_attr that hmd sets. period 0 counts without sampling. */
 struct hmd_perf_event {
 	uint32_t type, precise_ip;
 	uint64_t config, config1, config2;
@@ -36,9 +36,9 @@ static int hmd_perf_open(const struct hmd_perf_event *event, int pid, int cpu, i
 		.disabled = 1,
 		.inherit = !!event->inherit,
 		.exclude_kernel = !!event->exclude_kernel,
-		/* IBS refuses every exclude bit, so hypervisor goes with kernel. */
+		/* IBS refuses every exclude bit; the hypervisor is excluded with the kernel. */
 		.exclude_hv = !!event->exclude_kernel,
-		/* Times of the clock that hmd uses everywhere, not of the scheduler's. */
+		/* Timestamps of CLOCK_MONOTONIC, as everywhere in hmd, instead of the scheduler's. */
 		.use_clockid = !!(event->sample_type & PERF_SAMPLE_TIME),
 		.clockid = event->sample_type & PERF_SAMPLE_TIME ? CLOCK_MONOTONIC : 0,
 	};
@@ -63,7 +63,7 @@ static int hmd_perf_open_tasks(int cpu)
 		.comm = 1,
 		.comm_exec = 1,
 		.disabled = 1,
-		/* What is permitted to those who may not look into the kernel. */
+		/* Permitted to users who may not profile the kernel. */
 		.exclude_kernel = 1,
 		.exclude_hv = 1,
 		.use_clockid = 1,

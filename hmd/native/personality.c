@@ -4,10 +4,10 @@
 #include <errno.h>
 #include <sys/personality.h>
 
-/* What it gives without changing anything. */
+/* Reads the personality without changing it. */
 #define HMD_PERSONALITY_ASK 0xffffffffUL
 
-/* Let what the calling process executes from here on have the same addresses in every run. */
+/* Turns address space randomisation off for programs that the calling process executes. */
 static int hmd_fix_addresses(void)
 {
     int now = personality(HMD_PERSONALITY_ASK);

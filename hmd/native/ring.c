@@ -1,13 +1,13 @@
 /*
- * The one reader of perf rings: those of perf_event_open and those of the emulated machine.
+ * The reader of perf rings, of perf_event_open(2) and of the emulated machine.
  *
  * A ring is a header page (struct perf_event_mmap_page; only data_head and data_tail are used)
  * and a power of two of data bytes. The writer owns data_head, the reader data_tail
- * (perf_event_open(2), "MMAP layout"). Nothing that the writer put there is trusted: sizes are
- * checked against what the head covers, and where they make no sense the reader gives up what
- * is in the ring (tail = head), counts it as corrupt and starts afresh at the next call.
+ * (perf_event_open(2), "MMAP layout"). The reader trusts nothing that the writer wrote: it checks
+ * sizes against the head. On an invalid size it discards the contents of the ring (tail = head),
+ * counts it as corrupt and continues at the next call.
  *
- * Costs a few nanoseconds a sample. Takes no lock, allocates nothing.
+ * Costs a few nanoseconds per sample. Takes no lock, allocates nothing.
  */
 #include <linux/perf_event.h>
 #include <stddef.h>
@@ -30,15 +30,15 @@ struct hmd_ring_columns {
 struct hmd_ring_counts {
 	uint64_t samples, lost, throttled, unthrottled;
 	uint64_t skipped; /* records of types that the sampler does not use */
-	uint64_t corrupt; /* records that could not be read, and rings given up */
+	uint64_t corrupt; /* records that could not be read, and rings discarded */
 };
 
 struct hmd_ring_source {
 	void *header;
 	const void *data;
-	uint64_t data_bytes;  /* power of two, fixed at open: the header's own word is not trusted */
+	uint64_t data_bytes;  /* power of two, fixed at open: the header's value is not trusted */
 	uint64_t sample_type; /* of fixed-size fields only, see hmd_ring_sample_bytes() */
-	uint8_t kind;         /* of samples whose data source is unknown */
+	uint8_t kind;         /* of samples whose data source does not name it */
 };
 
 /* Fields of PERF_RECORD_SAMPLE in the order in which the kernel writes them. */
@@ -52,7 +52,7 @@ static const uint64_t ring_fields[] = {
 };
 #define RING_FIELDS (sizeof(ring_fields) / sizeof(ring_fields[0]))
 
-/* Bytes of a sample record of this type, its header included; 0 where a field's size varies. */
+/* Bytes of a sample record of this type with its header; 0 if the size of a field varies. */
 static size_t hmd_ring_sample_bytes(uint64_t sample_type)
 {
 	size_t bytes = sizeof(struct perf_event_header);
@@ -175,9 +175,9 @@ static void ring_note(const struct hmd_ring_source *source, uint64_t tail,
 }
 
 /*
- * Moves the records of the ring into the columns. Samples that find the columns full are lost, so
- * that the next call gets new ones; returns 1 if there were any, else 0. Reads at most
- * data_bytes / 8 records per call.
+ * Moves the records of the ring into the columns. Samples that do not fit are lost, so that the
+ * next call gets current ones; returns 1 if there were any, else 0. Reads at most data_bytes / 8
+ * records per call.
  */
 static int hmd_ring_drain(const struct hmd_ring_source *source, struct hmd_ring_columns *columns,
 	       struct hmd_ring_counts *counts)
@@ -230,8 +230,8 @@ static int hmd_ring_drain(const struct hmd_ring_source *source, struct hmd_ring_
 }
 
 /*
- * Copies whole records out of a ring of records other than samples, oldest first, and frees their
- * room. Returns the bytes copied; a ring whose records make no sense is given up.
+ * Copies whole records out of a ring without samples, oldest first, and frees their room. Returns
+ * the bytes copied; a ring with an invalid record is discarded.
  */
 static size_t hmd_ring_bytes(const struct hmd_ring_source *source, void *out, size_t capacity)
 {
@@ -263,18 +263,18 @@ static size_t hmd_ring_bytes(const struct hmd_ring_source *source, void *out, si
 	return copied;
 }
 
-/* A table of values that were seen, at most half full. */
+/* Slots of a hash table of distinct values, at most half full. */
 #define DISTINCT_SLOTS 32768
 #define HMD_DISTINCT_MOST (DISTINCT_SLOTS / 2)
 
 /*
- * Puts the values of a column into `values`, each once and in the order in which they come, and
- * which of them each row has into `which`. Returns how many there are; HMD_DISTINCT_MOST at
- * most, and rows of values beyond those have -1.
+ * Fills `values` with the distinct values of a column in order of first occurrence, and `which` with
+ * the index of each row's value. Returns their number, at most HMD_DISTINCT_MOST; rows of further
+ * values get -1.
  */
 static size_t hmd_ring_distinct(const uint32_t *column, size_t rows, uint32_t *values, int32_t *which)
 {
-	int32_t slots[DISTINCT_SLOTS] = { 0 }; /* 1 + the place in `values`, 0: free */
+	int32_t slots[DISTINCT_SLOTS] = { 0 }; /* 1 + the index in `values`, 0: free */
 	size_t count = 0;
 	uint32_t last = 0;
 	int32_t place = -1;
@@ -299,8 +299,8 @@ static size_t hmd_ring_distinct(const uint32_t *column, size_t rows, uint32_t *v
 }
 
 /*
- * Leaves in the columns the rows of a process (0 or above) whose address is not 0 and below `end`,
- * in their order, and in `process` theirs. Returns how many.
+ * Keeps the rows of a known process (0 or above) with an address above 0 and below `end`, in order,
+ * in the columns and in `process`. Returns their number.
  */
 static size_t hmd_ring_keep(struct hmd_ring_columns *c, int32_t *process, uint64_t end)
 {
