@@ -83,7 +83,8 @@ class Chunks:
         # At most half full, for every number of chunks up to the capacity.
         size = 2 * (1 << (len(self.columns.process) - 1).bit_length())
         self.index = ChunkIndex(np.empty(size, np.int64), np.empty(size, np.int32))
-        rebuild_index(self.used, self.columns, self.index)
+        process, address = self.columns.process[: self.used], self.columns.address[: self.used]
+        rebuild_index(process, address, self.index)
 
 
 def _arrays(columns: ChunkColumns) -> tuple[npt.NDArray[Any], ...]:

@@ -295,7 +295,8 @@ class HeatTable:
         """
         movable = np.zeros((len(self.processes), nodes), np.int64)
         fixed = np.zeros_like(movable)
-        count_nodes(self.chunks.used, self.chunks.columns, movable, fixed)
+        used, columns = self.chunks.used, self.chunks.columns
+        count_nodes(columns.process[:used], columns.node, movable, fixed)
         return movable, fixed
 
     def _close_waits(self) -> None:

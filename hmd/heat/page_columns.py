@@ -17,6 +17,7 @@ from hmd.heat.geometry import ABSENT, CHUNK_PAGES, FIXED
 from hmd.heat.kernels import (
     Bools,
     Float32s,
+    Int8Plane,
     Int8s,
     Int64s,
     Int64View,
@@ -84,22 +85,27 @@ def collect_pages(
                 tier[row] = -1 if fixed else tier_of_code[code[chunk, 0] & 255]
                 worn[row] = wear[chunk, 0]
             continue
-        size[row:end] = 1
-        lowest, highest = code[chunk].min(), code[chunk].max()
-        if lowest == highest:
-            tier[row:end] = -1 if fixed else tier_of_code[lowest & 255]
-            worn[row:end] = wear[chunk]
+        first_code, alike = code[chunk, 0], True
+        for i in range(CHUNK_PAGES):
+            alike &= code[chunk, i] == first_code
+        if alike and end - row == CHUNK_PAGES:
+            only = -1 if fixed else tier_of_code[first_code & 255]
+            for i in range(CHUNK_PAGES):
+                size[row + i] = 1
+                tier[row + i] = only
+                worn[row + i] = wear[chunk, i]
             continue
         for i in range(CHUNK_PAGES):
             if code[chunk, i] == ABSENT or row == end:
                 continue
+            size[row] = 1
             tier[row] = -1 if fixed else tier_of_code[code[chunk, i] & 255]
             worn[row] = wear[chunk, i]
             row += 1
 
 
 @kernel
-def locate(rows: Int64View, columns: ChunkColumns, first: Int64s, number: Int64s) -> None:
+def locate(rows: Int64View, huge: Bools, node: Int8Plane, first: Int64s, number: Int64s) -> None:
     """Set ``number`` to each row's page: the row of its chunk times 512, plus its position."""
     for i in range(len(rows)):
         low, high = 0, len(first) - 1
@@ -110,10 +116,10 @@ def locate(rows: Int64View, columns: ChunkColumns, first: Int64s, number: Int64s
             else:
                 high = middle
         position = rows[i] - first[low]
-        if not columns.huge[low] and first[low + 1] - first[low] < CHUNK_PAGES:
+        if not huge[low] and first[low + 1] - first[low] < CHUNK_PAGES:
             left = position
             position = -1
             while left >= 0 and position < CHUNK_PAGES - 1:
                 position += 1
-                left -= columns.node[low, position] != ABSENT
+                left -= node[low, position] != ABSENT
         number[i] = low * CHUNK_PAGES + position

@@ -9,9 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from hmd.heat.chunk_columns import ChunkColumns
 from hmd.heat.geometry import CHUNK_PAGES, FIXED
-from hmd.heat.kernels import Float32s, Int8s, Int64Plane, Uint16s, kernel
+from hmd.heat.kernels import Float32s, Int8Plane, Int8s, Int32s, Int64Plane, Uint16s, kernel
 
 #: Bins of the log2 histogram of heat: bin b counts pages of 2**(b - COLDEST) accesses per second
 #: and more, below twice that; the first and the last also count what lies beyond.
@@ -20,21 +19,20 @@ COLDEST: Final = 24
 
 
 @kernel
-def count_nodes(chunks: int, columns: ChunkColumns, movable: Int64Plane, fixed: Int64Plane) -> None:
+def count_nodes(process: Int32s, code: Int8Plane, movable: Int64Plane, fixed: Int64Plane) -> None:
     """Add each process's pages on each node: to ``movable`` or, those that must stay, to ``fixed``.
 
-    Both have shape ``(processes, nodes)``.
+    ``process`` and ``code`` are columns of the table. Results have shape ``(processes, nodes)``.
     """
-    node = columns.node
     nodes = movable.shape[1]
-    for chunk in range(chunks):
-        p = columns.process[chunk]
+    for chunk in range(len(process)):
+        p = process[chunk]
         for i in range(CHUNK_PAGES):
-            code = node[chunk, i]
-            if 0 <= code < nodes:
-                movable[p, code] += 1
-            elif code <= FIXED and FIXED - code < nodes:
-                fixed[p, FIXED - code] += 1
+            node = code[chunk, i]
+            if 0 <= node < nodes:
+                movable[p, node] += 1
+            elif node <= FIXED and FIXED - node < nodes:
+                fixed[p, FIXED - node] += 1
 
 
 @kernel

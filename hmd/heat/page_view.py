@@ -196,7 +196,8 @@ class PageView:
 
     def _locate(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         number = np.empty(len(rows), np.int64)
-        locate(rows, self._table.chunks.columns, self._first, number)
+        columns = self._table.chunks.columns
+        locate(rows, columns.huge, columns.node, self._first, number)
         return number
 
     def _address(self, number: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:

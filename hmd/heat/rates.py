@@ -160,18 +160,12 @@ def estimate(
             rates.rate[row] = intensity[p] * n / e if e > 0.0 else 0.0
             rates.support[row] = n if e > 0.0 else 0.0
             continue
-        if end - row == CHUNK_PAGES:
-            direct = _Estimates(
-                page_count,
-                page_exposure,
-                block_count,
-                block_mean,
-                rates.rate[row:end],
-                rates.support[row:end],
-            )
-            _shrink(intensity[p], spread[p], direct)
-            continue
         _shrink(intensity[p], spread[p], found)
+        if end - row == CHUNK_PAGES:
+            for i in range(CHUNK_PAGES):
+                rates.rate[row + i] = rate[i]
+                rates.support[row + i] = support[i]
+            continue
         for i in range(CHUNK_PAGES):
             if node[chunk, i] != ABSENT and row < end:
                 rates.rate[row] = rate[i]

@@ -16,12 +16,14 @@ from hmd.heat.kernels import (
     Float32Plane,
     Float32s,
     Float64Plane,
+    Int8Plane,
     Int16s,
     Int32s,
     Int32View,
     Int64s,
     Uint8View,
     Uint32View,
+    Uint64s,
     Uint64View,
     inline,
     kernel,
@@ -98,12 +100,11 @@ def _stall_share(
 
 
 @kernel
-def rebuild_index(chunks: int, columns: ChunkColumns, index: ChunkIndex) -> None:
-    """Fill an index, which must have more positions than there are ``chunks``."""
+def rebuild_index(process: Int32s, address: Uint64s, index: ChunkIndex) -> None:
+    """Fill an index with all chunks; it must have more positions than there are chunks."""
     keys, rows = index.keys, index.rows
-    process, address = columns.process, columns.address
     keys[:] = _EMPTY
-    for chunk in range(chunks):
+    for chunk in range(len(process)):
         number = np.int64(address[chunk] >> np.uint64(CHUNK_SHIFT))
         key = (np.int64(process[chunk]) << NUMBER_BITS) | number
         position = _find(keys, key)
@@ -126,11 +127,11 @@ def find_nodes(
     process: Int32View,
     address: Uint64View,
     index: ChunkIndex,
-    columns: ChunkColumns,
+    node: Int8Plane,
     found: Int16s,
 ) -> None:
     """Set ``found`` to the node of each address's page, -1 where it is not known."""
-    keys, rows, node = index.keys, index.rows, columns.node
+    keys, rows = index.keys, index.rows
     chunk, last = np.int64(-1), np.int64(-1)
     for i in range(len(address)):
         number = np.int64(address[i] >> np.uint64(CHUNK_SHIFT))

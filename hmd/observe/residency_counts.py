@@ -30,7 +30,7 @@ def sample_nodes(heat: HeatTable, batch: AccessBatch) -> npt.NDArray[np.int16]:
     """
     node = np.empty(len(batch), np.int16)
     chunks = heat.chunks
-    find_nodes(batch.process, batch.address, chunks.index, chunks.columns, node)
+    find_nodes(batch.process, batch.address, chunks.index, chunks.columns.node, node)
     return node
 
 
