@@ -190,7 +190,7 @@ class HeatTable:
     def chunk_rates(self) -> npt.NDArray[np.float64]:
         """Return the accesses per second of each chunk, without priorities; shape ``(chunks,)``.
 
-        A tenth of the cost of a view's rates: no page is looked at.
+        Costs a tenth of the rates of a view, since it reads no pages.
         """
         used, columns, clocks = self.chunks.used, self.chunks.columns, self.clocks
         process = columns.process[:used]

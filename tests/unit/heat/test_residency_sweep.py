@@ -63,7 +63,7 @@ class Spaces:
 def setting(pages: int = 1 << 20) -> tuple[HeatTable, Spaces, ResidencySweep]:
     table, spaces = HeatTable(), Spaces()
     table.track([PROCESS])
-    settings = SweepSettings(pages_per_step=pages, round_ticks_most=8)
+    settings = SweepSettings(pages_per_step=pages, sweep_ticks_most=8)
     return table, spaces, ResidencySweep(settings, spaces, clock=lambda: 0.0)
 
 
