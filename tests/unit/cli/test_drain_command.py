@@ -1,4 +1,4 @@
-"""``hmd drain`` against a socket that tells how far a drain has come."""
+"""``hmd drain`` against a socket that reports the progress of a drain."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ def test_top_on_a_terminal_leaves_with_q(daemon: Path) -> None:
     while b"redis" not in seen:
         seen += os.read(keys, 65536)
     os.write(keys, b"q")
-    while True:  # a terminal that nobody reads holds up who writes to it
+    while True:  # a terminal without a reader blocks its writer
         try:
             if not os.read(keys, 65536):
                 break

@@ -1,4 +1,4 @@
-"""Admin requests on the status socket: credentials, time of the answer, and garbage."""
+"""Admin requests on the status socket: credentials, time of the answer, invalid data."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_close_waits_for_nobody(tmp_path: Path, loop: Loop) -> None:
         s.sendall(b'{"command": "pause"}\n')
         assert loop.arrived.acquire(timeout=10)
         server.close()
-        # The pending is kept when nobody is there any more.
+        # The request is completed after its client has left.
         loop.taken[0][1].set_result(b"{}")
         assert s.recv(10) == b""
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208

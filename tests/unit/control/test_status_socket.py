@@ -1,4 +1,4 @@
-"""The status socket answers whoever asks rightly, and survives all others."""
+"""The status socket answers valid requests, and survives all other clients."""
 
 import json
 import os

@@ -86,8 +86,8 @@ def test_regions_are_written_where_they_have_changed(damon_kernel: Any) -> None:
         assert written == expected
         written.clear()
     kdamond.stop()
-    # Somebody sets it up otherwise meanwhile. What was is kept, so that its inode number, which
-    # sysfs never uses again, is not used again here.
+    # Another program changes the set-up meanwhile. The old one is kept, so that its inode number
+    # is not reused, as in sysfs.
     targets = damon_kernel.path / "0/contexts/0/targets"
     (targets / "0").rename(targets / "gone")
     damon_kernel.write(targets / "nr_targets", "1")
@@ -145,7 +145,7 @@ def test_an_exclusive_user_is_named(damon_kernel: Any, kdamonds: Kdamonds) -> No
 def test_what_another_makes_of_it_meanwhile_is_left_alone(
     damon_kernel: Any, kdamonds: Kdamonds, note: Path
 ) -> None:
-    """Ours has ended with its last target, and somebody starts one in its place."""
+    """Ours has ended with its last target, and another program starts one in its place."""
     claim = DamonClaim(kdamonds, note)
     kdamond = Kdamond(kdamonds)
     kdamond.start([os.getpid()], [SOME], SETTINGS)

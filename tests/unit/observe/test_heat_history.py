@@ -50,7 +50,7 @@ def test_what_a_client_knows_is_not_told_again(topology: Topology) -> None:
     assert told({}) == [1.0, 2.0, 3.0]
     assert told({"after_s": 1.0}) == [2.0, 3.0]
     assert told({"after_s": 2}) == [3.0]
-    # The last is always told: a client whose clock is ahead sees that it is.
+    # The last is always sent: a client whose clock is ahead notices it.
     assert told({"after_s": 100.0}) == [3.0]
     for wrong in ("1", None, True, [1.0]):
         with pytest.raises(UsageError, match="after_s is not a number"):

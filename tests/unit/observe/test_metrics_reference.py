@@ -36,7 +36,7 @@ def test_the_dashboard_is_up_to_date(tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", CONFIG)
 def test_all_that_is_asked_for_exists(file: str) -> None:
     text = (CHECKOUT / file).read_text()
-    # What people are told to look at in annotations may be a histogram by its plain name.
+    # An annotation may name a histogram without a suffix.
     families = {family.name for family in FAMILIES if family.kind == "histogram"}
     names = set(NAME.findall(text))
     assert names
@@ -59,7 +59,7 @@ def test_documents_name_only_what_exists() -> None:
 def test_every_family_is_asked_for_by_the_dashboard_or_the_alerts() -> None:
     asked = {name for file in CONFIG[:2] for name in NAME.findall((CHECKOUT / file).read_text())}
     unasked = [family.name for family in FAMILIES if not asked & set(family.series)]
-    # What tells a tier's nodes apart, and what only a person who looks for it needs.
+    # Metrics that distinguish nodes of a tier, or that only a diagnosis needs.
     assert unasked == ["hmd_start_time_seconds", "hmd_node_tier", "hmd_target_samples"]
 
 

@@ -1,4 +1,4 @@
-"""What came of moves: what they were to save, what they saved, and which came back."""
+"""Predicted and realised savings of moves, and pages that move back."""
 
 from dataclasses import replace
 
