@@ -264,7 +264,7 @@ def compare(
 
 
 @given(filled=filled_rings(), capacity=st.integers(1, 50), kind=st.sampled_from(Kind))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_ring_of_any_records_is_read_as_written(
     memory: GuardedRing, filled: tuple[bytes, int, int, SampleType], capacity: int, kind: Kind
 ) -> None:
@@ -277,7 +277,7 @@ def test_ring_of_any_records_is_read_as_written(
     head_shift=st.one_of(st.just(0), st.integers(-64, 64), st.integers(0, U64)),
     tail_shift=st.one_of(st.just(0), st.integers(-64, 64), st.integers(0, U64)),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_ring_with_damaged_records_stays_in_bounds_and_ends(
     memory: GuardedRing,
     filled: tuple[bytes, int, int, SampleType],
@@ -294,7 +294,7 @@ def test_ring_with_damaged_records_stays_in_bounds_and_ends(
 
 
 @given(data=st.binary(min_size=512, max_size=512), head=u64(), tail=u64())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_ring_of_random_bytes_stays_in_bounds_and_ends(
     memory: GuardedRing, data: bytes, head: int, tail: int
 ) -> None:

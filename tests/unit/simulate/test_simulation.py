@@ -202,6 +202,6 @@ def test_pageout_takes_idle_pages_and_the_program_swaps_them_in(
 
 def test_pageout_equal_settings_give_equal_runs(settled: MissStream, preset: Preset) -> None:
     idle = replace(SETTINGS, pageout_s=0.012)
-    first, again = (run("benefit", settled, preset, idle) for _ in range(2))
+    first, again = (run("histogram", settled, preset, idle) for _ in range(2))
     assert first == again
     assert first.paged_out_bytes > 0
