@@ -13,18 +13,18 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from pydantic import model_validator as check_all
 
 from hmd.errors import UnreachableError
+from hmd.observe.limits import (
+    MAX_BINS,
+    MAX_FLOWS,
+    MAX_LISTED,
+    MAX_PROCESSES,
+    MAX_TARGETS,
+    MAX_TICKS,
+    MAX_TICKS_KEPT,
+)
 
 Answer = TypeVar("Answer", bound="CheckedAnswer")
 
-# The limits of the daemon, by their names there. They are not imported: that would load heat and
-# numba, three times the memory of this process.
-MAX_BINS = 512
-MAX_TICKS = 300
-MAX_PROCESSES = 8
-MAX_LISTED = 256
-MAX_TICKS_KEPT = 32
-MAX_FLOWS = 8
-MAX_TARGETS = 64
 MAX_TIERS = 16
 MAX_NODES = 1024
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Topology
 from hmd.migrate.move_status import FAILURES, MoveStatus
+from hmd.observe.limits import MAX_TARGETS
 from hmd.observe.row_sums import RowSums
 from hmd.observe.savings import SavingsTracker
 from hmd.observe.tick_record import Stage, TickRecord
@@ -23,7 +24,6 @@ from hmd.units import PAGE_BYTES
 
 DURATION_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
-MAX_TARGETS = 64
 OTHER = "other"
 """The name under which targets after the first ``MAX_TARGETS`` are counted."""
 

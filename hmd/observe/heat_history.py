@@ -23,12 +23,10 @@ from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.heat_table import HeatTable
 from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Topology
+from hmd.observe.limits import MAX_BINS, MAX_PROCESSES, MAX_TICKS
 from hmd.observe.residency_counts import plain_node
 from hmd.observe.tick_record import TickRecord
 
-MAX_BINS = 512
-MAX_TICKS = 300
-MAX_PROCESSES = 8
 CHUNKS_PER_TICK = 1024
 
 

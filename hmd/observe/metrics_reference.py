@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hmd.migrate.move_status import FAILURES, MoveStatus
-from hmd.observe.counters import DIRECTIONS, DURATION_BOUNDS_S, MAX_TARGETS, OTHER
+from hmd.observe.counters import DIRECTIONS, DURATION_BOUNDS_S, OTHER
 from hmd.observe.families import SECTIONS
+from hmd.observe.limits import MAX_TARGETS
 from hmd.observe.metric_family import Family
 from hmd.observe.snapshot import HEAT_LOG2
 from hmd.observe.tick_record import Stage

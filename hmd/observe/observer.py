@@ -15,6 +15,7 @@ from hmd import __version__
 from hmd.machine.process_id import PROC, ProcessId, read_stat
 from hmd.machine.topology import Topology
 from hmd.observe.counters import FAILURE_REASONS, Counters
+from hmd.observe.limits import MAX_LISTED
 from hmd.observe.own_cost import OwnCost
 from hmd.observe.recent_moves import RecentMoves
 from hmd.observe.row_sums import RowSums
@@ -31,9 +32,6 @@ from hmd.observe.snapshot import (
 )
 from hmd.observe.tick_record import Stage, TickRecord
 from hmd.sample.sampler import Sampler
-
-MAX_LISTED = 256
-"""Processes that the snapshot lists: those with most resident memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,8 @@ import numpy.typing as npt
 
 from hmd.migrate.move_status import MoveStatus
 from hmd.observe.counters import Counters
+from hmd.observe.limits import MAX_FLOWS, MAX_TICKS_KEPT
 from hmd.observe.tick_record import TickRecord
-
-MAX_TICKS_KEPT = 32
-MAX_FLOWS = 8
-"""Flows that are kept of one tick: those with the most pages."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,7 @@ def tracked(*paths: str) -> set[str]:
 def test_the_wheel_has_every_file_of_the_package(built: Built) -> None:
     inside = {name for name in built.packaged() if name.startswith("hmd/")}
     assert inside == tracked("hmd") | MODULES
+    assert not [name for name in built.packaged() if name.startswith(("bench/", "tests/"))]
 
 
 def test_the_wheel_has_units_configuration_pages_and_completions(built: Built) -> None:

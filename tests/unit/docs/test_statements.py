@@ -15,7 +15,7 @@ from hmd.dashboard.heat_grids import MOMENTS
 from hmd.dashboard.history import POINTS
 from hmd.dashboard.http_server import CONNECTION_S, MAX_CONNECTIONS
 from hmd.decide import registry
-from hmd.observe.counters import MAX_TARGETS
+from hmd.observe.limits import MAX_TARGETS
 from hmd.observe.savings import RETURN_TICKS, ROWS_PER_TICK, WINDOW_TICKS
 from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.damon_cycle import REGIONS

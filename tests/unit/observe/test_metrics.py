@@ -14,8 +14,9 @@ from hmd.decide.plan import Plan
 from hmd.errors import HmdError
 from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Topology
-from hmd.observe.counters import MAX_TARGETS, OTHER
+from hmd.observe.counters import OTHER
 from hmd.observe.health import TickWatch
+from hmd.observe.limits import MAX_TARGETS
 from hmd.observe.metrics import MetricsServer, families
 from hmd.observe.observer import ObservedConfig, Observer, Places
 from hmd.observe.snapshot import HEAT_LOG2

@@ -10,7 +10,8 @@ import pytest
 from hmd.control.status_json import status_answer
 from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Topology
-from hmd.observe.counters import MAX_TARGETS, OTHER, Counters, Durations
+from hmd.observe.counters import OTHER, Counters, Durations
+from hmd.observe.limits import MAX_TARGETS
 from hmd.observe.observer import ObservedConfig, Observer, Places
 from hmd.observe.snapshot import HEAT_LOG2
 from hmd.observe.tick_record import Stage, TickRecord

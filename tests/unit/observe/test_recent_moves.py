@@ -12,8 +12,9 @@ from hmd.machine.topology import Topology
 from hmd.migrate.move_status import MoveStatus
 from hmd.migrate.outcome import MoveOutcome
 from hmd.observe.counters import Counters
+from hmd.observe.limits import MAX_FLOWS, MAX_TICKS_KEPT
 from hmd.observe.observer import Observer
-from hmd.observe.recent_moves import MAX_FLOWS, MAX_TICKS_KEPT, MoveFlow, RecentMoves
+from hmd.observe.recent_moves import MoveFlow, RecentMoves
 from hmd.observe.tick_record import TickRecord
 from tests.unit.observe.conftest import REDIS
 
