@@ -232,6 +232,13 @@ def _demote_first(
                 break
 
 
+@inline
+def _copy(values: Int64s, into: Int64s) -> None:
+    """Copy a few numbers: a loop, since numba's slice assignment costs more than a move."""
+    for index in range(len(values)):
+        into[index] = values[index]
+
+
 @kernel
 def arrange(
     promotions: int,
@@ -252,7 +259,8 @@ def arrange(
     stack = np.empty(len(next_down) + 1, np.int64)
     state = _State(next_down, room, used, progress, moves.row, moves.target, stack)
     _demote_first(demotions, nodes.relieve, rows, bounds, state)
-    room_before, next_before, used_before = room.copy(), next_down.copy(), used.copy()
+    next_flat = next_down.reshape(-1)
+    room_before, next_before, used_before = room.copy(), next_flat.copy(), used.copy()
     # Pages of this size found no room on the tier: larger ones need not try.
     refused = np.full((len(next_down), len(used)), np.iinfo(np.int64).max, np.int64)
     for row in range(promotions):
@@ -261,7 +269,9 @@ def arrange(
             continue
         if not rows.displaces[row] and _node_with_room(tier, row, rows, bounds, room) < 0:
             continue
-        room_before[:], next_before[:], used_before[:] = room, next_down, used
+        _copy(room, room_before)
+        _copy(next_flat, next_before)
+        _copy(used, used_before)
         moved, left = progress[0], progress[1]
         result = _promote(row, rows, bounds, state)
         if result == _DONE:
@@ -269,7 +279,9 @@ def arrange(
         lacks = used[group] < min(used_before[group], shares.least[group])
         # Room made for a page that is larger than a tick's budget serves the next tick.
         if result == _NO_ROOM or moved > 0 or lacks:
-            room[:], next_down[:], used[:] = room_before, next_before, used_before
+            _copy(room_before, room)
+            _copy(next_before, next_flat)
+            _copy(used_before, used)
             progress[0], progress[1] = moved, left
         if result == _NO_BUDGET:
             break
