@@ -160,12 +160,19 @@ def estimate(
             rates.rate[row] = intensity[p] * n / e if e > 0.0 else 0.0
             rates.support[row] = n if e > 0.0 else 0.0
             continue
-        _shrink(intensity[p], spread[p], found)
         if end - row == CHUNK_PAGES:
-            for i in range(CHUNK_PAGES):
-                rates.rate[row + i] = rate[i]
-                rates.support[row + i] = support[i]
+            # Straight into the result: a copy of a chunk costs half as much as its rates.
+            direct = _Estimates(
+                page_count,
+                page_exposure,
+                block_count,
+                block_mean,
+                rates.rate[row:end],
+                rates.support[row:end],
+            )
+            _shrink(intensity[p], spread[p], direct)
             continue
+        _shrink(intensity[p], spread[p], found)
         for i in range(CHUNK_PAGES):
             if node[chunk, i] != ABSENT and row < end:
                 rates.rate[row] = rate[i]
