@@ -1,7 +1,7 @@
 """Change detection: the share of each page's history that the open window leaves credible.
 
 Takes the history and the counts of the open window, gives the share of its history to keep for
-every page. Costs about 5 ns per page that has heat, next to nothing per page that has none.
+every page. Costs about 5 ns per page that has heat, almost nothing per page that has none.
 
 A history loses weight where the window contradicts it: by a factor that falls, like a normal
 likelihood, with the squared deviation of the count from what the history predicts. That test is

@@ -97,7 +97,7 @@ class HeatTable:
         self._rates: PageRates | None = None
 
     def expect(self, latency_ns: Sequence[float]) -> None:
-        """Set the latencies of idle nodes; heat is kept, measured latencies start anew."""
+        """Set the latencies of idle nodes; heat is kept, measured latencies start again."""
         if tuple(latency_ns) == tuple(self._idle_ns):
             return
         self._idle_ns = tuple(latency_ns)

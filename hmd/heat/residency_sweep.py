@@ -128,7 +128,7 @@ class ResidencySweep:
     def keep(self, patterns: Mapping[ProcessId, Patterns]) -> None:
         """Make pages unmovable whose mapping's path matches a pattern of their process.
 
-        A process whose patterns have changed is swept anew.
+        A process whose patterns have changed is swept from the start.
         """
         for process in patterns.keys() | self._kept.keys():
             if patterns.get(process) != self._kept.get(process):

@@ -97,7 +97,7 @@ class Histogram:
 ABOUT = About(
     name=Histogram.name,
     does="Fills the fast tiers, less their headroom, with the hottest pages that fit.",
-    use="Programs whose hot pages show in access counts: a good choice where in doubt.",
+    use="Programs whose hot pages show in access counts; a good first choice.",
     settings=HistogramSettings,
     make=Histogram,
     kernels=("hmd.decide.hottest_fit",),

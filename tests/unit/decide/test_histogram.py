@@ -204,7 +204,7 @@ def test_a_page_seen_once_is_not_promoted() -> None:
 
 
 def test_what_is_little_worth_displaces_nothing_but_may_take_free_room() -> None:
-    # 512 hot pages fast, beside 256 that are idle; 256 on the slow node are used a little.
+    # 512 hot pages fast, next to 256 that are idle; 256 on the slow node are used a little.
     weights = steps(4096, (512, 100.0), (256, 0.0), (256, 2.0))
     node = np.repeat(np.array([0, 1], np.int8), [768, 3328])
     run = rehearsal(weights, node, 768 + HEADROOM, 8192)

@@ -44,7 +44,7 @@ def test_what_a_line_takes_from_each_tier(nodes: list[Node], expected: list[floa
 
 
 def waited(latency_ns: list[int], node: int) -> HeatTable:
-    """A table that knows of loads of pages of one node, each as long as told."""
+    """A table that knows of loads of pages of one node, each of the given latency."""
     table = HeatTable(None, (90.0, 350.0))
     table.track([ProcessId(10, 1)])
     table.place(0, np.zeros(1, np.uint64), np.full((1, CHUNK_PAGES), node, np.int8))

@@ -180,7 +180,7 @@ def test_what_the_window_contradicts_is_forgotten_and_what_it_confirms_is_not() 
 
 
 def test_a_chunk_that_has_changed_is_believed_within_a_window() -> None:
-    """Of samples that are too few to tell anything of a block, let alone a page."""
+    """Of samples that are too few to show anything of a block, let alone a page."""
     table = HeatTable(HeatSettings(cooling_samples=10**9, window_samples_min=1000))
     table.track([PROCESS])
     starts = np.arange(2, dtype=np.uint64) * np.uint64(CHUNK_BYTES)

@@ -258,7 +258,7 @@ def test_pages_of_mappings_to_keep_are_not_movable() -> None:
     sweep.keep({PROCESS: (re.compile("/lib/"), re.compile(r"(?i)\[HEAP\]"))})
     tick(table, sweep)
     assert kept_pages(table) == ([4], [4])
-    # Whoever takes a pattern back has the pages back at the next step.
+    # When a pattern is removed, its pages are movable again after the next step.
     sweep.keep({})
     tick(table, sweep)
     assert kept_pages(table) == ([8], [0])
