@@ -20,12 +20,13 @@ test: setup lint ## Lint, then run all tests, including those in the emulated ma
 	@setup/debian.sh
 	$(PYTHON) -m pytest --strict-skips
 
-lint: setup ## ruff, mypy --strict, import direction, figures in documents
+lint: setup ## ruff, mypy --strict, import direction, prose, figures in documents
 	ruff check $(PYTHON_FILES)
 	ruff format --check $(PYTHON_FILES)
 	mypy
 	MYPYPATH=packaging/pages mypy packaging/*.py packaging/*/*.py
 	lint-imports
+	$(PYTHON) packaging/prose/prose.py
 	$(PYTHON) -m bench.document_figures --check
 
 format: setup ## Format with ruff and apply its fixes

@@ -40,7 +40,7 @@ SOURCES: Final = (
 EXEMPT: Final = ("packaging/prose/", "tests/unit/prose/", "tests/fixtures/")
 """Where the phrases themselves stand, and files of other machines."""
 
-_CODE = re.compile(r"``.+?``|`[^`]*`")
+_CODE = re.compile(r"``.+?``|`[^`]*`|\{[^{}]*\}")
 _LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")
 _ABBREVIATION = r"(?<![A-Z])(?<!\be\.g)(?<!\bi\.e)(?<!\bet al)(?<!\bvs)"
 _SENTENCE = re.compile(_ABBREVIATION + r"[.?!]\)? (?=[A-Z][a-z])")

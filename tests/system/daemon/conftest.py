@@ -30,7 +30,7 @@ while True:
     time.sleep(0.02)
     memory.close()
 """
-"""Faults pages in for ever: a program that page faults tell of."""
+"""Faults pages in for ever: a program that page faults show."""
 
 
 def wait_for(what: Callable[[], Any], told: str) -> Any:
@@ -41,7 +41,7 @@ def wait_for(what: Callable[[], Any], told: str) -> Any:
         if answer:
             return answer
         time.sleep(0.02)
-    raise AssertionError(f"waited {TIMEOUT_S:.0f} s in vain for: {told}")
+    raise AssertionError(f"waited {TIMEOUT_S:.0f} s without result for: {told}")
 
 
 def free_port() -> int:

@@ -96,7 +96,7 @@ def test_a_node_that_goes_is_forgotten(service: Service, nodes: Nodes) -> None:
     assert (tiers(service), tick.failed) == (((0,),), frozenset())
     (drain,) = service.observer.latest.control.drains
     assert (drain.node, drain.there, drain.settled) == (1, False, True)
-    # It stays drained until somebody says otherwise, also where it comes back.
+    # It stays drained until an undrain, also after it comes back.
     nodes.set(node0=512, node1=256)
     service.tick(3.0)
     assert service.observer.latest.control.drains[0].there

@@ -1,6 +1,6 @@
 """A real Prometheus scrapes a real daemon: rules, and every query of the dashboard and the alerts.
 
-The daemon has one memory node here and moves nothing, so that beside it stands a rehearsed one: an
+The daemon has one memory node here and moves nothing, so a rehearsed one runs as well: an
 observer of a policy at work on two tiers, of which each scrape sees the next tick. The daemon that
 migrates for real is in tests/vm/dram_pm/test_prometheus.py.
 """

@@ -23,7 +23,7 @@ _EXEC = 'r=$0 w=$1; shift; exec "$@" 3<&"$r" 4>&"$w"'
 
 
 class Chromium:
-    """A browser with one page; ``wrong`` is what its console told of errors and warnings."""
+    """A browser with one page; ``wrong`` is errors and warnings of its console."""
 
     def __init__(self, profile: Path) -> None:
         binary = shutil.which("chromium")
@@ -104,7 +104,7 @@ class Chromium:
             if value := self.run(script):
                 return value
             time.sleep(0.05)
-        raise AssertionError(f"waited {TIMEOUT_S:.0f} s in vain for: {script}")
+        raise AssertionError(f"waited {TIMEOUT_S:.0f} s without result for: {script}")
 
     def screen(self, width: int, height: int, dark: bool = False, scale: float = 1) -> None:
         """Be a screen of this size and scheme."""

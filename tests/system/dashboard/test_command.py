@@ -41,7 +41,7 @@ def wait_for(what: Callable[[], Any], told: str) -> Any:
         if answer := what():
             return answer
         time.sleep(0.05)
-    raise AssertionError(f"waited {TIMEOUT_S:.0f} s in vain for: {told}")
+    raise AssertionError(f"waited {TIMEOUT_S:.0f} s without result for: {told}")
 
 
 class Dashboard:

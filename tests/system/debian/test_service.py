@@ -1,4 +1,4 @@
-"""The package's service under a real systemd: started, told, upgraded while it runs, purged.
+"""The package's service under a real systemd: started, controlled, upgraded while it runs, purged.
 
 A clean Debian is booted in namespaces of this machine, whose kernel, CPUs and perf events the
 daemon has: it follows a real program of another user. One life of a machine, in order.
@@ -43,7 +43,7 @@ sample:
 
 
 def newer(package: Path, folder: Path) -> Path:
-    """Return the same package with the next version's number, which its command tells too."""
+    """Return the same package with the next version's number, which its command prints too."""
     subprocess.run(["dpkg-deb", "--raw-extract", str(package), str(folder / "raw")], check=True)
     control = folder / "raw/DEBIAN/control"
     control.write_text(control.read_text().replace(f"Version: {__version__}", f"Version: {NEXT}"))
@@ -62,7 +62,9 @@ def status(machine: Booted, true_of: Callable[[dict[str, Any]], object]) -> dict
         if found and true_of(found):
             return found
         time.sleep(0.2)
-    raise AssertionError(f"waited in vain: {found}; {machine.run('journalctl', '-u', 'hmd')}")
+    raise AssertionError(
+        f"waited without result: {found}; {machine.run('journalctl', '-u', 'hmd')}"
+    )
 
 
 def follows(found: dict[str, Any]) -> bool:
@@ -128,7 +130,7 @@ def it_takes_orders_of_those_who_may(machine: Booted) -> None:
     by(OWNER, "unpin", pid, code=0)
     machine.run("hmd", "pause")
     after = status(machine, follows)["ticks"]
-    assert status(machine, lambda now: now["ticks"] > after + 1)  # it is told once a tick
+    assert status(machine, lambda now: now["ticks"] > after + 1)  # published once per tick
     assert "paused" in machine.show("StatusText")["StatusText"]
     machine.run("systemctl", "reload", "hmd")
     assert status(machine, lambda now: now["control"]["paused"])

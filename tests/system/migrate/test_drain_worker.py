@@ -64,7 +64,7 @@ def after_passes(worker: DrainWorker, enough: Callable[[DrainResult], bool]) -> 
         if enough(worker.progress):
             return worker.progress
         time.sleep(0.01)
-    raise AssertionError(f"waited in vain: {worker.progress}")
+    raise AssertionError(f"waited without result: {worker.progress}")
 
 
 def first(progress: DrainResult) -> bool:

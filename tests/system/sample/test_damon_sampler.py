@@ -1,4 +1,4 @@
-"""The sampler over a kdamond: whom it monitors, when it starts anew, what it leaves."""
+"""The sampler over a kdamond: whom it monitors, when it starts again, what it leaves."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_damon_splits_accessed_regions_and_merges_idle_ones(
 def test_damon_rows_cover_time_since_the_last_cycle(
     watch: DamonCycle, damon_kernel: Any, toucher: Any
 ) -> None:
-    """The clock goes on by a second a call: two calls a look, one where nobody is looked at."""
+    """The clock advances one second per call: two calls per cycle, one if it is empty."""
     toucher.touch(512)
     totals = []
     for looked_at in (True, True, True, False, True):
@@ -124,7 +124,7 @@ def test_damon_rows_cover_time_since_the_last_cycle(
         pages = len(np.unique(address))
         totals.append(int(told.sum()) * interval_us / 1e6 / pages)
     assert totals[1:] == pytest.approx([2 * totals[0], 2 * totals[0], totals[0]], rel=0.05)
-    # Half of the intervals, and what is told for pages that are not there.
+    # Half of the intervals, and what is reported for pages that are absent.
     assert 0.5 <= totals[0] < 1
 
 
@@ -154,7 +154,7 @@ def test_damon_interval_is_bounded(seen: float) -> None:
 def test_damon_on_a_slow_machine_lengthens_its_cycle(
     kdamonds: Kdamonds, damon_kernel: Any, toucher: Any
 ) -> None:
-    """The clock goes on by a second a call, so that what is told has taken 25 ms an interval."""
+    """The clock advances one second per call, so that an interval takes 25 ms."""
     kdamonds.set_count(1)
     kdamond = Kdamond(kdamonds, clock=partial(next, itertools.count()))
     watch = DamonCycle(kdamond, Path("/proc"), regions=40)

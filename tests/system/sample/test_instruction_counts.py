@@ -219,6 +219,6 @@ def test_a_cpu_is_shared_out_by_run_time(
     threads.ran(os.getpid(), 1, 100)
     counts = {ProcessId(70, 1): 600, ProcessId(71, 1): 200}
     assert emulated.read(threads.times(70, 71)) == counts
-    # Nobody has run since; one that has ended keeps its count.
+    # No thread has run since; one that has ended keeps its count.
     emulated_memory.execute(1, 1500)
     assert emulated.read(threads.times(70)) == counts

@@ -104,7 +104,7 @@ def test_forked_child_is_told_apart_after_copy_on_write(samples_of: SamplesOf) -
         shared = samples_of(5, os.getpid(), pages)
         assert shared == samples_of(5, child.pid, pages)
         spaces.track([me, child])
-        # Both have these pages there: nobody can tell.
+        # Both have these pages there: they cannot be distinguished.
         assert set(spaces.index(columns_of(shared)).tolist()) == {-1}
         area[0] = 2  # copy on write: now it is ours alone
         clock.now += 1

@@ -55,7 +55,7 @@ def test_pmu_with_pairs_counts_loads_twice(software_pmu: SoftwarePmu, toucher: A
     sampler.track([])
     sampler.close()
     assert descriptors() == before
-    # Software events give every fault to each counter, whatever its period, where it is told too.
+    # Software events give every fault to each counter, whatever its period.
     rows = np.isin(batch.address, list(pages))
     loads, stores = rows & (batch.kind == Kind.LOAD), rows & (batch.kind == Kind.STORE)
     assert sorted(batch.address[loads].tolist()) == sorted([*pages, *pages])
@@ -109,7 +109,7 @@ def test_pmu_without_descriptors_for_pairs_samples_with_one_counter(
     sampler.close()
     rows = np.isin(batch.address, list(pages))
     assert sorted(batch.address[rows].tolist()) == list(pages)
-    assert set(batch.period[rows].tolist()) == {1}, "as the kernel tells it"
+    assert set(batch.period[rows].tolist()) == {1}, "as the kernel reports it"
     assert descriptors() == before
 
 

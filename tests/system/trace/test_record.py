@@ -68,7 +68,7 @@ def test_a_commands_accesses_mappings_and_placement(tmp_path: Path) -> None:
     assert trace.mappings
     page = np.concatenate([pages_of(change)[0] for change in trace.placement])
     assert len(page) >= 500
-    # What lay there when it ended is not told to have gone.
+    # Pages that were there when it ended are not recorded as gone.
     assert sum(summarise(trace).resident_pages.values()) >= 500
     assert trace.progress is not None
     assert trace.progress.cpu_ns.max() > 1e6

@@ -148,7 +148,7 @@ MISTAKES = {
             " fastest tier; 100% at most"
         ],
     ),
-    "two mistakes, both told": (
+    "two mistakes, both reported": (
         "tick: soon\nsample:\n  stores: 1\n",
         [
             "f:1: tick: write a duration with its unit, as in 500ms or 2s, not 'soon'",

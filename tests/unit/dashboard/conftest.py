@@ -38,7 +38,7 @@ class Reply:
 
 @dataclass(slots=True)
 class Served:
-    """A running server; ``watch`` looks only when told to."""
+    """A running server; ``watch`` polls only on request."""
 
     server: PageServer
     watch: Poller
@@ -116,7 +116,7 @@ Serve = Callable[..., Served]
 
 @pytest.fixture(scope="session")
 def machine() -> Machine:
-    """The daemon; whoever lets it tick changes it for those who come after."""
+    """The daemon; a test that lets it tick changes it for later tests."""
     return Machine()
 
 

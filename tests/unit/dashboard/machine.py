@@ -45,7 +45,7 @@ PINNED_EVERY = 97
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program of ``mib`` MiB, with so many samples a tick; its hot set may wander."""
+    """A program of ``mib`` MiB, with so many samples per tick; its hot set may wander."""
 
     process: ProcessId
     name: str

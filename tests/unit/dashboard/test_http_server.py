@@ -1,4 +1,4 @@
-"""The page's server reads, for this machine alone, and survives whoever asks."""
+"""The page's server reads, for this machine only, and survives any client."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_rates_add_up_to_what_was_moved(watched: Poller, status: Document) -> No
     at_s, up = series["at_s"], series["promoted_bytes_per_s"]
     assert up[0] is None
     moved = sum(rate * (b - a) for a, b, rate in zip(at_s, at_s[1:], up[1:], strict=False))
-    first = 12 << 20  # before the first look, at 8 MiB a second
+    first = 12 << 20  # before the first look, at 8 MiB per second
     assert 0 <= status["moves"]["promoted_bytes"] - moved <= 2 * first
     assert at_s[-1] == pytest.approx(STARTED_S + status["uptime_s"])
     assert all(0 <= share <= 1 for share in series["fast_share"] if share is not None)

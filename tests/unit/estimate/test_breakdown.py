@@ -52,7 +52,7 @@ def test_a_region_saves_what_the_model_says(slow_run: Trace, fast_run: Trace) ->
     whole_heap = layout.in_ranges(runs.pages, [(0, 100 * PAGE)])
     now, then = (model.estimate(chosen).runtime_ns for chosen in (heap_fast, whole_heap))
     assert heap.saves_ns == pytest.approx(now - then)
-    # The greatest saving comes first; only so many are told.
+    # The greatest saving comes first; only so many are listed.
     assert told == [anon, heap]
     assert len(by_region(regions, accesses, heap_fast, model.estimate, most=1)) == 1
 

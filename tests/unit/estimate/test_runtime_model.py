@@ -118,7 +118,7 @@ def test_rows_of_one_run_alone(slow_run: Trace, fast_run: Trace) -> None:
 
 def test_hot_pages_are_no_hotter_by_luck(run_of: Callable[..., Trace]) -> None:
     # All pages are equally hot, so that half of them are half of the accesses; 400 samples of 200
-    # pages look otherwise. Only the run that did not choose the pages tells.
+    # pages look otherwise. Only the run that did not choose the pages shows it.
     def even(latency_ns: int, runtime_ms: float, seed: int) -> Trace:
         trace = run_of(latency_ns, runtime_ms, seed, samples=400)
         page = np.random.default_rng(seed).integers(0, 200, 400).astype(np.uint64)

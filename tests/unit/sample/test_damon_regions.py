@@ -34,7 +34,7 @@ def everywhere(addresses: np.ndarray) -> np.ndarray:
 def counts(
     pieces: Pieces, intervals: float, most: int = 1 << 13, present: Any = everywhere
 ) -> dict[int, Any]:
-    """Accesses that rows tell of each page."""
+    """Accesses of each page by the rows."""
     ((address, told),) = rows([pieces], [present], intervals, most, 0.5)
     pages, which = np.unique(address // np.uint64(PAGE), return_inverse=True)
     sums = np.bincount(which, weights=told, minlength=len(pages))

@@ -1,4 +1,4 @@
-"""Scans of bits a page: rounds over all memory, bounded reads, idle and soft-dirty bits."""
+"""Scans of bits per page: rounds over all memory, bounded reads, idle and soft-dirty bits."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_root_of_ending_process_is_kept(machine: Machine) -> None:
     clock.now += RECHECK_S
     for _ in range(LAST_READS):
         assert spaces.index(at(7, {1: 11})).tolist() == [0]
-    # What comes later is of whoever has the root now.
+    # Later samples belong to the process that has the root now.
     assert spaces.index(at(7, {1: 11})).tolist() == [-1]
 
 

@@ -167,7 +167,7 @@ def rows_of(columns: RecordColumns) -> list[Row]:
 
 
 class GuardedRing:
-    """Ring memory between pages that nobody may touch: one byte out of bounds ends the test run.
+    """Ring memory between pages without access: one byte out of bounds ends the test run.
 
     ``data_bytes`` up to a page lie directly before a guard page, header and data apart.
     """
@@ -250,7 +250,7 @@ def compare(
     capacity: int,
     kind: Kind = Kind.LOAD,
 ) -> None:
-    """Drain into columns of ``capacity`` rows, beside the oracle."""
+    """Drain into columns of ``capacity`` rows, and by the oracle."""
     ring = memory.ring(data, sample_type, kind)
     memory.place(head, tail)
     columns = RecordColumns(capacity)

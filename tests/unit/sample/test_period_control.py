@@ -126,6 +126,6 @@ def test_period_settles_within_the_quota_at_any_speed(
     settled = [c.update(use(c.period), 1.0) for _ in range(50)]
     over = QUOTA * 1.2
     assert all(use(p) <= over * 1.25 or p == PRIMES[-1] for p in settled)
-    # No more samples could be had: a rung less would be over the quota, or there is none.
+    # No more samples are available: a rung less would be over the quota, or there is none.
     shortest = PRIMES.index(min(settled))
     assert shortest == 0 or use(PRIMES[shortest - 1]) >= QUOTA * 0.8

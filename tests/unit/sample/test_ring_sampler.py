@@ -38,7 +38,7 @@ class Memory:
 
 @dataclass
 class Switch:
-    """Records what it is told, as a control that has nothing to switch."""
+    """Records its calls, as a control that has nothing to switch."""
 
     told: list[str] = field(default_factory=list)
 

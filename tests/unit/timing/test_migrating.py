@@ -79,7 +79,7 @@ def test_page_copy_takes_bandwidth_of_both_nodes(machine: Machine) -> None:
     fast, slow = model.counters(1).nodes
     assert slow.kernel_lines == fast.kernel_lines == 16 * 64
     assert slow.read_bytes == fast.read_bytes == fast.write_bytes == 16 * 4096
-    # 10,000 instructions are 1 us a page; a page at 16 bytes a ns 256 ns more, at least.
+    # 10,000 instructions are 1 us per page; a page at 16 bytes per ns 256 ns more, at least.
     assert 16 * 1_256_000 < end_ps < 16 * 3_000_000
 
 

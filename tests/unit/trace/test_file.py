@@ -1,4 +1,4 @@
-"""The trace file: what is written is read, and damage is told or left out, never believed."""
+"""The trace file: what is written is read, and damage is reported or left out, never used."""
 
 import io
 import json

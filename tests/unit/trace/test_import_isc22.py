@@ -1,4 +1,4 @@
-"""Published traces, as they come."""
+"""Import of the published traces."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Where pages lie, told as changes."""
+"""Placement of pages, recorded as changes."""
 
 import numpy as np
 import pytest

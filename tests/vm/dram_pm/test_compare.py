@@ -1,6 +1,6 @@
 """A small part of `make bench-policies`: one program, one ratio, some of the systems.
 
-How fast each is, the bench tells; here is what must hold on any host: every case does its work,
+The benchmark measures speed; these tests hold on any host: every case does its work,
 who moves pages moves them, and the figures are those of the model.
 """
 
@@ -20,7 +20,7 @@ from bench.compare.testbed import DILATION
 
 PROGRAM, RATIO = "cg", "1:2"
 FEW_BYTES = 4 << 20
-"""What moves with nobody tiering (the kernel compacting its memory) is less."""
+"""What moves without tiering (the kernel compacting its memory) is less."""
 
 pytestmark = pytest.mark.timeout(1500)
 

@@ -1,7 +1,7 @@
 """The estimator against the truth, end to end: two programs recorded in the guest, a few layouts.
 
 A boot of its own a program: the machine that records has no ticks on the program's CPU and is
-not paced. The whole suite is judged by `make bench-estimator`.
+not paced. The whole suite is evaluated by `make bench-estimator`.
 """
 
 from __future__ import annotations

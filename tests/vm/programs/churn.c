@@ -6,7 +6,7 @@
  *     churn ROUNDS [GENERATION]
  *
  * Prints "ready" when its memory stands and "intact WORDS" at the end; exits 1 at a wrong word.
- * After a third of the rounds it executes itself anew, and again after a third of those left.
+ * After a third of the rounds it executes itself again, and once more after a third of those left.
  */
 #define _GNU_SOURCE
 #include <stdint.h>

@@ -111,7 +111,7 @@ def when(true_of: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         if found is not None and true_of(found):
             return found
         time.sleep(1)
-    raise SystemExit(f"waited in vain; {found}; {journal()}")
+    raise SystemExit(f"waited without result; {found}; {journal()}")
 
 
 def journal() -> list[dict[str, Any]]:

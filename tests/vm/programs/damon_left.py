@@ -1,4 +1,4 @@
-"""What becomes of DAMON when hmd is killed, on the real kernel; prints one JSON line.
+"""The state of DAMON after hmd was killed, on the real kernel; prints one JSON line.
 
 damon_left.py          kills hmd twice, and says what was there before and after each restart
 damon_left.py hold     opens the sampler, tracks this process's parent, and waits to be killed
@@ -98,7 +98,7 @@ def kill_one() -> dict[str, Any]:
 
 
 def others() -> dict[str, Any]:
-    """Somebody else's kdamond, switched on by hand."""
+    """Another user's kdamond, switched on by hand."""
     kdamonds = Kdamonds(SYSFS)
     kdamonds.set_count(1)
     kdamonds.write("0/contexts/nr_contexts", 1)

@@ -93,7 +93,7 @@ def digest(start: int, length: int) -> str:
 
 
 class Target:
-    """A child with memory of its own; answers for it until it is told to end."""
+    """A child with memory of its own; answers for it until it is asked to end."""
 
     def __init__(
         self,
@@ -452,7 +452,7 @@ def full() -> dict[str, Any]:
     with Target(96 * MIB, put=ones) as target, full_node(1, 80 * MIB):
         moves = mover()
         outcome = moves.apply(plan_of(target, 1))
-        for _ in range(10):  # the kernel reclaims some room for whoever asks, until it cannot
+        for _ in range(10):  # the kernel reclaims some room for each allocation, until it cannot
             code, out, err = command("--pid", target.pid, "--to", 1, "--range", target.range)
             if code:
                 break

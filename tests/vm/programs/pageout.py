@@ -1,4 +1,4 @@
-"""Pages of a child to zram and back, in the guest: prints what became of them as JSON.
+"""Pages of a child to zram and back, in the guest: prints the result as JSON.
 
 Arguments: the modules to load, in their order.
 """

@@ -126,7 +126,7 @@ def beside_another(sampler: RingSampler, gather: str) -> dict[str, Any]:
 
 
 def after_fork(sampler: RingSampler, gather: str) -> dict[str, Any]:
-    """Parent and child share the pages they load from; which one stored tells them apart."""
+    """Parent and child share the pages they load from; which one stored distinguishes them."""
     programs = start(gather, fork=True)
     sampler.track([program.process for program in programs])
     batches = gather_rows(sampler, 2)

@@ -29,7 +29,7 @@ def wait_for(prometheus: Prometheus, expr: str) -> None:
     deadline_s = time.monotonic() + PATIENCE_S
     while not prometheus.ask(expr):
         if time.monotonic() > deadline_s:
-            raise SystemExit(f"waited in vain for {expr}")
+            raise SystemExit(f"waited without result for {expr}")
         time.sleep(2)
 
 

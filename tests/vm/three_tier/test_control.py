@@ -150,7 +150,7 @@ class Guest:
             if status is not None and true_of(status):
                 return status
             time.sleep(0.5)
-        raise AssertionError(f"waited in vain: {status}; {self.log.decode()}")
+        raise AssertionError(f"waited without result: {status}; {self.log.decode()}")
 
     def wait_pages(self, pid: int, true_of: Callable[[dict[int, int]], bool]) -> None:
         deadline_s = time.monotonic() + PATIENCE_S

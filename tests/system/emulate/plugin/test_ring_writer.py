@@ -95,7 +95,7 @@ def test_a_full_ring_takes_no_more_and_says_how_many_it_lost(parts: Any) -> None
     assert [pair.write(i) for i in range(fits + 10)] == [True] * fits + [False] * 10
     assert pair.page.data_head == fits * RECORD
     assert pair.read() == list(range(fits))
-    assert pair.reader.counts.lost == 0, "told with the next sample that fits"
+    assert pair.reader.counts.lost == 0, "reported with the next sample that fits"
     assert pair.write(99)
     assert pair.read() == [99]
     assert pair.reader.counts.lost == 10
