@@ -603,7 +603,7 @@ def churn() -> dict[str, Any]:
             "said": child.stdout.read(),
             "rounds": rounds,
             "moved": moved,
-            "move_pages": {status.name: n for status, n in moves.stats.pages.items() if n},
+            "pages": {status.name: n for status, n in moves.stats.pages.items() if n},
         }
 
 
