@@ -195,8 +195,8 @@ def test_a_server_that_does_not_come_up_is_told(tmp_path: Path) -> None:
         pass
 
 
-def test_a_tool_that_is_not_there_is_told() -> None:
-    with pytest.raises(MissingError, match="make setup unpacks it"):
+def test_find_tool_missing_names_make_setup() -> None:
+    with pytest.raises(MissingError, match="run `make setup`"):
         find_tool("prometheus-of-another-name")
 
 
