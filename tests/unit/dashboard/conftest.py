@@ -1,4 +1,4 @@
-"""A daemon with minutes of history on a real status socket, and the page's server before it."""
+"""Fixtures: a daemon with minutes of history on a real status socket, and the page's server."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ class Served:
             connection.close()
 
     def state(self) -> dict[str, Any]:
-        """Return what the page asks for."""
-        told: dict[str, Any] = json.loads(self.ask("/state.json").body)
-        return told
+        """Return the state document that the page requests."""
+        document: dict[str, Any] = json.loads(self.ask("/state.json").body)
+        return document
 
 
 def run_of(latency_ns: int, runtime_ms: int, tier: str) -> Trace:
@@ -122,7 +122,7 @@ def machine() -> Machine:
 
 @pytest.fixture(scope="session")
 def socket(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Its status socket."""
+    """The daemon's status socket."""
     answers = {
         "status": lambda _: status_answer(machine.observer.latest),
         "heatmap": machine.heat_map.answer,
@@ -134,7 +134,7 @@ def socket(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="session")
 def watched(machine: Machine, socket: Path) -> Poller:
-    """One that has looked at it while it ticked, in virtual time."""
+    """A poller that polled the daemon while it ticked, in virtual time."""
     watch = Poller(socket, WINDOW_S, clock=lambda: machine.now_s)
     for tick in range(TICKS):
         machine.tick()
@@ -145,7 +145,7 @@ def watched(machine: Machine, socket: Path) -> Poller:
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Make servers; those that were made end with the test."""
+    """Start servers; they stop at the end of the test."""
     running: list[tuple[PageServer, threading.Thread]] = []
 
     def made(watch: Poller, sweep: bytes = b"null") -> Served:

@@ -1,4 +1,4 @@
-"""A daemon's own stages over memory and programs made by hand, in virtual time.
+"""The daemon's stages over synthetic memory and programs, in virtual time.
 
 Heat, sweep, policy, mover, observer and heat map are the daemon's; what the kernel would answer
 comes from arrays. So a page with minutes of history, moves both ways and failures is made in a
@@ -40,12 +40,12 @@ MIB_PAGES = 256
 FAST_BYTES, SLOW_BYTES = 144 << 20, 1 << 30
 STARTED_S = 1_700_000_000.0
 PINNED_EVERY = 97
-"""Of the pages of ``sqlite`` one in so many cannot be moved (EBUSY)."""
+"""One in this many pages of ``sqlite`` cannot be moved (EBUSY)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program of ``mib`` MiB, with so many samples per tick; its hot set may wander."""
+    """A program of ``mib`` MiB with ``samples`` samples per tick; its hot set may drift."""
 
     process: ProcessId
     name: str
@@ -57,7 +57,7 @@ class Program:
 
     @property
     def base(self) -> int:
-        """Where its memory begins."""
+        """Address of its first page."""
         return 0x7F00_0000_0000 + self.process.pid * (1 << 30)
 
     def pages(self, tick: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
@@ -102,7 +102,7 @@ class Sampler:
 
 
 class Memory:
-    """Where pages lie: what the sweep and the mover ask of the kernel."""
+    """Residency of pages: the kernel interface that the sweep and the mover use."""
 
     def __init__(self) -> None:
         self.node = {p.process.pid: np.full(p.mib * MIB_PAGES, SLOW, np.int16) for p in PROGRAMS}
@@ -167,7 +167,7 @@ class Memory:
 
 
 class Machine:
-    """The daemon's tick over a machine of numbers; ``tick`` runs one a second later."""
+    """The daemon's tick over a synthetic machine."""
 
     def __init__(self, policy: str = "histogram", dry_run: bool = False) -> None:
         self.now_s = 100.0
@@ -214,7 +214,7 @@ class Machine:
         self._rng = np.random.default_rng(5)
 
     def tick(self) -> TickRecord:
-        """Let a second pass."""
+        """Advance the clock by a second and run one tick."""
         self.now_s += 1.0
         self._timer.begin()
         tick = run_tick(self._stages, self._timer, self.now_s)

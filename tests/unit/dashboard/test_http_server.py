@@ -1,4 +1,4 @@
-"""The page's server reads, for this machine only, and survives any client."""
+"""The dashboard's HTTP server: read-only, loopback only, robust against malformed requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def served(serve: Serve, tmp_path: Path) -> Served:
 
 
 @pytest.mark.parametrize("path", [*PAGE_FILES, "/state.json", "/sweep.json"])
-def test_every_path_is_served_under_a_strict_policy(served: Served, path: str) -> None:
+def test_server_known_path_sends_strict_security_headers(served: Served, path: str) -> None:
     answer = served.ask(path)
     assert answer.status == 200
     policy = answer.headers["Content-Security-Policy"]
@@ -38,26 +38,26 @@ def test_every_path_is_served_under_a_strict_policy(served: Served, path: str) -
 
 
 @pytest.mark.parametrize("path", [*PAGE_FILES])
-def test_the_page_names_no_other_place(served: Served, path: str) -> None:
+def test_page_files_reference_no_external_resource(served: Served, path: str) -> None:
     text = served.ask(path).body.decode().replace("http://www.w3.org/2000/svg", "")
     assert not re.search(r"""https?:|url\(|@import|["'(=]//|style=|innerHTML|eval\(""", text)
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "BREW"])
-def test_other_methods_are_refused(served: Served, method: str) -> None:
+def test_server_method_not_get_or_head_answered_405(served: Served, method: str) -> None:
     answer = served.ask("/state.json", method)
     assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD")
     assert "Content-Security-Policy" in answer.headers
 
 
-def test_head_has_no_body(served: Served) -> None:
+def test_server_head_request_sends_no_body(served: Served) -> None:
     got, head = served.ask("/"), served.ask("/", "HEAD")
     assert head.body == b""
     assert head.headers["Content-Length"] == str(len(got.body))
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:8000", "127.0.0.1:9743", "[::1]:1"])
-def test_names_of_this_machine_are_answered(served: Served, host: str) -> None:
+def test_server_loopback_host_header_answered_200(served: Served, host: str) -> None:
     assert served.ask("/state.json", host=host).status == 200
 
 
@@ -65,7 +65,7 @@ def test_names_of_this_machine_are_answered(served: Served, host: str) -> None:
     "host", ["evil.example", "evil.example:9743", "localhost.evil.example", "127.0.0.1.nip.io", "",
              "10.0.0.1:9743", "localhost:", "[::1", None],
 )  # fmt: skip
-def test_other_names_are_misdirected(served: Served, host: str | None) -> None:
+def test_server_foreign_host_header_answered_421(served: Served, host: str | None) -> None:
     answer = served.ask("/state.json", host=host)
     assert answer.status == 421
     assert b"reached" not in answer.body
@@ -75,11 +75,11 @@ def test_other_names_are_misdirected(served: Served, host: str | None) -> None:
     "path", ["/x", "/page.py", "/../server.py", "/%2e%2e/server.py", "/heat.json",
              "/heat.json?process=1:1", "/heat.json?process=%ff", "http://[", "*"],
 )  # fmt: skip
-def test_nothing_else_is_there(served: Served, path: str) -> None:
+def test_server_unknown_path_answered_404(served: Served, path: str) -> None:
     assert served.ask(path).status == 404
 
 
-def test_an_unchanged_answer_is_not_sent_again(served: Served) -> None:
+def test_server_unchanged_etag_answered_304(served: Served) -> None:
     tag = served.ask("/state.json").headers["ETag"]
     again = served.ask("/state.json", If_None_Match=tag)
     assert (again.status, again.body, again.headers["ETag"]) == (304, b"", tag)
@@ -99,19 +99,19 @@ def test_an_unchanged_answer_is_not_sent_again(served: Served) -> None:
         b"GET / HTTP/1.1\r\nHost: local\xffhost\r\n\r\n",
     ],
 )
-def test_garbage_is_refused(served: Served, data: bytes) -> None:
+def test_server_malformed_request_refused(served: Served, data: bytes) -> None:
     with sockets.create_connection(served.address, timeout=20) as s:
         try:
             s.sendall(data)
             s.shutdown(sockets.SHUT_WR)
-            told = b"".join(iter(lambda: s.recv(65536), b""))
+            received = b"".join(iter(lambda: s.recv(65536), b""))
         except ConnectionError:
-            told = b""
-    assert b" 200 " not in told
+            received = b""
+    assert b" 200 " not in received
     assert served.ask("/").status == 200
 
 
-def test_many_clients_at_once(served: Served) -> None:
+def test_server_concurrent_clients_all_answered(served: Served) -> None:
     statuses: list[int] = []
     threads = [
         threading.Thread(target=lambda: statuses.append(served.ask("/state.json").status))
@@ -124,7 +124,7 @@ def test_many_clients_at_once(served: Served) -> None:
     assert statuses == [200] * 40
 
 
-def test_silent_clients_are_bounded_and_hung_up_on(
+def test_server_silent_clients_bounded_and_disconnected(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = served.address
@@ -144,7 +144,7 @@ def test_silent_clients_are_bounded_and_hung_up_on(
         assert slow.recv(1) == b""
 
 
-def test_a_taken_port_is_told(served: Served) -> None:
+def test_server_port_in_use_raises_error_with_port(served: Served) -> None:
     port = served.server.server_address[1]
     with pytest.raises(HmdError, match=rf"cannot serve on 127\.0\.0\.1, port {port}: .* --listen"):
         PageServer("127.0.0.1", port, page_contents())
@@ -158,5 +158,5 @@ def test_a_taken_port_is_told(served: Served) -> None:
         ("[::1]:0", ("::1", 0)),
     ],
 )
-def test_loopback_addresses(text: str, address: tuple[str, int]) -> None:
+def test_listen_option_loopback_address_parsed(text: str, address: tuple[str, int]) -> None:
     assert _loopback(text) == address

@@ -1,4 +1,4 @@
-"""What is known of the daemon, kept within bounds, whatever answers on its socket."""
+"""The poller's state and history: bounded, and robust against invalid answers."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def heat_map(machine: Machine, watched: Poller) -> Document:
 
 
 def state(watch: Poller) -> Document:
-    told: Document = json.loads(watch.state())
-    return told
+    shown: Document = json.loads(watch.state())
+    return shown
 
 
-def test_bounds_are_the_daemons() -> None:
+def test_status_validation_bounds_equal_daemon_limits() -> None:
     bounds = {
         name: value
         for room in (heat_history, observer, recent_moves, counters)
@@ -61,7 +61,7 @@ def test_bounds_are_the_daemons() -> None:
     assert {name: getattr(status_validation, name) for name in bounds} == bounds
 
 
-def test_the_dashboard_does_without_numba() -> None:
+def test_dashboard_import_does_not_load_numba() -> None:
     script = (
         "import sys, hmd.dashboard.http_server, hmd.dashboard.poller; print('numba' in sys.modules)"
     )
@@ -69,16 +69,16 @@ def test_the_dashboard_does_without_numba() -> None:
     assert ran.stdout == "False\n"
 
 
-def test_it_tells_what_the_socket_told(watched: Poller, status: Document) -> None:
-    told = state(watched)
-    assert (told["reached"], told["told"], told["quiet_s"]) == (True, "", 0)
+def test_poller_state_equals_status_answer(watched: Poller, status: Document) -> None:
+    shown = state(watched)
+    assert (shown["reached"], shown["told"], shown["quiet_s"]) == (True, "", 0)
     for key in ("pid", "ticks", "tiers", "tier_bytes", "heat", "targets", "processes", "sampler"):
-        assert told["status"][key] == status[key]
-    assert told["status"]["moves"]["promoted_bytes"] == status["moves"]["promoted_bytes"] > 0
-    assert [m["name"] for m in told["maps"]] == ["python3", "redis-server", "sqlite3"]
+        assert shown["status"][key] == status[key]
+    assert shown["status"]["moves"]["promoted_bytes"] == status["moves"]["promoted_bytes"] > 0
+    assert [m["name"] for m in shown["maps"]] == ["python3", "redis-server", "sqlite3"]
 
 
-def test_rates_add_up_to_what_was_moved(watched: Poller, status: Document) -> None:
+def test_poller_rates_integrated_equal_promoted_bytes(watched: Poller, status: Document) -> None:
     series = state(watched)["series"]
     at_s, up = series["at_s"], series["promoted_bytes_per_s"]
     assert up[0] is None
@@ -91,7 +91,7 @@ def test_rates_add_up_to_what_was_moved(watched: Poller, status: Document) -> No
     assert lines == {t["name"]: pytest.approx(t["fast_share"], rel=1e-3) for t in status["targets"]}
 
 
-def test_rounds_are_kept_once_newest_first(watched: Poller) -> None:
+def test_poller_rounds_unique_newest_first(watched: Poller) -> None:
     recent_moves = state(watched)["rounds"]
     ticks = [each["tick"] for each in recent_moves]
     assert ticks == sorted(set(ticks), reverse=True)
@@ -100,23 +100,25 @@ def test_rounds_are_kept_once_newest_first(watched: Poller) -> None:
         assert each["planned_pages"] >= sum(flow["planned_pages"] for flow in each["flows"])
 
 
-def test_a_heat_map_ends_with_what_the_daemon_told(watched: Poller, heat_map: Document) -> None:
+def test_poller_heat_map_last_column_equals_daemon_snapshot(
+    watched: Poller, heat_map: Document
+) -> None:
     key = f"{PROGRAMS[0].process.pid}:{PROGRAMS[0].process.start_ticks}"
     body = watched.heat(key)
     assert body is not None
-    told = json.loads(body)
+    shown = json.loads(body)
     kept_s = watched._heat._moments[-1]["now_s"]
     moment = next(m for m in heat_map["moments"] if m["now_s"] == kept_s)
     own = next(p for p in moment["processes"] if p["pid"] == PROGRAMS[0].process.pid)
-    assert told["address"] == [f"{chunk << 21:x}" for chunk in own["chunk"]]
-    assert [row[-1] for row in told["heat"]] == pytest.approx(own["heat"], rel=0.01)
+    assert shown["address"] == [f"{chunk << 21:x}" for chunk in own["chunk"]]
+    assert [row[-1] for row in shown["heat"]] == pytest.approx(own["heat"], rel=0.01)
     pages = [fast / (fast + slow) for fast, slow in own["pages"]]
-    assert [row[-1] for row in told["fast"]] == pytest.approx(pages, rel=0.01)
-    assert told["age_s"][-1] == 0
+    assert [row[-1] for row in shown["fast"]] == pytest.approx(pages, rel=0.01)
+    assert shown["age_s"][-1] == 0
     assert watched.heat("1:1") is None
 
 
-def test_history_is_bounded(status: Document) -> None:
+def test_history_many_ticks_bounded(status: Document) -> None:
     history = History(600)
     status["targets"] = [deepcopy(status["targets"][0]) | {"name": f"t{i}"} for i in range(64)]
     for tick in range(5 * POINTS):
@@ -130,7 +132,7 @@ def test_history_is_bounded(status: Document) -> None:
     assert len(history.rounds()) == ROUNDS
 
 
-def test_heat_history_is_bounded(heat_map: Document) -> None:
+def test_heat_grids_many_snapshots_bounded(heat_map: Document) -> None:
     history, outline = HeatGrids(600), heat_map["moments"][-1]["processes"][0]
     large = outline | {
         "chunk": list(range(512)),
@@ -139,18 +141,18 @@ def test_heat_history_is_bounded(heat_map: Document) -> None:
     }
     moment = {"now_s": 0.0, "processes": [large]}
     for second in range(0, 3 * 600, 2):
-        told = {"tiers": 2, "moments": [moment | {"now_s": float(second)}]}
-        assert history.take(read_heat_map(told))
-        assert not history.take(read_heat_map(told))
+        shown = {"tiers": 2, "moments": [moment | {"now_s": float(second)}]}
+        assert history.take(read_heat_map(shown))
+        assert not history.take(read_heat_map(shown))
     assert len(history._moments) == MOMENTS
     body = history.answer(history.processes()[0])
     assert body is not None
-    told = json.loads(body)
-    assert len(told["address"]) <= ROWS
-    assert len(told["age_s"]) == len(told["heat"][0]) == MOMENTS
+    shown = json.loads(body)
+    assert len(shown["address"]) <= ROWS
+    assert len(shown["age_s"]) == len(shown["heat"][0]) == MOMENTS
 
 
-def test_a_daemon_that_began_anew_counts_from_there(status: Document) -> None:
+def test_history_daemon_restarted_rates_restart(status: Document) -> None:
     history = History(600)
     history.take(read_status(status))
     status |= {"pid": 5, "started_s": status["started_s"] + 500, "uptime_s": 1.0, "ticks": 1}
@@ -161,7 +163,7 @@ def test_a_daemon_that_began_anew_counts_from_there(status: Document) -> None:
     assert history.series()["promoted_bytes_per_s"] == [None, None, 10.0]
 
 
-def test_a_clock_that_was_set_back_begins_anew(status: Document, heat_map: Document) -> None:
+def test_history_clock_set_back_cleared(status: Document, heat_map: Document) -> None:
     history, maps = History(600), HeatGrids(600)
     history.take(read_status(status))
     maps.take(read_heat_map(heat_map))
@@ -173,7 +175,7 @@ def test_a_clock_that_was_set_back_begins_anew(status: Document, heat_map: Docum
     assert len(maps._moments) == 1
 
 
-def test_no_daemon_yet_then_one_then_none(
+def test_poller_daemon_starts_and_ends_reached_follows(
     machine: Machine, watched: Poller, tmp_path: Path
 ) -> None:
     del watched
@@ -190,16 +192,16 @@ def test_no_daemon_yet_then_one_then_none(
     assert state(watch)["reached"]
     daemon.close()
     watch.look()
-    told = state(watch)
-    assert not told["reached"]
-    assert told["status"]["ticks"] == machine.observer.latest.ticks  # what was last known
+    shown = state(watch)
+    assert not shown["reached"]
+    assert shown["status"]["ticks"] == machine.observer.latest.ticks  # what was last known
     again = StatusSocket(tmp_path / "s", answers)
     watch.look()
     assert state(watch)["reached"]
     again.close()
 
 
-def test_only_new_moments_are_asked_for_and_all_of_a_new_daemon(
+def test_poller_requests_new_snapshots_and_all_of_new_daemon(
     machine: Machine, watched: Poller, tmp_path: Path
 ) -> None:
     del watched
@@ -226,7 +228,7 @@ def test_only_new_moments_are_asked_for_and_all_of_a_new_daemon(
     daemon.close()
 
 
-def test_a_daemon_that_stands_still_is_told(
+def test_poller_daemon_without_ticks_quiet_time_reported(
     machine: Machine, watched: Poller, socket: Path
 ) -> None:
     del watched
@@ -241,8 +243,8 @@ def test_a_daemon_that_stands_still_is_told(
     assert state(watch)["quiet_s"] == 42
 
 
-class Liar:
-    """Something else on the socket, which answers all with ``answer``."""
+class GarbageServer:
+    """A server on the socket that answers every request with ``answer``."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.answer = path, b""
@@ -272,8 +274,8 @@ class Liar:
 
 
 @pytest.fixture
-def liar(tmp_path: Path) -> Iterator[Liar]:
-    made = Liar(tmp_path / "liar")
+def garbage_server(tmp_path: Path) -> Iterator[GarbageServer]:
+    made = GarbageServer(tmp_path / "liar")
     yield made
     made.close()
 
@@ -282,16 +284,21 @@ def liar(tmp_path: Path) -> Iterator[Liar]:
     "answer",
     [b"", b"\0\xff", b"[]", b"7", b"{}", b'{"status":', b"[" * 100_000, b'{"error": "no"}',
      b'{"ticks": 1e999}', b'"' + b"x" * (5 << 20) + b'"', b"9" * 5000],
-    ids=["nothing", "bytes", "list", "number", "empty", "cut", "deep", "error", "huge-number",
-         "long", "digits"],
+    ids=["no-answer", "not-text", "list", "number", "empty-object", "truncated", "deeply-nested",
+         "error", "huge-number", "too-long", "too-many-digits"],
 )  # fmt: skip
-def test_garbage_is_told_and_kept_out(liar: Liar, answer: bytes) -> None:
-    liar.answer = answer
-    watch = Poller(liar.path, 600)
+def test_poller_invalid_answer_reported_and_discarded(
+    garbage_server: GarbageServer, answer: bytes
+) -> None:
+    garbage_server.answer = answer
+    watch = Poller(garbage_server.path, 600)
     watch.look()
-    told = state(watch)
-    assert (told["reached"], told["status"]) == (False, None)
-    assert str(liar.path) in told["told"] or "not that of this version of hmd" in told["told"]
+    shown = state(watch)
+    assert (shown["reached"], shown["status"]) == (False, None)
+    assert (
+        str(garbage_server.path) in shown["told"]
+        or "not that of this version of hmd" in shown["told"]
+    )
 
 
 json_values = st.recursive(
@@ -302,7 +309,7 @@ json_values = st.recursive(
 
 
 def paths(document: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every place in a document."""
+    """Yield the path of every value in a document."""
     yield here
     inner: Any = ()
     if isinstance(document, dict):
@@ -319,7 +326,7 @@ def paths(document: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())
-def test_a_document_with_one_wrong_part_is_refused_or_shown(
+def test_poller_document_with_one_wrong_value_refused_or_shown(
     data: st.DataObject, status: Document, heat_map: Document
 ) -> None:
     heat_map["moments"] = heat_map["moments"][-2:]
