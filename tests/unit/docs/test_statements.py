@@ -63,25 +63,25 @@ def words(path: Path) -> str:
 
 
 @pytest.mark.parametrize("page", LIMITS)
-def test_limits_of_a_page_are_those_of_the_code(page: str) -> None:
+def test_page_limits_equal_code_constants(page: str) -> None:
     text = words(ROOT / f"docs/{page}.md")
     assert not [statement for statement in LIMITS[page] if statement not in text]
 
 
-def test_untrue_statements_do_not_return() -> None:
+def test_documents_and_sources_known_false_statements_absent() -> None:
     sources = [*(ROOT / "hmd").rglob("*.py"), *(ROOT / "systemd").rglob("*.*")]
     for path in filter(Path.is_file, [*DOCUMENTS, *sources, *(ROOT / "packaging").rglob("*.yaml")]):
         found = [false for false in UNTRUE if re.search(false, words(path))]
         assert not found, f"{path}: {found}"
 
 
-def test_paths_in_documents_exist() -> None:
+def test_documents_named_path_exists() -> None:
     named = [(page, path) for page in DOCUMENTS for path in PATHS.findall(page.read_text())]
     assert named
     assert not [f"{page}: {path}" for page, path in named if not list(ROOT.glob(path))]
 
 
-def test_samplers_page_lists_every_sampler_in_the_order_of_auto() -> None:
+def test_samplers_page_lists_samplers_in_auto_order() -> None:
     page = (ROOT / "docs/reference/samplers.md").read_text().split("\n## ")[0]
     assert tuple(re.findall(r"^\| `(\w+)` \|", page, re.M)) == tuple(CAPABILITIES)
 
