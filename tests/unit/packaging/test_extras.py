@@ -19,31 +19,31 @@ ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def test_name_is_not_that_of_another_project_on_pypi() -> None:
+def test_distribution_name_equals_hmd_tiering() -> None:
     assert PROJECT["name"] == extras.DISTRIBUTION == "hmd-tiering"
     assert PROJECT["scripts"] == {"hmd": "hmd.cli.main:main"}
 
 
-def test_extras_in_messages_are_those_of_the_project() -> None:
+def test_extras_in_messages_equal_pyproject_extras() -> None:
     assert set(get_args(extras.Extra)) == PROJECT["optional-dependencies"].keys() - {"dev"}
 
 
-def test_message_names_the_environment_hmd_runs_in() -> None:
+def test_missing_extra_message_names_running_interpreter() -> None:
     error = extras.missing_extra("a picture", "matplotlib", "plot", "or use --json")
     assert isinstance(error, MissingError)
     command = f"{sys.executable} -m pip install 'hmd-tiering[plot]'"
     assert str(error) == f"a picture needs matplotlib: {command}; or use --json"
 
 
-def test_message_of_an_installation_without_pip(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_install_command_without_pip_names_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hmd.extras.PathFinder.find_spec", lambda _: None)
     assert "pip install" not in extras.install_command("plot")
     assert "the wheel 'hmd-tiering[plot]'" in extras.install_command("plot")
 
 
 @pytest.mark.skipif(PathFinder.find_spec("pip") is None, reason="no pip in this environment")
-def test_pip_needs_no_index_for_hmd_itself(tmp_path: Path) -> None:
-    """The command of the message installs what an extra adds to the hmd that is there."""
+def test_pip_install_of_extra_needs_no_index_for_hmd(tmp_path: Path) -> None:
+    """The command in the message installs the packages of an extra for the installed hmd."""
     folder = tmp_path / "hmd_tiering-0.1.0.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text(
@@ -64,7 +64,7 @@ def test_pip_needs_no_index_for_hmd_itself(tmp_path: Path) -> None:
     assert "Requirement already satisfied: numpy" in done.stdout
 
 
-def test_nothing_tells_to_install_the_other_project() -> None:
+def test_documents_and_sources_never_install_pypi_project_hmd() -> None:
     folders = ("hmd", "docs", "bench", "packaging", "config", "setup", "README.md")
     listed = subprocess.run(
         ["git", "-C", str(ROOT), "ls-files", "-z", *folders],

@@ -14,7 +14,7 @@ SLURM = Path(__file__).parents[3] / "packaging/slurm"
 
 
 def call(script: str, drop_ins: Path, job: int = 4711) -> None:
-    """Run a script for a job; on a machine where systemctl fails, as it may."""
+    """Run a script for a job and check that it exits with 0, although systemctl fails here."""
     environ = {**os.environ, "SLURM_JOB_ID": str(job), "HMD_DROP_INS": str(drop_ins)}
     done = subprocess.run(
         [SLURM / script], env=environ, capture_output=True, check=False, timeout=30
@@ -22,7 +22,7 @@ def call(script: str, drop_ins: Path, job: int = 4711) -> None:
     assert done.returncode == 0
 
 
-def test_a_job_is_a_target_from_prolog_to_epilog(tmp_path: Path) -> None:
+def test_slurm_job_between_prolog_and_epilog_is_target(tmp_path: Path) -> None:
     (tmp_path / "hmd.yaml").write_text("tick: 1s\n")
     drop_ins = tmp_path / "hmd.d"
     drop_ins.mkdir()
@@ -40,6 +40,6 @@ def test_a_job_is_a_target_from_prolog_to_epilog(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("script", ["prolog.sh", "epilog.sh"])
-def test_a_node_without_hmd_is_not_drained(tmp_path: Path, script: str) -> None:
+def test_slurm_scripts_without_hmd_exit_zero(tmp_path: Path, script: str) -> None:
     call(script, tmp_path / "missing")
     assert not list(tmp_path.iterdir())
