@@ -1,4 +1,4 @@
-"""What hmd enable and hmd disable would change, in a root directory of the test's."""
+"""The changes of hmd enable and hmd disable, in a temporary root directory."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def apply(plan: InstallChanges) -> None:
         file.apply()
 
 
-def test_a_fresh_machine_gets_everything(tmp_path: Path) -> None:
+def test_enable_fresh_machine_creates_all_files(tmp_path: Path) -> None:
     plan = enable(tmp_path)
     assert kinds(plan, tmp_path) == dict.fromkeys((CONFIG, SYSUSERS, TMPFILES, UNIT), "create")
     assert plan.commands[-1] == ("systemctl", "restart", "hmd.service")
@@ -57,7 +57,7 @@ def test_a_fresh_machine_gets_everything(tmp_path: Path) -> None:
     ("sampler", "paranoid", "set_to_2"),
     [("pmu", 3, True), ("faults", 4, True), ("pmu", 2, False), ("damon", 3, False)],
 )
-def test_a_kernel_that_keeps_perf_events_for_admins(
+def test_enable_perf_event_paranoid_above_2_writes_sysctl(
     tmp_path: Path, sampler: str, paranoid: int, set_to_2: bool
 ) -> None:
     value = tmp_path / "proc/sys/kernel/perf_event_paranoid"
@@ -74,11 +74,11 @@ def test_a_kernel_that_keeps_perf_events_for_admins(
         assert not there.exists()
 
 
-def test_not_to_be_started_it_is_not(tmp_path: Path) -> None:
+def test_enable_no_start_has_no_restart_command(tmp_path: Path) -> None:
     assert not any("restart" in words for words in enable(tmp_path, start=False).commands)
 
 
-def test_a_configuration_that_is_there_stays(tmp_path: Path) -> None:
+def test_enable_existing_configuration_kept(tmp_path: Path) -> None:
     config = tmp_path / "etc/hmd/hmd.yaml"
     config.parent.mkdir(parents=True)
     config.write_text("tick: 3s\n")
@@ -88,7 +88,7 @@ def test_a_configuration_that_is_there_stays(tmp_path: Path) -> None:
     assert config.read_text() == "tick: 3s\n"
 
 
-def test_what_an_administrator_changed_is_shown(tmp_path: Path) -> None:
+def test_enable_edited_unit_shown_as_diff(tmp_path: Path) -> None:
     apply(enable(tmp_path))
     unit = tmp_path / "etc/systemd/system/hmd.service"
     unit.write_text(unit.read_text().replace("CPUWeight=50", "CPUWeight=10"))
@@ -101,7 +101,7 @@ def test_what_an_administrator_changed_is_shown(tmp_path: Path) -> None:
     ]
 
 
-def test_a_sampler_brings_its_drop_in_and_takes_it_away(tmp_path: Path) -> None:
+def test_enable_other_sampler_removes_previous_drop_in(tmp_path: Path) -> None:
     apply(enable(tmp_path, sampler="damon"))
     drop_in = tmp_path / SAMPLER.relative_to("/")
     assert "/sys/kernel/mm/damon" in drop_in.read_text()
@@ -119,7 +119,7 @@ def test_a_sampler_brings_its_drop_in_and_takes_it_away(tmp_path: Path) -> None:
         ("/tmp/venv", "PrivateTmp=yes", "PrivateTmp=no"),
     ],
 )
-def test_what_is_installed_there_is_not_hidden(
+def test_enable_hmd_under_home_or_tmp_unit_relaxes_sandbox(
     tmp_path: Path, place: str, hides: str, shows: str
 ) -> None:
     unit = {file.path.name: file.after for file in enable(tmp_path).files}["hmd.service"]
@@ -131,7 +131,7 @@ def test_what_is_installed_there_is_not_hidden(
     assert hides not in written
 
 
-def test_files_of_a_package_are_left_to_it(tmp_path: Path) -> None:
+def test_enable_packaged_unit_creates_configuration_only(tmp_path: Path) -> None:
     packaged = tmp_path / "usr/lib/systemd/system/hmd.service"
     packaged.parent.mkdir(parents=True)
     packaged.write_text("[Service]\n")
@@ -140,7 +140,7 @@ def test_files_of_a_package_are_left_to_it(tmp_path: Path) -> None:
     assert UNIT in kinds(enable(tmp_path), tmp_path)
 
 
-def test_disable_takes_back_what_enable_wrote_and_no_more(tmp_path: Path) -> None:
+def test_disable_after_enable_removes_all_but_configuration(tmp_path: Path) -> None:
     apply(enable(tmp_path, sampler="damon"))
     plan = plan_disable(tmp_path)
     assert plan.before == (("systemctl", "disable", "--now", "hmd.service"),)
@@ -151,7 +151,7 @@ def test_disable_takes_back_what_enable_wrote_and_no_more(tmp_path: Path) -> Non
     ]
 
 
-def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+def test_change_apply_failed_old_file_kept(tmp_path: Path) -> None:
     plan = enable(tmp_path)
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/hmd").write_text("in the way")
@@ -160,7 +160,9 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     assert (tmp_path / "etc/hmd").read_text() == "in the way"
 
 
-def test_the_command_shows_it_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_enable_dry_run_json_lists_changed_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["enable", "--sampler", "damon", "--dry-run", "--json", "--root", str(tmp_path)]
     assert main(words) == Exit.OK
     document = json.loads(capsys.readouterr().out)
@@ -168,14 +170,16 @@ def test_the_command_shows_it_as_json(tmp_path: Path, capsys: pytest.CaptureFixt
     assert not list(tmp_path.iterdir())
 
 
-def test_it_refuses_without_systemd(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_enable_without_systemd_exits_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["--yes", "--sampler", "pmu", "--root", str(tmp_path)]
     assert main(["enable", *words]) == Exit.MISSING
     assert "systemd does not run here" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
-def test_it_changes_nothing_where_nobody_can_be_asked(tmp_path: Path) -> None:
+def test_enable_without_terminal_exits_usage_and_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "run/systemd/system").mkdir(parents=True)
     hmd = [sys.executable, "-m", "hmd"]
     done = subprocess.run(
@@ -192,6 +196,8 @@ def test_it_changes_nothing_where_nobody_can_be_asked(tmp_path: Path) -> None:
     assert not (tmp_path / "etc").exists()
 
 
-def test_no_such_sampler(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_enable_unknown_sampler_exits_usage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["enable", "--sampler", "radar", "--root", str(tmp_path)]) == Exit.USAGE
     assert "no sampler 'radar': take one of pmu, " in capsys.readouterr().err
