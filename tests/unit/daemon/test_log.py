@@ -1,4 +1,4 @@
-"""Log lines for the journal and for people."""
+"""Log lines with the journal's priority prefix, and with time and level elsewhere."""
 
 import io
 import logging
@@ -9,7 +9,7 @@ from pathlib import Path
 from hmd.daemon.log import OnceLogger, goes_to_journal, start_log
 
 
-def test_lines_for_people() -> None:
+def test_log_without_journal_lines_have_time_and_level() -> None:
     stream = io.StringIO()
     start_log("info", stream, {})
     log = logging.getLogger("hmd.daemon")
@@ -18,7 +18,7 @@ def test_lines_for_people() -> None:
     assert re.fullmatch(r"\d\d:\d\d:\d\d warning: one tier only\n", stream.getvalue())
 
 
-def test_lines_for_the_journal(tmp_path: Path) -> None:
+def test_log_to_journal_lines_have_priority_prefix(tmp_path: Path) -> None:
     with (tmp_path / "journal").open("w+") as stream:
         status = os.fstat(stream.fileno())
         environ = {"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"}
@@ -30,13 +30,13 @@ def test_lines_for_the_journal(tmp_path: Path) -> None:
         assert stream.read() == "<3>two\n<3>lines\n<7>detail\n"
 
 
-def test_stderr_redirected_away_from_the_journal_is_for_people(tmp_path: Path) -> None:
+def test_journal_detection_redirected_stderr_is_false(tmp_path: Path) -> None:
     with (tmp_path / "file").open("w") as stream:
         assert not goes_to_journal(stream, {"JOURNAL_STREAM": "1:2"})
     assert not goes_to_journal(io.StringIO(), {"JOURNAL_STREAM": "1:2"})
 
 
-def test_once() -> None:
+def test_once_logger_repeated_warning_logged_once() -> None:
     stream = io.StringIO()
     start_log("info", stream, {})
     once = OnceLogger(logging.getLogger("hmd"))

@@ -1,4 +1,4 @@
-"""What a service manager receives, on real sockets."""
+"""Messages to the service manager (sd_notify), on real sockets."""
 
 import os
 import re
@@ -24,7 +24,7 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[so
         yield s, address
 
 
-def test_messages_arrive_in_one_datagram_each(manager: tuple[socket.socket, str]) -> None:
+def test_notifier_messages_sent_in_one_datagram_each(manager: tuple[socket.socket, str]) -> None:
     s, address = manager
     notifier = Notifier({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "30000000"})
     notifier.ready("serving 2 targets\nnow")
@@ -44,8 +44,8 @@ def test_messages_arrive_in_one_datagram_each(manager: tuple[socket.socket, str]
     ]
 
 
-@pytest.mark.parametrize("address", ["", "/nowhere/notify", "@hmd-nobody-listens", "vsock:2:1"])
-def test_nobody_to_tell(address: str) -> None:
+@pytest.mark.parametrize("address", ["", "/nowhere/notify", "@hmd-no-listener", "vsock:2:1"])
+def test_notifier_without_listener_does_not_fail(address: str) -> None:
     Notifier({"NOTIFY_SOCKET": address}).ready("x")
     Notifier({}).ready("x")
 
@@ -61,5 +61,7 @@ def test_nobody_to_tell(address: str) -> None:
         ({"WATCHDOG_USEC": "often"}, None),
     ],
 )
-def test_watchdog_is_for_us_only(environ: dict[str, str], expected: float | None) -> None:
+def test_notifier_watchdog_time_read_for_own_pid_only(
+    environ: dict[str, str], expected: float | None
+) -> None:
     assert Notifier(environ).watchdog_s == expected

@@ -1,4 +1,4 @@
-"""What the configuration says reaches the stages, in their units."""
+"""The settings of the stages, converted from the configuration."""
 
 from typing import get_args
 
@@ -16,7 +16,7 @@ from hmd.migrate import MoverSettings
 from hmd.sample.auto_select import SampleSettings
 
 
-def test_defaults_are_the_stages_own() -> None:
+def test_stage_settings_default_configuration_equals_stage_defaults() -> None:
     config = Config()
     policy = stage_settings.policy(config)
     assert isinstance(policy, Histogram)
@@ -29,17 +29,17 @@ def test_defaults_are_the_stages_own() -> None:
     assert mover.move_shared == own.move_shared
 
 
-def test_every_policy_can_be_named() -> None:
+def test_policy_setting_accepts_every_registered_policy() -> None:
     for name in registry.names():
         assert stage_settings.policy(loads(f"decide: {{policy: {name}}}")).name == name
 
 
-def test_every_sampler_can_be_named() -> None:
+def test_sampler_setting_accepts_every_sampler() -> None:
     names = get_args(SampleSection.model_fields["sampler"].annotation)
     assert set(names) == {"auto", "pmu", "emulated", "damon", "idle", "faults", "softdirty"}
 
 
-def test_a_target_arrives_whole() -> None:
+def test_target_specs_all_keys_set_converted() -> None:
     config = loads(
         "targets: [{name: t, pid: [1, 2], exe: e, cmdline: c, user: 7, cgroup: /g, unit: u.service,"
         " min_rss: 1MiB, follow_children: false}]"
@@ -49,14 +49,14 @@ def test_a_target_arrives_whole() -> None:
     )
 
 
-def test_a_tick_may_spend_its_rate_and_twice_its_time_on_moves() -> None:
+def test_mover_settings_long_tick_burst_and_apply_time_follow_tick() -> None:
     config = loads("tick: 1min\nmigrate: {rate: 1MiB/s}")
     mover = stage_settings.mover_settings(config)
     assert (mover.apply_limit_s, mover.burst_s) == (120, 60)
 
 
 @pytest.mark.parametrize(("text", "pages"), [("tick: 10ms", 1 << 12), ("tick: 1h", 1 << 18)])
-def test_sweeps_are_bounded(text: str, pages: int) -> None:
+def test_sweep_settings_extreme_ticks_pages_bounded(text: str, pages: int) -> None:
     assert stage_settings.sweep_settings(loads(text)).pages_per_step == pages
 
 
@@ -64,7 +64,7 @@ PROCESSES = {ProcessId(1, 1): "a", ProcessId(2, 1): "b", ProcessId(3, 1): "a"}
 NAMES = tuple(PROCESSES.values())
 
 
-def test_targets_without_limits_have_none() -> None:
+def test_fast_limits_and_weights_not_configured_are_defaults() -> None:
     config = loads("targets: [{name: a, pid: 1}, {name: b, pid: 2}]")
     assert stage_settings.fast_limits(config, NAMES) is None
     priority, stores = stage_settings.weights(config, NAMES)
@@ -72,7 +72,7 @@ def test_targets_without_limits_have_none() -> None:
     assert stage_settings.kept_mappings(config, PROCESSES) == {}
 
 
-def test_limits_of_targets_are_shared_by_their_processes() -> None:
+def test_fast_limits_configured_grouped_by_target() -> None:
     config = loads(
         "targets: [{name: a, pid: 1, fast_min: 10%}, {name: b, pid: 2, fast_max: 3MiB,"
         " fast_min: 1MiB}]"
@@ -86,7 +86,7 @@ def test_limits_of_targets_are_shared_by_their_processes() -> None:
     assert limits.most_share.tolist() == [1.0, 1.0]
 
 
-def test_weights_and_kept_mappings_reach_each_process() -> None:
+def test_weights_and_kept_mappings_configured_assigned_per_process() -> None:
     config = loads(
         "targets: [{name: a, pid: 1, priority: 2, keep: ['\\[stack\\]', /dev/shm/]},"
         " {name: b, pid: 2, store_weight: 0.5}]\nheat: {store_weight: 3}"
