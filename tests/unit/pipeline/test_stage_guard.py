@@ -1,4 +1,4 @@
-"""A stage that fails costs its result, one log line, and nothing more."""
+"""The stage guard: a failing stage gives its default result and one log line."""
 
 import io
 import logging
@@ -60,7 +60,7 @@ def test_expected_failure_logged_in_one_line(log: io.StringIO) -> None:
     assert "Traceback" not in log.getvalue()
 
 
-def test_interrupt_passes_the_guard(log: io.StringIO) -> None:
+def test_guard_keyboard_interrupt_raised(log: io.StringIO) -> None:
     guard = StageGuard(logging.getLogger("hmd"), Clock())
 
     def interrupted() -> int:

@@ -1,4 +1,4 @@
-"""One tick over a machine of numbers: its stages in order, what fails alone, what is held back."""
+"""One tick over a synthetic machine: order of stages, failures, pause, pins and drains."""
 
 from __future__ import annotations
 
