@@ -1,4 +1,4 @@
-"""Argument lists stay short: what belongs together is a record or a bundle of columns."""
+"""Limits on the length of argument lists in hmd/."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_BY_POSITION, MOST = 8, 12
 
 
 def argument_lists(folder: Path) -> Iterator[tuple[str, int, int]]:
-    """Yield each function's place, its arguments by position and all of them, less ``self``."""
+    """Yield each function's place and its numbers of positional and of all arguments."""
     for file in sorted(folder.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -24,7 +24,7 @@ def argument_lists(folder: Path) -> Iterator[tuple[str, int, int]]:
                 yield place, count, count + len(node.args.kwonlyargs)
 
 
-def test_no_function_has_a_long_argument_list() -> None:
+def test_functions_argument_lists_within_limits() -> None:
     found = list(argument_lists(PACKAGE))
     assert len(found) > 1000
     long = [

@@ -32,7 +32,7 @@ def test_errno_selects_exit_code(number: int, code: Exit) -> None:
     assert all(isinstance(error, UnavailableError) for error in errors)
 
 
-def test_os_error_without_permission_problem_is_of_the_callers_class() -> None:
+def test_os_error_without_permission_problem_has_callers_class() -> None:
     assert type(os_error(OSError(errno.EADDRINUSE, "in use"), "line", HmdError)) is HmdError
     assert type(os_error(ValueError("suffix"), "line")) is MissingError
     assert type(os_error(OSError(errno.EPERM, "no"), "line", HmdError)) is NotPermittedError
@@ -46,7 +46,7 @@ def test_os_error_without_permission_problem_is_of_the_callers_class() -> None:
         ([MissingError("no PMU"), PerfError(errno.EACCES, "cannot open")], NotPermittedError),
     ],
 )
-def test_auto_sampler_is_not_permitted_where_permission_would_give_one(
+def test_auto_sampler_one_refused_permission_raises_not_permitted(
     refusals: list[UnavailableError],
     kind: type[UnavailableError],
     tmp_path: Path,

@@ -1,4 +1,4 @@
-"""Unexpected skips: found, listed, and with --strict-skips the end of a run that passed."""
+"""Unexpected skips: reported, and with --strict-skips a failure of the run."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_class_names_are_unique() -> None:
 
 
 @pytest.mark.parametrize("kind", ["module", "class"])
-def test_duplicate_is_named_with_its_places(kind: str, tmp_path: Path) -> None:
+def test_duplicates_name_in_two_files_both_listed(kind: str, tmp_path: Path) -> None:
     for room in ("heat", "decide"):
         (tmp_path / "hmd" / room).mkdir(parents=True)
         (tmp_path / "hmd" / room / "__init__.py").write_text("")

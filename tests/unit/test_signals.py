@@ -1,4 +1,4 @@
-"""The tests themselves, started as a shell starts a background job: with SIGINT ignored."""
+"""SIGINT in child processes of tests that a shell started as a background job."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 
-def test_children_react_to_sigint_wherever_tests_are_started() -> None:
+def test_child_process_of_tests_ends_on_sigint() -> None:
     child = "import time; print(flush=True); time.sleep(60)"
     with subprocess.Popen(
         [sys.executable, "-S", "-c", child], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

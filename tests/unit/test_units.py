@@ -20,7 +20,7 @@ def assigned_names(path: Path) -> set[str]:
     return names
 
 
-def test_sizes_in_other_modules_are_imported() -> None:
+def test_units_sizes_not_redefined_elsewhere() -> None:
     home = Path(units.__file__)
     shared = assigned_names(home)
     assert {"PAGE_BYTES", "HUGE_PAGE_BYTES", "LINE_BYTES"} <= shared
