@@ -1,4 +1,4 @@
-"""Orders in the guest: a real program is moved off nodes, and memory comes and goes underneath.
+"""Admin commands in the guest: drain, pin and pause of a real program, and memory hot-plug.
 
 The daemon runs as its service does, another user with the unit's capabilities; memory has one
 speed, as nothing here depends on heat.
@@ -70,7 +70,7 @@ class Guest:
         as_nobody = f"setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups"
         self.program = self.begin(f"{as_nobody} {ON_NODE_1} gather {PROGRAM_MIB}")
         self.bystander = self.begin(f"{ON_NODE_1} bystander {BYSTANDER_MIB}")
-        # One under load is enough, where a second is seconds.
+        # One running program is enough in a slow guest.
         self.sh(f"kill -STOP {self.bystander}")
         unit = (CHECKOUT / "systemd/hmd.service").read_text()
         found = re.search(r"^AmbientCapabilities=(.*)$", unit, re.MULTILINE)
@@ -88,15 +88,17 @@ class Guest:
         while self.machine.run(["test", "-S", "/run/hmd/hmd.sock"]).returncode:
             assert b"\nhmd: " not in self.log, self.log.decode()
             time.sleep(0.5)
-        self.when(lambda status: status["processes"])
+        self.wait_status(lambda status: status["processes"])
         self.sh("chmod 666 /run/hmd/hmd.sock")
 
     def start(self, argv: list[str]) -> None:
-        def hear(data: bytes) -> None:
+        def append_log(data: bytes) -> None:
             self.log.extend(data)
 
         env = environment()
-        self.jobs.append(self.machine.start(argv, cwd=CHECKOUT, env=env, stdout=hear, stderr=hear))
+        self.jobs.append(
+            self.machine.start(argv, cwd=CHECKOUT, env=env, stdout=append_log, stderr=append_log)
+        )
 
     def sh(self, command: str) -> str:
         done = self.machine.run(["/bin/sh", "-c", command], timeout=PATIENCE_S)
@@ -142,7 +144,7 @@ class Guest:
         found: dict[str, Any] = json.loads(done.stdout)
         return found
 
-    def when(self, true_of: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    def wait_status(self, true_of: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         deadline_s = time.monotonic() + PATIENCE_S
         status = None
         while time.monotonic() < deadline_s and b"\nhmd: " not in self.log:
@@ -161,7 +163,7 @@ class Guest:
 
 @pytest.fixture(scope="module")
 def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
-    """Three nodes, of which the last is there to be plugged."""
+    """A guest with three nodes, of which the third is hot-plugged by a test."""
     share = tmp_path_factory.mktemp("control")
     preset = with_nodes(load("three-tier"), ["size=640MiB,cpus=0-1", "size=256MiB", "size=256MiB"])
     warm_kernels()
@@ -174,7 +176,7 @@ def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
             job.kill()
 
 
-def test_others_than_root_may_not_drain_or_pause(guest: Guest) -> None:
+def test_admin_commands_ordinary_user_refused(guest: Guest) -> None:
     for words in (["drain", "1"], ["pause"], ["policy", "use", "age"]):
         refused = guest.hmd(*words, uid=NOBODY)
         assert refused.returncode == Exit.MISSING
@@ -183,26 +185,26 @@ def test_others_than_root_may_not_drain_or_pause(guest: Guest) -> None:
     assert b"drain by uid 65534, pid" in guest.log
 
 
-def test_paused_nothing_leaves(guest: Guest) -> None:
+def test_drain_while_paused_moves_nothing(guest: Guest) -> None:
     guest.do("pause")
     guest.do("drain", "1", "--no-wait")
     waits = guest.hmd("drain", "1")
     assert waits.returncode == Exit.FAILURE
     assert "but hmd is paused" in waits.stderr
-    ticks = guest.when(lambda s: s["control"]["paused"])["ticks"]
-    guest.when(lambda s: s["ticks"] > ticks + 4)
+    ticks = guest.wait_status(lambda s: s["control"]["paused"])["ticks"]
+    guest.wait_status(lambda s: s["ticks"] > ticks + 4)
     assert guest.pages(guest.program)[1] * 4096 > PROGRAM_MIB * MIB * 0.9
     guest.do("undrain", "1")
     guest.do("resume")
 
 
-def test_a_drained_node_is_empty_of_programs(guest: Guest) -> None:
+def test_drain_node_leaves_no_program_pages(guest: Guest) -> None:
     assert guest.pages(guest.bystander)[1] * 4096 > BYSTANDER_MIB * MIB * 0.9
-    told = guest.do("drain", "1", "--timeout", "4min")
-    assert told.startswith("node 1: no pages of programs are left")
+    printed = guest.do("drain", "1", "--timeout", "4min")
+    assert printed.startswith("node 1: no pages of programs are left")
     for pid in (guest.program, guest.bystander):
         assert guest.pages(pid).keys() == {0}
-    status = guest.when(lambda s: s["control"]["drains"][0]["settled"])
+    status = guest.wait_status(lambda s: s["control"]["drains"][0]["settled"])
     assert status["control"]["drains"][0]["left"] == {}
     assert not any(status["stage_failures"].values()), guest.log.decode()
     # What is allocated there from now on does not stay either.
@@ -212,7 +214,7 @@ def test_a_drained_node_is_empty_of_programs(guest: Guest) -> None:
     guest.do("undrain", "1")
 
 
-def test_pages_of_hugetlbfs_are_drained_where_another_node_has_some(guest: Guest) -> None:
+def test_drain_hugetlbfs_pages_moved_to_node_with_pool(guest: Guest) -> None:
     pool = "/sys/devices/system/node/node{}/hugepages/hugepages-2048kB/nr_hugepages"
     for node in (0, 1):
         guest.sh(f"echo 2 > {pool.format(node)}")
@@ -232,7 +234,7 @@ def test_pages_of_hugetlbfs_are_drained_where_another_node_has_some(guest: Guest
         guest.sh(f"echo 0 > {pool.format(node)}")
 
 
-def test_an_owner_brings_his_own_pages_to_a_node(guest: Guest) -> None:
+def test_pin_ordinary_user_moves_own_process_only(guest: Guest) -> None:
     guest.do("pin", str(guest.program), "--to", "1", uid=NOBODY)
     guest.wait_pages(guest.program, lambda pages: pages.get(1, 0) * 4096 > PROGRAM_MIB * MIB * 0.9)
     refused = guest.hmd("pin", str(guest.bystander), "--to", "1", uid=NOBODY)
@@ -243,10 +245,10 @@ def test_an_owner_brings_his_own_pages_to_a_node(guest: Guest) -> None:
     guest.do("unpin", str(guest.program), uid=NOBODY)
 
 
-def test_memory_that_is_plugged_is_used_and_can_be_taken_out_again(guest: Guest) -> None:
-    before = guest.when(lambda s: s["tiers"] == [[0], [1]])
+def test_hotplug_node_used_and_unplugged_after_drain(guest: Guest) -> None:
+    before = guest.wait_status(lambda s: s["tiers"] == [[0], [1]])
     guest.machine.plug(2)
-    status = guest.when(lambda s: s["tiers"] == [[0], [1], [2]])
+    status = guest.wait_status(lambda s: s["tiers"] == [[0], [1], [2]])
     assert status["pid"] == before["pid"]
     assert status["tier_bytes"][2] == 256 * MIB
     guest.do("pin", str(guest.program), "--to", "2", "--once")
@@ -254,14 +256,14 @@ def test_memory_that_is_plugged_is_used_and_can_be_taken_out_again(guest: Guest)
     guest.do("drain", "2", "--timeout", "4min")
     assert 2 not in guest.pages(guest.program)
     guest.machine.unplug(2)
-    status = guest.when(lambda s: s["tiers"] == [[0], [1]])
+    status = guest.wait_status(lambda s: s["tiers"] == [[0], [1]])
     assert (status["control"]["drains"][0]["there"], status["pid"]) == (False, before["pid"])
     assert not any(status["stage_failures"].values()), guest.log.decode()
     guest.do("undrain", "2")
     assert guest.sh(f"kill -0 {guest.program} && echo runs") == "runs\n"
 
 
-def test_the_log_knows_who_ordered_what(guest: Guest) -> None:
+def test_log_names_user_of_admin_requests(guest: Guest) -> None:
     log = guest.log.decode()
     assert "Traceback" not in log
     assert re.search(r"admin request: drain by uid 0, pid \d+: draining node 1", log)
