@@ -30,7 +30,7 @@ RECORDING_BYTES = 4 << 30
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is here, and let a guest that emulates another machine have the time it needs."""
+    """Mark the tests of this folder ``vm``."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker("vm")
@@ -54,7 +54,7 @@ def machine(machine_share: Path) -> Iterator[Machine]:
 
 @pytest.fixture(scope="session")
 def served(machine_share: Path) -> dict[str, Any]:
-    """What programs/daemon.py saw: hmd as a service, where systemd is the first process."""
+    """The result of programs/daemon.py: hmd as a service in a guest that runs systemd."""
     gather = machine_share / "gather"
     subprocess.run(
         ["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", gather, PROGRAMS / "gather.c"],
@@ -86,7 +86,7 @@ class Python:
 
 @pytest.fixture(scope="session")
 def guest_python(machine: Machine) -> Python:
-    """Run a Python program in the guest and get what it prints, parsed."""
+    """A function that runs a Python program in the guest and returns its output, parsed."""
     return Python(machine)
 
 
@@ -97,7 +97,7 @@ def guest_environ() -> dict[str, str]:
 
 
 def environment() -> dict[str, str]:
-    """The environment of commands in the guest: ours, numba's cache of the host, this checkout."""
+    """The environment of commands in the guest: the host's, with its numba cache."""
     return {
         **os.environ,
         **guest_environment(),

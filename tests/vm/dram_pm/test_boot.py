@@ -1,4 +1,4 @@
-"""The machine itself: its nodes, its files, how commands run in it and how it ends."""
+"""The emulated machine: nodes, files, commands and shutdown."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def lines(machine: Machine, command: str) -> list[str]:
     return machine.run(["sh", "-c", command], timeout=60, check=True).stdout.splitlines()
 
 
-def test_the_kernel_sees_the_nodes_and_where_the_cpus_are(machine: Machine) -> None:
+def test_kernel_nodes_and_cpus_equal_preset(machine: Machine) -> None:
     nodes = "/sys/devices/system/node"
     assert lines(machine, f"cat {nodes}/online {nodes}/has_cpu") == ["0-1", "0"]
     assert lines(machine, f"cat {nodes}/node0/cpulist") == ["0-1"]
@@ -30,30 +30,30 @@ def test_the_kernel_sees_the_nodes_and_where_the_cpus_are(machine: Machine) -> N
     assert all(0.9 * 640 * 1024 < int(kib) <= 640 * 1024 for kib in total)
 
 
-def test_the_kernel_sees_the_speeds_of_the_preset(machine: Machine) -> None:
+def test_kernel_node_speeds_equal_preset(machine: Machine) -> None:
     slow = machine.preset.nodes[1]
     folder = "/sys/devices/system/node/node1/access0/initiators"
-    told = lines(machine, f"cd {folder}; cat read_latency read_bandwidth write_bandwidth")
+    reported = lines(machine, f"cd {folder}; cat read_latency read_bandwidth write_bandwidth")
     read, write = slow.read_bandwidth_gbps * 1000, slow.write_bandwidth_gbps * 1000
-    assert [int(value) for value in told] == [slow.read_latency_ns, round(read), round(write)]
+    assert [int(value) for value in reported] == [slow.read_latency_ns, round(read), round(write)]
 
 
-def test_the_kernel_puts_the_nodes_in_two_tiers(machine: Machine) -> None:
+def test_kernel_two_speeds_two_memory_tiers(machine: Machine) -> None:
     tiers = "/sys/devices/virtual/memory_tiering"
     assert lines(machine, f"cat {tiers}/memory_tier*/nodelist") == ["0", "1"]
 
 
-def test_each_node_lies_where_the_timing_model_believes(machine: Machine) -> None:
+def test_kernel_node_ranges_equal_timing_model(machine: Machine) -> None:
     ranges = node_ranges([node.size for node in machine.preset.nodes])
     srat = re.compile(r"SRAT: Node (\d+) .*mem (0x\w+)-(0x\w+)")
-    told = [match for line in lines(machine, "dmesg") if (match := srat.search(line))]
-    for match in told:
+    reported = [match for line in lines(machine, "dmesg") if (match := srat.search(line))]
+    for match in reported:
         low, high = ranges[int(match[1])]
         assert low <= int(match[2], 16) < int(match[3], 16) < high
-    assert {match[1] for match in told} == {"0", "1"}
+    assert {match[1] for match in reported} == {"0", "1"}
 
 
-def test_the_host_files_are_there_and_writes_stay_inside(machine: Machine, tmp_path: Path) -> None:
+def test_guest_host_files_readable_and_writes_discarded(machine: Machine, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     copy.write_text(Path(__file__).read_text())
     for here in (Path(__file__).resolve(), copy):
@@ -63,49 +63,51 @@ def test_the_host_files_are_there_and_writes_stay_inside(machine: Machine, tmp_p
         assert not probe.exists()
 
 
-def test_a_share_is_written_both_ways(machine: Machine, machine_share: Path) -> None:
+def test_share_written_by_guest_and_host_seen_by_both(
+    machine: Machine, machine_share: Path
+) -> None:
     machine.run(["sh", "-c", f"echo from inside > {machine_share}/a; sync"], check=True)
     assert (machine_share / "a").read_text() == "from inside\n"
     (machine_share / "b").write_text("from outside\n")
     assert lines(machine, f"cat {machine_share}/b") == ["from outside"]
 
 
-def test_output_and_errors_come_apart_with_the_exact_exit_code(machine: Machine) -> None:
+def test_command_stdout_stderr_and_exit_code_returned(machine: Machine) -> None:
     done = machine.run(["sh", "-c", "echo out; echo err >&2; exit 7"], timeout=60)
     assert (done.stdout, done.stderr, done.returncode) == ("out\n", "err\n", 7)
 
 
-def test_a_signal_is_told_from_an_exit_code(machine: Machine) -> None:
+def test_command_killed_by_signal_returncode_negative(machine: Machine) -> None:
     assert machine.run(["sh", "-c", "kill -TERM $$"], timeout=60).returncode == -signal.SIGTERM
 
 
-def test_a_command_that_is_not_there_exits_with_127(machine: Machine) -> None:
+def test_command_not_found_exits_127(machine: Machine) -> None:
     done = machine.run(["/no/such"], timeout=60)
     assert done.returncode == 127
     assert "cannot run /no/such" in done.stderr
 
 
-def test_standard_input_arrives_whole(machine: Machine) -> None:
+def test_command_stdin_in_several_chunks_complete(machine: Machine) -> None:
     text = "".join(f"{i}\n" for i in range(60_000))  # five chunks
     assert machine.run(["md5sum"], input=text, timeout=60).stdout == (
         subprocess.run(["md5sum"], input=text, capture_output=True, text=True, check=True).stdout
     )
 
 
-def test_input_that_nobody_reads_is_no_harm(machine: Machine) -> None:
+def test_command_unread_stdin_exits_zero(machine: Machine) -> None:
     assert machine.run(["true"], input="x" * 300_000, timeout=60).returncode == 0
 
 
-def test_much_output_arrives_whole(machine: Machine) -> None:
+def test_command_large_output_complete(machine: Machine) -> None:
     assert len(machine.run(["seq", "200000"], timeout=60).stdout.splitlines()) == 200_000
 
 
-def test_environment_and_folder_are_as_asked(machine: Machine) -> None:
+def test_command_env_and_cwd_applied(machine: Machine) -> None:
     done = machine.run(["sh", "-c", "echo $COLOUR; pwd"], env={"COLOUR": "red"}, cwd="/usr/bin")
     assert done.stdout == "red\n/usr/bin\n"
 
 
-def test_a_timeout_kills_the_command_and_its_children(machine: Machine) -> None:
+def test_command_timeout_kills_command_and_children(machine: Machine) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         machine.run(["sh", "-c", "sleep 4242 & sleep 4242"], timeout=1)
     deadline = time.monotonic() + 30
@@ -113,7 +115,7 @@ def test_a_timeout_kills_the_command_and_its_children(machine: Machine) -> None:
         assert time.monotonic() < deadline
 
 
-def test_jobs_run_side_by_side(machine: Machine) -> None:
+def test_job_running_other_command_runs_concurrently(machine: Machine) -> None:
     out = bytearray()
     job = machine.start(["cat"], stdin=True, stdout=out.extend, stderr=out.extend)
     assert lines(machine, "echo meanwhile") == ["meanwhile"]
@@ -124,7 +126,7 @@ def test_jobs_run_side_by_side(machine: Machine) -> None:
     assert bytes(out) == b"late"
 
 
-def test_pages_are_on_the_node_that_they_were_bound_to(machine: Machine) -> None:
+def test_numactl_bound_pages_on_node(machine: Machine) -> None:
     program = (
         "import mmap,re;m=mmap.mmap(-1,32<<20);m.write(b'x'*(32<<20));"
         "print(max((int(n) for n in re.findall(r'N1=(\\d+)',open('/proc/self/numa_maps').read()))))"
@@ -134,7 +136,7 @@ def test_pages_are_on_the_node_that_they_were_bound_to(machine: Machine) -> None
 
 
 def descendants(pid: int) -> set[int]:
-    """The process and all that it has started, by /proc."""
+    """Return a process and its descendants, from /proc."""
     parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -186,7 +188,7 @@ with Machine(load("dram-pm")) as machine:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_killed_launcher_leaves_no_process_and_no_file(number: signal.Signals) -> None:
+def test_launcher_killed_no_process_or_file_left(number: signal.Signals) -> None:
     before = listing()
     launcher = subprocess.Popen(
         [sys.executable, "-c", LAUNCHER],
@@ -194,7 +196,7 @@ def test_a_killed_launcher_leaves_no_process_and_no_file(number: signal.Signals)
         stderr=subprocess.DEVNULL,
         text=True,
     )
-    # Not as a context manager: whatever fails below would wait in its __exit__ for ever.
+    # Not as a context manager: a failure below would wait in its __exit__ for ever.
     try:
         assert launcher.stdout is not None
         assert launcher.stdout.readline() == "up\n"
@@ -211,7 +213,7 @@ def test_a_killed_launcher_leaves_no_process_and_no_file(number: signal.Signals)
     assert not any(path.startswith(("/dev/shm/", "/tmp/hmd")) for path in held)
 
 
-def test_a_sink_that_fails_ends_its_job_and_no_other(machine: Machine) -> None:
+def test_job_output_sink_fails_only_that_job_ends(machine: Machine) -> None:
     def full(_: bytes) -> None:
         raise OSError("no space left")
 

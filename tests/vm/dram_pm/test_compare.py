@@ -1,7 +1,7 @@
 """A small part of `make bench-policies`: one program, one ratio, some of the systems.
 
-The benchmark measures speed; these tests hold on any host: every case does its work,
-who moves pages moves them, and the figures are those of the model.
+The benchmark measures speed; these tests hold on any host: every case completes,
+systems with tiering move pages, and the figures are those of the model.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bench.compare.testbed import DILATION
 
 PROGRAM, RATIO = "cg", "1:2"
 FEW_BYTES = 4 << 20
-"""What moves without tiering (the kernel compacting its memory) is less."""
+"""Upper bound of moves without tiering (the kernel compacts its memory)."""
 
 pytestmark = pytest.mark.timeout(1500)
 
@@ -52,7 +52,9 @@ def trials(outcomes: CampaignResults) -> dict[str, ComparisonTrial]:
     return {case.system: trial for case, trial in outcomes.trials.items()}
 
 
-def test_memory_makes_the_difference(trials: dict[str, ComparisonTrial]) -> None:
+def test_first_touch_less_fast_memory_slower_than_all_fast(
+    trials: dict[str, ComparisonTrial],
+) -> None:
     fast, touch = trials["all-fast"], trials["first-touch"]
     assert fast.fast_share > 0.99
     assert touch.modelled_seconds > 1.5 * fast.modelled_seconds
@@ -60,28 +62,32 @@ def test_memory_makes_the_difference(trials: dict[str, ComparisonTrial]) -> None
 
 
 @pytest.mark.parametrize("system", ["all-fast", "first-touch"])
-def test_nothing_moves_by_itself(trials: dict[str, ComparisonTrial], system: str) -> None:
+def test_system_without_tiering_moves_few_bytes(
+    trials: dict[str, ComparisonTrial], system: str
+) -> None:
     assert trials[system].migrated_bytes < FEW_BYTES
     assert trials[system].demoted_bytes == 0
 
 
 @pytest.mark.parametrize("system", ["kernel-tiering", "damon", HMD_DEFAULT])
-def test_who_is_to_move_pages_moves_them(trials: dict[str, ComparisonTrial], system: str) -> None:
+def test_system_with_tiering_moves_pages(trials: dict[str, ComparisonTrial], system: str) -> None:
     assert trials[system].migrated_bytes > FEW_BYTES
 
 
-def test_what_is_hot_becomes_fast(trials: dict[str, ComparisonTrial]) -> None:
+def test_hmd_fast_share_and_time_better_than_first_touch(
+    trials: dict[str, ComparisonTrial],
+) -> None:
     ours, touch = trials[HMD_DEFAULT], trials["first-touch"]
     assert ours.fast_share > 1.2 * touch.fast_share
     assert ours.modelled_seconds < touch.modelled_seconds
 
 
-def test_the_guest_is_slower_than_what_it_models(trials: dict[str, ComparisonTrial]) -> None:
+def test_trial_guest_time_exceeds_dilated_modelled_time(trials: dict[str, ComparisonTrial]) -> None:
     for trial in trials.values():
         assert trial.guest_seconds > 0.95 * DILATION * trial.modelled_seconds
 
 
-def test_figures_come_of_it(outcomes: CampaignResults) -> None:
+def test_figures_from_trials_computed(outcomes: CampaignResults) -> None:
     assert len(rows(outcomes.results)) == len(CASES)
     figures = Figures.of(seconds(outcomes.trials, MODELLED), HMD_DEFAULT)
     assert figures.worst_vs_first_touch is not None
@@ -89,14 +95,16 @@ def test_figures_come_of_it(outcomes: CampaignResults) -> None:
     assert figures.geomean_vs_best_peer <= figures.worst_vs_first_touch
 
 
-def test_what_is_known_is_not_run_again(outcomes: CampaignResults, folder: Path) -> None:
+def test_run_cases_all_results_present_runs_nothing(
+    outcomes: CampaignResults, folder: Path
+) -> None:
     said: list[str] = []
     again = run_cases(CASES, folder / "inputs", folder, said.append)
     assert said == []
     assert again.trials == outcomes.trials
 
 
-def test_results_from_elsewhere_serve_while_nothing_has_changed(
+def test_run_cases_known_results_given_runs_nothing(
     outcomes: CampaignResults, folder: Path, tmp_path: Path
 ) -> None:
     said: list[str] = []
@@ -106,9 +114,7 @@ def test_results_from_elsewhere_serve_while_nothing_has_changed(
     assert again.results == outcomes.results
 
 
-def test_what_is_known_is_forgotten_where_it_is_to_be_run_anew(
-    outcomes: CampaignResults, folder: Path
-) -> None:
+def test_run_cases_fresh_case_result_dropped(outcomes: CampaignResults, folder: Path) -> None:
     kept = {path: path.read_bytes() for path in (folder / "cases").iterdir()}
     forgotten = CASES[:1]
     run_cases(forgotten, folder / "inputs", folder, lambda line: None, fresh=True, run=False)

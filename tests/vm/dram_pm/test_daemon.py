@@ -1,7 +1,7 @@
-"""The daemon in the guest, a service of systemd: a program on the slow node becomes fast.
+"""The daemon in the guest as a systemd service: promotion, reload, watchdog and stop.
 
 tests/vm/programs/daemon.py installs and starts it, reloads it, lets it hang, lets its target exit
-and stops it, all in one run; here is what is right.
+and stops it, all in one run; these tests check the result.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def found(served: dict[str, Any]) -> dict[str, Any]:
     return served
 
 
-def test_what_changes_is_shown(found: dict[str, Any]) -> None:
+def test_enable_lists_changes(found: dict[str, Any]) -> None:
     for line in (
         "create   /etc/systemd/system/hmd.service",
         "create   /etc/systemd/system/hmd.service.d/10-sampler.conf",
@@ -33,21 +33,21 @@ def test_what_changes_is_shown(found: dict[str, Any]) -> None:
         assert line in found["shown"]
 
 
-def test_it_runs_as_an_unprivileged_user(found: dict[str, Any]) -> None:
+def test_service_runs_as_unprivileged_user(found: dict[str, Any]) -> None:
     service = found["service"]
     assert (service["User"], service["ActiveState"], service["NRestarts"]) == ("hmd", "active", "0")
     assert found["owner"] not in (0, 65534)
     assert "1 processes of 1 targets, sampler emulated" in service["StatusText"]
 
 
-def test_it_sees_the_machine_and_the_program(found: dict[str, Any]) -> None:
+def test_status_first_answer_shows_tiers_and_program(found: dict[str, Any]) -> None:
     first = found["first"]
     assert first["tiers"] == [[0], [1]]
     assert first["sampler"]["name"] == "emulated"
     assert [p["name"] for p in first["processes"]] == ["gather"]
 
 
-def test_it_promotes_what_is_hot(found: dict[str, Any]) -> None:
+def test_daemon_hot_pages_on_slow_node_promoted(found: dict[str, Any]) -> None:
     process = found["promoted"]["processes"][0]
     fast, slow = process["resident_bytes"]
     assert fast > HOT_BYTES > slow
@@ -56,7 +56,7 @@ def test_it_promotes_what_is_hot(found: dict[str, Any]) -> None:
     assert found["promoted"]["moves"]["promoted_bytes"] >= process["promoted_bytes"]
 
 
-def test_metrics_tell_the_same(found: dict[str, Any]) -> None:
+def test_metrics_after_promotion_agree_with_status(found: dict[str, Any]) -> None:
     metrics = found["metrics"]
     flow = "hmd_moved_bytes_total from_numa_node=1 from_tier=1 to_numa_node=0 to_tier=0"
     assert metrics[flow] >= HOT_BYTES
@@ -69,14 +69,14 @@ def test_metrics_tell_the_same(found: dict[str, Any]) -> None:
     assert sum(v for k, v in metrics.items() if k.startswith("hmd_heat_pages ")) >= 16 * MIB / 4096
 
 
-def test_one_that_hangs_is_killed_and_takes_up_its_work(found: dict[str, Any]) -> None:
+def test_daemon_hanging_killed_by_watchdog_and_restarted(found: dict[str, Any]) -> None:
     restarted = found["restarted"]
     assert restarted["pid"] != found["mended"]["pid"]
     assert restarted["processes"][0]["pid"] == found["mended"]["processes"][0]["pid"]
     assert found["after_hang"] == {"ActiveState": "active", "NRestarts": "1"}
 
 
-def test_a_broken_file_changes_nothing(found: dict[str, Any]) -> None:
+def test_reload_invalid_configuration_keeps_old_one(found: dict[str, Any]) -> None:
     broken, after = found["broken"], found["after_broken"]
     assert broken["pid"] == after["pid"] == found["promoted"]["pid"]
     assert "'tick' is already set in line 1" in broken["reload"]["error"]
@@ -85,30 +85,30 @@ def test_a_broken_file_changes_nothing(found: dict[str, Any]) -> None:
     assert after["processes"][0]["pid"] == broken["processes"][0]["pid"]
 
 
-def test_a_mended_file_keeps_what_was_learned(found: dict[str, Any]) -> None:
+def test_reload_corrected_configuration_keeps_state(found: dict[str, Any]) -> None:
     assert found["mended"]["ticks"] > found["after_broken"]["ticks"]
     assert found["mended"]["processes"][0]["resident_bytes"][0] > HOT_BYTES
 
 
-def test_a_job_of_slurm_is_a_target_while_it_runs(found: dict[str, Any]) -> None:
+def test_slurm_job_running_is_target(found: dict[str, Any]) -> None:
     names = [target["name"] for target in found["job"]["targets"]]
     assert names == ["gather", "job-4711"]
     assert [target["name"] for target in found["job_ended"]["targets"]] == ["gather"]
 
 
-def test_it_survives_its_target(found: dict[str, Any]) -> None:
+def test_daemon_target_exited_no_stage_failures(found: dict[str, Any]) -> None:
     assert found["exited"]["processes"] == []
     for when in ("promoted", "after_broken", "exited"):
         assert not any(found[when]["stage_failures"].values()), found["journal"]
 
 
-def test_it_stops_cleanly(found: dict[str, Any]) -> None:
+def test_service_stopped_exits_zero_and_removes_socket(found: dict[str, Any]) -> None:
     stopped = {"ActiveState": "inactive", "Result": "success", "ExecMainStatus": "0"}
     assert found["stopped"] == stopped
     assert not found["socket_left"]
 
 
-def test_the_journal_knows_how_bad_it_was(found: dict[str, Any]) -> None:
+def test_journal_reload_messages_have_priorities(found: dict[str, Any]) -> None:
     said = {row["message"]: row["priority"] for row in found["journal"]}
     assert said["reload failed: the old configuration stays in force"] == 3
     assert said["reloaded /etc/hmd/hmd.yaml"] == 6

@@ -1,6 +1,6 @@
-"""What docs/tutorial/laptop.md runs in the emulated machine, in the one that all tests share.
+"""The commands that docs/tutorial/laptop.md runs in the emulated machine.
 
-``hmd emulate -- COMMAND`` itself is test_emulate_cli.py's; here is COMMAND.
+test_emulate_cli.py tests ``hmd emulate -- COMMAND``; this file tests COMMAND.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ SHOWN = {
     "hmd doctor": "hmd can work here.",
     "hmd run --config config/hmd.yaml --dry-run --ticks 2": "names no targets",
 }
-"""The commands behind ``hmd emulate --``, and what each of them says."""
+"""The commands behind ``hmd emulate --``, and a part of the output of each."""
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("command", SHOWN)
-def test_a_command_of_the_guide(
+def test_tutorial_command_in_guest_prints_expected_text(
     command: str, machine: Machine, guest_environ: dict[str, str]
 ) -> None:
     hmd = f"{sys.executable} -m hmd"
@@ -37,6 +37,6 @@ def test_a_command_of_the_guide(
     assert SHOWN[command] in done.stdout + done.stderr
 
 
-def test_the_guide_has_these_commands() -> None:
+def test_tutorial_contains_tested_commands() -> None:
     guide = (CHECKOUT / "docs/tutorial/laptop.md").read_text()
     assert all(f"hmd emulate -- {command}" in guide or f"'{command}'" in guide for command in SHOWN)

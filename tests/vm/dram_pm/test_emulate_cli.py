@@ -1,4 +1,4 @@
-"""``hmd emulate`` as its users call it; each test is a boot of its own."""
+"""``hmd emulate`` on the command line; each test boots a machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def emulate(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]
     )
 
 
-def test_a_command_runs_as_if_it_were_here(tmp_path: Path) -> None:
+def test_emulate_command_stdio_files_and_exit_code_as_on_host(tmp_path: Path) -> None:
     report, kept = tmp_path / "report.json", tmp_path / "kept"
     script = 'echo "$GREETING"; cat; echo bad >&2; pwd; echo done > kept; exit 5'
     done = emulate(
@@ -36,13 +36,13 @@ def test_a_command_runs_as_if_it_were_here(tmp_path: Path) -> None:
     assert document["cpus"][0]["instructions"] > 0
 
 
-def test_the_timeout_ends_command_and_machine() -> None:
+def test_emulate_timeout_exits_124() -> None:
     done = emulate("--no-model", "--timeout", "1", "--", "sleep", "1000")
     assert done.returncode == 124
     assert "had not ended after 1 s" in done.stderr
 
 
-def test_a_guest_that_panics_is_told_in_one_line() -> None:
+def test_emulate_guest_panic_reported_in_one_line() -> None:
     done = emulate("--no-model", "--", "sh", "-c", "echo c > /proc/sysrq-trigger; sleep 1000")
     assert done.returncode == 1
     assert done.stderr.startswith("hmd: the emulated machine ended")

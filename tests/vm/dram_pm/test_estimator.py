@@ -1,6 +1,6 @@
-"""The estimator against the truth, end to end: two programs recorded in the guest, a few layouts.
+"""The estimator compared with replayed runtimes: two programs recorded in the guest.
 
-A boot of its own a program: the machine that records has no ticks on the program's CPU and is
+One boot per program: the machine that records has no ticks on the program's CPU and is
 not paced. The whole suite is evaluated by `make bench-estimator`.
 """
 
@@ -44,7 +44,7 @@ INTERLEAVED = Placement(MemoryPolicy.INTERLEAVE, (0, 1))
 def program(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> RecordedStream:
-    """A program's stream, and that it takes as long replayed as in the guest."""
+    """A program's recorded stream, whose replayed runtime is that of the guest."""
     folder = tmp_path_factory.mktemp("suite")
     command = prepare(load_program(request.param), folder)
     preset = load(RECORDED_ON)
@@ -60,7 +60,9 @@ def program(
 
 
 @pytest.mark.timeout(600)
-def test_half_the_error_of_the_published_formula(program: RecordedStream) -> None:
+def test_estimator_mixed_layouts_half_the_error_of_published_formula(
+    program: RecordedStream,
+) -> None:
     preset, stream = load("dram-pm"), program.stream
     ends = ends_of(stream, preset)
     assert ends.slow_ps > 1.5 * ends.fast_ps
@@ -80,7 +82,7 @@ def test_half_the_error_of_the_published_formula(program: RecordedStream) -> Non
     assert judge_model(case(TraceSampling(loss=0.2))).mean < 0.06
 
 
-def test_both_runs_are_met(program: RecordedStream) -> None:
+def test_estimator_all_slow_and_all_fast_runtimes_reproduced(program: RecordedStream) -> None:
     preset, stream = load("dram-pm"), program.stream
     ends = ends_of(stream, preset)
     none = np.zeros(stream.user_pages, np.bool_)

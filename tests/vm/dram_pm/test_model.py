@@ -1,4 +1,4 @@
-"""The timing model as the guest meets it: which node serves, what it costs, what is counted."""
+"""The timing model in the guest: serving node, latency and counters."""
 
 from __future__ import annotations
 
@@ -35,32 +35,32 @@ def modelled(machine: Machine) -> Iterator[Machine]:
     machine.stop_model()
 
 
-def lines_from(machine: Machine, node: int) -> int:
-    """Lines that programs had from a node until now, by the plugin's counters."""
+def lines_served(machine: Machine, node: int) -> int:
+    """Return the cache lines that a node has served, by the plugin's counters."""
     counters = [machine.shared.counters(cpu).nodes[node] for cpu in range(machine.shared.vcpus)]
     return sum(c.load_misses + c.store_misses + c.prefetched_lines for c in counters)
 
 
 @pytest.mark.parametrize("node", [0, 1])
-def test_memory_bound_to_a_node_is_counted_there(modelled: Machine, node: int) -> None:
+def test_model_bound_memory_counted_on_its_node(modelled: Machine, node: int) -> None:
     other = 1 - node
-    before = lines_from(modelled, node), lines_from(modelled, other)
+    before = lines_served(modelled, node), lines_served(modelled, other)
     program = ["numactl", "-m", str(node), "/usr/bin/python3", "-c", READ_ALL]
     modelled.run(program, timeout=200, check=True)
-    served = lines_from(modelled, node) - before[0]
+    served = lines_served(modelled, node) - before[0]
     assert served > 4 * LINES
     # What the interpreter shares with others (its file pages) may lie anywhere.
-    assert lines_from(modelled, other) - before[1] < 0.1 * served
+    assert lines_served(modelled, other) - before[1] < 0.1 * served
 
 
 @pytest.mark.parametrize("node", [0, 1])
-def test_dependent_loads_take_the_latency_of_their_node(modelled: Machine, node: int) -> None:
+def test_model_dependent_loads_take_node_latency(modelled: Machine, node: int) -> None:
     asked = modelled.preset.nodes[node].read_latency_ns
     measured = Bench(modelled, modelled.preset, "0-1").run("chase", node, asked).modelled_ns[0]
     assert measured == pytest.approx(asked, rel=MODELLED_BOUND)
 
 
-def test_modelled_time_stands_still_while_the_model_is_stopped(machine: Machine) -> None:
+def test_model_stopped_modelled_time_constant(machine: Machine) -> None:
     machine.start_model()
     machine.run(["true"], timeout=60)
     machine.stop_model()
@@ -71,7 +71,7 @@ def test_modelled_time_stands_still_while_the_model_is_stopped(machine: Machine)
     assert machine.shared.clock_ps == clock
 
 
-def test_the_guest_reads_the_counters_that_the_host_reads(modelled: Machine) -> None:
+def test_guest_counters_equal_host_counters(modelled: Machine) -> None:
     argv = [sys.executable, "-m", "hmd", "emulate", "--counters", "--json"]
     before = modelled.shared.clock_ps * 1e-12
     done = modelled.run(argv, cwd=CHECKOUT, timeout=200, check=True)

@@ -1,6 +1,7 @@
-"""Real pages between real nodes: every answer of move_pages(2), and what the mover makes of it.
+"""Every answer of move_pages(2) in the guest, and the status that the mover reports for it.
 
-tests/vm/programs/move_pages.py provokes them, all in one run in the guest; here is what is right.
+tests/vm/programs/move_pages.py provokes them, all in one run in the guest; these tests check
+the result.
 """
 
 from __future__ import annotations
@@ -43,14 +44,15 @@ def scenarios(machine: Machine, machine_share: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def found(scenarios: dict[str, Any], request: pytest.FixtureRequest) -> dict[str, Any]:
-    """What the scenario of the test's name found."""
-    scenario = scenarios[request.node.originalname.removeprefix("test_")]
+    """The result of the scenario that is the parameter."""
+    scenario = scenarios[request.param]
     assert "found" in scenario, scenario.get("failed")
     result: dict[str, Any] = scenario["found"]
     return result
 
 
-def test_there_and_back(found: dict[str, Any]) -> None:
+@pytest.mark.parametrize("found", ["there_and_back"], indirect=True)
+def test_mover_pages_to_other_node_and_back_intact(found: dict[str, Any]) -> None:
     assert found["before"] == {"0": 2048}
     for number, node in enumerate((1, 0, 1)):
         assert found[f"round{number}"] == {
@@ -64,12 +66,14 @@ def test_there_and_back(found: dict[str, Any]) -> None:
     assert 3 <= found["calls"] <= 30
 
 
-def test_dry_run(found: dict[str, Any]) -> None:
+@pytest.mark.parametrize("found", ["dry_run"], indirect=True)
+def test_mover_dry_run_moves_nothing(found: dict[str, Any]) -> None:
     assert found == {"status": {"WOULD_MOVE": 256}, "nodes": {"0": 256}}
 
 
-def test_absent(found: dict[str, Any]) -> None:
-    """A page that is there, the zero page, one that is not, an unmapped one, one that is there."""
+@pytest.mark.parametrize("found", ["absent"], indirect=True)
+def test_mover_absent_and_unmapped_pages_reported(found: dict[str, Any]) -> None:
+    """Pages in this order: present, zero page, absent, unmapped, present."""
     assert found["raw"]["result"] == 0
     present, zero, absent, unmapped, last = found["raw"]["status"]
     assert (present, absent, last) == (1, -errno.ENOENT, 1)
@@ -81,8 +85,9 @@ def test_absent(found: dict[str, Any]) -> None:
     assert names[4] == "ALREADY_THERE"
 
 
-def test_busy(found: dict[str, Any]) -> None:
-    """A pinned page fails its whole run: its neighbours move, and the kernel says nothing."""
+@pytest.mark.parametrize("found", ["busy"], indirect=True)
+def test_mover_pinned_page_reported_busy_and_blacklisted(found: dict[str, Any]) -> None:
+    """A pinned page fails its run: its neighbours move, and the kernel writes no status."""
     assert found["raw"] == {"result": 1, "status": [None, None, None]}
     assert found["nodes"] == [0, 1, 1]
     assert found["status"] == {"ALREADY_THERE": 2, "MOVED": 61, "BUSY": 1}
@@ -91,21 +96,24 @@ def test_busy(found: dict[str, Any]) -> None:
     assert found["blacklisted"] == 1
 
 
-def test_tail(found: dict[str, Any]) -> None:
-    """What lies behind a failed run is not come to, but counted as not migrated."""
+@pytest.mark.parametrize("found", ["tail"], indirect=True)
+def test_mover_pages_after_failed_run_moved(found: dict[str, Any]) -> None:
+    """The kernel does not reach pages after a failed run, and counts them as not migrated."""
     assert found["raw"] == {"result": 3, "status": [None, None, -errno.ENOENT, None, None]}
     assert found["nodes"] == [0, 1, -errno.ENOENT, 0, 0]
     assert found["status"] == {"ALREADY_THERE": 1, "MOVED": 13, "NOT_PRESENT": 1, "BUSY": 1}
 
 
-def test_pinned_everywhere(found: dict[str, Any]) -> None:
+@pytest.mark.parametrize("found", ["pinned_everywhere"], indirect=True)
+def test_mover_all_pages_pinned_reported_busy(found: dict[str, Any]) -> None:
     pinned, *own = found["status"]
     assert pinned == ["BUSY"] * 15
     assert own == [["MOVED"] * 15, ["SHARED"] * 15, ["MOVED"] * 15]
     assert found["calls"] <= 20
 
 
-def test_shared(found: dict[str, Any]) -> None:
+@pytest.mark.parametrize("found", ["shared"], indirect=True)
+def test_mover_shared_pages_moved_only_where_allowed(found: dict[str, Any]) -> None:
     assert found["raw"] == {"result": 0, "status": [-errno.EACCES] * 2}
     assert found["without"] == {"SHARED": 32}
     assert found["with"] == {"MOVED": 32}
@@ -113,8 +121,9 @@ def test_shared(found: dict[str, Any]) -> None:
     assert found["intact"]
 
 
-def test_huge_pages(found: dict[str, Any]) -> None:
-    """One address moves all of a huge page; a second one is busy, and has moved along."""
+@pytest.mark.parametrize("found", ["huge_pages"], indirect=True)
+def test_mover_huge_pages_moved_whole(found: dict[str, Any]) -> None:
+    """One address moves a whole huge page; a second address in it is reported busy."""
     assert found["huge_before"] == found["huge_after"] == 4
     assert found["raw"] == {"result": 0, "status": [1, -errno.EBUSY]}
     assert found["along"]
@@ -125,7 +134,8 @@ def test_huge_pages(found: dict[str, Any]) -> None:
     assert found["intact"]
 
 
-def test_split_huge_page(found: dict[str, Any]) -> None:
+@pytest.mark.parametrize("found", ["split_huge_page"], indirect=True)
+def test_mover_split_huge_page_base_pages_moved(found: dict[str, Any]) -> None:
     assert found["huge"] == 0
     assert found["status"] == {"MOVED": 2}
     assert found["moved_pages"] == [512, 512]
@@ -134,14 +144,16 @@ def test_split_huge_page(found: dict[str, Any]) -> None:
     assert found["intact"]
 
 
-def test_large_folios(found: dict[str, Any]) -> None:
+@pytest.mark.parametrize("found", ["large_folios"], indirect=True)
+def test_mover_large_folios_moved(found: dict[str, Any]) -> None:
     assert found["raw"] == {"result": 0, "status": [1, -errno.EBUSY]}
     assert found["status"] == {"ALREADY_THERE": 16, "MOVED": 240}
     assert found["nodes"] == {"1": 256}
 
 
-def test_full(found: dict[str, Any]) -> None:
-    """What fits is moved; then the node is fed no more, and the command says what to do."""
+@pytest.mark.parametrize("found", ["full"], indirect=True)
+def test_mover_full_node_reported_no_memory(found: dict[str, Any]) -> None:
+    """Pages that fit are moved; then moves to the node stop, and the command names a remedy."""
     status = found["status"]
     assert set(status) == {"MOVED", "NO_MEMORY"}
     assert sum(status.values()) == 96 * 256
@@ -152,7 +164,8 @@ def test_full(found: dict[str, Any]) -> None:
     assert found["back"]["MOVED"] >= status["MOVED"]
 
 
-def test_cpuset(found: dict[str, Any]) -> None:
+@pytest.mark.parametrize("found", ["cpuset"], indirect=True)
+def test_mover_node_outside_cpuset_reported(found: dict[str, Any]) -> None:
     assert found["raw"] == {"result": -errno.EACCES, "status": [None, None]}
     assert found["status"] == {"CPUSET": 16}
     code, _, err = found["cli"]
@@ -160,18 +173,21 @@ def test_cpuset(found: dict[str, Any]) -> None:
     assert "add 1 to cpuset.mems of its cgroup" in err
 
 
-def test_offline(found: dict[str, Any]) -> None:
+@pytest.mark.parametrize("found", ["offline"], indirect=True)
+def test_mover_offline_node_reported(found: dict[str, Any]) -> None:
     assert found["raw"] == {"result": -errno.ENODEV, "status": [None, None]}
     assert found["status"] == {"OFFLINE": 16}
 
 
-def test_exited(found: dict[str, Any]) -> None:
-    """Until it is reaped the kernel answers as for a kernel thread; the mover knows better."""
+@pytest.mark.parametrize("found", ["exited"], indirect=True)
+def test_mover_exited_process_reported_gone(found: dict[str, Any]) -> None:
+    """For a zombie the kernel answers as for a kernel thread; the mover reports GONE."""
     assert found["not_reaped"] == {"raw": -errno.EINVAL, "status": {"GONE": 64}}
     assert found["reaped"] == {"raw": -errno.ESRCH, "status": {"GONE": 64}}
 
 
-def test_exits_in_the_middle(found: dict[str, Any]) -> None:
+@pytest.mark.parametrize("found", ["exits_in_the_middle"], indirect=True)
+def test_mover_process_exits_during_moves_rest_gone(found: dict[str, Any]) -> None:
     """A signal may reach the process only after the call at which it was sent."""
     assert found
     for calls, status in found.items():
@@ -180,22 +196,26 @@ def test_exits_in_the_middle(found: dict[str, Any]) -> None:
         assert status["GONE"] >= 600 - 256 * (int(calls) + 1)
 
 
-def test_kernel_thread(found: dict[str, Any]) -> None:
+@pytest.mark.parametrize("found", ["kernel_thread"], indirect=True)
+def test_mover_kernel_thread_reported_invalid(found: dict[str, Any]) -> None:
     assert found == {"raw": -errno.EINVAL, "status": {"INVALID": 1}}
 
 
-def test_permission(found: dict[str, Any]) -> None:
+@pytest.mark.parametrize("found", ["permission"], indirect=True)
+def test_mover_foreign_process_reported_permission(found: dict[str, Any]) -> None:
     assert found == {"raw": -errno.EPERM, "own_all": -errno.EPERM, "status": {"PERMISSION": 16}}
 
 
-def test_code(found: dict[str, Any]) -> None:
+@pytest.mark.parametrize("found", ["code"], indirect=True)
+def test_mover_program_code_skipped(found: dict[str, Any]) -> None:
     assert found["stayed"]
     assert set(found["status"]) <= {"SKIPPED", "NOT_PRESENT", "UNMOVABLE"}
     assert found["status"]["SKIPPED"] > 10
 
 
-def test_churn(found: dict[str, Any]) -> None:
-    """Not a word is lost of a process that forks, unmaps, executes itself and exits meanwhile."""
+@pytest.mark.parametrize("found", ["churn"], indirect=True)
+def test_mover_changing_process_memory_intact(found: dict[str, Any]) -> None:
+    """The process forks, unmaps, executes itself and exits while its pages move."""
     assert found["exit"] == 0, found["said"]
     assert found["said"].startswith("intact ")
     assert found["rounds"] >= 4
@@ -203,7 +223,8 @@ def test_churn(found: dict[str, Any]) -> None:
     assert found["pages"]["MOVED"] > 2000
 
 
-def test_command_line(found: dict[str, Any]) -> None:
+@pytest.mark.parametrize("found", ["command_line"], indirect=True)
+def test_migrate_command_options_applied(found: dict[str, Any]) -> None:
     def document(name: str) -> Any:
         code, out, err, nodes = found[name]
         assert (code, err) == (0, "")

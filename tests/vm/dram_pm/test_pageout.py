@@ -1,4 +1,4 @@
-"""Anonymous pages go to zram and come back whole, on the real kernel in the guest."""
+"""Anonymous pages paged out to zram and read back, on the real kernel in the guest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGES = 1024
 pytestmark = pytest.mark.timeout(900)
 
 
-def test_idle_pages_go_to_zram_and_come_back_whole(machine: Machine, machine_share: Path) -> None:
+def test_pageout_idle_pages_to_zram_read_back_intact(machine: Machine, machine_share: Path) -> None:
     modules = []
     for name, image in load_order(find_kernel(), ["zram"]):
         path = machine_share / f"{name}.ko"

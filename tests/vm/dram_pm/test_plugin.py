@@ -1,4 +1,4 @@
-"""The plugin at work: the model's clock, whose misses are counted where, and pacing."""
+"""The plugin: modelled clock, misses per node, and pacing."""
 
 from __future__ import annotations
 
@@ -60,16 +60,14 @@ def chases(machine: Machine, device: str) -> Iterator[list[Run]]:
     yield runs
 
 
-def test_misses_are_counted_on_the_node_that_serves_them(chases: list[Run]) -> None:
+def test_plugin_misses_counted_on_serving_node(chases: list[Run]) -> None:
     for node, run in enumerate(chases):
         assert run.misses(node) >= ACCESSES
         # The rest of the system lives on node 0 and misses a little, too.
         assert run.misses(1 - node) < 0.1 * ACCESSES
 
 
-def test_a_slower_node_takes_longer_by_the_modelled_clock(
-    chases: list[Run], machine: Machine
-) -> None:
+def test_plugin_stall_per_miss_equals_node_latency(chases: list[Run], machine: Machine) -> None:
     def stalled_ns(run: Run, node: int) -> float:
         ps = sum(
             after.nodes[node].stall_ps - before.nodes[node].stall_ps
@@ -95,14 +93,16 @@ def spin(machine: Machine) -> Run:
         machine.stop_model()
 
 
-def test_instructions_are_counted_where_no_memory_is_accessed(spin: Run) -> None:
+def test_plugin_loop_without_memory_access_instructions_counted(spin: Run) -> None:
     counted = sum(
         a.instructions - b.instructions for b, a in zip(spin.before, spin.after, strict=True)
     )
     assert 70_000_000 < counted < 200_000_000
 
 
-def test_no_vcpu_runs_ahead_of_its_pace(chases: list[Run], spin: Run, machine: Machine) -> None:
+def test_plugin_pacing_busy_time_within_host_time(
+    chases: list[Run], spin: Run, machine: Machine
+) -> None:
     """However busy the host: dilated busy time never exceeds the host's, but for the credit."""
     for run in (*chases, spin):
         for before, after in zip(run.before, run.after, strict=True):
@@ -111,9 +111,7 @@ def test_no_vcpu_runs_ahead_of_its_pace(chases: list[Run], spin: Run, machine: M
             assert busy_ns * machine.shared.dilation <= 1.02 * host_ns + 100_000
 
 
-def test_the_modelled_clock_stands_still_while_the_model_is_off(
-    chases: list[Run], machine: Machine
-) -> None:
+def test_plugin_model_off_modelled_clock_constant(chases: list[Run], machine: Machine) -> None:
     machine.run(["true"], check=True)  # each vCPU that runs sees that it is off
     before = machine.shared.clock_ps
     machine.run(["sh", "-c", "seq 20000 | sort -n | tail -1"], check=True)

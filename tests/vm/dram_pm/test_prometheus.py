@@ -1,6 +1,6 @@
 """A real Prometheus in the guest scrapes the daemon while it migrates.
 
-tests/vm/programs/daemon.py runs both; here is what is right.
+tests/vm/programs/daemon.py runs both; these tests check the result.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def found(served: dict[str, Any]) -> dict[str, Any]:
     return scraped
 
 
-def test_every_query_of_the_dashboard_has_data(found: dict[str, Any]) -> None:
+def test_dashboard_every_query_has_data(found: dict[str, Any]) -> None:
     empty = [name for name, values in found["answers"].items() if not any_number(values)]
     assert not empty
 
@@ -33,11 +33,11 @@ def any_number(values: list[float | None]) -> bool:
     return any(value is not None for value in values)
 
 
-def test_every_alert_is_evaluated(found: dict[str, Any]) -> None:
+def test_alerts_all_evaluated(found: dict[str, Any]) -> None:
     assert set(found["health"].values()) == {"ok"}
 
 
-def test_what_migrates_goes_through_the_stages(found: dict[str, Any]) -> None:
+def test_stage_metrics_input_at_least_output(found: dict[str, Any]) -> None:
     stages = found["stages"]
     assert stages["sample in"] >= stages["sample out"] > 100
     assert stages["heat in"] >= stages["heat out"] > 100
@@ -45,7 +45,7 @@ def test_what_migrates_goes_through_the_stages(found: dict[str, Any]) -> None:
     assert stages["migrate in"] >= stages["migrate out"] >= HOT_PAGES
 
 
-def test_moves_save_what_was_predicted_or_more(found: dict[str, Any]) -> None:
+def test_realised_saving_above_half_of_predicted(found: dict[str, Any]) -> None:
     answers = found["answers"]
     (predicted,) = answers["Decisions and moves: Predicted and realised saving: predicted saving"]
     (realised,) = answers["Decisions and moves: Predicted and realised saving: realised saving"]
@@ -56,11 +56,11 @@ def test_moves_save_what_was_predicted_or_more(found: dict[str, Any]) -> None:
     assert realised > predicted / 2 > 0
 
 
-def test_no_scrape_fails_while_pages_move(found: dict[str, Any]) -> None:
+def test_scrapes_while_pages_move_all_succeed(found: dict[str, Any]) -> None:
     assert set(found["up"]) == {1}
 
 
-def test_promtool_finds_nothing_in_the_metrics(found: dict[str, Any]) -> None:
+def test_promtool_check_metrics_reports_nothing(found: dict[str, Any]) -> None:
     done = subprocess.run(
         [find_tool("promtool"), "check", "metrics"],
         input=found["metrics"],

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.timeout(900)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A recorded run, what its program said, and counters of its CPU before and after."""
+    """A recorded run, its program's output, and counters of its CPU before and after."""
 
     trace: Trace
     lines: list[dict[str, Any]]
@@ -41,18 +41,18 @@ class Run:
     after: PluginVcpuCounters
 
 
-def _keep_to(machine: Machine, cpus: str) -> None:
-    """Run all that is there, and what it starts from now on, on these CPUs."""
+def _restrict_to(machine: Machine, cpus: str) -> None:
+    """Restrict all processes of the guest, and their children, to these CPUs."""
     each = f"for p in /proc/[0-9]*; do taskset -a -p -c {cpus} ${{p#/proc/}}; done >/dev/null 2>&1"
     machine.run(["sh", "-c", f"{each}; true"], cwd=CHECKOUT, timeout=100)
 
 
 @pytest.fixture(scope="module")
 def quiet_cpu(machine: Machine) -> Iterator[int]:
-    """A CPU that runs nothing but what asks for it, so that its counters are of that alone."""
-    _keep_to(machine, "0")
+    """A CPU without other processes, so that its counters are those of the program."""
+    _restrict_to(machine, "0")
     yield CPU
-    _keep_to(machine, f"0-{CPU}")
+    _restrict_to(machine, f"0-{CPU}")
 
 
 @pytest.fixture(scope="module", params=["fast", "slow"])
@@ -96,7 +96,7 @@ def buffer_of(trace: Trace) -> tuple[int, int]:
     return int(last.start[largest]), int(last.end[largest])
 
 
-def test_all_of_it_lies_on_its_tier(trace: Trace) -> None:
+def test_record_all_pages_on_chosen_tier(trace: Trace) -> None:
     node = 0 if trace.about["tier"] == "fast" else 1
     start, end = buffer_of(trace)
     found = [pages_of(change) for change in trace.placement]
@@ -107,7 +107,7 @@ def test_all_of_it_lies_on_its_tier(trace: Trace) -> None:
     assert set(where[inside].tolist()) == {node}
 
 
-def test_samples_are_of_its_memory_and_know_their_latency(trace: Trace) -> None:
+def test_record_samples_in_program_memory_with_tier_latency(trace: Trace) -> None:
     start, end = buffer_of(trace)
     address = trace.samples.address
     inside = (address >= start) & (address < end)
@@ -119,7 +119,7 @@ def test_samples_are_of_its_memory_and_know_their_latency(trace: Trace) -> None:
     assert (latency > 450) == slow, latency
 
 
-def test_times_are_modelled_and_lie_within_the_run(run: Run) -> None:
+def test_record_sample_times_modelled_and_within_run(run: Run) -> None:
     trace = run.trace
     assert trace.clock == "modelled"
     assert trace.ending is not None
@@ -133,25 +133,25 @@ def test_times_are_modelled_and_lie_within_the_run(run: Run) -> None:
     assert np.ptp(time_ns) > 0.5 * trace.runtime_ns
 
 
-def test_the_runtime_is_what_the_programs_cpu_modelled(run: Run, machine: Machine) -> None:
-    """Of the program's own first and last look at that clock, and of what its CPU did in all."""
+def test_record_runtime_equals_modelled_time_of_program_cpu(run: Run, machine: Machine) -> None:
+    """Compared with the program's first and last reading of that clock and its CPU's busy time."""
     trace = run.trace
-    said_ns = [line["modelled_ps"] / 1000 for line in run.lines]
+    printed_ns = [line["modelled_ps"] / 1000 for line in run.lines]
     end_ns = trace.begin_ns + trace.runtime_ns
-    assert trace.begin_ns < said_ns[0] < said_ns[-1] <= end_ns
+    assert trace.begin_ns < printed_ns[0] < printed_ns[-1] <= end_ns
     # Before the first line it starts and fills its memory, after the last it checks it: so many
     # million accesses take modelled milliseconds, whatever the host is busy with.
-    assert said_ns[0] - trace.begin_ns < 40e6
-    assert end_ns - said_ns[-1] < 40e6
+    assert printed_ns[0] - trace.begin_ns < 40e6
+    assert end_ns - printed_ns[-1] < 40e6
     # It begins on the recorder's CPU, whose clock goes on with the recorder's own work; from where
     # taskset has moved it, its CPU does nothing else.
     busy_ns = (run.after.busy_ps - run.before.busy_ps) / 1000
-    assert end_ns - said_ns[0] < busy_ns
+    assert end_ns - printed_ns[0] < busy_ns
     assert trace.ending is not None and trace.ending.elapsed_ns is not None
     assert trace.ending.elapsed_ns > 0.95 * machine.shared.dilation * trace.runtime_ns
 
 
-def test_instructions_are_those_of_its_cpu(run: Run) -> None:
+def test_record_instructions_equal_program_cpu_counter(run: Run) -> None:
     trace = run.trace
     assert trace.about["instructions"] == "emulated"
     progress, samples = trace.progress, trace.samples
@@ -164,12 +164,12 @@ def test_instructions_are_those_of_its_cpu(run: Run) -> None:
     assert on_cpu[np.argmax(on_cpu) :].mean() > 0.99
     time_ns, counted = samples.time_ns[on_cpu], samples.instructions[on_cpu].astype(np.int64)
     assert np.all(np.diff(counted) >= 0)
-    looked_ns = np.concatenate([[trace.begin_ns], progress.time_ns]).astype(np.float64)
-    told = np.interp(time_ns, looked_ns, np.concatenate([[0], progress.instructions]))
-    assert counted[-1] - counted[0] == pytest.approx(told[-1] - told[0], rel=0.1)
+    read_ns = np.concatenate([[trace.begin_ns], progress.time_ns]).astype(np.float64)
+    interpolated = np.interp(time_ns, read_ns, np.concatenate([[0], progress.instructions]))
+    assert counted[-1] - counted[0] == pytest.approx(interpolated[-1] - interpolated[0], rel=0.1)
 
 
-def test_loads_close_together_are_sampled_both(run: Run) -> None:
+def test_record_loads_in_one_reorder_window_both_sampled(run: Run) -> None:
     """Random updates miss several times in a reorder window, and pairs of such misses are seen."""
     trace, samples = run.trace, run.trace.samples
     assert (trace.about["pairs"], trace.about["pair_period"]) == (True, 109)
@@ -186,7 +186,7 @@ def test_loads_close_together_are_sampled_both(run: Run) -> None:
     assert 0.05 < near.mean() < 0.5, (len(rows), near.sum())
 
 
-def test_rows_stand_for_all_misses_that_the_machine_counted(run: Run) -> None:
+def test_record_sample_periods_sum_to_counted_misses(run: Run) -> None:
     samples, floor_ns = run.trace.samples, 50
     nodes = list(zip(run.before.nodes, run.after.nodes, strict=True))
 
@@ -202,7 +202,7 @@ def test_rows_stand_for_all_misses_that_the_machine_counted(run: Run) -> None:
     assert int(samples.period.sum()) * lost == pytest.approx(every, rel=0.1), run.trace.losses
 
 
-def test_tiers_have_the_figures_of_the_preset(trace: Trace, machine: Machine) -> None:
+def test_record_tiers_equal_preset(trace: Trace, machine: Machine) -> None:
     for tier, node in zip(trace.about["tiers"], machine.preset.nodes, strict=True):
         assert tier["read_latency_ns"] == pytest.approx(node.read_latency_ns, abs=1)
         assert tier["write_latency_ns"] == pytest.approx(node.write_latency_ns, abs=1)

@@ -1,4 +1,4 @@
-"""Samplers where no PMU is, on the real kernel: how much heat they find, and what they leave.
+"""Samplers without a PMU on the real kernel: recall of hot pages, and a kdamond left behind.
 
 Every miss that the plugin recorded is the truth (bench.suite.sampler_recall).
 """
@@ -29,32 +29,32 @@ def found(machine: Machine, machine_share: Path, guest_environ: dict[str, str]) 
     return {one.sampler: one for one in each}
 
 
-def test_there_was_something_to_find(found: dict[str, Found]) -> None:
+def test_recall_every_sampler_run_records_misses(found: dict[str, Found]) -> None:
     assert set(found) == {name for name, _ in CASES}
     assert all(one.misses > 20_000 for one in found.values()), found
 
 
-def test_the_emulated_pmu_finds_most(found: dict[str, Found]) -> None:
+def test_emulated_pmu_recall_above_softdirty_and_faults(found: dict[str, Found]) -> None:
     pmu = found["emulated"]
     assert pmu.correlation > 0.5, pmu
     assert pmu.hot_found > 0.6, pmu
     assert pmu.hot_found > max(found[name].hot_found for name in ("softdirty", "faults"))
 
 
-def test_damon_finds_far_more_than_chance(found: dict[str, Found]) -> None:
+def test_damon_recall_twice_chance(found: dict[str, Found]) -> None:
     damon = found["damon"]
     assert damon.correlation > 0.4, damon
     assert damon.hot_found > 2 * HOT_SHARE, damon
     assert damon.kernel_cpu > 0
 
 
-def test_soft_dirty_bits_show_what_is_written(found: dict[str, Found]) -> None:
+def test_softdirty_half_of_blocks_written_half_found(found: dict[str, Found]) -> None:
     """Half of the program's blocks are only read."""
     written = found["softdirty"]
     assert 0.4 < written.pages / 8192 < 0.6, written
 
 
-def test_page_faults_tell_little_of_memory_that_is_there(found: dict[str, Found]) -> None:
+def test_faults_touched_memory_few_pages_found(found: dict[str, Found]) -> None:
     assert found["faults"].pages < 100, found["faults"]
 
 
@@ -63,21 +63,21 @@ def left(machine: Machine, guest_environ: dict[str, str]) -> dict[str, Any]:
     argv = [sys.executable, str(PROGRAMS / "damon_left.py")]
     done = machine.run(argv, cwd=CHECKOUT, env=guest_environ, timeout=600)
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 NONE = {"kdamonds": 0, "threads": 0, "level": "ok", "state": "in this kernel, not in use"}
 
 
-def test_another_s_kdamond_is_left_alone(left: dict[str, Any]) -> None:
+def test_damon_used_by_another_left_running(left: dict[str, Any]) -> None:
     assert left["free"] == NONE
     assert "in use by another: kdamond 0" in left["others"]["refused"]
     assert left["others"]["still_on"]
 
 
 @pytest.mark.parametrize("turn", ["first", "second"])
-def test_a_killed_hmd_leaves_a_kdamond_and_doctor_says_so(left: dict[str, Any], turn: str) -> None:
+def test_damon_hmd_killed_doctor_reports_kdamond_left(left: dict[str, Any], turn: str) -> None:
     found = left[turn]
     running, killed = found["running"], found["killed"]
     assert running["state"] == f"in use by hmd (pid {found['pid']})"
@@ -87,16 +87,16 @@ def test_a_killed_hmd_leaves_a_kdamond_and_doctor_says_so(left: dict[str, Any], 
     assert f"pid {found['pid']}" in killed["state"]
 
 
-def test_the_next_start_takes_it_over_and_leaves_none(left: dict[str, Any]) -> None:
+def test_damon_kdamond_left_reused_and_removed_by_next_start(left: dict[str, Any]) -> None:
     assert (left["restarted"]["kdamonds"], left["restarted"]["threads"]) == (1, 0)
     assert left["closed"] == NONE
 
 
-def test_the_next_start_stops_it_though_it_samples_otherwise(left: dict[str, Any]) -> None:
+def test_damon_kdamond_left_stopped_by_other_sampler(left: dict[str, Any]) -> None:
     assert left["otherwise"] == NONE
 
 
-def test_the_contract_holds_on_the_real_kernel(
+def test_softdirty_contract_on_guest_kernel_passes(
     machine: Machine, guest_environ: dict[str, str]
 ) -> None:
     """The host may lack soft-dirty bits; Debian's kernel in the guest has them."""

@@ -1,6 +1,6 @@
-"""The emulated PMU, read in the guest: right process, right address, right node, right number.
+"""The emulated PMU in the guest: process, address, node and number of its samples.
 
-tests/vm/programs/sampling.py samples real programs in one run; here is what is right.
+tests/vm/programs/sampling.py samples real programs in one run; these tests check the result.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def seen(machine: Machine, machine_share: Path) -> dict[str, Any]:
     return found
 
 
-def test_the_emulated_pmu_is_chosen(seen: dict[str, Any]) -> None:
+def test_auto_sampler_in_guest_selects_emulated_pmu(seen: dict[str, Any]) -> None:
     assert seen["sampler"] == "emulated"
     assert seen["reason"].startswith("sampling cache misses of the emulated machine on 2 CPUs")
     assert seen["corrupt"] == 0
 
 
 @pytest.mark.parametrize("node", [0, 1])
-def test_samples_are_where_the_program_is(seen: dict[str, Any], node: int) -> None:
+def test_samples_program_on_node_in_its_memory(seen: dict[str, Any], node: int) -> None:
     found = seen["on_each_node"][f"node{node}"]
     assert found["rows"] >= 400
     # A few misses are of its stack, its code and its C library.
@@ -57,13 +57,13 @@ def test_samples_are_where_the_program_is(seen: dict[str, Any], node: int) -> No
     assert seen["on_each_node"][f"after_exit{node}"] == 0
 
 
-def test_the_slow_node_has_the_longer_latency(seen: dict[str, Any]) -> None:
+def test_samples_slow_node_latency_longer(seen: dict[str, Any]) -> None:
     fast, slow = (seen["on_each_node"][f"node{n}"]["load_latency_ns"] for n in (0, 1))
     assert 20 < fast < slow < 5000
     assert slow > 1.5 * fast
 
 
-def test_a_program_that_is_not_tracked_is_dropped(seen: dict[str, Any]) -> None:
+def test_samples_of_untracked_program_dropped(seen: dict[str, Any]) -> None:
     found = seen["beside_another"]
     assert found["rows"] >= 400
     assert found["dropped"] >= 400
@@ -72,16 +72,14 @@ def test_a_program_that_is_not_tracked_is_dropped(seen: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("who", ["parent", "child"])
-def test_a_parent_and_its_child_are_told_apart(seen: dict[str, Any], who: str) -> None:
+def test_samples_parent_and_child_attributed_separately(seen: dict[str, Any], who: str) -> None:
     found = seen["after_fork"][who]
     assert found["rows"] >= 400
     assert found["stores_in_place"] > 0.95
 
 
 @pytest.mark.parametrize("period", ["97", "997"])
-def test_every_sample_is_read_once_and_stands_for_its_period(
-    seen: dict[str, Any], period: str
-) -> None:
+def test_samples_read_once_and_weighted_by_period(seen: dict[str, Any], period: str) -> None:
     found = seen["counted"][period]
     assert found["read"] == found["written"] >= 5000
     # Of the lines that the prefetcher brought, those are sampled too that had to be waited for.

@@ -3,7 +3,7 @@
     daemon.py GATHER RULES
 
 A real Prometheus, with the alert rules of a file, scrapes it while pages move. One JSON line at
-the end; what is right is in tests/vm/dram_pm/test_daemon.py and test_prometheus.py.
+the end; tests/vm/dram_pm/test_daemon.py and test_prometheus.py check it.
 """
 
 from __future__ import annotations

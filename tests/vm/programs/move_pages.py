@@ -1,9 +1,9 @@
-"""Provokes every answer of move_pages(2) on a machine with two nodes, and lets the mover cope.
+"""Provoke every answer of move_pages(2) on a machine with two nodes, for system call and mover.
 
     move_pages.py CHURN ROUNDS [SCENARIO...]
 
-Runs in the guest, as root. Prints a line of JSON a scenario: its name, and what was found or how
-it failed. What is right is for tests/vm/dram_pm/test_move_pages.py to say.
+Runs in the guest, as root. Prints a line of JSON per scenario: its name, and the result or the
+failure. tests/vm/dram_pm/test_move_pages.py checks them.
 """
 
 from __future__ import annotations

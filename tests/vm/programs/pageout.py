@@ -1,4 +1,4 @@
-"""Pages of a child to zram and back, in the guest: prints the result as JSON.
+"""Page out a child's pages to zram and read them back; print the result as JSON.
 
 Arguments: the modules to load, in their order.
 """

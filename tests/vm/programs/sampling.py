@@ -1,9 +1,9 @@
-"""Sample programs in the guest, and print one JSON line of what was seen.
+"""Sample programs in the guest, and print the result as one JSON line.
 
     sampling.py GATHER
 
-Runs GATHER on each node, one that is not tracked, and one that forks. What is right is in
-tests/vm/dram_pm/test_sampling.py.
+Runs GATHER on each node, one that is not tracked, and one that forks. The result is
+checked by tests/vm/dram_pm/test_sampling.py.
 """
 
 from __future__ import annotations
