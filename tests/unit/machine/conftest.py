@@ -1,4 +1,4 @@
-"""Fixture machines, and trees made on the spot."""
+"""Fixture machines, and file trees created by tests."""
 
 from __future__ import annotations
 

@@ -21,17 +21,17 @@ V1 = (
 )
 
 
-def test_version_2() -> None:
+def test_cgroup_v2_line_parsed_to_one_path() -> None:
     assert parse_cgroup(V2) == (
         ("system.slice", "system-postgresql.slice", "postgresql@15-main.service"),
     )
 
 
-def test_version_1_has_a_path_for_each_hierarchy() -> None:
+def test_cgroup_v1_lines_parsed_to_path_per_hierarchy() -> None:
     assert set(parse_cgroup(V1)) == {("system.slice", "redis.service"), ("jobs", "42"), ()}
 
 
-def test_a_cgroup_takes_in_those_below_it() -> None:
+def test_cgroup_selector_matches_cgroup_and_descendants() -> None:
     paths = parse_cgroup(V1)
     assert in_cgroup(paths, cgroup_selector("/jobs"))
     assert in_cgroup(paths, cgroup_selector("jobs/42/"))
@@ -42,15 +42,15 @@ def test_a_cgroup_takes_in_those_below_it() -> None:
     assert in_cgroup(parse_cgroup(V2), cgroup_selector("/"))
 
 
-def test_removed_cgroup() -> None:
+def test_cgroup_line_of_removed_cgroup_deleted_suffix_stripped() -> None:
     assert parse_cgroup(b"0::/jobs/42 (deleted)\n") == (("jobs", "42"),)
 
 
-def test_path_with_colons() -> None:
+def test_cgroup_line_with_colons_in_path_parsed() -> None:
     assert parse_cgroup(b"4:cpu,cpuacct:/a:b/c\n") == (("a:b", "c"),)
 
 
-def test_units() -> None:
+def test_unit_selector_matches_unit_names_and_patterns() -> None:
     assert in_unit(parse_cgroup(V1), unit_selector("redis"))
     assert in_unit(parse_cgroup(V1), unit_selector("redis.service"))
     assert not in_unit(parse_cgroup(V1), unit_selector("redis.scope"))
@@ -60,31 +60,31 @@ def test_units() -> None:
     assert in_unit(parse_cgroup(V2), "system.slice")
 
 
-def test_escaped_unit_is_found_by_both_names() -> None:
+def test_unit_with_escaped_name_matches_both_spellings() -> None:
     paths = parse_cgroup(rb"0::/user.slice/app-my\x2dgame-7.scope")
     assert in_unit(paths, r"app-my\x2dgame-7.scope")
     assert in_unit(paths, "app-my-game-7.scope")
 
 
-def test_name_that_looks_like_a_control_file_is_found() -> None:
+def test_unit_named_like_control_file_matches() -> None:
     # systemd calls the cgroup of memory.service "_memory.service".
     assert in_unit(parse_cgroup(b"0::/system.slice/_memory.service"), unit_selector("memory"))
 
 
 @given(st.binary(max_size=300))
-def test_garbage_gives_paths_or_nothing(data: Any) -> None:
+def test_cgroup_lines_of_random_bytes_give_paths_or_nothing(data: Any) -> None:
     for parts in parse_cgroup(data):
         assert all(part and "/" not in part for part in parts)
         in_unit((parts,), "x.service")
 
 
 @given(st.text(max_size=60))
-def test_unescape_takes_anything(name: Any) -> None:
+def test_unescape_unit_of_any_text_returns_string(name: Any) -> None:
     assert isinstance(unescape_unit(name), str)
 
 
 @given(st.lists(st.text(st.characters(codec="ascii", exclude_characters="/\n\0."), min_size=1)))
-def test_paths_come_back(parts: Any) -> None:
+def test_cgroup_path_round_trips(parts: Any) -> None:
     line = "0::/" + "/".join(parts) + "\n"
     if not line.endswith(" (deleted)\n"):
         assert parse_cgroup(line.encode()) == (tuple(parts),)

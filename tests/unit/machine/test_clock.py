@@ -1,4 +1,4 @@
-"""The clocks of recordings."""
+"""Clocks of recordings: monotonic and modelled time."""
 
 import time
 from typing import Any
@@ -7,14 +7,14 @@ from hmd.machine.clock import ModelledClock, MonotonicClock
 from hmd.machine.plugin_memory import SharedMemory, find_device
 
 
-def test_a_real_machine_has_one_clock() -> None:
+def test_monotonic_clock_same_for_all_cpus() -> None:
     clock = MonotonicClock()
     before = time.monotonic_ns()
     assert before <= clock.now_ns() <= clock.now_ns(1) <= time.monotonic_ns()
     clock.close()
 
 
-def test_modelled_time_is_a_cpus_or_the_machines(emulated_memory: Any) -> None:
+def test_modelled_clock_reads_time_of_cpu_or_machine(emulated_memory: Any) -> None:
     device = find_device(emulated_memory.sysfs)
     assert device is not None
     clock = ModelledClock(SharedMemory.open(device))

@@ -1,4 +1,4 @@
-"""DAMON's sysfs tree: one kdamond set up, started, looked at, and taken away again."""
+"""DAMON's sysfs tree: one kdamond is set up, started, read and removed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def note(tmp_path: Path) -> Path:
 
 
 def killed(kdamonds: Kdamonds, note: Path) -> int:
-    """The pid of one that claimed DAMON, let it monitor us and was killed."""
+    """Return the pid of a process that claimed DAMON, started a kdamond and was killed."""
     pid = os.fork()
     if not pid:
         try:
@@ -47,7 +47,7 @@ def killed(kdamonds: Kdamonds, note: Path) -> int:
     return pid
 
 
-def test_settings_and_targets_are_written(damon_kernel: Any, kdamonds: Kdamonds) -> None:
+def test_kdamond_start_writes_settings_and_targets(damon_kernel: Any, kdamonds: Kdamonds) -> None:
     kdamonds.set_count(1)
     Kdamond(kdamonds).start([os.getpid(), os.getppid()], [SOME, SOME], SETTINGS)
     context = damon_kernel.path / "0/contexts/0"
@@ -61,14 +61,14 @@ def test_settings_and_targets_are_written(damon_kernel: Any, kdamonds: Kdamonds)
     limits = context / "monitoring_attrs/nr_regions"
     assert (limits / "min").read_text() == (limits / "max").read_text() == "7\n"
     regions = context / "targets/1/regions"
-    told = [int((regions / f"1/{name}").read_text()) for name in ("start", "end")]
-    assert told == [0x8000, 0x9000]
+    bounds = [int((regions / f"1/{name}").read_text()) for name in ("start", "end")]
+    assert bounds == [0x8000, 0x9000]
     assert (context / "schemes/1/action").read_text() == "stat\n"
     assert (context / "schemes/1/filters/0/type").read_text() == "target\n"
     assert SETTINGS.most_accesses == 20
 
 
-def test_regions_are_written_where_they_have_changed(damon_kernel: Any) -> None:
+def test_kdamond_restart_writes_only_changed_regions(damon_kernel: Any) -> None:
     written: list[str] = []
 
     def write(path: Path, text: str) -> None:
@@ -96,7 +96,9 @@ def test_regions_are_written_where_they_have_changed(damon_kernel: Any) -> None:
     assert damon_kernel.regions(0) == [(0x1000, 0x3000), (0x8000, 0xA000)]
 
 
-def test_each_target_has_its_regions_in_order(damon_kernel: Any, kdamonds: Kdamonds) -> None:
+def test_kdamond_look_returns_regions_of_targets_in_order(
+    damon_kernel: Any, kdamonds: Kdamonds
+) -> None:
     kdamonds.set_count(1)
     kdamond = Kdamond(kdamonds)
     kdamond.start([os.getpid(), os.getppid()], [SOME, SOME], SETTINGS)
@@ -111,7 +113,7 @@ def test_each_target_has_its_regions_in_order(damon_kernel: Any, kdamonds: Kdamo
     assert found[1].accessed.accesses.tolist() == [3, 20]
 
 
-def test_a_kdamond_that_ended_tells_nothing(damon_kernel: Any, kdamonds: Kdamonds) -> None:
+def test_kdamond_that_ended_returns_no_regions(damon_kernel: Any, kdamonds: Kdamonds) -> None:
     kdamonds.set_count(1)
     kdamond = Kdamond(kdamonds)
     kdamond.start([os.getpid()], [SOME], SETTINGS)
@@ -121,20 +123,20 @@ def test_a_kdamond_that_ended_tells_nothing(damon_kernel: Any, kdamonds: Kdamond
     kdamond.stop()
 
 
-def test_a_target_that_is_gone_is_refused(kdamonds: Kdamonds) -> None:
+def test_kdamond_start_with_exited_target_refused(kdamonds: Kdamonds) -> None:
     kdamonds.set_count(1)
     with pytest.raises(DamonError) as caught:
         Kdamond(kdamonds).start([2**22 + 1], [SOME], SETTINGS)
     assert caught.value.errno == errno.EINVAL
 
 
-def test_a_busy_file_is_written_again(damon_kernel: Any, kdamonds: Kdamonds) -> None:
+def test_kdamonds_write_to_busy_file_retried(damon_kernel: Any, kdamonds: Kdamonds) -> None:
     damon_kernel.busy = 3
     kdamonds.write("nr_kdamonds", 1)
     assert kdamonds.count == 1
 
 
-def test_an_exclusive_user_is_named(damon_kernel: Any, kdamonds: Kdamonds) -> None:
+def test_kdamonds_exclusive_user_named_in_error(damon_kernel: Any, kdamonds: Kdamonds) -> None:
     kdamonds.set_count(1)
     damon_kernel.exclusive = True
     with pytest.raises(DamonError, match="damon_reclaim") as caught:
@@ -142,10 +144,10 @@ def test_an_exclusive_user_is_named(damon_kernel: Any, kdamonds: Kdamonds) -> No
     assert caught.value.errno == errno.EBUSY
 
 
-def test_what_another_makes_of_it_meanwhile_is_left_alone(
+def test_kdamond_replaced_by_another_program_left_running(
     damon_kernel: Any, kdamonds: Kdamonds, note: Path
 ) -> None:
-    """Ours has ended with its last target, and another program starts one in its place."""
+    """hmd's kdamond ended with its last target, and another program started one in its place."""
     claim = DamonClaim(kdamonds, note)
     kdamond = Kdamond(kdamonds)
     kdamond.start([os.getpid()], [SOME], SETTINGS)
@@ -159,7 +161,7 @@ def test_what_another_makes_of_it_meanwhile_is_left_alone(
     assert damon_kernel.on()
 
 
-def test_cpu_time_is_kept_when_it_stops(kdamonds: Kdamonds) -> None:
+def test_kdamond_cpu_time_kept_across_restart(kdamonds: Kdamonds) -> None:
     kdamonds.set_count(1)
     kdamond = Kdamond(kdamonds)
     assert kdamond.cpu_s == 0
@@ -176,7 +178,7 @@ def test_cpu_time_is_kept_when_it_stops(kdamonds: Kdamonds) -> None:
     assert kdamond.cpu_s >= 2 * used
 
 
-def test_a_claim_makes_one_kdamond_and_takes_it_away(
+def test_damon_claim_creates_and_removes_one_kdamond(
     damon_kernel: Any, kdamonds: Kdamonds, note: Path
 ) -> None:
     claim = DamonClaim(kdamonds, note)
@@ -192,7 +194,9 @@ def test_a_claim_makes_one_kdamond_and_takes_it_away(
     assert damon_finding(damon_kernel.sysfs, note).state == "in this kernel, not in use"
 
 
-def test_another_s_kdamond_is_left_alone(damon_kernel: Any, kdamonds: Kdamonds, note: Path) -> None:
+def test_damon_claim_with_kdamond_of_another_program_refused(
+    damon_kernel: Any, kdamonds: Kdamonds, note: Path
+) -> None:
     kdamonds.set_count(1)
     Kdamond(kdamonds).start([os.getpid()], [SOME], SETTINGS)
     with pytest.raises(MissingError, match=r"in use by another: kdamond 0 .*echo off > "):
@@ -205,14 +209,14 @@ def test_another_s_kdamond_is_left_alone(damon_kernel: Any, kdamonds: Kdamonds, 
     assert damon_kernel.targets() == [os.getpid()]
 
 
-def test_a_kernel_without_damon_is_told(tmp_path: Path, note: Path) -> None:
+def test_damon_claim_without_kernel_support_refused(tmp_path: Path, note: Path) -> None:
     with pytest.raises(MissingError, match="no DAMON"):
         DamonClaim(Kdamonds(tmp_path), note)
     assert not note.exists()
     assert damon_finding(tmp_path, note).state == "not in this kernel"
 
 
-def test_what_a_killed_one_left_is_told_and_taken_over(
+def test_damon_claim_takes_over_kdamond_of_killed_hmd(
     damon_kernel: Any, kdamonds: Kdamonds, note: Path
 ) -> None:
     pid = killed(kdamonds, note)
@@ -226,7 +230,7 @@ def test_what_a_killed_one_left_is_told_and_taken_over(
     assert kdamonds.count == 0
 
 
-def test_what_a_killed_one_left_is_stopped_by_who_samples_otherwise(
+def test_stop_left_behind_stops_kdamond_of_killed_hmd(
     damon_kernel: Any, kdamonds: Kdamonds, note: Path
 ) -> None:
     assert stop_left_behind(kdamonds, note) is None
@@ -238,7 +242,7 @@ def test_what_a_killed_one_left_is_stopped_by_who_samples_otherwise(
     assert stop_left_behind(kdamonds, note) is None
 
 
-def test_what_another_made_since_is_not_the_killed_one_s(
+def test_stop_left_behind_leaves_later_kdamond_of_another_program(
     damon_kernel: Any, kdamonds: Kdamonds, note: Path
 ) -> None:
     killed(kdamonds, note)

@@ -1,4 +1,4 @@
-"""Waiting for the exit of processes: of one, of many, and what is read at that moment."""
+"""Waiting for the exit of one or many processes, and the record read at exit."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ LINE = (
 )
 
 
-def test_process_exit_waits_no_longer_than_asked() -> None:
+def test_process_exit_wait_ends_at_timeout() -> None:
     running = ProcessExit(os.getpid())
     began_s = time.monotonic()
     assert not running.wait(0.05)
@@ -25,7 +25,7 @@ def test_process_exit_waits_no_longer_than_asked() -> None:
     running.close()
 
 
-def test_exit_record_is_read_while_the_caller_is_busy() -> None:
+def test_exit_record_with_busy_caller_has_time_of_exit() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     process_exit = ProcessExit(child.pid)
     with ExitRecord(process_exit.wait, time.monotonic) as record:
@@ -40,7 +40,7 @@ def test_exit_record_is_read_while_the_caller_is_busy() -> None:
     child.communicate()
 
 
-def test_exit_record_of_running_process_ends_with_its_context() -> None:
+def test_exit_record_of_running_process_ends_with_context() -> None:
     running = ProcessExit(os.getpid())
     with ExitRecord(running.wait, time.monotonic) as record:
         pass

@@ -28,7 +28,7 @@ def competing(root: Path) -> Any:
     return by_name(competing_findings(root / "proc", root / "sys"))
 
 
-def test_a_server_full_of_competitors(machine: Callable[[str], Path]) -> None:
+def test_conflicts_of_optane_server_warned(machine: Callable[[str], Path]) -> None:
     found = competing(machine("optane-2s"))
     warned = {name for name, f in found.items() if f.level == Severity.WARN}
     assert warned == {
@@ -44,18 +44,18 @@ def test_a_server_full_of_competitors(machine: Callable[[str], Path]) -> None:
     assert all(f.action and f.why for f in found.values() if f.level != Severity.OK)
 
 
-def test_a_machine_without_competitors(machine: Callable[[str], Path]) -> None:
+def test_conflicts_of_machine_without_any_all_ok(machine: Callable[[str], Path]) -> None:
     found = competing(machine("three-tier"))
     assert {f.level for f in found.values()} == {Severity.OK}
     assert not any(f.action for f in found.values())
 
 
-def test_a_kernel_without_the_features_has_no_findings_of_them(tmp_path: Path) -> None:
+def test_conflicts_without_kernel_features_only_numad(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     assert set(competing(tmp_path)) == {"numad"}
 
 
-def test_damon_schemes_that_move_pages(machine_copy: Callable[[str], Path]) -> None:
+def test_conflicts_damon_migration_scheme_warned(machine_copy: Callable[[str], Path]) -> None:
     root = machine_copy("three-tier")
     admin = root / "sys/kernel/mm/damon/admin/kdamonds"
     for thread, state, action in (
@@ -74,7 +74,7 @@ def test_damon_schemes_that_move_pages(machine_copy: Callable[[str], Path]) -> N
     assert competing(root)["DAMON schemes"].level == Severity.OK
 
 
-def test_zone_reclaim(machine_copy: Callable[[str], Path]) -> None:
+def test_conflicts_zone_reclaim_has_sysctl_action(machine_copy: Callable[[str], Path]) -> None:
     root = machine_copy("laptop")
     (root / "proc/sys/vm/zone_reclaim_mode").write_text("1\n")
     assert competing(root)["zone reclaim"].action == "sysctl -w vm.zone_reclaim_mode=0"
@@ -84,13 +84,13 @@ def privileges(root: Path) -> Any:
     return by_name(privilege_findings(read_privileges(root / "proc")))
 
 
-def test_the_unit_s_capabilities_suffice(machine: Callable[[str], Path]) -> None:
+def test_privileges_with_unit_capabilities_all_ok(machine: Callable[[str], Path]) -> None:
     held = read_privileges(machine("optane-2s") / "proc")
     assert held.capabilities == {Capability.PERFMON, Capability.SYS_PTRACE, Capability.SYS_NICE}
     assert {f.level for f in privileges(machine("optane-2s")).values()} == {Severity.OK}
 
 
-def test_an_ordinary_user_can_do_little(machine: Callable[[str], Path]) -> None:
+def test_privileges_of_ordinary_user_fail_with_actions(machine: Callable[[str], Path]) -> None:
     found = privileges(machine("laptop"))
     assert found["move pages"].level == Severity.FAIL
     assert "CAP_SYS_PTRACE" in found["move pages"].action
@@ -101,7 +101,7 @@ def test_an_ordinary_user_can_do_little(machine: Callable[[str], Path]) -> None:
     assert all(f.action for f in found.values() if f.level != Severity.OK)
 
 
-def test_perf_events_may_be_for_admins_alone(machine_copy: Callable[[str], Path]) -> None:
+def test_privileges_with_perf_event_paranoid_3_warned(machine_copy: Callable[[str], Path]) -> None:
     root = machine_copy("optane-2s")
     (root / "proc/sys/kernel/perf_event_paranoid").write_text("3\n")
     found = privileges(root)["sample accesses"]
@@ -109,37 +109,41 @@ def test_perf_events_may_be_for_admins_alone(machine_copy: Callable[[str], Path]
     assert found.action == "sysctl -w kernel.perf_event_paranoid=2"
 
 
-def test_root_can_do_all(machine: Callable[[str], Path]) -> None:
+def test_privileges_of_root_all_ok(machine: Callable[[str], Path]) -> None:
     assert {f.level for f in privileges(machine("three-tier")).values()} == {Severity.OK}
     assert privileges(machine("three-tier"))["open files"].state == "unlimited"
 
 
-def test_paranoid_below_zero_opens_sampling_to_all(machine_copy: Callable[[str], Path]) -> None:
+def test_privileges_with_negative_perf_event_paranoid_ok(
+    machine_copy: Callable[[str], Path],
+) -> None:
     root = machine_copy("laptop")
     (root / "proc/sys/kernel/perf_event_paranoid").write_text("-1\n")
     assert privileges(root)["sample accesses"].level == Severity.OK
 
 
-def test_no_perf_events_at_all(machine_copy: Callable[[str], Path]) -> None:
+def test_privileges_without_perf_events_name_kernel_option(
+    machine_copy: Callable[[str], Path],
+) -> None:
     root = machine_copy("three-tier")
     (root / "proc/sys/kernel/perf_event_paranoid").unlink()
     assert "CONFIG_PERF_EVENTS" in privileges(root)["sample accesses"].action
 
 
-def test_small_rings_are_told(machine_copy: Callable[[str], Path]) -> None:
+def test_privileges_with_small_ring_limit_warned(machine_copy: Callable[[str], Path]) -> None:
     root = machine_copy("laptop")
     (root / "proc/sys/kernel/perf_event_mlock_kb").write_text("64\n")
     assert privileges(root)["memory of sample rings"].level == Severity.WARN
 
 
 @given(st.text(max_size=200))
-def test_garbage_is_no_privilege(text: Any) -> None:
+def test_privileges_of_random_text_are_none(text: Any) -> None:
     parse_capabilities(text)
     parse_open_files(text)
     assert parse_capabilities("CapEff: zz\n" + text.replace("CapEff", "")) == frozenset()
 
 
-def test_own_capabilities_are_those_of_the_kernel() -> None:
+def test_privileges_of_this_process_match_euid() -> None:
     held = read_privileges()
     if os.geteuid() == 0:
         assert held.has(Capability.SYS_PTRACE)
@@ -156,7 +160,7 @@ def test_own_capabilities_are_those_of_the_kernel() -> None:
         ("opteron-memoryless", Severity.FAIL, "hmd emulate"),
     ],
 )
-def test_tiers_of_machines(
+def test_topology_finding_of_fixture_machine_expected(
     machine: Callable[[str], Path], name: str, level: Any, action: str
 ) -> None:
     finding = topology_finding(machine(name) / "sys")
@@ -164,7 +168,7 @@ def test_tiers_of_machines(
     assert action in finding.action
 
 
-def test_a_kernel_with_other_pages_is_refused() -> None:
+def test_page_size_finding_of_64_kib_pages_fails() -> None:
     found = page_size_finding(65536)
     assert (found.level, found.state) == (Severity.FAIL, "64 KiB, not 4 KiB")
     assert "CONFIG_ARM64_4K_PAGES" in found.action

@@ -54,7 +54,7 @@ VmFlags: rd wr mr mw me dc de ht\x20
 """
 
 
-def test_columns_of_maps() -> None:
+def test_maps_columns_parsed() -> None:
     maps = parse_maps(MAPS)
     assert len(maps) == 10
     assert maps.start[0] == 0x559C42E4C000
@@ -67,7 +67,7 @@ def test_columns_of_maps() -> None:
     assert maps.path[6] == "/opt/a name with  blanks"
 
 
-def test_what_may_move() -> None:
+def test_maps_movable_and_movable_at_expected() -> None:
     maps = parse_maps(MAPS)
     assert maps.movable.tolist() == [False, True, True, True, False, True, True, True, False, False]
     addresses = np.array(
@@ -76,7 +76,7 @@ def test_what_may_move() -> None:
     assert maps.movable_at(addresses).tolist() == [False, True, False, True, False, False]
 
 
-def test_huge_pages_need_an_aligned_block() -> None:
+def test_maps_huge_eligible_only_with_aligned_block() -> None:
     maps = parse_maps(MAPS)
     assert maps.huge_eligible.tolist() == [False, False, True, True] + [False] * 6
     odd = parse_maps(b"7f1200001000-7f1200400fff rw-p 00000000 00:00 0 \n")
@@ -86,13 +86,13 @@ def test_huge_pages_need_an_aligned_block() -> None:
     assert parse_maps(b"7f1200001000-7f12003ff000 rw-p 0 0:0 0\n").huge_eligible.tolist() == [False]
 
 
-def test_candidates_are_whole_blocks() -> None:
+def test_candidate_blocks_are_aligned_whole_blocks() -> None:
     blocks = candidate_blocks(parse_maps(MAPS))
     assert len(blocks) == (1 << 30) // HUGE_PAGE_BYTES + 1 + 2
     assert not (blocks % HUGE_PAGE_BYTES).any()
 
 
-def test_smaps_tells_io_hugetlb_and_huge_bytes() -> None:
+def test_smaps_io_hugetlb_and_huge_bytes_parsed() -> None:
     maps = parse_smaps(SMAPS)
     assert maps.movable.tolist() == [True, False, True]
     assert maps.kind.tolist() == [MappingKind.ANON, MappingKind.FILE, MappingKind.HUGETLB]
@@ -117,18 +117,18 @@ def test_smaps_tells_io_hugetlb_and_huge_bytes() -> None:
         ("/usr/lib/libc.so.6 (deleted)", MappingKind.FILE),
     ],
 )
-def test_kinds(path: str, kind: Any) -> None:
+def test_mapping_kind_follows_path(path: str, kind: Any) -> None:
     assert kind_of(path) == kind
 
 
 @given(st.binary(max_size=400))
-def test_garbage_is_skipped(data: Any) -> None:
+def test_maps_of_random_bytes_skipped(data: Any) -> None:
     assert len(parse_maps(data)) <= data.count(b"\n") + 1
     parse_smaps(data)
 
 
 @given(st.lists(st.sampled_from(MAPS.split(b"\n") + SMAPS.split(b"\n")), max_size=30), st.data())
-def test_torn_files_are_read_as_far_as_they_go(lines: Any, data: Any) -> None:
+def test_maps_truncated_text_parsed_up_to_cut(lines: Any, data: Any) -> None:
     text = b"\n".join(lines)
     text = text[: data.draw(st.integers(0, len(text)))]
     for parsed in (parse_maps(text), parse_smaps(text)):
@@ -140,7 +140,7 @@ def test_torn_files_are_read_as_far_as_they_go(lines: Any, data: Any) -> None:
         parsed.movable_at(np.array([0, 2**63], np.uint64))
 
 
-def test_own_memory_is_seen() -> None:
+def test_mappings_of_this_process_include_own_block() -> None:
     block = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     block[:: mmap.PAGESIZE] = b"x" * (64 << 20 >> 12)
     address = np.frombuffer(block, np.uint8).ctypes.data
@@ -149,7 +149,7 @@ def test_own_memory_is_seen() -> None:
     assert maps.movable_at(np.array([address], np.uint64)).all()
 
 
-def test_every_live_process_is_read() -> None:
+def test_mappings_of_all_live_processes_read() -> None:
     seen = 0
     for folder in Path("/proc").glob("[0-9]*"):
         pid = int(folder.name)
@@ -163,12 +163,12 @@ def test_every_live_process_is_read() -> None:
     assert seen
 
 
-def test_every_line_of_real_maps_is_understood() -> None:
+def test_maps_of_this_process_every_line_parsed() -> None:
     text = Path("/proc/self/maps").read_bytes()
     assert len(parse_maps(text)) == text.count(b"\n")
 
 
-def test_gone_process_is_none(tmp_path: Path) -> None:
+def test_mappings_of_exited_process_none(tmp_path: Path) -> None:
     assert read_mappings(2**22 + 1) is None
     assert read_mapping_details(1, tmp_path) is None
 
@@ -187,7 +187,7 @@ def huge_block() -> Any:
     return view
 
 
-def test_real_huge_pages_are_found(huge_block: Any) -> None:
+def test_huge_pages_of_real_block_found(huge_block: Any) -> None:
     first = huge_block.ctypes.data
     maps = read_mappings(os.getpid())
     assert maps is not None
@@ -198,7 +198,7 @@ def test_real_huge_pages_are_found(huge_block: Any) -> None:
     assert (mine < first + (8 << 20)).all()
 
 
-def test_without_pagemap_smaps_vouches_for_whole_mappings(tmp_path: Path) -> None:
+def test_huge_pages_without_pagemap_only_in_fully_huge_mappings(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     whole = SMAPS.replace(b"AnonHugePages:    524288", b"AnonHugePages:   1048576")
     (tmp_path / "7/smaps").write_bytes(whole)

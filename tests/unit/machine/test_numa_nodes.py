@@ -18,7 +18,7 @@ from hmd.machine.topology import Node, Topology
 MIB = 1 << 20
 
 
-def test_optane_nodes_tiers_and_distances(machine: Callable[[str], Path]) -> None:
+def test_topology_of_optane_server_read(machine: Callable[[str], Path]) -> None:
     topology = read_topology(machine("optane-2s") / "sys")
     assert [n.id for n in topology.nodes] == [0, 1, 2, 3]
     assert topology.tiers == ((0, 1), (2, 3))
@@ -31,26 +31,28 @@ def test_optane_nodes_tiers_and_distances(machine: Callable[[str], Path]) -> Non
     assert tier_warning(topology) is None
 
 
-def test_cxl_figures_come_from_hmat(machine: Callable[[str], Path]) -> None:
+def test_topology_of_cxl_machine_has_hmat_figures(machine: Callable[[str], Path]) -> None:
     dram, cxl = read_topology(machine("xeon6-cxl") / "sys").nodes
     assert (dram.read_latency_ns, dram.write_bandwidth_mbps) == (91, 176128)
     assert (cxl.read_latency_ns, cxl.write_latency_ns) == (1510, 390)
     assert (cxl.read_bandwidth_mbps, cxl.tier) == (98304, 1)
 
 
-def test_our_formula_gives_the_tier_that_the_kernel_gave(machine: Callable[[str], Path]) -> None:
+def test_abstract_distances_of_cxl_machine_match_kernel_tiers(
+    machine: Callable[[str], Path],
+) -> None:
     # The machine's kernel put this CXL device into memory_tier108 from the same figures.
     nodes = read_topology(machine("xeon6-cxl") / "sys").nodes
     assert {n: d >> 7 for n, d in abstract_distances(nodes).items()} == {0: 4, 1: 108}
 
 
-def test_smaller_tier_number_is_faster(machine: Callable[[str], Path]) -> None:
+def test_topology_smaller_tier_number_faster(machine: Callable[[str], Path]) -> None:
     topology = read_topology(machine("three-tier") / "sys")
     assert topology.tiers == ((1,), (0,), (2,))
     assert kernel_tiers(machine("three-tier") / "sys") == [(1,), (0,), (2,)]
 
 
-def test_without_kernel_tiers_hmat_ranks(machine_copy: Callable[[str], Path]) -> None:
+def test_topology_without_kernel_tiers_ranked_by_hmat(machine_copy: Callable[[str], Path]) -> None:
     sysfs = without_kernel_tiers(machine_copy("xeon6-cxl"))
     topology = read_topology(sysfs)
     assert topology.tiers == ((0,), (1,))
@@ -58,7 +60,7 @@ def test_without_kernel_tiers_hmat_ranks(machine_copy: Callable[[str], Path]) ->
     assert tier_warning(topology) is None
 
 
-def test_without_kernel_tiers_and_hmat_nodes_without_cpus_are_slower(
+def test_topology_without_kernel_tiers_and_hmat_cpuless_nodes_slower(
     machine_copy: Callable[[str], Path],
 ) -> None:
     topology = read_topology(without_kernel_tiers(machine_copy("optane-2s")))
@@ -66,7 +68,7 @@ def test_without_kernel_tiers_and_hmat_nodes_without_cpus_are_slower(
     assert topology.tier_source == TierSource.GUESS
 
 
-def test_a_guess_is_told_with_the_override_that_turns_it(machine: Callable[[str], Path]) -> None:
+def test_topology_guess_warned_with_reversing_override(machine: Callable[[str], Path]) -> None:
     topology = read_topology(machine("xeon-max-flat") / "sys")
     assert topology.tier_source == TierSource.GUESS
     warning = tier_warning(topology)
@@ -78,7 +80,7 @@ def test_a_guess_is_told_with_the_override_that_turns_it(machine: Callable[[str]
     assert tier_warning(turned) is None
 
 
-def test_partial_hmat_is_no_ranking(machine_copy: Callable[[str], Path]) -> None:
+def test_topology_with_partial_hmat_guessed(machine_copy: Callable[[str], Path]) -> None:
     root = machine_copy("xeon6-cxl")
     for access in ("access0", "access1"):
         (root / f"sys/devices/system/node/node1/{access}/initiators/read_latency").write_text("0\n")
@@ -86,7 +88,7 @@ def test_partial_hmat_is_no_ranking(machine_copy: Callable[[str], Path]) -> None
     assert read_topology(without_kernel_tiers(root)).tier_source == TierSource.GUESS
 
 
-def test_one_tier_by_the_kernel_is_warned_of_with_an_override(
+def test_topology_with_one_kernel_tier_warned_with_override(
     machine_copy: Callable[[str], Path],
 ) -> None:
     root = machine_copy("xeon6-cxl")
@@ -98,7 +100,7 @@ def test_one_tier_by_the_kernel_is_warned_of_with_an_override(
     assert "tiers: [[0], [1]]" in str(tier_warning(topology))
 
 
-def test_two_equal_sockets_get_only_an_example(machine_copy: Callable[[str], Path]) -> None:
+def test_topology_with_two_equal_sockets_example_only(machine_copy: Callable[[str], Path]) -> None:
     root = machine_copy("optane-2s")
     topology = read_topology(root / "sys")
     sockets = Topology(topology.nodes[:2], tier_source=TierSource.KERNEL)
@@ -106,13 +108,13 @@ def test_two_equal_sockets_get_only_an_example(machine_copy: Callable[[str], Pat
     assert "for instance" in str(tier_warning(sockets))
 
 
-def test_laptop_is_sent_to_the_emulated_machine(machine: Callable[[str], Path]) -> None:
+def test_topology_of_laptop_warning_names_emulation(machine: Callable[[str], Path]) -> None:
     topology = read_topology(machine("laptop") / "sys")
     assert topology.one_tier
     assert "hmd emulate" in str(tier_warning(topology))
 
 
-def test_nodes_without_memory_are_left_out_and_columns_stay_right(
+def test_topology_memoryless_nodes_left_out_distances_kept(
     machine: Callable[[str], Path],
 ) -> None:
     topology = read_topology(machine("opteron-memoryless") / "sys")
@@ -120,7 +122,7 @@ def test_nodes_without_memory_are_left_out_and_columns_stay_right(
     assert topology.nodes[0].distances == (10,)
 
 
-def test_node_ids_with_gaps(write: Callable[[str, str], Path]) -> None:
+def test_topology_node_ids_with_gaps_distances_match(write: Callable[[str, str], Path]) -> None:
     for node, cpus, row in ((0, "0-1", "10 12 40"), (3, "2-3", "12 10 50"), (7, "", "40 50 10")):
         folder = f"devices/system/node/node{node}"
         write(f"{folder}/cpulist", f"{cpus}\n")
@@ -131,31 +133,33 @@ def test_node_ids_with_gaps(write: Callable[[str, str], Path]) -> None:
     assert [(n.id, n.distances) for n in nodes] == [(0, (10, 40)), (7, (40, 10))]
 
 
-def test_a_node_in_no_kernel_tier_is_slowest(machine_copy: Callable[[str], Path]) -> None:
+def test_topology_node_in_no_kernel_tier_slowest(machine_copy: Callable[[str], Path]) -> None:
     root = machine_copy("optane-2s")
     (root / "sys/devices/virtual/memory_tiering/memory_tier22/nodelist").write_text("2\n")
     assert read_topology(root / "sys").tiers == ((0, 1), (2,), (3,))
 
 
 @pytest.mark.parametrize(
-    ("tiers", "told"),
+    ("tiers", "message"),
     [
         ([[0, 1], [2]], "node 3 is in no tier"),
         ([[0, 1], [2, 3, 9]], "node 9 has no memory"),
         ([[0, 1], [2, 3, 0]], "node 0 is named twice"),
     ],
 )
-def test_wrong_override_is_refused(machine: Callable[[str], Path], tiers: Any, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_topology_invalid_override_refused(
+    machine: Callable[[str], Path], tiers: Any, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
         read_topology(machine("optane-2s") / "sys", tiers)
 
 
-def test_no_nodes_is_told(tmp_path: Path) -> None:
+def test_topology_without_nodes_refused(tmp_path: Path) -> None:
     with pytest.raises(MissingError, match="CONFIG_NUMA"):
         read_topology(tmp_path)
 
 
-def test_node_memory_follows_the_file(machine_copy: Callable[[str], Path]) -> None:
+def test_node_memory_follows_meminfo(machine_copy: Callable[[str], Path]) -> None:
     root = machine_copy("xeon6-cxl")
     topology = read_topology(root / "sys")
     before = read_node_memory(topology, root / "sys")
@@ -167,7 +171,7 @@ def test_node_memory_follows_the_file(machine_copy: Callable[[str], Path]) -> No
     assert read_node_memory(topology, root / "sys")[1].total_bytes == 0
 
 
-def test_this_machine() -> None:
+def test_topology_of_this_machine_consistent() -> None:
     topology = read_topology()
     assert topology.nodes
     memory = read_node_memory(topology)
@@ -177,7 +181,7 @@ def test_this_machine() -> None:
     assert all(n.distances[i] == 10 for i, n in enumerate(topology.nodes))
 
 
-def test_figures_of_a_node_with_cpus_are_the_reference() -> None:
+def test_abstract_distances_relative_to_node_with_cpus() -> None:
     def node(i: int, cpus: tuple[int, ...], latency: int, bandwidth: int) -> Node:
         return Node(i, cpus, 1, (), 0, latency, latency, bandwidth, bandwidth)
 

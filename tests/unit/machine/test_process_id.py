@@ -13,7 +13,7 @@ LINE = (
 )
 
 
-def test_stat_fields() -> None:
+def test_stat_line_fields_parsed() -> None:
     stat = parse_stat(LINE % b"cat")
     assert stat is not None
     assert stat.process == ProcessId(42, 900)
@@ -24,7 +24,7 @@ def test_stat_fields() -> None:
 
 
 @given(st.binary(max_size=64))
-def test_any_process_name_is_read(name: Any) -> None:
+def test_stat_line_with_any_name_parsed(name: Any) -> None:
     stat = parse_stat(LINE % name)
     assert stat is not None
     assert stat.name == name
@@ -32,18 +32,18 @@ def test_any_process_name_is_read(name: Any) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_garbage_is_no_stat(data: Any) -> None:
+def test_stat_line_of_random_bytes_none(data: Any) -> None:
     assert parse_stat(data) is None
 
 
-def test_every_truncation_is_none_or_right() -> None:
+def test_stat_line_truncated_none_or_correct() -> None:
     whole = LINE % b"a) S (b"
     for length in range(len(whole)):
         stat = parse_stat(whole[:length])
         assert stat is None or stat.process.pid == 42
 
 
-def test_self_is_alive_and_matches_the_kernel() -> None:
+def test_identify_this_process_alive_with_parent() -> None:
     me = identify(os.getpid())
     assert me is not None
     assert alive(me)
@@ -53,6 +53,6 @@ def test_self_is_alive_and_matches_the_kernel() -> None:
     assert stat.parent_pid == os.getppid()
 
 
-def test_no_such_process(tmp_path: Path) -> None:
+def test_identify_absent_process_none(tmp_path: Path) -> None:
     assert identify(1, tmp_path) is None
     assert identify(2**22 + 1) is None

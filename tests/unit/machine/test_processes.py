@@ -30,7 +30,7 @@ def one(proc: FakeProc, **selectors: Any) -> Any:
     return pids(watcher(proc, spec).scan())["t"]
 
 
-def test_each_selector(proc: FakeProc) -> None:
+def test_watcher_each_selector_matches(proc: FakeProc) -> None:
     proc.add(10, exe="/usr/bin/redis-server", args=("*:6379",), uid=112)
     proc.add(11, exe="/usr/lib/jvm/bin/java", args=("-jar", "kafka.jar"), uid=1000)
     proc.add(12, exe="/usr/lib/jvm/bin/java", cgroup="0::/system.slice/solr.service\n")
@@ -48,14 +48,14 @@ def test_each_selector(proc: FakeProc) -> None:
     assert one(proc, user=1000, min_rss_bytes=1 << 20) == [11, 12]
 
 
-def test_kernel_threads_zombies_and_hmd_itself_are_left_out(proc: FakeProc) -> None:
+def test_watcher_kernel_threads_zombies_and_self_left_out(proc: FakeProc) -> None:
     proc.add(10, state="Z")
     proc.add(os.getpid())
     assert one(proc, exe="*") == [1]
     assert one(proc, user=0) == [1]
 
 
-def test_wrong_selectors_are_refused(proc: FakeProc) -> None:
+def test_watcher_invalid_selector_refused(proc: FakeProc) -> None:
     with pytest.raises(ConfigError, match="cmdline"):
         watcher(proc, TargetSpec("t", cmdline="(")).scan()
 
@@ -83,7 +83,7 @@ def test_wrong_selectors_are_refused(proc: FakeProc) -> None:
         ("redis-server$", "/usr/bin/redis-server", False),
     ],
 )
-def test_exe_is_shell_pattern_for_name_or_with_slash_for_path(
+def test_watcher_exe_pattern_matches_name_or_path(
     proc: FakeProc, pattern: str, path: str, matches: bool
 ) -> None:
     proc.add(10, exe=path)
@@ -91,12 +91,12 @@ def test_exe_is_shell_pattern_for_name_or_with_slash_for_path(
     assert one(proc, exe=pattern) == ([10] if matches else [])
 
 
-def test_exe_of_replaced_binary_still_matches(proc: FakeProc) -> None:
+def test_watcher_exe_of_replaced_binary_matches(proc: FakeProc) -> None:
     proc.add(10, exe="/usr/bin/redis-server (deleted)")
     assert one(proc, exe="redis-server") == [10]
 
 
-def test_unknown_user_matches_nothing_until_it_is_known(
+def test_watcher_unknown_user_matches_once_known(
     proc: FakeProc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
@@ -111,7 +111,7 @@ def test_unknown_user_matches_nothing_until_it_is_known(
     assert pids(watch.scan()) == {"t": [10]}
 
 
-def test_the_first_target_that_takes_a_process_has_it(proc: FakeProc) -> None:
+def test_watcher_process_of_two_targets_in_first(proc: FakeProc) -> None:
     proc.add(10, exe="/bin/a")
     proc.add(11, parent=10, exe="/bin/b")
     first = TargetSpec("first", exe="a")
@@ -120,7 +120,7 @@ def test_the_first_target_that_takes_a_process_has_it(proc: FakeProc) -> None:
     assert pids(watcher(proc, second, first).scan()) == {"second": [10, 11], "first": []}
 
 
-def test_children_are_followed_past_the_exit_of_their_parent(proc: FakeProc) -> None:
+def test_watcher_children_followed_after_exit_of_parent(proc: FakeProc) -> None:
     watch = watcher(proc, TargetSpec("t", exe="launcher"))
     proc.add(10, exe="/bin/launcher")
     proc.add(11, parent=10, exe="/bin/worker")
@@ -138,14 +138,14 @@ def test_children_are_followed_past_the_exit_of_their_parent(proc: FakeProc) -> 
     assert pids(watch.scan())["t"] == []
 
 
-def test_a_small_launcher_counts_as_parent_of_large_children(proc: FakeProc) -> None:
+def test_watcher_small_launcher_large_child_selected(proc: FakeProc) -> None:
     spec = TargetSpec("t", exe="launcher", min_rss_bytes=1 << 20)
     proc.add(10, exe="/bin/launcher", rss_pages=10)
     proc.add(11, parent=10, exe="/bin/worker", rss_pages=1000)
     assert pids(watcher(proc, spec).scan())["t"] == [11]
 
 
-def test_size_admits_and_dismisses_at_different_marks(proc: FakeProc) -> None:
+def test_watcher_min_rss_has_hysteresis(proc: FakeProc) -> None:
     watch = watcher(proc, TargetSpec("t", exe="w", min_rss_bytes=1000 * 4096))
     seen = []
     for rss_pages in (900, 1000, 600, 499, 600):
@@ -154,7 +154,7 @@ def test_size_admits_and_dismisses_at_different_marks(proc: FakeProc) -> None:
     assert seen == [False, True, True, False, False]
 
 
-def test_a_reused_pid_is_not_the_process_that_was_configured(proc: FakeProc) -> None:
+def test_watcher_reused_pid_not_selected(proc: FakeProc) -> None:
     watch = watcher(proc, TargetSpec("t", pids=(10,)))
     proc.add(10, start=100)
     assert pids(watch.scan())["t"] == [10]
@@ -162,7 +162,7 @@ def test_a_reused_pid_is_not_the_process_that_was_configured(proc: FakeProc) -> 
     assert pids(watch.scan())["t"] == []
 
 
-def test_exec_is_noticed_by_name_at_once_and_else_on_the_clock(proc: FakeProc) -> None:
+def test_watcher_exec_noticed_by_name_or_at_reread(proc: FakeProc) -> None:
     clock = Clock()
     watch = watcher(proc, TargetSpec("t", exe="server"), clock=clock, reread_s=10)
     proc.add(10, exe="/bin/sh")
@@ -175,7 +175,7 @@ def test_exec_is_noticed_by_name_at_once_and_else_on_the_clock(proc: FakeProc) -
     assert pids(watch.scan())["t"] == []
 
 
-def test_selectors_are_not_asked_again_before_their_time(proc: FakeProc) -> None:
+def test_watcher_selectors_evaluated_once_per_reread_interval(proc: FakeProc) -> None:
     clock = Clock()
     for pid in range(10, 60):
         proc.add(pid)
@@ -184,17 +184,17 @@ def test_selectors_are_not_asked_again_before_their_time(proc: FakeProc) -> None
     first = watch.stats.selections
     watch.scan()
     assert watch.stats.selections == first == 51
-    asked = []
+    evaluated = []
     for second in range(1, 17):
         clock.now_s = second
         before = watch.stats.selections
         watch.scan()
-        asked.append(watch.stats.selections - before)
-    assert sum(asked) == 51
-    assert max(asked) <= 5
+        evaluated.append(watch.stats.selections - before)
+    assert sum(evaluated) == 51
+    assert max(evaluated) <= 5
 
 
-def test_settled_processes_of_no_target_are_read_on_the_clock_only(proc: FakeProc) -> None:
+def test_watcher_unselected_processes_read_at_reread_only(proc: FakeProc) -> None:
     clock = Clock()
     for pid in range(10, 42):
         proc.add(pid, exe="/bin/wanted" if pid == 10 else "/bin/other")
@@ -212,7 +212,7 @@ def test_settled_processes_of_no_target_are_read_on_the_clock_only(proc: FakePro
     assert pids(watch.scan())["t"] == [10, 40]
 
 
-def test_a_settled_pid_given_to_another_process_is_read(proc: FakeProc, tmp_path: Path) -> None:
+def test_watcher_reused_pid_of_unselected_process_read(proc: FakeProc, tmp_path: Path) -> None:
     clock = Clock()
     proc.add(10, exe="/bin/other")
     watch = watcher(proc, TargetSpec("t", exe="wanted"), clock=clock, reread_s=10)
@@ -224,7 +224,7 @@ def test_a_settled_pid_given_to_another_process_is_read(proc: FakeProc, tmp_path
     assert pids(watch.scan())["t"] == [10]
 
 
-def test_a_stale_parent_is_no_parent(proc: FakeProc) -> None:
+def test_watcher_child_of_reused_parent_pid_not_selected(proc: FakeProc) -> None:
     clock = Clock()
     proc.add(10, exe="/bin/old", start=100)
     proc.add(11, parent=10, exe="/bin/child", start=110)
@@ -238,7 +238,7 @@ def test_a_stale_parent_is_no_parent(proc: FakeProc) -> None:
     assert pids(watch.scan())["t"] == [10]
 
 
-def test_pids_alone_read_no_other_process(proc: FakeProc) -> None:
+def test_watcher_pid_selectors_read_no_other_process(proc: FakeProc) -> None:
     for pid in range(10, 30):
         proc.add(pid)
     watch = watcher(proc, TargetSpec("t", pids=(12, 13), follow_children=False))
@@ -246,7 +246,7 @@ def test_pids_alone_read_no_other_process(proc: FakeProc) -> None:
     assert watch.stats.reads == 2
 
 
-def test_scan_of_thousands_of_processes_finds_all_descendants(proc: FakeProc) -> None:
+def test_watcher_thousands_of_processes_all_descendants_found(proc: FakeProc) -> None:
     for pid in range(100, 2_100):
         folder = proc.root / str(pid)
         folder.mkdir()

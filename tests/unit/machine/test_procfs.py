@@ -11,35 +11,35 @@ from hmd.machine.procfs import chosen, format_ids, parse_ids, read_bytes, read_i
 
 
 @given(st.sets(st.integers(0, 1000)))
-def test_ids_come_back(ids: Any) -> None:
+def test_id_list_round_trips(ids: Any) -> None:
     assert parse_ids(format_ids(sorted(ids))) == tuple(sorted(ids))
 
 
 @given(st.text(max_size=100))
-def test_garbage_gives_ids_or_none(text: Any) -> None:
+def test_id_list_of_random_text_in_range(text: Any) -> None:
     assert all(0 <= i < 1 << 16 for i in parse_ids(text))
 
 
 @given(st.text(alphabet="0123456789-, \n", max_size=60))
-def test_nearly_right_lists(text: Any) -> None:
+def test_id_list_of_similar_text_sorted_and_unique(text: Any) -> None:
     ids = parse_ids(text)
     assert list(ids) == sorted(set(ids))
 
 
-def test_ids() -> None:
+def test_id_list_ranges_parsed() -> None:
     assert parse_ids("0-3,8\n") == (0, 1, 2, 3, 8)
     assert parse_ids("") == parse_ids(None) == parse_ids("\n") == ()
     assert parse_ids("0-9999999") == ()
     assert parse_ids("5-3") == ()
 
 
-def test_choice() -> None:
+def test_bracketed_choice_parsed() -> None:
     assert chosen("always [madvise] never") == "madvise"
     assert chosen("plain") is None
     assert chosen(None) is None
 
 
-def test_absent_is_none(tmp_path: Path) -> None:
+def test_read_of_absent_or_malformed_file_none(tmp_path: Path) -> None:
     assert read_bytes(tmp_path / "no") is None
     assert read_bytes(tmp_path / "no/such") is None
     (tmp_path / "n").write_text("12x\n")
@@ -47,13 +47,13 @@ def test_absent_is_none(tmp_path: Path) -> None:
     assert read_text(tmp_path / "n") == "12x"
 
 
-def test_large_files_are_read_whole(tmp_path: Path) -> None:
+def test_read_of_large_file_complete(tmp_path: Path) -> None:
     data = os.urandom(300_000)
     (tmp_path / "f").write_bytes(data)
     assert read_bytes(tmp_path / "f") == data
 
 
-def test_lack_of_descriptors_is_not_taken_for_absence(tmp_path: Path) -> None:
+def test_read_without_free_descriptors_raises(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("1")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     in_use = len(list(Path("/proc/self/fd").iterdir()))

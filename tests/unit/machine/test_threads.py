@@ -1,4 +1,4 @@
-"""Threads of real processes: how long they ran and where."""
+"""CPU time and last CPU of the threads of real processes."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from hmd.machine.threads import last_cpu, thread_times
 SPIN = "import time; end = time.thread_time() + 0.2\nwhile time.thread_time() < end: pass"
 
 
-def test_every_thread_has_its_time() -> None:
+def test_thread_times_counted_per_thread() -> None:
     done = threading.Event()
     thread = threading.Thread(target=done.wait)
     thread.start()
@@ -31,7 +31,7 @@ def test_every_thread_has_its_time() -> None:
     assert after[other] - before[other] < 40e6
 
 
-def test_a_process_that_was_not_reaped_still_tells() -> None:
+def test_thread_times_of_zombie_available() -> None:
     cpu = min(os.sched_getaffinity(0))
     argv = [sys.executable, "-c", SPIN]
     with subprocess.Popen(
@@ -47,7 +47,7 @@ def test_a_process_that_was_not_reaped_still_tells() -> None:
     assert last_cpu(process.pid) is None
 
 
-def test_what_makes_no_sense_is_no_time(tmp_path: Path) -> None:
+def test_thread_times_of_malformed_files_empty(tmp_path: Path) -> None:
     (tmp_path / "7/task/7").mkdir(parents=True)
     (tmp_path / "7/task/7/schedstat").write_text("nonsense 1 2\n")
     (tmp_path / "7/task/8").mkdir()

@@ -1,4 +1,4 @@
-"""What the kernel keeps back of a node's free memory."""
+"""Free memory of a node that the kernel reserves."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ Node 1, zone    DMA32
 """
 
 
-def test_watermarks_and_protection_of_all_zones_add_up() -> None:
+def test_reserve_bytes_sums_watermarks_and_protection_of_zones() -> None:
     pages = {0: 18 + 947 + 1235, 1: 1305}
     assert reserve_bytes(ZONEINFO.encode()) == {n: 4096 * count for n, count in pages.items()}
 
 
-def test_other_text_reserves_nothing() -> None:
+def test_reserve_bytes_of_other_text_empty() -> None:
     assert reserve_bytes(b"") == {}
     assert reserve_bytes(b"Node x, zone\n  low many\n") == {}
 
 
-def test_they_are_read_again_on_a_clock(tmp_path: Path) -> None:
+def test_reserves_reread_after_interval(tmp_path: Path) -> None:
     reserves = Reserves(tmp_path)
     assert reserves.at(0.0) == {}
     (tmp_path / "zoneinfo").write_text(ZONEINFO)
@@ -60,7 +60,7 @@ def test_they_are_read_again_on_a_clock(tmp_path: Path) -> None:
     assert reserves.at(REFRESH_S)[1] == 1305 * 4096
 
 
-def test_this_machine_keeps_some_of_its_memory() -> None:
+def test_reserves_of_this_machine_positive() -> None:
     reserves = Reserves().at(0.0)
     assert reserves
     assert all(0 <= kept < 1 << 40 for kept in reserves.values())
