@@ -1,4 +1,4 @@
-"""A kernel in miniature, with the documented semantics of move_pages (mm/migrate.c, 4.17 on).
+"""A model of the kernel with the documented semantics of move_pages (mm/migrate.c, 4.17 on).
 
 The rules are the kernel's, not the mover's: what is tested with it is the mover's logic. Each rule
 is checked against the real kernel in tests/vm/dram_pm/test_move_pages.py.
@@ -146,7 +146,7 @@ class FakeKernel:
         return None
 
     def _migrate(self, queue: Any, node: Any, status: Any, start: Any, end: Any, total: Any) -> int:
-        """Migrate what has queued up, and store its status unless some of it fails."""
+        """Migrate the queued pages, and store their status unless one fails."""
         if not queue:
             return 0
         failed = 0
@@ -171,7 +171,7 @@ class FakeKernel:
 def make_plan(
     processes: Iterable[ProcessId], rows: Iterable[tuple[int, int, int, int, int]]
 ) -> Plan:
-    """Rows are (process index, address, pages, from, to), in an order in which each finds room."""
+    """Rows are (process index, address, pages, from, to), in an order in which each has room."""
     columns = np.array(list(rows), np.uint64).reshape(-1, 5).T
     return Plan(
         processes=tuple(processes),
@@ -197,5 +197,5 @@ def make_mover(kernel: FakeKernel, **settings: object) -> Mover:
 
 @pytest.fixture(scope="session")
 def bench() -> SimpleNamespace:
-    """What tests build from, as a fixture since test modules cannot import each other."""
+    """Constructors for tests, as a fixture since test modules cannot import each other."""
     return SimpleNamespace(kernel=FakeKernel, process=FakeProcess, plan=make_plan, mover=make_mover)

@@ -12,7 +12,7 @@ from hmd.machine.process_id import ProcessId
 from hmd.migrate.batches import BatchSize, move_groups
 
 
-def test_groups_are_by_phase_process_and_node_with_rising_addresses(bench: SimpleNamespace) -> None:
+def test_move_groups_by_phase_process_node_addresses_ascending(bench: SimpleNamespace) -> None:
     rows = [
         (0, 50 << 12, 1, 0, 1),
         (1, 40 << 12, 1, 0, 1),
@@ -28,14 +28,14 @@ def test_groups_are_by_phase_process_and_node_with_rising_addresses(bench: Simpl
     assert [g.rows.tolist() for g in some] == [[0], [5]]
 
 
-def test_batches_grow_while_calls_are_short_and_stop_at_the_most() -> None:
+def test_batch_size_short_calls_grows_to_maximum() -> None:
     size = BatchSize(256, 5120, 0.020)
     for _ in range(10):
         size.observe(size.pages, 0.001)
     assert size.pages == 5120
 
 
-def test_batches_shrink_at_once_and_stop_at_the_least() -> None:
+def test_batch_size_long_calls_shrinks_to_minimum() -> None:
     size = BatchSize(256, 5120, 0.020)
     for _ in range(10):
         size.observe(size.pages, 0.001)
@@ -45,7 +45,7 @@ def test_batches_shrink_at_once_and_stop_at_the_least() -> None:
     assert size.pages == 256
 
 
-def test_a_small_call_says_nothing_of_large_ones() -> None:
+def test_batch_size_small_call_unchanged() -> None:
     size = BatchSize(256, 5120, 0.020)
     for _ in range(10):
         size.observe(size.pages, 0.001)
@@ -53,14 +53,14 @@ def test_a_small_call_says_nothing_of_large_ones() -> None:
     assert size.pages == 5120
 
 
-def test_a_clock_too_coarse_to_tell_counts_as_short() -> None:
+def test_batch_size_zero_duration_grows() -> None:
     size = BatchSize(256, 5120, 0.020)
     size.observe(256, 0.0)
     assert size.pages == 512
 
 
 @given(st.lists(st.sampled_from([1, 512]), min_size=1, max_size=60), st.integers(1, 2000))
-def test_a_batch_takes_at_least_one_row_and_no_more_than_fits(weights: Any, limit: Any) -> None:
+def test_batch_take_at_least_one_row_within_limit(weights: Any, limit: Any) -> None:
     size = BatchSize(limit, limit, 1.0)
     column = np.array(weights, np.uint32)
     count = size.take(column)
@@ -70,6 +70,6 @@ def test_a_batch_takes_at_least_one_row_and_no_more_than_fits(weights: Any, limi
 
 
 @pytest.mark.parametrize(("least", "most"), [(0, 10), (10, 5)])
-def test_refuses_sizes_that_make_no_sense(least: int, most: int) -> None:
+def test_batch_size_invalid_bounds_refused(least: int, most: int) -> None:
     with pytest.raises(ValueError, match="no batch size"):
         BatchSize(least, most, 0.02)

@@ -12,7 +12,7 @@ from hmd.units import HUGE_PAGE_BYTES
 MIB = 1 << 20
 
 
-def test_starts_full_and_fills_at_its_rate() -> None:
+def test_token_bucket_starts_full_refills_at_rate() -> None:
     bucket = TokenBucket(10 * MIB, burst_s=2.0)
     assert bucket.available_bytes(0.0) == 20 * MIB
     bucket.spend(20 * MIB)
@@ -21,7 +21,7 @@ def test_starts_full_and_fills_at_its_rate() -> None:
     assert bucket.available_bytes(100.0) == 20 * MIB
 
 
-def test_a_debt_is_paid_first() -> None:
+def test_token_bucket_overspent_debt_repaid_first() -> None:
     bucket = TokenBucket(10 * MIB, burst_s=1.0)
     bucket.available_bytes(0.0)
     bucket.spend(15 * MIB)
@@ -29,28 +29,28 @@ def test_a_debt_is_paid_first() -> None:
     assert bucket.available_bytes(1.0) == 5 * MIB
 
 
-def test_a_small_rate_still_gathers_a_huge_page() -> None:
+def test_token_bucket_small_rate_reaches_huge_page() -> None:
     bucket = TokenBucket(4096, burst_s=1.0)
     bucket.available_bytes(0.0)
     bucket.spend(HUGE_PAGE_BYTES)
     assert bucket.available_bytes(HUGE_PAGE_BYTES / 4096) == HUGE_PAGE_BYTES
 
 
-def test_a_clock_that_steps_back_gives_nothing() -> None:
+def test_token_bucket_clock_steps_back_adds_nothing() -> None:
     bucket = TokenBucket(10 * MIB, burst_s=1.0)
     bucket.available_bytes(10.0)
     bucket.spend(10 * MIB)
     assert bucket.available_bytes(5.0) == 0
 
 
-def test_none_is_no_limit() -> None:
+def test_token_bucket_rate_none_unlimited() -> None:
     bucket = TokenBucket(None, burst_s=1.0)
     bucket.spend(10**15)
     assert bucket.available_bytes(0.0) == UNLIMITED_BYTES
 
 
 @pytest.mark.parametrize(("rate", "burst_s"), [(-1, 1.0), (1, -1.0)])
-def test_refuses_what_makes_no_sense(rate: int, burst_s: float) -> None:
+def test_token_bucket_negative_settings_refused(rate: int, burst_s: float) -> None:
     with pytest.raises(ValueError, match="negative"):
         TokenBucket(rate, burst_s)
 
@@ -59,7 +59,7 @@ def test_refuses_what_makes_no_sense(rate: int, burst_s: float) -> None:
     rate=st.integers(1, 1 << 30),
     steps=st.lists(st.tuples(st.floats(0, 10), st.floats(0, 1)), max_size=30),
 )
-def test_never_gives_more_than_rate_and_burst(rate: Any, steps: Any) -> None:
+def test_token_bucket_spending_bounded_by_rate_and_burst(rate: Any, steps: Any) -> None:
     bucket = TokenBucket(rate, burst_s=1.0)
     now_s, spent = 0.0, 0
     for wait_s, share in steps:

@@ -1,4 +1,4 @@
-"""The mover's logic, against a kernel in miniature (conftest.py)."""
+"""The mover's logic, tested with a model of the kernel (conftest.py)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def fill(kernel: Any, rows: Any, pid: int = 10) -> Any:
     return [kernel.place(pid, a, source, pages) for _, a, pages, source, _ in rows]
 
 
-def test_moves_pages_and_says_so(bench: SimpleNamespace, kernel: Any, process: Any) -> None:
+def test_mover_plan_applied_moves_counted(
+    bench: SimpleNamespace, kernel: Any, process: Any
+) -> None:
     rows = rows_of(1000, 1, 0)
     fill(kernel, rows)
     mover = bench.mover(kernel)
@@ -59,7 +61,7 @@ def test_moves_pages_and_says_so(bench: SimpleNamespace, kernel: Any, process: A
     assert mover.stats.calls == outcome.calls == len(kernel.calls)
 
 
-def test_pages_already_there_or_absent_cost_no_call(
+def test_mover_pages_in_place_or_absent_no_call(
     bench: SimpleNamespace, kernel: Any, process: Any
 ) -> None:
     rows = rows_of(4, 1, 0)
@@ -71,7 +73,7 @@ def test_pages_already_there_or_absent_cost_no_call(
     assert kernel.calls == []
 
 
-def test_zero_page_is_unmovable_and_costs_no_call(
+def test_mover_zero_page_unmovable_no_call(
     bench: SimpleNamespace, kernel: Any, process: Any
 ) -> None:
     kernel.place(10, BASE, 1, zero=True)
@@ -80,7 +82,7 @@ def test_zero_page_is_unmovable_and_costs_no_call(
     assert kernel.calls == []
 
 
-def test_a_page_found_elsewhere_than_planned_is_moved_from_there(
+def test_mover_page_on_unplanned_node_moved_from_it(
     bench: SimpleNamespace, kernel: Any, process: Any
 ) -> None:
     kernel.place(10, BASE, 2)
@@ -88,7 +90,7 @@ def test_a_page_found_elsewhere_than_planned_is_moved_from_there(
     assert outcome.moved == {(2, 0): 1}
 
 
-def test_a_pinned_page_is_busy_and_its_neighbours_move(
+def test_mover_pinned_page_busy_neighbours_moved(
     bench: SimpleNamespace, kernel: Any, process: Any
 ) -> None:
     rows = rows_of(50, 1, 0)
@@ -101,7 +103,7 @@ def test_a_pinned_page_is_busy_and_its_neighbours_move(
     assert [len(addresses) for _, addresses, _ in kernel.calls] == [50, 1, 1]
 
 
-def test_a_page_that_gets_free_meanwhile_is_moved_by_a_retry(
+def test_mover_page_unpinned_meanwhile_moved_by_retry(
     bench: SimpleNamespace, kernel: Any, process: Any
 ) -> None:
     rows = rows_of(50, 1, 0)
@@ -114,10 +116,10 @@ def test_a_page_that_gets_free_meanwhile_is_moved_by_a_retry(
     assert mover.stats.retried_rows == 1
 
 
-def test_the_tail_behind_many_failures_is_reached(
+def test_mover_many_failures_tail_reached(
     bench: SimpleNamespace, kernel: Any, process: Any
 ) -> None:
-    """Every third page cuts a run that holds a pinned page: each call ends there, untouched."""
+    """Every third page ends a run that contains a pinned page: each call stops there."""
     rows = rows_of(90, 1, 0)
     folios = fill(kernel, rows)
     for i, folio in enumerate(folios):
@@ -127,7 +129,7 @@ def test_the_tail_behind_many_failures_is_reached(
     assert statuses(outcome) == [MoveStatus.BUSY, MoveStatus.MOVED, MoveStatus.SHARED] * 30
 
 
-def test_isolated_pages_are_tried_again_and_end_busy(
+def test_mover_isolated_page_retried_then_busy(
     bench: SimpleNamespace, kernel: Any, process: Any
 ) -> None:
     rows = rows_of(10, 1, 0)
@@ -138,7 +140,9 @@ def test_isolated_pages_are_tried_again_and_end_busy(
     assert len(kernel.calls) == 2
 
 
-def test_shared_pages_need_move_all(bench: SimpleNamespace, kernel: Any, process: Any) -> None:
+def test_mover_shared_page_needs_move_shared(
+    bench: SimpleNamespace, kernel: Any, process: Any
+) -> None:
     rows = rows_of(2, 1, 0)
     fill(kernel, rows)[1].shared = True
     plan = bench.plan([process], rows)
@@ -149,16 +153,18 @@ def test_shared_pages_need_move_all(bench: SimpleNamespace, kernel: Any, process
     ]
 
 
-def test_pages_of_one_large_folio_all_count_as_moved(
+def test_mover_large_folio_all_pages_moved(
     bench: SimpleNamespace, kernel: Any, process: Any
 ) -> None:
-    """The kernel says EBUSY to all but the first address of a folio, and moves them along."""
+    """The kernel returns EBUSY for all but the first address of a folio, but moves all."""
     kernel.place(10, BASE, 1, pages=16)
     outcome = bench.mover(kernel).apply(bench.plan([process], rows_of(16, 1, 0)))
     assert statuses(outcome) == [MoveStatus.MOVED] * 16
 
 
-def test_a_huge_page_takes_one_address(bench: SimpleNamespace, kernel: Any, process: Any) -> None:
+def test_mover_huge_page_moved_by_one_address(
+    bench: SimpleNamespace, kernel: Any, process: Any
+) -> None:
     kernel.place(10, BASE, 1, pages=HUGE)
     outcome = bench.mover(kernel).apply(bench.plan([process], [(0, BASE, HUGE, 1, 0)]))
     assert statuses(outcome) == [MoveStatus.MOVED]
@@ -166,7 +172,7 @@ def test_a_huge_page_takes_one_address(bench: SimpleNamespace, kernel: Any, proc
     assert [addresses for _, addresses, _ in kernel.calls] == [[BASE]]
 
 
-def test_a_huge_page_that_was_split_is_moved_page_by_page(
+def test_mover_split_huge_page_moved_page_by_page(
     bench: SimpleNamespace, kernel: Any, process: Any
 ) -> None:
     fill(kernel, rows_of(HUGE, 1, 0))
@@ -179,7 +185,7 @@ def test_a_huge_page_that_was_split_is_moved_page_by_page(
     assert mover.stats.split_huge_pages == 1
 
 
-def test_a_split_huge_page_half_way_is_finished(
+def test_mover_split_huge_page_partly_moved_completed(
     bench: SimpleNamespace, kernel: Any, process: Any
 ) -> None:
     folios = fill(kernel, rows_of(HUGE, 1, 0))
@@ -191,9 +197,7 @@ def test_a_split_huge_page_half_way_is_finished(
     assert list(kernel.nodes_of(10).values()).count(0) == HUGE - 1
 
 
-def test_duplicates_are_named_and_not_moved_twice(
-    bench: SimpleNamespace, kernel: Any, process: Any
-) -> None:
+def test_mover_duplicate_rows_moved_once(bench: SimpleNamespace, kernel: Any, process: Any) -> None:
     kernel.place(10, BASE, 1, pages=HUGE)
     kernel.place(10, BASE + HUGE * PAGE, 1)
     rows = [
@@ -215,7 +219,9 @@ def test_duplicates_are_named_and_not_moved_twice(
     assert outcome.node.tolist() == [0, 0, 0, 2, 2]
 
 
-def test_a_full_node_is_fed_no_more(bench: SimpleNamespace, kernel: Any, process: Any) -> None:
+def test_mover_full_node_gets_no_more_calls(
+    bench: SimpleNamespace, kernel: Any, process: Any
+) -> None:
     kernel.free[0] = 300
     other = kernel.process(11)
     rows = rows_of(600, 1, 0) + rows_of(5, 1, 2, BASE + (1 << 30))
@@ -230,7 +236,7 @@ def test_a_full_node_is_fed_no_more(bench: SimpleNamespace, kernel: Any, process
     assert kernel.free[0] == 0
 
 
-def test_demotions_make_room_for_promotions(
+def test_mover_full_node_demotions_make_room_for_promotions(
     bench: SimpleNamespace, kernel: Any, process: Any
 ) -> None:
     kernel.free[0] = 0
@@ -250,7 +256,7 @@ def test_demotions_make_room_for_promotions(
         ({"kernel_thread": True}, 0, MoveStatus.INVALID),
     ],
 )
-def test_refusals_of_whole_calls(
+def test_mover_refused_call_reason_given_to_all_rows(
     bench: SimpleNamespace, kernel: Any, process: Any, change: Any, target: int, reason: Any
 ) -> None:
     rows = rows_of(600, 1, target)
@@ -262,7 +268,7 @@ def test_refusals_of_whole_calls(
     assert len(kernel.calls) <= 1
 
 
-def test_a_cpuset_keeps_off_one_node_only(
+def test_mover_cpuset_refuses_one_node_only(
     bench: SimpleNamespace, kernel: Any, process: Any
 ) -> None:
     kernel.processes[10].allowed = {1, 2}
@@ -272,7 +278,7 @@ def test_a_cpuset_keeps_off_one_node_only(
     assert statuses(outcome) == [MoveStatus.CPUSET] * 10 + [MoveStatus.MOVED] * 10
 
 
-def test_a_process_that_exits_between_calls_is_gone(
+def test_mover_process_exits_between_calls_rest_gone(
     bench: SimpleNamespace, kernel: Any, process: Any
 ) -> None:
     rows = rows_of(600, 1, 0)
@@ -282,7 +288,7 @@ def test_a_process_that_exits_between_calls_is_gone(
     assert statuses(outcome) == [MoveStatus.MOVED] * 256 + [MoveStatus.GONE] * 344
 
 
-def test_a_pid_that_is_anothers_by_now_is_left_alone(
+def test_mover_reused_pid_gone_without_call(
     bench: SimpleNamespace, kernel: Any, process: Any
 ) -> None:
     rows = rows_of(10, 1, 0)
@@ -293,7 +299,7 @@ def test_a_pid_that_is_anothers_by_now_is_left_alone(
     assert kernel.calls == []
 
 
-def test_an_exiting_process_is_gone_though_the_kernel_says_invalid(
+def test_mover_exiting_process_einval_reported_gone(
     bench: SimpleNamespace, kernel: Any, process: Any
 ) -> None:
     rows = rows_of(1, 1, 0)
@@ -306,7 +312,7 @@ def test_an_exiting_process_is_gone_though_the_kernel_says_invalid(
     assert statuses(mover.apply(bench.plan([process], rows))) == [MoveStatus.GONE]
 
 
-def test_the_budget_defers_the_end_of_the_plan(
+def test_mover_defers_rest_when_budget_spent(
     bench: SimpleNamespace, kernel: Any, process: Any
 ) -> None:
     rows = rows_of(2000, 1, 0)
@@ -321,7 +327,7 @@ def test_the_budget_defers_the_end_of_the_plan(
     assert mover.apply(plan, now_s=0.5).moved == {(1, 0): 500}
 
 
-def test_a_huge_page_takes_its_full_size_from_the_budget(
+def test_mover_huge_page_spends_full_size_of_budget(
     bench: SimpleNamespace, kernel: Any, process: Any
 ) -> None:
     rows = [(0, BASE + i * HUGE * PAGE, HUGE, 1, 0) for i in range(3)]
@@ -331,11 +337,11 @@ def test_a_huge_page_takes_its_full_size_from_the_budget(
     assert statuses(outcome) == [MoveStatus.MOVED, MoveStatus.MOVED, MoveStatus.DEFERRED]
 
 
-def test_no_budget_is_no_limit(bench: SimpleNamespace, kernel: Any) -> None:
+def test_mover_without_rate_budget_unlimited(bench: SimpleNamespace, kernel: Any) -> None:
     assert bench.mover(kernel, rate_bytes_per_s=None).budget_bytes() == UNLIMITED_BYTES
 
 
-def test_failed_pages_leave_the_budget_alone(
+def test_mover_failed_pages_spend_no_budget(
     bench: SimpleNamespace, kernel: Any, process: Any
 ) -> None:
     rows = rows_of(5, 1, 0)
@@ -346,7 +352,7 @@ def test_failed_pages_leave_the_budget_alone(
     assert mover.budget_bytes(0.0) == 1000 * PAGE
 
 
-def test_pages_that_fail_wait_longer_each_time(
+def test_mover_repeated_failures_wait_doubles(
     bench: SimpleNamespace, kernel: Any, process: Any
 ) -> None:
     rows = rows_of(2, 1, 0)
@@ -362,7 +368,7 @@ def test_pages_that_fail_wait_longer_each_time(
     assert statuses(mover.apply(plan, now_s=first * 3))[1] is MoveStatus.BUSY
 
 
-def test_time_that_runs_out_defers_the_rest(
+def test_mover_defers_rest_when_time_spent(
     bench: SimpleNamespace, kernel: Any, process: Any
 ) -> None:
     rows = rows_of(1000, 1, 0)
@@ -374,7 +380,7 @@ def test_time_that_runs_out_defers_the_rest(
     assert statuses(outcome) == [MoveStatus.MOVED] * 512 + [MoveStatus.DEFERRED] * 488
 
 
-def test_a_plan_is_worth_making_as_far_as_the_time_reaches(
+def test_mover_plan_bytes_limited_by_throughput(
     bench: SimpleNamespace, kernel: Any, process: Any
 ) -> None:
     rows = rows_of(2000, 1, 0)
@@ -388,7 +394,7 @@ def test_a_plan_is_worth_making_as_far_as_the_time_reaches(
     assert mover.budget_bytes(100.0) > 2 * mover.plan_bytes(100.0)
 
 
-def test_a_stop_defers_the_rest(bench: SimpleNamespace, kernel: Any, process: Any) -> None:
+def test_mover_stopped_defers_all(bench: SimpleNamespace, kernel: Any, process: Any) -> None:
     rows = rows_of(10, 1, 0)
     fill(kernel, rows)
     mover = bench.mover(kernel)
@@ -397,7 +403,7 @@ def test_a_stop_defers_the_rest(bench: SimpleNamespace, kernel: Any, process: An
     assert kernel.calls == []
 
 
-def test_a_dry_run_moves_nothing_and_counts_what_it_would(
+def test_mover_dry_run_counts_without_moving(
     bench: SimpleNamespace, kernel: Any, process: Any
 ) -> None:
     rows = rows_of(5, 1, 0)
@@ -413,7 +419,7 @@ def test_a_dry_run_moves_nothing_and_counts_what_it_would(
     assert mover.stats.applies == 0
 
 
-def test_what_the_filter_keeps_is_skipped(
+def test_mover_pages_rejected_by_filter_skipped(
     bench: SimpleNamespace, kernel: Any, process: Any
 ) -> None:
     rows = rows_of(4, 1, 0)
@@ -429,7 +435,7 @@ def test_what_the_filter_keeps_is_skipped(
     assert statuses(outcome) == [MoveStatus.MOVED] * 2 + [MoveStatus.SKIPPED] * 2
 
 
-def test_calls_are_sorted_by_address_and_of_one_process(
+def test_mover_calls_per_process_addresses_sorted(
     bench: SimpleNamespace, kernel: Any, process: Any
 ) -> None:
     other = kernel.process(11)
@@ -443,7 +449,9 @@ def test_calls_are_sorted_by_address_and_of_one_process(
     assert all(addresses == sorted(addresses) for _, addresses, _ in kernel.calls)
 
 
-def test_calls_stay_short_for_the_target(bench: SimpleNamespace, kernel: Any, process: Any) -> None:
+def test_mover_slow_pages_batches_within_target_time(
+    bench: SimpleNamespace, kernel: Any, process: Any
+) -> None:
     rows = rows_of(6000, 1, 0)
     fill(kernel, rows)
     kernel.page_cost_s = 20e-6  # 20 ms are 1000 pages
@@ -453,7 +461,7 @@ def test_calls_stay_short_for_the_target(bench: SimpleNamespace, kernel: Any, pr
     assert 990 <= sizes[2] <= max(sizes) <= 1000
 
 
-def test_an_empty_plan_is_no_work(bench: SimpleNamespace, kernel: Any) -> None:
+def test_mover_empty_plan_empty_outcome(bench: SimpleNamespace, kernel: Any) -> None:
     outcome = bench.mover(kernel).apply(bench.plan([], []))
     assert len(outcome) == 0
     assert outcome.moved == {}
@@ -473,7 +481,7 @@ FOLIO = st.fixed_dictionaries(
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_any_plan_ends_with_one_status_a_row_and_memory_in_its_place(
+def test_mover_any_plan_one_status_per_row_memory_consistent(
     bench: SimpleNamespace, data: Any
 ) -> None:
     free = {n: data.draw(st.integers(0, 40)) for n in range(3)}

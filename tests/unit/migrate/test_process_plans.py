@@ -61,19 +61,19 @@ def survey(proc: Any, **how: Any) -> Any:
     return ProcessPlans(PROCESS, parse_maps(MAPS), how.pop("to", 0), proc=proc, query=query, **how)
 
 
-def test_looks_only_where_there_are_movable_pages(proc: Any) -> None:
+def test_process_plans_spans_only_movable_mappings(proc: Any) -> None:
     assert survey(proc).spans == [
         (BASE, BASE + 4 * BLOCK),
         (BASE + 9 * BLOCK, BASE + 9 * BLOCK + 8 * PAGE),
     ]
 
 
-def test_looks_everywhere_where_the_kernel_does_not_count(proc: Any) -> None:
+def test_process_plans_without_numa_maps_span_all_mappings(proc: Any) -> None:
     (proc / "7/numa_maps").unlink()
     assert survey(proc).spans[-1] == (BASE + 64 * BLOCK, BASE + 64 * BLOCK + 4 * SLICE_BYTES)
 
 
-def test_slices_are_bounded_and_cover_all_once(proc: Any) -> None:
+def test_process_plans_slices_bounded_and_disjoint(proc: Any) -> None:
     (proc / "7/numa_maps").unlink()
 
     def present(pid: Any, addresses: Any) -> Any:
@@ -89,7 +89,7 @@ def test_slices_are_bounded_and_cover_all_once(proc: Any) -> None:
     assert len(address) * PAGE == whole.span_bytes
 
 
-def test_plans_pages_that_are_elsewhere(proc: Any) -> None:
+def test_process_plans_rows_of_pages_on_other_nodes(proc: Any) -> None:
     found = next(iter(survey(proc).slices()))
     expected = [
         a
@@ -106,12 +106,12 @@ def test_plans_pages_that_are_elsewhere(proc: Any) -> None:
     assert 0.85 < found.resident_pages / 2056 < 0.95
 
 
-def test_from_node_chooses(proc: Any) -> None:
+def test_process_plans_from_node_selects_rows(proc: Any) -> None:
     rows = [len(s.plan) for s in survey(proc, to=2, from_node=1).slices()]
     assert 0 < sum(rows) < sum(len(s.plan) for s in survey(proc, to=2).slices())
 
 
-def test_ranges_cut_widen_to_pages_and_do_not_overlap(proc: Any) -> None:
+def test_process_plans_ranges_page_aligned_and_merged(proc: Any) -> None:
     spans = survey(
         proc,
         ranges=[(BASE + PAGE + 5, BASE + 2 * PAGE + 5), (BASE + 2 * PAGE, BASE + 4 * PAGE), (0, 9)],
@@ -119,7 +119,7 @@ def test_ranges_cut_widen_to_pages_and_do_not_overlap(proc: Any) -> None:
     assert spans == [(BASE + PAGE, BASE + 4 * PAGE)]
 
 
-def test_huge_pages_take_one_row_and_stay_whole(proc: Any) -> None:
+def test_process_plans_huge_page_one_whole_row(proc: Any) -> None:
     (proc / "7/smaps").write_text(SMAPS)
 
     def all_on_one(pid: Any, addresses: Any) -> Any:
@@ -135,7 +135,7 @@ def test_huge_pages_take_one_row_and_stay_whole(proc: Any) -> None:
 @pytest.mark.parametrize(
     ("number", "refusal"), [(errno.EPERM, MoveStatus.PERMISSION), (errno.ESRCH, MoveStatus.GONE)]
 )
-def test_a_refusal_is_told_from_nothing_to_move(proc: Any, number: Any, refusal: Any) -> None:
+def test_process_plans_query_refused_reason_reported(proc: Any, number: Any, refusal: Any) -> None:
     def refuse(pid: Any, addresses: Any) -> Any:
         return np.full(len(addresses), -number, np.int16)
 

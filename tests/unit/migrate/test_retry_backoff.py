@@ -17,14 +17,14 @@ def pages(*numbers: Any) -> Any:
     return np.array(numbers, np.uint64) * np.uint64(PAGE)
 
 
-def test_a_page_waits_and_is_let_through_again() -> None:
+def test_backoff_failed_page_blocked_until_wait_ends() -> None:
     black = RetryBackoff(BackoffSettings(first_wait_s=2.0))
     black.add(ONE, pages(7, 9), now_s=10.0)
     assert black.blocked(ONE, pages(6, 7, 8, 9), 11.9).tolist() == [False, True, False, True]
     assert not black.blocked(ONE, pages(7, 9), 12.0).any()
 
 
-def test_each_failure_doubles_the_wait_up_to_the_longest() -> None:
+def test_backoff_each_failure_doubles_wait_to_maximum() -> None:
     black = RetryBackoff(BackoffSettings(first_wait_s=1.0, longest_wait_s=5.0))
     now_s = 0.0
     for wait_s in (1.0, 2.0, 4.0, 5.0, 5.0):
@@ -34,21 +34,21 @@ def test_each_failure_doubles_the_wait_up_to_the_longest() -> None:
         assert not black.blocked(ONE, pages(1), now_s).any()
 
 
-def test_a_page_that_stays_clear_starts_anew() -> None:
+def test_backoff_page_without_new_failure_forgotten() -> None:
     black = RetryBackoff(BackoffSettings(first_wait_s=1.0))
     black.add(ONE, pages(1), 0.0)
     black.add(ONE, pages(1), 2.0)  # one second of waiting, one of parole: forgotten
     assert not black.blocked(ONE, pages(1), 3.0).any()
 
 
-def test_processes_are_apart_also_with_one_pid() -> None:
+def test_backoff_processes_with_same_pid_separate() -> None:
     black = RetryBackoff(BackoffSettings())
     black.add(ONE, pages(1), 0.0)
     assert not black.blocked(TWO, pages(1), 0.0).any()
     assert not black.blocked(ProcessId(1, 6), pages(1), 0.0).any()
 
 
-def test_a_process_that_has_gone_is_forgotten() -> None:
+def test_backoff_exited_process_forgotten() -> None:
     black = RetryBackoff(BackoffSettings())
     black.add(ONE, pages(1, 2), 0.0)
     black.add(TWO, pages(1), 0.0)
@@ -59,14 +59,14 @@ def test_a_process_that_has_gone_is_forgotten() -> None:
     assert not black.blocked(ONE, pages(1), 0.0).any()
 
 
-def test_expired_pages_leave() -> None:
+def test_backoff_expired_pages_removed() -> None:
     black = RetryBackoff(BackoffSettings(first_wait_s=1.0))
     black.add(ONE, pages(*range(100)), 0.0)
     black.add(TWO, pages(1), 5.0)
     assert len(black) == 1
 
 
-def test_the_size_is_bounded_and_the_longest_waits_stay() -> None:
+def test_backoff_full_table_keeps_longest_waits() -> None:
     black = RetryBackoff(BackoffSettings(first_wait_s=1.0, max_pages=10))
     black.add(ONE, pages(3), 0.0)
     black.add(ONE, pages(3), 0.5)
@@ -75,7 +75,7 @@ def test_the_size_is_bounded_and_the_longest_waits_stay() -> None:
     assert black.blocked(ONE, pages(3), 2.0).all()
 
 
-def test_addresses_of_five_level_page_tables_do_not_mix_with_owners() -> None:
+def test_backoff_57_bit_addresses_separate_from_process() -> None:
     black = RetryBackoff(BackoffSettings())
     high = np.array([(1 << 57) - PAGE], np.uint64)
     black.add(ONE, high, 0.0)
@@ -90,7 +90,7 @@ def test_addresses_of_five_level_page_tables_do_not_mix_with_owners() -> None:
         max_size=20,
     )
 )
-def test_agrees_with_a_dictionary(steps: Any) -> None:
+def test_backoff_any_failures_agree_with_dictionary(steps: Any) -> None:
     black = RetryBackoff(BackoffSettings(first_wait_s=1.0, longest_wait_s=8.0))
     model: dict[tuple[ProcessId, int], tuple[float, float]] = {}
     now_s = 0.0

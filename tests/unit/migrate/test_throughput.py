@@ -1,4 +1,4 @@
-"""What is worth planning for follows the speed at which pages moved."""
+"""The size of a plan follows the throughput of earlier moves."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from hmd.units import HUGE_PAGE_BYTES
 MIB = 1 << 20
 
 
-def test_without_a_plan_or_a_limit_nothing_is_known() -> None:
+def test_throughput_without_plan_or_limit_unlimited() -> None:
     assert Throughput(1.0).bytes == UNLIMITED_BYTES
     unlimited = Throughput(inf)
     unlimited.observe(100 * MIB, 1.0)
     assert unlimited.bytes == UNLIMITED_BYTES
 
 
-def test_it_is_what_the_last_plans_speed_moves_within_the_limit() -> None:
+def test_throughput_bytes_are_speed_times_limit() -> None:
     reach = Throughput(0.5)
     reach.observe(100 * MIB, 1.0)
     assert reach.bytes == 50 * MIB
@@ -29,13 +29,13 @@ def test_it_is_what_the_last_plans_speed_moves_within_the_limit() -> None:
 
 
 @pytest.mark.parametrize(("moved_bytes", "seconds"), [(4096, 1.0), (0, 1.0), (100 * MIB, 0.0)])
-def test_a_plan_that_tells_no_speed_is_not_counted(moved_bytes: int, seconds: float) -> None:
+def test_throughput_plan_without_measurable_speed_ignored(moved_bytes: int, seconds: float) -> None:
     reach = Throughput(1.0)
     reach.observe(moved_bytes, seconds)
     assert reach.bytes == UNLIMITED_BYTES
 
 
-def test_a_huge_page_is_always_within_reach() -> None:
+def test_throughput_slow_moves_at_least_one_huge_page() -> None:
     reach = Throughput(0.001)
     reach.observe(MIB, 10.0)
     assert reach.bytes == HUGE_PAGE_BYTES

@@ -9,7 +9,7 @@ PAGE = 4096
 BASE = 0x7F0000000000
 
 
-def test_adds_outcomes_and_leaves_out_what_was_deferred(bench: SimpleNamespace) -> None:
+def test_totals_sum_outcomes_without_deferred(bench: SimpleNamespace) -> None:
     kernel = bench.kernel({0: 100, 1: 100})
     process = kernel.process(10)
     rows = [(0, BASE + i * PAGE, 1, 1, 0) for i in range(1000)]
