@@ -1,4 +1,4 @@
-"""Cooling, against the same sums done page by page in Python."""
+"""Cooling, compared with the same sums computed page by page in Python."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def believed(
 
 
 class Oracle:
-    """A few chunks, one window a tick, in Python floats."""
+    """A few chunks, one window per tick, in Python floats."""
 
     def __init__(self, halving: float, surprise: float, period: float) -> None:
         self.heat = [0.0] * PAGES
@@ -106,7 +106,9 @@ class Oracle:
     st.sampled_from([1, 101]),
     st.sampled_from([0.5, 2.0, 100.0]),
 )
-def test_windows_fold_as_by_hand(windows: list[list[int]], period: int, surprise: float) -> None:
+def test_heat_table_windows_agree_with_oracle(
+    windows: list[list[int]], period: int, surprise: float
+) -> None:
     how = HeatSettings(
         cooling_samples=60, window_samples_min=1, window_pages_per_sample=PAGES, surprise=surprise
     )
@@ -131,7 +133,7 @@ def test_windows_fold_as_by_hand(windows: list[list[int]], period: int, surprise
     assert table.clocks.clock[0] == pytest.approx(oracle.clock)
 
 
-def test_heat_halves_on_the_clock_of_samples_of_its_own_process() -> None:
+def test_heat_table_heat_halves_by_samples_of_own_process() -> None:
     slow = HeatSettings(cooling_samples=1000, window_samples_min=100, surprise=100.0)
     table = HeatTable(slow)
     table.track([PROCESS, ProcessId(11, 1)])
@@ -144,7 +146,7 @@ def test_heat_halves_on_the_clock_of_samples_of_its_own_process() -> None:
     assert table.chunks.columns.heat[0, 9] == 1000
 
 
-def test_no_window_closes_on_few_samples() -> None:
+def test_heat_table_few_samples_window_stays_open() -> None:
     table = HeatTable(HeatSettings(window_samples_min=100))
     table.track([PROCESS])
     table.update(batch([3] * 99))
@@ -153,7 +155,7 @@ def test_no_window_closes_on_few_samples() -> None:
     assert table.stats.windows == 1
 
 
-def test_windows_are_longer_where_more_pages_are_resident() -> None:
+def test_heat_table_more_resident_pages_longer_window() -> None:
     table = HeatTable(HeatSettings(window_samples_min=1, window_pages_per_sample=8))
     table.track([PROCESS])
     table.place(0, np.zeros(1, np.uint64), np.zeros((1, CHUNK_PAGES), np.int8))
@@ -163,7 +165,7 @@ def test_windows_are_longer_where_more_pages_are_resident() -> None:
     assert table.stats.windows == 1
 
 
-def test_what_the_window_contradicts_is_forgotten_and_what_it_confirms_is_not() -> None:
+def test_heat_table_changed_block_forgotten_steady_block_kept() -> None:
     table = HeatTable(HeatSettings(cooling_samples=10**9, window_samples_min=1))
     table.track([PROCESS])
     old, steady, new = 0, 64, 128
@@ -179,8 +181,8 @@ def test_what_the_window_contradicts_is_forgotten_and_what_it_confirms_is_not() 
     assert columns.exposure[0, steady] == 255
 
 
-def test_a_chunk_that_has_changed_is_believed_within_a_window() -> None:
-    """Of samples that are too few to show anything of a block, let alone a page."""
+def test_heat_table_changed_chunk_adapts_within_window() -> None:
+    """The samples are too few to estimate the rate of a block, let alone of a page."""
     table = HeatTable(HeatSettings(cooling_samples=10**9, window_samples_min=1000))
     table.track([PROCESS])
     starts = np.arange(2, dtype=np.uint64) * np.uint64(CHUNK_BYTES)

@@ -1,4 +1,4 @@
-"""For how long pages were not seen in use."""
+"""Idle age: for how long no access to a page was sampled."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def nodes(resident: int) -> np.ndarray[tuple[int, int], np.dtype[np.int8]]:
     return node
 
 
-def test_a_page_is_idle_since_its_last_sample() -> None:
+def test_idle_age_counts_from_last_sample() -> None:
     heat = table()
     heat.update(batch(3, 4))
     heat.update(batch(4))
@@ -55,7 +55,7 @@ def test_a_page_is_idle_since_its_last_sample() -> None:
     assert idle.sampled[2:6].tolist() == [False, True, True, False]
 
 
-def test_a_page_that_was_never_sampled_is_idle_since_it_came() -> None:
+def test_idle_age_of_unsampled_page_counts_from_placement() -> None:
     heat = table(resident=256)
     for _ in range(5):
         heat.update(batch(0))
@@ -68,7 +68,7 @@ def test_a_page_that_was_never_sampled_is_idle_since_it_came() -> None:
     assert set(ticks[256:]) == {3}
 
 
-def test_a_page_that_goes_and_comes_again_is_new() -> None:
+def test_idle_age_of_page_placed_again_restarts() -> None:
     heat = table()
     heat.update(batch(300))
     heat.place(0, START, nodes(256))
@@ -78,7 +78,7 @@ def test_a_page_that_goes_and_comes_again_is_new() -> None:
     assert heat.view(ONE_NODE).idle_ticks[300] == 1
 
 
-def test_a_huge_page_is_as_idle_as_its_last_used_part() -> None:
+def test_idle_age_of_huge_page_is_of_last_used_part() -> None:
     heat = table(huge=True)
     heat.update(batch(9))
     heat.update(batch(400))
@@ -93,7 +93,7 @@ def first_page(idle: npt.NDArray[np.uint8]) -> IdleAge:
 
 
 @pytest.mark.parametrize("first", [0, 1, 77])
-def test_long_times_are_told_within_an_eighth(first: int) -> None:
+def test_idle_age_of_long_times_within_an_eighth(first: int) -> None:
     idle = np.zeros((1, CHUNK_PAGES), np.uint8)
     last = 0
     for waited in range(1, 5000):
@@ -104,7 +104,7 @@ def test_long_times_are_told_within_an_eighth(first: int) -> None:
         last = ticks
 
 
-def test_a_page_that_is_never_used_stays_at_the_end_of_the_scale() -> None:
+def test_idle_age_of_unused_page_stays_at_maximum() -> None:
     idle = np.full((1, CHUNK_PAGES), 0x7F, np.uint8)
     age(1, successors(1 << 20), idle)
     assert first_page(idle).ticks[0] > 1 << 17

@@ -1,4 +1,4 @@
-"""Kernels: signatures follow from annotations, and no call waits for a compiler."""
+"""Kernels: signatures follow from annotations, and compiled code is cached."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def run(folder: Path, code: str) -> str:
     return done.stdout
 
 
-def test_annotations_bundles_and_tuples_compile_once_and_load_from_cache(tmp_path: Path) -> None:
+def test_kernel_with_bundles_and_tuples_compiled_once_and_cached(tmp_path: Path) -> None:
     (tmp_path / "bundles.py").write_text(MODULE)
     assert run(tmp_path, USE) == "9.0 [0, 1, 1] 0.0 1 0\n"
     assert run(tmp_path, USE) == "9.0 [0, 1, 1] 0.0 1 1\n"
 
 
-def test_annotation_without_numba_type_raises() -> None:
+def test_kernel_annotation_without_numba_type_raises() -> None:
     def greet(name: str) -> None:
         del name
 

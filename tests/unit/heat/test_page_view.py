@@ -1,4 +1,4 @@
-"""The view of pages: one row per page or huge page, whatever the chunks and their rows."""
+"""The page view: one row per page or huge page, independent of the chunk layout."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def batch(process: int, *addresses: int, period: int = 100) -> AccessBatch:
     )
 
 
-def test_rows_are_resident_pages_with_their_size_node_and_tier() -> None:
+def test_page_view_rows_have_size_node_and_tier() -> None:
     pages = table().view(TWO_TIERS)
     assert len(pages) == 4 + 1 + CHUNK_PAGES
     assert pages.size[:5].tolist() == [1, 1, 1, 1, CHUNK_PAGES]
@@ -63,7 +63,7 @@ def test_rows_are_resident_pages_with_their_size_node_and_tier() -> None:
     assert pages.address[-1] == 7 * CHUNK_BYTES - PAGE_BYTES
 
 
-def test_pages_of_pinned_processes_are_not_movable() -> None:
+def test_page_view_pinned_process_pages_not_movable() -> None:
     made = table()
     pages = made.view(TWO_TIERS, np.array([False, True]))
     assert pages.movable[:4].tolist() == [True, True, False, False]
@@ -74,7 +74,7 @@ def test_pages_of_pinned_processes_are_not_movable() -> None:
     assert made.view(TWO_TIERS).movable[4:].all()
 
 
-def test_take_agrees_with_the_columns_in_any_order() -> None:
+def test_page_view_take_in_any_order_equals_columns() -> None:
     pages = table().view(TWO_TIERS)
     rows = np.random.default_rng(1).permutation(len(pages))
     some = pages.take(rows)
@@ -82,7 +82,7 @@ def test_take_agrees_with_the_columns_in_any_order() -> None:
         assert getattr(some, name).tolist() == getattr(pages, name)[rows].tolist()
 
 
-def test_find_returns_the_row_of_each_resident_page() -> None:
+def test_page_view_find_returns_rows_of_resident_pages() -> None:
     pages = table().view(TWO_TIERS)
     for process in range(2):
         rows = np.flatnonzero(pages.process == process)
@@ -95,7 +95,7 @@ def test_find_returns_the_row_of_each_resident_page() -> None:
 
 
 @pytest.mark.parametrize("elapsed_s", [0.01, 1.0, 2.0])
-def test_rates_are_per_second_whatever_the_length_of_a_tick(elapsed_s: float) -> None:
+def test_page_view_rates_per_second_for_any_tick(elapsed_s: float) -> None:
     made = table()
     for _ in range(8):
         made.update(batch(1, *[5 * CHUNK_BYTES] * 50), elapsed_s)
@@ -107,7 +107,7 @@ def test_rates_are_per_second_whatever_the_length_of_a_tick(elapsed_s: float) ->
     assert made.chunk_rates().sum() == pytest.approx(50 * 100 / elapsed_s)
 
 
-def test_rates_follow_the_table() -> None:
+def test_page_view_rates_follow_table_changes() -> None:
     made = table()
     made.update(batch(0, 7 * CHUNK_BYTES + 3 * PAGE_BYTES))
     before = made.view(TWO_TIERS).rate
@@ -117,7 +117,7 @@ def test_rates_follow_the_table() -> None:
     assert len(made.view(TWO_TIERS).rate) == 5
 
 
-def test_page_state_follows_pages_when_rows_move() -> None:
+def test_page_state_rows_move_values_follow_pages() -> None:
     made, state = HeatTable(), PageState(np.int16, -1)
     made.track([ONE, TWO])
     there = np.zeros((8, CHUNK_PAGES), np.int8)

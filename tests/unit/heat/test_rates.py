@@ -1,4 +1,4 @@
-"""Rates from counts."""
+"""Access rates estimated from sample counts."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def blocks(hot: int, mean: float, seed: int = 1) -> npt.NDArray[np.int64]:
     return np.random.default_rng(seed).poisson(rates)
 
 
-def test_rates_add_up_to_the_accesses_of_a_tick() -> None:
+def test_rates_sum_equals_accesses_of_tick() -> None:
     count = blocks(16, 5.0)
     rates = dense_rates(table_of(count, ticks=3))
     assert rates.rate.sum() == pytest.approx(count.sum() * PERIOD, rel=0.01)
 
 
-def test_neighbours_share_samples_where_blocks_are_uniform() -> None:
+def test_rates_in_uniform_blocks_smoothed_over_neighbours() -> None:
     # 256 pages of 2 samples on average: single counts run from 0 to 7.
     count = blocks(16, 2.0)
     rates = dense_rates(table_of(count))
@@ -71,7 +71,7 @@ def test_neighbours_share_samples_where_blocks_are_uniform() -> None:
     assert rates.support[0, : 16 * BLOCK_PAGES].min() > 5
 
 
-def test_pages_stand_for_themselves_where_they_differ_from_their_neighbours() -> None:
+def test_rates_of_pages_unlike_neighbours_not_smoothed() -> None:
     count = np.zeros(CHUNK_PAGES, np.int64)
     count[::BLOCK_PAGES] = 40
     rates = dense_rates(table_of(count))
@@ -79,20 +79,20 @@ def test_pages_stand_for_themselves_where_they_differ_from_their_neighbours() ->
     assert rates.rate[0, 1] / PERIOD < 1
 
 
-def test_support_grows_with_samples() -> None:
+def test_rates_more_samples_more_support() -> None:
     few, many = dense_rates(table_of(blocks(16, 3.0))), dense_rates(table_of(blocks(16, 24.0)))
     hot = slice(16 * BLOCK_PAGES)
     assert np.median(many.support[0, hot]) > 4 * np.median(few.support[0, hot])
 
 
-def test_absent_pages_have_no_rate() -> None:
+def test_rates_of_absent_pages_zero() -> None:
     count = blocks(32, 3.0)
     rates = dense_rates(table_of(count, node=ABSENT))
     assert not rates.rate.any()
     assert not rates.support.any()
 
 
-def test_a_huge_page_has_the_mean_of_its_pages() -> None:
+def test_rates_of_huge_page_are_mean_of_pages() -> None:
     count = np.zeros(CHUNK_PAGES, np.int64)
     count[7] = 512
     rates = dense_rates(table_of(count, huge=True))
@@ -101,7 +101,7 @@ def test_a_huge_page_has_the_mean_of_its_pages() -> None:
     assert rates.support[0, 0] == pytest.approx(512, rel=0.01)
 
 
-def test_a_busy_process_outweighs_an_idle_one_whose_order_stays() -> None:
+def test_rates_of_busy_process_higher_order_of_idle_kept() -> None:
     count = np.zeros(CHUNK_PAGES, np.int64)
     count[0], count[100] = 300, 100
     table = table_of(count, count)
@@ -123,7 +123,7 @@ def test_a_busy_process_outweighs_an_idle_one_whose_order_stays() -> None:
     assert rates[row[1], 0] == pytest.approx(3 * rates[row[1], 100], rel=0.1)
 
 
-def test_the_longer_a_page_is_not_sampled_the_colder_it_is() -> None:
+def test_rates_of_unsampled_page_fall_with_time() -> None:
     count = np.zeros(2 * CHUNK_PAGES, np.int64)
     count[0] = 1000
     early, late = table_of(count), table_of(count, ticks=10)
@@ -131,7 +131,7 @@ def test_the_longer_a_page_is_not_sampled_the_colder_it_is() -> None:
     assert dense_rates(late).support[1, 0] < 1
 
 
-def test_a_table_without_samples_has_no_rates() -> None:
+def test_rates_without_samples_zero() -> None:
     rates = dense_rates(table_of(np.zeros(CHUNK_PAGES, np.int64)))
     assert not rates.rate.any()
     assert not rates.support.any()

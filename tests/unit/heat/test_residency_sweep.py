@@ -1,4 +1,4 @@
-"""The sweep: against address spaces made up here, and against this very process."""
+"""The residency sweep, over synthetic address spaces and this process."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Line = tuple[int, int, str, str]
 
 
 class Spaces:
-    """Address spaces in dictionaries; ``asked`` counts pages by pid."""
+    """Address spaces in dictionaries; ``queried`` counts pages by pid."""
 
     def __init__(self) -> None:
         self.lines: dict[int, list[Line]] = {}
         self.node: dict[int, int] = {}
         self.huge: set[int] = set()
-        self.asked = 0
+        self.queried = 0
         self.reads = 0
 
     def map(self, start: int, pages: int, access: str = "rw-p", path: str = "") -> None:
@@ -54,7 +54,7 @@ class Spaces:
         return np.array(sorted(self.huge), np.uint64)
 
     def nodes(self, pid: int, addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.int16]:
-        self.asked += len(addresses)
+        self.queried += len(addresses)
         if pid not in self.lines:
             return np.full(len(addresses), -errno.ESRCH, np.int16)
         return np.array([self.node.get(a, -2) for a in addresses.tolist()], np.int16)
@@ -90,7 +90,7 @@ def pages_on(table: HeatTable, node: int) -> int:
     return int(table.resident_pages(4)[0][0, node])
 
 
-def test_pages_never_sampled_are_found() -> None:
+def test_sweep_unsampled_pages_found() -> None:
     table, spaces, sweep = setting()
     spaces.map(CHUNK_BYTES, 700)
     spaces.fill(CHUNK_BYTES + 10 * PAGE_BYTES, 600, node=1)
@@ -99,7 +99,7 @@ def test_pages_never_sampled_are_found() -> None:
     assert table.chunks.used == 2
 
 
-def test_shared_code_and_kernel_pages_must_stay() -> None:
+def test_sweep_shared_code_and_kernel_pages_not_movable() -> None:
     table, spaces, sweep = setting()
     spaces.map(0, 8, "r-xp", "/usr/lib/libc.so.6")
     spaces.map(8 * PAGE_BYTES, 8)
@@ -112,7 +112,7 @@ def test_shared_code_and_kernel_pages_must_stay() -> None:
     assert fixed.tolist() == [[8]]
 
 
-def test_a_step_is_bounded_and_the_next_goes_on() -> None:
+def test_sweep_step_bounded_next_step_continues() -> None:
     table, spaces, sweep = setting(pages=4 * CHUNK_PAGES)
     spaces.map(0, 10 * CHUNK_PAGES)
     spaces.fill(0, 10 * CHUNK_PAGES)
@@ -123,7 +123,7 @@ def test_a_step_is_bounded_and_the_next_goes_on() -> None:
     assert seen == [2048, 4096, 5120]
 
 
-def test_a_step_ends_when_its_time_is_spent() -> None:
+def test_sweep_step_ends_when_time_spent() -> None:
     table, spaces = HeatTable(), Spaces()
     table.track([PROCESS])
     now = iter(range(1000))
@@ -132,7 +132,7 @@ def test_a_step_ends_when_its_time_is_spent() -> None:
     assert 0 < tick(table, sweep) < 64 * CHUNK_PAGES
 
 
-def test_new_mappings_come_first() -> None:
+def test_sweep_new_mappings_first() -> None:
     table, spaces, sweep = setting(pages=CHUNK_PAGES)
     spaces.map(0, 100 * CHUNK_PAGES)
     spaces.fill(0, 100 * CHUNK_PAGES)
@@ -144,7 +144,7 @@ def test_new_mappings_come_first() -> None:
     assert pages_on(table, 2) == CHUNK_PAGES
 
 
-def test_unmapped_chunks_are_dropped() -> None:
+def test_sweep_unmapped_chunks_dropped() -> None:
     table, spaces, sweep = setting()
     spaces.map(0, CHUNK_PAGES)
     spaces.map(8 * CHUNK_BYTES, CHUNK_PAGES)
@@ -158,22 +158,22 @@ def test_unmapped_chunks_are_dropped() -> None:
     assert table.chunks.columns.address[: table.chunks.used].tolist() == [0]
 
 
-def test_a_calm_process_is_asked_rarely_and_a_sample_of_a_new_page_at_once() -> None:
+def test_sweep_unchanged_process_rarely_new_sample_at_once() -> None:
     table, spaces, sweep = setting()
     spaces.map(0, 4 * CHUNK_PAGES)
     spaces.fill(0, 2 * CHUNK_PAGES)
     for _ in range(20):
         tick(table, sweep)
-    spaces.asked = 0
+    spaces.queried = 0
     for _ in range(16):
         tick(table, sweep)
-    assert spaces.asked <= 2 * 4 * CHUNK_PAGES
+    assert spaces.queried <= 2 * 4 * CHUNK_PAGES
     spaces.fill(3 * CHUNK_BYTES, 1, node=2)
     tick(table, sweep, 3 * CHUNK_BYTES)
     assert pages_on(table, 2) == 1
 
 
-def test_a_page_outside_the_known_mappings_makes_them_be_read_again() -> None:
+def test_sweep_sample_outside_mappings_rereads_them() -> None:
     table, spaces, sweep = setting()
     spaces.map(0, 4, path="[heap]")
     spaces.fill(0, 4)
@@ -184,7 +184,7 @@ def test_a_page_outside_the_known_mappings_makes_them_be_read_again() -> None:
     assert table.resident_pages(2)[0][0, 1] == 8
 
 
-def test_huge_pages_are_asked_for_by_one_address() -> None:
+def test_sweep_huge_page_queried_by_one_address() -> None:
     table, spaces, sweep = setting()
     spaces.map(0, 4 * CHUNK_PAGES)
     spaces.fill(0, CHUNK_PAGES)
@@ -196,7 +196,7 @@ def test_huge_pages_are_asked_for_by_one_address() -> None:
     assert columns.address[:used][columns.huge[:used]].tolist() == [CHUNK_BYTES]
 
 
-def test_a_process_that_has_gone_is_let_be() -> None:
+def test_sweep_exited_process_not_queried() -> None:
     table, spaces, sweep = setting()
     spaces.map(0, CHUNK_PAGES)
     spaces.fill(0, CHUNK_PAGES)
@@ -204,9 +204,9 @@ def test_a_process_that_has_gone_is_let_be() -> None:
     del spaces.lines[PROCESS.pid]
     for _ in range(40):
         tick(table, sweep)
-    spaces.asked = 0
+    spaces.queried = 0
     tick(table, sweep)
-    assert spaces.asked == 0
+    assert spaces.queried == 0
     table.track([])
     assert tick(table, sweep) == 0
 
@@ -226,7 +226,9 @@ def apart(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 @given(runs, runs)
-def test_runs_less_others(new: list[tuple[int, int]], known: list[tuple[int, int]]) -> None:
+def test_run_difference_of_any_runs_equals_set_difference(
+    new: list[tuple[int, int]], known: list[tuple[int, int]]
+) -> None:
     def members(pairs: list[tuple[int, int]]) -> set[int]:
         return {n for first, last in pairs for n in range(first, last + 1)}
 
@@ -235,7 +237,7 @@ def test_runs_less_others(new: list[tuple[int, int]], known: list[tuple[int, int
     assert left == sorted(left)
 
 
-def test_runs_leave_out_what_holds_no_pages() -> None:
+def test_chunk_runs_of_mappings_without_pages_left_out() -> None:
     text = b"".join(
         b"%x-%x %s 0 0:0 0 %s\n" % (a * CHUNK_BYTES, b * CHUNK_BYTES, access, path)
         for a, b, access, path in [
@@ -249,7 +251,7 @@ def test_runs_leave_out_what_holds_no_pages() -> None:
     assert chunk_runs(parse_maps(text)) == [(0, 2), (20, 20)]
 
 
-def test_pages_of_mappings_to_keep_are_not_movable() -> None:
+def test_sweep_pages_of_kept_mappings_not_movable() -> None:
     table, spaces, sweep = setting()
     spaces.map(CHUNK_BYTES, 4, path="[heap]")
     spaces.map(2 * CHUNK_BYTES, 4, path="/dev/shm/table")

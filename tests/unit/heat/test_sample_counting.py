@@ -1,4 +1,4 @@
-"""Counting samples, against a dictionary."""
+"""Counting samples, compared with a dictionary."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def batch(rows: list[Sample]) -> AccessBatch:
 
 
 def counted(table: HeatTable) -> dict[tuple[int, int], float]:
-    """What the table holds, by process slot and page address."""
+    """Return the table's counts by process slot and page address."""
     columns, used = table.chunks.columns, table.chunks.used
     weight: npt.NDArray[np.float32] = columns.heat[:used] + columns.recent[:used]
     chunk, page = np.nonzero(weight)
@@ -78,7 +78,7 @@ def oracle(rows: list[Sample]) -> Counter[tuple[int, int]]:
 
 @settings(deadline=None)
 @given(st.lists(samples, max_size=4))
-def test_counts_are_those_of_a_dictionary(ticks: list[list[Sample]]) -> None:
+def test_heat_table_counts_agree_with_dictionary(ticks: list[list[Sample]]) -> None:
     table = HeatTable(OPEN)
     table.track(PROCESSES)
     for rows in ticks:
@@ -92,7 +92,7 @@ def test_counts_are_those_of_a_dictionary(ticks: list[list[Sample]]) -> None:
     assert table.stats.samples + table.stats.ignored == total
 
 
-def test_thousands_of_chunks_are_made_on_demand_and_found_again() -> None:
+def test_heat_table_thousands_of_chunks_created_and_found() -> None:
     table = HeatTable(OPEN)
     table.track(PROCESSES)
     starts = np.random.default_rng(3).permutation(5000).astype(np.uint64) * np.uint64(CHUNK_BYTES)
@@ -106,7 +106,7 @@ def test_thousands_of_chunks_are_made_on_demand_and_found_again() -> None:
         assert (np.flatnonzero(found >= 0) % 3 == slot).all()
 
 
-def test_a_batch_may_be_read_only_and_strided() -> None:
+def test_heat_table_read_only_strided_batch_counted() -> None:
     table = HeatTable(OPEN)
     table.track(PROCESSES[:1])
     whole = batch([(0, i * PAGE_BYTES, 0, 1) for i in range(10)])
@@ -121,7 +121,7 @@ def test_a_batch_may_be_read_only_and_strided() -> None:
     assert len(counted(table)) == 5
 
 
-def test_a_process_that_goes_frees_its_chunks_and_others_keep_their_heat() -> None:
+def test_heat_table_exited_process_freed_others_keep_heat() -> None:
     table = HeatTable(OPEN)
     table.track(PROCESSES)
     table.update(batch([(slot, slot * CHUNK_BYTES * 10, 0, 5 + slot) for slot in range(3)]))
@@ -139,7 +139,7 @@ def test_a_process_that_goes_frees_its_chunks_and_others_keep_their_heat() -> No
     assert table.stats.ignored == 1
 
 
-def test_memory_is_at_most_12_and_a_half_bytes_a_page() -> None:
+def test_heat_table_memory_at_most_12_5_bytes_per_page() -> None:
     table = HeatTable(OPEN)
     table.track(PROCESSES[:1])
     table.update(batch([(0, i * CHUNK_BYTES, 0, 1) for i in range(1024)]))

@@ -1,4 +1,4 @@
-"""What the table notes of moves and of where pages are."""
+"""The heat table's record of moves and of the node of each page."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def settle(table: HeatTable, plan: Plan, node: list[int], stuck: list[bool] | No
     table.settle(plan, np.array(node, np.int16), np.array(marks, np.bool_))
 
 
-def test_moved_pages_are_on_their_new_node_and_worn() -> None:
+def test_settle_moved_pages_on_new_node_with_wear() -> None:
     table = table_of()
     settle(table, plan_of([0, CHUNK_BYTES + 5 * PAGE_BYTES]), [0, 0])
     columns = table.chunks.columns
@@ -55,14 +55,14 @@ def test_moved_pages_are_on_their_new_node_and_worn() -> None:
     assert columns.wear.sum() == 2 * MOVE_WEAR
 
 
-def test_pages_that_did_not_move_stay_and_are_not_worn() -> None:
+def test_settle_unmoved_pages_stay_without_wear() -> None:
     table = table_of()
     settle(table, plan_of([0]), [1])
     assert table.chunks.columns.node[0, 0] == 1
     assert not table.chunks.columns.wear.any()
 
 
-def test_stuck_pages_are_fixed_until_the_next_look() -> None:
+def test_settle_stuck_pages_fixed_until_next_sweep() -> None:
     table = table_of()
     settle(table, plan_of([0]), [1], [True])
     assert table.chunks.columns.node[0, 0] == FIXED - 1
@@ -73,7 +73,7 @@ def test_stuck_pages_are_fixed_until_the_next_look() -> None:
     assert table.resident_pages(2)[1].sum() == 0
 
 
-def test_an_unknown_node_asks_for_a_look() -> None:
+def test_settle_unknown_node_requests_sweep() -> None:
     table = table_of()
     table.update(AccessBatch.empty())
     assert (table.chunks.columns.swept[:4] > 0).all()
@@ -81,14 +81,14 @@ def test_an_unknown_node_asks_for_a_look() -> None:
     assert np.flatnonzero(table.chunks.columns.swept[:4] == 0).tolist() == [1]
 
 
-def test_a_huge_page_moves_as_one() -> None:
+def test_settle_huge_page_moves_whole() -> None:
     table = table_of(huge=True)
     settle(table, plan_of([CHUNK_BYTES], pages=CHUNK_PAGES), [0])
     assert (table.chunks.columns.node[1] == 0).all()
     assert (table.chunks.columns.node[0] == 1).all()
 
 
-def test_a_plan_of_other_processes_finds_them_by_identity() -> None:
+def test_settle_plan_processes_matched_by_identity() -> None:
     table = table_of()
     plan = plan_of([0], process=2, processes=(ProcessId(5, 5), FIRST, SECOND))
     settle(table, plan, [0])
@@ -100,7 +100,7 @@ def test_a_plan_of_other_processes_finds_them_by_identity() -> None:
     assert table.resident_pages(2)[0].tolist() == [[0, 1024], [1, 1023]]
 
 
-def test_wear_fades() -> None:
+def test_heat_table_wear_decays_per_tick() -> None:
     table = table_of()
     for _ in range(20):
         settle(table, plan_of([0]), [0])
@@ -113,7 +113,7 @@ def test_wear_fades() -> None:
     assert worn == sorted(worn, reverse=True)
 
 
-def test_chunks_without_pages_are_dropped() -> None:
+def test_place_chunk_without_pages_dropped() -> None:
     table = table_of()
     gone = np.full((1, CHUNK_PAGES), ABSENT, np.int8)
     assert table.place(0, np.zeros(1, np.uint64), gone) == CHUNK_PAGES
@@ -122,7 +122,7 @@ def test_chunks_without_pages_are_dropped() -> None:
     assert table.resident_pages(2)[0].tolist() == [[0, 512], [0, 1024]]
 
 
-def test_a_sample_of_an_absent_page_asks_for_a_look() -> None:
+def test_heat_table_sample_of_absent_page_requests_sweep() -> None:
     table = table_of()
     node = np.ones((1, CHUNK_PAGES), np.int8)
     node[0, 3] = ABSENT
@@ -143,11 +143,11 @@ def test_a_sample_of_an_absent_page_asks_for_a_look() -> None:
         assert (table.chunks.columns.swept[0] > 0) == swept
 
 
-def test_a_process_is_tracked_once() -> None:
+def test_heat_table_process_tracked_twice_refused() -> None:
     with pytest.raises(ValueError, match="twice"):
         HeatTable().track([FIRST, FIRST])
 
 
-def test_an_unknown_node_id_is_not_counted() -> None:
+def test_resident_pages_unknown_node_id_not_counted() -> None:
     table = table_of(node=7)
     assert table.resident_pages(2)[0].sum() == 0

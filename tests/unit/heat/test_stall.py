@@ -1,4 +1,4 @@
-"""Loads count for the stall that they are, where the sampler knows how long each took."""
+"""Loads are weighted by their stall where the sampler measures latencies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FAST_NS, SLOW_NS = 100.0, 400.0
 
 
 def counted(latencies: list[int], kinds: list[Kind], nodes: list[int]) -> list[float]:
-    """The heat of as many pages, each sampled once, with so long a load (or another access)."""
+    """Return the heat of pages that are each sampled once, with this latency and kind."""
     table = HeatTable(OPEN, (FAST_NS, SLOW_NS))
     table.track([ProcessId(10, 1)])
     n = len(latencies)
@@ -41,28 +41,28 @@ def counted(latencies: list[int], kinds: list[Kind], nodes: list[int]) -> list[f
     return counts
 
 
-def test_a_load_counts_for_the_part_of_its_nodes_latency_that_it_took() -> None:
+def test_stall_load_counts_by_share_of_node_latency() -> None:
     loads = [Kind.LOAD] * 5
     # In full, half, more than all of it, half of the slow node's, of a page that must stay.
     found = counted([100, 50, 900, 200, 200], loads, [0, 0, 0, 1, FIXED - 1])
     assert found == pytest.approx([1000, 500, 1000, 500, 500])
 
 
-def test_what_was_prefetched_counts_little_but_not_nothing() -> None:
+def test_stall_prefetched_load_counts_little() -> None:
     hot, streamed = counted([400, 0], [Kind.LOAD] * 2, [1, 1])
     assert 0 < streamed < hot / 20
 
 
-def test_where_no_load_has_a_latency_all_count_in_full() -> None:
+def test_stall_without_latencies_all_count_in_full() -> None:
     assert counted([0, 0], [Kind.LOAD] * 2, [0, 1]) == [1000, 1000]
     assert counted([0, 0], [Kind.FAULT] * 2, [0, 1]) == [1000, 1000]
 
 
-def test_stores_count_in_full() -> None:
+def test_stall_stores_count_in_full() -> None:
     assert counted([400, 3], [Kind.LOAD, Kind.STORE], [1, 1]) == [1000, 1000]
 
 
-def test_a_node_without_a_figure_is_taken_for_dram() -> None:
+def test_topology_node_without_latency_taken_as_dram() -> None:
     nodes = (Node(0, (0,), 1 << 30, (10, 20), 0), Node(2, (), 1 << 30, (20, 10), 1, 350))
     assert Topology(nodes).latency_ns == (90.0, 90.0, 350.0)
     assert Topology(()).latency_ns == ()
