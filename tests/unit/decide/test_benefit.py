@@ -1,4 +1,4 @@
-"""The benefit policy: it moves what pays, and keeps still where nothing does."""
+"""The benefit policy makes the moves that save time, and none where no move does."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def rehearsal(
     )
 
 
-def test_the_hot_set_comes_and_then_hardly_anything_moves() -> None:
+def test_benefit_hot_set_promoted_then_few_moves() -> None:
     run = rehearsal(hot_blocks(PAGES, 1536, 16, seed=3))
     for _ in range(12):
         run.tick()
@@ -51,7 +51,7 @@ def test_the_hot_set_comes_and_then_hardly_anything_moves() -> None:
     assert run.fast_share > 0.9
 
 
-def test_a_hot_set_that_moves_is_followed() -> None:
+def test_benefit_hot_set_changes_followed() -> None:
     run = rehearsal(hot_blocks(PAGES, 1536, 16, seed=3))
     for _ in range(12):
         run.tick()
@@ -61,12 +61,12 @@ def test_a_hot_set_that_moves_is_followed() -> None:
     assert run.fast_share > 0.85
 
 
-def test_where_moves_cost_more_than_they_save_nothing_moves() -> None:
+def test_benefit_moves_cost_more_than_savings_none_made() -> None:
     run = rehearsal(hot_blocks(PAGES, 1536, 16, seed=3), move_ns=1e9)
     assert sum(run.tick().moved_pages for _ in range(10)) == 0
 
 
-def test_cheaper_moves_are_made_sooner() -> None:
+def test_benefit_cheaper_moves_made_sooner() -> None:
     weights = hot_blocks(PAGES, 1536, 16, seed=3)
     dear, cheap = (rehearsal(weights, samples=400, move_ns=cost) for cost in (200_000.0, 200.0))
     assert sum(cheap.tick().moved_pages for _ in range(3)) > sum(
@@ -74,15 +74,15 @@ def test_cheaper_moves_are_made_sooner() -> None:
     )
 
 
-def test_pages_that_are_all_alike_are_left_alone() -> None:
+def test_benefit_uniform_accesses_few_moves() -> None:
     run = rehearsal(np.ones(PAGES))
     for _ in range(20):
         run.tick()
     assert sum(run.tick().moved_pages for _ in range(10)) < PAGES // 50
 
 
-def test_a_hot_set_that_flees_is_given_up() -> None:
-    """Each tick other pages are hot: what was promoted has cooled when it arrives."""
+def test_benefit_hot_set_changes_every_tick_horizon_shrinks() -> None:
+    """Other pages are hot in each tick: promoted pages are cold when they arrive."""
     fleeing, settled = (rehearsal(hot_blocks(PAGES, 512, 16, seed=0)) for _ in range(2))
     moved = np.zeros((2, 30), np.int64)
     for tick in range(30):
@@ -97,7 +97,7 @@ def test_a_hot_set_that_flees_is_given_up() -> None:
     assert horizons[0] < horizons[1] / 2
 
 
-def test_a_huge_page_comes_whole_and_sends_as_much_away() -> None:
+def test_benefit_hot_huge_page_swapped_for_same_size() -> None:
     weights = np.full(PAGES, 1e-6)
     weights[12 * CHUNK_PAGES : 13 * CHUNK_PAGES] = 1.0
     run = rehearsal(weights, huge=np.ones(PAGES // CHUNK_PAGES, np.bool_))
@@ -108,11 +108,11 @@ def test_a_huge_page_comes_whole_and_sends_as_much_away() -> None:
 
 
 def crowded(fast_share: float) -> tuple[float, float]:
-    """Loads queue at a fast node that takes six in ten of them at most."""
+    """Return loaded latencies where the fast node serves at most 60 % of accesses."""
     return 90 / (1 - min(fast_share / 0.6, 0.95)), 250
 
 
-def test_a_fast_tier_whose_bandwidth_is_the_limit_is_not_packed() -> None:
+def test_benefit_bandwidth_limited_fast_tier_latencies_equal() -> None:
     run = rehearsal(hot_blocks(PAGES, 1536, 16, seed=3), latency_ns=crowded)
     for _ in range(60):
         run.tick()
@@ -121,7 +121,7 @@ def test_a_fast_tier_whose_bandwidth_is_the_limit_is_not_packed() -> None:
     assert sum(run.tick().moved_pages for _ in range(10)) < PAGES // 10
 
 
-def test_a_fast_tier_that_is_packed_is_relieved() -> None:
+def test_benefit_overloaded_fast_tier_relieved() -> None:
     weights = np.full(PAGES, 1e-6)
     weights[:FAST] = 1.0
     run = rehearsal(weights, latency_ns=crowded)

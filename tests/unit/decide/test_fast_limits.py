@@ -1,4 +1,4 @@
-"""What targets may have of the fast tier: who gets how much in the end."""
+"""Limits of targets on the fast tier, and the placement that results."""
 
 from __future__ import annotations
 
@@ -102,29 +102,29 @@ def limits(
     )
 
 
-def test_without_limits_the_hotter_program_has_it_all() -> None:
+def test_fast_limits_none_hotter_program_gets_fast_tier() -> None:
     fast = Two(4.0, None).run()
     assert fast[0] >= 0.98 * FAST
 
 
-def test_most_is_kept_and_others_get_the_rest() -> None:
+def test_fast_limits_maximum_kept_rest_to_others() -> None:
     assert Two(4.0, limits(most=(500, 1 << 40))).run() == [500, FAST - 500]
     assert Two(4.0, limits(most_share=(0.25, 1.0))).run() == [FAST // 4, FAST * 3 // 4]
 
 
-def test_least_is_there_though_others_are_hotter() -> None:
+def test_fast_limits_minimum_kept_against_hotter_program() -> None:
     fast = Two(4.0, limits(least=(0, 300))).run()
     assert fast[1] == 300
     assert fast[0] >= FAST - 300 - 40
     assert Two(4.0, limits(least_share=(0.0, 0.5))).run()[1] == FAST // 2
 
 
-def test_processes_of_one_target_share_its_limits() -> None:
+def test_fast_limits_processes_of_target_share_maximum() -> None:
     both = Two(1.0, limits(most=(700, 0), group=(0, 0))).run()
     assert sum(both) == 700
 
 
-def test_a_program_that_has_too_much_gives_it_up() -> None:
+def test_fast_limits_maximum_lowered_pages_demoted() -> None:
     two = Two(4.0, None)
     two.run()
     two.limits = limits(most=(100, 1 << 40))
@@ -133,7 +133,7 @@ def test_a_program_that_has_too_much_gives_it_up() -> None:
     assert two.run(2)[0] == 0
 
 
-def test_what_is_least_for_one_is_taken_from_others_that_have_more_than_theirs() -> None:
+def test_fast_limits_minimum_taken_from_program_above_its_own() -> None:
     two = Two(4.0, None)
     two.run()
     two.limits = limits(least=(1500, 300))
@@ -142,7 +142,7 @@ def test_what_is_least_for_one_is_taken_from_others_that_have_more_than_theirs()
     assert fast[0] >= 1500
 
 
-def test_within_its_limits_a_program_still_swaps_its_own_pages() -> None:
+def test_fast_limits_program_at_maximum_swaps_own_pages() -> None:
     two = Two(1.0, limits(most=(400, 400)))
     for used in ((0, 600), (1200, 1800)):
         two.used = used
@@ -154,14 +154,14 @@ def test_within_its_limits_a_program_still_swaps_its_own_pages() -> None:
 
 
 @pytest.mark.parametrize(("priority", "first"), [(0.1, False), (10.0, True)])
-def test_priority_decides_whose_pages_are_hotter(priority: float, *, first: bool) -> None:
+def test_fast_limits_priority_decides_order_of_programs(priority: float, *, first: bool) -> None:
     two = Two(1.0 if first else 2.0, None)
     two.heat.weigh(np.array([priority, 1.0]), np.ones(2))
     fast = two.run()
     assert (fast[0] > fast[1]) == first
 
 
-def test_limits_and_processes_are_as_many() -> None:
+def test_fast_limits_count_differs_from_processes_refused() -> None:
     two = Two(1.0, replace(limits(), group=np.zeros(1, np.int32)))
     with pytest.raises(ValueError, match="limits of 1 processes, not 2"):
         two.tick()

@@ -1,4 +1,4 @@
-"""The default policy on machines of numbers."""
+"""The histogram policy on simulated machines."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def rehearsal(
 
 
 def steps(pages: int, *parts: tuple[int, float]) -> npt.NDArray[np.float64]:
-    """Weights: runs of pages, each with its weight a page; then nothing."""
+    """Weights: runs of pages, each with its weight per page, then zeros."""
     weights = np.zeros(pages)
     at = 0
     for length, weight in parts:
@@ -48,7 +48,7 @@ def steps(pages: int, *parts: tuple[int, float]) -> npt.NDArray[np.float64]:
     return weights
 
 
-def test_hot_pages_are_swapped_with_as_many_cold_ones() -> None:
+def test_histogram_full_tier_hot_swapped_with_cold() -> None:
     # The fast node is full: 512 cold pages there, 512 hot ones on the slow node.
     weights = steps(2048, (512, 0.0), (512, 1.0))
     node = np.repeat(np.array([0, 1], np.int8), [512, 1536])
@@ -59,7 +59,7 @@ def test_hot_pages_are_swapped_with_as_many_cold_ones() -> None:
     assert run.free_pages(0) == HEADROOM
 
 
-def test_only_the_demotions_that_are_needed_are_made() -> None:
+def test_histogram_free_pages_only_needed_demotions() -> None:
     weights = steps(2048, (512, 0.0), (512, 1.0))
     node = np.repeat(np.array([0, 1], np.int8), [512, 1536])
     run = rehearsal(weights, node, 512 + HEADROOM + 300, 4096)
@@ -67,7 +67,7 @@ def test_only_the_demotions_that_are_needed_are_made() -> None:
     assert (done.promoted_pages, done.demoted_pages) == (512, 212)
 
 
-def test_demotions_come_together_before_the_promotions_that_need_them() -> None:
+def test_histogram_demotions_ordered_before_promotions() -> None:
     weights = steps(2048, (512, 0.0), (512, 1.0))
     node = np.repeat(np.array([0, 1], np.int8), [512, 1536])
     run = rehearsal(weights, node, 512 + HEADROOM, 4096)
@@ -76,7 +76,7 @@ def test_demotions_come_together_before_the_promotions_that_need_them() -> None:
     assert up.tolist() == [False] * 512 + [True] * 512
 
 
-def test_a_converged_machine_is_left_alone() -> None:
+def test_histogram_converged_placement_few_moves() -> None:
     weights = hot_blocks(8192, 2048, 16, seed=1)
     run = rehearsal(weights, np.ones(8192, np.int8), 2300 + HEADROOM, 16384)
     for _ in range(20):
@@ -90,14 +90,14 @@ def test_a_converged_machine_is_left_alone() -> None:
     assert [quiet.tick().moved_pages for _ in range(20)] == [0] * 20
 
 
-def test_the_hottest_come_first_where_the_budget_ends() -> None:
+def test_histogram_small_budget_hottest_first() -> None:
     weights = steps(4096, (512, 1.0), (512, 8.0), (512, 2.0))
     run = rehearsal(weights, np.ones(4096, np.int8), 2048, 8192, budget_pages=512)
     shares = [run.tick().fast_share for _ in range(3)]
     assert shares == pytest.approx([8 / 11, 10 / 11, 1.0], abs=0.01)
 
 
-def test_a_hot_set_that_is_too_large_fills_the_tier_with_its_hottest() -> None:
+def test_histogram_oversized_hot_set_hottest_fill_tier() -> None:
     weights = steps(4096, (1024, 1.0), (1024, 4.0), (1024, 2.0))
     run = rehearsal(weights, np.ones(4096, np.int8), 1024 + HEADROOM, 8192)
     for _ in range(5):
@@ -106,7 +106,7 @@ def test_a_hot_set_that_is_too_large_fills_the_tier_with_its_hottest() -> None:
     assert run.free_pages(0) == HEADROOM
 
 
-def test_three_tiers_fill_from_the_top() -> None:
+def test_histogram_three_tiers_filled_from_fastest() -> None:
     weights = steps(6144, (1024, 1.0), (1024, 16.0), (1024, 4.0))
     node = np.full(6144, 2, np.int8)
     run = rehearsal(weights, node, 1024 + HEADROOM, 1024 + HEADROOM, 16384)
@@ -123,7 +123,7 @@ def test_three_tiers_fill_from_the_top() -> None:
     assert (run.node[1024:2048] == 1).mean() > 0.95
 
 
-def test_a_full_last_tier_is_not_overfilled() -> None:
+def test_histogram_last_tier_full_no_moves() -> None:
     weights = steps(2048, (512, 0.0), (512, 1.0))
     node = np.repeat(np.array([0, 1], np.int8), [512, 1536])
     # One page of room below: it is enough, as every promotion frees a page there.
@@ -133,7 +133,7 @@ def test_a_full_last_tier_is_not_overfilled() -> None:
     assert full.tick().moved_pages == 0
 
 
-def test_lost_headroom_is_restored_once_half_of_it_is_gone() -> None:
+def test_histogram_headroom_below_half_restored() -> None:
     node = np.repeat(np.array([0, 1], np.int8), [1024, 1024])
     weights = steps(2048, (900, 1.0), (124, 0.0))
     run = rehearsal(weights, node, 1024 + HEADROOM // 2, 4096)
@@ -144,7 +144,7 @@ def test_lost_headroom_is_restored_once_half_of_it_is_gone() -> None:
     assert run.fast_share == 1.0
 
 
-def test_what_the_kernel_keeps_back_is_no_room() -> None:
+def test_histogram_kernel_reserve_not_used() -> None:
     weights = steps(2048, (512, 1.0))
     run = rehearsal(weights, np.ones(2048, np.int8), 512 + HEADROOM, 4096)
     run.heat.update(run.read())
@@ -156,7 +156,7 @@ def test_what_the_kernel_keeps_back_is_no_room() -> None:
     assert len(plan) == 512 - 200
 
 
-def test_headroom_is_a_share_of_large_nodes() -> None:
+def test_histogram_headroom_fraction_of_node_kept() -> None:
     settings = replace(SETTINGS, headroom_fraction=0.25)
     weights = steps(2048, (2048, 1.0))
     run = rehearsal(weights, np.ones(2048, np.int8), 1024, 4096, settings=settings)
@@ -165,7 +165,7 @@ def test_headroom_is_a_share_of_large_nodes() -> None:
     assert run.free_pages(0) == 256
 
 
-def test_huge_pages_are_swapped_whole() -> None:
+def test_histogram_huge_pages_swapped_whole() -> None:
     weights = steps(4 * CHUNK_PAGES, (CHUNK_PAGES, 0.0), (1, 50.0))
     node = np.repeat(np.array([0, 1], np.int8), [CHUNK_PAGES, 3 * CHUNK_PAGES])
     run = rehearsal(weights, node, CHUNK_PAGES + HEADROOM, 8192, huge=np.ones(4, np.bool_))
@@ -175,7 +175,7 @@ def test_huge_pages_are_swapped_whole() -> None:
     assert run.fast_share == 1.0
 
 
-def test_a_huge_page_displaces_small_ones_that_are_colder_together() -> None:
+def test_histogram_huge_page_displaces_colder_small_pages() -> None:
     weights = steps(3 * CHUNK_PAGES, (CHUNK_PAGES, 1.0), (CHUNK_PAGES, 8.0))
     node = np.repeat(np.array([0, 1], np.int8), [CHUNK_PAGES, 2 * CHUNK_PAGES])
     huge = np.array([False, True, False])
@@ -185,7 +185,7 @@ def test_a_huge_page_displaces_small_ones_that_are_colder_together() -> None:
     assert (run.node[CHUNK_PAGES : 2 * CHUNK_PAGES] == 0).all()
 
 
-def test_room_for_a_huge_page_is_made_over_several_ticks_of_a_small_budget() -> None:
+def test_histogram_small_budget_huge_page_promoted_over_ticks() -> None:
     weights = steps(3 * CHUNK_PAGES, (CHUNK_PAGES, 1.0), (CHUNK_PAGES, 8.0))
     node = np.repeat(np.array([0, 1], np.int8), [CHUNK_PAGES, 2 * CHUNK_PAGES])
     huge = np.array([False, True, False])
@@ -195,7 +195,7 @@ def test_room_for_a_huge_page_is_made_over_several_ticks_of_a_small_budget() -> 
     assert (run.node[CHUNK_PAGES : 2 * CHUNK_PAGES] == 0).all()
 
 
-def test_a_page_seen_once_is_not_promoted() -> None:
+def test_histogram_page_sampled_once_not_promoted() -> None:
     weights = steps(1024, (1, 1.0))
     run = rehearsal(weights, np.ones(1024, np.int8), 512, 4096, samples=1)
     assert run.tick().moved_pages == 0
@@ -203,7 +203,7 @@ def test_a_page_seen_once_is_not_promoted() -> None:
     assert run.tick().promoted_pages == 1
 
 
-def test_what_is_little_worth_displaces_nothing_but_may_take_free_room() -> None:
+def test_histogram_barely_warm_pages_only_fill_free_room() -> None:
     # 512 hot pages fast, next to 256 that are idle; 256 on the slow node are used a little.
     weights = steps(4096, (512, 100.0), (256, 0.0), (256, 2.0))
     node = np.repeat(np.array([0, 1], np.int8), [768, 3328])
@@ -215,7 +215,7 @@ def test_what_is_little_worth_displaces_nothing_but_may_take_free_room() -> None
     assert done.fast_share == 1.0
 
 
-def test_pages_that_were_just_moved_need_more_to_move_back() -> None:
+def test_histogram_alternating_hot_sets_ping_pong_damped() -> None:
     # The two halves take turns, a tick each: faster than moving pays.
     one, other = steps(2048, (512, 3.0), (512, 1.0)), steps(2048, (512, 1.0), (512, 3.0))
     node = np.repeat(np.array([0, 1], np.int8), [512, 1536])
@@ -227,7 +227,7 @@ def test_pages_that_were_just_moved_need_more_to_move_back() -> None:
     assert np.mean(moved[20:]) < 0.1 * 1024
 
 
-def test_nodes_of_a_tier_are_filled_by_distance_and_then_by_room() -> None:
+def test_histogram_nodes_of_tier_filled_by_distance_then_room() -> None:
     run = rehearsal(steps(2048, (512, 1.0)), np.full(2048, 2, np.int8), 400, 400, 8192)
     machine = run.machine
     nodes = tuple(
@@ -246,6 +246,6 @@ def test_nodes_of_a_tier_are_filled_by_distance_and_then_by_room() -> None:
     }
 
 
-def test_one_tier_has_nothing_to_decide() -> None:
+def test_histogram_one_tier_no_moves() -> None:
     run = rehearsal(steps(1024, (256, 1.0)), np.zeros(1024, np.int8), 4096)
     assert run.tick().moved_pages == 0

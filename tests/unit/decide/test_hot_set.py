@@ -1,4 +1,4 @@
-"""How fast the default policy follows a hot set, and how quiet it is when there is none to follow.
+"""How fast the default policy follows a hot set, and how few pages it moves without one.
 
 The program: 32768 pages, of which 12288 get 90 % of the accesses; the fast tier holds a tenth
 more than those. Bounds leave room for other seeds; bench/policy.py prints the figures.
@@ -48,7 +48,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("samples", "block", "reached", "still"), CASES)
-def test_a_hot_set_that_moves_is_followed(
+def test_histogram_hot_set_changes_followed_within_bounds(
     samples: int, block: int, reached: tuple[float, ...], still: int
 ) -> None:
     run = rehearsal(hot_blocks(PAGES, HOT, block, seed=1), samples)
@@ -64,7 +64,7 @@ def test_a_hot_set_that_moves_is_followed(
 
 
 @pytest.mark.parametrize("samples", [65_000, 5_000])
-def test_pages_that_are_all_alike_are_left_where_they_are(samples: int) -> None:
+def test_histogram_uniform_accesses_few_moves(samples: int) -> None:
     run = rehearsal(np.ones(PAGES), samples)
     for _ in range(20):
         run.tick()
@@ -72,7 +72,7 @@ def test_pages_that_are_all_alike_are_left_where_they_are(samples: int) -> None:
 
 
 @pytest.mark.parametrize(("samples", "block"), [(65_000, 16), (65_000, 1), (5_000, 16)])
-def test_a_hot_set_twice_the_fast_tier_is_not_swapped_round(samples: int, block: int) -> None:
+def test_histogram_hot_set_twice_fast_tier_few_moves(samples: int, block: int) -> None:
     run = rehearsal(hot_blocks(PAGES, HOT, block, seed=1), samples, fast=HOT // 2)
     for _ in range(20):
         run.tick()

@@ -1,4 +1,4 @@
-"""Which pages are to leave memory."""
+"""Selection of idle pages to page out."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def idle(run: Rehearsal, idle_s: float, most_bytes: int) -> Plan:
     return idle_pages(run.heat.view(run.machine.topology), run.machine, idle_s, most_bytes)
 
 
-def test_pages_that_were_idle_for_long_enough_go_the_longest_idle_first() -> None:
+def test_idle_selection_idle_pages_longest_idle_first() -> None:
     run = rehearsal()
     # A page that came late.
     node = run.heat.chunks.columns.node[:1].copy()
@@ -54,7 +54,7 @@ def test_pages_that_were_idle_for_long_enough_go_the_longest_idle_first() -> Non
     assert not len(idle(run, 60.0, 1 << 40))
 
 
-def test_what_must_stay_stays_and_the_budget_is_kept() -> None:
+def test_idle_selection_fixed_pages_stay_budget_kept() -> None:
     run = rehearsal()
     run.heat.chunks.columns.node[0, 200:] = FIXED - 1
     plan = idle(run, 4.0, 100 * PAGE_BYTES)
@@ -62,7 +62,7 @@ def test_what_must_stay_stays_and_the_budget_is_kept() -> None:
     assert len(idle(run, 4.0, 99 * PAGE_BYTES)) == 99
 
 
-def test_pages_of_faster_tiers_go_down_first() -> None:
+def test_idle_selection_pages_of_faster_tier_not_selected() -> None:
     run = rehearsal()
     run.heat.chunks.columns.node[:2][run.heat.chunks.columns.node[:2] == 1] = 0
     assert not len(idle(run, 4.0, 1 << 70))

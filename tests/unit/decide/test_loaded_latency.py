@@ -1,4 +1,4 @@
-"""How long a line takes from each tier: by firmware, and as loads found it."""
+"""Latency of each tier: from firmware, and as measured by sampled loads."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ TWO = (node(0, 0, 90, None), node(1, 1, 350, None))
         ([node(0, 0, 80, None), node(1, 0, 120, None), node(2, 1, 300, None)], [100, 300]),
     ],
 )
-def test_what_a_line_takes_from_each_tier(nodes: list[Node], expected: list[float]) -> None:
+def test_tier_latency_follows_firmware_figures(nodes: list[Node], expected: list[float]) -> None:
     view = machine(*nodes)
     assert tier_latency_ns(view.topology, nodes_of(view, 0.0, 0)).tolist() == expected
 
 
 def waited(latency_ns: list[int], node: int) -> HeatTable:
-    """A table that knows of loads of pages of one node, each of the given latency."""
+    """Return a table with loads of pages of one node, each of the given latency."""
     table = HeatTable(None, (90.0, 350.0))
     table.track([ProcessId(10, 1)])
     table.place(0, np.zeros(1, np.uint64), np.full((1, CHUNK_PAGES), node, np.int8))
@@ -76,7 +76,7 @@ def waited(latency_ns: list[int], node: int) -> HeatTable:
         ([5000] * 10, 0, [90, 350]),
     ],
 )
-def test_what_a_line_takes_while_others_queue(
+def test_loaded_latency_follows_sampled_loads(
     latencies: list[int], node: int, expected: list[float]
 ) -> None:
     view = machine(*TWO)
@@ -86,7 +86,7 @@ def test_what_a_line_takes_while_others_queue(
     assert found.tolist() == expected
 
 
-def test_where_no_sampler_knows_latencies_firmware_tells() -> None:
+def test_loaded_latency_without_samples_from_firmware() -> None:
     view = machine(*TWO)
     for table in (HeatTable(), waited([0] * 200, 0)):
         found = loaded_latency_ns(table.view(view.topology), view.topology, nodes_of(view, 0.0, 0))

@@ -1,4 +1,4 @@
-"""Moves in phases: the same moves, each with room in whatever order its phase is made."""
+"""Phases of moves: each move has room, in any order within its phase."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def turns(moves: list[tuple[int, int, int]], order: list[int]) -> int:
     return 1 + sum(a != b for a, b in itertools.pairwise(ways))
 
 
-def test_swaps_are_parted_into_all_down_and_all_up() -> None:
+def test_move_phases_swaps_demotions_then_promotions() -> None:
     moves = [(1, 0, 1), (1, 1, 0)] * 100
     order = ordered(moves, column(0, 1), [0, 1000])
     assert order == [*range(0, 200, 2), *range(1, 200, 2)]
 
 
-def test_a_round_ends_where_the_slower_tier_is_full() -> None:
+def test_move_phases_full_slow_tier_directions_alternate() -> None:
     moves = [(1, 0, 1), (1, 1, 0)] * 100
     assert turns(moves, ordered(moves, column(0, 1), [0, 10])) == 20
 
 
-def test_the_slowest_tier_makes_room_first() -> None:
+def test_move_phases_three_tiers_slowest_moves_first() -> None:
     # Tier 1 is full: what it sends down makes room for what comes from above.
     moves = [(1, 1, 2), (1, 0, 1), (1, 2, 0)] * 50
     order = ordered(moves, column(0, 1, 2), [0, 0, 1000])
@@ -73,7 +73,7 @@ def feasible(draw: st.DrawFn) -> tuple[list[tuple[int, int, int]], list[int], li
 
 
 @given(feasible())
-def test_every_move_is_made_once_and_finds_room(
+def test_move_phases_any_moves_each_once_with_room(
     case: tuple[list[tuple[int, int, int]], list[int], list[int]],
 ) -> None:
     moves, tiers, room = case
@@ -87,7 +87,7 @@ def test_every_move_is_made_once_and_finds_room(
 
 
 @given(feasible(), st.randoms(use_true_random=False))
-def test_moves_of_a_phase_in_any_order_find_room(
+def test_move_phases_any_order_within_phase_has_room(
     case: tuple[list[tuple[int, int, int]], list[int], list[int]], random: Random
 ) -> None:
     moves, tiers, room = case
@@ -113,14 +113,14 @@ def test_moves_of_a_phase_in_any_order_find_room(
         ([(0, 1), (0, 2)], [0, 0]),
     ],
 )
-def test_phases_begin_where_room_was_made(
+def test_phase_numbers_increase_where_room_was_made(
     pairs: list[tuple[int, int]], expected: list[int]
 ) -> None:
     source, target = (column(*(pair[i] for pair in pairs)) for i in range(2))
     assert phase_numbers(source, target).tolist() == expected
 
 
-def test_joined_plans_keep_their_phases_apart() -> None:
+def test_plan_joined_phases_stay_separate() -> None:
     def plan(*phase: int) -> Plan:
         empty = Plan.empty()
         rows = np.zeros(len(phase), np.intp)

@@ -1,4 +1,4 @@
-"""What sets age, heat-classes and interleave apart, on machines of numbers."""
+"""The policies age, heat-classes and interleave on simulated machines."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def used_only(first: int, last: int) -> npt.NDArray[np.float64]:
     return weights
 
 
-def test_age_brings_the_working_set_up_by_itself() -> None:
+def test_age_working_set_promoted() -> None:
     run = rehearsal(make_age(), used_only(6000, 6000 + HOT))
     assert run.fast_share == 0.0
     for _ in range(6):
@@ -67,7 +67,7 @@ def test_age_brings_the_working_set_up_by_itself() -> None:
     assert run.tick().moved_pages <= 0.01 * HOT
 
 
-def test_age_follows_a_working_set_that_moves() -> None:
+def test_age_working_set_changes_followed() -> None:
     run = rehearsal(make_age(), used_only(6000, 6000 + HOT))
     for _ in range(6):
         run.tick()
@@ -77,7 +77,7 @@ def test_age_follows_a_working_set_that_moves() -> None:
     assert run.fast_share > 0.98
 
 
-def test_pages_idle_for_longer_than_was_set_leave_though_nobody_needs_their_room() -> None:
+def test_age_idle_pages_demoted_without_demand_for_room() -> None:
     run = rehearsal(make_age(active_s=1.0, idle_s=4.0), used_only(0, 1000))
     for _ in range(4):
         assert run.tick().moved_pages == 0
@@ -86,7 +86,7 @@ def test_pages_idle_for_longer_than_was_set_leave_though_nobody_needs_their_room
     assert (run.node[1000:] == 1).all()
 
 
-def test_idle_pages_go_down_tier_by_tier() -> None:
+def test_age_idle_pages_demoted_tier_by_tier() -> None:
     run = rehearsal(make_age(idle_s=4.0), used_only(0, 500), 1000, 2 * PAGES, 2 * PAGES)
     places = []
     for _ in range(12):
@@ -99,14 +99,14 @@ def test_idle_pages_go_down_tier_by_tier() -> None:
 
 
 @pytest.mark.parametrize("block", [16, 64])
-def test_heat_classes_find_the_hot_set(block: int) -> None:
+def test_heat_classes_hot_set_promoted(block: int) -> None:
     run = rehearsal(make_classes(), hot_blocks(PAGES, HOT, block, seed=1))
     for _ in range(12):
         run.tick()
     assert hot_fast(run) > 0.97
 
 
-def test_a_class_that_is_kept_for_longer_moves_less() -> None:
+def test_heat_classes_longer_retention_fewer_moves() -> None:
     moved = []
     for retention_s in (0.0, 20.0):
         weights = hot_blocks(PAGES, 3 * FAST // 2, 1, seed=1)
@@ -115,7 +115,7 @@ def test_a_class_that_is_kept_for_longer_moves_less() -> None:
     assert moved[1] < 0.8 * moved[0]
 
 
-def test_interleave_has_its_ratio_and_moves_each_page_once() -> None:
+def test_interleave_ratio_reached_each_page_moved_once() -> None:
     run = rehearsal(make_interleave(fast_share=0.25), np.ones(PAGES))
     before = run.node.copy()
     moved = run.tick().moved_pages
@@ -125,7 +125,7 @@ def test_interleave_has_its_ratio_and_moves_each_page_once() -> None:
         assert run.tick().moved_pages == 0
 
 
-def test_interleave_stays_put_whatever_is_hot() -> None:
+def test_interleave_hot_set_changes_no_moves() -> None:
     run = rehearsal(make_interleave(), hot_blocks(PAGES, HOT, 16, seed=1))
     run.tick()
     run.weights = hot_blocks(PAGES, HOT, 16, seed=2)
@@ -135,7 +135,7 @@ def test_interleave_stays_put_whatever_is_hot() -> None:
     assert (run.node == 0).mean() == pytest.approx(fast, abs=0.02)
 
 
-def test_interleave_goes_by_bandwidth_where_it_is_known() -> None:
+def test_interleave_known_bandwidths_set_ratio() -> None:
     run = rehearsal(make_interleave(), np.ones(PAGES), PAGES, 2 * PAGES)
     run.heat.update(run.read())
     machine = with_bandwidths(run.machine, 3000, 1000)

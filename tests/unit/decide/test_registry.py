@@ -1,4 +1,4 @@
-"""Policies by name."""
+"""The registry of policies by name."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from hmd.decide.tunables import knobs_of
 from hmd.errors import ConfigError
 
 
-def test_policies_are_made_by_name_with_defaults() -> None:
+def test_registry_makes_policies_by_name_with_defaults() -> None:
     assert {"histogram", "none"} <= set(registry.names())
     for name in registry.names():
         assert registry.make(name).name == name
     assert registry.DEFAULT in registry.names()
 
 
-def test_settings_reach_the_policy() -> None:
+def test_registry_make_passes_settings_to_policy() -> None:
     policy = registry.make("histogram", {"hysteresis": 3, "headroom_bytes": 8 << 20})
     assert isinstance(policy, Histogram)
     assert policy.settings == HistogramSettings(hysteresis=3.0, headroom_bytes=8 << 20)
@@ -44,20 +44,22 @@ def test_settings_reach_the_policy() -> None:
         ("histogram", {"headroom_bytes": 1.5}, "headroom_bytes must be a whole number"),
     ],
 )
-def test_mistakes_are_told_in_one_line(name: str, settings: dict[str, object], line: str) -> None:
+def test_registry_make_invalid_settings_refused_in_one_line(
+    name: str, settings: dict[str, object], line: str
+) -> None:
     with pytest.raises(ConfigError, match=line) as error:
         registry.make(name, settings)
     assert "\n" not in str(error.value)
 
 
-def test_settings_types_are_told() -> None:
+def test_registry_settings_type_by_policy_name() -> None:
     assert registry.settings_type("histogram") is HistogramSettings
     with pytest.raises(ConfigError):
         registry.settings_type("lru")
 
 
 @pytest.mark.parametrize("name", registry.names())
-def test_every_setting_says_what_it_does_and_its_default_is_allowed(name: str) -> None:
+def test_registry_every_setting_documented_default_valid(name: str) -> None:
     about = registry.about(name)
     assert about.does.endswith(".")
     assert about.use.endswith(".")
@@ -68,7 +70,7 @@ def test_every_setting_says_what_it_does_and_its_default_is_allowed(name: str) -
     assert len({knob.key for knob in about.knobs}) == len(about.knobs)
 
 
-def test_a_setting_without_a_word_about_it_is_refused() -> None:
+def test_registry_undocumented_setting_refused() -> None:
     @dataclass
     class Bare:
         size: int = 3
@@ -77,14 +79,14 @@ def test_a_setting_without_a_word_about_it_is_refused() -> None:
         knobs_of(Bare)
 
 
-def test_all_kernels_can_be_loaded_ahead() -> None:
+def test_registry_kernel_modules_complete() -> None:
     registry.warm()
     room = Path(registry.__file__).parent
     files = [file for file in room.glob("*.py") if "\n@kernel\n" in file.read_text()]
     assert {f"hmd.decide.{file.stem}" for file in files} == set(registry.kernel_modules())
 
 
-def test_reading_a_configuration_does_not_wait_for_numba() -> None:
+def test_config_load_does_not_import_numba() -> None:
     script = "import sys; from hmd.config import loads; loads(''); print('numba' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
@@ -158,7 +160,7 @@ print(len(plan), set(plan.to_node.tolist()))
 """
 
 
-def test_a_policy_is_added_by_one_file(tmp_path: Path) -> None:
+def test_registry_policy_added_by_one_file(tmp_path: Path) -> None:
     (tmp_path / "cold.py").write_text(NEW_POLICY)
     done = subprocess.run(
         [sys.executable, "-c", USE_NEW_POLICY, str(tmp_path)],
@@ -169,7 +171,7 @@ def test_a_policy_is_added_by_one_file(tmp_path: Path) -> None:
     assert done.stdout == "5.0 False\nTrue\n512 {1}\n"
 
 
-def test_policies_and_selection_do_not_know_how_heat_is_stored() -> None:
+def test_decide_modules_independent_of_heat_storage() -> None:
     room = Path(registry.__file__).parent
     files = [*room.glob("*.py"), *room.glob("policies/*.py")]
     assert len(files) > 20
