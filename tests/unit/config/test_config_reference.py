@@ -1,4 +1,4 @@
-"""The table of settings, against the schema that it is made from."""
+"""The table of settings, compared with the schema from which it is generated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hmd.config.config_reference import SettingRow, topics
 TABLE = {(topic.path, setting.key): setting for topic in topics() for setting in topic.settings}
 
 
-def test_a_setting_is_told_as_people_write_it() -> None:
+def test_setting_row_values_in_configuration_syntax() -> None:
     assert TABLE["", "tick"] == SettingRow(
         "tick",
         "as in 500ms",
@@ -34,16 +34,16 @@ def test_a_setting_is_told_as_people_write_it() -> None:
     assert TABLE["decide", "policy"].kind.startswith("one of age, ")
 
 
-def test_what_has_no_default_has_none() -> None:
+def test_setting_row_without_default_empty() -> None:
     for key in ("name", "pid", "exe", "keep"):
         assert TABLE["targets", key].default == ""
 
 
-def test_every_setting_says_what_it_does_and_takes() -> None:
+def test_setting_rows_all_have_effect_and_kind() -> None:
     assert all(setting.effect and setting.kind for setting in TABLE.values())
 
 
-def test_every_setting_of_the_schema_is_in_the_table() -> None:
+def test_setting_rows_cover_all_of_schema() -> None:
     schema = Config.model_json_schema()
 
     def keys(path: str, node: dict[str, Any]) -> Iterator[tuple[str, str]]:

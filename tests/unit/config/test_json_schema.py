@@ -1,4 +1,4 @@
-"""The JSON Schema accepts what hmd accepts, and its defaults are of their own types."""
+"""The JSON Schema accepts the files that hmd accepts, and its defaults satisfy it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REFUSED = {
     "unknown key": "tragets: []",
     "bare number": "tick: 1",
     "wrong unit": "migrate: {rate: 5MiB}",
-    "a choice that is none": "sample: {sampler: pebs}",
+    "invalid choice": "sample: {sampler: pebs}",
     "text for a list of nodes": "machine: {tiers: fast}",
 }
 
@@ -39,18 +39,18 @@ def problems(text: str) -> list[str]:
     return [e.message for e in VALIDATOR.iter_errors(yaml.safe_load(text) or {})]
 
 
-def test_schema_is_a_json_schema() -> None:
+def test_json_schema_valid_draft_2020_12() -> None:
     Draft202012Validator.check_schema(SCHEMA)
 
 
-def test_shipped_example_and_daemonset_are_accepted() -> None:
+def test_json_schema_accepts_example_and_daemonset() -> None:
     assert problems((ROOT / "config/hmd.yaml").read_text()) == []
     documents = yaml.safe_load_all((ROOT / "packaging/kubernetes/hmd.yaml").read_text())
     (text,) = [d["data"]["hmd.yaml"] for d in documents if d["kind"] == "ConfigMap"]
     assert problems(text) == []
 
 
-def test_commented_targets_of_the_example_are_accepted() -> None:
+def test_json_schema_accepts_commented_targets_of_example() -> None:
     example = (ROOT / "config/hmd.yaml").read_text()
     block = example.split("targets: []\n")[1].split("\n\n")[0]
     text = "targets:\n" + "\n".join(line.removeprefix("#") for line in block.splitlines())
@@ -59,13 +59,13 @@ def test_commented_targets_of_the_example_are_accepted() -> None:
 
 
 @pytest.mark.parametrize("case", ACCEPTED)
-def test_what_hmd_accepts_is_accepted(case: str) -> None:
+def test_json_schema_accepts_what_loader_accepts(case: str) -> None:
     loads(ACCEPTED[case])
     assert problems(ACCEPTED[case]) == []
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_hmd_refuses_is_refused(case: str) -> None:
+def test_json_schema_refuses_what_loader_refuses(case: str) -> None:
     assert problems(REFUSED[case]) != []
 
 
@@ -78,7 +78,7 @@ def with_defaults(node: Any, path: str = "$") -> Iterator[tuple[str, dict[str, A
                 yield from with_defaults(below, f"{path}.{key}")
 
 
-def test_every_default_satisfies_its_own_schema() -> None:
+def test_json_schema_every_default_satisfies_own_schema() -> None:
     found = list(with_defaults(SCHEMA))
     assert len(found) > 40
     for path, node in found:

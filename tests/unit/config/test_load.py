@@ -1,4 +1,4 @@
-"""What a right file gives, and that no bytes at all give anything but settings or ConfigError."""
+"""Loading a configuration: any bytes give settings or ConfigError."""
 
 import re
 import sys
@@ -22,16 +22,16 @@ ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "config/hmd.yaml"
 
 
-def test_empty_file_is_all_defaults() -> None:
+def test_load_empty_file_all_defaults() -> None:
     assert loads("") == loads("# nothing\n") == loads("sample:\ntargets:\n") == Config()
 
 
-def test_settings_are_frozen() -> None:
+def test_load_result_is_frozen() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         loads("").tick = 2.0
 
 
-def test_values_arrive_in_base_units() -> None:
+def test_load_values_in_base_units() -> None:
     config = loads(
         "tick: 500ms\ntargets: [{name: db, pid: 7, min_rss: 64MiB}]\n"
         "migrate: {rate: 1.5GiB/s, batch: 5ms}\nsample: {cpu_quota: 2.5%}\n"
@@ -47,7 +47,7 @@ def test_values_arrive_in_base_units() -> None:
     assert config.observe.metrics == "off"
 
 
-def test_limits_of_a_target_are_sizes_or_shares_and_read_back() -> None:
+def test_load_target_limits_sizes_or_shares_round_trip() -> None:
     config = loads(
         "targets: [{name: a, pid: 1, fast_min: 2GiB, fast_max: 62.5%, keep: x}, {name: b, pid: 2}]"
     )
@@ -66,10 +66,10 @@ def test_limits_of_a_target_are_sizes_or_shares_and_read_back() -> None:
     assert loads(yaml.safe_dump(dumped)) == config
 
 
-def test_the_running_systems_drop_ins_come_before_an_administrators(
+def test_load_runtime_drop_ins_before_administrator_drop_ins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch system's job is a target, and an administrator has the last word."""
+    """A batch system adds its job as a target; the administrator's drop-ins take precedence."""
     file, runtime = tmp_path / "hmd.yaml", tmp_path / "run"
     module = sys.modules[load.__module__]
     monkeypatch.setattr(module, "SYSTEM_FILE", file)
@@ -89,11 +89,11 @@ def test_the_running_systems_drop_ins_come_before_an_administrators(
     assert load(other).targets == ()
 
 
-def test_hmd_run_takes_the_systems_file() -> None:
+def test_run_command_default_config_is_system_file() -> None:
     assert DEFAULT_CONFIG == SYSTEM_FILE
 
 
-def test_drop_ins_merge_in_the_order_of_their_names(tmp_path: Path) -> None:
+def test_load_drop_ins_merged_in_name_order(tmp_path: Path) -> None:
     (tmp_path / "hmd.yaml").write_text("tick: 1s\ntargets: [{name: a, pid: 1}]\n")
     folder = tmp_path / "hmd.d"
     folder.mkdir()
@@ -108,7 +108,7 @@ def test_drop_ins_merge_in_the_order_of_their_names(tmp_path: Path) -> None:
     assert (config.migrate.dry_run, config.migrate.rate) == (True, 1 << 20)
 
 
-def test_example_is_valid_and_shows_every_setting_at_its_default() -> None:
+def test_example_valid_shows_every_setting_at_default() -> None:
     text = EXAMPLE.read_text()
     load(EXAMPLE)
     for path, default in leaves(Config().model_dump(mode="json")):
@@ -118,7 +118,7 @@ def test_example_is_valid_and_shows_every_setting_at_its_default() -> None:
             assert shown == default, f"{path} is not at its default"
 
 
-def test_example_has_what_the_policies_document() -> None:
+def test_example_decide_section_matches_policies() -> None:
     text = EXAMPLE.read_text()
     start, end = text.index("decide:\n"), text.index("\nmigrate:\n")
     assert text[start:end] == decide_example()
@@ -141,14 +141,14 @@ def at(tree: dict[str, object], path: tuple[str, ...]) -> object:
     return node
 
 
-def test_what_show_prints_reads_back_as_the_same_settings() -> None:
+def test_load_dumped_config_round_trips() -> None:
     config = load(EXAMPLE)
     assert loads(yaml.safe_dump(config.model_dump(mode="json"))) == config
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=400))
-def test_any_bytes_give_settings_or_one_error(data: bytes) -> None:
+def test_load_any_bytes_settings_or_config_error(data: bytes) -> None:
     try:
         validate(parse_document(data, "f"))
     except ConfigError as error:
@@ -164,7 +164,7 @@ WORDS = st.sampled_from(
 
 @settings(deadline=None)
 @given(st.lists(WORDS, max_size=30).map("".join))
-def test_any_near_yaml_gives_settings_or_one_error(text: str) -> None:
+def test_load_any_near_yaml_settings_or_config_error(text: str) -> None:
     try:
         loads(text, "f")
     except ConfigError as error:
@@ -178,7 +178,7 @@ LEAVES = st.none() | st.booleans() | st.text() | st.integers() | st.floats()
 
 @settings(deadline=None)
 @given(st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner)))
-def test_any_yaml_value_gives_settings_or_errors(value: object) -> None:
+def test_load_any_yaml_value_settings_or_config_error(value: object) -> None:
     try:
         loads(yaml.safe_dump(value), "f")
     except ConfigError as error:
@@ -187,14 +187,14 @@ def test_any_yaml_value_gives_settings_or_errors(value: object) -> None:
 
 @settings(deadline=None)
 @given(st.integers(0, 2**50))
-def test_sizes_round_trip(size: int) -> None:
+def test_parse_size_and_rate_round_trip(size: int) -> None:
     assert quantities.parse_size(quantities.format_size(size)) == size
     assert quantities.parse_rate(quantities.format_rate(size)) == size
 
 
 @settings(deadline=None)
 @given(st.floats(1e-5, 1e5))
-def test_durations_round_trip(seconds: float) -> None:
+def test_parse_duration_round_trips(seconds: float) -> None:
     assert quantities.parse_duration(quantities.format_duration(seconds)) == pytest.approx(
         seconds, rel=1e-5
     )
@@ -202,7 +202,7 @@ def test_durations_round_trip(seconds: float) -> None:
 
 @settings(deadline=None)
 @given(st.floats(0.001, 1))
-def test_shares_round_trip(share: float) -> None:
+def test_parse_share_round_trips(share: float) -> None:
     assert quantities.parse_share(quantities.format_share(share)) == pytest.approx(share, rel=1e-5)
 
 
@@ -211,6 +211,6 @@ def test_shares_round_trip(share: float) -> None:
     [("true", True), ("no", "no"), ("0", 0), ("-7", -7), ("010", "010"), ("1e3", "1e3"),
      ("2.50", 2.5), (".inf", ".inf"), ("~", None), ("2001-01-01", "2001-01-01")],
 )  # fmt: skip
-def test_plain_scalars_follow_the_narrow_core_schema(text: str, value: object) -> None:
+def test_resolve_plain_scalar_follows_core_schema(text: str, value: object) -> None:
     assert resolve(text) == value
     assert type(resolve(text)) is type(value)

@@ -20,7 +20,7 @@ MISTAKES = {
         ["f:2: tragets: unknown setting; did you mean 'targets'?"],
     ),
     "unknown key far from any": ("zebra: 1\n", ["f:1: zebra: unknown setting"]),
-    "unknown key that cannot be printed": (
+    "unprintable unknown key": (
         '"a\\nb": 1\n',
         ["f:1: 'a\\nb': unknown setting"],
     ),
@@ -45,11 +45,11 @@ MISTAKES = {
         "tick: 1:30\n",
         ["f:1: tick: write a duration with its unit, as in 500ms or 2s, not '1:30'"],
     ),
-    "no for false": (
+    "no instead of false": (
         "sample:\n  stores: no\n",
         ["f:2: sample.stores: expected true or false, not 'no'"],
     ),
-    "yes for true": (
+    "yes instead of true": (
         "migrate:\n  dry_run: yes\n",
         ["f:2: migrate.dry_run: expected true or false, not 'yes'"],
     ),
@@ -74,7 +74,7 @@ MISTAKES = {
         ["f:2: sample.cpu_quota: write a share of 0% to 100%, as in 10%, not '150%'"],
     ),
     "a value outside its limits": ("tick: 1ms\n", ["f:1: tick: expected at least 10ms, not '1ms'"]),
-    "a choice that is none": (
+    "invalid choice": (
         "sample:\n  sampler: pebs\n",
         [
             "f:2: sample.sampler: expected 'auto', 'pmu', 'emulated', 'damon', 'idle', 'faults' "
@@ -90,7 +90,7 @@ MISTAKES = {
         "targets:\n- name: a\n  exe: 5\n",
         ["f:3: targets[0].exe: expected text (quote it), not 5"],
     ),
-    "a pid that is none": (
+    "invalid pid": (
         "targets:\n- name: a\n  pid: redis\n",
         ["f:3: targets[0].pid: expected a whole number, not 'redis'"],
     ),
@@ -99,11 +99,11 @@ MISTAKES = {
         ["f:2: targets[0]: selects nothing: set pid, exe, cmdline, user, cgroup or unit"],
     ),
     "a target without a name": ("targets:\n- pid: 1\n", ["f:2: targets[0].name: must be set"]),
-    "two targets of a name": (
+    "two targets with one name": (
         TARGET + "- name: a\n  pid: 2\n",
         ["f:4: targets[1].name: 'a' is already the name of targets[0]"],
     ),
-    "a pattern that is none": (
+    "invalid pattern": (
         "targets:\n- name: a\n  cmdline: '('\n",
         [
             "f:3: targets[0].cmdline: not a regular expression: missing ), unterminated subpattern "
@@ -114,7 +114,7 @@ MISTAKES = {
         TARGET + "  fast_max: 3\n",
         ["f:4: targets[0].fast_max: write a size or a share, as in 2GiB or 25%, not 3"],
     ),
-    "a mapping to keep that is no pattern": (
+    "invalid pattern of mappings to keep": (
         TARGET + "  keep: [x, '[']\n",
         [
             "f:4: targets[0].keep[1]: not a regular expression: unterminated character set "
@@ -141,7 +141,7 @@ MISTAKES = {
         TARGET + "  fast_max: 1GiB\n  fast_min: 2GiB\n",
         ["f:5: targets[0].fast_min: 2GiB is above the fast_max of 1GiB"],
     ),
-    "more promised than the fastest tier has": (
+    "fast_min sum above the fastest tier": (
         TARGET + "  fast_min: 60%\n- name: b\n  pid: 2\n  fast_min: 60%\n",
         [
             "f:7: targets[1].fast_min: with those above, the targets' fast_min is 120% of the"
@@ -155,19 +155,19 @@ MISTAKES = {
             "f:3: sample.stores: expected true or false, not 1",
         ],
     ),
-    "a policy that is none": (
+    "unknown policy": (
         "decide:\n  policy: lru\n",
         [f"f:2: decide.policy: expected {CHOICES}, not 'lru'"],
     ),
-    "a policy's knob misspelt": (
+    "misspelt setting of a policy": (
         "decide:\n  histogram:\n    hystersis: 2\n",
         ["f:3: decide.histogram.hystersis: unknown setting; did you mean 'hysteresis'?"],
     ),
-    "a policy's knob beyond its limits": (
+    "setting of a policy outside its limits": (
         "decide:\n  histogram:\n    worth: 5%\n    hysteresis: 0.5\n",
         ["f:4: decide.histogram.hysteresis: expected at least 1, not 0.5"],
     ),
-    "a policy's knob without its unit": (
+    "setting of a policy without its unit": (
         "decide:\n  histogram:\n    headroom: 2\n",
         ["f:3: decide.histogram.headroom: write a share of 0% to 100%, as in 10%, not 2"],
     ),
@@ -204,38 +204,38 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("case", MISTAKES)
-def test_mistake_is_told_with_its_line(case: str) -> None:
+def test_load_mistake_reported_with_line(case: str) -> None:
     text, expected = MISTAKES[case]
     with pytest.raises(ConfigError) as caught:
         loads(text, "f")
     assert str(caught.value).splitlines() == expected
 
 
-def test_no_text(tmp_path: Path) -> None:
+def test_load_non_utf8_file_refused(tmp_path: Path) -> None:
     path = tmp_path / "hmd.yaml"
     path.write_bytes(b"tick: 1s\n# \xff\n")
     with pytest.raises(ConfigError, match=r"hmd\.yaml:2: not UTF-8 text"):
         load(path)
 
 
-def test_huge_file(tmp_path: Path) -> None:
+def test_load_huge_file_refused(tmp_path: Path) -> None:
     path = tmp_path / "hmd.yaml"
     path.write_text("# x\n" * 100_000)
     with pytest.raises(ConfigError, match="larger than 256 KiB: not a configuration of hmd"):
         load(path)
 
 
-def test_many_values() -> None:
+def test_load_too_many_values_refused() -> None:
     with pytest.raises(ConfigError, match="more than 20000 values"):
         loads("a: [" + "1," * 30_000 + "]\n")
 
 
-def test_missing_file(tmp_path: Path) -> None:
+def test_load_missing_file_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"hmd\.yaml: cannot be read: No such file or directory"):
         load(tmp_path / "hmd.yaml")
 
 
-def test_mistake_in_a_drop_in_names_the_drop_in(tmp_path: Path) -> None:
+def test_load_mistake_in_drop_in_names_drop_in(tmp_path: Path) -> None:
     (tmp_path / "hmd.yaml").write_text("tick: 1s\nmigrate:\n  dry_run: true\n")
     (tmp_path / "hmd.d").mkdir()
     (tmp_path / "hmd.d/10-rate.yaml").write_text("\nmigrate:\n  rate: fast\n")
@@ -247,7 +247,7 @@ def test_mistake_in_a_drop_in_names_the_drop_in(tmp_path: Path) -> None:
     )
 
 
-def test_fifo_without_a_writer_is_refused_at_once(tmp_path: Path) -> None:
+def test_load_fifo_without_writer_refused_at_once(tmp_path: Path) -> None:
     fifo = tmp_path / "hmd.yaml"
     os.mkfifo(fifo)
     with pytest.raises(ConfigError, match="is a FIFO, not a file"):
