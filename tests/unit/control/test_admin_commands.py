@@ -22,8 +22,8 @@ from hmd.machine.process_id import ProcessId, identify
 from hmd.machine.topology import Node, Topology
 from tests.fakes.toucher import Toucher
 
-OURS = Peer(os.getpid(), 0, 0)
-THEIRS = Peer(os.getpid(), 4711, 4711)
+ROOT_PEER = Peer(os.getpid(), 0, 0)
+USER_PEER = Peer(os.getpid(), 4711, 4711)
 
 
 class TwoNodes:
@@ -65,48 +65,52 @@ def control(commands: AdminCommands) -> CommandQueue:
     return CommandQueue(commands, lambda: None, logging.getLogger("test"))
 
 
-def do(commands: AdminCommands, command: str, peer: Peer = OURS, **arguments: object) -> str:
+def execute(
+    commands: AdminCommands, command: str, peer: Peer = ROOT_PEER, **arguments: object
+) -> str:
     return commands.functions[command](ControlRequest(command, arguments, peer)).line
 
 
-def test_undrain_returns_node_to_use(commands: AdminCommands, state: AdminState) -> None:
-    assert do(commands, "drain", node=1) == "draining node 1"
+def test_undrain_of_drained_node_returns_it_to_use(
+    commands: AdminCommands, state: AdminState
+) -> None:
+    assert execute(commands, "drain", node=1) == "draining node 1"
     assert state.drained == {1}
     serial = state.drains
     with pytest.raises(UsageError, match="no node would be left"):
-        do(commands, "drain", node=0)
+        execute(commands, "drain", node=0)
     with pytest.raises(UsageError, match="node 1 is drained: hmd undrain 1, or name another"):
-        do(commands, "pin", pid=os.getpid(), to=1)
-    assert do(commands, "undrain", tier=1) == "node 1 is in use again"
+        execute(commands, "pin", pid=os.getpid(), to=1)
+    assert execute(commands, "undrain", tier=1) == "node 1 is in use again"
     assert state.drained == set()
     assert state.drains > serial
 
 
-def test_undrain_accepts_removed_node(
+def test_undrain_of_removed_node_accepted(
     commands: AdminCommands, state: AdminState, daemon: TwoNodes
 ) -> None:
-    do(commands, "drain", node=[1])
+    execute(commands, "drain", node=[1])
     daemon.topology = daemon.topology.without({1})
     with pytest.raises(TargetError, match="no memory on node 1: nodes with memory are 0"):
-        do(commands, "drain", node=1)
-    do(commands, "undrain", node=1)
+        execute(commands, "drain", node=1)
+    execute(commands, "undrain", node=1)
     assert not state.drained
 
 
-def test_drain_is_refused_for_node_with_pins(
+def test_drain_of_node_with_pins_refused(
     commands: AdminCommands, state: AdminState, toucher: Toucher
 ) -> None:
-    do(commands, "pin", pid=toucher.process.pid, to=1)
+    execute(commands, "pin", pid=toucher.process.pid, to=1)
     with pytest.raises(UsageError, match=f"{toucher.process.pid} is pinned to node 1: hmd unpin"):
-        do(commands, "drain", node=1)
-    do(commands, "unpin", pid=toucher.process.pid)
-    do(commands, "pin", target="web", to=1)
+        execute(commands, "drain", node=1)
+    execute(commands, "unpin", pid=toucher.process.pid)
+    execute(commands, "pin", target="web", to=1)
     with pytest.raises(UsageError, match="web is pinned to node 1: hmd unpin web first"):
-        do(commands, "drain", node=1)
+        execute(commands, "drain", node=1)
     assert not state.drained
 
 
-def test_pins_apply_by_process_target_and_move(state: AdminState) -> None:
+def test_admin_state_pins_apply_by_process_target_and_move(state: AdminState) -> None:
     a, b, c, d = (ProcessId(pid, 1) for pid in (1, 2, 3, 4))
     state.pins[a] = Pin(None, 0)
     state.target_pins["db"] = Pin(1, 0)
@@ -119,21 +123,21 @@ def test_pins_apply_by_process_target_and_move(state: AdminState) -> None:
     assert not state.moves
 
 
-def test_move_of_pinned_or_unknown_process_is_refused(
+def test_migrate_of_pinned_or_unknown_process_refused(
     commands: AdminCommands, state: AdminState, toucher: Toucher
 ) -> None:
     pid = toucher.process.pid
-    assert do(commands, "migrate", pid=pid, to=1) == f"process {pid} is being moved to node 1"
+    assert execute(commands, "migrate", pid=pid, to=1) == f"process {pid} is being moved to node 1"
     assert state.moves[toucher.process].node == 1
-    do(commands, "pin", pid=pid)
+    execute(commands, "pin", pid=pid)
     assert not state.moves
     with pytest.raises(UsageError, match="is pinned: unpin it first"):
-        do(commands, "migrate", pid=pid, to=1)
+        execute(commands, "migrate", pid=pid, to=1)
     with pytest.raises(TargetError, match=r"belongs to no target: use hmd migrate --pid"):
-        do(commands, "migrate", pid=os.getpid(), to=1)
+        execute(commands, "migrate", pid=os.getpid(), to=1)
 
 
-def test_pins_are_limited_in_number(
+def test_pin_beyond_maximum_refused(
     commands: AdminCommands, state: AdminState, toucher: Toucher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = identify(os.getpid())
@@ -141,11 +145,11 @@ def test_pins_are_limited_in_number(
     state.pins[own] = Pin(None, 0)
     monkeypatch.setattr("hmd.control.admin_commands.MAX_PINS", 1)
     with pytest.raises(UsageError, match="processes are pinned or moved: unpin some"):
-        do(commands, "pin", pid=toucher.process.pid)
+        execute(commands, "pin", pid=toucher.process.pid)
     # The same process may be pinned elsewhere, and an exited one no longer counts.
-    do(commands, "pin", pid=own.pid, to=1)
+    execute(commands, "pin", pid=own.pid, to=1)
     state.pins = {ProcessId(own.pid, own.start_ticks + 1): Pin(None, 0)}
-    do(commands, "pin", pid=toucher.process.pid)
+    execute(commands, "pin", pid=toucher.process.pid)
     assert list(state.pins) == [toucher.process]
 
 
@@ -153,7 +157,7 @@ def test_pins_are_limited_in_number(
     ("uid_map", "refused"),
     [("0 0 4294967295", False), ("0 100000 65536", True), ("", False)],
 )
-def test_users_outside_the_namespace_are_refused(
+def test_check_known_user_outside_namespace_refused(
     tmp_path: Path, uid_map: str, refused: bool
 ) -> None:
     (tmp_path / "sys/kernel").mkdir(parents=True)
@@ -168,27 +172,27 @@ def test_users_outside_the_namespace_are_refused(
         check_known(Peer(1, 65534, 65534), tmp_path)
 
 
-def test_pin_of_kernel_thread_is_refused(commands: AdminCommands) -> None:
+def test_pin_of_kernel_thread_refused(commands: AdminCommands) -> None:
     with pytest.raises(TargetError, match="process 2 is a kernel thread"):
-        do(commands, "pin", pid=2)
+        execute(commands, "pin", pid=2)
 
 
-def test_refused_policy_changes_nothing(
+def test_policy_that_fails_changes_nothing(
     commands: AdminCommands, state: AdminState, daemon: TwoNodes
 ) -> None:
-    do(commands, "policy", name="age")
+    execute(commands, "policy", name="age")
     for name in ("broken", "bug"):
         with pytest.raises((HmdError, ZeroDivisionError)):
-            do(commands, "policy", name=name)
+            execute(commands, "policy", name=name)
         assert state.policy == "age"
-    do(commands, "policy")
+    execute(commands, "policy")
     assert (state.policy, daemon.policies) == (None, ["age", None])
 
 
-def test_requests_are_executed_in_order_and_counted(control: CommandQueue) -> None:
+def test_admin_requests_executed_in_order_and_counted(control: CommandQueue) -> None:
     answers = [
         control.put(ControlRequest(command, {}, peer))
-        for command, peer in (("pause", OURS), ("resume", THEIRS), ("resume", OURS))
+        for command, peer in (("pause", ROOT_PEER), ("resume", USER_PEER), ("resume", ROOT_PEER))
     ]
     assert not any(answer.done() for answer in answers)
     control.serve()
@@ -198,15 +202,19 @@ def test_requests_are_executed_in_order_and_counted(control: CommandQueue) -> No
     assert control.outcomes["resume", "done"] == control.outcomes["resume", "refused"] == 1
 
 
-def test_withdrawn_request_is_not_executed(control: CommandQueue, state: AdminState) -> None:
-    control.put(ControlRequest("pause", {}, OURS)).cancel()
+def test_admin_request_withdrawn_not_executed(control: CommandQueue, state: AdminState) -> None:
+    control.put(ControlRequest("pause", {}, ROOT_PEER)).cancel()
     control.serve()
     assert not state.paused
 
 
-def test_status_is_published_before_the_answer(control: CommandQueue, state: AdminState) -> None:
-    """A client that has its answer may ask for the status at once."""
-    answers = [control.put(ControlRequest(name, {}, OURS)) for name in ("pause", "dance", "drain")]
+def test_admin_request_status_published_before_answer(
+    control: CommandQueue, state: AdminState
+) -> None:
+    """A client may request the status directly after its answer."""
+    answers = [
+        control.put(ControlRequest(name, {}, ROOT_PEER)) for name in ("pause", "dance", "drain")
+    ]
     seen: list[tuple[bool, list[bool]]] = []
     control.serve(lambda: seen.append((state.paused, [p.done() for p in answers])))
     assert seen == [
@@ -217,26 +225,28 @@ def test_status_is_published_before_the_answer(control: CommandQueue, state: Adm
     assert all(answer.done() for answer in answers)
 
 
-def test_queue_refuses_requests_when_full(control: CommandQueue) -> None:
+def test_admin_queue_full_refuses_requests(control: CommandQueue) -> None:
     for _ in range(MAX_WAITING):
-        control.put(ControlRequest("pause", {}, OURS))
+        control.put(ControlRequest("pause", {}, ROOT_PEER))
     with pytest.raises(HmdError, match="too many admin requests wait"):
-        control.put(ControlRequest("pause", {}, OURS))
+        control.put(ControlRequest("pause", {}, ROOT_PEER))
 
 
-def test_defect_is_logged_and_answered(
+def test_admin_request_with_defect_logged_and_answered(
     control: CommandQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    answer = control.put(ControlRequest("policy", {"name": "bug"}, OURS))
+    answer = control.put(ControlRequest("policy", {"name": "bug"}, ROOT_PEER))
     control.serve()
     assert str(answer.exception()) == "the request failed: the daemon's log has the reason"
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_caller_is_logged(control: CommandQueue, caplog: pytest.LogCaptureFixture) -> None:
+def test_admin_request_caller_logged(
+    control: CommandQueue, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
-    control.put(ControlRequest("pause", {}, OURS))
-    control.put(ControlRequest("pause", {}, THEIRS))
+    control.put(ControlRequest("pause", {}, ROOT_PEER))
+    control.put(ControlRequest("pause", {}, USER_PEER))
     control.serve()
     assert f"admin request: pause by uid 0, pid {os.getpid()}: paused" in caplog.text
     assert f"admin request: pause by uid 4711, pid {os.getpid()}: refused: only root" in caplog.text
@@ -260,9 +270,9 @@ peers = st.builds(Peer, st.just(os.getpid()) | st.integers(0, 2**22), numbers, n
         ["pause", "resume", "drain", "undrain", "pin", "unpin", "migrate", "policy"]
     ),
     arguments=st.dictionaries(keys | st.text(), values, max_size=3),
-    peer=st.just(OURS) | st.just(THEIRS) | peers,
+    peer=st.just(ROOT_PEER) | st.just(USER_PEER) | peers,
 )
-def test_any_request_is_executed_or_refused(
+def test_admin_request_with_any_arguments_executed_or_refused(
     control: CommandQueue,
     state: AdminState,
     command: str,

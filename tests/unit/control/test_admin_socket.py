@@ -31,7 +31,7 @@ NOBODY = 65534
 
 
 class Loop:
-    """The daemon's loop: it keeps requests, and answers where a test says so."""
+    """Stand-in for the daemon's loop: it queues requests, and answers them on demand."""
 
     def __init__(self) -> None:
         self.taken: list[tuple[ControlRequest, Future[bytes]]] = []
@@ -70,7 +70,7 @@ def in_background(what: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def test_request_is_answered_when_executed(path: Path, loop: Loop) -> None:
+def test_admin_request_answered_when_executed(path: Path, loop: Loop) -> None:
     loop.at_once = False
     answers: list[object] = []
     thread = in_background(lambda: answers.append(send_admin_request(path, "pause", {"why": 1})))
@@ -84,33 +84,33 @@ def test_request_is_answered_when_executed(path: Path, loop: Loop) -> None:
     assert loop.taken[0][0].arguments == {"why": 1}
 
 
-def test_it_comes_with_the_caller_s_credentials(path: Path, loop: Loop) -> None:
+def test_admin_request_carries_credentials_of_caller(path: Path, loop: Loop) -> None:
     send_admin_request(path, "pause")
     assert loop.taken[0][0].peer == Peer(os.getpid(), os.getuid(), os.getgid())
 
 
-def test_request_is_withdrawn_when_not_executed_in_time(path: Path, loop: Loop) -> None:
+def test_admin_request_not_executed_in_time_withdrawn(path: Path, loop: Loop) -> None:
     loop.at_once = False
     with pytest.raises(HmdError, match=r"not execute the request within 0\.5 s; it is withdrawn"):
         send_admin_request(path, "pause")
     assert not loop.taken[0][1].set_running_or_notify_cancel()
 
 
-def test_request_being_executed_is_not_withdrawn(path: Path, loop: Loop) -> None:
+def test_admin_request_being_executed_not_withdrawn(path: Path, loop: Loop) -> None:
     loop.at_once = False
-    told: list[str] = []
+    messages: list[str] = []
 
     def give() -> None:
         try:
             send_admin_request(path, "pause")
         except HmdError as error:
-            told.append(str(error))
+            messages.append(str(error))
 
     thread = in_background(give)
     assert loop.arrived.acquire(timeout=10)
     assert loop.taken[0][1].set_running_or_notify_cancel()
     thread.join()
-    assert told == [
+    assert messages == [
         "the daemon did not execute the request within 0.5 s; it is being executed: see hmd status"
     ]
     loop.taken[0][1].set_result(b"{}")
@@ -120,7 +120,9 @@ def test_request_being_executed_is_not_withdrawn(path: Path, loop: Loop) -> None
 @pytest.mark.parametrize(
     "kind", [UsageError, ConfigError, MissingError, NotPermittedError, TargetError, HmdError]
 )
-def test_refusals_arrive_as_they_were(path: Path, loop: Loop, kind: type[HmdError]) -> None:
+def test_admin_request_refused_error_type_and_text_kept(
+    path: Path, loop: Loop, kind: type[HmdError]
+) -> None:
     loop.at_once = False
     raised: list[HmdError] = []
 
@@ -138,18 +140,18 @@ def test_refusals_arrive_as_they_were(path: Path, loop: Loop, kind: type[HmdErro
     assert str(raised[0]) == "no: you may not"
 
 
-def test_failing_request_is_answered(path: Path) -> None:
+def test_admin_request_that_fails_answered(path: Path) -> None:
     with pytest.raises(HmdError, match=r"^ZeroDivisionError$"):
         send_admin_request(path, "fail")
     assert ask(path, "status") == {"ticks": 7}
 
 
-def test_unknown_command_is_answered(path: Path) -> None:
+def test_admin_request_with_unknown_command_answered(path: Path) -> None:
     with pytest.raises(UsageError, match="no such command; there are fail, pause, status"):
         send_admin_request(path, "dance")
 
 
-def test_a_request_is_not_read_twice(path: Path, loop: Loop) -> None:
+def test_admin_socket_repeated_request_read_once(path: Path, loop: Loop) -> None:
     with socket.socket(socket.AF_UNIX) as s:
         s.connect(str(path))
         s.sendall(b'{"command": "pause"}\n' * 20)
@@ -158,7 +160,7 @@ def test_a_request_is_not_read_twice(path: Path, loop: Loop) -> None:
     assert len(loop.taken) == 1
 
 
-def test_clients_that_leave_before_the_answer(path: Path, loop: Loop) -> None:
+def test_admin_socket_clients_disconnect_before_answer_survives(path: Path, loop: Loop) -> None:
     loop.at_once = False
     for _ in range(MAX_CLIENTS // 2):
         with socket.socket(socket.AF_UNIX) as s:
@@ -171,10 +173,10 @@ def test_clients_that_leave_before_the_answer(path: Path, loop: Loop) -> None:
     assert ask(path, "status") == {"ticks": 7}
 
 
-def test_no_more_clients_than_there_is_room_for(path: Path, loop: Loop) -> None:
+def test_admin_socket_full_refuses_clients_until_others_end(path: Path, loop: Loop) -> None:
     """Some clients wait for answers, some send nothing: others are refused until these are done.
 
-    Those are heard again.
+    After that, new clients are answered.
     """
     loop.at_once = False
     waiting = []
@@ -195,7 +197,7 @@ def test_no_more_clients_than_there_is_room_for(path: Path, loop: Loop) -> None:
         s.close()
 
 
-def test_a_byte_at_a_time_is_heard(path: Path, loop: Loop) -> None:
+def test_admin_request_sent_bytewise_answered(path: Path, loop: Loop) -> None:
     with socket.socket(socket.AF_UNIX) as s:
         s.connect(str(path))
         for byte in b'{"command": "pause", "a": 1}\n':
@@ -203,7 +205,7 @@ def test_a_byte_at_a_time_is_heard(path: Path, loop: Loop) -> None:
         assert s.makefile().read() == '{"done": ["a"]}\n'
 
 
-def test_close_waits_for_nobody(tmp_path: Path, loop: Loop) -> None:
+def test_admin_socket_close_with_pending_request_immediate(tmp_path: Path, loop: Loop) -> None:
     loop.at_once = False
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     path = tmp_path / "other.sock"
@@ -237,8 +239,8 @@ garbage = st.binary(max_size=2 * MAX_REQUEST_BYTES)
     suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=200
 )
 @given(pieces=st.lists(lines | garbage | st.just(b"\n"), max_size=4), leaves=st.booleans())
-def test_whatever_is_said(path: Path, pieces: list[bytes], leaves: bool) -> None:
-    """Whole, half and huge lines, well-formed or not, in pieces, by one who stays or leaves."""
+def test_admin_socket_any_lines_survives(path: Path, pieces: list[bytes], leaves: bool) -> None:
+    """Whole, partial and huge lines, valid or not, in pieces; the client may disconnect."""
     with socket.socket(socket.AF_UNIX) as s:
         s.settimeout(20)
         s.connect(str(path))
@@ -256,17 +258,17 @@ def test_whatever_is_said(path: Path, pieces: list[bytes], leaves: bool) -> None
 
 
 class Counting(StatusSocket):
-    """Counts how often its thread looks around."""
+    """Counts the wakeups of its thread."""
 
-    looks = 0
+    wakeups = 0
 
     def _patience_s(self) -> float | None:
-        self.looks += 1
+        self.wakeups += 1
         return super()._patience_s()  # type: ignore[misc]
 
 
-def test_one_who_hangs_up_half_keeps_no_thread_awake(tmp_path: Path, loop: Loop) -> None:
-    """As nc does: its end of file stays readable while it waits."""
+def test_admin_socket_half_closed_client_no_busy_loop(tmp_path: Path, loop: Loop) -> None:
+    """As with nc: the end of file stays readable while the client waits."""
     loop.at_once = False
     server = Counting(tmp_path / "other.sock", {}, {"pause": loop.put})
     with socket.socket(socket.AF_UNIX) as s:
@@ -275,7 +277,7 @@ def test_one_who_hangs_up_half_keeps_no_thread_awake(tmp_path: Path, loop: Loop)
         s.shutdown(socket.SHUT_WR)
         assert loop.arrived.acquire(timeout=10)
         time.sleep(0.2)
-        assert server.looks < 20
+        assert server.wakeups < 20
         loop.taken[0][1].set_result(b'{"done": 1}')
         assert s.makefile().read() == '{"done": 1}\n'
     server.close()

@@ -1,4 +1,4 @@
-"""The status socket answers valid requests, and survives all other clients."""
+"""The status socket answers valid requests, and survives all other input."""
 
 import json
 import os
@@ -48,20 +48,20 @@ def send(path: Path, data: bytes) -> bytes:
     return b"".join(parts)
 
 
-def test_answers_a_command(served: Path) -> None:
+def test_status_socket_answers_command(served: Path) -> None:
     assert ask(served, "status") == {"ticks": 7}
 
 
-def test_is_open_to_owner_and_group_only(served: Path) -> None:
+def test_status_socket_mode_owner_and_group_only(served: Path) -> None:
     assert stat.S_IMODE(served.stat().st_mode) == 0o660
 
 
-def test_large_answers_arrive_whole(served: Path) -> None:
+def test_status_socket_large_answer_complete(served: Path) -> None:
     assert ask(served, "large")["rows"][-1] == 299_999
 
 
 @pytest.mark.parametrize(
-    ("request_line", "told"),
+    ("request_line", "message"),
     [
         (b"\n", "not JSON"),
         (b"status\n", "not JSON"),
@@ -72,20 +72,22 @@ def test_large_answers_arrive_whole(served: Path) -> None:
         (b"x" * (MAX_REQUEST_BYTES + 1), "a request has at most 4096 bytes"),
     ],
 )
-def test_wrong_requests_are_told(served: Path, request_line: bytes, told: str) -> None:
+def test_status_socket_invalid_request_answered_with_error(
+    served: Path, request_line: bytes, message: str
+) -> None:
     answer = json.loads(send(served, request_line))
-    assert answer["error"].startswith(told)
+    assert answer["error"].startswith(message)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.binary(max_size=6000))
-def test_any_bytes_get_an_error_or_nothing(served: Path, data: bytes) -> None:
+def test_status_socket_any_bytes_error_or_no_answer(served: Path, data: bytes) -> None:
     answer = send(served, data)
     assert not answer or "error" in json.loads(answer)
     assert ask(served, "status") == {"ticks": 7}
 
 
-def test_silent_clients_hold_up_nobody(served: Path) -> None:
+def test_status_socket_silent_clients_block_no_others(served: Path) -> None:
     silent = [socket.socket(socket.AF_UNIX) for _ in range(MAX_CLIENTS // 2)]
     for s in silent:
         s.connect(str(served))
@@ -96,7 +98,7 @@ def test_silent_clients_hold_up_nobody(served: Path) -> None:
     assert ask(served, "status") == {"ticks": 7}
 
 
-def test_clients_that_leave_in_the_middle(served: Path) -> None:
+def test_status_socket_clients_disconnect_survives(served: Path) -> None:
     for _ in range(50):
         with socket.socket(socket.AF_UNIX) as s:
             s.connect(str(served))
@@ -104,7 +106,7 @@ def test_clients_that_leave_in_the_middle(served: Path) -> None:
     assert ask(served, "status") == {"ticks": 7}
 
 
-def test_many_at_once(served: Path) -> None:
+def test_status_socket_16_clients_at_once_all_answered(served: Path) -> None:
     answers: list[dict[str, object]] = []
     threads = [
         threading.Thread(target=lambda: answers.append(ask(served, "status"))) for _ in range(16)
@@ -116,7 +118,7 @@ def test_many_at_once(served: Path) -> None:
     assert answers == [{"ticks": 7}] * 16
 
 
-def test_close_removes_the_socket_and_leaks_nothing(path: Path) -> None:
+def test_status_socket_close_removes_file_and_descriptors(path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     server = StatusSocket(path, {"status": lambda _: b"{}"})
     ask(path, "status")
@@ -126,7 +128,7 @@ def test_close_removes_the_socket_and_leaks_nothing(path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 
-def test_close_leaves_the_socket_of_a_successor(path: Path) -> None:
+def test_status_socket_close_keeps_socket_of_successor(path: Path) -> None:
     first = StatusSocket(path, {})
     second = StatusSocket(path, {"status": lambda _: b'{"second": 1}'})
     first.close()
@@ -134,24 +136,24 @@ def test_close_leaves_the_socket_of_a_successor(path: Path) -> None:
     second.close()
 
 
-def test_a_path_that_is_no_socket_is_kept(path: Path) -> None:
+def test_status_socket_path_of_other_file_kept(path: Path) -> None:
     path.write_text("precious")
     with pytest.raises(HmdError, match=r"cannot make the status socket .*in use"):
         StatusSocket(path, {})
     assert path.read_text() == "precious"
 
 
-def test_a_path_too_long_is_told(tmp_path: Path) -> None:
+def test_status_socket_path_too_long_refused(tmp_path: Path) -> None:
     with pytest.raises(HmdError, match="longer than 107 bytes"):
         StatusSocket(tmp_path / ("x" * 120), {})
 
 
-def test_no_daemon(path: Path) -> None:
+def test_ask_without_daemon_unreachable(path: Path) -> None:
     with pytest.raises(UnreachableError, match=r"no daemon answers on .*hmd\.sock: start one"):
         ask(path, "status")
 
 
-def test_stale_socket_of_a_killed_daemon(path: Path) -> None:
+def test_status_socket_replaces_stale_socket(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
     with pytest.raises(UnreachableError, match="no daemon answers"):
@@ -161,7 +163,7 @@ def test_stale_socket_of_a_killed_daemon(path: Path) -> None:
     server.close()
 
 
-def test_one_that_accepts_and_says_nothing(path: Path) -> None:
+def test_ask_of_mute_daemon_times_out(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as mute:
         mute.bind(str(path))
         mute.listen()
@@ -169,12 +171,12 @@ def test_one_that_accepts_and_says_nothing(path: Path) -> None:
             ask(path, "status", timeout_s=0.05)
 
 
-def test_refusal_is_told(served: Path) -> None:
+def test_ask_refused_command_raises(served: Path) -> None:
     with pytest.raises(UnreachableError, match="refuses 'dance'"):
         ask(served, "dance")
 
 
-def test_one_daemon_a_socket(path: Path) -> None:
+def test_instance_lock_second_daemon_refused(path: Path) -> None:
     lock = InstanceLock(path)
     with pytest.raises(HmdError, match=rf"another hmd \(pid {os.getpid()}\) already serves"):
         InstanceLock(path)
@@ -182,12 +184,12 @@ def test_one_daemon_a_socket(path: Path) -> None:
     InstanceLock(path).release()
 
 
-def test_lock_makes_the_run_directory(tmp_path: Path) -> None:
+def test_instance_lock_creates_run_directory(tmp_path: Path) -> None:
     InstanceLock(tmp_path / "hmd/hmd.sock").release()
     assert (tmp_path / "hmd").is_dir()
 
 
-def test_lock_in_a_place_that_is_no_directory(tmp_path: Path) -> None:
+def test_instance_lock_below_regular_file_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(HmdError, match=r"cannot use .*/file for the status socket"):
         InstanceLock(tmp_path / "file/hmd.sock")
