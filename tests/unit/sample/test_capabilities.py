@@ -12,17 +12,17 @@ from hmd.sample.capabilities import CAPABILITIES
 PACKAGE = Path(auto_select.__file__).parents[1]
 
 
-def test_table_has_every_sampler_in_the_order_of_auto() -> None:
+def test_capabilities_list_every_sampler_in_order_of_auto() -> None:
     openers = auto_select._openers(auto_select.SampleSettings(), PROC, Path("/sys"))
     assert tuple(CAPABILITIES) == tuple(openers)
 
 
-def test_samplers_without_reads_of_resident_pages_are_the_write_and_fault_ones() -> None:
+def test_capabilities_only_faults_and_softdirty_miss_reads() -> None:
     blind = {name for name, able in CAPABILITIES.items() if not able.sees_reads}
     assert blind == {"faults", "softdirty"}
 
 
-def test_no_module_compares_a_sampler_by_name() -> None:
+def test_modules_compare_no_sampler_by_name() -> None:
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):

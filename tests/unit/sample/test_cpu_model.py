@@ -1,4 +1,4 @@
-"""How far cores look ahead, by the CPU that /proc/cpuinfo names."""
+"""Reorder window and outstanding misses of the core, by the CPU model of /proc/cpuinfo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows made of regions: as many accesses as DAMON saw, where memory is, and no more rows."""
+"""Sample rows from DAMON regions: total accesses, mapped memory, and number of rows."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ PAGE = 4096
 
 
 def regions(*those: tuple[int, int, int]) -> DamonRegions:
-    """Of first page, pages, accesses."""
+    """Return regions of (first page, pages, accesses)."""
     columns = np.array(those, np.uint64).reshape(len(those), 3)
     start = columns[:, 0] * PAGE
     return DamonRegions(start, start + columns[:, 1] * PAGE, columns[:, 2].astype(np.uint32))
 
 
 def maps(*those: tuple[int, int], path: str = "") -> Mappings:
-    """Of first page, pages."""
+    """Return mappings of (first page, pages)."""
     lines = [f"{a * PAGE:x}-{(a + n) * PAGE:x} rw-p 00000000 00:00 0 {path}\n" for a, n in those]
     return parse_maps("".join(lines).encode())
 
@@ -34,10 +34,10 @@ def everywhere(addresses: np.ndarray) -> np.ndarray:
 def counts(
     pieces: Pieces, intervals: float, most: int = 1 << 13, present: Any = everywhere
 ) -> dict[int, Any]:
-    """Accesses of each page by the rows."""
-    ((address, told),) = rows([pieces], [present], intervals, most, 0.5)
+    """Return the accesses of each page as the rows give them."""
+    ((address, accesses),) = rows([pieces], [present], intervals, most, 0.5)
     pages, which = np.unique(address // np.uint64(PAGE), return_inverse=True)
-    sums = np.bincount(which, weights=told, minlength=len(pages))
+    sums = np.bincount(which, weights=accesses, minlength=len(pages))
     return dict(zip(pages.tolist(), sums.tolist(), strict=True))
 
 
@@ -52,15 +52,15 @@ def test_region_accesses_are_shared_by_its_pages() -> None:
 @pytest.mark.parametrize("most", [10, 100, 1000])
 def test_region_rows_are_bounded_and_stand_for_all_accesses(most: int) -> None:
     pieces = mapped(regions((0, 1000, 20), (5000, 3000, 2)), maps((0, 1 << 20)), 20)
-    ((address, told),) = rows([pieces], [everywhere], 50, most, 0.3)
+    ((address, accesses),) = rows([pieces], [everywhere], 50, most, 0.3)
     assert 0.8 * most <= len(address) <= most
-    assert int(told.sum()) == pytest.approx(50 * (1000 + 300), rel=1.5 / most)
-    hot = int(told[address < 1000 * PAGE].sum())
+    assert int(accesses.sum()) == pytest.approx(50 * (1000 + 300), rel=1.5 / most)
+    hot = int(accesses[address < 1000 * PAGE].sum())
     assert hot == pytest.approx(50 * 1000, rel=2.5 / most)
 
 
 def test_region_rows_are_of_mapped_memory_only() -> None:
-    """A region of 100 pages of which 10 are mapped: the looks that found accesses were at those."""
+    """Of a region of 100 pages 10 are mapped: DAMON's accesses were found in those."""
     pieces = mapped(regions((0, 100, 2)), maps((20, 4), (90, 6)), 20)
     assert pieces.pages.tolist() == [4, 6]
     found = counts(pieces, 20)
@@ -82,7 +82,7 @@ def test_region_accesses_of_absent_pages_go_to_present_ones() -> None:
 
     found = counts(pieces, 40, present=present)
     assert {page for page in found if page < 100} == set(range(0, 64, 2))
-    assert all(told == (20 if page < 100 else 10) for page, told in found.items())
+    assert all(accesses == (20 if page < 100 else 10) for page, accesses in found.items())
 
 
 def test_region_rows_skip_kernel_mappings() -> None:

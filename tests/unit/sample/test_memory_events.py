@@ -1,4 +1,4 @@
-"""Each encoding, against the sysfs of the machine that it is for."""
+"""Encodings of memory events, compared with the sysfs of fixture machines."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def chosen(machine: str | Path, **choice: object) -> dict[str, EventSpec]:
         ),
     ],
 )
-def test_pebs_encodings_from_sysfs(
+def test_events_of_pebs_machine_encoded_from_sysfs(
     machine: str,
     name: str,
     pmu_type: int,
@@ -100,7 +100,9 @@ def test_pebs_encodings_from_sysfs(
         ("zen5", Words(1 << 19 | 1 << 16, 0, 1), True),
     ],
 )
-def test_ibs_encodings_from_sysfs(machine: str, words: Words, exclude_kernel: bool) -> None:
+def test_events_of_ibs_machine_encoded_from_sysfs(
+    machine: str, words: Words, exclude_kernel: bool
+) -> None:
     (spec,) = chosen(machine).values()
     assert (spec.type, spec.words, spec.exclude_kernel) == (11, words, exclude_kernel)
     assert spec.precise == ()
@@ -116,7 +118,7 @@ def test_ibs_encodings_from_sysfs(machine: str, words: Words, exclude_kernel: bo
         ("alder-lake", {"cpu_core": 0x20D1, "cpu_atom": 0x80D1}),
     ],
 )
-def test_l3_miss_loads_come_from_the_table(machine: str, words: dict[str, int]) -> None:
+def test_events_of_l3_miss_loads_encoded_from_table(machine: str, words: dict[str, int]) -> None:
     specs = chosen(machine, loads="miss", stores=False).values()
     assert {spec.name.split("/")[0]: spec.words.config for spec in specs} == words
     assert all(spec.source == "table" and spec.leader is None for spec in specs)
@@ -130,7 +132,7 @@ def test_l3_miss_loads_come_from_the_table(machine: str, words: dict[str, int]) 
         ("sapphire-rapids", 0x01CD, 0x8203, 0x02CD),
     ],
 )
-def test_table_agrees_with_sysfs_where_the_kernel_names_nothing(
+def test_events_without_sysfs_names_table_agrees(
     machine: str, load: int, aux: int | None, store: int, tmp_path: Path
 ) -> None:
     root = tmp_path / "machine"
@@ -146,7 +148,7 @@ def test_table_agrees_with_sysfs_where_the_kernel_names_nothing(
         assert from_table[name].source == "table"
 
 
-def test_unknown_model_without_names_is_refused(tmp_path: Path) -> None:
+def test_events_of_unknown_model_without_names_refused(tmp_path: Path) -> None:
     root = tmp_path / "machine"
     shutil.copytree(MACHINES / "cascade-lake", root)
     shutil.rmtree(root / "sys/bus/event_source/devices/cpu/events")
@@ -156,12 +158,12 @@ def test_unknown_model_without_names_is_refused(tmp_path: Path) -> None:
         chosen(root)
 
 
-def test_threshold_and_stores_follow_the_choice() -> None:
+def test_events_follow_chosen_threshold_and_stores() -> None:
     (spec,) = chosen("sapphire-rapids", ldlat_cycles=128, stores=False).values()
     assert spec.words.config1 == 128
 
 
-def test_stores_are_sampled_more_rarely_than_loads() -> None:
+def test_events_of_stores_have_longer_period_than_loads() -> None:
     specs = chosen("cascade-lake")
     loads, stores = specs["cpu/mem-loads,ldlat=30/"], specs["cpu/mem-stores/"]
     assert stores.period_scale > loads.period_scale == 1
@@ -175,14 +177,14 @@ def test_stores_are_sampled_more_rarely_than_loads() -> None:
         ("vm-without-pebs", "PMU cpu has no PEBS here"),
     ],
 )
-def test_machine_without_memory_events_is_refused_in_one_line(machine: str, line: str) -> None:
+def test_events_of_unsupported_machine_refused_in_one_line(machine: str, line: str) -> None:
     with pytest.raises(MissingError, match=line) as raised:
         chosen(machine)
     assert "\n" not in str(raised.value)
     assert "set sampler to faults" in str(raised.value)
 
 
-def test_amd_without_ibs_is_refused(tmp_path: Path) -> None:
+def test_events_of_amd_without_ibs_refused(tmp_path: Path) -> None:
     root = tmp_path / "machine"
     shutil.copytree(MACHINES / "zen4", root)
     shutil.rmtree(root / "sys/bus/event_source/devices/ibs_op")
@@ -190,6 +192,6 @@ def test_amd_without_ibs_is_refused(tmp_path: Path) -> None:
         chosen(root)
 
 
-def test_empty_sysfs_is_refused(tmp_path: Path) -> None:
+def test_events_with_empty_sysfs_refused(tmp_path: Path) -> None:
     with pytest.raises(MissingError, match="no PMU"):
         choose_events(EventChoice(), tmp_path, tmp_path)

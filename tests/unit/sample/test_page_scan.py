@@ -1,4 +1,4 @@
-"""Scans of bits per page: rounds over all memory, bounded reads, idle and soft-dirty bits."""
+"""Page scans: passes over all memory, bounded reads, idle and soft-dirty bits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hmd.sample.soft_dirty import SOFT_DIRTY, SoftDirtyBits
 
 
 class EveryPage:
-    """Bits of a kernel in which all pages that are there are used all the time."""
+    """Page bits of a kernel in which all present pages are always used."""
 
     name, detail, kind = "every", "every page", Kind.LOAD
     capabilities = CAPABILITIES["idle"]
@@ -28,7 +28,7 @@ class EveryPage:
 
     def __init__(self, pages_most: int) -> None:
         self.pages_most = pages_most
-        self.asked: list[int] = []
+        self.scanned: list[int] = []
         self.rounds = 0
         self.begun: list[int] = []
 
@@ -36,7 +36,7 @@ class EveryPage:
         self.begun.append(pid)
 
     def used(self, entries: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-        self.asked.append(len(entries))
+        self.scanned.append(len(entries))
         return (entries & PRESENT) != 0
 
     def round_over(self, pid: int) -> None:
@@ -57,9 +57,9 @@ def test_page_scan_read_is_bounded_by_its_share(toucher: Any) -> None:
     sampler.track([toucher.process])
     for period in (1, 4, 128):
         sampler.set_period(period)
-        bits.asked.clear()
+        bits.scanned.clear()
         sampler.read()
-        assert sum(bits.asked) == 1024 // period
+        assert sum(bits.scanned) == 1024 // period
 
 
 def test_page_scan_pass_covers_every_page_once(toucher: Any) -> None:
@@ -80,11 +80,11 @@ def test_page_scan_covers_all_processes(toucher: Any) -> None:
     bits = EveryPage(1 << 18)
     sampler = PageScanSampler(bits)
 
-    ours = identify(os.getpid())
-    assert ours is not None
-    sampler.track([toucher.process, ours])
+    own = identify(os.getpid())
+    assert own is not None
+    sampler.track([toucher.process, own])
     assert sorted(bits.begun) == sorted([toucher.process.pid, os.getpid()])
-    sampler.track([ours, toucher.process])
+    sampler.track([own, toucher.process])
     assert len(bits.begun) == 2
     while bits.rounds < 2:
         batch = sampler.read()

@@ -1,4 +1,4 @@
-"""From a sample's page-table root to its process, on real page tables where they are shown."""
+"""Attribution of a sample's page-table root to its process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Clock:
 
 
 def columns_of(samples: list[tuple[int, int, int]]) -> RecordColumns:
-    """Columns of (root, virtual, physical), by way of a ring as in life."""
+    """Return columns of (root, virtual, physical), read from a ring."""
     size = 1 << 16
     memory = np.zeros(4096 + size, np.uint8)
     written = b"".join(struct.pack("<IHHIIQQ", 9, 0, 32, r, 0, v, p) for r, v, p in samples)
@@ -99,7 +99,7 @@ def test_root_is_kept_until_its_recheck(machine: Machine) -> None:
     assert spaces.index(at(7, {1: 11})).tolist() == [0]
     # Pages that moved since do not shake it.
     assert spaces.index(at(7, {3: 33})).tolist() == [0]
-    # After exec or exit the root can be another's: the next look finds whose.
+    # After exec or exit the root can be that of another process: the next lookup finds its process.
     clock.now += RECHECK_S
     assert spaces.index(at(7, {2: 22})).tolist() == [1]
 
@@ -115,7 +115,7 @@ def test_root_is_kept_when_all_pages_have_moved(machine: Machine) -> None:
 
 
 def test_root_of_ending_process_is_kept(machine: Machine) -> None:
-    """Its memory is gone before it is; what it did until then is still being read."""
+    """Its memory is freed before it exits; its earlier samples are read after that."""
     clock = Clock()
     spaces = PageTableAttribution(machine.proc, clock)
     spaces.track([machine.run(10, 1, {1: 11})])
@@ -136,7 +136,7 @@ def test_root_before_exec_is_of_the_parent(machine: Machine) -> None:
     assert spaces.index(at(8, {1: 11, 2: 22, 3: 33})).tolist() == [0, 0, 0]
 
 
-def test_root_without_process_is_looked_up_ever_less(machine: Machine) -> None:
+def test_root_without_process_looked_up_at_growing_intervals(machine: Machine) -> None:
     clock = Clock()
     spaces = PageTableAttribution(machine.proc, clock)
     a = machine.run(10, 1, {})
@@ -152,7 +152,7 @@ def test_root_without_process_is_looked_up_ever_less(machine: Machine) -> None:
 
 
 def test_root_of_new_program_is_found_by_the_next_read(machine: Machine) -> None:
-    """An exec moves the stack before the program begins: its first page is nowhere any more."""
+    """An exec moves the stack before the program begins: its first page is unmapped."""
     spaces = PageTableAttribution(machine.proc, Clock())
     spaces.track([machine.run(10, 1, {2: 22})])
     assert spaces.index(at(7, {1: 11})).tolist() == [-1]

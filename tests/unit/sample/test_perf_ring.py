@@ -1,4 +1,4 @@
-"""The C drain of perf rings against a slow parser in Python, whatever is in the ring."""
+"""The C drain of perf rings, compared with a parser in Python for any ring content."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ Row = tuple[int, int, int, int, int, int, int, int, int, int]
 
 @dataclass
 class Parsed:
-    """What the oracle read: rows, counts, where the tail is left, whether samples were lost."""
+    """Result of the oracle: rows, counts, position of the tail, whether samples were lost."""
 
     rows: list[Row] = field(default_factory=list)
     counts: RingCounts = field(default_factory=RingCounts)

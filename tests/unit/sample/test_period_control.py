@@ -1,4 +1,4 @@
-"""The period's control."""
+"""Control of the sampling period by the CPU quota."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formats and event terms of sysfs."""
+"""Formats and event terms of PMU devices in sysfs."""
 
 from __future__ import annotations
 

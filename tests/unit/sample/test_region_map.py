@@ -1,4 +1,4 @@
-"""Regions to look at next: in what is mapped, so many at most, fine where there are accesses."""
+"""DAMON regions of the next cycle: in mapped memory, bounded, small where accesses are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ A, B = ProcessId(1, 1), ProcessId(2, 1)
 
 
 def maps(*those: tuple[int, int], access: str = "rw-p", path: str = "") -> Mappings:
-    """Of first page, pages."""
+    """Return mappings of (first page, pages)."""
     lines = [
         f"{a * PAGE:x}-{(a + n) * PAGE:x} {access} 00000000 00:00 0 {path}\n" for a, n in those
     ]
@@ -27,13 +27,13 @@ def maps(*those: tuple[int, int], access: str = "rw-p", path: str = "") -> Mappi
 
 
 def spans(regions: DamonRegions) -> list[tuple[int, int]]:
-    """First page, and the one after the last."""
+    """Return (first page, page after the last) of each region."""
     start, end = regions.start // np.uint64(PAGE), regions.end // np.uint64(PAGE)
     return list(zip(start.tolist(), end.tolist(), strict=True))
 
 
 def found(regions: DamonRegions, hot: range, count: int) -> DamonRegions:
-    """What a look finds where these pages are accessed at so many of 40 looks."""
+    """Return a cycle's regions with these pages accessed in this many of 40 samples."""
     share = [
         max(0, min(end, hot.stop) - max(start, hot.start)) / (end - start)
         for start, end in spans(regions)
@@ -77,7 +77,7 @@ def test_regions_stay_within_their_limit(most: int) -> None:
 
 
 def test_regions_of_hot_memory_are_split() -> None:
-    """256 pages of 64 GiB, of which each look sees the part of its region that they are."""
+    """Accesses are reported in proportion to the share of hot pages in a region."""
     known, hot = RegionMap(400), range(5 * GIB + 1000, 5 * GIB + 1000 + 8192)
     for _ in range(14):
         chosen = known.choose({A: maps((0, 64 * GIB))})[A]

@@ -1,4 +1,4 @@
-"""Reading a ring while another process writes it: no record torn, none lost, none twice."""
+"""Reading a ring while another process writes it: no record is torn, lost or repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a read keeps, drops and leaves, over rings written by hand."""
+"""Samples that a read keeps, drops and leaves, in rings written by the test."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ class Memory:
 class Switch:
     """Records its calls, as a control that has nothing to switch."""
 
-    told: list[str] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
 
     def start(self) -> None:
-        self.told.append("start")
+        self.calls.append("start")
 
     def stop(self) -> None:
-        self.told.append("stop")
+        self.calls.append("stop")
 
     def set_period(self, period: int) -> None:
-        self.told.append(f"period {period}")
+        self.calls.append(f"period {period}")
 
     def close(self) -> None:
-        self.told.append("close")
+        self.calls.append("close")
 
 
 def us() -> ProcessId:
@@ -99,7 +99,7 @@ def test_ring_sampler_keeps_user_addresses_of_tracked_processes() -> None:
     assert (sampler.stats.samples, sampler.stats.dropped) == (3, 7)
 
 
-def test_ring_sampler_without_sample_period_uses_its_own() -> None:
+def test_ring_sampler_without_sample_period_uses_sampler_period() -> None:
     memory = Memory(0)
     sampler, _ = sampler_over([memory])
     sampler.track([us()])
@@ -169,13 +169,13 @@ def test_ring_sampler_source_is_on_while_tracking() -> None:
     me = us()
     for processes in ([], [me], [me], [], [], [me]):
         sampler.track(processes)
-    assert switch.told == ["start", "stop", "start"]
+    assert switch.calls == ["start", "stop", "start"]
 
 
 def test_ring_sampler_sets_changed_periods_within_ladder() -> None:
     sampler, switch = sampler_over([Memory(0)])
     assert [sampler.set_period(p) for p in (11, 9, 100, 1, 1)] == [11, 9, 13, 7, 7]
-    assert switch.told == ["period 9", "period 13", "period 7"]
+    assert switch.calls == ["period 9", "period 13", "period 7"]
 
 
 def test_ring_sampler_closed_twice_closes_once() -> None:
@@ -185,11 +185,11 @@ def test_ring_sampler_closed_twice_closes_once() -> None:
     sampler.close()
     sampler.track([us()])
     sampler.set_period(7)
-    assert switch.told == ["close"]
+    assert switch.calls == ["close"]
 
 
 def test_ring_sampler_finds_pids_in_any_order() -> None:
-    """Against a dictionary: indices follow the order of track(), pids may lie anywhere."""
+    """Indices follow the order of track(), for pids in any order."""
     me, parent = us(), identify(os.getppid())
     assert parent is not None
     attribution = TrackedPids()
