@@ -1,4 +1,4 @@
-"""What moves by order keep to, whatever the machine and the heat; and what policies may then do."""
+"""The contract of drain and pin moves, alone and with policies, on any machine and heat."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOBODY = np.zeros(2, np.bool_)
 
 @st.composite
 def drains(draw: st.DrawFn) -> tuple[Scene, frozenset[int]]:
-    """A scene, and some of its nodes, but not all."""
+    """A scene and the drained nodes: some of its nodes, not all."""
     scene = draw(scenes())
     ids = [node for node, _, _ in scene.nodes]
     chosen = draw(st.lists(st.sampled_from(ids), min_size=1, max_size=len(ids) - 1, unique=True))
@@ -43,7 +43,7 @@ def rows(plan: Plan) -> list[tuple[int, int, int, int, int]]:
 
 
 def check_possible(scene: Scene, table: HeatTable, plan: Plan) -> None:
-    """Each move is of a page that is there and may move, whole, once, to where there is room."""
+    """Each move is of a resident, movable page, whole, once, to a node with room."""
     node = page_nodes(table)
     free = {i: pages for i, _, pages in scene.nodes}
     for process, address, size, source, target in rows(plan):
@@ -57,7 +57,7 @@ def check_possible(scene: Scene, table: HeatTable, plan: Plan) -> None:
 
 @contract
 @given(case=drains())
-def test_every_move_finds_room_and_is_paid_for(case: tuple[Scene, frozenset[int]]) -> None:
+def test_drain_moves_are_possible_and_within_budget(case: tuple[Scene, frozenset[int]]) -> None:
     scene, drained = case
     table = scene.table()
     machine = scene.machine()
@@ -70,7 +70,7 @@ def test_every_move_finds_room_and_is_paid_for(case: tuple[Scene, frozenset[int]
 
 @contract
 @given(case=drains())
-def test_all_leaves_where_there_is_room_and_budget(case: tuple[Scene, frozenset[int]]) -> None:
+def test_drain_with_room_and_budget_empties_the_nodes(case: tuple[Scene, frozenset[int]]) -> None:
     scene, drained = case
     table, machine = scene.table(), scene.machine()
     roomy = tuple(NodeMemory(m.node, m.total_bytes, 1 << 40) for m in machine.memory)
@@ -82,7 +82,7 @@ def test_all_leaves_where_there_is_room_and_budget(case: tuple[Scene, frozenset[
 
 @contract
 @given(case=drains())
-def test_the_hottest_go_first(case: tuple[Scene, frozenset[int]]) -> None:
+def test_drain_with_short_budget_moves_hottest_first(case: tuple[Scene, frozenset[int]]) -> None:
     scene, drained = case
     table, machine = scene.table(), scene.machine()
     roomy = tuple(NodeMemory(m.node, m.total_bytes, 1 << 40) for m in machine.memory)
@@ -109,7 +109,9 @@ def test_the_hottest_go_first(case: tuple[Scene, frozenset[int]]) -> None:
 
 @contract
 @given(case=drains(), held=st.tuples(st.booleans(), st.booleans()))
-def test_held_processes_stay(case: tuple[Scene, frozenset[int]], held: tuple[bool, bool]) -> None:
+def test_drain_of_pinned_processes_plans_no_move(
+    case: tuple[Scene, frozenset[int]], held: tuple[bool, bool]
+) -> None:
     scene, drained = case
     machine = scene.machine()
     pages = scene.table().view(machine.topology, np.array(held))
@@ -119,7 +121,7 @@ def test_held_processes_stay(case: tuple[Scene, frozenset[int]], held: tuple[boo
 
 @contract
 @given(case=drains(), goals=st.tuples(*[st.sampled_from([-1, 0, 1, 2, 3, 4, 5])] * 2))
-def test_pages_are_gathered_on_one_node(
+def test_pin_moves_go_to_the_pinned_node(
     case: tuple[Scene, frozenset[int]], goals: tuple[int, int]
 ) -> None:
     scene, drained = case
@@ -137,7 +139,7 @@ def test_pages_are_gathered_on_one_node(
 @pytest.mark.parametrize("name", registry.names())
 @contract
 @given(case=drains(), held=st.tuples(st.booleans(), st.booleans()))
-def test_policies_leave_drained_nodes_and_held_processes_alone(
+def test_policy_with_drain_and_pins_avoids_drained_nodes_and_pins(
     name: str, case: tuple[Scene, frozenset[int]], held: tuple[bool, bool]
 ) -> None:
     scene, drained = case
@@ -165,7 +167,7 @@ def check_budget_and_room(scene: Scene, plan: Plan) -> None:
     assert len(set(pages)) == len(pages)
 
 
-def test_the_nearest_is_of_the_same_tier_first_then_of_the_nearest_speed() -> None:
+def test_drain_targets_prefer_same_tier_then_nearest_tier() -> None:
     topology = Topology(
         (
             Node(0, (0,), 1, (10, 20, 14, 28), 0),
@@ -181,7 +183,7 @@ def test_the_nearest_is_of_the_same_tier_first_then_of_the_nearest_speed() -> No
     assert topology.without({2}).tiers == ((0, 1), (3,))
 
 
-def test_nothing_to_do_costs_no_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drain_and_pin_without_moves_compute_no_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(((0, 0, 10), (1, 1, 10)), ((0, False, (0,)),), 0, 0, 1, 1000)
     table = scene.table()
     monkeypatch.setattr(table, "rates", None, raising=False)

@@ -1,4 +1,4 @@
-"""What every policy keeps to, whatever the machine and the heat."""
+"""The contract of every policy, on any machine and heat."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ KEPT: dict[str, object] = {"headroom_fraction": 0.0, "headroom_bytes": HEADROOM 
 
 
 def fresh(name: str) -> Policy:
-    """A policy that keeps as much free as the scenes do."""
+    """A new policy with the headroom of the scenes."""
     has = {knob.name for knob in registry.about(name).knobs}
     return registry.make(name, {key: value for key, value in KEPT.items() if key in has})
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A machine, and programs on it. ``nodes`` are (id, tier, free pages)."""
+    """A machine and its programs. ``nodes`` are (id, tier, free pages)."""
 
     nodes: tuple[tuple[int, int, int], ...]
     chunks: tuple[tuple[int, bool, tuple[int, ...]], ...]
@@ -56,7 +56,7 @@ class Scene:
         return table
 
     def batch(self, random: np.random.Generator) -> AccessBatch:
-        """Samples that fall mostly to the first pages of each chunk."""
+        """Samples mostly of the first pages of each chunk."""
         n = self.samples
         chunk = random.integers(0, len(self.chunks), n)
         page = (random.random(n) ** 8 * CHUNK_PAGES).astype(np.uint64)
@@ -73,7 +73,7 @@ class Scene:
         )
 
     def machine(self) -> MachineView:
-        """Nodes one step apart for each step between their places in the list."""
+        """Nodes whose distance grows with that of their indices."""
         nodes = tuple(
             Node(
                 i, (), 4096 * PAGE_BYTES, tuple(10 + abs(a - b) for b in range(len(self.nodes))), t
@@ -135,7 +135,7 @@ def page_nodes(table: HeatTable) -> dict[tuple[int, int], int]:
 
 @settings(contract, max_examples=250)
 @given(scene=scenes())
-def test_every_move_is_possible_when_its_turn_comes(policy: Policy, scene: Scene) -> None:
+def test_policy_moves_in_plan_order_are_possible(policy: Policy, scene: Scene) -> None:
     table = scene.table()
     plan = planned(policy, table, scene.machine())
     node = page_nodes(table)
@@ -160,14 +160,14 @@ def test_every_move_is_possible_when_its_turn_comes(policy: Policy, scene: Scene
 
 @contract
 @given(scene=scenes())
-def test_the_budget_is_kept(policy: Policy, scene: Scene) -> None:
+def test_policy_plan_stays_within_budget(policy: Policy, scene: Scene) -> None:
     plan = planned(policy, scene.table(), scene.machine())
     assert plan.pages.sum() <= scene.budget_pages
 
 
 @contract
 @given(scene=scenes())
-def test_huge_pages_move_as_one(policy: Policy, scene: Scene) -> None:
+def test_policy_moves_huge_pages_whole(policy: Policy, scene: Scene) -> None:
     plan = planned(policy, scene.table(), scene.machine())
     for address, pages in zip(plan.address.tolist(), plan.pages.tolist(), strict=True):
         assert (pages == CHUNK_PAGES) == scene.chunks[address // CHUNK_BYTES][1]
@@ -175,7 +175,7 @@ def test_huge_pages_move_as_one(policy: Policy, scene: Scene) -> None:
 
 @contract
 @given(scene=scenes())
-def test_the_same_heat_gives_the_same_plan(policy: Policy, scene: Scene) -> None:
+def test_policy_with_same_heat_gives_same_plan(policy: Policy, scene: Scene) -> None:
     # What a policy has kept of other programs may make a difference: it is new here.
     policy, other_policy = fresh(policy.name), fresh(policy.name)
     table = scene.table()
@@ -188,7 +188,7 @@ def test_the_same_heat_gives_the_same_plan(policy: Policy, scene: Scene) -> None
 
 @contract
 @given(scene=scenes())
-def test_a_plan_leaves_the_table_as_it_was(policy: Policy, scene: Scene) -> None:
+def test_policy_plan_leaves_table_unchanged(policy: Policy, scene: Scene) -> None:
     table = scene.table()
     before = page_nodes(table)
     heat = table.chunks.columns.heat.copy()
@@ -199,7 +199,7 @@ def test_a_plan_leaves_the_table_as_it_was(policy: Policy, scene: Scene) -> None
 
 @contract
 @given(scene=scenes())
-def test_pages_go_up_only_for_heat(policy: Policy, scene: Scene) -> None:
+def test_policy_promotes_only_pages_with_heat(policy: Policy, scene: Scene) -> None:
     table = scene.table()
     plan = planned(policy, table, scene.machine())
     tier = {i: t for i, t, _ in scene.nodes}
@@ -249,7 +249,9 @@ def allowed(scene: Scene, limits: FastLimits) -> list[tuple[int, int]]:
 
 @settings(contract, max_examples=150)
 @given(scene=scenes(), limits=fast_limits())
-def test_limits_are_kept(policy: Policy, scene: Scene, limits: FastLimits) -> None:
+def test_policy_with_fast_limits_keeps_them(
+    policy: Policy, scene: Scene, limits: FastLimits
+) -> None:
     table = scene.table()
     held, span = fast_pages(table, scene, limits), allowed(scene, limits)
     before = list(held)
@@ -272,7 +274,7 @@ def test_limits_are_kept(policy: Policy, scene: Scene, limits: FastLimits) -> No
 
 @settings(contract, max_examples=100)
 @given(scene=scenes(), limits=fast_limits())
-def test_who_has_too_much_gives_it_up_where_there_is_room(
+def test_policy_with_group_over_limit_demotes_the_excess(
     policy: Policy, scene: Scene, limits: FastLimits
 ) -> None:
     # The slower tiers have room for everything, and the budget suffices.
@@ -305,6 +307,6 @@ def fixed_only(scene: Scene) -> HeatTable:
     return table
 
 
-def test_nothing_to_do_without_processes(policy: Policy) -> None:
+def test_policy_without_processes_plans_nothing(policy: Policy) -> None:
     machine = Scene(((0, 0, 1000), (1, 1, 1000)), (), 0, 0, 0, 1 << 20).machine()
     assert len(planned(policy, HeatTable(), machine)) == 0

@@ -44,7 +44,7 @@ DTYPES = {
 
 
 class Source(Protocol):
-    """A sampler, and a way to make accesses of which it samples every one.
+    """A sampler and a way to make accesses, all of which it samples.
 
     ``sees_others``: it samples all programs, and drops samples of programs not tracked.
     """
@@ -57,7 +57,7 @@ class Source(Protocol):
         ...
 
     def access(self, pages: int) -> range:
-        """Access that many fresh pages of the program; returns their addresses."""
+        """Access this number of fresh pages of the program; returns their addresses."""
         ...
 
     def read(self) -> AccessBatch:
@@ -103,7 +103,7 @@ class Emulated(Plain):
 
 
 class Damon(Plain):
-    """A kdamond that finds a region of a real program's real pages accessed at every look."""
+    """A kdamond that finds a region of a real program's real pages accessed at every check."""
 
     sees_others = False
     PATIENCE_S = 10.0
