@@ -40,9 +40,7 @@ def made(text: str = TEXT) -> SuiteProgram:
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_generated_inputs_are_the_same_each_time_and_follow_their_seed(
-    name: str, tmp_path: Path
-) -> None:
+def test_generator_output_depends_only_on_its_seed(name: str, tmp_path: Path) -> None:
     digests = []
     for number, seed in enumerate((1, 1, 2)):
         generator(name)(tmp_path / str(number), **{**SMALL[name], "seed": seed})
@@ -50,14 +48,14 @@ def test_generated_inputs_are_the_same_each_time_and_follow_their_seed(
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_the_bytes_are_those_of_the_machine_that_was_measured(tmp_path: Path) -> None:
+def test_generator_with_seed_1_gives_the_measured_bytes(tmp_path: Path) -> None:
     generator("random_bytes")(tmp_path / "r", size_bytes=4, seed=1)
     generator("genome")(tmp_path / "g", bases=12, seed=1)
     assert (tmp_path / "r").read_bytes() == b"%\xf4\xc1j"
     assert (tmp_path / "g").read_bytes() == b">chromosome\nCTAATCTCTAAC\n"
 
 
-def test_the_planted_solution_is_one(tmp_path: Path) -> None:
+def test_sat_formula_has_the_requested_size(tmp_path: Path) -> None:
     generator("sat_formula")(tmp_path / "f", **SMALL["sat_formula"])
     lines = (tmp_path / "f").read_text().splitlines()
     assert lines[0] == "p cnf 30 100"
@@ -67,12 +65,12 @@ def test_the_planted_solution_is_one(tmp_path: Path) -> None:
     assert all(1 <= abs(literal) <= 30 for clause in clauses for literal in clause[:3])
 
 
-def test_an_unknown_generator_is_told_with_those_there_are() -> None:
+def test_unknown_generator_is_refused_with_known_names() -> None:
     with pytest.raises(ConfigError, match="no generator 'x': take one of dense_data"):
         generator("x")
 
 
-def test_a_command_has_its_inputs_in_it(tmp_path: Path) -> None:
+def test_command_placeholders_are_replaced_by_input_paths(tmp_path: Path) -> None:
     command = prepare(made(), tmp_path)
     letters, copy = (Path(word) for word in command.argv[1:])
     assert letters.read_text() == "abc"
@@ -81,33 +79,33 @@ def test_a_command_has_its_inputs_in_it(tmp_path: Path) -> None:
     assert (command.expect, command.ready, command.load) == ("abc", (), ())
 
 
-def test_inputs_are_made_once(tmp_path: Path) -> None:
+def test_inputs_unchanged_are_not_made_again(tmp_path: Path) -> None:
     copy = Path(prepare(made(), tmp_path).argv[2])
     before = copy.stat().st_ino
     assert Path(prepare(made(), tmp_path).argv[2]).stat().st_ino == before
 
 
-def test_a_changed_input_is_made_again_with_all_that_is_made_from_it(tmp_path: Path) -> None:
+def test_inputs_changed_are_made_again_with_dependents(tmp_path: Path) -> None:
     prepare(made(), tmp_path)
     changed = TEXT.replace('"more of', '"less of')
     copy = Path(prepare(made(changed), tmp_path).argv[2])
     assert copy.read_text().startswith("less of ")
 
 
-def test_what_was_left_half_made_is_made_anew(tmp_path: Path) -> None:
+def test_inputs_left_partial_are_made_again(tmp_path: Path) -> None:
     (tmp_path / "words/sorted.partial").mkdir(parents=True)
     (tmp_path / "words/sorted").mkdir()
     assert Path(prepare(made(), tmp_path).argv[2]).is_file()
 
 
-def test_a_tool_that_fails_is_told_in_one_line(tmp_path: Path) -> None:
+def test_inputs_tool_failure_is_reported_in_one_line(tmp_path: Path) -> None:
     broken = TEXT.replace('"{more}", ', '"{more}/none", ')
     with pytest.raises(MissingError, match=r"cannot make sorted with cp: .*none") as raised:
         prepare(made(broken), tmp_path)
     assert "\n" not in str(raised.value)
 
 
-def test_a_missing_package_is_told_with_what_installs_it(tmp_path: Path) -> None:
+def test_missing_package_is_reported_with_install_command(tmp_path: Path) -> None:
     text = TEXT.replace("source: ours", "source: ours\npackages: [libc6, hmd-no-such-package]")
     program = made(text)
     assert missing_packages(program) == ("hmd-no-such-package",)
@@ -115,7 +113,7 @@ def test_a_missing_package_is_told_with_what_installs_it(tmp_path: Path) -> None
         prepare(program, tmp_path)
 
 
-def test_redis_is_asked_only_for_keys_that_were_stored(tmp_path: Path) -> None:
+def test_redis_requests_read_only_stored_keys(tmp_path: Path) -> None:
     generator("redis_requests")(tmp_path / "r", **SMALL["redis_requests"])
     lines = (tmp_path / "r").read_text().splitlines()
     assert lines[:20] == [f"{key} {key}" for key in range(20)]
@@ -125,7 +123,7 @@ def test_redis_is_asked_only_for_keys_that_were_stored(tmp_path: Path) -> None:
     assert all(0 <= int(words[0]) < 20 for words in asked)
 
 
-def test_a_server_has_its_client(tmp_path: Path) -> None:
+def test_server_program_has_ready_and_load_commands(tmp_path: Path) -> None:
     command = prepare(load_program("redis"), tmp_path)
     assert command.ready[0] == "redis-cli"
     assert str(tmp_path / "redis/requests") in command.load
