@@ -1,4 +1,4 @@
-"""``hmd migrate`` on this host: what it refuses, and what it says where there is nothing to do."""
+"""``hmd migrate`` on this host: errors, and its output without a page to move."""
 
 from __future__ import annotations
 
@@ -33,14 +33,18 @@ def error_line(capsys: pytest.CaptureFixture[str]) -> str:
     return lines[0]
 
 
-def test_nothing_to_move_is_no_failure(capsys: pytest.CaptureFixture[str], child: int) -> None:
+def test_migrate_without_movable_pages_succeeds(
+    capsys: pytest.CaptureFixture[str], child: int
+) -> None:
     assert main(["migrate", "--pid", str(child), "--to", "0"]) == Exit.OK
     assert capsys.readouterr().out == (
         f"Nothing to move: process {child} has no movable pages on another node.\n"
     )
 
 
-def test_json_counts_what_is_there(capsys: pytest.CaptureFixture[str], child: int) -> None:
+def test_migrate_json_reports_resident_pages(
+    capsys: pytest.CaptureFixture[str], child: int
+) -> None:
     assert main(["migrate", "--pid", str(child), "--to", "0", "--json"]) == Exit.OK
     document = json.loads(capsys.readouterr().out)
     assert document["pid"] == child
@@ -50,12 +54,14 @@ def test_json_counts_what_is_there(capsys: pytest.CaptureFixture[str], child: in
 
 
 @pytest.mark.parametrize("pid", ["0", "-5", "4194304"])
-def test_no_such_process(capsys: pytest.CaptureFixture[str], pid: str) -> None:
+def test_migrate_of_unknown_process_is_refused(
+    capsys: pytest.CaptureFixture[str], pid: str
+) -> None:
     assert main(["migrate", f"--pid={pid}", "--to", "0"]) == Exit.TARGET
     assert error_line(capsys).startswith(f"hmd: no process {pid}")
 
 
-def test_a_process_that_has_exited(capsys: pytest.CaptureFixture[str]) -> None:
+def test_migrate_of_exited_process_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with subprocess.Popen(["true"]) as gone:
         os.waitid(os.P_PID, gone.pid, os.WEXITED | os.WNOWAIT)
         assert main(["migrate", "--pid", str(gone.pid), "--to", "0"]) == Exit.TARGET
@@ -63,7 +69,7 @@ def test_a_process_that_has_exited(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("option", ["--to", "--from"])
-def test_no_such_node_names_those_there_are(
+def test_migrate_to_unknown_node_lists_known_nodes(
     capsys: pytest.CaptureFixture[str], child: int, option: str
 ) -> None:
     nodes = {"--to": "0"} | {option: "77"}
@@ -83,7 +89,7 @@ def test_no_such_node_names_those_there_are(
         ("--rate", "5MiB"),
     ],
 )
-def test_wrong_values_are_named(
+def test_migrate_with_invalid_value_names_option_and_value(
     capsys: pytest.CaptureFixture[str], option: str, value: str
 ) -> None:
     with pytest.raises(SystemExit) as left:
@@ -92,7 +98,7 @@ def test_wrong_values_are_named(
     assert f"argument {option}: {value!r}" in error_line(capsys)
 
 
-def test_no_permission_says_which(child: int) -> None:
+def test_migrate_without_permission_names_the_capability(child: int) -> None:
     command = [sys.executable, "-m", "hmd", "migrate", "--pid", str(child), "--to", "0"]
     done = subprocess.run(
         ["setpriv", "--bounding-set=-sys_ptrace", "--", *command],
