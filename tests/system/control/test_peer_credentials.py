@@ -76,7 +76,7 @@ def test_request_claiming_root_carries_the_callers_credentials(path: Path, loop:
     assert loop.taken[0][0].peer == Peer(child, NOBODY, NOBODY)
 
 
-def test_user_outside_the_group_may_not_connect(path: Path) -> None:
+def test_socket_user_outside_the_group_is_refused(path: Path) -> None:
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

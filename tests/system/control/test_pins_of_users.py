@@ -60,7 +60,7 @@ def do(commands: AdminCommands, command: str, peer: Peer = OURS, **arguments: ob
     return commands.functions[command](ControlRequest(command, arguments, peer)).line
 
 
-def test_pins_of_one_user_are_limited(
+def test_pin_beyond_user_limit_is_refused(
     commands: AdminCommands, state: AdminState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = identify(os.getpid())
