@@ -1,4 +1,4 @@
-"""A daemon as its users run it: a process of its own, on this host, with page faults."""
+"""Fixtures: a daemon as a separate process on this host, with the faults sampler."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ while True:
 """Faults pages in for ever: a program that page faults show."""
 
 
-def wait_for(what: Callable[[], Any], told: str) -> Any:
+def wait_for(what: Callable[[], Any], description: str) -> Any:
     """Return the first true answer."""
     deadline_s = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline_s:
@@ -41,7 +41,7 @@ def wait_for(what: Callable[[], Any], told: str) -> Any:
         if answer:
             return answer
         time.sleep(0.02)
-    raise AssertionError(f"waited {TIMEOUT_S:.0f} s without result for: {told}")
+    raise AssertionError(f"waited {TIMEOUT_S:.0f} s without result for: {description}")
 
 
 def free_port() -> int:
@@ -51,7 +51,7 @@ def free_port() -> int:
 
 
 class Daemon:
-    """``hmd run`` with a configuration in ``folder``; what it notifies and logs is kept."""
+    """``hmd run`` with a configuration in ``folder``; its notifications and log are kept."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -62,7 +62,7 @@ class Daemon:
         self.manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.manager.bind(str(folder / "notify"))
         self.manager.setblocking(False)
-        self.told: list[str] = []
+        self.notifications: list[str] = []
         self.process: subprocess.Popen[bytes] | None = None
 
     def configure(self, targets: str, extra: str = "") -> None:
@@ -82,19 +82,19 @@ class Daemon:
             )
         return self.process
 
-    def hear(self) -> list[str]:
-        """Return all that was notified since the start."""
+    def notified(self) -> list[str]:
+        """Return all notifications since the start."""
         while True:
             try:
-                self.told.append(self.manager.recv(4096).decode())
+                self.notifications.append(self.manager.recv(4096).decode())
             except BlockingIOError:
-                return self.told
+                return self.notifications
 
     def wait_ready(self, times: int = 1) -> None:
         def ready() -> bool:
             assert self.process is not None
             assert self.process.poll() is None, self.log.read_text()
-            return sum(line.startswith("READY=1") for line in self.hear()) >= times
+            return sum(line.startswith("READY=1") for line in self.notified()) >= times
 
         wait_for(ready, "READY=1")
 

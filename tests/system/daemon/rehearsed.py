@@ -1,4 +1,4 @@
-"""A policy at work on two tiers, published by an observer: for hosts with one memory node."""
+"""A simulated policy on two tiers, published by an observer: for hosts with one memory node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orders to a daemon of its own process: what they change, who may, what outlives a reload."""
+"""Admin requests to a daemon process: effects, permissions, and state that survives a reload."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def daemon(module_daemon: Daemon, faulter: subprocess.Popen[bytes]) -> Iterator[
             if folder.is_relative_to(Path("/tmp")):
                 folder.chmod(folder.stat().st_mode | 0o011)
     else:
-        readies = sum(line.startswith("READY=1") for line in module_daemon.hear())
+        readies = sum(line.startswith("READY=1") for line in module_daemon.notified())
         module_daemon.signal(signal.SIGHUP)
         module_daemon.wait_ready(readies + 1)
     wait_for(lambda: module_daemon.status()["processes"], "the target")
@@ -71,7 +71,7 @@ def control(daemon: Daemon) -> dict[str, Any]:
     return found
 
 
-def test_pause_and_resume(daemon: Daemon) -> None:
+def test_pause_and_resume_change_state_once(daemon: Daemon) -> None:
     assert send_admin_request(daemon.socket, "pause")["done"].startswith("paused")
     assert control(daemon)["paused"]
     assert send_admin_request(daemon.socket, "pause")["done"] == "was paused already"
@@ -84,7 +84,7 @@ def test_pause_and_resume(daemon: Daemon) -> None:
     wait_for(lambda: daemon.metric("hmd_paused") == 0, "the metric")
 
 
-def test_another_policy_and_back(daemon: Daemon) -> None:
+def test_policy_request_changes_and_resets_policy(daemon: Daemon) -> None:
     assert daemon.status()["policy"] != "age"
     before = daemon.status()["policy"]
     send_admin_request(daemon.socket, "policy", {"name": "age"})
@@ -120,7 +120,7 @@ def test_admin_state_survives_reload(daemon: Daemon, faulter: subprocess.Popen[b
     assert [pin["target"] for pin in before["pins"]] == ["faulter", "faulter"]
 
 
-def test_a_pin_ends_with_its_process(daemon: Daemon, faulter: subprocess.Popen[bytes]) -> None:
+def test_pin_of_ended_process_is_removed(daemon: Daemon, faulter: subprocess.Popen[bytes]) -> None:
     send_admin_request(daemon.socket, "pin", {"pid": faulter.pid, "to": 0})
     assert control(daemon)["pins"][0]["pid"] == faulter.pid
     assert control(daemon)["pins"][0]["node"] == 0
@@ -132,7 +132,7 @@ def test_a_pin_ends_with_its_process(daemon: Daemon, faulter: subprocess.Popen[b
 
 
 @pytest.mark.parametrize(
-    ("command", "arguments", "kind", "told"),
+    ("command", "arguments", "kind", "message"),
     [
         ("drain", {"node": 0}, UsageError, "no node would be left to hold the pages"),
         ("drain", {"tier": 0}, UsageError, "no node would be left"),
@@ -164,12 +164,12 @@ def test_a_pin_ends_with_its_process(daemon: Daemon, faulter: subprocess.Popen[b
         ("pause", {"now": 1}, UsageError, "pause: no argument 'now'"),
     ],
 )
-def test_wrong_requests_are_refused(
-    daemon: Daemon, command: str, arguments: dict[str, Any], kind: type[HmdError], told: str
+def test_request_with_invalid_arguments_is_refused(
+    daemon: Daemon, command: str, arguments: dict[str, Any], kind: type[HmdError], message: str
 ) -> None:
     with pytest.raises(kind) as error:
         send_admin_request(daemon.socket, command, arguments)
-    assert told in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
     assert not any(daemon.status()["stage_failures"].values()), daemon.log.read_text()
 
@@ -187,7 +187,7 @@ def test_wrong_requests_are_refused(
         ("pin", {"pid": 1}),
     ],
 )
-def test_others_than_root_are_refused(
+def test_request_of_unprivileged_user_is_refused(
     daemon: Daemon, command: str, arguments: dict[str, Any]
 ) -> None:
     before = control(daemon)
@@ -213,7 +213,7 @@ def running(program: str, user: int | None = None) -> Iterator[int]:
             process.kill()
 
 
-def test_owner_may_pin_own_processes(daemon: Daemon, faulter: subprocess.Popen[bytes]) -> None:
+def test_pin_by_process_owner_is_accepted(daemon: Daemon, faulter: subprocess.Popen[bytes]) -> None:
     with running(FAULTER, NOBODY) as own:
         theirs = as_nobody(daemon, "pin", pid=faulter.pid)
         assert f"process {faulter.pid} belongs to uid 0, you are uid {NOBODY}" in theirs["error"]
@@ -229,7 +229,7 @@ def test_owner_may_pin_own_processes(daemon: Daemon, faulter: subprocess.Popen[b
 
 
 @pytest.mark.parametrize("uids", ["65534, 65534, 0", "0, 65534, 65534", "65534, 0, 65534"])
-def test_what_runs_with_others_rights_too_is_not_its_users_own(daemon: Daemon, uids: str) -> None:
+def test_pin_of_process_with_mixed_uids_is_refused(daemon: Daemon, uids: str) -> None:
     program = f"import os, time; os.setresuid({uids}); print(flush=True); time.sleep(99)"
     with running(program) as mixed:
         assert "belongs to uid 0, 65534" in as_nobody(daemon, "pin", pid=mixed).get("error", "")
@@ -249,8 +249,8 @@ def test_request_of_exited_process_is_refused(daemon: Daemon) -> None:
         os.waitpid(child, 0)
     with socket.socket(fileno=fd) as s, s.makefile() as answer:
         s.sendall(b'{"command": "pause"}\n')
-        told = json.loads(answer.read())["error"]
-    assert told == f"process {child}, which sent the request, has exited: nothing is done"
+        error = json.loads(answer.read())["error"]
+    assert error == f"process {child}, which sent the request, has exited: nothing is done"
     assert not control(daemon)["paused"]
 
 

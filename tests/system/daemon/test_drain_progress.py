@@ -1,7 +1,7 @@
-"""The daemon's loop carries orders out, on a program of this host and nodes of which it has one.
+"""The daemon's loop executes drains, pins and moves on a program of this host.
 
-To move to the other is what the kernel refuses: what is planned shows, what moves is tested in the
-guest.
+The host has one of the two nodes, so that the kernel refuses moves to the other: these tests check
+plans, and those in the guest check moves.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def planned(tick: TickRecord) -> set[tuple[int, int]]:
     return set(zip(tick.plan.from_node.tolist(), tick.plan.to_node.tolist(), strict=True))
 
 
-def test_a_drain_goes_as_far_as_it_can_and_says_why_no_further(service: Service) -> None:
+def test_drain_refused_by_kernel_settles_and_reports_reason(service: Service) -> None:
     ticks_until(service, lambda _: bool(service.stages.heat.chunks.used))
     service.stages.admin.drain(frozenset({0}))
     tick = ticks_until(service, lambda tick: len(tick.plan) > PAGES)
@@ -92,7 +92,7 @@ def test_a_drain_goes_as_far_as_it_can_and_says_why_no_further(service: Service)
     ticks_until(service, lambda _: not service.observer.latest.control.drains)
 
 
-def test_paused_nothing_is_planned(service: Service, toucher: Toucher) -> None:
+def test_drain_and_pin_while_paused_plan_nothing(service: Service, toucher: Toucher) -> None:
     ticks_until(service, lambda _: bool(service.stages.heat.chunks.used))
     admin = service.stages.admin
     admin.drain(frozenset({0}))
@@ -109,7 +109,9 @@ def test_paused_nothing_is_planned(service: Service, toucher: Toucher) -> None:
     ticks_until(service, lambda tick: len(tick.plan) > PAGES)
 
 
-def test_a_pin_brings_pages_and_a_move_ends(service: Service, toucher: Toucher) -> None:
+def test_pin_plans_moves_and_unmovable_move_request_ends(
+    service: Service, toucher: Toucher
+) -> None:
     ticks_until(service, lambda _: bool(service.stages.heat.chunks.used))
     admin = service.stages.admin
     admin.pins[toucher.process] = Pin(ABSENT, 0)
@@ -127,7 +129,7 @@ def test_a_pin_brings_pages_and_a_move_ends(service: Service, toucher: Toucher) 
     assert not admin.moves
 
 
-def test_the_policy_plans_with_what_is_not_drained(service: Service) -> None:
+def test_policy_with_drained_node_plans_no_move_to_it(service: Service) -> None:
     """Interleave would spread pages over both nodes by their addresses."""
     ticks_until(service, lambda tick: planned(tick) == {(0, ABSENT)})
     service.stages.admin.drain(frozenset({ABSENT}))
@@ -137,7 +139,7 @@ def test_the_policy_plans_with_what_is_not_drained(service: Service) -> None:
     ticks_until(service, lambda tick: bool(len(tick.plan)))
 
 
-def test_a_held_process_s_pages_are_still_counted(service: Service, toucher: Toucher) -> None:
+def test_pages_of_pinned_process_are_still_counted(service: Service, toucher: Toucher) -> None:
     service.stages.admin.pins[toucher.process] = Pin(None, 0)
     heat = service.stages.heat
     ticks_until(service, lambda _: bool(heat.resident_pages(1)[0].sum() > PAGES))

@@ -1,4 +1,4 @@
-"""Memory nodes that come and go while the daemon ticks; sysfs is a tree that a test changes."""
+"""Memory nodes added and removed while the daemon ticks; tests change a sysfs tree."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def tiers(service: Service) -> tuple[tuple[int, ...], ...]:
     return service.observer.latest.tiers
 
 
-def test_new_memory_is_put_to_use(service: Service, nodes: Nodes) -> None:
+def test_added_node_becomes_a_tier_and_heat_is_kept(service: Service, nodes: Nodes) -> None:
     heat, samples = service.stages.heat, service.stages.sampler
     assert tiers(service) == ((0,),)
     nodes.set(node0=512, node2=256)
@@ -87,7 +87,7 @@ def test_new_memory_is_put_to_use(service: Service, nodes: Nodes) -> None:
     assert [memory.node for memory in service.stages.memory] == [0, 2]
 
 
-def test_a_node_that_goes_is_forgotten(service: Service, nodes: Nodes) -> None:
+def test_removed_node_leaves_tiers_and_stays_drained(service: Service, nodes: Nodes) -> None:
     nodes.set(node0=512, node1=256)
     service.tick(1.0)
     service.stages.admin.drain(frozenset({1}))
@@ -102,7 +102,7 @@ def test_a_node_that_goes_is_forgotten(service: Service, nodes: Nodes) -> None:
     assert service.observer.latest.control.drains[0].there
 
 
-def test_a_node_that_grows_is_no_other_machine(service: Service, nodes: Nodes) -> None:
+def test_grown_node_keeps_stages_and_tick_count(service: Service, nodes: Nodes) -> None:
     stages, ticks = service.stages, service.observer.latest.ticks
     nodes.set(node0=768)
     for second in (1.0, 2.0):
@@ -112,7 +112,7 @@ def test_a_node_that_grows_is_no_other_machine(service: Service, nodes: Nodes) -
     assert service.observer.latest.ticks == ticks + 2
 
 
-def test_a_node_whose_memory_is_counted_late(service: Service, nodes: Nodes) -> None:
+def test_node_without_memory_size_is_added_once_it_has_one(service: Service, nodes: Nodes) -> None:
     nodes.tell("0,1")
     service.tick(1.0)
     assert tiers(service) == ((0,),)
@@ -121,7 +121,7 @@ def test_a_node_whose_memory_is_counted_late(service: Service, nodes: Nodes) -> 
     assert tiers(service) == ((0,), (1,))
 
 
-def test_what_cannot_be_read_changes_nothing(
+def test_unreadable_node_list_is_logged_once_and_changes_nothing(
     service: Service, nodes: Nodes, caplog: pytest.LogCaptureFixture
 ) -> None:
     stages = service.stages
@@ -135,7 +135,7 @@ def test_what_cannot_be_read_changes_nothing(
     assert tiers(service) == ((0,), (1,))
 
 
-def test_a_node_that_the_configuration_does_not_know_is_the_slowest(
+def test_added_node_without_configured_tier_is_slowest(
     tmp_path: Path, nodes: Nodes, caplog: pytest.LogCaptureFixture
 ) -> None:
     nodes.set(node0=512, node1=512)
@@ -154,7 +154,7 @@ def test_a_node_that_the_configuration_does_not_know_is_the_slowest(
     service.close()
 
 
-def test_orders_come_with_the_stages_that_follow(service: Service, nodes: Nodes) -> None:
+def test_admin_state_survives_rebuilt_stages(service: Service, nodes: Nodes) -> None:
     service.stages.admin.paused = True
     nodes.set(node0=512, node1=256)
     service.tick(1.0)
@@ -163,7 +163,7 @@ def test_orders_come_with_the_stages_that_follow(service: Service, nodes: Nodes)
     assert service.stages.admin.paused
 
 
-def test_the_last_node_but_the_drained_one_goes(service: Service, nodes: Nodes) -> None:
+def test_removal_of_last_undrained_node_does_not_fail_ticks(service: Service, nodes: Nodes) -> None:
     """Nothing is left to plan with: ticks go on."""
     nodes.set(node0=512, node1=256)
     service.tick(1.0)

@@ -93,7 +93,7 @@ def promtool(*arguments: str | Path, text: str = "") -> "subprocess.CompletedPro
     )
 
 
-def test_promtool_finds_nothing_in_the_metrics(daemon: Daemon) -> None:
+def test_promtool_check_metrics_reports_nothing(daemon: Daemon) -> None:
     with urllib.request.urlopen(f"http://{daemon.address}/metrics", timeout=20) as answer:
         done = promtool("check", "metrics", text=answer.read().decode())
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
@@ -108,18 +108,18 @@ def test_promtool_finds_nothing_in_the_metrics(daemon: Daemon) -> None:
     ],
     ids="-".join,
 )
-def test_promtool_passes(arguments: tuple[str, ...]) -> None:
+def test_promtool_accepts_configuration_and_rules(arguments: tuple[str, ...]) -> None:
     done = promtool(*arguments[:-1], CONFIG / arguments[-1])
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_alert_has_a_unit_test() -> None:
+def test_alerts_all_have_a_unit_test() -> None:
     tests = (CONFIG / "hmd-alerts-test.yml").read_text()
     untested = [name for name in ALERTS if f'alertname="{name}", alertstate="firing"' not in tests]
     assert not untested
 
 
-def test_every_alert_says_what_to_do() -> None:
+def test_alerts_all_have_severity_and_action() -> None:
     for name, rule in ALERTS.items():
         assert set(rule["annotations"]) == {"summary", "description", "action"}, name
         assert rule["labels"]["severity"] in ("critical", "warning", "info"), name
@@ -127,7 +127,7 @@ def test_every_alert_says_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("expr", QUERIES)
-def test_every_query_of_the_dashboard_has_data(prometheus: Prometheus, expr: str) -> None:
+def test_dashboard_query_returns_data(prometheus: Prometheus, expr: str) -> None:
     answer = prometheus.ask(expr)
     assert answer, expr
     assert any(math.isfinite(series.last) for series in answer), expr
@@ -153,7 +153,7 @@ def test_share_of_lost_samples_has_one_population(prometheus: Prometheus) -> Non
         prometheus.ask(expr)
 
 
-def test_variables_and_annotations_of_the_dashboard(
+def test_dashboard_variables_list_instances_and_targets(
     prometheus: Prometheus, daemon: Daemon, rehearsed: MetricsServer
 ) -> None:
     dashboard: dict[str, Any] = json.loads(DASHBOARD.read_text())
@@ -172,7 +172,7 @@ def test_variables_and_annotations_of_the_dashboard(
 
 
 @pytest.mark.parametrize("name", ALERTS)
-def test_every_alert_is_evaluated(prometheus: Prometheus, name: str) -> None:
+def test_alert_evaluates_without_error(prometheus: Prometheus, name: str) -> None:
     prometheus.ask(ALERTS[name]["expr"])
 
     def evaluated() -> Any:
@@ -183,12 +183,12 @@ def test_every_alert_is_evaluated(prometheus: Prometheus, name: str) -> None:
     assert wait_for(evaluated, "an evaluation")["health"] == "ok"
 
 
-def test_what_is_not_a_query_is_refused(prometheus: Prometheus) -> None:
+def test_prometheus_ask_with_invalid_query_raises(prometheus: Prometheus) -> None:
     with pytest.raises(HmdError, match="parse error"):
         prometheus.ask("rate(hmd_ticks_total)[1m]")
 
 
-def test_a_server_that_does_not_come_up_is_told(tmp_path: Path) -> None:
+def test_prometheus_with_invalid_rules_fails_to_start(tmp_path: Path) -> None:
     rules = tmp_path / "rules.yml"
     rules.write_text("groups: 7\n")
     with pytest.raises(HmdError, match="does not come up"), Prometheus(tmp_path, {}, rules):
@@ -200,7 +200,7 @@ def test_find_tool_missing_names_make_setup() -> None:
         find_tool("prometheus-of-another-name")
 
 
-def test_prometheus_knows_what_the_daemon_says(prometheus: Prometheus, daemon: Daemon) -> None:
+def test_prometheus_scrape_matches_daemon_metrics(prometheus: Prometheus, daemon: Daemon) -> None:
     assert [series.last for series in prometheus.ask("up")] == [1, 1]
     assert [series.last for series in prometheus.ask('hmd_tiers{job="hmd"}')] == [1]
     before = daemon.metric("hmd_ticks_total")
@@ -214,7 +214,7 @@ def test_prometheus_knows_what_the_daemon_says(prometheus: Prometheus, daemon: D
     assert (labels["target"], labels["job"]) == ("faulter", "hmd")
 
 
-def test_savings_are_of_the_order_that_was_predicted(prometheus: Prometheus) -> None:
+def test_realised_saving_is_positive_and_below_predicted(prometheus: Prometheus) -> None:
     predicted, realised = (
         prometheus.ask(f'hmd_{what}_saving_seconds_total{{job="rehearsed"}}')[0].last
         for what in ("predicted", "realised")
@@ -223,7 +223,7 @@ def test_savings_are_of_the_order_that_was_predicted(prometheus: Prometheus) -> 
     assert 0 < realised < predicted
 
 
-def test_a_failed_reload_becomes_an_alert(prometheus: Prometheus, daemon: Daemon) -> None:
+def test_failed_reload_raises_pending_alert(prometheus: Prometheus, daemon: Daemon) -> None:
     whole = daemon.config.read_text()
     daemon.config.write_text(whole + "tick: soon\n")
     try:

@@ -1,4 +1,4 @@
-"""The daemon as a process: what it says, how it reloads, how it ends, and what it survives."""
+"""The daemon as a process: status, log, reload, exit and restart."""
 
 import signal
 import socket
@@ -25,13 +25,15 @@ def daemon(module_daemon: Daemon, faulter: "subprocess.Popen[bytes]") -> Daemon:
         module_daemon.start()
         module_daemon.wait_ready()
     else:
-        readies = sum(line.startswith("READY=1") for line in module_daemon.hear())
+        readies = sum(line.startswith("READY=1") for line in module_daemon.notified())
         module_daemon.signal(signal.SIGHUP)
         module_daemon.wait_ready(readies + 1)
     return module_daemon
 
 
-def test_it_serves_its_target(daemon: Daemon, faulter: "subprocess.Popen[bytes]") -> None:
+def test_daemon_with_running_target_reports_samples_and_metrics(
+    daemon: Daemon, faulter: "subprocess.Popen[bytes]"
+) -> None:
     def sampled() -> bool:
         processes = daemon.status()["processes"]
         return bool(processes) and processes[0]["samples"] > 100
@@ -52,14 +54,14 @@ def test_it_serves_its_target(daemon: Daemon, faulter: "subprocess.Popen[bytes]"
         assert health.read().decode().startswith("last tick 0.")
 
 
-def test_it_warns_once_of_what_is_missing(daemon: Daemon) -> None:
+def test_daemon_warns_once_of_faults_sampler_and_single_node(daemon: Daemon) -> None:
     wait_for(lambda: daemon.status()["ticks"] > 5, "ticks")
     log = daemon.log.read_text()
     assert log.count("page faults are a coarse stand-in") == 1
     assert log.count("one memory node") == 1
 
 
-def test_pages_that_page_faults_call_idle_stay_in_memory(
+def test_pageout_with_faults_sampler_has_no_effect(
     daemon: Daemon, faulter: "subprocess.Popen[bytes]"
 ) -> None:
     ticks = daemon.status()["ticks"]
@@ -74,8 +76,10 @@ def test_pages_that_page_faults_call_idle_stay_in_memory(
     assert daemon.metric("hmd_stage_failures_total", stage="migrate") == 0
 
 
-def test_a_broken_file_changes_nothing(daemon: Daemon, faulter: "subprocess.Popen[bytes]") -> None:
-    before, heard = daemon.status(), len(daemon.hear())
+def test_reload_of_invalid_file_keeps_configuration(
+    daemon: Daemon, faulter: "subprocess.Popen[bytes]"
+) -> None:
+    before, heard = daemon.status(), len(daemon.notified())
     daemon.config.write_text("tick: 50ms\ntargets:\n- name: other\n  pid: no\n")
     daemon.signal(signal.SIGHUP)
     wait_for(lambda: daemon.metric("hmd_config_last_reload_successful") == 0, "a failed reload")
@@ -87,15 +91,15 @@ def test_a_broken_file_changes_nothing(daemon: Daemon, faulter: "subprocess.Pope
     assert after["reload"]["error"].endswith("expected a whole number, not 'no'")
     assert after["reload"]["success_s"] == before["reload"]["success_s"]
     wait_for(lambda: daemon.status()["ticks"] > after["ticks"], "ticks after the failure")
-    told = [line for line in daemon.hear()[heard:] if not line.startswith("STATUS")]
-    assert told[0].startswith("RELOADING=1\nMONOTONIC_USEC=")
-    assert told[1].startswith("READY=1")
+    notified = [line for line in daemon.notified()[heard:] if not line.startswith("STATUS")]
+    assert notified[0].startswith("RELOADING=1\nMONOTONIC_USEC=")
+    assert notified[1].startswith("READY=1")
     daemon.configure(target(faulter))
     daemon.signal(signal.SIGHUP)
     wait_for(lambda: daemon.metric("hmd_config_last_reload_successful") == 1, "a good reload")
 
 
-def test_an_endpoint_that_cannot_be_had_changes_nothing(
+def test_reload_with_busy_metrics_port_fails(
     daemon: Daemon, faulter: "subprocess.Popen[bytes]"
 ) -> None:
     with socket.socket() as busy:
@@ -110,7 +114,7 @@ def test_an_endpoint_that_cannot_be_had_changes_nothing(
     assert daemon.metric("hmd_config_last_reload_successful") == 0
 
 
-def test_a_reload_moves_the_endpoints(daemon: Daemon) -> None:
+def test_reload_with_another_socket_moves_it(daemon: Daemon) -> None:
     text, old = daemon.config.read_text(), daemon.socket
     daemon.socket = old.with_name("other.sock")
     daemon.config.write_text(text.replace(str(old), str(daemon.socket)))
@@ -120,7 +124,7 @@ def test_a_reload_moves_the_endpoints(daemon: Daemon) -> None:
     assert daemon.status()["reload"]["successful"]
 
 
-def test_heat_outlives_a_reload(daemon: Daemon, faulter: "subprocess.Popen[bytes]") -> None:
+def test_heat_survives_reload(daemon: Daemon, faulter: "subprocess.Popen[bytes]") -> None:
     wait_for(
         lambda: daemon.metric("hmd_target_resident_bytes", target="faulter", tier="0"), "a sweep"
     )
@@ -132,14 +136,16 @@ def test_heat_outlives_a_reload(daemon: Daemon, faulter: "subprocess.Popen[bytes
     assert daemon.status()["processes"][0]["samples"] > 0
 
 
-def test_a_target_that_dies_is_let_go(daemon: Daemon, faulter: "subprocess.Popen[bytes]") -> None:
+def test_ended_target_process_is_dropped(
+    daemon: Daemon, faulter: "subprocess.Popen[bytes]"
+) -> None:
     wait_for(lambda: daemon.status()["processes"], "the target")
     faulter.kill()
     wait_for(lambda: not daemon.status()["processes"], "the target's end")
     assert not any(daemon.status()["stage_failures"].values()), daemon.log.read_text()
 
 
-def test_a_second_daemon_is_refused(daemon: Daemon) -> None:
+def test_daemon_started_twice_is_refused(daemon: Daemon) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "hmd", "run", "--config", str(daemon.config)],
         capture_output=True,
@@ -154,11 +160,13 @@ def test_a_second_daemon_is_refused(daemon: Daemon) -> None:
     assert daemon.status()["pid"] == daemon.process.pid
 
 
-def test_the_socket_is_for_owner_and_group(daemon: Daemon) -> None:
+def test_socket_mode_admits_owner_and_group(daemon: Daemon) -> None:
     assert stat.S_IMODE(daemon.socket.stat().st_mode) == 0o660
 
 
-def test_kill_and_restart(new_daemon: Daemon, faulter: "subprocess.Popen[bytes]") -> None:
+def test_daemon_killed_and_restarted_serves_again(
+    new_daemon: Daemon, faulter: "subprocess.Popen[bytes]"
+) -> None:
     new_daemon.configure(target(faulter))
     new_daemon.start()
     new_daemon.wait_ready()
@@ -172,35 +180,35 @@ def test_kill_and_restart(new_daemon: Daemon, faulter: "subprocess.Popen[bytes]"
     wait_for(lambda: new_daemon.status()["ticks"] > 2, "ticks")
 
 
-def test_a_reload_is_not_too_early(new_daemon: Daemon) -> None:
+def test_reload_during_start_runs_once_when_ready(new_daemon: Daemon) -> None:
     new_daemon.configure("[]")
     new_daemon.start()
-    wait_for(lambda: any(line.startswith("EXTEND_") for line in new_daemon.hear()), "its start")
+    wait_for(lambda: any(line.startswith("EXTEND_") for line in new_daemon.notified()), "its start")
     new_daemon.signal(signal.SIGHUP)
     new_daemon.wait_ready(2)
     assert new_daemon.log.read_text().count("info: reloaded") == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_clean_stop(new_daemon: Daemon, number: int) -> None:
+def test_daemon_stopped_by_signal_exits_cleanly(new_daemon: Daemon, number: int) -> None:
     new_daemon.configure("[]", "migrate: {dry_run: true}\n")
     process = new_daemon.start()
     new_daemon.wait_ready()
     new_daemon.signal(number)
     assert process.wait(timeout=30) == 0
     assert not new_daemon.socket.exists()
-    assert new_daemon.hear()[-1] == "STOPPING=1\nSTATUS=stopping"
+    assert new_daemon.notified()[-1] == "STOPPING=1\nSTATUS=stopping"
     assert "Traceback" not in new_daemon.log.read_text()
     assert "names no targets" in new_daemon.log.read_text()
 
 
-def test_once(new_daemon: Daemon) -> None:
+def test_run_once_exits_without_messages(new_daemon: Daemon) -> None:
     new_daemon.configure("[]")
     assert new_daemon.start("--once", "--dry-run", "--log-level", "error").wait(60) == 0
     assert new_daemon.log.read_text() == ""
 
 
-def test_ticks_keep_their_time(new_daemon: Daemon) -> None:
+def test_run_ticks_keeps_the_interval(new_daemon: Daemon) -> None:
     new_daemon.configure("[]")
     begun_s = time.monotonic()
     assert new_daemon.start("--ticks", "20").wait(60) == 0
@@ -208,7 +216,7 @@ def test_ticks_keep_their_time(new_daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "told"),
+    ("text", "code", "message"),
     [
         ("tick: 1\n", 3, "hmd.yaml:1: tick: write a duration"),
         ("machine: {tiers: [[0], [0]]}\n", 3, "hmd.yaml:1: machine.tiers[1][0]: node 0 is named"),
@@ -216,9 +224,11 @@ def test_ticks_keep_their_time(new_daemon: Daemon) -> None:
         ("observe: {socket: /proc/hmd.sock}\n", 1, "hmd: cannot use /proc for the status socket"),
     ],
 )
-def test_a_start_that_fails_says_why(new_daemon: Daemon, text: str, code: int, told: str) -> None:
+def test_failed_start_reports_reason_and_exit_code(
+    new_daemon: Daemon, text: str, code: int, message: str
+) -> None:
     new_daemon.config.write_text(text)
     assert new_daemon.start("--once").wait(60) == code
     log = new_daemon.log.read_text()
-    assert told in log
+    assert message in log
     assert "Traceback" not in log

@@ -1,4 +1,4 @@
-"""Stages on this host: what is counted against the quota of CPU time."""
+"""Stages on this host: the CPU time that counts against the quota."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def stages() -> Stages:
 
 
 @pytest.mark.parametrize(("share", "most"), [(0.0, 1), (0.5, 16)])
-def test_the_kernel_s_work_for_hmd_counts_too(stages: Stages, share: float, most: int) -> None:
+def test_cpu_quota_includes_kernel_thread_time(stages: Stages, share: float, most: int) -> None:
     sampler = Outside()
     control = PeriodControl(PeriodSettings(), sampler.ladder, sampler.period)
     ours = replace(stages, sampler=sampler, period=control)

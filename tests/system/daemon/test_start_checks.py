@@ -32,20 +32,20 @@ def test_configuration_that_fits_gives_no_warning() -> None:
     ("tiers", "said"),
     [("[[0, 1], [2]]", "node 3 is in no tier"), ("[[0, 1], [2, 3, 9]]", "node 9 has no memory")],
 )
-def test_tiers_that_contradict_the_nodes_are_warned_of(tiers: str, said: str) -> None:
+def test_configured_tiers_that_contradict_nodes_give_warning(tiers: str, said: str) -> None:
     ((path, text),) = warned(f"machine: {{tiers: {tiers}}}")
     assert path == ("machine", "tiers")
     assert text.startswith(said)
 
 
-def test_unknown_user_and_regular_expression_are_warned_of() -> None:
+def test_unknown_user_and_regular_expression_give_warnings() -> None:
     found = warned("targets: [{name: a, user: 'no-such'}, {name: b, exe: '/redis-server$'}]")
     assert [path for path, _ in found] == [("targets", 0, "user"), ("targets", 1, "exe")]
     assert "no user 'no-such'" in found[0][1]
     assert "shell pattern" in found[1][1]
 
 
-def test_what_stops_the_daemon_is_found(tmp_path: Path) -> None:
+def test_start_failures_lists_every_cause(tmp_path: Path) -> None:
     socket = tmp_path / "missing/run/hmd.sock"
     config = loads(
         f"sample: {{sampler: idle}}\nobserve: {{metrics: '192.0.2.1:9742', socket: {socket}}}"
@@ -69,7 +69,7 @@ def test_config_check_reports_warnings_with_file_and_line(
     assert second.startswith(f"hmd: {file}:5: warning: hmd run exits here: observe.socket: ")
 
 
-def test_daemon_starts_with_a_user_and_a_node_that_are_not_there_yet(new_daemon: Daemon) -> None:
+def test_daemon_with_unknown_user_and_node_starts_and_warns(new_daemon: Daemon) -> None:
     new_daemon.configure("[{name: t, user: no-such}]", "machine: {tiers: [[0], [99]]}\n")
     new_daemon.start()
     new_daemon.wait_ready()
@@ -78,7 +78,7 @@ def test_daemon_starts_with_a_user_and_a_node_that_are_not_there_yet(new_daemon:
     assert "machine.tiers: node 99 has no memory here" in log
 
 
-def test_typo_in_the_socket_makes_no_folders(new_daemon: Daemon) -> None:
+def test_daemon_with_missing_socket_folder_fails_and_creates_none(new_daemon: Daemon) -> None:
     new_daemon.socket = new_daemon.folder / "rnu/hmd/hmd.sock"
     new_daemon.configure("[]")
     process = new_daemon.start()
