@@ -1,4 +1,4 @@
-"""A real headless Chromium, spoken to in the DevTools protocol over a pair of pipes.
+"""A real headless Chromium, controlled by the DevTools protocol over a pair of pipes.
 
 With ``--remote-debugging-pipe`` commands go in on descriptor 3 and answers come out on 4, JSON
 that ends with a zero byte: no port and no web socket.
@@ -90,7 +90,7 @@ class Chromium:
         self.call("Page.navigate", url=url)
 
     def run(self, script: str) -> Any:
-        """Return the value of an expression on the page, of a promise what it comes to."""
+        """Return the value of an expression on the page; promises are awaited."""
         result = self.call(
             "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
         )
@@ -107,7 +107,7 @@ class Chromium:
         raise AssertionError(f"waited {TIMEOUT_S:.0f} s without result for: {script}")
 
     def screen(self, width: int, height: int, dark: bool = False, scale: float = 1) -> None:
-        """Be a screen of this size and scheme."""
+        """Set the size and colour scheme of the screen."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,

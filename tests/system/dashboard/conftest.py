@@ -1,4 +1,4 @@
-"""The fixtures of tests/unit/dashboard, for tests that look at the page in a browser."""
+"""The fixtures of tests/unit/dashboard, for tests of the page in a browser."""
 
 from tests.unit.dashboard.conftest import machine, serve, socket, sweep, traces, watched
 

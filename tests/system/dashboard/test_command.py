@@ -1,4 +1,4 @@
-"""``hmd dashboard`` as people start it, before a real daemon and with real traces."""
+"""``hmd dashboard`` as a process, with a real daemon and real traces."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ while True:
 """
 
 
-def wait_for(what: Callable[[], Any], told: str) -> Any:
+def wait_for(what: Callable[[], Any], description: str) -> Any:
     deadline_s = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline_s:
         if answer := what():
             return answer
         time.sleep(0.05)
-    raise AssertionError(f"waited {TIMEOUT_S:.0f} s without result for: {told}")
+    raise AssertionError(f"waited {TIMEOUT_S:.0f} s without result for: {description}")
 
 
 class Dashboard:
@@ -66,8 +66,8 @@ class Dashboard:
 
     def end(self) -> tuple[int, str]:
         self.process.send_signal(signal.SIGINT)
-        _, told = self.process.communicate(timeout=TIMEOUT_S)
-        return self.process.returncode, told
+        _, errors = self.process.communicate(timeout=TIMEOUT_S)
+        return self.process.returncode, errors
 
 
 @pytest.fixture
@@ -96,12 +96,12 @@ def daemon(tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
         program.kill()
 
 
-def test_a_real_daemon_in_a_real_browser(
+def test_dashboard_follows_daemon_start_kill_and_restart(
     daemon: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     socket = tmp_path / "run/hmd.sock"
     dashboard = Dashboard("--socket", str(socket))
-    assert "no daemon answers" in wait_for(lambda: dashboard.get("state.json")["told"], "a look")
+    assert "no daemon answers" in wait_for(lambda: dashboard.get("state.json")["told"], "a poll")
     with Chromium(tmp_path / "chromium") as browser:
         browser.open(dashboard.url)
         browser.wait_for("document.body?.dataset.state === 'lost'")
@@ -127,7 +127,7 @@ def test_a_real_daemon_in_a_real_browser(
     assert dashboard.end() == (130, "")
 
 
-def test_the_curve_is_that_of_estimate(
+def test_dashboard_sweep_equals_that_of_estimate(
     traces: list[Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     words = [str(file) for file in traces]
@@ -147,14 +147,16 @@ def test_the_curve_is_that_of_estimate(
     assert code == 130
 
 
-def test_traces_that_are_none_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dashboard_with_missing_trace_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     missing = str(tmp_path / "none.hmdt")
     assert main(["dashboard", "--traces", missing, missing]) == Exit.FAILURE
     assert "none.hmdt" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--listen", "0.0.0.0:9743"], "take a loopback address and a port"),
         (["--listen", "[::]:9743"], "take a loopback address and a port"),
@@ -164,8 +166,10 @@ def test_traces_that_are_none_are_told(tmp_path: Path, capsys: pytest.CaptureFix
         (["--minutes", "long"], "take 1 to 1440 minutes"),
     ],
 )
-def test_wrong_usage(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dashboard_with_invalid_arguments_is_a_usage_error(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as left:
         main(["dashboard", *words])
     assert left.value.code == Exit.USAGE
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The page in a real Chromium, before a real status socket: what it shows, and how it stands."""
+"""The page in a real Chromium with a real status socket: contents, layout and accessibility."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def press(browser: Chromium, *keys: str) -> None:
         browser.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=key)
 
 
-def test_it_shows_what_the_socket_tells(
+def test_page_shows_the_values_of_the_status_socket(
     browser: Chromium, serve: Serve, watched: Poller, sweep: bytes, machine: Machine
 ) -> None:
     served = serve(watched, sweep)
@@ -103,7 +103,7 @@ def test_it_shows_what_the_socket_tells(
     assert all(url.startswith(served.server.url) for url in browser.requested[1:])
 
 
-def test_moves_are_told_with_their_reasons(
+def test_page_lists_moves_and_failures_with_reasons(
     browser: Chromium, serve: Serve, watched: Poller, machine: Machine
 ) -> None:
     browser.open(serve(watched).server.url)
@@ -127,7 +127,7 @@ def test_moves_are_told_with_their_reasons(
     ]
 
 
-def test_every_picture_is_also_a_table(
+def test_page_charts_have_equivalent_tables(
     browser: Chromium, serve: Serve, watched: Poller, sweep: bytes
 ) -> None:
     browser.open(serve(watched, sweep).server.url)
@@ -141,8 +141,8 @@ def test_every_picture_is_also_a_table(
     assert newest[1:] == [format_share(t["fast_share"][-1]) for t in series["targets"]]
     assert len(texts(browser, "#sweep-table tbody tr")) == 21
     key = browser.run("document.getElementById('process').value")
-    told = json.loads(watched.heat(key) or b"")
-    assert texts(browser, "#heat-table tbody th") == told["address"][::-1]
+    heat = json.loads(watched.heat(key) or b"")
+    assert texts(browser, "#heat-table tbody th") == heat["address"][::-1]
     assert browser.run(
         "[...document.querySelectorAll('table')].every((t) => t.querySelector('th[scope=col]') && "
         "[...t.tBodies[0].rows].every((r) => r.querySelector('th[scope=row]')))"
@@ -150,7 +150,7 @@ def test_every_picture_is_also_a_table(
     assert browser.wrong == []
 
 
-def test_without_traces_it_says_how_to_get_a_curve(
+def test_page_without_traces_shows_the_command_for_a_sweep(
     browser: Chromium, serve: Serve, watched: Poller
 ) -> None:
     browser.open(serve(watched).server.url)
@@ -158,7 +158,7 @@ def test_without_traces_it_says_how_to_get_a_curve(
     assert texts(browser, "#sweep code") == ["hmd dashboard --traces slow.hmdt fast.hmdt"]
 
 
-def test_it_works_by_keyboard(
+def test_page_is_operable_by_keyboard(
     browser: Chromium, serve: Serve, watched: Poller, sweep: bytes
 ) -> None:
     browser.open(serve(watched, sweep).server.url)
@@ -172,9 +172,9 @@ def test_it_works_by_keyboard(
     assert texts(browser, "#share .when") != first
     focus(browser, "heat")
     press(browser, "ArrowUp", "ArrowLeft")
-    told = json.loads(watched.heat(browser.run("document.getElementById('process').value")) or b"")
+    heat = json.loads(watched.heat(browser.run("document.getElementById('process').value")) or b"")
     read = texts(browser, "#heat-read")[0]
-    assert read.startswith(f"{told['address'][1]}, ")
+    assert read.startswith(f"{heat['address'][1]}, ")
     assert "heat " in read
     focus(browser, "pause")
     press(browser, "Enter")
@@ -182,7 +182,7 @@ def test_it_works_by_keyboard(
     assert browser.run("document.getElementById('pause').getAttribute('aria-pressed')") == "true"
 
 
-def test_it_is_laid_out_for_those_who_do_not_see_it(
+def test_page_is_structured_for_screen_readers(
     browser: Chromium, serve: Serve, watched: Poller
 ) -> None:
     browser.open(serve(watched).server.url)
@@ -243,7 +243,7 @@ CONTRAST = """
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
-def test_it_reads_well_at_any_width_in_light_and_dark(
+def test_page_layout_fits_width_and_has_contrast(
     browser: Chromium, serve: Serve, watched: Poller, sweep: bytes, width: int, dark: bool
 ) -> None:
     browser.screen(width, 900, dark)
@@ -259,7 +259,7 @@ def test_it_reads_well_at_any_width_in_light_and_dark(
     assert browser.wrong == []
 
 
-def test_names_are_never_markup(
+def test_page_escapes_names_with_markup(
     browser: Chromium, serve: Serve, machine: Machine, watched: Poller, tmp_path: Path
 ) -> None:
     del watched
@@ -280,7 +280,7 @@ def test_names_are_never_markup(
     daemon.close()
 
 
-def test_a_daemon_that_comes_and_goes(
+def test_page_reports_daemon_lost_and_recovered(
     browser: Chromium, serve: Serve, machine: Machine, watched: Poller, tmp_path: Path
 ) -> None:
     del watched
@@ -311,7 +311,7 @@ def test_a_daemon_that_comes_and_goes(
     assert browser.wrong == []
 
 
-def test_a_server_that_comes_back(browser: Chromium, watched: Poller) -> None:
+def test_page_reconnects_to_restarted_server(browser: Chromium, watched: Poller) -> None:
     contents = {
         **page_contents(),
         "/state.json": Content(JSON, lambda _: watched.state()),
@@ -332,10 +332,10 @@ def test_a_server_that_comes_back(browser: Chromium, watched: Poller) -> None:
         server.server_close()
         browser.wait_for("document.body.dataset.state === 'lost'")
         assert "hmd dashboard does not answer" in texts(browser, "#state")[0]
-    assert all("ERR_CONNECTION_REFUSED" in told for told in browser.wrong)
+    assert all("ERR_CONNECTION_REFUSED" in error for error in browser.wrong)
 
 
-def test_notices_name_what_needs_attention(
+def test_page_notices_name_each_problem(
     browser: Chromium, serve: Serve, machine: Machine, watched: Poller, tmp_path: Path
 ) -> None:
     del watched
@@ -353,7 +353,7 @@ def test_notices_name_what_needs_attention(
     watch.look()
     browser.open(serve(watch).server.url)
     browser.wait_for(READY)
-    told = " ".join(texts(browser, "#notices li"))
+    notices = " ".join(texts(browser, "#notices li"))
     for part in ("Dry run", "No PMU", "f:1: wrong", "decide 3", "75.0 % of the samples"):
-        assert part in told
+        assert part in notices
     daemon.close()
