@@ -1,4 +1,4 @@
-"""The Debian package, and a clean Debian to have it in, at rest or booted.
+"""Fixtures: the Debian package and a clean Debian for it, not running or booted.
 
 The clean Debian is made of this machine's own package sources, once for each set of dependencies
 (build/deb/clean-*.tar): nothing but what the package asks for is in it.

@@ -16,11 +16,11 @@ pytestmark = [
 ]
 
 
-def test_a_clean_debian_runs_the_daemon_and_is_clean_again_after_purging(debian: Debian) -> None:
+def test_deb_installed_runs_and_purged_leaves_no_file(debian: Debian) -> None:
     before, users = debian.files(), debian.run("getent", "passwd")
     debian.run("dpkg", "--force-unsafe-io", "--install", "/tmp/hmd.deb")
-    what_an_administrator_finds(debian)
-    the_command_works(debian)
+    check_installed_files(debian)
+    check_command(debian)
     assert "ready: 0 processes" in debian.run("hmd", "run", "--once")
     edited = debian.folder / "etc/hmd/hmd.yaml"
     edited.write_text(edited.read_text() + "# mine\n")
@@ -35,7 +35,7 @@ def test_a_clean_debian_runs_the_daemon_and_is_clean_again_after_purging(debian:
     assert debian.run("getent", "passwd") == users
 
 
-def what_an_administrator_finds(debian: Debian) -> None:
+def check_installed_files(debian: Debian) -> None:
     assert debian.run("getent", "passwd", "hmd").endswith(":/var/lib/hmd:/usr/sbin/nologin\n")
     assert not list(debian.folder.glob("etc/systemd/system/*/hmd.service"))
     debian.run("systemd-analyze", "verify", "--man=no", "/lib/systemd/system/hmd.service")
@@ -57,7 +57,7 @@ def what_an_administrator_finds(debian: Debian) -> None:
     assert (debian.folder / "etc/hmd/hmd.d").is_dir()
 
 
-def the_command_works(debian: Debian) -> None:
+def check_command(debian: Debian) -> None:
     assert "hmd run" in debian.run("hmd", "--help")
     assert debian.run("hmd", "--version").split() == ["hmd", __version__]
     assert "histogram" in debian.run("hmd", "policy", "list")
@@ -73,9 +73,7 @@ def the_command_works(debian: Debian) -> None:
     assert "node" in debian.run("env", "PYTHONPATH=/tmp/bad", "hmd", "topology")
 
 
-def test_no_file_of_the_package_names_the_folder_that_it_was_made_in(
-    package: Path, tmp_path: Path
-) -> None:
+def test_deb_files_do_not_contain_the_build_path(package: Path, tmp_path: Path) -> None:
     subprocess.run(["dpkg-deb", "--raw-extract", str(package), str(tmp_path / "out")], check=True)
     found = subprocess.run(
         ["grep", "-rlF", "-e", str(ROOT), "-e", str(package.parent), str(tmp_path / "out")],

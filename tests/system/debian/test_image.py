@@ -67,7 +67,7 @@ def image(
     shutil.rmtree(folder)
 
 
-def test_the_image_runs_hmd(image: tuple[Images, str]) -> None:
+def test_image_runs_hmd_as_entrypoint(image: tuple[Images, str]) -> None:
     images, container = image
     config = json.loads(images.run("inspect", "--type=image", "localhost/hmd"))["OCIv1"]["config"]
     assert config["Entrypoint"] == ["hmd"]
@@ -78,7 +78,7 @@ def test_the_image_runs_hmd(image: tuple[Images, str]) -> None:
     assert "ready: 0 processes" in images.run(*run, *config["Cmd"], "--once", log=True)
 
 
-def test_the_image_holds_nothing_that_only_built_it(image: tuple[Images, str]) -> None:
+def test_image_contains_no_build_files(image: tuple[Images, str]) -> None:
     images, container = image
     left = images.run(
         *("run", "--isolation=chroot", container, "sh", "-c"),

@@ -80,7 +80,7 @@ def machine(debian: Debian, package: Path, tmp_path: Path) -> Iterator[Booted]:
         yield running
 
 
-def test_a_service_is_started_told_upgraded_and_purged(machine: Booted, debian: Debian) -> None:
+def test_service_is_started_controlled_upgraded_and_purged(machine: Booted, debian: Debian) -> None:
     before = debian.files()
     machine.run("dpkg", "--force-unsafe-io", "--install", "/root/hmd.deb")
     assert machine.show("ActiveState", "UnitFileState") == {
@@ -94,10 +94,10 @@ def test_a_service_is_started_told_upgraded_and_purged(machine: Booted, debian: 
     )
     try:
         machine.run("hmd", "enable", "--yes", "--sampler", "faults")
-        it_runs_as_its_user(machine)
-        it_takes_orders_of_those_who_may(machine)
-        it_goes_on_after_an_upgrade(machine)
-        it_is_gone_when_removed(machine)
+        check_runs_as_its_user(machine)
+        check_admin_requests_by_permission(machine)
+        check_runs_after_upgrade(machine)
+        check_stopped_after_removal(machine)
     finally:
         program.kill()
         program.wait()
@@ -105,7 +105,7 @@ def test_a_service_is_started_told_upgraded_and_purged(machine: Booted, debian: 
     assert debian.files() == before
 
 
-def it_runs_as_its_user(machine: Booted) -> None:
+def check_runs_as_its_user(machine: Booted) -> None:
     found = status(machine, follows)
     service = machine.show("User", "ActiveState", "NRestarts", "StatusText", "MainPID")
     assert (service["User"], service["ActiveState"], service["NRestarts"]) == ("hmd", "active", "0")
@@ -115,7 +115,7 @@ def it_runs_as_its_user(machine: Booted) -> None:
     assert " 2.0 OK" in machine.run("systemd-analyze", "security", "hmd")
 
 
-def it_takes_orders_of_those_who_may(machine: Booted) -> None:
+def check_admin_requests_by_permission(machine: Booted) -> None:
     pid = str(status(machine, follows)["processes"][0]["pid"])
 
     def by(user: int, *words: str, code: int) -> str:
@@ -140,7 +140,7 @@ def it_takes_orders_of_those_who_may(machine: Booted) -> None:
     assert f"uid {OWNER}" in said
 
 
-def it_goes_on_after_an_upgrade(machine: Booted) -> None:
+def check_runs_after_upgrade(machine: Booted) -> None:
     pid = status(machine, follows)["pid"]
     machine.run("dpkg", "--force-unsafe-io", "--install", "/root/next.deb")
     assert machine.run("dpkg-query", "-W", "-f", "${Version}", "hmd") == NEXT
@@ -153,7 +153,7 @@ def it_goes_on_after_an_upgrade(machine: Booted) -> None:
     assert (machine.folder / "etc/hmd/hmd.yaml").read_text() == CONFIG
 
 
-def it_is_gone_when_removed(machine: Booted) -> None:
+def check_stopped_after_removal(machine: Booted) -> None:
     pid = status(machine, follows)["pid"]
     assert machine.run("cat", f"/proc/{pid}/comm") == "hmd\n"
     machine.run("dpkg", "--remove", "hmd")
