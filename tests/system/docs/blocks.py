@@ -1,4 +1,4 @@
-"""What documents show in fenced blocks: commands, their output, and how a test treats them.
+"""Fenced blocks of documents: commands, their output, and markers for tests.
 
 A comment on the line above a block says so: ``<!-- run by FILE -->`` names the test that has its
 commands, ``<!-- on MACHINE -->`` the fixture machine that they look at, ``<!-- with a daemon -->``

@@ -1,4 +1,4 @@
-"""Every command that a document shows: run here, or by the test that it names, or at least parsed.
+"""Commands in documents: run here or by the test that the document names, or at least parsed.
 
 What a fixture machine's block shows is what hmd prints for that machine, line by line.
 """
@@ -59,7 +59,7 @@ def is_make(command: Command) -> bool:
 
 
 @pytest.mark.parametrize("file", PAGES)
-def test_every_block_says_what_it_is(file: str) -> None:
+def test_document_blocks_have_known_language_and_marker(file: str) -> None:
     for block in blocks(file):
         assert block.language in (*SHELL, *OTHERS), f"{block}: a language, such as console or text"
         if block.marker.startswith("needs: "):
@@ -70,7 +70,7 @@ def test_every_block_says_what_it_is(file: str) -> None:
 
 
 @pytest.mark.parametrize("file", PAGES)
-def test_what_is_shown_of_hmd_is_what_hmd_takes(
+def test_document_commands_are_accepted_by_the_parser(
     file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for block in shell_blocks(file):
@@ -86,14 +86,14 @@ def test_what_is_shown_of_hmd_is_what_hmd_takes(
 
 
 @pytest.mark.parametrize("file", PAGES)
-def test_configurations_are_right(file: str) -> None:
+def test_document_configurations_are_valid(file: str) -> None:
     for block in blocks(file):
         if block.language == "yaml":
             loads(block.text, str(block))
 
 
 @pytest.mark.parametrize("file", PAGES)
-def test_running_text_names_commands_and_options_that_exist(file: str) -> None:
+def test_document_text_names_existing_commands_and_options(file: str) -> None:
     for call in inline(file):
         parser: argparse.ArgumentParser = build_parser()
         for word in re.split(r"[\s,]+", call)[1:]:
@@ -116,7 +116,7 @@ def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPar
 
 
 @pytest.mark.parametrize("file", PAGES)
-def test_make_has_the_targets(file: str) -> None:
+def test_document_make_targets_exist(file: str) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     text = (ROOT / file).read_text()
     named = {word for call in re.findall(r"`make ([^`]+)`", text) for word in call.split()[:1]}
@@ -128,7 +128,7 @@ def test_make_has_the_targets(file: str) -> None:
 
 
 @pytest.mark.parametrize("file", PAGES)
-def test_what_runs_elsewhere_does(file: str) -> None:
+def test_document_commands_run_by_named_test_occur_in_it(file: str) -> None:
     for block in shell_blocks(file):
         if not block.marker.startswith("run by "):
             continue
@@ -170,7 +170,7 @@ RUN = [
 
 
 @pytest.mark.parametrize("file", RUN)
-def test_commands_do_what_is_shown(
+def test_document_commands_print_the_shown_output(
     file: str, folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     programs = tmp_path_factory.mktemp("bin")
@@ -184,7 +184,7 @@ def test_commands_do_what_is_shown(
         for command in block.commands()
         if not is_make(command)
     ]
-    steps = [(looking_at(b, c), b.marker == "with a daemon") for b, c in shown]
+    steps = [(on_fixture_machine(b, c), b.marker == "with a daemon") for b, c in shown]
     here = Path(__file__).parent
     session = [sys.executable, str(here / "session.py"), str(folder), str(here / "daemon.yaml")]
     done = subprocess.run(
@@ -205,7 +205,7 @@ def test_commands_do_what_is_shown(
         assert not missing, f"{block}: {command.text} prints\n{output}\nand not {missing}"
 
 
-def looking_at(block: Block, command: Command) -> str:
+def on_fixture_machine(block: Block, command: Command) -> str:
     """Return a command, on a fixture machine where its block says so."""
     if not block.marker.startswith("on "):
         return command.text

@@ -1,4 +1,4 @@
-"""The pages that are made from parsers and schema are up to date."""
+"""The pages generated from parsers and schema are up to date."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ from tests.system.docs.blocks import ROOT
 SCRIPT = "packaging/pages/reference_pages.py"
 
 
-def test_the_made_pages_are_up_to_date(tmp_path: Path) -> None:
+def test_generated_pages_are_up_to_date(tmp_path: Path) -> None:
     subprocess.run([sys.executable, SCRIPT, str(tmp_path)], cwd=ROOT, check=True, timeout=60)
     made = sorted(tmp_path.iterdir())
     assert [page.name for page in made] == ["commands.md", "configuration.md"]
@@ -23,7 +23,7 @@ def test_the_made_pages_are_up_to_date(tmp_path: Path) -> None:
         assert committed.read_text() == page.read_text(), f"python {SCRIPT}"
 
 
-def test_every_command_and_every_setting_is_there() -> None:
+def test_reference_pages_list_all_commands_and_settings() -> None:
     commands = (ROOT / "docs/reference/commands.md").read_text()
     for name in COMMANDS:
         assert f"\n### hmd {name}\n" in commands
@@ -34,7 +34,7 @@ def test_every_command_and_every_setting_is_there() -> None:
             assert f"\n| `{setting.key}` |" in section
 
 
-def test_options_with_several_values_are_shown_as_argparse_shows_them() -> None:
+def test_options_with_several_values_are_formatted_like_argparse() -> None:
     commands = (ROOT / "docs/reference/commands.md").read_text()
     assert "| `--traces SLOW FAST` |" in commands
     rows = [line for line in commands.splitlines() if line.startswith("| `")]
@@ -42,7 +42,7 @@ def test_options_with_several_values_are_shown_as_argparse_shows_them() -> None:
     assert not [row for row in rows if "('" in row]
 
 
-def test_every_exit_code_is_in_the_table_and_in_help() -> None:
+def test_exit_codes_are_in_the_table_and_in_help() -> None:
     page = (ROOT / "docs/reference/commands.md").read_text()
     in_table = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
     in_help = {int(code) for code in re.findall(r" {2}(\d+)  \w", EPILOG.split("exit codes:")[1])}

@@ -1,4 +1,4 @@
-"""The site builds, with no link that leads nowhere, and shows what was meant."""
+"""The site builds without broken links and renders the documents as intended."""
 
 import html
 import re
@@ -76,37 +76,37 @@ def files(page: Page, urls: list[str]) -> Iterator[tuple[str, Path]]:
             yield url, (page.path.parent / url.split("#")[0].split("?")[0]).resolve()
 
 
-def test_every_document_is_a_page(site: Path) -> None:
+def test_site_has_a_page_per_document(site: Path) -> None:
     for file in documents():
         if file.startswith("docs/"):
             assert (site / file.removeprefix("docs/")).with_suffix(".html").is_file()
 
 
-def test_pictures_and_linked_files_are_there(pages: list[Page]) -> None:
+def test_site_images_and_links_resolve(pages: list[Page]) -> None:
     for page in pages:
         for url, path in files(page, page.loaded + page.linked):
             assert path.exists(), f"{page.path}: {url}"
 
 
-def test_nothing_is_loaded_from_elsewhere(pages: list[Page]) -> None:
+def test_site_loads_no_external_resource(pages: list[Page]) -> None:
     for page in pages:
         assert not [url for url in page.loaded if re.match(r"\w+:|//", url)], page.path
 
 
-def test_lists_and_tables_are_no_paragraphs(pages: list[Page]) -> None:
+def test_site_renders_lists_and_tables(pages: list[Page]) -> None:
     # Forges take a list or a table right below a line of text; the site wants a blank line.
     for page in pages:
         for text in page.paragraphs:
             assert not re.search(r"\n *(- |\d+\. |\| )|\|--", text), f"{page.path}: {text}"
 
 
-def test_links_of_documents_at_the_top_lead_somewhere() -> None:
+def test_root_document_links_resolve() -> None:
     for file in ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md"):
         for link in re.findall(r"\]\((?!\w+:|#)([^)#]+)", (ROOT / file).read_text()):
             assert (ROOT / link).exists(), f"{file}: {link}"
 
 
-def test_effects_of_settings_are_shown_as_they_are_written(site: Path) -> None:
+def test_site_shows_setting_effects_verbatim(site: Path) -> None:
     """Backslashes of patterns too: without them '\\[stack\\]' matches nearly every mapping."""
     page = (site / "reference/configuration.html").read_text()
     cells = re.findall(r"<td[^>]*>(.*?)</td>", page, re.DOTALL)

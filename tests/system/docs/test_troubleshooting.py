@@ -88,27 +88,27 @@ def section(name: str) -> str:
     return found[0]
 
 
-def test_findings_are_found() -> None:
+def test_findings_of_the_sources_include_known_diagnostics() -> None:
     names = set(findings())
     assert {"memory tiers", "sampler", "move_pages", "damon_reclaim", "NUMA balancing"} <= names
     assert len(names) >= 20
 
 
 @pytest.mark.parametrize("name", sorted(findings()))
-def test_every_finding_has_its_section_and_messages(name: str) -> None:
+def test_finding_has_a_section_with_its_messages(name: str) -> None:
     assert f" ### {name} " in PAGE, f"docs/how-to/troubleshooting.md: ### {name}"
     missing = [text for text in findings()[name] if text not in section(name)]
     assert not missing, f"docs/how-to/troubleshooting.md: ### {name}: {missing}"
 
 
-def test_every_section_is_of_a_diagnostic_that_exists() -> None:
+def test_sections_name_existing_diagnostics() -> None:
     part = FILE.read_text().split("\n## Diagnostics of doctor\n")[1].split("\n## ")[0]
     sections = re.findall(r"^### (.+)$", part, re.MULTILINE)
     assert len(sections) >= 20
     assert set(sections) <= set(findings())
 
 
-def test_what_the_daemon_says_at_its_start_is_explained() -> None:
+def test_start_warnings_are_all_documented() -> None:
     messages = {
         text
         for node in ast.walk(parsed("hmd/daemon/start_warnings.py"))
@@ -124,7 +124,7 @@ def test_what_the_daemon_says_at_its_start_is_explained() -> None:
     assert not {text for text in messages if text not in PAGE}
 
 
-def test_why_samplers_refuse_is_explained() -> None:
+def test_sampler_errors_are_all_documented() -> None:
     part = PAGE.split(" ### sampler ")[1].split(" ### ")[0]
     messages = set()
     for file in REFUSING:
