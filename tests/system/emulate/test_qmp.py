@@ -1,4 +1,4 @@
-"""QEMU's monitor, of a QEMU without a machine; plugging memory is tested in the guest."""
+"""The QMP client with a QEMU without a machine; memory hotplug is tested in the guest."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def qemu() -> Iterator[tuple[Monitor, subprocess.Popen[bytes]]]:
     process.wait()
 
 
-def test_commands_are_answered_and_events_heard(
+def test_qmp_commands_return_answers_and_events(
     qemu: tuple[Monitor, subprocess.Popen[bytes]],
 ) -> None:
     monitor, _ = qemu
@@ -45,14 +45,16 @@ def test_commands_are_answered_and_events_heard(
         monitor.wait("STOP", 0.05)
 
 
-def test_what_qemu_refuses_is_told(qemu: tuple[Monitor, subprocess.Popen[bytes]]) -> None:
+def test_qmp_refused_command_raises_and_connection_continues(
+    qemu: tuple[Monitor, subprocess.Popen[bytes]],
+) -> None:
     monitor, _ = qemu
     with pytest.raises(MonitorError, match="QEMU refuses device_del: Device 'dimm7' not found"):
         monitor.do("device_del", id="dimm7")
     assert monitor.do("query-status")["running"] is False
 
 
-def test_the_end_of_qemu_is_told(qemu: tuple[Monitor, subprocess.Popen[bytes]]) -> None:
+def test_qmp_command_after_qemu_exit_raises(qemu: tuple[Monitor, subprocess.Popen[bytes]]) -> None:
     monitor, process = qemu
     monitor.do("query-status")
     process.kill()

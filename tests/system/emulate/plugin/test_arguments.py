@@ -1,4 +1,4 @@
-"""The plugin's arguments: what is right is taken, what is wrong is said in one line."""
+"""The plugin's arguments: valid ones are parsed, invalid ones reported in one line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def parse(parts: Any, *words: str) -> tuple[int, Any]:
     return parts.lib.arguments_parse(parsed, len(kept), kept), (parsed, kept)
 
 
-def test_good_arguments_in_any_order(parts: Any) -> None:
+def test_arguments_in_any_order_are_parsed(parts: Any) -> None:
     for words in (GOOD, GOOD[::-1]):
         status, (parsed, _kept) = parse(parts, *words)
         assert status == 0
@@ -42,7 +42,7 @@ def test_good_arguments_in_any_order(parts: Any) -> None:
         ((*GOOD, "dilations=2"), "dilations=2: not an argument"),
     ],
 )
-def test_bad_arguments_are_refused_in_one_line(
+def test_arguments_invalid_are_refused_in_one_line(
     parts: Any, capfd: pytest.CaptureFixture[str], words: tuple[str, ...], says: str
 ) -> None:
     status, _ = parse(parts, *words)
@@ -53,7 +53,7 @@ def test_bad_arguments_are_refused_in_one_line(
     assert says in lines[0]
 
 
-def test_parameters_are_those_that_python_wrote(params: Any) -> None:
+def test_parameters_read_equal_those_written(params: Any) -> None:
     assert (params.nodes, params.vcpus) == (2, 2)
 
 
@@ -65,7 +65,7 @@ def test_parameters_of_another_size_are_refused(parts: Any, params_file: Path, c
     assert b"not one struct timing_params" in parts.ffi.string(why[0])
 
 
-def test_a_missing_parameter_file_is_said(parts: Any, tmp_path: Path) -> None:
+def test_parameters_of_missing_file_report_the_error(parts: Any, tmp_path: Path) -> None:
     found, why = parts.ffi.new("struct timing_params *"), parts.ffi.new("const char **")
     assert parts.lib.arguments_read_params(bytes(tmp_path / "none"), found, why) == -1
     assert parts.ffi.string(why[0]) == b"No such file or directory"

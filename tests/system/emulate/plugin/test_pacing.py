@@ -19,13 +19,13 @@ def pacing(parts: Any) -> Any:
     return one
 
 
-def test_a_look_is_due_each_two_microseconds_of_host_time(parts: Any, pacing: Any) -> None:
+def test_pacing_check_is_due_once_per_batch(parts: Any, pacing: Any) -> None:
     assert pacing.batch_ps == pytest.approx(parts.lib.PACING_BATCH_NS * 1000 / 20, abs=1)
     assert not parts.lib.pacing_due(pacing, 1_000_000 + pacing.batch_ps - 1)
     assert parts.lib.pacing_due(pacing, 1_000_000 + pacing.batch_ps)
 
 
-def test_modelled_time_takes_its_dilated_time_on_the_host(parts: Any, pacing: Any) -> None:
+def test_pacing_host_time_is_at_least_dilated_time(parts: Any, pacing: Any) -> None:
     began, clock_ps = pacing.now_ns, 1_000_000
     for _ in range(200):
         clock_ps += 3 * pacing.batch_ps
@@ -34,14 +34,14 @@ def test_modelled_time_takes_its_dilated_time_on_the_host(parts: Any, pacing: An
     assert pacing.paced_ns > 0
 
 
-def test_a_long_debt_is_waited_out_in_parts(parts: Any, pacing: Any) -> None:
+def test_pacing_long_wait_is_split(parts: Any, pacing: Any) -> None:
     parts.lib.pacing_look(pacing, 1_000_000 + 10**12)
     assert pacing.paced_ns >= parts.lib.PACING_MAX_WAIT_NS
     assert pacing.due_ns > pacing.now_ns, "the rest stays due"
     assert parts.lib.pacing_due(pacing, 1_000_000 + 10**12), "at the very next occasion"
 
 
-def test_time_lost_is_forgiven_but_for_a_credit_and_counted(parts: Any, pacing: Any) -> None:
+def test_pacing_behind_schedule_keeps_credit_and_counts_lag(parts: Any, pacing: Any) -> None:
     time.sleep(0.005)
     parts.lib.pacing_look(pacing, 1_000_000 + pacing.batch_ps)
     assert pacing.behind_ns >= 4_000_000
@@ -49,14 +49,14 @@ def test_time_lost_is_forgiven_but_for_a_credit_and_counted(parts: Any, pacing: 
     assert pacing.paced_ns == 0
 
 
-def test_a_vcpu_that_wakes_owes_nothing_and_has_no_credit(parts: Any, pacing: Any) -> None:
+def test_pacing_restarted_has_no_debt_and_no_credit(parts: Any, pacing: Any) -> None:
     time.sleep(0.002)
     parts.lib.pacing_start(pacing, 9_000_000)
     assert pacing.due_ns == pacing.now_ns
     assert (pacing.at_ps, pacing.behind_ns, pacing.paced_ns) == (9_000_000, 0, 0)
 
 
-def test_without_dilation_nothing_waits(parts: Any) -> None:
+def test_pacing_without_dilation_never_waits(parts: Any) -> None:
     free = parts.ffi.new("struct pacing *")
     parts.lib.pacing_init(free, 0.0)
     parts.lib.pacing_start(free, 0)
@@ -66,7 +66,7 @@ def test_without_dilation_nothing_waits(parts: Any) -> None:
     assert not parts.lib.pacing_due(free, free.next_ps - 1)
 
 
-def test_dilation_can_be_changed_within_bounds(parts: Any, pacing: Any) -> None:
+def test_pacing_set_dilation_ignores_invalid_values(parts: Any, pacing: Any) -> None:
     parts.lib.pacing_set(pacing, 40.0)
     assert pacing.dilation == 40.0
     assert pacing.batch_ps == pytest.approx(parts.lib.PACING_BATCH_NS * 1000 / 40, abs=1)

@@ -1,4 +1,4 @@
-"""Building the plugin: into the cache, once, and what is said where it cannot be."""
+"""Building the plugin: caching, and errors in one line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "sources"
 
 
-def test_it_is_compiled_once_and_again_when_a_source_changes(cache: Path, sources: Path) -> None:
+def test_plugin_library_is_compiled_once_per_source_state(cache: Path, sources: Path) -> None:
     first = plugin_build.plugin_library()
     assert first.parent == cache
     assert b"qemu_plugin_install" in first.read_bytes()
@@ -42,7 +42,7 @@ def test_it_is_compiled_once_and_again_when_a_source_changes(cache: Path, source
     assert {path.name for path in cache.iterdir()} == {first.name, second.name}
 
 
-def test_no_compiler_is_one_line_that_says_what_to_install(
+def test_plugin_library_without_compiler_reports_one_line(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda *_args, **_keywords: None)
@@ -52,7 +52,7 @@ def test_no_compiler_is_one_line_that_says_what_to_install(
     assert "\n" not in str(raised.value)
 
 
-def test_what_the_compiler_refuses_is_one_line_and_leaves_nothing(
+def test_plugin_library_compile_error_is_one_line_and_leaves_no_file(
     cache: Path, sources: Path
 ) -> None:
     (sources / "plugin/broken.c").write_text("int f(void) { return nothing; }\n")

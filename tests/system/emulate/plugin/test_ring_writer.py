@@ -44,7 +44,7 @@ class Pair:
         return [int(a) for a in self.columns.address[: self.columns.count]]
 
 
-def test_every_field_arrives(parts: Any) -> None:
+def test_ring_writer_sample_has_every_field(parts: Any) -> None:
     pair = Pair(parts, 4096)
     pair.write(
         0x7F00_1234,
@@ -67,7 +67,7 @@ def test_every_field_arrives(parts: Any) -> None:
     assert (pair.columns.cpu[0], pair.columns.kind[0]) == (3, Kind.STORE)
 
 
-def test_the_record_is_the_kernels_byte_for_byte(parts: Any) -> None:
+def test_ring_writer_record_has_the_kernel_layout(parts: Any) -> None:
     pair = Pair(parts, 4096)
     numbers = {"ip": 1, "time_ns": 2, "period": 3, "instructions": 9, "weight_ns": 4}
     pair.write(7, **numbers, physical=5, address_space=6, cpu=8)
@@ -81,7 +81,7 @@ def test_the_record_is_the_kernels_byte_for_byte(parts: Any) -> None:
     assert source & (0x1F | 0x3FFF << 5 | 0xF << 33) == load | l3_miss | ram
 
 
-def test_a_prefetched_line_is_told_from_a_miss(parts: Any) -> None:
+def test_ring_writer_prefetched_line_is_a_fill_buffer_hit(parts: Any) -> None:
     pair = Pair(parts, 4096)
     pair.write(64, prefetched=True)
     (source,) = struct.unpack_from("<Q", pair.memory.data, HEADER_BYTES + 72)
@@ -89,7 +89,7 @@ def test_a_prefetched_line_is_told_from_a_miss(parts: Any) -> None:
     assert source & 0x3FFF << 5 == fill_buffer_hit
 
 
-def test_a_full_ring_takes_no_more_and_says_how_many_it_lost(parts: Any) -> None:
+def test_ring_writer_with_full_ring_counts_lost_samples(parts: Any) -> None:
     pair = Pair(parts, 4096)
     fits = (4096 - 1) // RECORD
     assert [pair.write(i) for i in range(fits + 10)] == [True] * fits + [False] * 10
@@ -101,7 +101,7 @@ def test_a_full_ring_takes_no_more_and_says_how_many_it_lost(parts: Any) -> None
     assert pair.reader.counts.lost == 10
 
 
-def test_a_reader_that_writes_nonsense_into_the_header_harms_no_memory(parts: Any) -> None:
+def test_ring_writer_ignores_corrupt_header_values(parts: Any) -> None:
     pair = Pair(parts, 4096)
     pair.page.data_size = 1 << 40
     pair.page.data_head = 1 << 41
@@ -116,16 +116,16 @@ ACTIONS = st.lists(st.one_of(st.integers(1, 60), st.just("read")), max_size=60)
 
 @given(actions=ACTIONS)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_mix_of_bursts_and_reads_gives_each_sample_once_or_counts_it_lost(
+def test_ring_bursts_and_reads_deliver_or_count_each_sample(
     parts: Any, actions: list[int | str]
 ) -> None:
     pair = Pair(parts, 4096)
     pending: deque[int] = deque()
-    used = lost_pending = lost_told = number = 0
+    used = lost_pending = lost_reported = number = 0
     for action in [*actions, "read", 1, "read"]:
         if action == "read":
             assert pair.read() == list(pending)
-            assert pair.reader.counts.lost == lost_told
+            assert pair.reader.counts.lost == lost_reported
             pending.clear()
             used = 0
             continue
@@ -136,14 +136,14 @@ def test_any_mix_of_bursts_and_reads_gives_each_sample_once_or_counts_it_lost(
             if fits:
                 pending.append(number)
                 used += size
-                lost_told, lost_pending = lost_told + lost_pending, 0
+                lost_reported, lost_pending = lost_reported + lost_pending, 0
             else:
                 lost_pending += 1
             number += 1
     assert pair.reader.counts.corrupt == 0
 
 
-def test_a_reader_beside_the_writer_sees_whole_samples_in_order(parts: Any) -> None:
+def test_ring_concurrent_reader_sees_whole_samples_in_order(parts: Any) -> None:
     pair = Pair(parts, 1 << 14)
     total = 20_000
     written = []
@@ -168,20 +168,20 @@ def test_a_reader_beside_the_writer_sees_whole_samples_in_order(parts: Any) -> N
 
 @given(period=st.integers(1, 50), events=st.integers(0, 500))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_every_period_th_event_is_sampled(parts: Any, period: int, events: int) -> None:
+def test_overflow_samples_every_period_th_event(parts: Any, period: int, events: int) -> None:
     count = parts.ffi.new("uint64_t *")
     sampled = [parts.lib.pebs_overflow(count, period) for _ in range(events)]
     assert [i for i, one in enumerate(sampled, 1) if one] == [*range(period, events + 1, period)]
 
 
-def test_a_period_of_nought_samples_nothing_and_a_shorter_one_acts_at_once(parts: Any) -> None:
+def test_overflow_with_period_0_never_fires_and_shorter_fires_at_once(parts: Any) -> None:
     count = parts.ffi.new("uint64_t *")
     assert not any(parts.lib.pebs_overflow(count, 0) for _ in range(100))
     assert not any(parts.lib.pebs_overflow(count, 1000) for _ in range(100))
     assert parts.lib.pebs_overflow(count, 50)
 
 
-def test_rings_in_shared_memory_lie_where_python_looks(
+def test_ring_in_shared_memory_is_read_by_python(
     make_shared: Callable[[int], Any], parts: Any
 ) -> None:
     shared = make_shared(1 << 20)

@@ -65,7 +65,7 @@ def every(period: int, count: int) -> Rows:
     return [(address, period) for address in range(period, count + 1, period)]
 
 
-def test_two_counters_see_the_same_loads_each_by_its_period(pmu: Pmu) -> None:
+def test_pmu_with_two_periods_samples_loads_by_each(pmu: Pmu) -> None:
     pmu.memory.sample(7, 0, 0, 11)
     for address in range(1, 200):
         pmu.access(address)
@@ -77,7 +77,7 @@ def test_two_counters_see_the_same_loads_each_by_its_period(pmu: Pmu) -> None:
     assert (counters.load_samples, counters.store_samples) == (len(rows), 0)
 
 
-def test_stores_have_one_counter_and_move_no_other(pmu: Pmu) -> None:
+def test_pmu_stores_advance_only_the_store_counter(pmu: Pmu) -> None:
     pmu.memory.sample(7, 5, 0, 11)
     for address in range(1, 101):
         pmu.access(address, store=True)
@@ -87,7 +87,7 @@ def test_stores_have_one_counter_and_move_no_other(pmu: Pmu) -> None:
     assert pmu.rows() == []
 
 
-def test_without_a_second_period_there_is_one_counter(pmu: Pmu) -> None:
+def test_pmu_without_pair_period_has_one_load_counter(pmu: Pmu) -> None:
     for periods in ((7, 7, 0, 11), (7, 7, 0)):
         pmu.memory.sample(*periods)
         for address in range(1, 8):
@@ -99,7 +99,7 @@ def test_without_a_second_period_there_is_one_counter(pmu: Pmu) -> None:
     assert pmu.rows() == []
 
 
-def test_loads_quicker_than_the_threshold_are_in_neither_counter(pmu: Pmu) -> None:
+def test_pmu_loads_below_latency_threshold_are_not_counted(pmu: Pmu) -> None:
     pmu.memory.sample(1, 1, 100, 2)
     for address in (1, 2):
         pmu.access(address, prefetched=True)
@@ -110,13 +110,13 @@ def test_loads_quicker_than_the_threshold_are_in_neither_counter(pmu: Pmu) -> No
     assert pmu.rows() == [(3, 1), (4, 1), (4, 2)]
 
 
-def test_both_records_of_one_access_are_alike(pmu: Pmu) -> None:
+def test_pmu_pair_records_of_one_access_are_equal(pmu: Pmu) -> None:
     pmu.memory.sample(1, 0, 0, 2)
     pmu.access(64)
     pmu.rows()
     pmu.access(128)
     assert pmu.rows() == [(128, 1), (128, 2)]
-    told = {
+    expected = {
         "instructions": 1 << 33,
         "time_ns": 7000,
         "pid": 0x123456,
@@ -124,6 +124,6 @@ def test_both_records_of_one_access_are_alike(pmu: Pmu) -> None:
         "cpu": 0,
         "physical": ~128 & (1 << 64) - 1,
     }
-    for name, value in told.items():
+    for name, value in expected.items():
         column = getattr(pmu.columns, name)[:2]
         assert np.all(column == np.array(value, column.dtype)), name

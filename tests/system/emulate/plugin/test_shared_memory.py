@@ -17,7 +17,7 @@ from hmd.machine.plugin_memory import SharedMemory, find_device
 MIB = 1 << 20
 
 
-def test_the_header_says_what_the_machine_is(make_shared: Callable[[int], Any]) -> None:
+def test_shared_memory_header_describes_the_machine(make_shared: Callable[[int], Any]) -> None:
     shared = make_shared(MIB)
     memory = shared.memory
     assert memory.ready
@@ -26,7 +26,7 @@ def test_the_header_says_what_the_machine_is(make_shared: Callable[[int], Any]) 
 
 
 @pytest.mark.parametrize("size", [64 << 10, 100_000, MIB, 16 * MIB])
-def test_rings_are_the_largest_powers_of_two_that_fit(
+def test_shared_memory_rings_are_largest_powers_of_two(
     make_shared: Callable[[int], Any], size: int
 ) -> None:
     memory = make_shared(size).memory
@@ -38,7 +38,7 @@ def test_rings_are_the_largest_powers_of_two_that_fit(
 @pytest.mark.parametrize(
     ("size", "says"), [(0, b"give it its size"), (4096, b"too small"), (20_000, b"too small")]
 )
-def test_a_file_that_is_too_small_is_refused(
+def test_shared_memory_of_too_small_file_is_refused(
     parts: Any, params: Any, tmp_path: Path, size: int, says: bytes
 ) -> None:
     path = tmp_path / "small"
@@ -48,7 +48,7 @@ def test_a_file_that_is_too_small_is_refused(
     assert says in parts.ffi.string(why[0])
 
 
-def test_control_words_lie_where_the_plugin_reads_them(make_shared: Callable[[int], Any]) -> None:
+def test_shared_memory_control_words_have_fixed_offsets(make_shared: Callable[[int], Any]) -> None:
     shared = make_shared(MIB)
     shared.memory.sample(101, 53, 90)
     shared.memory.running = True
@@ -64,7 +64,7 @@ def test_control_words_lie_where_the_plugin_reads_them(make_shared: Callable[[in
     assert words == (101, 53, 90, 0, 0, 0)
 
 
-def test_the_machines_clock_is_the_furthest_and_never_goes_back(
+def test_shared_memory_clock_is_monotonic_maximum(
     make_shared: Callable[[int], Any], parts: Any
 ) -> None:
     shared = make_shared(MIB)
@@ -74,7 +74,9 @@ def test_the_machines_clock_is_the_furthest_and_never_goes_back(
     assert struct.unpack_from("<Q", shared.path.read_bytes(), 128) == (9,)
 
 
-def test_each_counter_has_its_name(make_shared: Callable[[int], Any], parts: Any) -> None:
+def test_shared_memory_counters_are_read_by_name(
+    make_shared: Callable[[int], Any], parts: Any
+) -> None:
     shared = make_shared(MIB)
     node = {"load_misses": 11, "store_misses": 12, "prefetched_lines": 13, "kernel_lines": 14}
     node |= {"read_bytes": 15, "write_bytes": 16, "stall_ps": 17}
@@ -93,7 +95,9 @@ def test_each_counter_has_its_name(make_shared: Callable[[int], Any], parts: Any
     assert shared.memory.counters(0).instructions == 0, "the other vCPU's are its own"
 
 
-def test_a_snapshot_is_of_one_moment(make_shared: Callable[[int], Any], parts: Any) -> None:
+def test_shared_memory_snapshot_is_consistent(
+    make_shared: Callable[[int], Any], parts: Any
+) -> None:
     shared = make_shared(MIB)
     vcpu = shared.vcpu(0)
     # The call gives up Python's lock: it writes while we read.
@@ -108,7 +112,7 @@ def test_a_snapshot_is_of_one_moment(make_shared: Callable[[int], Any], parts: A
     assert shared.memory.counters(0).stores == 2_000_000
 
 
-def test_a_machine_killed_while_it_wrote_leaves_readable_counters(
+def test_shared_memory_counters_after_killed_writer_are_readable(
     make_shared: Callable[[int], Any], parts: Any
 ) -> None:
     shared = make_shared(MIB)
@@ -130,7 +134,7 @@ def test_a_machine_killed_while_it_wrote_leaves_readable_counters(
         (48, struct.pack("<Q", 12345), "damaged"),
     ],
 )
-def test_memory_that_is_not_ours_is_refused_in_one_line(
+def test_shared_memory_with_invalid_header_is_refused_in_one_line(
     make_shared: Callable[[int], Any], offset: int, word: bytes, says: str
 ) -> None:
     path = make_shared(MIB).path
@@ -143,14 +147,14 @@ def test_memory_that_is_not_ours_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize("size", [0, 10])
-def test_a_file_shorter_than_a_header_is_refused(tmp_path: Path, size: int) -> None:
+def test_shared_memory_shorter_than_header_is_refused(tmp_path: Path, size: int) -> None:
     path = tmp_path / "short"
     path.write_bytes(bytes(size))
     with pytest.raises(MissingError, match="no header"):
         SharedMemory.open(path)
 
 
-def test_the_device_is_found_among_others(tmp_path: Path) -> None:
+def test_find_device_among_others_returns_ivshmem_device(tmp_path: Path) -> None:
     assert find_device(tmp_path) is None
     for slot, (vendor, device) in enumerate([("0x8086", "0x1110"), ("0x1af4", "0x1000")]):
         make_device(tmp_path, slot, vendor, device)

@@ -1,4 +1,4 @@
-"""Translations that the plugin remembers, against a table that remembers all of them."""
+"""The plugin's translation cache compared with a complete table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEPS = st.lists(
 
 @given(steps=STEPS)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_what_is_found_is_what_was_added_last(parts: Any, steps: list[Any]) -> None:
+def test_table_key_added_twice_last_value_found(parts: Any, steps: list[Any]) -> None:
     known = parts.ffi.new("struct translations *")
     parts.lib.translations_forget(known)
     truth: dict[int, int] = {}
@@ -39,7 +39,7 @@ def test_what_is_found_is_what_was_added_last(parts: Any, steps: list[Any]) -> N
             assert found in (parts.lib.TRANSLATION_EMPTY, truth.get(page, -1) + offset)
 
 
-def test_an_empty_table_knows_nothing(parts: Any) -> None:
+def test_table_empty_finds_no_address(parts: Any) -> None:
     known = parts.ffi.new("struct translations *")
     parts.lib.translations_forget(known)
     for address in (0, PAGE, 0x7FFF_FFFF_F000, (1 << 64) - PAGE - 1):
