@@ -11,7 +11,7 @@ def by_name(findings: Any) -> Any:
     return {f.name: f for f in findings}
 
 
-def test_every_feature_of_this_kernel_is_tried() -> None:
+def test_kernel_features_on_this_host_are_all_tried() -> None:
     found = by_name(feature_findings())
     assert found["move_pages"].level == Severity.OK
     assert set(found) == {
