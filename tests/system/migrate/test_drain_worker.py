@@ -1,4 +1,4 @@
-"""Passes over real processes of this host: what stays, and why. Moves are tested in the guest."""
+"""Drain passes over real processes of this host: pages left and reasons. The guest tests moves."""
 
 from __future__ import annotations
 
