@@ -1,4 +1,4 @@
-"""The seccomp profile, with hmd under it, and the manifests by Kubernetes' own schemas."""
+"""The seccomp profile, hmd under it, and the manifests checked by Kubernetes' schemas."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OLDEST, NEWEST = "1.30", "1.34"
 """Kubernetes has appArmorProfile from 1.30 on."""
 
 
-def test_the_seccomp_profile_is_the_units() -> None:
+def test_seccomp_profile_equals_that_generated_from_the_unit() -> None:
     words = [sys.executable, str(PACKAGING / "container/seccomp.py")]
     made = subprocess.run(words, check=True, capture_output=True, text=True).stdout
     assert json.loads(SECCOMP.read_text()) == json.loads(made)
@@ -35,7 +35,7 @@ def under_seccomp(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
 
 
-def test_the_daemon_ticks_under_the_seccomp_profile(tmp_path: Path) -> None:
+def test_daemon_under_seccomp_profile_ticks(tmp_path: Path) -> None:
     config = tmp_path / "hmd.yaml"
     config.write_text(
         "targets: [{name: all, cmdline: .}]\ntick: 100ms\n"
@@ -48,7 +48,7 @@ def test_the_daemon_ticks_under_the_seccomp_profile(tmp_path: Path) -> None:
     assert "Operation not permitted" not in done.stderr
 
 
-def test_the_seccomp_profile_refuses_what_hmd_has_no_use_for() -> None:
+def test_seccomp_profile_refuses_unused_system_calls() -> None:
     done = under_seccomp("unshare", "--mount", "true")
     assert done.returncode != 0
     assert "Operation not permitted" in done.stderr
@@ -62,20 +62,22 @@ def manifests() -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
 @pytest.mark.parametrize("kind", ["Namespace", "ConfigMap", "DaemonSet"])
-def test_manifests_are_what_kubernetes_takes(
+def test_manifests_are_valid_for_kubernetes(
     manifests: dict[str, dict[str, Any]], kind: str, version: str
 ) -> None:
     kubernetes_validate.validate(manifests[kind], version, strict=True)
 
 
-def test_a_manifest_with_a_mistake_is_refused(manifests: dict[str, dict[str, Any]]) -> None:
+def test_manifest_with_unknown_field_is_refused(manifests: dict[str, dict[str, Any]]) -> None:
     wrong = json.loads(json.dumps(manifests["DaemonSet"]))
     wrong["spec"]["template"]["spec"]["hostPid"] = True
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(wrong, NEWEST, strict=True)
 
 
-def test_the_container_may_do_what_the_unit_may(manifests: dict[str, dict[str, Any]]) -> None:
+def test_container_capabilities_equal_those_of_the_unit(
+    manifests: dict[str, dict[str, Any]],
+) -> None:
     unit = (ROOT / "systemd/hmd.service").read_text()
     lines = [line for line in unit.splitlines() if line.startswith("CapabilityBoundingSet=")]
     (container,) = manifests["DaemonSet"]["spec"]["template"]["spec"]["containers"]
@@ -85,14 +87,12 @@ def test_the_container_may_do_what_the_unit_may(manifests: dict[str, dict[str, A
 
 
 @pytest.mark.parametrize("probe", ["livenessProbe", "readinessProbe", "startupProbe"])
-def test_probes_ask_for_the_age_of_the_last_tick(
-    manifests: dict[str, dict[str, Any]], probe: str
-) -> None:
+def test_probes_request_the_health_path(manifests: dict[str, dict[str, Any]], probe: str) -> None:
     (container,) = manifests["DaemonSet"]["spec"]["template"]["spec"]["containers"]
     assert container[probe]["httpGet"] == {"path": HEALTH_PATH, "port": "metrics"}
 
 
-def test_the_namespace_admits_pods_with_the_hosts_processes(
+def test_namespace_with_host_pid_enforces_privileged(
     manifests: dict[str, dict[str, Any]],
 ) -> None:
     assert manifests["DaemonSet"]["spec"]["template"]["spec"]["hostPID"]
@@ -121,7 +121,9 @@ def config(manifests: dict[str, dict[str, Any]]) -> Config:
         (b"0::/../../../../system.slice/containerd.service\n", None),
     ],
 )
-def test_a_pod_is_a_target_by_its_class(config: Config, cgroup: bytes, target: str | None) -> None:
+def test_pod_cgroup_selects_target_of_its_qos_class(
+    config: Config, cgroup: bytes, target: str | None
+) -> None:
     paths = parse_cgroup(cgroup)
     found = [t.name for t in config.targets if t.unit and in_unit(paths, t.unit)]
     assert found == ([target] if target else [])

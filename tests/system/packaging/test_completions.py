@@ -1,4 +1,4 @@
-"""Completions in the shells themselves: keys are pressed in a terminal; fish is asked."""
+"""Completions in real shells: key presses in a terminal, and fish by its complete command."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHELLS = {
 
 
 class Terminal:
-    """A shell in a terminal: keys go in, what it shows comes out."""
+    """A shell in a terminal: sends keys and reads the output."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -71,7 +71,7 @@ def terminal(shell: str, share: Path, folder: Path) -> Iterator[Terminal]:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_tab_completes_commands_options_choices_and_files(
+def test_shell_tab_completes_commands_options_choices_and_files(
     shell: str, share: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "targets.yaml").touch()
@@ -90,7 +90,7 @@ def test_tab_completes_commands_options_choices_and_files(
         keys.wait(r"ets\.yaml")
 
 
-def test_fish_completes_the_same(share: Path, tmp_path: Path) -> None:
+def test_fish_completes_commands_options_choices_and_files(share: Path, tmp_path: Path) -> None:
     (tmp_path / "targets.yaml").touch()
     script = share / "fish/vendor_completions.d/hmd.fish"
 

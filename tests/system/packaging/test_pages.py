@@ -1,4 +1,4 @@
-"""The manual pages: that they are whole, and good by the checkers of those who print them."""
+"""The manual pages: completeness, and validity by the checkers of the formatters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def rendered(page: Path) -> str:
-    """Return a page as plain text; fails where the formatter has something to say."""
+    """Return a page as plain text; fails if the formatter prints a warning."""
     done = subprocess.run(
         ["man", "--warnings", "--encoding=utf-8", "--local-file", str(page)],
         capture_output=True,
@@ -34,7 +34,7 @@ def rendered(page: Path) -> str:
     return re.sub(r".\x08|\x1b\[[0-9;]*m", "", done.stdout)
 
 
-def test_every_family_has_a_page_and_every_page_is_good_roff(share: Path) -> None:
+def test_man_pages_cover_all_commands_and_pass_mandoc(share: Path) -> None:
     pages = sorted((share / "man").glob("man?/*"))
     assert {page.name for page in pages} == {
         *("hmd.1", "hmd.8", "hmd.yaml.5"),
@@ -51,7 +51,7 @@ def test_every_family_has_a_page_and_every_page_is_good_roff(share: Path) -> Non
 
 
 @pytest.mark.parametrize("family", COMMANDS)
-def test_a_page_has_every_option_that_help_has(family: str, share: Path) -> None:
+def test_man_page_lists_every_option_of_help(family: str, share: Path) -> None:
     page = rendered(share / f"man/man1/hmd-{family}.1")
     helped = subprocess.run(
         [sys.executable, "-m", "hmd", family, "--help"],
@@ -65,13 +65,13 @@ def test_a_page_has_every_option_that_help_has(family: str, share: Path) -> None
     assert options - {"--help"} <= set(re.findall(r"--[a-z][a-z-]+", page))
 
 
-def test_commands_in_a_page_can_be_copied(share: Path) -> None:
+def test_man_page_commands_have_plain_hyphens_and_quotes(share: Path) -> None:
     page = rendered(share / "man/man1/hmd-record.1")
     assert "hmd record -o db.hmdt --pid 4711 --seconds 30 " in page
     assert "'hmd estimate' predicts" in page
 
 
-def test_the_page_of_the_configuration_has_every_setting(share: Path) -> None:
+def test_configuration_page_lists_every_setting(share: Path) -> None:
     page = rendered(share / "man/man5/hmd.yaml.5")
     for topic in topics():
         section = page.split(f"SECTION {topic.path.upper()}\n")[-1] if topic.path else page
@@ -79,14 +79,14 @@ def test_the_page_of_the_configuration_has_every_setting(share: Path) -> None:
             assert re.search(rf"^ +{re.escape(setting.key)}:( |$)", section, re.MULTILINE)
 
 
-def test_the_page_of_the_daemon_has_its_options_and_samplers(share: Path) -> None:
+def test_daemon_page_lists_options_and_samplers(share: Path) -> None:
     page = rendered(share / "man/man8/hmd.8")
     assert "--dry-run" in page
     for drop_in in (ROOT / "systemd/samplers").glob("*.conf"):
         assert re.search(rf"^ +{drop_in.stem}\b", page, re.MULTILINE)
 
 
-def test_the_pages_that_the_service_names_are_there(share: Path) -> None:
+def test_man_pages_named_by_the_service_exist(share: Path) -> None:
     service = (ROOT / "systemd/hmd.service").read_text()
     named = re.findall(r"man:(\S+)\((\d)\)", service)
     assert named
@@ -94,7 +94,7 @@ def test_the_pages_that_the_service_names_are_there(share: Path) -> None:
         assert (share / f"man/man{section}/{name}.{section}").exists()
 
 
-def test_the_same_time_gives_the_same_pages(
+def test_man_pages_with_same_time_are_reproducible(
     share: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")

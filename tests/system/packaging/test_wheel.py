@@ -1,4 +1,4 @@
-"""The wheel and the source distribution: whole, from each other, and working once installed."""
+"""The wheel and the source distribution: contents, builds from each other, and installation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODULES = {"hmd/_native.abi3.so", "hmd/emulate/_timing.abi3.so"}
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What `make wheel` leaves: the source distribution, and the wheel that was made from it."""
+    """Results of `make wheel`: the source distribution, and the wheel built from it."""
 
     sdist: Path
     wheel: Path
@@ -53,7 +53,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 
 def tracked(*paths: str) -> set[str]:
-    """Return the files that git keeps, where this is a checkout."""
+    """Return the files tracked by git; skips without a checkout."""
     if not (ROOT / ".git").exists():
         pytest.skip("git knows which files belong to hmd; this is no checkout")
     listed = subprocess.run(
@@ -65,13 +65,13 @@ def tracked(*paths: str) -> set[str]:
     return {name for name in listed.split("\0") if name and (ROOT / name).exists()}
 
 
-def test_the_wheel_has_every_file_of_the_package(built: Built) -> None:
+def test_wheel_contains_exactly_the_package_files(built: Built) -> None:
     inside = {name for name in built.packaged() if name.startswith("hmd/")}
     assert inside == tracked("hmd") | MODULES
     assert not [name for name in built.packaged() if name.startswith(("bench/", "tests/"))]
 
 
-def test_the_wheel_has_units_configuration_pages_and_completions(built: Built) -> None:
+def test_wheel_contains_units_configuration_pages_and_completions(built: Built) -> None:
     data = f"hmd_tiering-{__version__}.data/data/"
     shared = {n.removeprefix(data) for n in built.packaged() if n.startswith(data)}
     files = {name for name in tracked("systemd", "config") if not name.endswith(".py")}
@@ -92,7 +92,7 @@ def test_the_wheel_has_units_configuration_pages_and_completions(built: Built) -
     } <= shared
 
 
-def test_the_source_distribution_is_the_repository(built: Built) -> None:
+def test_sdist_contains_every_tracked_file(built: Built) -> None:
     made = {"PKG-INFO", "setup.cfg"}
     inside = {name for name in built.sources() if not name.startswith("hmd_tiering.egg-info/")}
     # What lies about untracked in a working tree may be in it too.
@@ -101,7 +101,7 @@ def test_the_source_distribution_is_the_repository(built: Built) -> None:
     assert not {name for name in inside if name.endswith((".so", ".pyc"))}
 
 
-def test_the_source_distribution_gives_itself(
+def test_sdist_built_from_sdist_has_the_same_files(
     built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)
@@ -110,7 +110,7 @@ def test_the_source_distribution_gives_itself(
     assert Built(tmp_path / built.sdist.name, built.wheel).sources() == built.sources()
 
 
-def environ_of_a_user() -> dict[str, str]:
+def environment_without_checkout() -> dict[str, str]:
     """Return the environment without what makes Python find the checkout."""
     return {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
 
@@ -128,7 +128,7 @@ def prefix(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
         capture_output=True,
         timeout=120,
         cwd="/",
-        env=environ_of_a_user(),
+        env=environment_without_checkout(),
     )
     # A folder that is named this way has its own .pth files left out, and so hmd's checkout.
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -146,12 +146,12 @@ def installed(prefix: Path, *words: str) -> str:
         text=True,
         timeout=60,
         cwd="/",
-        env=environ_of_a_user(),
+        env=environment_without_checkout(),
     )
     return done.stdout
 
 
-def test_the_installed_command_works(prefix: Path) -> None:
+def test_installed_command_prints_help_version_and_data(prefix: Path) -> None:
     assert "hmd run" in installed(prefix, "--help")
     assert installed(prefix, "--version").split() == ["hmd", __version__]
     assert '"tier"' in installed(prefix, "topology", "--json")
@@ -161,7 +161,7 @@ def test_the_installed_command_works(prefix: Path) -> None:
     assert "dram-pm" in installed(prefix, "emulate", "--list")
 
 
-def test_the_installed_command_runs_what_was_installed(prefix: Path) -> None:
+def test_installed_command_imports_the_installed_package(prefix: Path) -> None:
     done = subprocess.run(
         [str(prefix / "bin/python"), "-I", "-c", "import hmd._native as n; print(n.__file__)"],
         check=True,
@@ -171,7 +171,7 @@ def test_the_installed_command_runs_what_was_installed(prefix: Path) -> None:
     assert Path(done.stdout.strip()).is_relative_to(prefix)
 
 
-def test_man_finds_the_pages_beside_the_command(prefix: Path) -> None:
+def test_man_finds_pages_of_the_installation_prefix(prefix: Path) -> None:
     man = shutil.which("man")
     assert man, "needs the Debian package man-db: run `make setup`"
     found = subprocess.run(
