@@ -1,4 +1,4 @@
-"""Which sampler is taken, and why, on the machine at hand and on an emulated one."""
+"""Selection of the sampler, with its reason, on this host and on an emulated machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sampler over a kdamond: whom it monitors, when it starts again, what it leaves."""
+"""The DAMON sampler: monitored processes, restarts and clean-up."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def test_damon_splits_accessed_regions_and_merges_idle_ones(
         seen = watch.look([toucher.process])
     assert seen is not None
     assert len(within()) > 12
-    ((_, address, told),) = seen.rows
-    assert told[(address >= hot[0]) & (address < hot[1])].sum() > 0.9 * told.sum()
+    ((_, address, counts),) = seen.rows
+    assert counts[(address >= hot[0]) & (address < hot[1])].sum() > 0.9 * counts.sum()
     assert set(range(*hot, 4096)) <= set(address.tolist())
 
 
@@ -120,9 +120,9 @@ def test_damon_rows_cover_time_since_the_last_cycle(
         interval_us = watch.sample_us
         seen = watch.look([toucher.process])
         assert seen is not None
-        ((_, address, told),) = seen.rows
+        ((_, address, counts),) = seen.rows
         pages = len(np.unique(address))
-        totals.append(int(told.sum()) * interval_us / 1e6 / pages)
+        totals.append(int(counts.sum()) * interval_us / 1e6 / pages)
     assert totals[1:] == pytest.approx([2 * totals[0], 2 * totals[0], totals[0]], rel=0.05)
     # Half of the intervals, and what is reported for pages that are absent.
     assert 0.5 <= totals[0] < 1
@@ -182,9 +182,9 @@ def test_damon_rows_are_of_resident_pages(
     damon_kernel.accesses[toucher.process.pid] = [(0, 1 << 47, LOOKS)]
     seen = watch.look([toucher.process])
     assert seen is not None
-    ((_, address, told),) = seen.rows
+    ((_, address, counts),) = seen.rows
     assert (query_nodes(toucher.process.pid, address) >= 0).all()
-    assert told.min() >= 1
+    assert counts.min() >= 1
 
 
 def test_damon_closed_leaves_no_kdamond(

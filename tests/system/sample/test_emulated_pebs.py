@@ -1,4 +1,4 @@
-"""The emulated PMU: control words, what its samples say, and its memory given back."""
+"""The emulated PMU: control words, fields of its samples, and release of its memory."""
 
 from __future__ import annotations
 

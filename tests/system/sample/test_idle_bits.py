@@ -34,7 +34,7 @@ def test_idle_bits_report_pages_used_since_the_last_scan(
     assert within(sampler.read().address, pages) == []
 
 
-def test_page_that_takes_no_mark_is_no_row(
+def test_idle_bits_page_that_cannot_be_marked_is_no_row(
     toucher: Any, idle_bitmap: Any, physical: Callable[[int, int], int]
 ) -> None:
     """As the pages of a huge page but its first."""

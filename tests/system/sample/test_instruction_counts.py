@@ -1,4 +1,4 @@
-"""Counting instructions: perf's counts by an event that every kernel has, the emulated by hand."""
+"""Instruction counts: perf's by a software event of every kernel, the emulated by test data."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Program:
 
 
 def counted_ms(text: str) -> float:
-    """Return what a program's count says that it ran, after it has ended."""
+    """Return the counted run time of a program after it has ended."""
     program = Program(text)
     time.sleep(0.3)  # it waits
     counter = PerfInstructions([CLOCK])
@@ -82,15 +82,15 @@ def descriptors() -> int:
     ],
     ids=["itself", "a thread", "a child", "after exec"],
 )
-def test_what_a_process_starts_counts_as_its_own(text: str) -> None:
+def test_instructions_of_threads_children_and_exec_are_counted(text: str) -> None:
     assert 50 < counted_ms(text) < 20_000
 
 
-def test_a_process_that_waits_counts_nothing() -> None:
+def test_instructions_of_waiting_process_are_not_counted() -> None:
     assert counted_ms("time.sleep(0.2)") < 50
 
 
-def test_every_thread_that_runs_already_is_counted() -> None:
+def test_instructions_of_threads_started_before_are_counted() -> None:
     late = "threading.Thread(target=lambda: (time.sleep(1), burn(100)))"
     program = Program(f"t = {late}; t.start(); t.join()")
     program.go()
@@ -103,7 +103,7 @@ def test_every_thread_that_runs_already_is_counted() -> None:
     counter.close()
 
 
-def test_a_process_that_has_gone_counts_nothing_and_descriptors_are_given_back() -> None:
+def test_instructions_of_ended_process_are_0_and_leak_no_descriptor() -> None:
     before = descriptors()
     counter = PerfInstructions([CLOCK])
     me = identify(os.getpid())
@@ -119,7 +119,7 @@ def test_a_process_that_has_gone_counts_nothing_and_descriptors_are_given_back()
     assert descriptors() == before
 
 
-def test_events_that_took_turns_are_extrapolated() -> None:
+def test_multiplexed_event_count_is_extrapolated() -> None:
     read_end, write_end = os.pipe()
     # A third of the time on the PMU; then never yet.
     os.write(write_end, struct.pack("=QQQ", 100, 30, 10))
@@ -130,7 +130,7 @@ def test_events_that_took_turns_are_extrapolated() -> None:
     os.close(write_end)
 
 
-def test_cores_of_two_kinds_have_an_event_each(tmp_path: Path) -> None:
+def test_instruction_events_of_hybrid_cpu_are_one_per_core_type(tmp_path: Path) -> None:
     assert [event.config for event in instruction_events(tmp_path)] == [1]
     for name, number in (("cpu_core", 4), ("cpu_atom", 10)):
         folder = tmp_path / "bus/event_source/devices" / name
@@ -139,7 +139,7 @@ def test_cores_of_two_kinds_have_an_event_each(tmp_path: Path) -> None:
     assert [event.config for event in instruction_events(tmp_path)] == [4 << 32 | 1, 10 << 32 | 1]
 
 
-def test_this_machine_counts_or_says_why_not_in_one_line() -> None:
+def test_instructions_on_this_host_are_counted_or_reason_is_one_line() -> None:
     counter = count_instructions()
     me = identify(os.getpid())
     assert me is not None
@@ -156,7 +156,7 @@ def test_this_machine_counts_or_says_why_not_in_one_line() -> None:
 
 
 class Threads:
-    """A /proc with threads, by hand: how long each ran, and on which CPU."""
+    """A fake /proc with threads: run time and last CPU of each."""
 
     def __init__(self, proc: Path) -> None:
         self.proc = proc
@@ -188,7 +188,7 @@ def emulated(emulated_memory: Any, threads: Threads) -> Any:
     counter.close()
 
 
-def test_a_program_alone_on_its_cpu_gets_what_it_did(
+def test_emulated_count_of_program_alone_on_cpu_is_all_of_it(
     emulated: EmulatedInstructions, emulated_memory: Any, threads: Threads
 ) -> None:
     emulated_memory.execute(1, 5000)
@@ -207,7 +207,7 @@ def test_a_program_alone_on_its_cpu_gets_what_it_did(
     assert emulated.read(threads.times(70)) == {ProcessId(70, 1): 1100}
 
 
-def test_a_cpu_is_shared_out_by_run_time(
+def test_emulated_count_of_shared_cpu_is_split_by_run_time(
     emulated: EmulatedInstructions, emulated_memory: Any, threads: Threads
 ) -> None:
     for pid in (70, 71):

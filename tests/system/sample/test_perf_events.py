@@ -1,4 +1,4 @@
-"""perf_event_open and its errors, on the kernel at hand; descriptors and mappings are freed."""
+"""perf_event_open and its errors, on this host's kernel; descriptors and mappings are freed."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from hmd.sample.task_events import Forked, Named, TaskEvents, parse_records
 pytestmark = pytest.mark.root
 
 
-def test_forks_and_execs_are_recorded_in_order_of_time() -> None:
+def test_task_events_of_forks_and_execs_are_in_time_order() -> None:
     events = TaskEvents()
     with subprocess.Popen(["sh", "-c", "/bin/true & wait"]) as process:
         process.wait(20)
@@ -32,6 +32,6 @@ def test_forks_and_execs_are_recorded_in_order_of_time() -> None:
     assert events.read() == []
 
 
-def test_other_records_are_skipped() -> None:
+def test_task_events_skip_other_records() -> None:
     lost = (2).to_bytes(4, "little") + bytes(2) + (24).to_bytes(2, "little") + bytes(16)
     assert parse_records(lost * 3) == []
