@@ -1,4 +1,4 @@
-"""The units that are shipped, by systemd's own checkers."""
+"""The shipped units, checked by systemd's tools."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Folder = Callable[..., Path]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
-    """A directory of units, in which the service is, with drop-ins; its path is returned."""
+    """A directory with the service and drop-ins; returns the path of the service."""
 
     def made(*samplers: str, hmd: str = "/usr/bin/hmd") -> Path:
         service = tmp_path / "hmd.service"
@@ -55,24 +55,24 @@ def exposure(service: Path, tenths: int) -> None:
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
 
 
-def test_the_service_is_exposed_little(folder: Folder) -> None:
+def test_service_exposure_is_below_limit(folder: Folder) -> None:
     exposure(folder(), 20)
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_what_samplers_need_more_exposes_little_more(folder: Folder, sampler: str) -> None:
+def test_service_with_sampler_exposure_is_below_limit(folder: Folder, sampler: str) -> None:
     exposure(folder(sampler), EXPOSURE[sampler])
 
 
 @pytest.mark.parametrize("samplers", [(), *((name,) for name in SAMPLERS)])
-def test_systemd_has_nothing_to_say_of_it(folder: Folder, samplers: tuple[str, ...]) -> None:
+def test_systemd_verify_reports_nothing(folder: Folder, samplers: tuple[str, ...]) -> None:
     # The path of hmd is another here, and its manual pages are not installed.
     service = folder(*samplers, hmd="/bin/true")
     done = analyze("verify", "--man=no", "--recursive-errors=no", service)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_verify_sees_a_mistake(folder: Folder) -> None:
+def test_systemd_verify_of_misspelt_setting_reports_it(folder: Folder) -> None:
     service = folder(hmd="/bin/true")
     service.write_text(service.read_text().replace("WatchdogSec=60", "WatchdogSex=60"))
     assert "WatchdogSex" in analyze("verify", "--man=no", "--recursive-errors=no", service).stderr
@@ -86,20 +86,20 @@ def settings(path: Path, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("path", [SERVICE, *(UNITS / "samplers").glob("*.conf")])
-def test_what_it_may_have_it_has(path: Path) -> None:
-    """Capabilities that are bounded but not ambient would be none for another user than root."""
+def test_bounding_capabilities_are_also_ambient(path: Path) -> None:
+    """A capability that is bounded but not ambient has no effect for a user other than root."""
     bounded = settings(path, "CapabilityBoundingSet")
     assert bounded == settings(path, "AmbientCapabilities")
     known = {f"CAP_{capability.name}" for capability in Capability}
     assert set(bounded) <= known
 
 
-def test_what_starting_again_cannot_mend_is_not_started_again() -> None:
+def test_service_is_not_restarted_after_permanent_errors() -> None:
     codes = [Exit.USAGE, Exit.CONFIG, Exit.MISSING, Exit.NOT_PERMITTED]
     assert settings(SERVICE, "RestartPreventExitStatus") == [str(int(code)) for code in codes]
 
 
-def test_the_user_is_made(tmp_path: Path) -> None:
+def test_sysusers_creates_user_and_group(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     words = ["systemd-sysusers", f"--root={tmp_path}", str(UNITS / "sysusers.d" / "hmd.conf")]
     subprocess.run(words, check=True, capture_output=True, timeout=60)
@@ -109,7 +109,7 @@ def test_the_user_is_made(tmp_path: Path) -> None:
     assert (tmp_path / "etc" / "group").read_text().startswith(f"{settings(SERVICE, 'Group')[0]}:")
 
 
-def test_directories_are_made(tmp_path: Path) -> None:
+def test_tmpfiles_creates_run_directories(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "passwd").write_text("hmd:x:990:990::/var/lib/hmd:/usr/sbin/nologin\n")
     (tmp_path / "etc" / "group").write_text("hmd:x:990:\n")
