@@ -1,4 +1,4 @@
-"""What a trace says of the machine: tiers and their speed, by firmware."""
+"""Trace metadata of the machine: tiers and their latency and bandwidth by firmware."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def about(emulated_memory: Any) -> Any:
     return about
 
 
-def test_tiers_have_the_mean_latency_and_all_bandwidth_of_their_nodes(about: Any) -> None:
+def test_metadata_tiers_have_mean_latency_and_total_bandwidth(about: Any) -> None:
     fast = {"read_latency_ns": 80, "write_latency_ns": 90}
     wide = {"read_bandwidth_mbps": 100_000, "write_bandwidth_mbps": 50_000}
     found = about(
@@ -62,21 +62,21 @@ def test_tiers_have_the_mean_latency_and_all_bandwidth_of_their_nodes(about: Any
     assert found["tier_source"] == "HMAT figures"
 
 
-def test_the_emulated_machine_has_its_clock_and_its_counts(about: Any) -> None:
+def test_metadata_of_emulated_machine_has_modelled_clock_and_counts(about: Any) -> None:
     found = about(node(0, 0))
     assert (found["clock"], found["begin_ns"]) == ("modelled", 5000)
     assert found["instructions"] == "emulated"
     assert found["period"] == 101
 
 
-def test_it_says_whether_there_are_pairs(about: Any) -> None:
+def test_metadata_reports_sample_pairs(about: Any) -> None:
     found = about(node(0, 0), pairs=True)
     assert (found["period"], found["pairs"], found["pair_period"]) == (101, True, 109)
     found = about(node(0, 0))
     assert (found["pairs"], found["pair_period"]) == (False, None)
 
 
-def test_how_far_the_core_looks_ahead_is_told_of_real_ones_alone(about: Any) -> None:
+def test_metadata_reorder_window_is_reported_for_real_cpus_only(about: Any) -> None:
     assert about(node(0, 0))["reorder_window"] is None, "the guest sees QEMU's CPU"
     with contextlib.ExitStack() as opened:
         sources = open_sources(SampleSettings(sampler="faults"), opened)

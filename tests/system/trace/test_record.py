@@ -51,7 +51,7 @@ def touched_run(trace: Trace) -> int:
     return int(np.diff(np.concatenate([[-1], breaks, [len(page) - 1]])).max())
 
 
-def test_a_commands_accesses_mappings_and_placement(tmp_path: Path) -> None:
+def test_record_command_saves_accesses_mappings_and_placement(tmp_path: Path) -> None:
     recorded = record_command(request(tmp_path / "t"), touch(500))
     trace = read_trace(tmp_path / "t")
     assert recorded.exit_code == 0
@@ -81,7 +81,7 @@ def test_a_commands_accesses_mappings_and_placement(tmp_path: Path) -> None:
     assert [tier["nodes"] for tier in trace.about["tiers"]] == [[0]]
 
 
-def test_children_are_recorded_too(tmp_path: Path) -> None:
+def test_record_command_includes_children(tmp_path: Path) -> None:
     script = f'{" ".join(map(repr, touch(300)[:3]))} "$1" & wait; exit 3'
     recorded = record_command(
         request(tmp_path / "t"), ["sh", "-c", script, "sh", touch(300, 0.5)[3]]
@@ -93,7 +93,7 @@ def test_children_are_recorded_too(tmp_path: Path) -> None:
 
 
 def test_short_lived_children_are_recorded_with_their_names(tmp_path: Path) -> None:
-    """All end between two looks at /proc, each before the next one starts."""
+    """All end between two scans of /proc, each before the next one starts."""
     lives = touch(200, 0)
     script = f"for i in 1 2 3; do {lives[0]} -S -c '{lives[3]}'; done"
     wanted = replace(request(tmp_path / "t"), settings=RecordSettings(interval_s=2.0))
@@ -110,7 +110,7 @@ def test_short_lived_children_are_recorded_with_their_names(tmp_path: Path) -> N
 
 
 def test_recorded_program_has_its_own_name(tmp_path: Path) -> None:
-    """Not that of hmd, which it is a copy of until its exec."""
+    """Not the name of hmd, of which it is a copy until its exec."""
     record_command(request(tmp_path / "t"), ["sleep", "0.3"])
     assert [process.name for process in read_trace(tmp_path / "t").processes] == ["sleep"]
 
@@ -124,7 +124,7 @@ def test_processes_that_end_within_an_interval_suggest_a_shorter_one(tmp_path: P
     assert "take a shorter --interval (now 1 s)" in done.stderr
 
 
-def test_a_running_process_for_a_while(tmp_path: Path) -> None:
+def test_record_running_process_ends_after_requested_time(tmp_path: Path) -> None:
     with subprocess.Popen(touch(100, 30), stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -139,20 +139,20 @@ def test_a_running_process_for_a_while(tmp_path: Path) -> None:
     assert len(np.concatenate([pages_of(change)[0] for change in trace.placement])) >= 100
 
 
-def test_what_cannot_be_recorded_is_told(tmp_path: Path) -> None:
+def test_record_of_missing_command_or_process_raises(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="cannot run"):
         record_command(request(tmp_path / "t"), ["/no/such"])
     with pytest.raises(TargetError, match="no process"):
         record_running(request(tmp_path / "t"), 2**22 - 1)
 
 
-def test_one_tier_has_nothing_to_choose_from(tmp_path: Path) -> None:
+def test_record_on_tier_of_one_tier_machine_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MissingError, match="one tier"):
         record_command(request(tmp_path / "t", tier="slow"), ["true"])
 
 
 @pytest.mark.parametrize("randomize", [False, True])
-def test_a_placed_program_has_the_same_addresses_in_every_run(
+def test_record_on_tier_fixes_addresses_unless_randomized(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, randomize: bool
 ) -> None:
     (node, *_) = read_topology().nodes
@@ -167,7 +167,7 @@ def test_a_placed_program_has_the_same_addresses_in_every_run(
     assert len(stacks) == (2 if randomize else 1)
 
 
-def test_a_killed_recorder_leaves_a_trace_that_can_be_read(tmp_path: Path) -> None:
+def test_record_killed_leaves_a_salvageable_trace(tmp_path: Path) -> None:
     path = tmp_path / "t"
     words = ["record", "--sampler", "faults", "--interval", "0.05", "-o", str(path), "--"]
     with subprocess.Popen(
@@ -183,7 +183,9 @@ def test_a_killed_recorder_leaves_a_trace_that_can_be_read(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_recording_that_is_stopped_is_whole(tmp_path: Path, number: signal.Signals) -> None:
+def test_record_stopped_by_signal_leaves_a_complete_trace(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     path = tmp_path / "t"
     words = ["record", "--sampler", "faults", "--interval", "0.05", "-o", str(path), "--"]
     with subprocess.Popen(
@@ -203,7 +205,7 @@ def hmd(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
-def test_the_command_line(tmp_path: Path) -> None:
+def test_record_and_trace_commands_run_end_to_end(tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     program = ["sh", "-c", "exit 5"]
     done = hmd("record", "--sampler=faults", "--period=1", "--json", "-o", path, "--", *program)
