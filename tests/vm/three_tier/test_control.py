@@ -179,7 +179,7 @@ def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
 def test_admin_commands_ordinary_user_refused(guest: Guest) -> None:
     for words in (["drain", "1"], ["pause"], ["policy", "use", "age"]):
         refused = guest.hmd(*words, uid=NOBODY)
-        assert refused.returncode == Exit.MISSING
+        assert refused.returncode == Exit.NOT_PERMITTED
         assert refused.stderr.startswith("hmd: only root and the daemon's user may")
         assert refused.stderr.count("\n") == 1
     assert b"drain by uid 65534, pid" in guest.log
@@ -238,7 +238,7 @@ def test_pin_ordinary_user_moves_own_process_only(guest: Guest) -> None:
     guest.do("pin", str(guest.program), "--to", "1", uid=NOBODY)
     guest.wait_pages(guest.program, lambda pages: pages.get(1, 0) * 4096 > PROGRAM_MIB * MIB * 0.9)
     refused = guest.hmd("pin", str(guest.bystander), "--to", "1", uid=NOBODY)
-    assert refused.returncode == Exit.MISSING
+    assert refused.returncode == Exit.NOT_PERMITTED
     assert "belongs to uid 0, you are uid 65534: only its owner" in refused.stderr
     busy = guest.hmd("drain", "1")
     assert (busy.returncode, "is pinned to node 1" in busy.stderr) == (Exit.USAGE, True)
