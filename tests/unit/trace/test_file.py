@@ -1,4 +1,4 @@
-"""The trace file: what is written is read, and damage is reported or left out, never used."""
+"""The trace file: written traces are read back, and damaged blocks are reported or left out."""
 
 import io
 import json
@@ -72,7 +72,7 @@ def trace_of(count: int) -> Trace:
     )
 
 
-def same(left: Trace, right: Trace) -> None:
+def assert_equal(left: Trace, right: Trace) -> None:
     for name in SAMPLE_COLUMNS:
         np.testing.assert_array_equal(getattr(left.samples, name), getattr(right.samples, name))
     assert left.about == right.about
@@ -88,13 +88,13 @@ def same(left: Trace, right: Trace) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, BLOCK_ROWS, 3 * BLOCK_ROWS + 17])
-def test_what_is_written_is_read(tmp_path: Path, count: int) -> None:
+def test_trace_written_and_read_equal(tmp_path: Path, count: int) -> None:
     trace = trace_of(count)
     write_trace(tmp_path / "t", trace)
-    same(read_trace(tmp_path / "t"), trace)
+    assert_equal(read_trace(tmp_path / "t"), trace)
 
 
-def test_a_trace_that_broke_off_is_refused_or_read_up_to_there(tmp_path: Path) -> None:
+def test_read_trace_truncated_refused_or_salvaged(tmp_path: Path) -> None:
     path = tmp_path / "t"
     write_trace(path, trace_of(3 * BLOCK_ROWS))
     whole = path.read_bytes()
@@ -107,7 +107,7 @@ def test_a_trace_that_broke_off_is_refused_or_read_up_to_there(tmp_path: Path) -
     assert rest.ending is None
 
 
-def test_a_trace_without_an_end_is_read(tmp_path: Path) -> None:
+def test_read_trace_without_end_block_runtime_to_last_sample(tmp_path: Path) -> None:
     path = tmp_path / "t"
     trace = trace_of(10)
     write_trace(path, Trace(trace.about, trace.processes, trace.samples))
@@ -118,15 +118,15 @@ def test_a_trace_without_an_end_is_read(tmp_path: Path) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_a_changed_byte_is_never_believed(data: st.DataObject) -> None:
+def test_read_block_changed_byte_raises_damage_error(data: st.DataObject) -> None:
     file = io.BytesIO()
     write_header(file)
     samples = samples_of(100)
     columns = {name: getattr(samples, name) for name in SAMPLE_COLUMNS}
     write_block(file, "SAMP", {"a": 1}, columns)
     damaged = bytearray(file.getvalue())
-    place = data.draw(st.integers(0, len(damaged) - 1))
-    damaged[place] ^= data.draw(st.integers(1, 255))
+    offset = data.draw(st.integers(0, len(damaged) - 1))
+    damaged[offset] ^= data.draw(st.integers(1, 255))
     again = io.BytesIO(bytes(damaged))
     with pytest.raises(DamageError):
         read_header(again)
@@ -135,7 +135,7 @@ def test_a_changed_byte_is_never_believed(data: st.DataObject) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=400))
-def test_garbage_is_no_trace(garbage: bytes) -> None:
+def test_read_header_random_bytes_raise_damage_error(garbage: bytes) -> None:
     with pytest.raises(DamageError):
         read_header(io.BytesIO(garbage))
     file = io.BytesIO(garbage)
@@ -145,19 +145,19 @@ def test_garbage_is_no_trace(garbage: bytes) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"HMDTRACE", b"PK\x03\x04 and so on, long enough"])
-def test_other_files_are_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
+def test_read_trace_other_file_format_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x").write_bytes(content)
     with pytest.raises(TraceError, match="is no trace") as caught:
         read_trace(tmp_path / "x", salvage=True)
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_read_trace_missing_file_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="cannot read the trace"):
         read_trace(tmp_path / "nothing")
 
 
-def test_a_later_version_asks_for_an_update(tmp_path: Path) -> None:
+def test_read_trace_later_version_refused(tmp_path: Path) -> None:
     import struct
     import zlib
 
@@ -167,15 +167,15 @@ def test_a_later_version_asks_for_an_update(tmp_path: Path) -> None:
         read_trace(tmp_path / "x")
 
 
-def test_blocks_of_later_kinds_are_left_out(tmp_path: Path) -> None:
+def test_read_trace_unknown_block_kind_ignored(tmp_path: Path) -> None:
     path = tmp_path / "t"
     write_trace(path, trace_of(5))
     with path.open("ab") as file:
         write_block(file, "NEWS", {"what": "ever"}, {"x": np.arange(3)})
-    same(read_trace(path), trace_of(5))
+    assert_equal(read_trace(path), trace_of(5))
 
 
-def test_traces_of_the_first_writers_have_no_counts_and_one_clock(tmp_path: Path) -> None:
+def test_read_trace_first_format_no_counts_and_one_clock(tmp_path: Path) -> None:
     samples = samples_of(7)
     columns = {n: getattr(samples, n) for n in SAMPLE_COLUMNS if n != "instructions"}
     path = tmp_path / "t"
@@ -196,7 +196,7 @@ def test_traces_of_the_first_writers_have_no_counts_and_one_clock(tmp_path: Path
     assert (summary.tiers, summary.instructions_detail) == ([], "not counted")
 
 
-def test_a_summary_says_whose_time_it_is(tmp_path: Path) -> None:
+def test_summary_modelled_clock_named(tmp_path: Path) -> None:
     trace = trace_of(3)
     modelled = replace(trace, about={**trace.about, "clock": "modelled"})
     write_trace(tmp_path / "t", modelled)
@@ -204,16 +204,16 @@ def test_a_summary_says_whose_time_it_is(tmp_path: Path) -> None:
     assert (summary.clock, summary.runtime_s) == ("modelled", 0.123456789)
     assert summary.elapsed_s == 0.987654321
     assert summary.instructions == 7
-    told = subprocess.run(
+    printed = subprocess.run(
         [sys.executable, "-m", "hmd", "trace", "info", str(tmp_path / "t")],
         capture_output=True,
         text=True,
         check=True,
     ).stdout
-    assert "0.123 s of modelled time, 0.988 s by the guest's clock" in told
+    assert "0.123 s of modelled time, 0.988 s by the guest's clock" in printed
 
 
-def test_samples_of_an_unknown_process_are_damage(tmp_path: Path) -> None:
+def test_read_trace_samples_of_unknown_process_refused(tmp_path: Path) -> None:
     path = tmp_path / "t"
     trace = trace_of(5)
     write_trace(path, Trace(trace.about, (), trace.samples))
@@ -221,7 +221,7 @@ def test_samples_of_an_unknown_process_are_damage(tmp_path: Path) -> None:
         read_trace(path)
 
 
-def test_samples_take_few_bytes(tmp_path: Path) -> None:
+def test_write_trace_samples_take_under_8_bytes_each(tmp_path: Path) -> None:
     count = 100_000
     random = np.random.default_rng(1)
     samples = Samples(
@@ -239,11 +239,9 @@ def test_samples_take_few_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "t").stat().st_size < 8 * count
 
 
-def test_info_says_how_loads_were_counted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_trace_info_load_counters_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace, path = trace_of(10), tmp_path / "t"
-    for more, said in (
+    for more, expected in (
         ({}, "none: overlapping misses cannot be identified"),
         ({"pair_period": 211}, "loads also by a second counter, one in 211"),
         (
@@ -253,7 +251,7 @@ def test_info_says_how_loads_were_counted(
     ):
         write_trace(path, replace(trace, about={**trace.about, **more}))
         assert main(["trace", "info", str(path)]) == 0
-        assert said in capsys.readouterr().out
+        assert expected in capsys.readouterr().out
         assert main(["trace", "info", "--json", str(path)]) == 0
         found = json.loads(capsys.readouterr().out)
         assert (found["pair_period"], found["reorder_window"]) == (

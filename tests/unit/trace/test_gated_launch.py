@@ -1,4 +1,4 @@
-"""A program that waits at the gate until its recorder is ready."""
+"""Gated launch: a program waits until its recorder is ready."""
 
 import errno
 import os
@@ -12,18 +12,18 @@ from hmd.errors import TargetError
 from hmd.trace.gated_launch import Launched, attach
 
 
-def test_nothing_runs_before_the_release(tmp_path: Path) -> None:
-    sign = tmp_path / "ran"
-    child = Launched(["touch", str(sign)])
+def test_launched_before_release_program_not_run(tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+    child = Launched(["touch", str(marker)])
     time.sleep(0.1)
-    assert not sign.exists()
+    assert not marker.exists()
     child.release()
     assert child.wait(10) == 0
-    assert sign.exists()
+    assert marker.exists()
     child.close()
 
 
-def test_one_that_has_ended_can_be_looked_at_until_it_is_waited_for() -> None:
+def test_launched_ended_program_in_proc_until_waited_for() -> None:
     child = Launched(["sh", "-c", "exit 3"])
     assert not child.exited(0.0)
     child.release()
@@ -36,14 +36,14 @@ def test_one_that_has_ended_can_be_looked_at_until_it_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -TERM $$", 143), ("true", 0)])
-def test_exit_codes_are_a_shells(script: str, code: int) -> None:
+def test_launched_exit_code_as_in_shell(script: str, code: int) -> None:
     child = Launched(["sh", "-c", script])
     child.release()
     assert child.wait(10) == code
     child.close()
 
 
-def test_waiting_ends_with_the_time() -> None:
+def test_launched_wait_timeout_returns_none() -> None:
     child = Launched(["sleep", "60"])
     child.release()
     assert child.wait(0.05) is None
@@ -52,14 +52,14 @@ def test_waiting_ends_with_the_time() -> None:
     child.close()
 
 
-def test_what_cannot_run_is_told() -> None:
+def test_launched_missing_program_reported() -> None:
     child = Launched(["/no/such/program"])
     with pytest.raises(TargetError, match="cannot run /no/such/program: No such file"):
         child.release()
     child.close()
 
 
-def test_a_child_at_the_gate_ends_with_its_recorder() -> None:
+def test_launched_closed_before_release_process_ends() -> None:
     child = Launched(["touch", "/nowhere"])
     pid = child.pid
     child.close()
@@ -67,7 +67,7 @@ def test_a_child_at_the_gate_ends_with_its_recorder() -> None:
         os.kill(pid, 0)
 
 
-def test_preparation_is_the_childs() -> None:
+def test_launched_preparation_runs_in_child() -> None:
     child = Launched(
         [sys.executable, "-c", "import os; raise SystemExit(os.nice(0))"],
         lambda: (os.nice(3), None)[1],
@@ -77,7 +77,7 @@ def test_preparation_is_the_childs() -> None:
     child.close()
 
 
-def test_a_child_that_cannot_be_prepared_is_told() -> None:
+def test_launched_failed_preparation_reported() -> None:
     def prepare() -> None:
         raise OSError(errno.EINVAL, "no such node")
 
@@ -88,7 +88,7 @@ def test_a_child_that_cannot_be_prepared_is_told() -> None:
     child.close()
 
 
-def test_no_process_to_attach_to() -> None:
+def test_attach_ended_process_refused() -> None:
     child = Launched(["true"])
     child.release()
     child.wait(10)
@@ -97,7 +97,7 @@ def test_no_process_to_attach_to() -> None:
         attach(child.pid)
 
 
-def test_an_attached_process_is_seen_to_end() -> None:
+def test_attached_process_end_detected() -> None:
     child = Launched(["sleep", "0.2"])
     watched = attach(child.pid)
     assert not watched.wait(0.0)

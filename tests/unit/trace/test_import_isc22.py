@@ -1,4 +1,4 @@
-"""Import of the published traces."""
+"""Import of the published ISC 2022 traces."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from hmd.trace.import_isc22 import TICKS_PER_MS, read_knl
 from hmd.trace.trace_reader import TraceError
 
 
-def test_ticks_become_nanoseconds(tmp_path: Path) -> None:
+def test_read_knl_tsc_ticks_converted_to_nanoseconds(tmp_path: Path) -> None:
     ticks = np.array([0, TICKS_PER_MS, 5 * TICKS_PER_MS // 2, 60_000 * TICKS_PER_MS])
     np.savez(tmp_path / "a.npz", time_tsc=ticks, vaddr=np.arange(4, dtype=np.uint64))
     trace = read_knl(tmp_path / "a.npz")
@@ -22,13 +22,13 @@ def test_ticks_become_nanoseconds(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arrays", [{"x": np.zeros(3)}, {"time_tsc": np.zeros(3), "vaddr": np.zeros(2)}]
 )
-def test_other_arrays_are_refused(tmp_path: Path, arrays: dict[str, Any]) -> None:
+def test_read_knl_wrong_arrays_refused(tmp_path: Path, arrays: dict[str, Any]) -> None:
     np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(TraceError, match="time_tsc and vaddr"):
         read_knl(tmp_path / "a.npz")
 
 
-def test_no_archive_at_all(tmp_path: Path) -> None:
+def test_read_knl_other_or_missing_file_refused(tmp_path: Path) -> None:
     (tmp_path / "a.npz").write_text("hello")
     with pytest.raises(TraceError):
         read_knl(tmp_path / "a.npz")

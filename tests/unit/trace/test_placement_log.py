@@ -16,14 +16,14 @@ def on(*nodes: int) -> np.ndarray:
     return np.array(nodes, np.int16)
 
 
-def test_runs_join_neighbours_of_one_node() -> None:
+def test_runs_neighbours_of_one_node_joined() -> None:
     start, pages, node = runs(at(1, 2, 3, 5, 6), on(0, 0, 1, 1, 1))
     assert start.tolist() == at(1, 3, 5).tolist()
     assert pages.tolist() == [2, 1, 2]
     assert node.tolist() == [0, 1, 1]
 
 
-def test_only_changes_are_told() -> None:
+def test_placement_log_update_returns_changes_only() -> None:
     log = PlacementLog(3)
     first = log.update(at(1, 2, 3), on(0, 0, 1), 10)
     assert first is not None
@@ -35,7 +35,7 @@ def test_only_changes_are_told() -> None:
     assert dict(zip((page // PAGE).tolist(), node.tolist(), strict=True)) == {1: -1, 3: 0, 9: 1}
 
 
-def test_a_log_replayed_is_the_placement() -> None:
+def test_placement_log_replayed_gives_placement() -> None:
     random = np.random.default_rng(0)
     log, replayed = PlacementLog(0), dict[int, int]()
     for moment in range(20):
@@ -50,6 +50,6 @@ def test_a_log_replayed_is_the_placement() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_few_pages(count: int) -> None:
+def test_runs_at_most_one_page_as_many_runs(count: int) -> None:
     start, pages, node = runs(at(*range(count)), on(*range(count)))
     assert len(start) == len(pages) == len(node) == count
