@@ -1,4 +1,4 @@
-"""Traces and models made by hand, small enough to compute what should come of them."""
+"""Traces and models made by hand, small enough to compute the expected results."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def make_trace(rows: list[tuple[float, int]], runtime_ms: float, processes: int 
 
 
 def make_pages(accesses: list[float]) -> PageIndex:
-    """Pages from address 0 on, with so many accesses each."""
+    """Pages from address 0 on, with these numbers of accesses."""
     n = len(accesses)
     return PageIndex(
         np.zeros(n, np.uint16),
@@ -55,7 +55,7 @@ def make_pages(accesses: list[float]) -> PageIndex:
 def make_mappings(
     time_ns: int, rows: list[tuple[int, int, str]], process: int = 0
 ) -> MappingSnapshot:
-    """Mappings as (first page, page behind the last, path), all anonymous memory but by name."""
+    """Mappings as (first page, page after the last, path), of anonymous memory."""
     return MappingSnapshot(
         time_ns,
         process,
@@ -117,8 +117,8 @@ def make_model(
     table[0, window_cost.SLOW_NS], table[0, window_cost.FAST_NS] = slow_ns, fast_ns
     table[0, window_cost.WAITING] = slow_ns - fast_ns
     numbers = np.zeros(window_cost.NUMBERS)
-    tell = 1.0 if found.enough else -1.0
-    numbers[window_cost.PAIRS_TELL] = tell if terms.correlation else 0.0
+    known = 1.0 if found.enough else -1.0
+    numbers[window_cost.PAIRS_TELL] = known if terms.correlation else 0.0
     numbers[window_cost.STREAMS], numbers[window_cost.STREAMS_TELL] = 2.0, 1.0
     return RuntimeModel(
         page=np.arange(pages, dtype=np.int32),

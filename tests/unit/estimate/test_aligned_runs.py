@@ -1,4 +1,4 @@
-"""Two runs side by side: how they are cut, which rows are pairs, who waits."""
+"""Aligned runs: windows, pairs of overlapping misses and classes of accesses."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -32,7 +32,7 @@ def pairs(trace: Trace, **settings: Any) -> list[tuple[int, int]]:
     return list(zip(a.tolist(), b.tolist(), strict=True))
 
 
-def test_pairs_are_loads_of_one_cpu_within_a_reorder_window(trace_of: TraceOf) -> None:
+def test_pairs_loads_of_one_cpu_within_reorder_window(trace_of: TraceOf) -> None:
     trace = with_columns(
         trace_of([(i, i) for i in range(6)], 10),
         instructions=[1000, 1200, 1424, 1500, 1600, 1700],
@@ -45,13 +45,13 @@ def test_pairs_are_loads_of_one_cpu_within_a_reorder_window(trace_of: TraceOf) -
     assert pairs(trace, core=Core(512, 12)) == [(0, 1), (1, 2), (2, 5)]
 
 
-def test_an_access_that_both_counters_took_is_no_pair(trace_of: TraceOf) -> None:
+def test_pairs_access_sampled_by_both_counters_left_out(trace_of: TraceOf) -> None:
     trace = trace_of([(1, 7), (1, 7), (1, 8)], 10)
     trace = with_columns(trace, instructions=[50, 50, 60], weight_ns=[300] * 3)
     assert pairs(trace) == [(7, 8)]
 
 
-def test_without_counts_pairs_are_told_by_times(trace_of: TraceOf) -> None:
+def test_pairs_without_instruction_counts_found_by_time(trace_of: TraceOf) -> None:
     trace = with_columns(
         trace_of([(0, 1), (0, 2), (0, 3)], 10), time_ns=[1000, 1040, 1090], weight_ns=[300] * 3
     )
@@ -69,7 +69,7 @@ def test_without_counts_pairs_are_told_by_times(trace_of: TraceOf) -> None:
         (Kind.STORE, 0, AccessClass.STREAMED_STORE),
     ],
 )
-def test_who_waits_is_told_by_latency(
+def test_access_class_by_kind_and_latency(
     trace_of: TraceOf, kind: Kind, weight_ns: int, access: AccessClass
 ) -> None:
     trace = with_columns(trace_of([(1, 1)], 10), kind=[kind], weight_ns=[weight_ns])
@@ -77,7 +77,7 @@ def test_who_waits_is_told_by_latency(
     assert run.access.tolist() == [access]
 
 
-def test_uncounted_runs_are_cut_by_accesses(trace_of: TraceOf) -> None:
+def test_side_by_side_without_instruction_counts_cut_by_accesses(trace_of: TraceOf) -> None:
     # A start that does not miss takes 10 ms in both: cut in halves of time it would be the first
     # window of the fast run and a part of it in the slow one.
     slow, fast = trace_of([(10, 1), (20, 2)], 30), trace_of([(10, 1), (12, 2)], 14)

@@ -1,4 +1,4 @@
-"""Where the time goes, the regions of memory, and traces that do not go together."""
+"""Breakdown of an estimate by phase and region, and the check that traces are compatible."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,7 +24,7 @@ PAGE = 4096
 
 
 @pytest.mark.parametrize("windows", [1, 7, 10, 60])
-def test_phases_add_up(slow_run: Trace, fast_run: Trace, windows: int) -> None:
+def test_phases_sum_equals_estimate(slow_run: Trace, fast_run: Trace, windows: int) -> None:
     runs = side_by_side(slow_run, fast_run, windows=windows)
     found = build_model(runs).estimate(layout.interleaved(runs.pages, 0.3))
     phases = by_phase(found, runs.slow.ns, runs.fast.ns)
@@ -35,15 +35,15 @@ def test_phases_add_up(slow_run: Trace, fast_run: Trace, windows: int) -> None:
     assert [p.from_ns for p in phases[1:]] == [p.to_ns for p in phases[:-1]]
 
 
-def test_a_region_saves_what_the_model_says(slow_run: Trace, fast_run: Trace) -> None:
+def test_region_saving_equals_model_difference(slow_run: Trace, fast_run: Trace) -> None:
     runs = side_by_side(slow_run, fast_run)
     model = build_model(runs)
     heap_fast = layout.in_ranges(runs.pages, [(0, 50 * PAGE)])
     regions = find_regions(slow_run, runs.pages)
     assert regions.name == ("[heap]", "anon 64000-fa000")
     accesses = np.bincount(model.page, model.accesses, model.pages).astype(np.float64)
-    told = by_region(regions, accesses, heap_fast, model.estimate)
-    found = {region.name: region for region in told}
+    ordered = by_region(regions, accesses, heap_fast, model.estimate)
+    found = {region.name: region for region in ordered}
     heap, anon = found["[heap]"], found["anon 64000-fa000"]
     assert heap.access_share + anon.access_share == pytest.approx(1)
     assert heap.access_share == pytest.approx(0.5, abs=0.01)
@@ -53,11 +53,11 @@ def test_a_region_saves_what_the_model_says(slow_run: Trace, fast_run: Trace) ->
     now, then = (model.estimate(chosen).runtime_ns for chosen in (heap_fast, whole_heap))
     assert heap.saves_ns == pytest.approx(now - then)
     # The greatest saving comes first; only so many are listed.
-    assert told == [anon, heap]
+    assert ordered == [anon, heap]
     assert len(by_region(regions, accesses, heap_fast, model.estimate, most=1)) == 1
 
 
-def test_regions_of_mappings_that_change(
+def test_regions_mappings_change_merged_by_overlap(
     trace_of: Callable[..., Trace], mappings_of: Callable[..., Any]
 ) -> None:
     trace = trace_of([(t, t) for t in (1, 5, 6, 11, 12, 20, 21, 30, 5000, 5001, 9000)], 99)
@@ -91,7 +91,7 @@ def test_regions_of_mappings_that_change(
     }
 
 
-def test_regions_of_two_processes_are_two(
+def test_regions_same_address_in_two_processes_two_regions(
     trace_of: Callable[..., Trace], mappings_of: Callable[..., Any]
 ) -> None:
     trace = trace_of([(1, 7), (2, 7)], 3, processes=2)
@@ -103,16 +103,16 @@ def test_regions_of_two_processes_are_two(
     assert regions.of_page.tolist() == [0, 1]
 
 
-def test_traces_that_go_together(slow_run: Trace, fast_run: Trace) -> None:
+def test_check_compatible_traces_no_warnings(slow_run: Trace, fast_run: Trace) -> None:
     assert check(slow_run, fast_run) == []
 
 
-def about(trace: Trace, **words: Any) -> Trace:
-    return replace(trace, about={**trace.about, **words})
+def about(trace: Trace, **changed: Any) -> Trace:
+    return replace(trace, about={**trace.about, **changed})
 
 
 @pytest.mark.parametrize(
-    ("slow", "fast", "told"),
+    ("slow", "fast", "message"),
     [
         ({"clock": "modelled"}, {}, "SLOW has modelled time and FAST monotonic"),
         ({"tier": "fast"}, {}, "both recorded with --tier fast"),
@@ -120,25 +120,25 @@ def about(trace: Trace, **words: Any) -> Trace:
         ({"tier": "fast"}, {"tier": "slow"}, "name the slow one first"),
     ],
 )
-def test_traces_that_do_not_go_together(
-    slow_run: Trace, fast_run: Trace, slow: dict[str, str], fast: dict[str, str], told: str
+def test_check_incompatible_traces_refused(
+    slow_run: Trace, fast_run: Trace, slow: dict[str, str], fast: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(UsageError, match=told) as refused:
+    with pytest.raises(UsageError, match=message) as refused:
         check(about(slow_run, **slow), about(fast_run, **fast))
     assert "\n" not in str(refused.value)
 
 
-def test_a_slow_run_without_samples(slow_run: Trace, fast_run: Trace) -> None:
+def test_check_slow_run_without_samples_refused(slow_run: Trace, fast_run: Trace) -> None:
     with pytest.raises(UsageError, match=r"a\.hmdt has no samples"):
         check(replace(slow_run, samples=Samples.empty()), fast_run, ("a.hmdt", "b.hmdt"))
 
 
-def test_what_to_be_careful_about(slow_run: Trace, fast_run: Trace) -> None:
-    (told,) = check(slow_run, about(fast_run, command=["./other"]))
-    assert "different commands" in told
-    (told,) = check(slow_run, replace(fast_run, ending=Ending(0, 200, 137)))
-    assert "exit code 137" in told
-    (told,) = check(slow_run, replace(fast_run, ending=Ending(0, 500_000_000, 0)))
-    assert "took longer" in told
-    (told,) = check(slow_run, replace(fast_run, samples=Samples.empty()))
-    assert "FAST has no samples" in told
+def test_check_doubtful_fast_run_one_warning(slow_run: Trace, fast_run: Trace) -> None:
+    (warning,) = check(slow_run, about(fast_run, command=["./other"]))
+    assert "different commands" in warning
+    (warning,) = check(slow_run, replace(fast_run, ending=Ending(0, 200, 137)))
+    assert "exit code 137" in warning
+    (warning,) = check(slow_run, replace(fast_run, ending=Ending(0, 500_000_000, 0)))
+    assert "took longer" in warning
+    (warning,) = check(slow_run, replace(fast_run, samples=Samples.empty()))
+    assert "FAST has no samples" in warning

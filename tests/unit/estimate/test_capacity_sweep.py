@@ -1,4 +1,4 @@
-"""Runtime against capacity, its knee, and how sure an estimate is."""
+"""Runtime against capacity, its knee, and the confidence interval of an estimate."""
 
 import sys
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from hmd.trace.trace import Trace
 
 @pytest.mark.parametrize("rows", list(SampleSelection))
 @pytest.mark.parametrize("steps", [1, 3, 20, 300])
-def test_each_step_is_what_its_layout_alone_is(
+def test_sweep_each_step_equals_estimate_of_its_layout(
     slow_run: Trace, fast_run: Trace, rows: SampleSelection, steps: int
 ) -> None:
     runs = side_by_side(slow_run, fast_run)
@@ -41,7 +41,7 @@ def test_each_step_is_what_its_layout_alone_is(
     assert curve.fast_bytes[-1] == len(runs.pages) * 4096
 
 
-def test_the_knee_of_known_curves() -> None:
+def test_find_knee_known_curves_known_knees() -> None:
     x = np.arange(11.0)
     # Falls by 40 a step, then by 2: farthest below its chord where that changes.
     broken = np.concatenate([[100, 60, 20], 20 - 2 * np.arange(1, 9.0)])
@@ -53,14 +53,14 @@ def test_the_knee_of_known_curves() -> None:
     assert find_knee(np.zeros(11), 10 - x) is None
 
 
-def test_the_smallest_capacity_that_is_near_enough() -> None:
+def test_sweep_within_returns_smallest_sufficient_capacity() -> None:
     curve = CapacitySweep(np.arange(5), np.array([200.0, 150, 104, 103, 100]), None)
     assert curve.within(0.05) == 2
     assert curve.within(0.0) == 4
     assert curve.within(1.0) == 0
 
 
-def test_an_interval_holds_its_estimate_and_shrinks_with_samples(
+def test_interval_contains_estimate_and_shrinks_with_samples(
     run_of: Callable[..., Trace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # That of the model does not.
@@ -80,7 +80,7 @@ def test_an_interval_holds_its_estimate_and_shrinks_with_samples(
     assert width(300) > 3 * width(30_000)
 
 
-def test_what_was_recorded_is_sure(slow_run: Trace, fast_run: Trace) -> None:
+def test_interval_recorded_layout_zero_width(slow_run: Trace, fast_run: Trace) -> None:
     runs = side_by_side(slow_run, fast_run)
     model: RuntimeModel = build_model(runs)
     for chosen in (layout.all_slow(runs.pages), layout.all_fast(runs.pages)):
@@ -89,7 +89,7 @@ def test_what_was_recorded_is_sure(slow_run: Trace, fast_run: Trace) -> None:
 
 
 @pytest.mark.parametrize("knee", [None, 1])
-def test_a_picture(tmp_path: Path, knee: int | None) -> None:
+def test_draw_sweep_writes_png_or_reports_missing_folder(tmp_path: Path, knee: int | None) -> None:
     curve = CapacitySweep(np.arange(3) * 256, np.array([2e9, 1e9, 0.9e9]), knee)
     draw(curve, tmp_path / "p.png", "a program")
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")

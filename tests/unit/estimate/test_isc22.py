@@ -1,4 +1,4 @@
-"""The published formula against windows computed by hand."""
+"""The published formula, compared with windows computed by hand."""
 
 import json
 import subprocess
@@ -44,7 +44,7 @@ def runtime_ms(slow: Trace, fast: Trace) -> RuntimeMs:
     return estimated
 
 
-def test_one_window_by_hand(slow: Trace, runtime_ms: RuntimeMs) -> None:
+def test_isc22_one_window_equals_hand_computation(slow: Trace, runtime_ms: RuntimeMs) -> None:
     pages = index_pages(slow)
     assert pages.address.tolist() == [7 * PAGE, 8 * PAGE, 9 * PAGE]
     # Two of six accesses are fast: 40 - 20 * 2/6.
@@ -54,20 +54,20 @@ def test_one_window_by_hand(slow: Trace, runtime_ms: RuntimeMs) -> None:
     assert runtime_ms(layout.all_fast(pages), 1) == 20
 
 
-def test_windows_of_time_by_hand(runtime_ms: RuntimeMs) -> None:
+def test_isc22_time_windows_equal_hand_computation(runtime_ms: RuntimeMs) -> None:
     # Four windows of 10 ms, fast 5 ms: shares 2/3, 0/2, no sample at all, 0/1.
     assert runtime_ms(np.array([True, False, False]), 4) == pytest.approx(10 - 5 * 2 / 3 + 30)
     # The empty window adds its slow time even where all is fast.
     assert runtime_ms(np.ones(3, np.bool_), 4) == pytest.approx(5 + 5 + 10 + 5)
 
 
-def test_windows_of_accesses_by_hand(runtime_ms: RuntimeMs) -> None:
+def test_isc22_access_windows_equal_hand_computation(runtime_ms: RuntimeMs) -> None:
     # Halves of three accesses: slow 0-11 ms and 11-40 ms; fast: two accesses to 19 ms, then one.
     only_9 = np.array([False, False, True])
     assert runtime_ms(only_9, 2, CutBy.ACCESSES) == pytest.approx(11 + 29 - (29 - 1) * 2 / 3)
 
 
-def test_a_window_that_gains_less_than_the_guard_gains_nothing(trace_of: TraceOf) -> None:
+def test_isc22_window_gain_below_guard_ignored(trace_of: TraceOf) -> None:
     slow, fast = trace_of([(1, 1)], 103), trace_of([(1, 1)], 100)
     every = layout.all_fast(index_pages(slow))
 
@@ -80,7 +80,7 @@ def test_a_window_that_gains_less_than_the_guard_gains_nothing(trace_of: TraceOf
 
 @pytest.mark.parametrize("by", [CutBy.TIME, CutBy.ACCESSES])
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 100])
-def test_windows_add_up_to_the_runtime(
+def test_cut_windows_sum_to_runtime(
     slow: Trace, fast: Trace, trace_of: TraceOf, by: CutBy, count: int
 ) -> None:
     for trace in (slow, fast, trace_of([], 5)):
@@ -91,12 +91,14 @@ def test_windows_add_up_to_the_runtime(
         assert len(windows.of(trace.samples.time_ns)) == len(trace.samples)
 
 
-def test_the_number_of_windows_follows_the_slow_run(slow: Trace) -> None:
+def test_window_count_from_slow_runtime(slow: Trace) -> None:
     assert window_count(slow, 10 * MS) == 4
     assert window_count(slow, 1000 * MS) == 1
 
 
-def test_the_command_line(tmp_path: Path, slow: Trace, fast: Trace) -> None:
+def test_estimate_command_isc22_model_estimates_and_refusal(
+    tmp_path: Path, slow: Trace, fast: Trace
+) -> None:
     files = tmp_path / "slow", tmp_path / "fast"
     write_trace(files[0], slow)
     write_trace(files[1], fast)

@@ -1,4 +1,4 @@
-"""Pages, layouts over them, and layouts and schedules in files."""
+"""Page index, layouts of pages, and layouts and schedules in files."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +19,7 @@ PagesOf = Callable[..., PageIndex]
 TraceOf = Callable[..., Trace]
 
 
-def test_layouts(pages_of: PagesOf) -> None:
+def test_layout_by_heat_and_by_ranges_expected_pages_fast(pages_of: PagesOf) -> None:
     pages = pages_of([5, 1, 9, 9, 0])
     assert np.flatnonzero(layout.by_heat(pages, 2)).tolist() == [2, 3]
     assert np.flatnonzero(layout.by_heat(pages, 3)).tolist() == [0, 2, 3]
@@ -30,14 +30,14 @@ def test_layouts(pages_of: PagesOf) -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.25, 1 / 3, 0.5, 0.9, 1.0])
-def test_interleaving_is_even(pages_of: PagesOf, share: float) -> None:
+def test_layout_interleaved_evenly_spread(pages_of: PagesOf, share: float) -> None:
     fast = layout.interleaved(pages_of([1.0] * 1000), share)
     assert fast.sum() == pytest.approx(1000 * share, abs=1)
     for start in range(0, 900, 100):
         assert fast[start : start + 100].sum() == pytest.approx(100 * share, abs=1)
 
 
-def test_pages_of_two_processes_are_two(trace_of: TraceOf) -> None:
+def test_index_pages_same_address_in_two_processes_two_pages(trace_of: TraceOf) -> None:
     trace = trace_of([(1, 7), (2, 7)], 3, processes=2)
     trace.samples.process[1] = 1
     pages = index_pages(trace)
@@ -45,7 +45,7 @@ def test_pages_of_two_processes_are_two(trace_of: TraceOf) -> None:
     assert pages.address.tolist() == [7 * PAGE, 7 * PAGE]
 
 
-def test_the_order_of_heat_is_that_of_the_layouts(pages_of: PagesOf) -> None:
+def test_heat_order_agrees_with_layout_by_heat(pages_of: PagesOf) -> None:
     pages = pages_of([5, 1, 9, 9, 0])
     for hot_first in (True, False):
         order = layout.heat_order(pages, hot_first=hot_first)
@@ -54,13 +54,13 @@ def test_the_order_of_heat_is_that_of_the_layouts(pages_of: PagesOf) -> None:
             assert set(np.flatnonzero(chosen)) == set(order[:count])
 
 
-def test_two_runs_with_the_same_addresses(slow_run: Trace, fast_run: Trace) -> None:
+def test_same_addresses_shifted_run_differs(slow_run: Trace, fast_run: Trace) -> None:
     assert same_addresses(slow_run, fast_run)
     moved = replace(fast_run.samples, address=fast_run.samples.address + np.uint64(1 << 30))
     assert not same_addresses(slow_run, replace(fast_run, samples=moved))
 
 
-def test_few_samples_of_many_pages_are_no_other_addresses(trace_of: TraceOf) -> None:
+def test_same_addresses_sparse_samples_still_same(trace_of: TraceOf) -> None:
     rng = np.random.default_rng(5)
     # One in ten pages is seen at all: of the second run's samples as of the first's own.
     slow, fast = (trace_of([(1, int(p)) for p in rng.integers(0, 20_000, 2000)], 9) for _ in "ab")
@@ -76,7 +76,7 @@ def test_few_samples_of_many_pages_are_no_other_addresses(trace_of: TraceOf) -> 
         ' ["1000-2000",\n "0x3000-0x5000"]',
     ],
 )
-def test_a_layout_in_a_file(pages_of: PagesOf, tmp_path: Path, text: str) -> None:
+def test_read_layout_each_format_same_layout(pages_of: PagesOf, tmp_path: Path, text: str) -> None:
     (tmp_path / "l").write_text(text)
     found = read_layout(tmp_path / "l", pages_of([1] * 8))
     assert np.flatnonzero(found).tolist() == [1, 3, 4]
@@ -94,7 +94,7 @@ def test_a_layout_in_a_file(pages_of: PagesOf, tmp_path: Path, text: str) -> Non
         ("[4096]", 1),
     ],
 )
-def test_what_is_wrong_in_a_layout_is_told_with_its_line(
+def test_read_layout_invalid_line_reported_with_number(
     pages_of: PagesOf, tmp_path: Path, text: str, line: int
 ) -> None:
     (tmp_path / "l").write_text(text)
@@ -104,7 +104,7 @@ def test_what_is_wrong_in_a_layout_is_told_with_its_line(
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe\x00"])
-def test_a_file_that_cannot_be_read(
+def test_read_layout_unreadable_file_refused(
     pages_of: PagesOf, tmp_path: Path, content: bytes | None
 ) -> None:
     if content is not None:
@@ -113,7 +113,7 @@ def test_a_file_that_cannot_be_read(
         read_layout(tmp_path / "l", pages_of([1]))
 
 
-def test_a_schedule_in_a_file(pages_of: PagesOf, tmp_path: Path) -> None:
+def test_read_schedule_rows_sorted_and_start_inferred(pages_of: PagesOf, tmp_path: Path) -> None:
     (tmp_path / "s").write_text(
         "time_ms,address,tier\n20,2000,slow # not in order\n0.5,0x1008,fast\n7,9000,slow\n"
     )
@@ -126,7 +126,9 @@ def test_a_schedule_in_a_file(pages_of: PagesOf, tmp_path: Path) -> None:
     assert start.tolist() == [False] * 4 + [True]
 
 
-def test_a_schedule_moves_a_page_of_every_process(trace_of: TraceOf, tmp_path: Path) -> None:
+def test_read_schedule_address_in_two_processes_both_pages_moved(
+    trace_of: TraceOf, tmp_path: Path
+) -> None:
     trace = trace_of([(1, 7), (2, 7)], 3, processes=2)
     trace.samples.process[1] = 1
     pages = index_pages(trace)
@@ -136,7 +138,7 @@ def test_a_schedule_moves_a_page_of_every_process(trace_of: TraceOf, tmp_path: P
 
 
 @pytest.mark.parametrize("text", ["1,1000", "x,1000,fast", "-1,1000,fast", "1,zz,fast", "1,1,dram"])
-def test_what_is_wrong_in_a_schedule_is_told_with_its_line(
+def test_read_schedule_invalid_line_reported_with_number(
     pages_of: PagesOf, tmp_path: Path, text: str
 ) -> None:
     (tmp_path / "s").write_text(f"# moves\n1,1000,fast\n{text}\n")

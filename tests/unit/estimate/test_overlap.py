@@ -1,4 +1,4 @@
-"""How many misses overlap: by pairs, by times, and what a simulated core makes of it."""
+"""Overlap of misses: from pairs, from times, and on a simulated core."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def by_class(window: list[dict[int, float]]) -> np.ndarray:
     return found
 
 
-def test_neighbours_of_windows_and_classes() -> None:
+def test_neighbours_per_window_and_class_equal_hand_computation() -> None:
     # Window 0 samples class 0 alone, window 1 both alike; members: 40 of 1000, then 60 and 20 of
     # 500 each. Were all of K the window's, class 1 would have as many as class 0.
     sampled = by_class([{0: 1e6}, {0: 0.5e6, 1: 0.5e6}])
@@ -37,21 +37,21 @@ def test_neighbours_of_windows_and_classes() -> None:
     )
 
 
-def test_few_samples_have_the_rate_of_all() -> None:
+def test_neighbours_few_samples_overall_rate() -> None:
     sampled = by_class([{0: 1e6}, {0: 1.0}])
     found = neighbours(pairs_of([(0, 0, 0)] * 50_000), sampled, period=30)
     assert found[1, 0] == pytest.approx(30 * 0.1, rel=0.02)
     assert not neighbours(pairs_of([]), sampled, 30).any()
 
 
-def test_waits_by_hand() -> None:
+def test_overlap_waits_equal_hand_computation() -> None:
     # Of 100 misses 20 are alone, of the rest 60 have 2 others with them and 20 have 4.
     overlap = Overlap(np.array([0.2]), by_class([{0: 2.0, 1: 4.0}]))
     assert overlap.waits(by_class([{0: 75.0, 1: 25.0}])) == pytest.approx([20 + 20 + 4])
 
 
 @pytest.mark.parametrize("waits", [30.0, 15.0, 40.0, 80.0])
-def test_times_correct_what_pairs_tell(waits: float) -> None:
+def test_overlap_fitted_to_measured_waits(waits: float) -> None:
     misses = by_class([{0: 60.0, 1: 40.0}])
     promised = Overlap(np.zeros(1), by_class([{0: 2.0, 1: 3.0}]))
     assert promised.waits(misses) == pytest.approx([30])
@@ -64,12 +64,12 @@ def test_times_correct_what_pairs_tell(waits: float) -> None:
         assert found.k_less_1[0, 0] * (1 - found.alone[0]) == pytest.approx(2.0, rel=1e-3)
 
 
-def test_times_alone_tell_how_many_overlap() -> None:
+def test_alone_by_time_overlap_from_waits() -> None:
     found = alone_by_time(by_class([{0: 60.0, 1: 40.0}]), np.array([25.0]))
     assert found.k_less_1[0, :2].tolist() == [3.0, 3.0]
 
 
-def test_a_core_that_has_buffers_enough_follows_the_rule() -> None:
+def test_core_with_enough_buffers_follows_overlap_rule() -> None:
     hidden, bare = tables(300.0, 100.0, 64)
     assert hidden[: len(IN_FLIGHT) - 1] == pytest.approx(1.0, abs=0.02)
     # A chain gains nothing by bursts; of many misses at once a lone slow one costs up to half a
@@ -80,7 +80,7 @@ def test_a_core_that_has_buffers_enough_follows_the_rule() -> None:
     assert lone[-1] == pytest.approx(1.0)
 
 
-def test_a_core_without_buffers_to_spare_takes_the_mean_latency() -> None:
+def test_core_with_full_buffers_takes_mean_latency() -> None:
     # Twelve buffers and 64 misses that could be under way: all slow takes three times all fast,
     # and half of them slow the mean of both.
     hidden, bare = tables(300.0, 100.0, 12)
@@ -91,7 +91,7 @@ def test_a_core_without_buffers_to_spare_takes_the_mean_latency() -> None:
     assert (hidden[-1, 2:-1] < 0.95).all()
 
 
-def test_the_least_latency_is_of_loads_that_do_not_wait() -> None:
+def test_least_latency_from_loads_that_do_not_wait() -> None:
     weights = [100] * 30 + [500] * 70 + [300] * 5
     columns = {name: np.zeros(len(weights), dtype) for name, dtype in SAMPLE_COLUMNS.items()}
     columns["time_ns"] = np.array([5] * 100 + [15] * 5, np.uint64)
@@ -99,7 +99,7 @@ def test_the_least_latency_is_of_loads_that_do_not_wait() -> None:
     columns["kind"] = np.full(len(weights), Kind.LOAD, np.uint8)
     trace = Trace({}, (), Samples(**columns))
     windows = Windows(0, np.array([0.0, 10.0, 20.0]))
-    # The second window has too few to speak for itself.
+    # The second window has too few samples of its own.
     assert least_latency(trace, windows, 50.0).tolist() == [100.0, 100.0]
     columns["weight_ns"][:] = 0
     assert not least_latency(trace, windows, 0.0).any()

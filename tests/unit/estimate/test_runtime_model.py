@@ -1,4 +1,4 @@
-"""The model: both runs met exactly, and windows computed by hand."""
+"""The runtime model: both recorded runs reproduced exactly, and windows computed by hand."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +14,7 @@ ModelOf = Callable[..., RuntimeModel]
 
 @pytest.mark.parametrize("rows", list(SampleSelection))
 @pytest.mark.parametrize("windows", [1, 7, 60])
-def test_both_runs_are_met_exactly(
+def test_model_recorded_layouts_reproduce_both_runs(
     slow_run: Trace, fast_run: Trace, rows: SampleSelection, windows: int
 ) -> None:
     runs = side_by_side(slow_run, fast_run, windows=windows)
@@ -29,7 +29,7 @@ def test_both_runs_are_met_exactly(
 
 @pytest.mark.parametrize("left_out", ["weight_ns", "instructions", "both"])
 @pytest.mark.parametrize("rows", list(SampleSelection))
-def test_both_runs_are_met_where_little_is_known(
+def test_model_missing_columns_reproduce_both_runs(
     slow_run: Trace, fast_run: Trace, rows: SampleSelection, left_out: str
 ) -> None:
     names = ("weight_ns", "instructions") if left_out == "both" else (left_out,)
@@ -46,7 +46,7 @@ def test_both_runs_are_met_where_little_is_known(
     assert ends == pytest.approx([slow_run.runtime_ns, fast_run.runtime_ns], rel=1e-9)
 
 
-def test_windows_without_samples_are_met_too(trace_of: Callable[..., Trace]) -> None:
+def test_model_windows_without_samples_reproduce_both_runs(trace_of: Callable[..., Trace]) -> None:
     slow, fast = trace_of([(1, 7), (2, 8), (39, 9)], 40), trace_of([(1, 7)], 20)
     for rows in SampleSelection:
         runs = side_by_side(slow, fast, windows=10)
@@ -55,14 +55,14 @@ def test_windows_without_samples_are_met_too(trace_of: Callable[..., Trace]) -> 
         assert model.estimate(layout.all_fast(runs.pages)).runtime_ns == pytest.approx(20e6)
 
 
-def test_a_fast_run_that_is_slower_is_met_too(slow_run: Trace, fast_run: Trace) -> None:
+def test_model_slower_fast_run_reproduces_both_runs(slow_run: Trace, fast_run: Trace) -> None:
     runs = side_by_side(fast_run, slow_run)
     model = build_model(runs)
     assert model.estimate(layout.all_slow(runs.pages)).runtime_ns == pytest.approx(200e6)
     assert model.estimate(layout.all_fast(runs.pages)).runtime_ns == pytest.approx(400e6)
 
 
-def test_a_chain_of_dependent_misses_is_linear(model_of: ModelOf) -> None:
+def test_model_dependent_misses_linear_in_slow_share(model_of: ModelOf) -> None:
     model = model_of([10.0, 30.0, 60.0], k=1.0)
     # 300 ns of waits, of which the slow pages' share of the misses remains.
     for fast, share in ([1, 0, 0], 0.9), ([0, 1, 0], 0.7), ([1, 0, 1], 0.3):
@@ -70,7 +70,7 @@ def test_a_chain_of_dependent_misses_is_linear(model_of: ModelOf) -> None:
         assert found.runtime_ns == pytest.approx(100 + 300 * share)
 
 
-def test_waits_of_overlapping_misses_by_hand(model_of: ModelOf) -> None:
+def test_model_overlapping_misses_equal_hand_computation(model_of: ModelOf) -> None:
     # K = 3, y = 0.5, pages placed independently, p = y: 0.5 / (1 + 2 * 0.5) = 1/4 of the misses
     # begin a wait; with all slow 1/3 do. So 3/4 of 300 ns remain.
     model = model_of([50.0, 50.0], k=3.0, terms=Terms(correlation=False))
@@ -82,27 +82,27 @@ def test_waits_of_overlapping_misses_by_hand(model_of: ModelOf) -> None:
     assert found.runtime_ns == pytest.approx(100 + 300 * 3 / 7)
 
 
-def test_without_pairs_neighbours_are_half_alike(model_of: ModelOf) -> None:
+def test_model_without_pairs_half_correlation_assumed(model_of: ModelOf) -> None:
     # K = 3, y = 0.5, p = (1 + y) / 2 = 0.75: 0.5 / 2.5 = 1/5, times 3.
     found = model_of([50.0, 50.0], k=3.0).estimate(np.array([True, False]))
     assert found.runtime_ns == pytest.approx(100 + 300 * 3 / 5)
 
 
-def test_neighbours_on_one_page_are_slow_together(model_of: ModelOf) -> None:
+def test_model_pairs_on_one_page_slow_together(model_of: ModelOf) -> None:
     # p = 1: 0.5 / 3 of the misses, half of all slow's, as if they did not overlap.
     model = model_of([50.0, 50.0], k=3.0, pairs=[(0, 0), (1, 1)] * 20_000)
     found = model.estimate(np.array([True, False]))
     assert found.runtime_ns == pytest.approx(100 + 300 / 2, rel=1e-2)
 
 
-def test_neighbours_on_two_pages_are_never_slow_together(model_of: ModelOf) -> None:
+def test_model_pairs_on_two_pages_never_slow_together(model_of: ModelOf) -> None:
     # p = 0: every slow miss begins a wait, 0.5 of all misses, where 1/2 did with all slow (K = 2).
     model = model_of([50.0, 50.0], k=2.0, pairs=[(0, 1), (1, 0)] * 20_000)
     found = model.estimate(np.array([True, False]))
     assert found.runtime_ns == pytest.approx(100 + 300, rel=1e-2)
 
 
-def test_rows_of_one_run_alone(slow_run: Trace, fast_run: Trace) -> None:
+def test_model_sample_selection_rows_of_one_run(slow_run: Trace, fast_run: Trace) -> None:
     runs = side_by_side(slow_run, fast_run)
     counts = {
         rows: build_model(runs, terms=Terms(rows=rows)).samples.sum() for rows in SampleSelection
@@ -116,9 +116,9 @@ def test_rows_of_one_run_alone(slow_run: Trace, fast_run: Trace) -> None:
     assert sums == pytest.approx([199 * 4000] * 3)
 
 
-def test_hot_pages_are_no_hotter_by_luck(run_of: Callable[..., Trace]) -> None:
+def test_model_fast_run_rows_free_of_selection_bias(run_of: Callable[..., Trace]) -> None:
     # All pages are equally hot, so that half of them are half of the accesses; 400 samples of 200
-    # pages look otherwise. Only the run that did not choose the pages shows it.
+    # pages differ by chance. Only the run that did not choose the pages is unbiased.
     def even(latency_ns: int, runtime_ms: float, seed: int) -> Trace:
         trace = run_of(latency_ns, runtime_ms, seed, samples=400)
         page = np.random.default_rng(seed).integers(0, 200, 400).astype(np.uint64)
@@ -136,7 +136,7 @@ def test_hot_pages_are_no_hotter_by_luck(run_of: Callable[..., Trace]) -> None:
     assert 0.4 < share(SampleSelection.FAST) < 0.6
 
 
-def test_runs_at_other_addresses_use_the_slow_runs_pages(slow_run: Trace, fast_run: Trace) -> None:
+def test_side_by_side_other_addresses_pages_of_slow_run(slow_run: Trace, fast_run: Trace) -> None:
     samples = replace(
         fast_run.samples, address=fast_run.samples.address + np.uint64(0x7F00_0000_0000)
     )

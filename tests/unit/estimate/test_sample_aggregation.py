@@ -1,4 +1,4 @@
-"""Samples added up, at once and batch by batch, from memory and from a file."""
+"""Sample aggregation: at once and in batches, from memory and from a file."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,13 +19,13 @@ from hmd.trace.trace_writer import BLOCK_ROWS, write_trace
 RunOf = Callable[..., Trace]
 
 
-def test_rows_are_samples_of_a_page_a_window_and_an_access(slow_run: Trace) -> None:
+def test_aggregator_rows_per_page_window_and_access_class(slow_run: Trace) -> None:
     windows = cut(slow_run, 7)
     samples = slow_run.samples
     window, access, key = windows.of(samples.time_ns), access_of(samples, 290), page_keys(samples)
-    tally = SampleAggregator(windows)
-    tally.add(samples, window, access)
-    rows = tally.rows()
+    aggregator = SampleAggregator(windows)
+    aggregator.add(samples, window, access)
+    rows = aggregator.rows()
     found = {
         (int(w), int(k), int(a)): (int(s), float(n))
         for w, k, a, s, n in zip(
@@ -41,7 +41,7 @@ def test_rows_are_samples_of_a_page_a_window_and_an_access(slow_run: Trace) -> N
 
 
 @pytest.mark.parametrize("batches", [2, 90])
-def test_it_does_not_matter_how_samples_come(
+def test_aggregator_samples_in_any_batches_same_rows(
     slow_run: Trace, monkeypatch: pytest.MonkeyPatch, batches: int
 ) -> None:
     # Rows are added up after a few already, as they are after many.
@@ -49,21 +49,24 @@ def test_it_does_not_matter_how_samples_come(
     windows = cut(slow_run, 7)
     samples = slow_run.samples
 
-    def tallied(parts: list[Samples]) -> SampleAggregator:
-        tally = SampleAggregator(windows)
+    def aggregated(parts: list[Samples]) -> SampleAggregator:
+        aggregator = SampleAggregator(windows)
         for part in parts:
-            tally.add(part, windows.of(part.time_ns), access_of(part, 290))
-        return tally
+            aggregator.add(part, windows.of(part.time_ns), access_of(part, 290))
+        return aggregator
 
     rng = np.random.default_rng(3)
     edges = np.sort(rng.integers(0, len(samples), batches - 1))
     parts = np.split(rng.permutation(len(samples)), edges)
-    whole, pieces = tallied([samples]).rows(), tallied([samples.take(p) for p in parts]).rows()
+    whole, pieces = (
+        aggregated([samples]).rows(),
+        aggregated([samples.take(p) for p in parts]).rows(),
+    )
     for name in ("window", "key", "access", "samples", "accesses"):
         assert np.array_equal(getattr(whole, name), getattr(pieces, name))
 
 
-def test_pairs_beyond_what_is_kept_are_thinned_and_stand_for_more(slow_run: Trace) -> None:
+def test_pair_collector_over_limit_pairs_thinned_and_weighted(slow_run: Trace) -> None:
     samples = slow_run.samples
     load = access_of(samples, 0) == 0
     window = cut(slow_run, 7).of(samples.time_ns)
@@ -94,7 +97,7 @@ def write_in_blocks(path: Path, trace: Trace) -> TraceFile:
     return TraceFile(path, most_samples=20_000)
 
 
-def test_a_file_too_large_for_memory_is_priced_as_in_memory(
+def test_trace_file_over_memory_limit_same_estimates(
     long_run: Callable[[int, int], Trace], tmp_path: Path
 ) -> None:
     slow, fast = long_run(300, 400), long_run(100, 200)
@@ -116,7 +119,7 @@ def test_a_file_too_large_for_memory_is_priced_as_in_memory(
             assert found == pytest.approx(expected, rel=2e-3)
 
 
-def test_the_pages_of_batches_are_those_of_all(slow_run: Trace) -> None:
+def test_index_pages_batches_same_pages(slow_run: Trace) -> None:
     class InBatches:
         outline = slow_run
         recorded = len(slow_run.samples)
@@ -130,7 +133,7 @@ def test_the_pages_of_batches_are_those_of_all(slow_run: Trace) -> None:
     assert whole.accesses == pytest.approx(pieces.accesses)
 
 
-def test_an_outline_is_evenly_spread_and_small_files_are_whole(
+def test_trace_file_outline_evenly_thinned_small_file_whole(
     slow_run: Trace, tmp_path: Path
 ) -> None:
     write_trace(tmp_path / "trace", slow_run)
@@ -143,7 +146,7 @@ def test_an_outline_is_evenly_spread_and_small_files_are_whole(
         assert np.array_equal(getattr(thin.samples, name), column[::4])
 
 
-def test_a_damaged_file_is_refused_in_one_line(slow_run: Trace, tmp_path: Path) -> None:
+def test_trace_file_damaged_refused_in_one_line(slow_run: Trace, tmp_path: Path) -> None:
     path = tmp_path / "trace"
     write_trace(path, slow_run)
     path.write_bytes(path.read_bytes()[:-300])

@@ -1,4 +1,4 @@
-"""Schedules of migrations against layouts that stay, and against a window computed by hand."""
+"""Schedules of migrations, compared with static layouts and a window computed by hand."""
 
 from collections.abc import Callable
 
@@ -20,38 +20,40 @@ def moves(rows: list[tuple[float, int, bool]]) -> Schedule:
     )
 
 
-def everything(model: RuntimeModel, at_ns: float, chosen: layout.Layout) -> Schedule:
+def promote_all(model: RuntimeModel, at_ns: float, chosen: layout.Layout) -> Schedule:
     return moves([(at_ns, int(page), True) for page in np.flatnonzero(chosen)])
 
 
-def test_moves_at_the_start_are_the_layout_that_results(slow_run: Trace, fast_run: Trace) -> None:
+def test_price_schedule_moves_at_start_equal_final_layout(slow_run: Trace, fast_run: Trace) -> None:
     runs = side_by_side(slow_run, fast_run)
     model = build_model(runs)
     chosen = layout.interleaved(runs.pages, 0.4)
     start = layout.all_slow(runs.pages)
-    priced = price_schedule(model, start, everything(model, 0.0, chosen), move_ns=0.0)
+    priced = price_schedule(model, start, promote_all(model, 0.0, chosen), move_ns=0.0)
     assert priced.estimate.window_ns == pytest.approx(model.estimate(chosen).window_ns, rel=1e-5)
     assert priced.moved == chosen.sum()
     assert priced.moving_ns == 0
     # What the moves take comes on top, in the window in which they are.
-    costly = price_schedule(model, start, everything(model, 0.0, chosen), move_ns=1000.0)
+    costly = price_schedule(model, start, promote_all(model, 0.0, chosen), move_ns=1000.0)
     assert costly.moving_ns == 1000 * chosen.sum()
     more = costly.estimate.window_ns - priced.estimate.window_ns
     assert more[0] == pytest.approx(costly.moving_ns)
     assert more[1:] == pytest.approx(np.zeros(59), abs=1e-3)
 
 
-def test_moves_at_the_end_are_the_layout_before(slow_run: Trace, fast_run: Trace) -> None:
+def test_price_schedule_moves_after_end_equal_initial_layout(
+    slow_run: Trace, fast_run: Trace
+) -> None:
     runs = side_by_side(slow_run, fast_run)
     model = build_model(runs)
     start = layout.interleaved(runs.pages, 0.4)
-    late = everything(model, 1e12, layout.all_fast(runs.pages))
+    late = promote_all(model, 1e12, layout.all_fast(runs.pages))
     priced = price_schedule(model, start, late)
     assert priced.estimate.window_ns == pytest.approx(model.estimate(start).window_ns, rel=1e-5)
     assert (priced.moved, priced.moving_ns) == (0, 0.0)
 
 
-def test_a_move_half_way_by_hand(model_of: ModelOf) -> None:
+def test_price_schedule_move_within_window_equals_hand_computation(model_of: ModelOf) -> None:
     # A chain of misses, K = 1, linear: 100 ns, and 300 ns for what is slow. Its one page moves at
     # 150 ns. With x of the window slow: x = 150 / (100 + 300 x), so 300 x^2 + 100 x - 150 = 0.
     model = model_of([100.0], k=1.0)
@@ -62,19 +64,19 @@ def test_a_move_half_way_by_hand(model_of: ModelOf) -> None:
     assert priced.moved == 1
 
 
-def test_a_move_between_two_windows_counts_from_the_second(
+def test_price_schedule_move_between_windows_applies_to_second(
     slow_run: Trace, fast_run: Trace
 ) -> None:
     runs = side_by_side(slow_run, fast_run, windows=2)
     model = build_model(runs)
     half_ns = float(runs.slow.ns[0])
     every = layout.all_fast(runs.pages)
-    schedule = everything(model, half_ns, every)
+    schedule = promote_all(model, half_ns, every)
     priced = price_schedule(model, layout.all_slow(runs.pages), schedule, move_ns=0.0)
     assert priced.estimate.window_ns == pytest.approx([runs.slow.ns[0], runs.fast.ns[1]], rel=1e-6)
 
 
-def test_there_and_back(model_of: ModelOf) -> None:
+def test_price_schedule_move_and_return_both_moves_charged(model_of: ModelOf) -> None:
     model = model_of([100.0], k=1.0)
     schedule = moves([(0.0, 0, True), (0.0, 0, False)])
     priced = price_schedule(model, np.array([False]), schedule, move_ns=5.0)
@@ -82,7 +84,7 @@ def test_there_and_back(model_of: ModelOf) -> None:
     assert priced.estimate.runtime_ns == pytest.approx(400 + 2 * 5.0)
 
 
-def test_a_move_to_where_a_page_is_costs_nothing(model_of: ModelOf) -> None:
+def test_price_schedule_move_to_current_tier_free(model_of: ModelOf) -> None:
     model = model_of([50.0, 50.0], k=1.0)
     schedule = moves([(0.0, 0, False), (10.0, 1, True), (20.0, 1, True)])
     start = np.array([False, True])
@@ -91,7 +93,7 @@ def test_a_move_to_where_a_page_is_costs_nothing(model_of: ModelOf) -> None:
     assert priced.estimate.runtime_ns == pytest.approx(model.estimate(start).runtime_ns)
 
 
-def test_pages_that_were_never_sampled_cost_their_moves_alone(model_of: ModelOf) -> None:
+def test_price_schedule_unsampled_page_only_move_charged(model_of: ModelOf) -> None:
     model = model_of([50.0, 50.0], k=1.0)
     start = np.array([False, True, False])
     priced = price_schedule(model, start, moves([(0.0, 2, True)]), move_ns=7.0)
@@ -100,7 +102,7 @@ def test_pages_that_were_never_sampled_cost_their_moves_alone(model_of: ModelOf)
         price_schedule(model, start, moves([(0.0, 3, True)]))
 
 
-def test_schedules_are_in_order_and_whole() -> None:
+def test_schedule_unordered_or_ragged_refused() -> None:
     with pytest.raises(ValueError, match="in order"):
         moves([(2.0, 0, True), (1.0, 0, True)])
     with pytest.raises(ValueError, match="same length"):

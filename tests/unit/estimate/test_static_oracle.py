@@ -1,4 +1,4 @@
-"""The best static placement: knapsacks of known answers, and layouts priced by the model."""
+"""The static oracle: knapsacks of known solutions, and layouts priced by the model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def arrays(
     return np.array(saving, np.float64), np.array(size, np.int64)
 
 
-def test_greedy_takes_the_densest_that_fit() -> None:
+def test_greedy_limited_room_densest_pages_chosen() -> None:
     saving, size = arrays([6, 10, 12, 0], [1, 2, 3, 1])
     assert greedy(saving, size, 5).tolist() == [True, True, False, False]
     assert greedy(saving, size, 4).tolist() == [True, True, False, False]
@@ -35,12 +35,12 @@ def test_greedy_takes_the_densest_that_fit() -> None:
     assert not greedy(saving, size, 0).any()
 
 
-def test_integer_programming_fills_the_last_bytes() -> None:
+def test_best_static_limited_room_filled_completely() -> None:
     saving, size = arrays([6, 10, 12, 0], [1, 2, 3, 1])
     assert best_static(saving, size, 5).tolist() == [False, True, True, False]
 
 
-def test_pages_of_one_size_need_no_solver(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_best_static_one_page_size_no_solver_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "highspy", None)
     saving, size = arrays([3, 1, 2, -1], [4096] * 4)
     assert best_static(saving, size, 2 * 4096 + 100).tolist() == [True, False, True, False]
@@ -53,7 +53,7 @@ def test_pages_of_one_size_need_no_solver(monkeypatch: pytest.MonkeyPatch) -> No
     st.lists(st.tuples(st.integers(0, 9), st.sampled_from([1, 2, 5, 7])), min_size=1, max_size=10),
     st.integers(0, 30),
 )
-def test_nothing_is_better(pages: list[tuple[int, int]], room: int) -> None:
+def test_best_static_small_knapsack_optimal(pages: list[tuple[int, int]], room: int) -> None:
     saving, size = arrays([float(s) for s, _ in pages], [z for _, z in pages])
     best = max(
         sum(saving[list(some)])
@@ -69,7 +69,7 @@ def test_nothing_is_better(pages: list[tuple[int, int]], room: int) -> None:
     assert saving[first].sum() <= best
 
 
-def test_thousands_of_pages_of_two_sizes_are_solved() -> None:
+def test_best_static_4000_pages_of_two_sizes_near_optimal() -> None:
     random = np.random.default_rng(4)
     size = np.where(random.random(4000) < 0.05, HUGE, 1).astype(np.int64)
     saving = np.round(random.gamma(0.5, 1.0, 4000) * size, 1)
@@ -89,7 +89,7 @@ def test_thousands_of_pages_of_two_sizes_are_solved() -> None:
     assert saving[chosen].sum() >= best * (1 - 1e-5)
 
 
-def test_savings_are_what_a_page_less_costs() -> None:
+def test_savings_page_equal_model_difference() -> None:
     accesses = [1000.0, 10.0, 500.0, 200.0]
     model = make_model(accesses, k=1.0)
     layout = np.array([False, False, True, False])
@@ -108,7 +108,7 @@ def model() -> RuntimeModel:
 
 
 @pytest.mark.parametrize("share", [0.05, 0.2, 0.5, 1.0])
-def test_the_oracle_is_at_least_as_good_as_greedy(model: RuntimeModel, share: float) -> None:
+def test_oracle_any_room_at_least_as_good_as_greedy(model: RuntimeModel, share: float) -> None:
     heat = np.bincount(model.page, model.accesses, model.pages).astype(np.float64)
     size = np.full(model.pages, 4096, np.int64)
     room = int(model.pages * share) * 4096
@@ -120,7 +120,7 @@ def test_the_oracle_is_at_least_as_good_as_greedy(model: RuntimeModel, share: fl
     assert (found.greedy == greedy(heat, size, room)).all()
 
 
-def test_a_start_by_heat_that_is_nonsense_is_mended(model: RuntimeModel) -> None:
+def test_oracle_inverted_heat_improves_on_greedy(model: RuntimeModel) -> None:
     heat = np.bincount(model.page, model.accesses, model.pages).astype(np.float64)
     size = np.full(model.pages, 4096, np.int64)
     found = oracle(model, size, model.pages // 4 * 4096, heat.max() - heat + 1)

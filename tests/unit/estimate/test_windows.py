@@ -1,4 +1,4 @@
-"""Runs cut where equally many instructions were executed, computed by hand."""
+"""Windows of equal instruction counts, compared with hand computations."""
 
 import json
 import subprocess
@@ -54,7 +54,7 @@ def lengths_ms(trace: Trace, count: int) -> list[float]:
     return [float(round(ns / MS, 6)) for ns in windows.ns]
 
 
-def test_a_run_that_slows_down() -> None:
+def test_cut_run_slows_down_windows_by_instructions() -> None:
     # 600 in the first 10 ms, 200 in the next 10, nothing counted in the last 5.
     trace = trace_of([1, 6, 7, 15, 24], [(10, 0, 600), (20, 0, 800)], 25)
     # Quarters of 200: 10/3 ms each in the first part, then all of the second, and the rest.
@@ -65,7 +65,7 @@ def test_a_run_that_slows_down() -> None:
     assert lengths_ms(trace, 2) == pytest.approx([20 / 3, 25 - 20 / 3], abs=1e-5)
 
 
-def test_processes_add_up() -> None:
+def test_cut_two_processes_instructions_added() -> None:
     # One executes 100 in 10 ms, the other 300 from 5 ms to 10 ms, having begun with nothing.
     rows = [(5, 0, 50), (5, 1, 0), (10, 0, 100), (10, 1, 300)]
     trace = trace_of([], rows, 10)
@@ -73,9 +73,9 @@ def test_processes_add_up() -> None:
     assert lengths_ms(trace, 2) == pytest.approx([5 + 150 / 70, 5 - 150 / 70], abs=1e-5)
 
 
-def test_samples_tell_how_it_went_between_two_looks() -> None:
-    # 800 in 10 ms by the looks; of it, by its CPU, 100 in 1 to 6 ms and 300 in 6 to 7 ms; what
-    # the other CPU counts is another's.
+def test_cut_counts_in_samples_refine_progress() -> None:
+    # 800 in 10 ms by the progress rows; of it, by its CPU, 100 in 1 to 6 ms and 300 in 6 to 7 ms.
+    # What the other CPU counts belongs to another process.
     trace = trace_of([1, 5, 6, 7], [(10, 0, 800)], 10)
     trace.samples.instructions[:] = [5000, 9, 5100, 5400]
     trace.samples.cpu[1] = 1
@@ -85,7 +85,7 @@ def test_samples_tell_how_it_went_between_two_looks() -> None:
     assert lengths_ms(trace, 8)[:2] == pytest.approx([1 + 5 / 2, 5 / 2], abs=1e-5)
 
 
-def test_a_process_on_two_cpus_has_both_counts() -> None:
+def test_cut_process_on_two_cpus_both_counts_added() -> None:
     trace = trace_of([0, 1, 4, 5], [(5, 0, 600)], 5)
     trace.samples.instructions[:] = [100, 7000, 400, 7300]
     trace.samples.cpu[:] = [0, 1, 0, 1]
@@ -93,19 +93,19 @@ def test_a_process_on_two_cpus_has_both_counts() -> None:
     assert lengths_ms(trace, 2) == pytest.approx([4, 1], abs=1e-5)
 
 
-def test_a_pause_belongs_to_the_window_that_it_interrupts() -> None:
+def test_cut_pause_within_window_counts_to_it() -> None:
     # 100 to 2 ms, nothing to 8 ms, 300 to 11 ms: halves of 200 meet at 9 ms.
     rows = [(2, 0, 100), (8, 0, 100), (11, 0, 400)]
     assert lengths_ms(trace_of([], rows, 11), 2) == pytest.approx([9, 2], abs=1e-5)
 
 
-def test_a_process_that_ends_keeps_what_it_executed() -> None:
+def test_cut_ended_process_count_kept() -> None:
     rows = [(2, 0, 200), (2, 1, 0), (4, 1, 200)]
     assert lengths_ms(trace_of([], rows, 4), 2) == pytest.approx([2, 2], abs=1e-5)
 
 
 @pytest.mark.parametrize("count", [1, 3, 50])
-def test_windows_add_up_to_the_runtime(count: int) -> None:
+def test_cut_by_instructions_windows_sum_to_runtime(count: int) -> None:
     trace = trace_of([1, 2, 3], [(-1, 0, 0), (3, 0, 7), (99, 0, 9)], 12)
     windows = cut(trace, count, CutBy.INSTRUCTIONS)
     assert len(windows) == count
@@ -115,7 +115,9 @@ def test_windows_add_up_to_the_runtime(count: int) -> None:
 
 
 @pytest.mark.parametrize("rows", [[], [(5, 0, 0)]])
-def test_without_counts_it_is_refused_in_one_line(rows: list[tuple[float, int, int]]) -> None:
+def test_cut_without_instruction_counts_refused_in_one_line(
+    rows: list[tuple[float, int, int]],
+) -> None:
     with pytest.raises(UsageError, match="no instruction counts") as refused:
         cut(trace_of([1], rows, 10), 2, CutBy.INSTRUCTIONS)
     assert "\n" not in str(refused.value)
@@ -123,7 +125,7 @@ def test_without_counts_it_is_refused_in_one_line(rows: list[tuple[float, int, i
         cut(replace(trace_of([1], [], 10), progress=None), 2, CutBy.INSTRUCTIONS)
 
 
-def test_the_command_line(tmp_path: Path) -> None:
+def test_estimate_command_cut_by_instructions_estimates_and_refusal(tmp_path: Path) -> None:
     slow = trace_of([1, 6], [(10, 0, 600), (20, 0, 800)], 20)
     fast = trace_of([1, 6], [(5, 0, 600), (10, 0, 800)], 10)
     files = str(tmp_path / "slow"), str(tmp_path / "fast")
