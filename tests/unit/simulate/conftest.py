@@ -1,4 +1,4 @@
-"""A program of known habits as a recorded stream, on a machine with two tiers."""
+"""A recorded miss stream of a program with a known hot set, on a machine with two tiers."""
 
 from __future__ import annotations
 

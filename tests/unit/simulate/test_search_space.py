@@ -1,4 +1,4 @@
-"""Ranges of knobs: documented ones, given ones, and what is drawn from them."""
+"""Ranges of tunables: documented ranges, given ranges, and values drawn from them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def one(policy: str, text: str) -> Range:
 
 
 @pytest.mark.parametrize("name", registry.names())
-def test_documented_ranges_lie_within_what_the_policy_takes(name: str) -> None:
+def test_documented_ranges_within_limits_of_policy(name: str) -> None:
     about = registry.about(name)
     found = documented(about, TICK_S)
     assert {each.knob.key for each in found} == {
@@ -36,8 +36,8 @@ def test_documented_ranges_lie_within_what_the_policy_takes(name: str) -> None:
 
 @pytest.mark.parametrize("name", registry.names())
 @pytest.mark.parametrize("share", [0.0, 0.31415926, 1.0])
-def test_what_is_drawn_is_what_the_configuration_says(name: str, share: float) -> None:
-    """YAML holds neither more digits nor fewer than what was simulated."""
+def test_range_drawn_value_equals_value_in_configuration(name: str, share: float) -> None:
+    """YAML holds exactly the digits of the simulated value."""
     values = {}
     for each in documented(registry.about(name), TICK_S):
         drawn = each.low + share * (each.high - each.low)
@@ -50,7 +50,7 @@ def test_what_is_drawn_is_what_the_configuration_says(name: str, share: float) -
     assert read.policy_settings().items() >= values.items()
 
 
-def test_automatic_knobs_can_stay_so() -> None:
+def test_range_automatic_tunable_auto_allowed() -> None:
     idle = one("age", "idle")
     assert (idle.low, idle.high) == pytest.approx((0.02, 2.0))
     assert idle.auto
@@ -64,7 +64,7 @@ def test_automatic_knobs_can_stay_so() -> None:
     assert "idle: auto" in fragment("age", {"idle_s": None})
 
 
-def test_given_ranges_have_the_knobs_unit_and_no_auto() -> None:
+def test_range_given_unit_of_tunable_and_no_auto() -> None:
     idle = one("age", "idle=50ms:1s")
     assert (idle.low, idle.high, idle.log, idle.auto) == (0.05, 1.0, True, False)
     worth = one("histogram", "worth=1%:20%")
@@ -74,7 +74,7 @@ def test_given_ranges_have_the_knobs_unit_and_no_auto() -> None:
     assert one("histogram", "samples_min=0:4").log is False
 
 
-def test_small_and_large_numbers_are_written_without_exponent() -> None:
+def test_fragment_small_and_large_numbers_without_exponent() -> None:
     wide = one("benefit", "move_ns=1:4000000")
     assert wide.value({"move_ns": 2_345_678.9}) == 2_350_000
     assert "move_ns: 2350000\n" in fragment("benefit", {"move_ns": 2_350_000.0})
@@ -83,7 +83,7 @@ def test_small_and_large_numbers_are_written_without_exponent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("speed", "no knob 'speed', but headroom, "),
         ("headroom", "no range of its own: headroom=LOW:HIGH"),
@@ -94,8 +94,8 @@ def test_small_and_large_numbers_are_written_without_exponent() -> None:
         ("worth=0.1:0.2", "'0.1' is not a valid value"),
     ],
 )
-def test_what_is_no_range_is_said(text: str, told: str) -> None:
-    with pytest.raises(HmdError, match=told):
+def test_range_invalid_text_refused(text: str, message: str) -> None:
+    with pytest.raises(HmdError, match=message):
         one("histogram", text)
     with pytest.raises(HmdError, match="auto is no end"):
         one("age", "idle=auto:1s")

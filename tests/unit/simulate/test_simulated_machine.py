@@ -1,4 +1,4 @@
-"""The simulated machine: first touch, room, moves while the program runs."""
+"""The simulated machine: first touch, capacity, and moves while the program runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def touched(stream: MissStream, preset: Preset) -> SimulatedMachine:
     return machine
 
 
-def test_pages_come_to_the_fast_node_while_it_has_room(settled: MissStream, preset: Preset) -> None:
+def test_machine_first_touch_fills_fast_node_first(settled: MissStream, preset: Preset) -> None:
     with touched(settled, preset) as machine:
         nodes = machine.nodes(PROGRAM.pid, address(list(range(PAGES))))
         assert (nodes == np.where(np.arange(PAGES) < FAST_PAGES, FAST, SLOW)).all()
@@ -46,7 +46,7 @@ def test_pages_come_to_the_fast_node_while_it_has_room(settled: MissStream, pres
         assert machine.nodes(PROGRAM.pid, address([PAGES])).tolist() == [-errno.ENOENT]
 
 
-def test_a_page_is_not_there_before_it_is_touched(settled: MissStream, preset: Preset) -> None:
+def test_machine_untouched_page_not_present(settled: MissStream, preset: Preset) -> None:
     with SimulatedMachine(settled, preset, FAST_PAGES) as machine:
         assert machine.nodes(PROGRAM.pid, address([0])).tolist() == [-errno.ENOENT]
         mappings = machine.mappings(PROGRAM.pid)
@@ -60,7 +60,7 @@ def test_a_page_is_not_there_before_it_is_touched(settled: MissStream, preset: P
         assert machine.mappings(1) is None
 
 
-def test_without_moves_it_is_a_replay(settled: MissStream, preset: Preset) -> None:
+def test_machine_without_moves_equals_replay(settled: MissStream, preset: Preset) -> None:
     layout = np.arange(PAGES) < FAST_PAGES
     with SimulatedMachine(settled, preset, FAST_PAGES) as machine:
         while not machine.done:
@@ -70,7 +70,9 @@ def test_without_moves_it_is_a_replay(settled: MissStream, preset: Preset) -> No
         assert fast + slow == len(settled)
 
 
-def test_moved_pages_are_where_they_went_and_make_room(settled: MissStream, preset: Preset) -> None:
+def test_machine_moved_pages_on_target_node_and_room_freed(
+    settled: MissStream, preset: Preset
+) -> None:
     with touched(settled, preset) as machine:
         assert move(machine, [0, 1, 2], SLOW) == (0, [SLOW] * 3)
         assert machine.free_pages(FAST) == 3
@@ -82,7 +84,7 @@ def test_moved_pages_are_where_they_went_and_make_room(settled: MissStream, pres
         assert machine.free_pages(FAST) == 0
 
 
-def test_the_program_runs_on_while_pages_move_and_waits_for_its_own(
+def test_machine_move_blocks_program_only_on_moved_pages(
     settled: MissStream, preset: Preset
 ) -> None:
     hot = list(range(PAGES - 192, PAGES))
@@ -98,7 +100,7 @@ def test_the_program_runs_on_while_pages_move_and_waits_for_its_own(
         assert machine.program_s > before
 
 
-def test_moving_the_hot_set_makes_the_rest_of_the_run_faster(
+def test_machine_hot_set_moved_to_fast_node_runtime_falls(
     settled: MissStream, preset: Preset
 ) -> None:
     ends = []
@@ -115,7 +117,7 @@ def test_moving_the_hot_set_makes_the_rest_of_the_run_faster(
 
 
 @pytest.mark.parametrize("node", [FAST, SLOW])
-def test_a_program_that_has_ended_has_no_pages_to_move(
+def test_machine_ended_program_move_returns_esrch(
     settled: MissStream, preset: Preset, node: int
 ) -> None:
     with SimulatedMachine(settled, preset, FAST_PAGES) as machine:

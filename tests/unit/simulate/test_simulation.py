@@ -1,4 +1,4 @@
-"""Policies in virtual time: what they gain, tick by tick, and that a run can be repeated."""
+"""Policies in virtual time: gain, counts per tick, and reproducible runs."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def fixed(settled: MissStream, preset: Preset) -> dict[str, float]:
     return baselines(settled, preset, FAST_PAGES)
 
 
-def test_baselines_stand_in_their_order(fixed: dict[str, float]) -> None:
+def test_baselines_known_order_of_runtimes(fixed: dict[str, float]) -> None:
     assert fixed["all fast"] < fixed["oracle"] < fixed["first touch"] < fixed["all slow"]
     assert fixed["oracle"] < fixed["interleaved once"] < fixed["all slow"]
 
 
-def test_doing_nothing_is_first_touch(
+def test_policy_none_equals_first_touch(
     settled: MissStream, preset: Preset, fixed: dict[str, float]
 ) -> None:
     none = run("none", settled, preset)
@@ -60,7 +60,7 @@ def test_doing_nothing_is_first_touch(
 
 
 @pytest.mark.parametrize("name", ["histogram", "benefit"])
-def test_the_hot_set_is_found(
+def test_policy_fixed_hot_set_promoted(
     name: str, settled: MissStream, preset: Preset, fixed: dict[str, float]
 ) -> None:
     found = run(name, settled, preset)
@@ -70,14 +70,14 @@ def test_the_hot_set_is_found(
 
 
 @pytest.mark.parametrize("name", ["histogram", "benefit"])
-def test_a_hot_set_that_moves_is_followed(name: str, moving: MissStream, preset: Preset) -> None:
+def test_policy_moving_hot_set_followed(name: str, moving: MissStream, preset: Preset) -> None:
     fixed = baselines(moving, preset, FAST_PAGES)
     found = run(name, moving, preset)
     assert found.runtime_s < fixed["oracle"]
     assert found.ticks[-1].fast_share > 0.8
 
 
-def test_what_is_found_late_is_helped_late(
+def test_simulate_late_detection_less_gain(
     settled: MissStream, preset: Preset, fixed: dict[str, float]
 ) -> None:
     whole, half = fixed["first touch"], fixed["first touch"] / 2
@@ -91,7 +91,7 @@ def test_what_is_found_late_is_helped_late(
     assert samples[1] == pytest.approx(samples[0] / 2, rel=0.1)
 
 
-def test_equal_settings_give_equal_runs(settled: MissStream, preset: Preset) -> None:
+def test_simulate_equal_settings_equal_runs(settled: MissStream, preset: Preset) -> None:
     first, again = (run("benefit", settled, preset) for _ in range(2))
     assert first == again
     other = SimulationSettings(
@@ -100,7 +100,7 @@ def test_equal_settings_give_equal_runs(settled: MissStream, preset: Preset) -> 
     assert run("benefit", settled, preset, other) != first
 
 
-def test_ticks_add_up(settled: MissStream, preset: Preset) -> None:
+def test_simulate_ticks_sum_to_totals(settled: MissStream, preset: Preset) -> None:
     found = run("histogram", settled, preset)
     assert sum(t.fast_misses + t.slow_misses for t in found.ticks) == len(settled)
     ends = [tick.end_s for tick in found.ticks]
@@ -111,7 +111,7 @@ def test_ticks_add_up(settled: MissStream, preset: Preset) -> None:
     assert samples == pytest.approx(len(settled) / 23, rel=0.02)
 
 
-def test_lost_samples_are_lost(settled: MissStream, preset: Preset) -> None:
+def test_simulate_sample_loss_fewer_samples(settled: MissStream, preset: Preset) -> None:
     lossy = SimulationSettings(
         tick_s=SETTINGS.tick_s, delay_s=SETTINGS.delay_s, sampling=PmuSettings(23, loss=0.9)
     )

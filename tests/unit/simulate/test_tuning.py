@@ -1,4 +1,4 @@
-"""The search of a policy's knobs: what it takes for best, and that it can be repeated."""
+"""The search of a policy's tunables: choice of the best trial, and reproducible searches."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Search = Callable[..., Tuned]
 
 @pytest.fixture(scope="module")
 def known() -> Journal:
-    """What any test has simulated."""
+    """The simulation results of all tests."""
     return Journal()
 
 
@@ -85,7 +85,7 @@ def search(cases: list[SimulationCase], preset: Preset, known: Journal) -> Searc
     return run
 
 
-def test_the_best_trial_is_taken_and_the_defaults_are_the_first(search: Search) -> None:
+def test_tune_defaults_first_and_best_trial_chosen(search: Search) -> None:
     tuned = search()
     assert [trial.number for trial in tuned.trials] == list(range(TRIALS + 1))
     default = tuned.trials[0]
@@ -99,8 +99,8 @@ def test_the_best_trial_is_taken_and_the_defaults_are_the_first(search: Search) 
     assert default.worst == min(row.gain(row.default_s) for row in tuned.rows)
 
 
-def test_defaults_beyond_the_ranges_are_not_the_best(search: Search) -> None:
-    """Pages that have to rest on ever more samples come ever later: the least is best."""
+def test_tune_defaults_outside_ranges_never_best(search: Search) -> None:
+    """Requiring more samples promotes pages later: the least value is best."""
     tuned = search(knobs=("samples_min=20:400",))
     tried = sorted(float(str(trial.values["samples_min"])) for trial in tuned.trials[1:])
     best = float(str(tuned.best.values["samples_min"]))
@@ -109,18 +109,18 @@ def test_defaults_beyond_the_ranges_are_not_the_best(search: Search) -> None:
     assert tuned.trials[0].gain > tuned.best.gain
 
 
-def test_trials_are_given_up_where_they_cannot_win(search: Search) -> None:
+def test_tune_losing_trials_pruned(search: Search) -> None:
     tuned = search(knobs=("samples_min=1:1000",))
-    given_up = [trial for trial in tuned.trials if trial.cost is None]
-    assert given_up
-    for trial in given_up:
+    pruned = [trial for trial in tuned.trials if trial.cost is None]
+    assert pruned
+    for trial in pruned:
         # It was behind on the shorter program, and the longer one was not run.
         assert len(trial.logs) == 1
         assert trial.gain < 1.01 * math.exp(-tuned.best.logs[0])
-    assert tuned.best not in given_up
+    assert tuned.best not in pruned
 
 
-def test_equal_seeds_give_equal_searches(search: Search) -> None:
+def test_tune_equal_seeds_equal_searches(search: Search) -> None:
     first, again, other = search(), search(jobs=2, journal=Journal()), search(seed=2)
     assert first.trials == again.trials
     assert [row.fresh_s for row in first.rows] == [row.fresh_s for row in again.rows]
@@ -128,7 +128,7 @@ def test_equal_seeds_give_equal_searches(search: Search) -> None:
     assert first.trials[1:] != other.trials[1:]
 
 
-def test_programs_that_are_held_out_are_run_but_not_searched(
+def test_tune_held_out_programs_run_but_not_searched(
     search: Search, held_out: list[SimulationCase]
 ) -> None:
     alone, tuned = search(), search(held_out=held_out)
@@ -143,7 +143,7 @@ def test_programs_that_are_held_out_are_run_but_not_searched(
         assert row.fixed["all fast"] < row.tuned_s < row.fixed["all slow"]
 
 
-def test_a_search_that_is_broken_off_tells_what_it_knows(search: Search) -> None:
+def test_tune_interrupted_search_returns_trials_so_far(search: Search) -> None:
     def begins(number: int, best: TuningTrial) -> None:
         if number == 4:
             raise KeyboardInterrupt
@@ -155,7 +155,7 @@ def test_a_search_that_is_broken_off_tells_what_it_knows(search: Search) -> None
     assert broken.held_out == ()
 
 
-def test_whoever_watches_is_told_of_each_that_is_better(search: Search) -> None:
+def test_tune_progress_reports_each_better_trial(search: Search) -> None:
     better: list[TuningTrial] = []
     tuned = search(knobs=("samples_min=20:400",), watch=TuningProgress(better=better.append))
     costs = [trial.cost for trial in better]
@@ -163,7 +163,7 @@ def test_whoever_watches_is_told_of_each_that_is_better(search: Search) -> None:
     assert better[-1] == tuned.best
 
 
-def test_a_journal_spares_what_was_simulated(search: Search, tmp_path: Path) -> None:
+def test_journal_stored_results_not_simulated_again(search: Search, tmp_path: Path) -> None:
     file = tmp_path / "journal"
     first: list[str] = []
     tuned = search(journal=Journal(file), said=first)
@@ -179,7 +179,7 @@ def test_a_journal_spares_what_was_simulated(search: Search, tmp_path: Path) -> 
     assert len(again) == 1
 
 
-def test_losses_on_one_program_are_not_paid_by_another() -> None:
+def test_cost_uneven_gains_cost_more_than_even() -> None:
     even, uneven = [math.log(1 / 1.05)] * 2, [math.log(1 / 1.2), math.log(1 / 0.95)]
     assert sum(uneven) < sum(even)
     assert cost_of(even) < cost_of(uneven)
