@@ -18,7 +18,7 @@ REDIS, BATCH = ProcessId(101, 1), ProcessId(102, 2)
 
 
 class QuietSampler:
-    """Samples nothing; a sampler is only read for its numbers here."""
+    """Samples nothing; only its statistics are read here."""
 
     name = "pmu"
     capabilities = CAPABILITIES["pmu"]

@@ -1,4 +1,4 @@
-"""Whether ticks end in time, by the clock and over HTTP."""
+"""Health: the age of the last tick, by the clock and over HTTP."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Clock:
         return self.now_s
 
 
-def test_daemon_is_unhealthy_before_its_first_tick() -> None:
+def test_tick_watch_before_first_tick_unhealthy() -> None:
     assert TickWatch(Clock()).health() == TickHealth(False, "no tick yet")
 
 
 @pytest.mark.parametrize("tick_s", [0.05, 1.0, 3600.0])
-def test_hung_tick_becomes_unhealthy_after_three_ticks_and_30_s(tick_s: float) -> None:
+def test_tick_watch_hung_tick_unhealthy_after_three_ticks_and_30_s(tick_s: float) -> None:
     clock = Clock()
     watch = TickWatch(clock)
     watch.ticked(tick_s)
@@ -61,7 +61,7 @@ def get(address: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-def test_healthz_answers_by_the_age_of_the_last_tick(served: tuple[str, TickWatch, Clock]) -> None:
+def test_healthz_age_of_last_tick_decides_status_code(served: tuple[str, TickWatch, Clock]) -> None:
     address, watch, clock = served
     assert get(address) == (503, "no tick yet\n")
     watch.ticked(1.0)

@@ -1,4 +1,4 @@
-"""Heat maps as JSON: what was outlined, made once."""
+"""Heat snapshots as JSON, serialised once, and the answers to clients."""
 
 import json
 
@@ -11,7 +11,7 @@ from hmd.observe.heat_history import HeatHistory, HeatOutline, HeatSnapshot
 from tests.unit.observe.conftest import REDIS
 
 
-def test_a_moment_as_json() -> None:
+def test_heat_snapshot_as_json_rounded_and_cached() -> None:
     outline = HeatOutline(
         REDIS,
         'a "b" c',
@@ -20,7 +20,7 @@ def test_a_moment_as_json() -> None:
         np.array([[512, 0], [1, 7]], np.int32),
     )
     moment = HeatSnapshot(1.23456, (outline, outline))
-    told = moment.as_json()
+    text = moment.as_json()
     own = {
         "pid": REDIS.pid,
         "start_ticks": REDIS.start_ticks,
@@ -29,29 +29,29 @@ def test_a_moment_as_json() -> None:
         "heat": [0.123, 12300.0],
         "pages": [[512, 0], [1, 7]],
     }
-    assert json.loads(told) == {"now_s": 1.235, "processes": [own, own]}
-    assert moment.as_json() is told
+    assert json.loads(text) == {"now_s": 1.235, "processes": [own, own]}
+    assert moment.as_json() is text
     assert moment.outlines == ()
 
 
-def test_a_moment_without_processes() -> None:
+def test_heat_snapshot_without_processes_empty_list() -> None:
     assert json.loads(HeatSnapshot(1.0, ()).as_json()) == {"now_s": 1.0, "processes": []}
 
 
-def test_what_a_client_knows_is_not_told_again(topology: Topology) -> None:
+def test_heat_history_after_s_given_only_later_snapshots_sent(topology: Topology) -> None:
     heat_map = HeatHistory(topology)
     assert json.loads(heat_map.answer({"after_s": 1.0}))["moments"] == []
     heat_map._snapshots.extend(HeatSnapshot(at_s, ()) for at_s in (1.0004, 2.0, 3.0))
 
-    def told(arguments: dict[str, object]) -> list[float]:
+    def times_answered(arguments: dict[str, object]) -> list[float]:
         moments = json.loads(heat_map.answer(arguments))["moments"]
         return [moment["now_s"] for moment in moments]
 
-    assert told({}) == [1.0, 2.0, 3.0]
-    assert told({"after_s": 1.0}) == [2.0, 3.0]
-    assert told({"after_s": 2}) == [3.0]
+    assert times_answered({}) == [1.0, 2.0, 3.0]
+    assert times_answered({"after_s": 1.0}) == [2.0, 3.0]
+    assert times_answered({"after_s": 2}) == [3.0]
     # The last is always sent: a client whose clock is ahead notices it.
-    assert told({"after_s": 100.0}) == [3.0]
+    assert times_answered({"after_s": 100.0}) == [3.0]
     for wrong in ("1", None, True, [1.0]):
         with pytest.raises(UsageError, match="after_s is not a number"):
             heat_map.answer({"after_s": wrong})

@@ -52,7 +52,7 @@ def value(text: str, name: str, **labels: str) -> float:
     raise AssertionError(f"no {name}{labels}")
 
 
-def test_all_is_zero_at_the_start(server: MetricsServer) -> None:
+def test_metrics_before_first_tick_all_zero(server: MetricsServer) -> None:
     text = scrape(server)
     labels = {"from_numa_node": "0", "to_numa_node": "3", "from_tier": "0", "to_tier": "1"}
     assert value(text, "hmd_moved_bytes_total", **labels) == 0
@@ -69,7 +69,9 @@ def test_all_is_zero_at_the_start(server: MetricsServer) -> None:
     assert value(text, "hmd_config_last_reload_successful") == 1
 
 
-def test_a_tick_shows(server: MetricsServer, observer: Observer, tick: TickRecord) -> None:
+def test_metrics_after_tick_show_its_counts(
+    server: MetricsServer, observer: Observer, tick: TickRecord
+) -> None:
     heat = np.arange(2 * len(HEAT_LOG2)).reshape(2, -1)
     observer.observe(tick, Places(np.array([[4, 0, 2, 0], [0, 0, 0, 1]]), heat, 77))
     text = scrape(server)
@@ -100,7 +102,7 @@ def test_a_tick_shows(server: MetricsServer, observer: Observer, tick: TickRecor
     assert value(text, "hmd_sampler_cpu_seconds_total") == 1.5
 
 
-def test_a_failed_reload_shows(server: MetricsServer, observer: Observer) -> None:
+def test_metrics_failed_reload_shown(server: MetricsServer, observer: Observer) -> None:
     observer.reloaded("broken")
     assert value(scrape(server), "hmd_config_last_reload_successful") == 0
 
@@ -110,7 +112,7 @@ def every_family(observer: Observer, tick: TickRecord) -> list[Metric]:
     return list(families(observer.observe(tick, None)))
 
 
-def test_names_follow_the_conventions(every_family: list[Metric]) -> None:
+def test_metric_names_follow_prometheus_conventions(every_family: list[Metric]) -> None:
     assert every_family
     for family in every_family:
         assert re.fullmatch(r"hmd_[a-z0-9_]+", family.name), family.name
@@ -124,7 +126,7 @@ def test_names_follow_the_conventions(every_family: list[Metric]) -> None:
             assert family.name.endswith("_seconds")
 
 
-def test_no_series_is_named_by_a_process(every_family: list[Metric]) -> None:
+def test_metric_labels_never_name_a_process(every_family: list[Metric]) -> None:
     labels = {name for f in every_family for sample in f.samples for name in sample.labels}
     assert labels <= {
         *("version", "policy", "stage", "item", "sampler", "target", "tier", "reason", "direction"),
@@ -133,11 +135,11 @@ def test_no_series_is_named_by_a_process(every_family: list[Metric]) -> None:
     }
 
 
-def test_no_created_series(server: MetricsServer) -> None:
+def test_metrics_page_has_no_created_series(server: MetricsServer) -> None:
     assert "_created" not in scrape(server)
 
 
-def test_families_are_described_without_collecting(observer: Observer) -> None:
+def test_collector_describe_lists_every_family(observer: Observer) -> None:
     from prometheus_client import CollectorRegistry
 
     from hmd.observe.metrics import SnapshotCollector
@@ -151,19 +153,19 @@ def test_families_are_described_without_collecting(observer: Observer) -> None:
         registry.register(SnapshotCollector(lambda: observer.latest))
 
 
-def test_a_busy_port_is_told(server: MetricsServer, observer: Observer) -> None:
+def test_metrics_server_busy_port_reported(server: MetricsServer, observer: Observer) -> None:
     expected = rf"cannot serve metrics on {server.address}: Address already in use; set observe"
     with pytest.raises(HmdError, match=expected):
         MetricsServer(server.address, lambda: observer.latest, TickWatch().health)
 
 
-def test_close_frees_the_port(observer: Observer) -> None:
+def test_metrics_server_closed_port_free(observer: Observer) -> None:
     address = f"127.0.0.1:{free_port()}"
     for _ in range(2):
         MetricsServer(address, lambda: observer.latest, TickWatch().health).close()
 
 
-def test_series_are_bounded_whatever_the_number_of_processes(topology: Topology) -> None:
+def test_metrics_10000_processes_series_bounded(topology: Topology) -> None:
     count = 10_000
     names = tuple(f"t{number % 1000}" for number in range(count))
     observer = Observer(

@@ -1,4 +1,4 @@
-"""What is written of metrics is what there is: in the reference, dashboard, alerts, documents."""
+"""Metric names in the reference, dashboard, alerts and documents exist."""
 
 import re
 import subprocess
@@ -22,19 +22,19 @@ CONFIG = [
 ]
 
 
-def test_the_reference_is_up_to_date() -> None:
+def test_metrics_reference_up_to_date() -> None:
     _, made = FILE.read_text().split(MARK)
     assert made == "\n" + reference(), "python -m hmd.observe.metrics_reference"
 
 
-def test_the_dashboard_is_up_to_date(tmp_path: Path) -> None:
+def test_dashboard_up_to_date(tmp_path: Path) -> None:
     made = tmp_path / "hmd.json"
     subprocess.run([sys.executable, DASHBOARD.with_name("dashboard.py"), made], check=True)
     assert DASHBOARD.read_text() == made.read_text(), "python config/grafana/dashboard.py"
 
 
 @pytest.mark.parametrize("file", CONFIG)
-def test_all_that_is_asked_for_exists(file: str) -> None:
+def test_dashboard_and_alerts_query_existing_series_only(file: str) -> None:
     text = (CHECKOUT / file).read_text()
     # An annotation may name a histogram without a suffix.
     families = {family.name for family in FAMILIES if family.kind == "histogram"}
@@ -43,7 +43,7 @@ def test_all_that_is_asked_for_exists(file: str) -> None:
     assert names - SERIES <= families
 
 
-def test_documents_name_only_what_exists() -> None:
+def test_documents_name_existing_metrics_only() -> None:
     listed = ["git", "ls-files", "docs/*.md", "*.md", "systemd/*", "config/*"]
     files = subprocess.run(listed, cwd=CHECKOUT, text=True, capture_output=True, check=True)
     wheel = "hmd_tiering"  # the distribution in the name of a wheel
@@ -56,18 +56,18 @@ def test_documents_name_only_what_exists() -> None:
     assert not unknown
 
 
-def test_every_family_is_asked_for_by_the_dashboard_or_the_alerts() -> None:
-    asked = {name for file in CONFIG[:2] for name in NAME.findall((CHECKOUT / file).read_text())}
-    unasked = [family.name for family in FAMILIES if not asked & set(family.series)]
+def test_metric_families_queried_by_dashboard_or_alerts() -> None:
+    queried = {name for file in CONFIG[:2] for name in NAME.findall((CHECKOUT / file).read_text())}
+    unqueried = [family.name for family in FAMILIES if not queried & set(family.series)]
     # Metrics that distinguish nodes of a tier, or that only a diagnosis needs.
-    assert unasked == ["hmd_start_time_seconds", "hmd_node_tier", "hmd_target_samples"]
+    assert unqueried == ["hmd_start_time_seconds", "hmd_node_tier", "hmd_target_samples"]
 
 
-def test_every_reason_is_explained() -> None:
+def test_metrics_reference_explains_every_failure_reason() -> None:
     assert set(REASONS) == set(MoveStatus) - {MoveStatus.PENDING, MoveStatus.MOVED}
 
 
-def test_every_panel_says_what_it_shows() -> None:
+def test_dashboard_panels_have_description_unit_and_legend() -> None:
     found = panels()
     assert found
     assert len({(panel.row, panel.title) for panel in found}) == len(found)
@@ -77,16 +77,16 @@ def test_every_panel_says_what_it_shows() -> None:
         assert all(query.legend for query in panel.queries), panel.title
 
 
-def test_panels_do_not_overlap() -> None:
+def test_dashboard_panels_do_not_overlap() -> None:
     taken: set[tuple[int, int]] = set()
     found = panels()
     assert found
     for panel in found:
-        place = panel.raw["gridPos"]
+        position = panel.raw["gridPos"]
         cells = {
             (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
+            for x in range(position["x"], position["x"] + position["w"])
+            for y in range(position["y"], position["y"] + position["h"])
         }
         assert max(x for x, _ in cells) < 24
         assert not cells & taken, panel.title

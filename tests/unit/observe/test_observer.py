@@ -1,4 +1,4 @@
-"""Sums of ticks, and the document that the status socket gives."""
+"""Counters summed over ticks, and the JSON of the status socket."""
 
 import json
 from dataclasses import replace
@@ -25,7 +25,7 @@ def places() -> Places:
     return Places(resident, np.zeros((2, len(HEAT_LOG2)), np.int64), 7)
 
 
-def test_accesses_are_counted_by_tier_and_times_the_period(
+def test_observer_accesses_counted_per_tier_times_period(
     observer: Observer, tick: TickRecord
 ) -> None:
     observer.observe(tick, places())
@@ -37,7 +37,9 @@ def test_accesses_are_counted_by_tier_and_times_the_period(
     assert (redis.numbers.samples, batch_job.numbers.samples) == (4, 2)
 
 
-def test_moves_are_counted_by_process_target_and_flow(observer: Observer, tick: TickRecord) -> None:
+def test_observer_moves_counted_per_process_target_and_flow(
+    observer: Observer, tick: TickRecord
+) -> None:
     now = observer.observe(tick, places())
     redis, batch_job = now.processes
     assert (redis.numbers.promoted_bytes, redis.numbers.demoted_bytes) == (512 * PAGE, 0)
@@ -50,7 +52,7 @@ def test_moves_are_counted_by_process_target_and_flow(observer: Observer, tick: 
     assert now.failed_pages == now.pages_by_status["busy"] == 1
 
 
-def test_telling_is_timed_too(observer: Observer, tick: TickRecord) -> None:
+def test_observer_own_stage_time_and_failures_counted(observer: Observer, tick: TickRecord) -> None:
     observer.observe(tick, places())
     observer.observed(0.003, failed=True)
     now = observer.observe(tick, places())
@@ -59,7 +61,7 @@ def test_telling_is_timed_too(observer: Observer, tick: TickRecord) -> None:
     assert failures == {stage: 2 * (stage is Stage.DECIDE) for stage in Stage} | {Stage.OBSERVE: 1}
 
 
-def test_what_goes_into_stages_and_comes_out(observer: Observer, tick: TickRecord) -> None:
+def test_observer_stage_items_in_and_out_counted(observer: Observer, tick: TickRecord) -> None:
     observer.observe(tick, places())
     observer.observed(0.003, failed=False)
     now = observer.observe(tick, places())
@@ -73,7 +75,7 @@ def test_what_goes_into_stages_and_comes_out(observer: Observer, tick: TickRecor
     }
 
 
-def test_when_stages_last_succeeded(topology: Topology, tick: TickRecord) -> None:
+def test_observer_stage_success_time_recorded(topology: Topology, tick: TickRecord) -> None:
     now_s = 1000.0
     setting = ObservedConfig("hmd.yaml", False, 1.0, 0.01, "histogram", ())
     observer = Observer(setting, topology, QuietSampler(), now=lambda: now_s)
@@ -92,20 +94,20 @@ def test_when_stages_last_succeeded(topology: Topology, tick: TickRecord) -> Non
     }
 
 
-def test_every_planned_page_has_an_end(observer: Observer, tick: TickRecord) -> None:
+def test_observer_planned_pages_equal_sum_of_statuses(observer: Observer, tick: TickRecord) -> None:
     now = observer.observe(tick, places())
     assert now.planned == {"up": 513, "down": 1, "level": 0}
     assert now.planned_pages == sum(now.pages_by_status.values())
 
 
-def test_a_dry_run_moves_no_bytes(observer: Observer, tick: TickRecord) -> None:
+def test_observer_dry_run_no_moved_bytes(observer: Observer, tick: TickRecord) -> None:
     assert tick.outcome is not None
     now = observer.observe(replace(tick, outcome=replace(tick.outcome, dry_run=True)), None)
     assert now.promoted_bytes == now.targets[0].numbers.promoted_bytes == 0
     assert now.planned_pages == 514
 
 
-def test_resident_bytes_by_tier(observer: Observer, tick: TickRecord) -> None:
+def test_observer_resident_bytes_per_tier(observer: Observer, tick: TickRecord) -> None:
     now = observer.observe(tick, places())
     assert [p.numbers.resident_bytes for p in now.processes] == [
         (100 * PAGE, 50 * PAGE),
@@ -114,7 +116,7 @@ def test_resident_bytes_by_tier(observer: Observer, tick: TickRecord) -> None:
     assert [t.numbers.resident_bytes[0] for t in now.targets] == [100 * PAGE, 0]
 
 
-def test_recent_share_forgets(observer: Observer, tick: TickRecord) -> None:
+def test_observer_fast_share_old_ticks_decay(observer: Observer, tick: TickRecord) -> None:
     observer.observe(tick, places())
     for _ in range(20):
         moved = replace(tick, node=np.full(6, 0, np.int16), batch=batch([0] * 6))
@@ -127,7 +129,7 @@ def test_recent_share_forgets(observer: Observer, tick: TickRecord) -> None:
     assert observer.latest.targets[0].numbers.fast_share is None
 
 
-def test_a_process_that_went_leaves_its_targets_sums(observer: Observer, tick: TickRecord) -> None:
+def test_observer_ended_process_target_sums_kept(observer: Observer, tick: TickRecord) -> None:
     observer.observe(tick, places())
     one = Places(places().resident_pages[1:], places().heat_pages, 0)
     gone = replace(
@@ -141,7 +143,7 @@ def test_a_process_that_went_leaves_its_targets_sums(observer: Observer, tick: T
     assert redis.numbers.promoted_bytes == 512 * PAGE
 
 
-def test_a_target_that_left_the_configuration_is_forgotten_with_its_last_process(
+def test_observer_removed_target_dropped_after_last_process_ends(
     observer: Observer, topology: Topology, tick: TickRecord
 ) -> None:
     """Jobs of a batch system are targets for as long as they run."""
@@ -163,33 +165,35 @@ def test_a_target_that_left_the_configuration_is_forgotten_with_its_last_process
     assert observer.latest.targets[1].numbers.accesses == (0, 20, 10)
 
 
-def test_names_make_room_again(topology: Topology, tick: TickRecord) -> None:
-    tally = Counters(topology)
-    tally.use_targets(f"t{i}" for i in range(MAX_TARGETS + 5))
-    assert OTHER in tally.names
-    tally.use_targets(["redis"])
-    tally.add(tick)
-    assert tally.names == ("redis", OTHER, "batch")
+def test_counters_unused_target_names_replaced(topology: Topology, tick: TickRecord) -> None:
+    counters = Counters(topology)
+    counters.use_targets(f"t{i}" for i in range(MAX_TARGETS + 5))
+    assert OTHER in counters.names
+    counters.use_targets(["redis"])
+    counters.add(tick)
+    assert counters.names == ("redis", OTHER, "batch")
 
 
-def test_nodes_that_the_topology_lacks_are_no_tier(topology: Topology, tick: TickRecord) -> None:
-    tally = Counters(topology)
-    tally.add(replace(tick, node=np.array([1, 7, 300, -3, 0, 3], np.int16)))
-    assert tally.targets.accesses.tolist() == [[0, 0, 40], [10, 10, 0]]
+def test_counters_unknown_node_counted_as_no_tier(topology: Topology, tick: TickRecord) -> None:
+    counters = Counters(topology)
+    counters.add(replace(tick, node=np.array([1, 7, 300, -3, 0, 3], np.int16)))
+    assert counters.targets.accesses.tolist() == [[0, 0, 40], [10, 10, 0]]
     nodes = np.array([-1, 0, 1, 2, 3, 4], np.int16)
-    assert tally.tier(nodes).tolist() == [2, 0, 2, 1, 1, 2]
+    assert counters.tier(nodes).tolist() == [2, 0, 2, 1, 1, 2]
 
 
-def test_targets_are_capped(topology: Topology, tick: TickRecord) -> None:
-    tally = Counters(topology)
-    tally.add_targets(f"t{i}" for i in range(MAX_TARGETS))
-    tally.add(tick)
-    assert "redis" not in tally.names
-    assert tally.names[MAX_TARGETS:] == (OTHER,)
-    assert tally.targets.samples[-1] == 6
+def test_counters_targets_over_limit_counted_as_other(topology: Topology, tick: TickRecord) -> None:
+    counters = Counters(topology)
+    counters.add_targets(f"t{i}" for i in range(MAX_TARGETS))
+    counters.add(tick)
+    assert "redis" not in counters.names
+    assert counters.names[MAX_TARGETS:] == (OTHER,)
+    assert counters.targets.samples[-1] == 6
 
 
-def test_a_capped_target_shows_under_other(observer: Observer, tick: TickRecord) -> None:
+def test_observer_targets_over_limit_shown_under_other(
+    observer: Observer, tick: TickRecord
+) -> None:
     processes = tuple(ProcessId(1000 + i, i) for i in range(MAX_TARGETS + 5))
     targets = tuple(f"t{i}" for i in range(len(processes)))
     many = replace(
@@ -202,7 +206,7 @@ def test_a_capped_target_shows_under_other(observer: Observer, tick: TickRecord)
     assert other.numbers.resident_bytes == (7 * PAGE, 14 * PAGE)
 
 
-def test_reload_state(observer: Observer) -> None:
+def test_observer_reload_state_error_then_success(observer: Observer) -> None:
     first = observer.latest.reload
     observer.reloaded("f:1: tick: wrong")
     assert not observer.latest.reload.successful
@@ -213,7 +217,7 @@ def test_reload_state(observer: Observer) -> None:
     assert observer.latest.reload.success_s >= first.success_s
 
 
-def test_other_tiers_begin_again_at_zero(
+def test_observer_tiers_changed_counters_reset(
     observer: Observer, topology: Topology, tick: TickRecord
 ) -> None:
     observer.observe(tick, places())
@@ -226,7 +230,7 @@ def test_other_tiers_begin_again_at_zero(
     assert observer.latest.tiers == ((0, 2, 3),)
 
 
-def test_status_document(observer: Observer, tick: TickRecord) -> None:
+def test_status_json_after_tick_expected_fields(observer: Observer, tick: TickRecord) -> None:
     observer.observe(tick, places())
     status = json.loads(status_answer(observer.latest))
     assert status["tiers"] == [[0], [2, 3]]
@@ -240,7 +244,9 @@ def test_status_document(observer: Observer, tick: TickRecord) -> None:
     assert status["resident_bytes"] > 0
 
 
-def test_names_come_from_proc(topology: Topology, tick: TickRecord, tmp_path: Path) -> None:
+def test_observer_process_names_from_proc(
+    topology: Topology, tick: TickRecord, tmp_path: Path
+) -> None:
     (tmp_path / "101").mkdir()
     fields = " ".join(["0"] * 18)
     (tmp_path / "101/stat").write_text(f"101 (redis-server) S {fields} 1 0 0 {fields}")
@@ -253,8 +259,8 @@ def _setting() -> ObservedConfig:
     return ObservedConfig("f", False, 1.0, 0.01, "histogram", ())
 
 
-@pytest.mark.parametrize(("seconds", "place"), [(0.0, 0), (0.001, 0), (0.0011, 1), (99.0, 11)])
-def test_durations_fall_into_their_bins(seconds: float, place: int) -> None:
+@pytest.mark.parametrize(("seconds", "bin_index"), [(0.0, 0), (0.001, 0), (0.0011, 1), (99.0, 11)])
+def test_durations_value_counted_in_its_bin(seconds: float, bin_index: int) -> None:
     durations = Durations()
     durations.add(seconds)
-    assert durations.counts[place] == sum(durations.counts) == 1
+    assert durations.counts[bin_index] == sum(durations.counts) == 1

@@ -1,4 +1,4 @@
-"""The daemon's own cost is what the kernel counts of this process."""
+"""The daemon's own cost, as the kernel counts it for this process."""
 
 import os
 import time
@@ -10,7 +10,7 @@ from hmd.observe.own_cost import OwnCost
 from hmd.units import PAGE_BYTES
 
 
-def test_cpu_time_counts_work_of_all_threads_from_construction_on() -> None:
+def test_own_cost_cpu_time_counted_since_construction() -> None:
     own = OwnCost()
     before_s = own.cpu_s
     assert before_s < 0.05
@@ -20,7 +20,7 @@ def test_cpu_time_counts_work_of_all_threads_from_construction_on() -> None:
     assert 0.05 <= own.cpu_s - before_s < 1.0
 
 
-def test_resident_memory_grows_with_touched_pages() -> None:
+def test_own_cost_resident_memory_grows_with_touched_pages() -> None:
     own = OwnCost()
     before = own.resident_bytes
     statm = Path(f"/proc/{os.getpid()}/statm").read_text().split()

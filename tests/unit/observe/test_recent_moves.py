@@ -19,44 +19,44 @@ from hmd.observe.tick_record import TickRecord
 from tests.unit.observe.conftest import REDIS
 
 
-def test_a_round_tells_its_flows_most_pages_first(observer: Observer, tick: TickRecord) -> None:
-    told = observer.observe(tick, None).recent_moves
-    assert [(each.tick, each.dry_run, each.planned_pages) for each in told] == [(1, False, 514)]
-    assert told[0].flows == (
+def test_recent_moves_flows_ordered_by_pages(observer: Observer, tick: TickRecord) -> None:
+    recent = observer.observe(tick, None).recent_moves
+    assert [(each.tick, each.dry_run, each.planned_pages) for each in recent] == [(1, False, 514)]
+    assert recent[0].flows == (
         MoveFlow("redis", 2, 0, 512, 512, 9.0, {}),
         MoveFlow("redis", 3, 0, 1, 0, 8.0, {"busy": 1}),
         MoveFlow("batch", 0, 2, 1, 1, 0.0, {}),
     )
 
 
-def test_heat_is_the_mean_of_pages(observer: Observer, tick: TickRecord) -> None:
-    same = replace(tick.plan, from_node=np.array([0, 2, 2], np.int16))
-    flow = observer.observe(replace(tick, plan=same), None).recent_moves[0].flows[0]
+def test_recent_moves_heat_is_mean_over_pages(observer: Observer, tick: TickRecord) -> None:
+    one_flow = replace(tick.plan, from_node=np.array([0, 2, 2], np.int16))
+    flow = observer.observe(replace(tick, plan=one_flow), None).recent_moves[0].flows[0]
     assert (flow.planned_pages, flow.moved_pages, flow.left) == (513, 512, {"busy": 1})
     assert flow.heat == pytest.approx((512 * 9 + 8) / 513)
 
 
-def test_a_dry_run_moves_nothing(observer: Observer, tick: TickRecord) -> None:
+def test_recent_moves_dry_run_no_moved_pages(observer: Observer, tick: TickRecord) -> None:
     assert tick.outcome is not None
     would = np.full(3, MoveStatus.WOULD_MOVE, np.int16)
     dry = replace(tick.outcome, dry_run=True, status=would, moved_pages=tick.plan.pages)
-    told = observer.observe(replace(tick, outcome=dry), None).recent_moves[0]
-    assert told.dry_run
-    assert (told.flows[0].moved_pages, told.flows[0].left) == (0, {"would_move": 512})
+    recent = observer.observe(replace(tick, outcome=dry), None).recent_moves[0]
+    assert recent.dry_run
+    assert (recent.flows[0].moved_pages, recent.flows[0].left) == (0, {"would_move": 512})
 
 
-def test_a_stage_that_failed_leaves_all_pending(observer: Observer, tick: TickRecord) -> None:
-    told = observer.observe(replace(tick, outcome=None), None).recent_moves[0]
-    assert [f.left for f in told.flows] == [{"pending": 512}, {"pending": 1}, {"pending": 1}]
+def test_recent_moves_failed_stage_all_pending(observer: Observer, tick: TickRecord) -> None:
+    recent = observer.observe(replace(tick, outcome=None), None).recent_moves[0]
+    assert [f.left for f in recent.flows] == [{"pending": 512}, {"pending": 1}, {"pending": 1}]
 
 
-def test_a_tick_that_plans_nothing_is_no_round(observer: Observer, tick: TickRecord) -> None:
+def test_recent_moves_empty_plan_not_listed(observer: Observer, tick: TickRecord) -> None:
     idle = replace(tick, plan=Plan.empty(tick.plan.processes), outcome=None)
     assert observer.observe(idle, None).recent_moves == ()
     assert [each.tick for each in observer.observe(tick, None).recent_moves] == [2]
 
 
-def test_rounds_and_flows_are_bounded(topology: Topology, tick: TickRecord) -> None:
+def test_recent_moves_ticks_and_flows_bounded(topology: Topology, tick: TickRecord) -> None:
     n = 50
     nodes = np.arange(n, dtype=np.int16)
     plan = Plan(
@@ -71,19 +71,19 @@ def test_rounds_and_flows_are_bounded(topology: Topology, tick: TickRecord) -> N
     )
     moved = np.full(n, MoveStatus.MOVED, np.int16)
     outcome = MoveOutcome(moved, nodes, plan.pages, {}, {MoveStatus.MOVED: n}, 1, 0.1)
-    moves, tally = RecentMoves(), Counters(topology)
+    moves, counters = RecentMoves(), Counters(topology)
     for _ in range(3 * MAX_TICKS_KEPT):
-        tally.add(replace(tick, plan=Plan.empty(), outcome=None))
-        moves.add(replace(tick, plan=plan, outcome=outcome), tally, 1.0)
-    told = moves.latest()
-    assert [each.tick for each in told] == list(
+        counters.add(replace(tick, plan=Plan.empty(), outcome=None))
+        moves.add(replace(tick, plan=plan, outcome=outcome), counters, 1.0)
+    recent = moves.latest()
+    assert [each.tick for each in recent] == list(
         range(2 * MAX_TICKS_KEPT + 1, 3 * MAX_TICKS_KEPT + 1)
     )
-    assert {len(each.flows) for each in told} == {MAX_FLOWS}
-    assert told[0].planned_pages == n
+    assert {len(each.flows) for each in recent} == {MAX_FLOWS}
+    assert recent[0].planned_pages == n
 
 
-def test_the_status_document_has_them(observer: Observer, tick: TickRecord) -> None:
+def test_status_json_recent_moves_listed(observer: Observer, tick: TickRecord) -> None:
     observer.observe(tick, None)
     status = json.loads(status_answer(observer.latest))
     assert status["rounds"][0]["flows"][1] == {

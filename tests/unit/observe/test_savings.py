@@ -84,7 +84,7 @@ def tick(
     )
 
 
-def test_a_promotion_saves_what_its_samples_say(tracker: SavingsTracker) -> None:
+def test_savings_promotion_from_its_samples(tracker: SavingsTracker) -> None:
     tracker.add(tick((100, 1, 0), batch=samples(100)))
     assert tracker.savings.predicted_saved_s == tracker.savings.realised_saved_s == 0
     tracker.add(tick(batch=samples(100, 100, 101, 99)))
@@ -95,13 +95,13 @@ def test_a_promotion_saves_what_its_samples_say(tracker: SavingsTracker) -> None
     assert savings.predicted_lost_s == savings.realised_lost_s == savings.returned_pages == 0
 
 
-def test_prediction_scales_with_the_length_of_the_tick(tracker: SavingsTracker) -> None:
+def test_savings_prediction_scales_with_tick_length(tracker: SavingsTracker) -> None:
     tracker.add(tick((100, 1, 0)))
     tracker.add(replace(tick(batch=samples(101)), tick_s=0.01))
     assert tracker.savings.predicted_saved_s == pytest.approx(0.01 * 5 * GAP_S)
 
 
-def test_a_demotion_costs(tracker: SavingsTracker) -> None:
+def test_savings_demotion_counted_as_loss(tracker: SavingsTracker) -> None:
     tracker.add(tick((100, 1, 1), heat=0.5))
     tracker.add(tick(batch=samples(100)))
     savings = tracker.savings
@@ -110,14 +110,14 @@ def test_a_demotion_costs(tracker: SavingsTracker) -> None:
     assert savings.predicted_saved_s == savings.realised_saved_s == 0
 
 
-def test_all_pages_of_a_huge_page_count(tracker: SavingsTracker) -> None:
+def test_savings_huge_page_all_4k_pages_counted(tracker: SavingsTracker) -> None:
     tracker.add(tick((512, 512, 0), heat=0.25))
     tracker.add(tick(batch=samples(511, 512, 1023, 1024)))
     assert tracker.savings.predicted_saved_s == pytest.approx(512 * 0.25 * GAP_S)
     assert tracker.savings.realised_saved_s == pytest.approx(2 * 10 * GAP_S)
 
 
-def test_addresses_of_two_processes_are_two_pages(tracker: SavingsTracker) -> None:
+def test_savings_same_address_in_two_processes_two_pages(tracker: SavingsTracker) -> None:
     both = tick((100, 1, 0))
     tracker.add(replace(both, processes=(BATCH, REDIS), targets=("b", "t")))
     seen = replace(tick(), processes=(BATCH, REDIS), targets=("b", "t"))
@@ -127,7 +127,7 @@ def test_addresses_of_two_processes_are_two_pages(tracker: SavingsTracker) -> No
     assert tracker.savings.realised_saved_s == pytest.approx(10 * GAP_S)
 
 
-def test_pages_that_move_back_are_told(tracker: SavingsTracker) -> None:
+def test_savings_pages_moved_back_counted(tracker: SavingsTracker) -> None:
     tracker.add(tick((100, 1, 0), (200, 1, 0)))
     tracker.add(tick((100, 1, 1)))
     assert tracker.savings.returned_pages == 1
@@ -135,7 +135,7 @@ def test_pages_that_move_back_are_told(tracker: SavingsTracker) -> None:
     assert tracker.savings.returned_pages == 2
 
 
-def test_a_page_that_moved_on_is_followed_where_it_is(tracker: SavingsTracker) -> None:
+def test_savings_page_moved_again_last_move_followed(tracker: SavingsTracker) -> None:
     tracker.add(tick((100, 1, 0)))
     tracker.add(tick((100, 1, 1)))
     tracker.add(tick(batch=samples(100)))
@@ -143,19 +143,19 @@ def test_a_page_that_moved_on_is_followed_where_it_is(tracker: SavingsTracker) -
     assert tracker.savings.realised_lost_s == pytest.approx(10 * GAP_S)
 
 
-def test_a_huge_page_that_comes_back_in_parts(tracker: SavingsTracker) -> None:
+def test_savings_huge_page_returned_in_parts_counted_once(tracker: SavingsTracker) -> None:
     tracker.add(tick((512, 512, 0)))
     tracker.add(tick((600, 1, 1), (700, 1, 1)))
     assert tracker.savings.returned_pages == 512
 
 
-def test_parts_that_come_back_as_a_huge_page(tracker: SavingsTracker) -> None:
+def test_savings_parts_returned_as_huge_page_each_counted(tracker: SavingsTracker) -> None:
     tracker.add(tick((600, 1, 0), (700, 1, 0), (2000, 1, 0)))
     tracker.add(tick((512, 512, 1)))
     assert tracker.savings.returned_pages == 2
 
 
-def test_moves_are_followed_for_a_time(tracker: SavingsTracker) -> None:
+def test_savings_moves_followed_for_window_ticks(tracker: SavingsTracker) -> None:
     tracker.add(tick((100, 1, 0)))
     for _ in range(WINDOW_TICKS):
         tracker.add(tick(batch=samples(100)))
@@ -166,7 +166,7 @@ def test_moves_are_followed_for_a_time(tracker: SavingsTracker) -> None:
     assert tracker.savings.realised_saved_s == full
 
 
-def test_pages_that_move_back_later_had_their_time(tracker: SavingsTracker) -> None:
+def test_savings_return_after_limit_not_counted(tracker: SavingsTracker) -> None:
     for wait, returned in ((RETURN_TICKS - 1, 1), (RETURN_TICKS, 1)):
         tracker.add(tick((100, 1, 0)))
         for _ in range(wait):
@@ -177,14 +177,14 @@ def test_pages_that_move_back_later_had_their_time(tracker: SavingsTracker) -> N
             tracker.add(tick())
 
 
-def test_a_process_that_went_is_not_waited_for(tracker: SavingsTracker) -> None:
+def test_savings_ended_process_dropped(tracker: SavingsTracker) -> None:
     tracker.add(tick((100, 1, 0)))
     tracker.add(tick(process=BATCH))
     tracker.add(tick())
     assert tracker.savings.predicted_saved_s == 0
 
 
-def test_what_did_not_move_is_not_followed(tracker: SavingsTracker) -> None:
+def test_savings_failed_or_dry_run_moves_not_followed(tracker: SavingsTracker) -> None:
     tracker.add(tick((100, 1, 0), status=MoveStatus.BUSY))
     planned = tick((200, 1, 0))
     assert planned.outcome is not None
@@ -193,7 +193,7 @@ def test_what_did_not_move_is_not_followed(tracker: SavingsTracker) -> None:
     assert tracker.savings.predicted_saved_s == tracker.savings.realised_saved_s == 0
 
 
-def test_many_moves_are_followed_by_a_part_that_stands_for_all(tracker: SavingsTracker) -> None:
+def test_savings_many_moves_sampled_and_scaled(tracker: SavingsTracker) -> None:
     count = 8 * ROWS_PER_TICK
     tracker.add(tick(*((page, 1, 0) for page in range(count))))
     tracker.add(tick(batch=samples(*range(count))))
@@ -204,7 +204,7 @@ def test_many_moves_are_followed_by_a_part_that_stands_for_all(tracker: SavingsT
     assert tracker.savings.returned_pages == pytest.approx(count)
 
 
-def test_many_samples_are_looked_at_in_part_and_stand_for_all(tracker: SavingsTracker) -> None:
+def test_savings_many_samples_thinned_and_scaled(tracker: SavingsTracker) -> None:
     tracker.add(tick((100, 1, 0)))
     often = SAMPLES_PER_TICK * 7 // 2
     tracker.add(tick(batch=samples(*([100] * often + [300] * often))))
