@@ -1,4 +1,4 @@
-"""What the demonstration concludes from what its programs say."""
+"""Results and goals of the demonstration, from the output of its programs."""
 
 import json
 
@@ -21,8 +21,8 @@ def progress(time_s: float, updates: int, modelled_s: float, fast: int = 0) -> H
 
 def result(**changed: object) -> ProgramResult:
     rates = {
-        way: OperationRates(10.0, speed)
-        for way, speed in zip(Variant, (100, 40, 60, 95), strict=True)
+        variant: OperationRates(10.0, speed)
+        for variant, speed in zip(Variant, (100, 40, 60, 95), strict=True)
     }
     values: dict[str, object] = {
         "rates": rates,
@@ -37,17 +37,17 @@ def result(**changed: object) -> ProgramResult:
     return ProgramResult(**(values | changed))  # type: ignore[arg-type]
 
 
-def test_rates_by_both_clocks_over_a_window() -> None:
+def test_hotset_rate_over_window_in_both_clocks() -> None:
     run = HotSetRun([progress(t, t * 100, t / 20) for t in range(11)])
     assert run.rate(2, 8) == pytest.approx((100, 2000))
 
 
-def test_a_window_without_lines_is_an_error() -> None:
+def test_hotset_rate_window_without_lines_refused() -> None:
     with pytest.raises(HmdError, match="too few lines"):
         HotSetRun([progress(1, 1, 1)]).rate(0, 10)
 
 
-def test_recovery_is_the_first_of_two_good_intervals() -> None:
+def test_hotset_recovery_first_of_two_good_intervals() -> None:
     rates = {5: 10, 6: 90, 7: 20, 8: 96, 9: 100}  # by the second that begins there
     updates, lines = 0, []
     for t in range(5, 11):
@@ -57,7 +57,7 @@ def test_recovery_is_the_first_of_two_good_intervals() -> None:
     assert HotSetRun(lines[:4]).seconds_to_recover(5, 100, 0.95) is None
 
 
-def test_goals_tell_what_was_missed() -> None:
+def test_goals_one_value_out_of_bounds_one_goal_missed() -> None:
     fine = result(seconds_to_recover=4.0, recover_limit_s=4.5)
     assert all(goal.reached for goal in goals({"hotset": fine}))
     late = result(seconds_to_recover=5.0, recover_limit_s=4.5)
@@ -67,21 +67,21 @@ def test_goals_tell_what_was_missed() -> None:
         assert sum(not goal.reached for goal in goals({"x": bad})) == 1
 
 
-def test_json_names_the_four_ways() -> None:
+def test_program_result_as_json_names_four_variants() -> None:
     document = json.loads(json.dumps(result().as_json()))
     assert {"all_fast", "all_slow", "first_touch", "hmd"} <= set(document)
     assert document["hmd"] == {"ops_per_s": 10.0, "modelled_ops_per_s": 95}
     assert "rates" not in document
 
 
-def test_only_bound_ways_have_a_memory_policy() -> None:
+def test_bound_to_only_bound_variants_have_memory_policy() -> None:
     assert "--membind=0" in bound_to(Variant.ALL_FAST, 1)
     assert "--membind=1" in bound_to(Variant.ALL_SLOW, 1)
-    for way in (Variant.FIRST_TOUCH, Variant.HMD):
-        assert not any("mem" in word for word in bound_to(way, 1))
+    for variant in (Variant.FIRST_TOUCH, Variant.HMD):
+        assert not any("mem" in word for word in bound_to(variant, 1))
 
 
-def test_rate_of_redis_benchmark() -> None:
+def test_redis_rate_from_csv_or_refused() -> None:
     csv = '"test","rps","avg_latency_ms"\n"GET key:__rand_int__","1234.50","0.1"\n'
     assert _rate(csv) == 1234.5
     with pytest.raises(HmdError, match="rate"):

@@ -8,7 +8,7 @@ from hmd.emulate.assets import Kernel
 from hmd.errors import MissingError
 
 
-def a_kernel(root: Path, modules: dict[str, str], builtin: str = "") -> Kernel:
+def make_kernel(root: Path, modules: dict[str, str], builtin: str = "") -> Kernel:
     """A tree of modules, each with the names that it depends on."""
     folder = root / "lib/modules/6.1-test"
     for path, depends in modules.items():
@@ -20,8 +20,8 @@ def a_kernel(root: Path, modules: dict[str, str], builtin: str = "") -> Kernel:
     return Kernel("6.1-test", root / "boot/vmlinuz-6.1-test", folder)
 
 
-def test_modules_come_after_what_they_depend_on(tmp_path: Path) -> None:
-    kernel = a_kernel(
+def test_load_order_dependencies_first(tmp_path: Path) -> None:
+    kernel = make_kernel(
         tmp_path,
         {"fs/9p.ko.xz": "9pnet,net-fs", "net/9pnet.ko": "net-fs", "fs/net-fs.ko.xz": ""},
     )
@@ -30,12 +30,12 @@ def test_modules_come_after_what_they_depend_on(tmp_path: Path) -> None:
     assert all(image.startswith(b"\x7fELF") for _, image in order)
 
 
-def test_what_is_built_in_is_not_loaded(tmp_path: Path) -> None:
-    kernel = a_kernel(tmp_path, {"a.ko": "b"}, builtin="kernel/fs/b.ko\n")
+def test_load_order_builtin_modules_left_out(tmp_path: Path) -> None:
+    kernel = make_kernel(tmp_path, {"a.ko": "b"}, builtin="kernel/fs/b.ko\n")
     assert [name for name, _ in initramfs.load_order(kernel, ["a"])] == ["a"]
 
 
-def test_a_kernel_without_9p_is_named(tmp_path: Path) -> None:
-    kernel = a_kernel(tmp_path, {"a.ko": ""})
+def test_load_order_kernel_without_9p_named_in_error(tmp_path: Path) -> None:
+    kernel = make_kernel(tmp_path, {"a.ko": ""})
     with pytest.raises(MissingError, match=r"6\.1-test has no module 9p.*not the cloud one"):
         initramfs.load_order(kernel, ["9p"])

@@ -16,12 +16,12 @@ def after(words: list[str], flag: str) -> list[str]:
     return [words[i + 1] for i, word in enumerate(words) if word == flag]
 
 
-def test_each_node_has_its_memory_and_an_initiator() -> None:
+def test_qemu_nodes_have_memory_and_initiator() -> None:
     nodes = [word for word in after(words_of(load("three-tier")), "-numa") if "memdev" in word]
     assert nodes == [f"node,nodeid={i},memdev=ram{i},initiator=0" for i in range(3)]
 
 
-def test_hmat_tells_latency_before_bandwidth_for_each_target() -> None:
+def test_qemu_hmat_latency_before_bandwidth_per_target() -> None:
     lines = [word for word in after(words_of(load("dram-pm")), "-numa") if "hmat-lb" in word]
     slow = [line.split("memory,")[1] for line in lines if "target=1" in line]
     assert slow == [
@@ -32,7 +32,7 @@ def test_hmat_tells_latency_before_bandwidth_for_each_target() -> None:
     ]
 
 
-def test_a_socket_a_node_where_nodes_have_equal_runs_of_cpus() -> None:
+def test_qemu_one_socket_per_node_if_nodes_have_equal_cpus() -> None:
     even = with_nodes(load("dram-pm"), ["cpus=0-1", "cpus=2-3"])
     assert after(words_of(even), "-smp") == ["4,sockets=2,cores=2,threads=1"]
     uneven = with_nodes(load("dram-pm"), ["cpus=0,2", "cpus=1"])
@@ -41,16 +41,16 @@ def test_a_socket_a_node_where_nodes_have_equal_runs_of_cpus() -> None:
     assert "cpu,node-id=0,socket-id=2,core-id=0" in after(words, "-numa")
 
 
-def test_files_are_inherited_descriptors() -> None:
+def test_qemu_files_passed_as_inherited_descriptors() -> None:
     words = words_of(load("dram-pm"), model=TimingPlugin(Path("/p.so"), 9, 1 << 20, 10, 20))
     assert after(words, "-initrd") == ["/proc/self/fd/5"]
     assert any("mem-path=/proc/self/fd/9,size=1048576B" in word for word in words)
-    told = "/p.so,shared=/proc/self/fd/9,params=/proc/self/fd/10,dilation=20"
-    assert after(words, "-plugin") == [told]
+    plugin = "/p.so,shared=/proc/self/fd/9,params=/proc/self/fd/10,dilation=20"
+    assert after(words, "-plugin") == [plugin]
     assert not any("/dev/shm" in word or "/tmp" in word for word in words)
 
 
-def test_the_root_is_read_only_and_commas_in_folders_are_escaped() -> None:
+def test_qemu_root_read_only_and_commas_escaped() -> None:
     shares = (("root", Path("/"), False), ("rw0", Path("/a,b"), True))
     root, writable = after(words_of(load("dram-pm"), shares=shares), "-fsdev")
     assert root.endswith("readonly=on")
@@ -59,20 +59,20 @@ def test_the_root_is_read_only_and_commas_in_folders_are_escaped() -> None:
 
 
 @pytest.mark.parametrize("name", preset_names())
-def test_hmat_bandwidths_fit_its_sixteen_bits_and_are_near_those_asked(name: str) -> None:
+def test_qemu_hmat_bandwidth_fits_16_bits_and_near_preset(name: str) -> None:
     preset = load(name)
-    told = [
+    values = [
         int(word.split("bandwidth=")[1].removesuffix("M"))
         for word in after(words_of(preset), "-numa")
         if "read-bandwidth,bandwidth=" in word
     ]
-    unit = min(value & -value for value in told)
-    assert max(told) / unit < 65535
-    for value, node in zip(told, preset.nodes, strict=True):
+    unit = min(value & -value for value in values)
+    assert max(values) / unit < 65535
+    for value, node in zip(values, preset.nodes, strict=True):
         assert value == pytest.approx(node.read_bandwidth_gbps * 1000, rel=0.001)
 
 
-def test_absent_nodes_have_slots_and_no_memory() -> None:
+def test_qemu_absent_node_slot_and_no_memory() -> None:
     preset = load("three-tier")
     words = command_line(
         "qemu",
