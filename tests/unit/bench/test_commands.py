@@ -19,7 +19,7 @@ def texts() -> dict[str, str]:
     return {name: (ROOT / name).read_text() for name in present}
 
 
-def test_named_benchmarks_are_modules_with_a_main_part() -> None:
+def test_documents_named_benchmarks_are_runnable_modules() -> None:
     named = {(name, found) for name, text in texts().items() for found in COMMAND.findall(text)}
     assert len(named) > 10
     missing = set()
@@ -30,7 +30,7 @@ def test_named_benchmarks_are_modules_with_a_main_part() -> None:
     assert not missing
 
 
-def test_named_files_exist() -> None:
+def test_documents_named_bench_files_exist() -> None:
     named = {(name, found) for name, text in texts().items() for found in FILE.findall(text)}
     assert len(named) > 10
     assert not {(name, file) for name, file in named if not (ROOT / file).exists()}

@@ -1,4 +1,4 @@
-"""Results as rows, and back."""
+"""Results of cases, converted to rows and back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOUND = {
 }
 
 
-def test_the_rows_have_the_keys_that_are_promised() -> None:
+def test_rows_have_documented_keys() -> None:
     found = rows(FOUND)
     assert [row["program"] for row in found] == ["cg", "sat"]
     promised = {"program", "ratio", "system", "modelled_seconds", "guest_seconds"}
@@ -26,11 +26,11 @@ def test_the_rows_have_the_keys_that_are_promised() -> None:
         assert promised | {"migrated_bytes"} <= row.keys()
 
 
-def test_rows_come_back_as_results() -> None:
+def test_rows_read_back_equal_results() -> None:
     back = results(json.loads(json.dumps(rows(FOUND))))
     assert {each.digest: each for each in back} == {each.digest: each for each in FOUND.values()}
 
 
-def test_rows_of_another_kind_are_left_out() -> None:
+def test_results_other_rows_left_out() -> None:
     oracle = {"program": "cg", "ratio": "1:2", "system": "oracle", "modelled_seconds": 0.1}
     assert results([oracle, *rows(FOUND)]) == results(rows(FOUND))

@@ -1,4 +1,4 @@
-"""The figures of a comparison, from cases whose answers are plain."""
+"""The figures of a comparison, from cases with simple expected values."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def trials() -> dict[ComparisonCase, ComparisonTrial]:
     return {ComparisonCase.parse(text): found for text, found in texts.items()}
 
 
-def test_the_best_peer_is_chosen_case_by_case(
+def test_figures_best_peer_chosen_per_case(
     trials: dict[ComparisonCase, ComparisonTrial],
 ) -> None:
     found = Figures.of(seconds(trials, MODELLED), OURS)
@@ -51,12 +51,12 @@ def test_the_best_peer_is_chosen_case_by_case(
     assert found.geomean_vs_all_fast == pytest.approx((1 / 1.2 / 1.8) ** 0.5)
 
 
-def test_both_clocks_are_read(trials: dict[ComparisonCase, ComparisonTrial]) -> None:
+def test_seconds_both_clocks_read(trials: dict[ComparisonCase, ComparisonTrial]) -> None:
     modelled, guest = seconds(trials, MODELLED), seconds(trials, GUEST)
     assert guest == pytest.approx({case: 60 * took for case, took in modelled.items()})
 
 
-def test_a_missing_case_is_left_out(trials: dict[ComparisonCase, ComparisonTrial]) -> None:
+def test_figures_missing_case_left_out(trials: dict[ComparisonCase, ComparisonTrial]) -> None:
     del trials[ComparisonCase.parse("sat:1:8:first-touch")]
     found = Figures.of(seconds(trials, MODELLED), OURS)
     assert found.worst_vs_first_touch == pytest.approx(2.0 / 1.2)
@@ -64,7 +64,9 @@ def test_a_missing_case_is_left_out(trials: dict[ComparisonCase, ComparisonTrial
     assert Figures.of(seconds(trials, MODELLED), "hmd:age").geomean_vs_best_peer is None
 
 
-def test_the_oracle_is_by_program_and_ratio(trials: dict[ComparisonCase, ComparisonTrial]) -> None:
+def test_over_oracle_matched_by_program_and_ratio(
+    trials: dict[ComparisonCase, ComparisonTrial],
+) -> None:
     oracle = {
         ComparisonCase("drift", "1:2", "oracle"): 1.5,
         ComparisonCase("drift", "1:8", "oracle"): 9.0,
@@ -73,11 +75,11 @@ def test_the_oracle_is_by_program_and_ratio(trials: dict[ComparisonCase, Compari
     assert found == {ComparisonCase("drift", "1:2", OURS): pytest.approx(1.25)}
 
 
-def test_moved_bytes_are_by_time(trials: dict[ComparisonCase, ComparisonTrial]) -> None:
+def test_moved_over_kernel_is_ratio_of_rates(trials: dict[ComparisonCase, ComparisonTrial]) -> None:
     assert moved_over_kernel(trials, OURS) == pytest.approx((30 / 3.0) / (60 / 3.4))
     assert moved_over_kernel({}, OURS) is None
 
 
-def test_the_mean_of_ratios_is_geometric() -> None:
+def test_geomean_of_ratios_and_none_for_empty() -> None:
     assert geomean([0.5, 2.0]) == pytest.approx(1.0)
     assert geomean([]) is None

@@ -1,4 +1,4 @@
-"""Digests of recordings: comments do not count, code does."""
+"""Digests of recordings: they depend on code, and not on comments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PYTHON = '"""Doc."""\n\n\ndef f():\n    """Doc."""\n    return 1  # one\n'
         ("a.yaml", "a: 1\n", "\na: 1\n", "a: 2\n"),
     ],
 )
-def test_code_of_changes_with_code_only(
+def test_code_of_comment_changed_same_digest_code_changed_other(
     tmp_path: Path, name: str, text: str, comment: str, code: str
 ) -> None:
     found = []

@@ -44,21 +44,21 @@ def program(request: pytest.FixtureRequest) -> SuiteProgram:
     return load_program(request.param)
 
 
-def test_there_are_at_least_twelve_programs_and_most_are_not_ours() -> None:
+def test_suite_at_least_twelve_programs_most_from_distributions() -> None:
     sources = [load_program(name).source for name in program_names()]
     assert len(sources) >= 12
     assert sum(source.startswith(("Debian", "PyPI")) for source in sources) >= len(sources) / 2
 
 
-def test_a_program_has_the_name_of_its_file(program: SuiteProgram) -> None:
+def test_program_name_equals_file_name(program: SuiteProgram) -> None:
     assert (programs_folder() / f"{program.name}.yaml").exists()
 
 
-def test_descriptions_tell_programs_apart() -> None:
+def test_program_descriptions_unique() -> None:
     assert len({load_program(name).description for name in program_names()}) == len(program_names())
 
 
-def test_what_a_program_names_exists(program: SuiteProgram) -> None:
+def test_program_inputs_and_sources_exist(program: SuiteProgram) -> None:
     files = [made.file for made in program.inputs.values() if made.file]
     for name in [*files, *([program.compile] if program.compile else [])]:
         assert (programs_folder() / name).is_file()
@@ -67,22 +67,22 @@ def test_what_a_program_names_exists(program: SuiteProgram) -> None:
             generator(made.generate)
 
 
-def test_the_set_up_installs_what_programs_need(program: SuiteProgram) -> None:
+def test_program_packages_installed_by_setup(program: SuiteProgram) -> None:
     assert set(program.packages) <= listed("setup.sh") | listed("suite.sh")
 
 
-def test_the_set_up_installs_nothing_that_no_program_needs() -> None:
+def test_suite_setup_installs_needed_packages_only() -> None:
     needed = {package for name in program_names() for package in load_program(name).packages}
     assert listed("suite.sh") <= needed
 
 
-def test_an_unknown_program_is_told_with_those_there_are() -> None:
+def test_program_unknown_name_error_lists_programs() -> None:
     with pytest.raises(ConfigError, match=r"no program 'quake' in the suite: take .*stream"):
         load_program("quake")
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "part"),
     [
         ("expect: done", "expect: done\nexpects: x", "chase.yaml:10: expects: "),
         ("name: chase", "name: Chase", "chase.yaml:1: name: "),
@@ -95,9 +95,11 @@ def test_an_unknown_program_is_told_with_those_there_are() -> None:
         ("generate: random_bytes", "text: a", "arguments go with generate"),
     ],
 )
-def test_errors_are_one_line_with_their_place(old: str, new: str, told: str) -> None:
+def test_program_invalid_file_error_in_one_line_with_position(
+    old: str, new: str, part: str
+) -> None:
     assert GOOD.count(old) == 1
     message = error_of(GOOD.replace(old, new))
-    assert told in message
+    assert part in message
     assert message.startswith("chase.yaml:")
     assert "\n" not in message
