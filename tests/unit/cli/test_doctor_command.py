@@ -21,7 +21,7 @@ def findings(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, str]]:
     return found
 
 
-def test_an_ordinary_user_s_laptop_lacks_what_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_laptop_missing_requirements_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor("laptop", "--json") == 4
     found = findings(capsys)
     failed = {name for name, f in found.items() if f["level"] == "fail"}
@@ -29,7 +29,9 @@ def test_an_ordinary_user_s_laptop_lacks_what_is_needed(capsys: pytest.CaptureFi
     assert found["memory tiers"]["action"].startswith("try `hmd emulate`")
 
 
-def test_a_server_s_tiers_and_competitors(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_two_tier_server_tiers_and_conflicts_reported(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     doctor("optane-2s", "--json")
     found = findings(capsys)
     assert found["memory tiers"]["state"] == "nodes 0-1 then 2-3, by kernel memory tiers"
@@ -37,7 +39,7 @@ def test_a_server_s_tiers_and_competitors(capsys: pytest.CaptureFixture[str]) ->
     assert found["move pages"]["level"] == "ok"
 
 
-def test_every_warning_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_warnings_have_reason_or_action(capsys: pytest.CaptureFixture[str]) -> None:
     machines = [folder.name for folder in MACHINES.iterdir() if folder.is_dir()]
     assert machines
     for machine in machines:
@@ -49,7 +51,7 @@ def test_every_warning_says_why(capsys: pytest.CaptureFixture[str]) -> None:
             assert finding["level"] == "ok" or finding["why"] or finding["action"]
 
 
-def test_people_read_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_table_same_findings(capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor("optane-2s") in (0, 4)
     out = capsys.readouterr().out
     assert "sysctl -w kernel.numa_balancing=0" in out

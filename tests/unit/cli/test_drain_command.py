@@ -27,26 +27,26 @@ USE = {
 
 
 def drain(node: int = 1, **more: Any) -> dict[str, Any]:
-    told = {"node": node, "there": True, "use": USE, "waiting_pages": 0, "moved_pages": 5}
-    return {**told, "passes": 1, "left": {}, "settled": True, **more}
+    progress = {"node": node, "there": True, "use": USE, "waiting_pages": 0, "moved_pages": 5}
+    return {**progress, "passes": 1, "left": {}, "settled": True, **more}
 
 
 class Daemon:
-    """What the socket answers: a status after the other, the last one for ever."""
+    """Answers of the socket: the given states in order, then the last one repeatedly."""
 
     def __init__(self) -> None:
         self.states: list[dict[str, Any]] = []
-        self.orders: list[ControlRequest] = []
+        self.requests: list[ControlRequest] = []
 
-    def tell(self, *drains: dict[str, Any], paused: bool = False) -> None:
+    def report(self, *drains: dict[str, Any], paused: bool = False) -> None:
         self.states.append({"paused": paused, "drains": list(drains)})
 
     def status(self, _: Mapping[str, Any]) -> bytes:
         state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
         return json.dumps({"control": state}).encode()
 
-    def take(self, request: ControlRequest) -> Future[bytes]:
-        self.orders.append(request)
+    def accept(self, request: ControlRequest) -> Future[bytes]:
+        self.requests.append(request)
         promise: Future[bytes] = Future()
         nodes = request.arguments.get("node", [1])
         promise.set_result(json.dumps({"done": "draining", "nodes": nodes}).encode())
@@ -61,7 +61,7 @@ def daemon() -> Daemon:
 @pytest.fixture
 def hmd(tmp_path: Path, daemon: Daemon) -> Iterator[Callable[..., int]]:
     path = tmp_path / "hmd.sock"
-    server = StatusSocket(path, {"status": daemon.status}, {"drain": daemon.take})
+    server = StatusSocket(path, {"status": daemon.status}, {"drain": daemon.accept})
     yield lambda *words: main([*words, "--socket", str(path)])
     server.close()
 
@@ -71,23 +71,23 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hmd.cli.drain_command.POLL_S", 0.01)
 
 
-def test_it_waits_until_nothing_more_can_be_moved(
+def test_drain_pages_waiting_command_waits_until_settled(
     hmd: Callable[..., int], daemon: Daemon, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    daemon.tell(drain(settled=False, waiting_pages=9))
-    daemon.tell(drain(settled=False))
-    daemon.tell(drain())
+    daemon.report(drain(settled=False, waiting_pages=9))
+    daemon.report(drain(settled=False))
+    daemon.report(drain())
     assert hmd("drain", "1") == Exit.OK
     out = capsys.readouterr().out.splitlines()
     assert out[0] == "node 1: no pages of programs are left"
     assert out[1].startswith("  3.0 MiB in use: page cache 1.0 MiB")
-    assert daemon.orders[0].arguments == {"node": [1]}
+    assert daemon.requests[0].arguments == {"node": [1]}
 
 
-def test_what_is_left_is_told_with_its_reason(
+def test_drain_pages_left_listed_with_reason(
     hmd: Callable[..., int], daemon: Daemon, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    daemon.tell(drain(left={"busy": 3, "no_room": 512, "new_reason": 1}))
+    daemon.report(drain(left={"busy": 3, "no_room": 512, "new_reason": 1}))
     assert hmd("drain", "1") == Exit.FAILURE
     assert capsys.readouterr().out.splitlines()[:4] == [
         "node 1: pages of programs are left",
@@ -97,56 +97,56 @@ def test_what_is_left_is_told_with_its_reason(
     ]
 
 
-def test_the_time_may_be_over_first(
+def test_drain_timeout_remaining_pages_reported(
     hmd: Callable[..., int], daemon: Daemon, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    daemon.tell(drain(settled=False, waiting_pages=256))
+    daemon.report(drain(settled=False, waiting_pages=256))
     assert hmd("drain", "1", "--timeout", "50ms") == Exit.FAILURE
-    said = capsys.readouterr()
-    assert "1.0 MiB, 256 pages: not moved yet" in said.out
-    assert said.err == "hmd: timeout: the node stays drained, and hmd goes on emptying it\n"
+    captured = capsys.readouterr()
+    assert "1.0 MiB, 256 pages: not moved yet" in captured.out
+    assert captured.err == "hmd: timeout: the node stays drained, and hmd goes on emptying it\n"
 
 
 @pytest.mark.parametrize(
-    ("state", "told"),
+    ("state", "message"),
     [
         ({"drains": []}, "the node was undrained meanwhile, or the daemon was restarted"),
         ({"drains": [drain(2)]}, "the node was undrained"),
         ({"drains": [drain()], "paused": True}, "is drained, but hmd is paused"),
     ],
 )
-def test_what_ends_the_wait(
+def test_drain_undrained_or_paused_wait_ends_with_error(
     hmd: Callable[..., int],
     daemon: Daemon,
     capsys: pytest.CaptureFixture[str],
     state: dict[str, Any],
-    told: str,
+    message: str,
 ) -> None:
     daemon.states.append({"paused": False, **state})
     assert hmd("drain", "1") == Exit.FAILURE
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_programs_get_json(
+def test_drain_json_option_prints_json(
     hmd: Callable[..., int], daemon: Daemon, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    daemon.tell(drain(1, left={"pinned": 2}), drain(2))
+    daemon.report(drain(1, left={"pinned": 2}), drain(2))
     assert hmd("drain", "1", "2", "--json") == Exit.FAILURE
     answer = json.loads(capsys.readouterr().out)
     assert [each["left"] for each in answer["drains"]] == [{"pinned": 2}, {}]
     assert not answer["timed_out"]
 
 
-def test_nobody_has_to_wait(
+def test_drain_no_wait_returns_at_once(
     hmd: Callable[..., int], daemon: Daemon, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert hmd("drain", "--tier", "1", "--no-wait") == Exit.OK
     assert capsys.readouterr().out == "draining\n"
-    assert daemon.orders[0].arguments == {"tier": 1}
+    assert daemon.requests[0].arguments == {"tier": 1}
 
 
 @pytest.mark.parametrize("words", [(), ("1", "--tier", "1"), ("one",), ("1", "--timeout", "10")])
-def test_wrong_usage(
+def test_drain_wrong_usage_one_line_error(
     hmd: Callable[..., int], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
@@ -157,9 +157,9 @@ def test_wrong_usage(
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_a_node_that_is_gone(
+def test_drain_removed_node_reported(
     hmd: Callable[..., int], daemon: Daemon, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    daemon.tell(drain(there=False))
+    daemon.report(drain(there=False))
     assert hmd("drain", "1") == Exit.OK
     assert capsys.readouterr().out == "node 1 has been removed\n"

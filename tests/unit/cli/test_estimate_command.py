@@ -1,4 +1,4 @@
-"""hmd estimate as people and scripts meet it."""
+"""hmd estimate: tables, JSON, notes and exit codes."""
 
 import json
 import re
@@ -77,17 +77,17 @@ def answer(capsys: Capture, *words: str) -> dict[str, Any]:
     return json.loads(capsys.readouterr().out)
 
 
-def test_a_layout_as_json(files: list[str], capsys: Capture) -> None:
-    told = answer(capsys, *files, "--hot-first", "25%", "--cut-by", "time")
-    assert {key: told[key] for key in ("model", "cut_by", "windows", "clock", "notes")} == {
+def test_estimate_layout_json_expected_fields(files: list[str], capsys: Capture) -> None:
+    found = answer(capsys, *files, "--hot-first", "25%", "--cut-by", "time")
+    assert {key: found[key] for key in ("model", "cut_by", "windows", "clock", "notes")} == {
         "model": "hmd",
         "cut_by": "time",
         "windows": 60,
         "clock": "monotonic",
         "notes": [],
     }
-    assert (told["slow_s"], told["fast_s"]) == (0.4, 0.2)
-    slow, hot, fast = told["estimates"]
+    assert (found["slow_s"], found["fast_s"]) == (0.4, 0.2)
+    slow, hot, fast = found["estimates"]
     assert (slow["layout"], hot["layout"], fast["layout"]) == (
         "all slow",
         "hottest 25%",
@@ -96,19 +96,19 @@ def test_a_layout_as_json(files: list[str], capsys: Capture) -> None:
     assert (slow["runtime_s"], fast["runtime_s"]) == pytest.approx((0.4, 0.2))
     assert (slow["over_all_fast"], fast["over_all_fast"]) == pytest.approx((2, 1))
     assert (slow["access_share"], fast["access_share"]) == (0, 1)
-    assert hot["fast_bytes"] == round(told["pages"] / 4) * PAGE
+    assert hot["fast_bytes"] == round(found["pages"] / 4) * PAGE
     # The 25 hottest of geometric pages: 1 - 0.95^25.
     assert hot["access_share"] == pytest.approx(0.72, abs=0.03)
     assert 0.2 < hot["low_s"] < hot["runtime_s"] < hot["high_s"] < 0.4
-    assert sum(phase["runtime_s"] for phase in told["phases"]) == pytest.approx(hot["runtime_s"])
-    assert len(told["phases"]) == 10
-    assert set(told["phases"][0]) == {"from_s", "to_s", "runtime_s", "all_slow_s", "all_fast_s"}
-    regions = {region["name"]: region for region in told["regions"]}
+    assert sum(phase["runtime_s"] for phase in found["phases"]) == pytest.approx(hot["runtime_s"])
+    assert len(found["phases"]) == 10
+    assert set(found["phases"][0]) == {"from_s", "to_s", "runtime_s", "all_slow_s", "all_fast_s"}
+    regions = {region["name"]: region for region in found["regions"]}
     assert set(regions) == {"[heap]", "/data/table"}
     assert (regions["[heap]"]["pid"], regions["[heap]"]["process"]) == (4711, "program")
     assert regions["[heap]"]["pages"] == 40
     assert regions["[heap]"]["fast_share"] == pytest.approx(25 / 40, abs=0.08)
-    assert all(0 <= region["saves_s"] <= 0.2 for region in told["regions"])
+    assert all(0 <= region["saves_s"] <= 0.2 for region in found["regions"])
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_layout_as_json(files: list[str], capsys: Capture) -> None:
     ],
 )
 @pytest.mark.parametrize("model", ["hmd", "isc22"])
-def test_every_kind_of_layout(
+def test_estimate_layout_options_expected_pages(
     files: list[str],
     tmp_path: Path,
     capsys: Capture,
@@ -133,31 +133,33 @@ def test_every_kind_of_layout(
 ) -> None:
     (tmp_path / "hot.txt").write_text("# the first three\n0-3000\n")
     words = [str(tmp_path / "hot.txt") if word == "FILE" else word for word in words]
-    told = answer(capsys, *files, *words, "--model", model, "--by", "region")
-    (_, found, _) = told["estimates"]
+    document = answer(capsys, *files, *words, "--model", model, "--by", "region")
+    (_, found, _) = document["estimates"]
     assert found["layout"] == name
     assert pages is None or found["fast_bytes"] == pages * PAGE
     assert 0.2 < found["runtime_s"] < 0.4
     assert (found["low_s"] is None) == (model == "isc22")
-    assert "phases" not in told
-    assert "regions" in told
+    assert "phases" not in document
+    assert "regions" in document
 
 
 @pytest.mark.parametrize("model", ["hmd", "isc22"])
-def test_a_sweep(files: list[str], tmp_path: Path, capsys: Capture, model: str) -> None:
+def test_estimate_sweep_json_steps_and_knee(
+    files: list[str], tmp_path: Path, capsys: Capture, model: str
+) -> None:
     words = ["--sweep", "--steps", "8", "--model", model, "--picture", str(tmp_path / "p.png")]
-    told = answer(capsys, *files, *words)
-    steps = told["sweep"]["steps"]
+    found = answer(capsys, *files, *words)
+    steps = found["sweep"]["steps"]
     assert len(steps) == 9
-    assert (steps[0]["fast_bytes"], steps[-1]["fast_bytes"]) == (0, told["pages"] * PAGE)
+    assert (steps[0]["fast_bytes"], steps[-1]["fast_bytes"]) == (0, found["pages"] * PAGE)
     assert [steps[0]["runtime_s"], steps[-1]["runtime_s"]] == pytest.approx([0.4, 0.2])
-    assert told["sweep"]["knee"] in steps[1:5]
-    enough = told["sweep"]["within_5_percent"]
+    assert found["sweep"]["knee"] in steps[1:5]
+    enough = found["sweep"]["within_5_percent"]
     assert enough == next(step for step in steps if step["over_all_fast"] <= 1.05)
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_sweep_answers_how_much_memory_a_program_needs(
+def test_estimate_sweep_table_names_knee_and_needed_memory(
     files: list[str], tmp_path: Path, capsys: Capture
 ) -> None:
     assert main(["estimate", *files, "--sweep"]) == Exit.OK
@@ -170,32 +172,32 @@ def test_a_sweep_answers_how_much_memory_a_program_needs(
     assert "needs no fast memory" in capsys.readouterr().out
 
 
-def test_a_schedule(files: list[str], tmp_path: Path, capsys: Capture) -> None:
+def test_estimate_schedule_moves_priced(files: list[str], tmp_path: Path, capsys: Capture) -> None:
     moves = tmp_path / "moves.csv"
     moves.write_text("".join(f"0,{page * PAGE:x},fast\n" for page in range(PAGES)))
     words = [*files, "--schedule", str(moves), "--move-ns", "10000"]
-    told = answer(capsys, *words)
-    assert told["schedule"]["moved_pages"] == PAGES
-    assert told["schedule"]["moving_s"] == pytest.approx(PAGES * 1e-5)
-    assert told["schedule"]["runtime_s"] == pytest.approx(0.2 + PAGES * 1e-5)
+    found = answer(capsys, *words)
+    assert found["schedule"]["moved_pages"] == PAGES
+    assert found["schedule"]["moving_s"] == pytest.approx(PAGES * 1e-5)
+    assert found["schedule"]["runtime_s"] == pytest.approx(0.2 + PAGES * 1e-5)
     # From a layout in which half of them are there.
-    told = answer(capsys, *words, "--range", f"0-{50 * PAGE:x}")
-    assert told["schedule"]["moved_pages"] == PAGES - 50
+    found = answer(capsys, *words, "--range", f"0-{50 * PAGE:x}")
+    assert found["schedule"]["moved_pages"] == PAGES - 50
     assert main(["estimate", *words]) == Exit.OK
     assert "to move 100 pages" in capsys.readouterr().out
 
 
-def test_tables_for_people(files: list[str], capsys: Capture) -> None:
+def test_estimate_table_shows_layouts_phases_and_regions(files: list[str], capsys: Capture) -> None:
     assert main(["estimate", *files]) == Exit.OK
     out = capsys.readouterr().out
-    for told in ("all slow", "all fast", "as recorded", "by phase", "by region", "/data/table"):
-        assert told in out
+    for text in ("all slow", "all fast", "as recorded", "by phase", "by region", "/data/table"):
+        assert text in out
 
 
-def test_windows_can_be_chosen(files: list[str], capsys: Capture) -> None:
+def test_estimate_window_options_change_windows(files: list[str], capsys: Capture) -> None:
     assert answer(capsys, *files, "--windows", "7")["windows"] == 7
-    told = answer(capsys, *files, "--model", "isc22", "--window", "100", "--cut-by", "accesses")
-    assert (told["windows"], told["cut_by"]) == (4, "accesses")
+    found = answer(capsys, *files, "--model", "isc22", "--window", "100", "--cut-by", "accesses")
+    assert (found["windows"], found["cut_by"]) == (4, "accesses")
 
 
 def moved(trace: Trace) -> Trace:
@@ -209,7 +211,7 @@ def without_pairs(trace: Trace) -> Trace:
 
 
 @pytest.mark.parametrize(
-    ("slow", "fast", "told"),
+    ("slow", "fast", "message"),
     [
         (SLOW, moved(FAST), "setarch -R"),
         (without_pairs(SLOW), without_pairs(FAST), "--no-pairs"),
@@ -218,27 +220,27 @@ def without_pairs(trace: Trace) -> Trace:
         (SLOW, replace(FAST, samples=Samples.empty()), "has no samples"),
     ],
 )
-def test_doubts_are_told_and_answered_all_the_same(
-    files: list[str], capsys: Capture, slow: Trace, fast: Trace, told: str
+def test_estimate_doubtful_traces_note_and_result(
+    files: list[str], capsys: Capture, slow: Trace, fast: Trace, message: str
 ) -> None:
     write_trace(Path(files[0]), slow)
     write_trace(Path(files[1]), fast)
     assert main(["estimate", *files, "--interleave", "50%", "--json"]) == Exit.OK
     out, err = capsys.readouterr()
-    assert told in err
+    assert message in err
     assert all(line.startswith("hmd: note: ") for line in err.splitlines())
-    assert any(told in note for note in json.loads(out)["notes"])
+    assert any(message in note for note in json.loads(out)["notes"])
 
 
-def test_traces_that_do_not_go_together(files: list[str], capsys: Capture) -> None:
+def test_estimate_incompatible_traces_refused(files: list[str], capsys: Capture) -> None:
     assert main(["estimate", files[1], files[0]]) == Exit.USAGE
     write_trace(Path(files[1]), replace(FAST, about={**FAST.about, "clock": "modelled"}))
     assert main(["estimate", *files]) == Exit.USAGE
     write_trace(Path(files[0]), replace(SLOW, samples=Samples.empty()))
     assert main(["estimate", *files]) == Exit.USAGE
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == 3
-    for line, why in zip(told, ("slow one first", "one machine", "no samples"), strict=True):
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    for line, why in zip(lines, ("slow one first", "one machine", "no samples"), strict=True):
         assert why in line
 
 
@@ -291,7 +293,7 @@ def test_estimate_two_runs_of_one_placement_are_refused(
         ["--sweep", "--by", "phase"],
     ],
 )
-def test_options_that_do_not_go_together(
+def test_estimate_conflicting_options_refused(
     files: list[str], capsys: Capture, words: list[str]
 ) -> None:
     assert main(["estimate", *files, *words]) == Exit.USAGE
@@ -299,7 +301,7 @@ def test_options_that_do_not_go_together(
 
 
 @pytest.mark.parametrize("option", ["--layout", "--schedule"])
-def test_a_wrong_file_is_told_with_its_line(
+def test_estimate_invalid_file_reported_with_line(
     files: list[str], tmp_path: Path, capsys: Capture, option: str
 ) -> None:
     wrong = tmp_path / "wrong"
@@ -308,7 +310,7 @@ def test_a_wrong_file_is_told_with_its_line(
     assert capsys.readouterr().err.startswith(f"hmd: {wrong}:2: 'nonsense' is no ")
 
 
-def test_without_matplotlib(
+def test_estimate_picture_without_matplotlib_names_extra(
     files: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
@@ -317,7 +319,7 @@ def test_without_matplotlib(
     assert "pip install 'hmd-tiering[plot]'; or use --json" in capsys.readouterr().err
 
 
-def test_numba_waits_for_an_estimate() -> None:
+def test_estimate_import_loads_no_numba() -> None:
     import subprocess
 
     script = "import sys, hmd.estimate; print('numba' in sys.modules)"
@@ -327,7 +329,7 @@ def test_numba_waits_for_an_estimate() -> None:
     assert done.stdout == "False\n"
 
 
-def test_python_example_of_the_document_runs(
+def test_estimate_python_example_of_document_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     write_trace(tmp_path / "slow.hmdt", SLOW)

@@ -1,4 +1,4 @@
-"""The command as people and scripts meet it: help, exit codes, errors in one line."""
+"""The command line: help, exit codes, errors in one line."""
 
 import json
 import subprocess
@@ -27,7 +27,7 @@ def hmd(*arguments: str, **options: object) -> "subprocess.CompletedProcess[str]
     )
 
 
-def test_help_lists_every_family(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(["--help"])
     assert left.value.code == 0
@@ -40,7 +40,7 @@ def test_help_lists_every_family(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_family_tells_by_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_command_has_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main([name, "--help"])
     text = capsys.readouterr().out
@@ -50,12 +50,12 @@ def test_every_family_tells_by_example(name: str, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(("words", "pairs"), [([], True), (["--no-pairs"], False)])
-def test_recordings_have_pairs_unless_told_otherwise(words: list[str], pairs: bool) -> None:
+def test_record_pairs_on_by_default(words: list[str], pairs: bool) -> None:
     args = build_parser().parse_args(["record", "-o", "t", *words, "--", "true"])
     assert args.pairs is pairs
 
 
-def test_every_module_with_a_parser_is_listed() -> None:
+def test_command_table_lists_every_module_with_parser() -> None:
     folder = Path(main.__code__.co_filename).parent
     modules = {
         f"hmd.cli.{p.stem}" for p in folder.glob("*.py") if "\ndef add_parser(" in p.read_text()
@@ -68,7 +68,7 @@ def test_command_table_agrees_with_parsers() -> None:
     assert parsers == {name: entry.summary for name, entry in COMMANDS.items()}
 
 
-def test_summaries_are_one_short_line() -> None:
+def test_command_summaries_one_short_line() -> None:
     for entry in COMMANDS.values():
         assert 0 < len(entry.summary) < 70
         assert "\n" not in entry.summary
@@ -90,7 +90,7 @@ def test_summaries_are_one_short_line() -> None:
         ),
     ],
 )
-def test_mistyped_words_get_suggestions(
+def test_main_mistyped_word_suggestion_printed(
     words: list[str], line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as left:
@@ -108,7 +108,7 @@ def test_mistyped_words_get_suggestions(
         (["-V"], ["--version"]),
     ],
 )
-def test_help_and_version_have_a_second_form(
+def test_main_alternative_help_and_version_forms_equal(
     words: list[str], same: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     printed = []
@@ -120,14 +120,14 @@ def test_help_and_version_have_a_second_form(
     assert printed[0] == printed[1] != ""
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_main_version_option_prints_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(["--version"])
     assert left.value.code == 0
     assert capsys.readouterr().out == f"hmd {__version__}\n"
 
 
-def test_nothing_given_is_helped(capsys: pytest.CaptureFixture[str]) -> None:
+def test_main_without_arguments_usage_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == Exit.USAGE
     assert "usage: hmd COMMAND" in capsys.readouterr().err
 
@@ -135,26 +135,30 @@ def test_nothing_given_is_helped(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     "arguments", [["dance"], ["status", "--loud"], ["top", "--interval", "0"], ["config"]]
 )
-def test_wrong_usage_is_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_main_wrong_usage_one_line_error(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as left:
         main(arguments)
     assert left.value.code == Exit.USAGE
-    told = capsys.readouterr().err
-    assert told.startswith("hmd: ")
-    assert told.count("\n") == 1
-    assert "--help" in told
+    error = capsys.readouterr().err
+    assert error.startswith("hmd: ")
+    assert error.count("\n") == 1
+    assert "--help" in error
 
 
 @pytest.mark.parametrize("command", ["status", "top", "heatmap"])
-def test_no_daemon(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_main_daemon_absent_unreachable_error(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([command, "--socket", str(tmp_path / "s"), "--json"]) == Exit.UNREACHABLE
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith(f"hmd: no daemon answers on {tmp_path}/s: start one")
-    assert told.err.count("\n") == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"hmd: no daemon answers on {tmp_path}/s: start one")
+    assert captured.err.count("\n") == 1
 
 
-def test_an_interrupt_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_main_interrupted_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -162,7 +166,7 @@ def test_an_interrupt_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["config", "check", "/dev/null"]) == 130
 
 
-def test_a_reader_that_leaves_is_no_error() -> None:
+def test_main_closed_pipe_no_error_message() -> None:
     done = subprocess.run(
         f"{sys.executable} -m hmd config schema | true; echo ${{PIPESTATUS[0]}}",
         shell=True,
@@ -197,7 +201,7 @@ def loaded(arguments: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["statsu"]])
-def test_help_and_version_load_no_command(arguments: list[str]) -> None:
+def test_main_help_and_version_load_no_command(arguments: list[str]) -> None:
     modules = loaded(arguments)
     own = {name for name in modules if name.split(".")[0] == "hmd"}
     assert own == {"hmd", "hmd.cli", "hmd.cli.command_table", "hmd.cli.main", "hmd.errors"}
@@ -205,7 +209,7 @@ def test_help_and_version_load_no_command(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_of_a_command_loads_its_module_alone(name: str) -> None:
+def test_help_of_command_loads_only_its_module(name: str) -> None:
     modules = set(loaded([name, "--help"]))
     others = {entry.module for entry in COMMANDS.values()} - {COMMANDS[name].module}
     # Options that several commands have are defined in the module of one of them.
@@ -222,18 +226,18 @@ def test_help_of_a_command_loads_its_module_alone(name: str) -> None:
         *(["pause"], ["resume"], ["drain", "1"], ["undrain", "1"], ["pin", "1"], ["unpin", "1"]),
     ],
 )
-def test_requests_to_the_daemon_load_no_arrays(arguments: list[str], tmp_path: Path) -> None:
+def test_daemon_requests_load_no_numpy(arguments: list[str], tmp_path: Path) -> None:
     modules = loaded([*arguments, "--socket", str(tmp_path / "s")])
     assert "hmd.control.client" in modules
     assert not {"numba", "numpy", "psutil", "matplotlib"} & set(modules)
 
 
 @pytest.mark.parametrize("arguments", [["config", "schema"], ["config", "check", "/dev/null"]])
-def test_config_loads_no_compiler(arguments: list[str]) -> None:
+def test_config_commands_load_no_numba(arguments: list[str]) -> None:
     assert not {"numba", "psutil", "matplotlib"} & set(loaded(arguments))
 
 
-def test_config_check(tmp_path: Path) -> None:
+def test_config_check_valid_and_invalid_file_exit_codes(tmp_path: Path) -> None:
     file = tmp_path / "hmd.yaml"
     file.write_text("tick: 2s\n")
     done = hmd("config", "check", str(file))
@@ -250,7 +254,9 @@ def test_config_check(tmp_path: Path) -> None:
     assert len(json.loads(done.stdout)["errors"]) == 2
 
 
-def test_config_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_show_output_is_valid_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "hmd.yaml"
     file.write_text("migrate: {rate: 512MiB/s}\n")
     assert main(["config", "show", "--json", str(file)]) == 0

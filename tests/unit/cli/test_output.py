@@ -51,7 +51,7 @@ def test_table_keeps_every_cell_at_every_width(
     assert "memory" in out
 
 
-def test_console_width_without_columns_is_that_of_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_console_without_columns_has_width_of_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     assert console().width == 240
 
@@ -106,7 +106,7 @@ def test_policy_show_fits_the_terminal(width: int, capsys: Capture) -> None:
         (">&- 2>&-", Exit.OK, ""),
     ],
 )
-def test_stdout_that_cannot_be_written_gives_one_line(
+def test_main_unwritable_stdout_one_line_error(
     words: list[str], redirection: str, code: Exit, error: str
 ) -> None:
     script = f'exec "$0" -m hmd "$@" {redirection}'

@@ -1,4 +1,4 @@
-"""hmd policy."""
+"""hmd policy: list and show, as tables, JSON and YAML."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hmd.decide import registry
 from hmd.errors import Exit
 
 
-def test_all_policies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_policy_list_shows_all_and_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["policy", "list"]) == Exit.OK
     text = capsys.readouterr().out
     for name in registry.names():
@@ -20,14 +20,14 @@ def test_all_policies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"{registry.DEFAULT} *" in text
 
 
-def test_the_list_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_policy_list_json_names_and_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["policy", "list", "--json"]) == Exit.OK
     found = json.loads(capsys.readouterr().out)
     assert [policy["name"] for policy in found] == list(registry.names())
     assert [policy["name"] for policy in found if policy["default"]] == [registry.DEFAULT]
 
 
-def test_a_policy_is_shown_with_units_and_effects(capsys: pytest.CaptureFixture[str]) -> None:
+def test_policy_show_units_and_effects(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["policy", "show", "histogram"]) == Exit.OK
     text = capsys.readouterr().out
     assert "headroom       2%" in text
@@ -35,7 +35,7 @@ def test_a_policy_is_shown_with_units_and_effects(capsys: pytest.CaptureFixture[
     assert "hysteresis: How many times hotter a page must be" in text
 
 
-def test_a_policy_is_shown_as_json_in_base_units(capsys: pytest.CaptureFixture[str]) -> None:
+def test_policy_show_json_in_base_units(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["policy", "show", "histogram", "--json"]) == Exit.OK
     shown = json.loads(capsys.readouterr().out)
     by_key = {knob["key"]: knob for knob in shown["settings"]}
@@ -45,7 +45,7 @@ def test_a_policy_is_shown_as_json_in_base_units(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("name", registry.names())
-def test_its_yaml_is_a_configuration_of_the_defaults(
+def test_policy_show_yaml_is_configuration_of_defaults(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["policy", "show", name, "--yaml"]) == Exit.OK
@@ -55,6 +55,6 @@ def test_its_yaml_is_a_configuration_of_the_defaults(
     assert about.settings(**config.decide.policy_settings()) == about.settings()
 
 
-def test_a_policy_that_is_none_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_policy_show_unknown_name_one_line_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["policy", "show", "lru"]) == Exit.CONFIG
     assert capsys.readouterr().err.startswith("hmd: there is no policy 'lru': choose one of ")

@@ -34,17 +34,21 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_people_get_a_table(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_simulate_table_shows_baselines_and_policies(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["simulate", str(trace), "--policy", "benefit", "--policy", "none", "--ticks"]
     assert main([*words, "--tick", "1", "--fast", "50%"]) == Exit.OK
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     for name in ("all fast", "all slow", "first touch", "interleaved once", "oracle", "benefit"):
-        assert name in said
-    assert "none, tick by tick" in said
-    assert "256.0 KiB, of which 128.0 KiB fit" in said
+        assert name in printed
+    assert "none, tick by tick" in printed
+    assert "256.0 KiB, of which 128.0 KiB fit" in printed
 
 
-def test_programs_get_json(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_simulate_json_sizes_baselines_and_ticks(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["simulate", str(trace), "--json", "--fast", "64KiB", "--policy", "histogram"]
     assert main([*words, "--set", "headroom_min=4KiB", "--set", "confidence=2"]) == Exit.OK
     answer = json.loads(capsys.readouterr().out)
@@ -54,7 +58,7 @@ def test_programs_get_json(trace: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert sum(t["fast_misses"] + t["slow_misses"] for t in policy["ticks"]) == 20_000
 
 
-def test_fast_max_given_limits_what_the_policy_promotes(
+def test_simulate_fast_max_given_fast_share_limited(
     trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["simulate", str(trace), "--json", "--fast", "64KiB", "--policy", "histogram"]
@@ -68,7 +72,7 @@ def test_fast_max_given_limits_what_the_policy_promotes(
     assert shares[1] < 0.5 * shares[0]
 
 
-def test_pageout_given_table_and_json_show_it(
+def test_simulate_pageout_given_shown_in_table_and_json(
     trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["simulate", str(trace), "--tick", "0.5", "--pageout", "0.5", "--period", "997"]
@@ -79,14 +83,14 @@ def test_pageout_given_table_and_json_show_it(
     assert 0 < policy["swapped_in_bytes"] <= policy["paged_out_bytes"]
 
 
-def test_a_picture_is_drawn(trace: Path, tmp_path: Path) -> None:
+def test_simulate_picture_option_writes_png(trace: Path, tmp_path: Path) -> None:
     picture = tmp_path / "run.png"
     assert main(["simulate", str(trace), "--json", "--picture", str(picture)]) == Exit.OK
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "message"),
     [
         ([], Exit.USAGE, "name a TRACE"),
         (["--record", "out"], Exit.USAGE, "takes a command"),
@@ -108,11 +112,11 @@ def test_a_picture_is_drawn(trace: Path, tmp_path: Path) -> None:
         (["--record", "out", "--", "/nowhere/at.all"], Exit.TARGET, "no command"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line(
-    words: list[str], code: Exit, told: str, trace: Path, capsys: pytest.CaptureFixture[str]
+def test_simulate_invalid_argument_one_line_error(
+    words: list[str], code: Exit, message: str, trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [str(trace) if word == "TRACE" else word for word in words]
     assert main(["simulate", *given]) == code
-    said = capsys.readouterr().err
-    assert told in said
-    assert said.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert printed.count("\n") == 1

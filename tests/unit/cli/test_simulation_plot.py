@@ -17,6 +17,6 @@ def tick(end_s: float, fast: int, slow: int) -> TickRow:
     )
 
 
-def test_fast_shares_leave_out_ticks_without_misses() -> None:
+def test_fast_shares_ticks_without_misses_left_out() -> None:
     run = Simulated(2.1, (tick(1, 3, 1), tick(2, 0, 4), tick(2.1, 0, 0)))
     assert fast_shares(run) == ([1, 2], [75, 0])

@@ -1,4 +1,4 @@
-"""``hmd status``, ``hmd top`` and ``hmd heatmap`` against a real socket with known answers."""
+"""``hmd status``, ``hmd top`` and ``hmd heatmap`` with a real socket and known answers."""
 
 import json
 import os
@@ -101,7 +101,9 @@ def daemon(tmp_path: Path) -> Iterator[Path]:
     server.close()
 
 
-def test_status_for_people(daemon: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_table_shows_summary_and_processes(
+    daemon: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["status", "--socket", str(daemon)]) == 0
     text = capsys.readouterr().out
     assert "up 1:02:05, 3 725 ticks of 1 s, policy histogram, /etc/hmd/hmd.yaml" in text
@@ -115,19 +117,21 @@ def test_status_for_people(daemon: Path, capsys: pytest.CaptureFixture[str]) -> 
     ]
 
 
-def test_a_process_s_name_gives_the_terminal_no_orders(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_control_characters_replaced(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("name",), [("evil\x1b]0;title\x07\x9b2J\r\n",)])
-    told = capsys.readouterr().out
-    assert "evil\ufffd]0;title\ufffd\ufffd2J" in told
-    assert not set(told) & set("\x1b\x07\x9b\r")
+    printed = capsys.readouterr().out
+    assert "evil\ufffd]0;title\ufffd\ufffd2J" in printed
+    assert not set(printed) & set("\x1b\x07\x9b\r")
 
 
-def test_status_for_programs(daemon: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_json_equals_answer_of_socket(
+    daemon: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["status", "--json", "--socket", str(daemon)]) == 0
     assert json.loads(capsys.readouterr().out) == STATUS
 
 
-def test_what_is_wrong_is_said() -> None:
+def test_summary_problems_listed() -> None:
     status = deepcopy(STATUS)
     status["tiers"], status["sampler"]["name"], status["dry_run"] = [[0]], "faults", True
     status["reload"] = {"successful": False, "success_s": 0, "error": "f:1: wrong"}
@@ -136,7 +140,7 @@ def test_what_is_wrong_is_said() -> None:
         assert part in text
 
 
-def test_top_once(daemon: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_top_once_prints_table_or_json(daemon: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "--once", "--socket", str(daemon)]) == 0
     assert "[bold]redis" in capsys.readouterr().out
     assert main(["top", "--once", "--json", "--socket", str(daemon)]) == 0
@@ -189,7 +193,7 @@ def test_status_keeps_its_figures(
         assert figure in text
 
 
-def test_rates() -> None:
+def test_rates_between_two_states_per_second() -> None:
     after = deepcopy(STATUS)
     after["uptime_s"] += 2
     after["processes"][0]["promoted_bytes"] += 100
@@ -200,13 +204,13 @@ def test_rates() -> None:
     assert rates_between(STATUS, restarted) == {}
 
 
-def test_a_process_that_is_new_counts_from_zero() -> None:
+def test_rates_new_process_counted_from_zero() -> None:
     before = {**STATUS, "processes": []}
     after = {**STATUS, "uptime_s": STATUS["uptime_s"] + 1}
     assert rates_between(before, after)["101:5"] == (2 << 20, 1 << 20)
 
 
-def test_top_on_a_terminal_leaves_with_q(daemon: Path) -> None:
+def test_top_on_terminal_ends_with_q(daemon: Path) -> None:
     keys, terminal = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "hmd", "top", "--interval", "0.1", "--socket", str(daemon)],
@@ -226,25 +230,29 @@ def test_top_on_a_terminal_leaves_with_q(daemon: Path) -> None:
                 break
         except OSError:
             break
-    _, told = process.communicate(timeout=30)
-    assert (process.returncode, told) == (0, b"")
+    _, error = process.communicate(timeout=30)
+    assert (process.returncode, error) == (0, b"")
     os.close(keys)
 
 
-def test_heatmap_picture(daemon: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_heatmap_picture_written(
+    daemon: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "map.png"
     assert main(["heatmap", "--socket", str(daemon), "-o", str(file)]) == 0
     assert file.read_bytes().startswith(b"\x89PNG")
     assert capsys.readouterr().out == f"wrote {file}\n"
 
 
-def test_heatmap_of_nobody(daemon: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_heatmap_unknown_pid_error_lists_pids(
+    daemon: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code = main(["heatmap", "--pid", "5", "--socket", str(daemon), "-o", "/tmp/never.png"])
     assert code == Exit.TARGET
     assert "it has those of: 101" in capsys.readouterr().err
 
 
-def test_heatmap_where_it_cannot_be_written(
+def test_heatmap_unwritable_path_reported(
     daemon: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "no/map.png"
@@ -252,7 +260,7 @@ def test_heatmap_where_it_cannot_be_written(
     assert "cannot write the picture" in capsys.readouterr().err
 
 
-def test_heatmap_grid() -> None:
+def test_heatmap_grid_rows_and_columns() -> None:
     seen = grid(HEATMAP, 101)
     assert seen.address.tolist() == [100 << 21, 101 << 21, 500 << 21]
     assert seen.seconds.tolist() == [0, 1, 2, 3]
@@ -265,11 +273,11 @@ def test_heatmap_grid() -> None:
     [(None, "-"), (0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1536 << 20, "1.5 GiB"),
      (5 << 40, "5.0 TiB"), (5 << 50, "5120.0 TiB")],
 )  # fmt: skip
-def test_bytes_for_people(size: int | None, text: str) -> None:
+def test_format_bytes_each_unit(size: int | None, text: str) -> None:
     assert format_bytes(size) == text
 
 
-def test_numbers_for_people() -> None:
+def test_format_count_and_share() -> None:
     assert format_count(1234567) == "1 234 567"
     assert format_share(0.5) == "50.0 %"
     assert format_count(None) == format_share(None) == "-"

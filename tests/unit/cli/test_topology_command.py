@@ -12,7 +12,7 @@ def topology(name: str, *options: str) -> int:
     return main(["topology", "--sysfs", str(MACHINES / name / "sys"), *options])
 
 
-def test_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_topology_table_shows_nodes_and_tiers(capsys: pytest.CaptureFixture[str]) -> None:
     assert topology("xeon6-cxl") == 0
     out = capsys.readouterr().out
     assert "0-171" in out
@@ -23,7 +23,7 @@ def test_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Warning" not in out
 
 
-def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_topology_json_expected_fields(capsys: pytest.CaptureFixture[str]) -> None:
     assert topology("optane-2s", "--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert document["tiers"] == [[0, 1], [2, 3]]
@@ -36,12 +36,12 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert node["read_latency_ns"] is None
 
 
-def test_one_tier_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+def test_topology_one_tier_warning_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert topology("laptop") == 0
     assert "Warning: this machine has one memory node" in capsys.readouterr().out
 
 
-def test_override(capsys: pytest.CaptureFixture[str]) -> None:
+def test_topology_tiers_option_overrides_tiers(capsys: pytest.CaptureFixture[str]) -> None:
     assert topology("xeon-max-flat", "--tiers", "[[2,3],[0,1]]") == 0
     out = capsys.readouterr().out
     assert "2-3  then  0-1   (by configuration)" in out
@@ -49,18 +49,20 @@ def test_override(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "[0,1]", "[[0],[true]]", "[[0", '[["0"]]', "{}"])
-def test_override_that_is_none(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_topology_invalid_tiers_option_refused(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert topology("optane-2s", "--tiers", text) == 3
     err = capsys.readouterr().err
     assert err.startswith("hmd: --tiers")
     assert err.count("\n") == 1
 
 
-def test_no_numa(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_topology_without_numa_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topology", "--sysfs", str(tmp_path)]) == 4
     assert "CONFIG_NUMA" in capsys.readouterr().err
 
 
-def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+def test_topology_this_machine_has_memory(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topology", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["nodes"][0]["total_bytes"] > 0

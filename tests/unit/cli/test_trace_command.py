@@ -35,7 +35,7 @@ def unfinished(tmp_path: Path) -> str:
     return str(tmp_path / "t")
 
 
-def test_unfinished_trace_is_refused_in_one_line(unfinished: str, capsys: Capture) -> None:
+def test_trace_info_unfinished_trace_refused_in_one_line(unfinished: str, capsys: Capture) -> None:
     assert main(["trace", "info", unfinished]) == Exit.FAILURE
     out, err = capsys.readouterr()
     assert not out
@@ -44,9 +44,7 @@ def test_unfinished_trace_is_refused_in_one_line(unfinished: str, capsys: Captur
     assert err.count("\n") == 1
 
 
-def test_salvaged_trace_has_the_runtime_up_to_its_last_row(
-    unfinished: str, capsys: Capture
-) -> None:
+def test_trace_info_salvage_runtime_to_last_row(unfinished: str, capsys: Capture) -> None:
     assert main(["trace", "info", "--salvage", "--json", unfinished]) == Exit.OK
     info = json.loads(capsys.readouterr().out)
     assert not info["ended"]

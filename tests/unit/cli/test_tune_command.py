@@ -1,4 +1,4 @@
-"""hmd tune, on recorded programs."""
+"""hmd tune, on recorded miss streams."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [str(recorded(folder / f"{name}.misses", hot)) for name, hot in (("a", 40), ("b", 20))]
 
 
-def test_people_get_tables_and_a_configuration(
+def test_tune_prints_tables_and_writes_configuration(
     traces: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "tuned.yaml"
     words = ["tune", *traces, *SMALL, "--fast", "32KiB", "--set", "headroom_min=4KiB"]
     assert main([*words, "--trials", "4", "--policy", "benefit", "-o", str(file)]) == Exit.OK
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     for word in ("move_ns", "default, fresh", "oracle", "geometric mean", "worst", "4 trials"):
-        assert word in said
+        assert word in printed
     # Two programs at two sizes.
     for name, fast in (("a", "25%"), ("a", "32KiB"), ("b", "25%"), ("b", "32KiB")):
-        assert any(line.split()[:2] == [name, fast] for line in said.splitlines())
+        assert any(line.split()[:2] == [name, fast] for line in printed.splitlines())
     assert main(["config", "check", str(file)]) == Exit.OK
     decide = load(file).decide
     assert decide.policy == "benefit"
@@ -70,7 +70,7 @@ def test_people_get_tables_and_a_configuration(
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_programs_get_json_that_the_same_seed_repeats(
+def test_tune_json_same_seed_same_answer(
     traces: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["tune", traces[0], *SMALL, "--holdout", traces[1], "--trials", "3", "--json"]
@@ -92,14 +92,14 @@ def test_programs_get_json_that_the_same_seed_repeats(
     assert answer["config"].splitlines()[2:4] == ["decide:", "  policy: histogram"]
 
 
-def test_the_configuration_is_printed_where_no_file_is_named(
+def test_tune_without_file_configuration_printed(
     traces: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["tune", traces[0], *SMALL, "--policy", "age", "--trials", "1", "--set", "idle=auto"]
     assert main([*words, "--knob", "active=2ms:3ms"]) == Exit.OK
-    said = capsys.readouterr().out
-    assert "# Durations are for ticks of 1 ms" in said
-    text = said[said.index("# hmd tune: ") :]
+    printed = capsys.readouterr().out
+    assert "# Durations are for ticks of 1 ms" in printed
+    text = printed[printed.index("# hmd tune: ") :]
     settings = loads(text).decide.policy_settings()
     assert settings["idle_s"] is None
     active_s = settings["active_s"]
@@ -107,7 +107,7 @@ def test_the_configuration_is_printed_where_no_file_is_named(
     assert 0.002 <= active_s <= 0.003
 
 
-def test_ctrl_c_leaves_the_best_so_far(traces: list[str], tmp_path: Path) -> None:
+def test_tune_interrupted_best_so_far_written(traces: list[str], tmp_path: Path) -> None:
     file, journal = tmp_path / "tuned.yaml", tmp_path / "journal"
     words = ["tune", traces[0], *SMALL, "--knob", "samples_min=30:600", "--trials", "100000"]
     hmd = [sys.executable, "-m", "hmd"]
@@ -119,28 +119,28 @@ def test_ctrl_c_leaves_the_best_so_far(traces: list[str], tmp_path: Path) -> Non
         while process.poll() is None and not (file.exists() and file.stat().st_size):
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        said, complaint = process.communicate()
-    assert process.returncode == INTERRUPTED, complaint
-    assert "interrupted" in said
+        printed, errors = process.communicate()
+    assert process.returncode == INTERRUPTED, errors
+    assert "interrupted" in printed
     samples_min = load(file).decide.policy_settings()["samples_min"]
     assert isinstance(samples_min, int | float)
     assert samples_min >= 30
-    assert "trial 1: " in complaint
+    assert "trial 1: " in errors
     # What was simulated is kept: the same search again simulates no trial of it.
     assert len(journal.read_text().split("\n")) > 3
 
 
-def test_the_extra_may_be_missing(
+def test_tune_without_optuna_names_extra(
     traces: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)  # what Python does where it is not installed
     assert main(["tune", traces[0]]) == Exit.MISSING
-    said = capsys.readouterr().err
-    assert said.endswith("-m pip install 'hmd-tiering[tune]'\n")
+    printed = capsys.readouterr().err
+    assert printed.endswith("-m pip install 'hmd-tiering[tune]'\n")
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "message"),
     [
         ([], Exit.USAGE, "TRACE"),
         (["TRACE", "--trials", "0"], Exit.USAGE, "must be at least 1"),
@@ -157,10 +157,10 @@ def test_the_extra_may_be_missing(
         ([__file__], Exit.FAILURE, "holds no recorded misses"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line(
+def test_tune_invalid_argument_one_line_error(
     words: list[str],
     code: Exit,
-    told: str,
+    message: str,
     traces: list[str],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -169,12 +169,12 @@ def test_what_is_wrong_is_said_in_a_line(
         assert main(["tune", *given]) == code
     except SystemExit as exit_of_parser:  # argparse's own
         assert exit_of_parser.code == code
-    said = capsys.readouterr().err
-    assert told in said
-    assert said.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert printed.count("\n") == 1
 
 
-def test_a_search_that_is_stopped_leaves_no_empty_file(
+def test_tune_interrupted_before_first_trial_no_file_left(
     traces: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:
