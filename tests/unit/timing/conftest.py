@@ -1,6 +1,6 @@
 """A small machine with round numbers, and streams of accesses to run on it.
 
-Node 0: 0 to 1 GiB, 100 ns, 64 bytes a line. Node 1: 1 to 2 GiB, 300 ns, 256 bytes a granule.
+Node 0: 0 to 1 GiB, 100 ns, 64 bytes per line. Node 1: 1 to 2 GiB, 300 ns, 256 bytes per granule.
 One instruction is 100 ps.
 """
 
@@ -52,7 +52,7 @@ def machine() -> Iterator[Machine]:
 
 @pytest.fixture
 def columns() -> Columns:
-    """Return a maker of streams: addresses, and per access the rest or one for all."""
+    """Return a maker of streams: addresses, and other columns per access or one value for all."""
 
     def make(
         address: Sequence[int] | npt.NDArray[np.uint64],
@@ -85,7 +85,7 @@ def columns() -> Columns:
 
 @pytest.fixture
 def scattered() -> Callable[..., npt.NDArray[np.uint64]]:
-    """Return a maker of distinct line addresses in no order, none near the one before."""
+    """Return a maker of distinct line addresses in random order, none near the previous one."""
 
     def make(count: int, start: int = 0, seed: int = 1) -> npt.NDArray[np.uint64]:
         pages = np.random.default_rng(seed).permutation(GIB // 4096)[:count].astype(np.uint64)

@@ -99,7 +99,7 @@ def test_two_streams_share_the_peak_bandwidth(machine: Machine, columns: Columns
     streams = [columns(lines(LINES, GIB + cpu * GIB // 2), step=1, vcpu=cpu) for cpu in (0, 1)]
     in_step(model, streams, 20_000_000)  # until each has seen the other
     before = [model.counters(cpu) for cpu in (0, 1)]
-    in_step(model, [_later(stream, model, cpu) for cpu, stream in enumerate(streams)], 60_000_000)
+    in_step(model, [_rest_of(stream, model, cpu) for cpu, stream in enumerate(streams)], 60_000_000)
     rates = [
         (model.counters(cpu).nodes[1].read_bytes - before[cpu].nodes[1].read_bytes)
         / (model.counters(cpu).clock_ps - before[cpu].clock_ps)
@@ -151,7 +151,7 @@ def test_chase_under_load_costs_the_loaded_latency(
     chaser = columns(address, step=50, vcpu=1, value=chain(address))
     in_step(model, [generator, chaser], 20_000_000)
     settled = model.counters(1)
-    in_step(model, [_later(generator, model, 0), _later(chaser, model, 1)], 60_000_000)
+    in_step(model, [_rest_of(generator, model, 0), _rest_of(chaser, model, 1)], 60_000_000)
     now = model.counters(1)
     hops = now.nodes[0].load_misses - settled.nodes[0].load_misses
     hop_ps = (now.clock_ps - settled.clock_ps) / hops
@@ -162,8 +162,8 @@ def test_chase_under_load_costs_the_loaded_latency(
     assert hop_ps / 100_000 == pytest.approx(factor, rel=0.05)
 
 
-def _later(stream: Any, model: Any, cpu: Any) -> Any:
-    """Return what of a stream is still to come."""
+def _rest_of(stream: Any, model: Any, cpu: Any) -> Any:
+    """Return the rest of a stream that the model has not replayed."""
     done = np.searchsorted(stream.instructions, model.counters(cpu).instructions, side="right")
     return replace(
         stream, **{name: getattr(stream, name)[int(done) :] for name in stream.__slots__}

@@ -1,4 +1,4 @@
-"""The L1 filter and the last-level cache, against a plain model of both."""
+"""The L1 filter and the last-level cache, compared with a plain model of both."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hmd.emulate.access_stream import AccessCosts, AccessFlag, CacheLevel
 from hmd.emulate.replay import ModelPart, TimingModel, TimingParams
 from tests.unit.timing.conftest import Columns, Machine
 
-L1_BYTES = 32 << 10  # lines this far apart share their place in L1
+L1_BYTES = 32 << 10  # lines this far apart share their L1 set
 
 
 class PlainCache:
@@ -55,7 +55,7 @@ class PlainCache:
     sets=st.sampled_from([1, 2, 3, 8, 13]),
     ways=st.sampled_from([1, 2, 3, 4, 5, 11, 16, 20]),
 )
-def test_cache_levels_and_write_backs_match_a_plain_lru(
+def test_cache_levels_and_write_backs_equal_plain_lru(
     params: TimingParams, accesses: Any, sets: Any, ways: Any
 ) -> None:
     plain = PlainCache(sets, ways)
@@ -94,7 +94,7 @@ def test_cache_is_shared_by_cpus_and_l1_filter_is_private(
     assert levels(model, columns([0], vcpu=1, start=100)) == [CacheLevel.L1]
 
 
-def test_cpus_of_two_caches_share_no_lines(machine: Machine, columns: Columns) -> None:
+def test_cache_two_caches_share_no_lines(machine: Machine, columns: Columns) -> None:
     model = machine(parts=ModelPart.CACHE, llcs=2, vcpus=3)
     assert levels(model, columns([0])) == [CacheLevel.MEMORY]
     assert levels(model, columns([0], vcpu=1)) == [CacheLevel.MEMORY]

@@ -1,4 +1,4 @@
-"""Replays in parts, between which pages move: what simulations of policies are made of."""
+"""Replays in parts with page moves in between, as in simulations of policies."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_program_slows_down_during_page_copies(machine: Machine) -> None:
     assert busy_ps > 1.2 * alone
 
 
-def test_replay_of_an_unknown_cpu_is_refused(machine: Machine) -> None:
+def test_replay_unknown_cpu_refused(machine: Machine) -> None:
     model = machine()
     with pytest.raises(ValueError, match="no CPU 7"):
         model.sleep(7, 1)

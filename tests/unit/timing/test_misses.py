@@ -1,4 +1,4 @@
-"""Replay of recorded misses: what each costs, by hand, and that placement is all that changes."""
+"""Replay of recorded misses: costs computed by hand, and dependence on placement alone."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_miss_stream_read_back_is_unchanged(tmp_path: Path) -> None:
 RECORD = np.dtype("<u8,<u8,<u4,<u4,<u4,<u2,u1,u1")
 
 
-def test_recording_lists_its_pages(tmp_path: Path) -> None:
+def test_recording_read_pages_and_frames_listed(tmp_path: Path) -> None:
     # (instructions, vaddr, line of the frame, hits, near, depends, flags): frame 5 is cleared by
     # the kernel before the program sees it at page 0x7000; frame 9 is the kernel's own.
     kernel = 0xFFFF888000005000

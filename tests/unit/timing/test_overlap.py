@@ -1,4 +1,4 @@
-"""Memory-level parallelism: what overlaps, and what has to wait. Times are exact."""
+"""Memory-level parallelism: overlapping and dependent misses. Times are exact."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VIRTUAL = 1 << 40
 
 
 def finish(model: Any, stream: Any, vcpu: int = 0) -> Any:
-    """Replay, wait for what is on its way, and return the clock."""
+    """Replay, wait for outstanding misses, and return the clock."""
     model.replay(stream)
     model.idle(vcpu, int(stream.instructions[-1]))
     return model.counters(vcpu).clock_ps

@@ -1,4 +1,4 @@
-"""The stride prefetcher: which misses it covers."""
+"""The stride prefetcher: covered and uncovered misses."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_prefetcher_keeps_a_stream_among_random_misses(
 ) -> None:
     noise = scattered(4000, start=1 << 30).reshape(200, 20)
     address = np.concatenate([64 * np.arange(200, dtype=np.uint64)[:, None], noise], axis=1)
-    address[:3, 1:] = address[:3, :1]  # it is let train first
+    address[:3, 1:] = address[:3, :1]  # the prefetcher trains first
     found = levels(machine(parts=PARTS), columns(address.reshape(-1))).reshape(200, 21)
     assert set(found[3:, 0].tolist()) == {CacheLevel.PREFETCHED}
 
