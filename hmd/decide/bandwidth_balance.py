@@ -26,7 +26,7 @@ class Balance:
     """Keeps the bounds of each tier's share from tick to tick."""
 
     def __init__(self) -> None:
-        self._known: dict[int, _Bounds] = {}
+        self._known: dict[int, _ShareBounds] = {}
 
     def ceiling(self, tier: int, share: float, wait_ns: float, below_ns: float) -> float:
         """Return the share of all accesses that a tier may serve; 1.0 is no limit.
@@ -38,7 +38,7 @@ class Balance:
         if tier not in self._known:
             if not saturated:
                 return 1.0
-            self._known[tier] = _Bounds()
+            self._known[tier] = _ShareBounds()
         bounds = self._known[tier]
         if saturated:
             bounds.at_most(share)
@@ -55,7 +55,7 @@ class Balance:
 
 
 @dataclass(slots=True)
-class _Bounds:
+class _ShareBounds:
     """The share at which latencies are equal lies between ``low`` and ``high``.
 
     Where the bounds meet and latencies still differ, the program has changed: the bound that fails

@@ -32,12 +32,12 @@ def modules(root: Path, room: str) -> Iterator[tuple[str, Path]]:
             yield path.stem, path.relative_to(root)
 
 
-def public_classes(root: Path, *rooms: str) -> Iterator[tuple[str, Path]]:
-    """Yield the name and module of each top-level class without a leading underscore."""
+def classes(root: Path, *rooms: str) -> Iterator[tuple[str, Path]]:
+    """Yield the name and module of each top-level class."""
     for room in rooms:
         for _, path in modules(root, room):
             for node in ast.parse((root / path).read_text()).body:
-                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                if isinstance(node, ast.ClassDef):
                     yield node.name, path
 
 
@@ -48,7 +48,7 @@ def test_module_names_are_unique() -> None:
 
 
 def test_class_names_are_unique() -> None:
-    found = list(public_classes(ROOT, "hmd", "bench"))
+    found = list(classes(ROOT, "hmd", "bench"))
     assert len(found) > 200
     assert not duplicates(found)
 
@@ -61,6 +61,6 @@ def test_duplicates_name_in_two_files_both_listed(kind: str, tmp_path: Path) -> 
     second = "clock" if kind == "module" else "timer"
     (tmp_path / "hmd/heat/clock.py").write_text("class Clock: ...\n")
     (tmp_path / f"hmd/decide/{second}.py").write_text("class Clock: ...\nclass _Own: ...\n")
-    found = modules(tmp_path, "hmd") if kind == "module" else public_classes(tmp_path, "hmd")
+    found = modules(tmp_path, "hmd") if kind == "module" else classes(tmp_path, "hmd")
     name = "clock" if kind == "module" else "Clock"
     assert duplicates(found) == [f"{name}: hmd/decide/{second}.py, hmd/heat/clock.py"]
