@@ -23,7 +23,7 @@ from hmd.simulate.simulation import (
     SimulationSettings,
     simulate,
 )
-from tests.unit.simulate.conftest import HOT_PAGES, PAGES
+from tests.unit.simulate.conftest import HOT_PAGES, PAGES, hot_set, stream_of
 
 FAST_PAGES = HOT_PAGES + 64
 SETTINGS = SimulationSettings(tick_s=0.004, delay_s=0.0005, sampling=PmuSettings(period=23))
@@ -200,8 +200,9 @@ def test_pageout_takes_idle_pages_and_the_program_swaps_them_in(
     assert sum(t.fast_misses + t.slow_misses for t in done.ticks) == len(settled)
 
 
-def test_pageout_equal_settings_give_equal_runs(settled: MissStream, preset: Preset) -> None:
+def test_pageout_equal_settings_give_equal_runs(preset: Preset) -> None:
+    stream = stream_of(hot_set(200_000, PAGES - HOT_PAGES, 1))
     idle = replace(SETTINGS, pageout_s=0.012)
-    first, again = (run("histogram", settled, preset, idle) for _ in range(2))
+    first, again = (run("histogram", stream, preset, idle) for _ in range(2))
     assert first == again
     assert first.paged_out_bytes > 0
