@@ -5,6 +5,7 @@ With ``--strict-skips``, as ``make test`` runs it, an unexpected skip fails the 
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
+
+from hmd.machine.pagemap_scan import PageIs, scan
 
 
 def is_ordinary_user() -> bool:
@@ -34,6 +37,15 @@ def has_swap() -> bool:
 def has_no_huge_pages() -> bool:
     setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     return not setting.exists() or "[never]" in setting.read_text()
+
+
+def has_no_pagemap_scan() -> bool:
+    with Path("/proc/self/pagemap").open("rb") as pagemap:
+        try:
+            scan(pagemap.fileno(), 0, mmap.PAGESIZE, PageIs.PRESENT)
+        except OSError:
+            return True
+    return False
 
 
 def allows_perf_for_everyone() -> bool:
@@ -61,9 +73,10 @@ EXPECTED = (
         "this kernel has no soft-dirty bits*",
         on_any_host,
     ),
-    # PAGEMAP_SCAN came with Linux 6.7.
     ExpectedSkip(
-        "tests/system/machine/test_huge_page_sources.py::*", "needs Linux 6.7", on_any_host
+        "tests/system/machine/test_huge_page_sources.py::*",
+        "this kernel has no PAGEMAP_SCAN",
+        has_no_pagemap_scan,
     ),
     ExpectedSkip("tests/*/machine/*", "this kernel gave no huge pages", has_no_huge_pages),
     ExpectedSkip(

@@ -2,57 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
-import threading
-from collections.abc import Iterator
-from concurrent.futures import Future
 from pathlib import Path
 
-import pytest
-
 from hmd.control.client import send_admin_request
-from hmd.control.request import ControlRequest, Peer
-from hmd.control.status_socket import StatusSocket
+from hmd.control.request import Peer
 from hmd.errors import (
     NotPermittedError,
 )
+from tests.fakes.admin import Loop
 
 NOBODY = 65534
-
-
-class Loop:
-    """The daemon's loop: it keeps requests, and answers where a test says so."""
-
-    def __init__(self) -> None:
-        self.taken: list[tuple[ControlRequest, Future[bytes]]] = []
-        self.arrived = threading.Semaphore(0)
-        self.at_once = True
-
-    def put(self, request: ControlRequest) -> Future[bytes]:
-        pending: Future[bytes] = Future()
-        self.taken.append((request, pending))
-        if self.at_once:
-            pending.set_result(json.dumps({"done": sorted(request.arguments)}).encode())
-        self.arrived.release()
-        return pending
-
-    def fail(self, _: ControlRequest) -> Future[bytes]:
-        raise ZeroDivisionError
-
-
-@pytest.fixture
-def loop() -> Loop:
-    return Loop()
-
-
-@pytest.fixture
-def path(tmp_path: Path, loop: Loop) -> Iterator[Path]:
-    path = tmp_path / "hmd.sock"
-    handlers = {"pause": loop.put, "fail": loop.fail}
-    server = StatusSocket(path, {"status": lambda _: b'{"ticks": 7}'}, handlers, admin_time_s=0.5)
-    yield path
-    server.close()
 
 
 def test_request_claiming_root_carries_the_callers_credentials(path: Path, loop: Loop) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -19,45 +18,8 @@ from hmd.control.permission import check_known
 from hmd.control.request import ControlRequest, Peer
 from hmd.errors import HmdError, NotPermittedError, TargetError, UsageError
 from hmd.machine.process_id import ProcessId, identify
-from hmd.machine.topology import Node, Topology
+from tests.fakes.admin import ROOT_PEER, USER_PEER, TwoNodes
 from tests.fakes.toucher import Toucher
-
-ROOT_PEER = Peer(os.getpid(), 0, 0)
-USER_PEER = Peer(os.getpid(), 4711, 4711)
-
-
-class TwoNodes:
-    """A daemon of two nodes that follows one process."""
-
-    def __init__(self, process: ProcessId) -> None:
-        self.topology = Topology(
-            (Node(0, (0,), 1 << 30, (10, 20), 0), Node(1, (), 1 << 30, (20, 10), 1))
-        )
-        self.followed: Mapping[ProcessId, str] = {process: "db"}
-        self.target_names = ("db", "web")
-        self.policies: list[str | None] = []
-
-    def use_policy(self, name: str | None) -> None:
-        if name == "broken":
-            raise UsageError("no such policy")
-        if name == "bug":
-            raise ZeroDivisionError
-        self.policies.append(name)
-
-
-@pytest.fixture
-def state() -> AdminState:
-    return AdminState()
-
-
-@pytest.fixture
-def daemon(toucher: Toucher) -> TwoNodes:
-    return TwoNodes(toucher.process)
-
-
-@pytest.fixture
-def commands(state: AdminState, daemon: TwoNodes) -> AdminCommands:
-    return AdminCommands(state, daemon)
 
 
 @pytest.fixture

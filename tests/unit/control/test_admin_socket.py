@@ -7,8 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hmd.control.client import ask, send_admin_request
-from hmd.control.request import MAX_REQUEST_BYTES, ControlRequest, Peer
+from hmd.control.request import MAX_REQUEST_BYTES, Peer
 from hmd.control.status_socket import MAX_CLIENTS, StatusSocket
 from hmd.errors import (
     ConfigError,
@@ -26,42 +25,9 @@ from hmd.errors import (
     TargetError,
     UsageError,
 )
+from tests.fakes.admin import Loop
 
 NOBODY = 65534
-
-
-class Loop:
-    """Stand-in for the daemon's loop: it queues requests, and answers them on demand."""
-
-    def __init__(self) -> None:
-        self.taken: list[tuple[ControlRequest, Future[bytes]]] = []
-        self.arrived = threading.Semaphore(0)
-        self.at_once = True
-
-    def put(self, request: ControlRequest) -> Future[bytes]:
-        pending: Future[bytes] = Future()
-        self.taken.append((request, pending))
-        if self.at_once:
-            pending.set_result(json.dumps({"done": sorted(request.arguments)}).encode())
-        self.arrived.release()
-        return pending
-
-    def fail(self, _: ControlRequest) -> Future[bytes]:
-        raise ZeroDivisionError
-
-
-@pytest.fixture
-def loop() -> Loop:
-    return Loop()
-
-
-@pytest.fixture
-def path(tmp_path: Path, loop: Loop) -> Iterator[Path]:
-    path = tmp_path / "hmd.sock"
-    handlers = {"pause": loop.put, "fail": loop.fail}
-    server = StatusSocket(path, {"status": lambda _: b'{"ticks": 7}'}, handlers, admin_time_s=0.5)
-    yield path
-    server.close()
 
 
 def in_background(what: Callable[[], object]) -> threading.Thread:

@@ -1,0 +1,5 @@
+"""Fixtures of admin requests."""
+
+from tests.fakes.admin import commands, daemon, loop, path, state
+
+__all__ = ["commands", "daemon", "loop", "path", "state"]
