@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-from types import ModuleType
-
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from bench import document_figures as figures
+
 RESULTS = {"cost": {"mean": 0.00733, "cases": [{"ms": 3.0}, {"ms": 4.5}], "by": {"a:b": 2}}}
-
-
-@pytest.fixture(scope="module")
-def figures() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("figures", ROOT / "bench/document_figures.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["figures"] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize(
@@ -35,17 +20,17 @@ def figures() -> ModuleType:
         ("cost[by][a:b]", "2"),
     ],
 )
-def test_figure_name_in_results_formatted(figures: ModuleType, name: str, text: str) -> None:
+def test_figure_name_in_results_formatted(name: str, text: str) -> None:
     assert figures.figure(name, RESULTS) == text
 
 
 @pytest.mark.parametrize("name", ["cost[median]:.1%", "other[mean]", "cost[cases]:.1f", "!", ""])
-def test_figure_name_not_in_results_refused(figures: ModuleType, name: str) -> None:
+def test_figure_name_not_in_results_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"not in the results|not of the form"):
         figures.figure(name, RESULTS)
 
 
-def test_document_stale_figure_reported_and_filled(figures: ModuleType) -> None:
+def test_document_stale_figure_reported_and_filled() -> None:
     text = "x\nIt is <!-- {cost[mean]:.1%} -->0.9 %<!-- / --> off.\n"
     assert figures.differences(text, RESULTS) == [(2, "cost[mean]:.1% is 0.7 %, not 0.9 %")]
     filled = figures.filled(text, RESULTS)
@@ -53,7 +38,7 @@ def test_document_stale_figure_reported_and_filled(figures: ModuleType) -> None:
     assert figures.differences(filled, RESULTS) == []
 
 
-def test_documents_committed_figures_equal_results(figures: ModuleType) -> None:
+def test_documents_committed_figures_equal_results() -> None:
     found = figures.results()
     texts = {file: file.read_text() for file in figures.documents()}
     assert any("<!-- {" in text for text in texts.values())
