@@ -139,7 +139,8 @@ class ResidencySweep:
         """Ask for the nodes of some pages; returns how many."""
         processes, tick = heat.processes, heat.clocks.tick
         self._end_s = self._clock() + self.settings.step_s
-        self._spaces = {p: space for p, space in self._spaces.items() if p in set(processes)}
+        tracked = set(processes)
+        self._spaces = {p: space for p, space in self._spaces.items() if p in tracked}
         for slot, process in enumerate(processes):
             space = self._spaces.get(process)
             if space is None or tick - space.read >= self.settings.mappings_ticks:

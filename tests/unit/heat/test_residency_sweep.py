@@ -132,6 +132,28 @@ def test_sweep_step_ends_when_time_spent() -> None:
     assert 0 < tick(table, sweep) < 64 * CHUNK_PAGES
 
 
+def test_sweep_many_processes_cost_grows_in_proportion() -> None:
+    hashed = 0
+
+    class CountedId(ProcessId):
+        __slots__ = ()
+
+        def __hash__(self) -> int:
+            nonlocal hashed
+            hashed += 1
+            return hash((self.pid, self.start_ticks))
+
+    table, spaces, sweep = setting()
+    processes = [CountedId(pid, 1) for pid in range(1, 301)]
+    for process in processes:
+        spaces.lines[process.pid] = [(0, CHUNK_BYTES, "rw-p", "")]
+    table.track(processes)
+    tick(table, sweep)
+    hashed = 0
+    tick(table, sweep)
+    assert 0 < hashed <= 10 * len(processes)
+
+
 def test_sweep_new_mappings_first() -> None:
     table, spaces, sweep = setting(pages=CHUNK_PAGES)
     spaces.map(0, 100 * CHUNK_PAGES)
