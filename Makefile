@@ -1,7 +1,7 @@
 # Targets for developers; `make help` lists them. Every target does its own set-up and needs root,
 # because the set-up installs Debian packages.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format site wheel deb lint-deb bench bench-estimator bench-policies bench-samplers clean
+.PHONY: help setup demo test lint format site wheel deb lint-deb bench bench-estimator bench-policies bench-samplers bench-scale clean
 PYTHON_FILES := hmd tests bench config packaging cffi_build.py setup/backend.py
 PYTHON := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -60,6 +60,9 @@ bench-policies: setup ## Compare hmd with kernel tiering, DAMON and others; CASE
 
 bench-samplers: setup ## Measure how much of a program's heat each sampler finds; build/samplers.json
 	@$(PYTHON) -m bench.suite.samplers
+
+bench-scale: setup ## Measure the cost of a tick over tracked memory; build/scale.json; SIZES=4:1 (GiB:processes) for some
+	@$(PYTHON) -m bench.scale $(SIZES)
 
 clean: ## Remove what was built (not the virtual environment, not the kernel)
 	rm -rf build/setup/native build/dist build/deb build/share build/site build/demo* build/*.json hmd/_native* hmd/emulate/_timing*

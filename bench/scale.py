@@ -1,0 +1,173 @@
+"""Cost of a tick over the memory that is tracked: prints a table, writes build/scale.json.
+
+100,000 samples a tick, whatever the size of memory, of which a tenth is fast; the tick is the
+daemon's, over simulated address spaces. Figures are CPU time of one core, the mean over the last
+ticks, and the peak resident set of a process of its own. ``python -m bench.scale 4:1 1024:1000``
+runs the cases of some sizes (GiB:processes) alone.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bench.scaled_memory import ScaledMemory
+from bench.scaled_samples import PATTERNS, ScaledSamples
+from hmd.decide import registry
+from hmd.heat.heat_table import HeatTable
+from hmd.heat.residency_sweep import ResidencySweep, SweepSettings
+from hmd.migrate import Mover, MoverSettings, Pageout
+from hmd.observe.tick_record import Stage
+from hmd.pipeline.stage_guard import StageTimer
+from hmd.pipeline.tick import run_tick
+from hmd.pipeline.tick_stages import TickStages
+from hmd.units import HUGE_PAGE_BYTES, HUGE_PAGE_PAGES
+
+OUTPUT = Path(__file__).resolve().parent.parent / "build" / "scale.json"
+SAMPLES = 100_000
+WARM_TICKS, TICKS = 12, 8
+BUDGET_BYTES = 256 << 20
+_GIB = 1 << 30
+SIZES = ((4, 1), (64, 1))
+"""GiB and processes of the cases."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleCase:
+    """Memory that is tracked, in how many processes, of pages of which size, how it is accessed."""
+
+    tracked_gib: int
+    processes: int
+    page_kib: int
+    pattern: str
+    policy: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleRow:
+    """A measured case: CPU time of a tick's stages, and the peak resident set."""
+
+    tracked_gib: int
+    processes: int
+    page_kib: int
+    pattern: str
+    policy: str
+    heat_ms: float
+    decide_ms: float
+    rss_mib: float
+
+
+class ScaledRun:
+    """The stages of a tick over a simulated machine."""
+
+    def __init__(self, case: ScaleCase) -> None:
+        chunks = case.tracked_gib * _GIB // HUGE_PAGE_BYTES // case.processes
+        self._asks_freely = True
+        memory = ScaledMemory(case.processes, chunks, huge=case.page_kib == 2048)
+        pages = case.processes * chunks * HUGE_PAGE_PAGES
+        self.samples = ScaledSamples(case.pattern, case.processes, pages, SAMPLES)
+        self.heat = HeatTable(latency_ns=memory.topology().latency_ns)
+        self.heat.track(memory.processes)
+        self._sweep = ResidencySweep(SweepSettings(pages_per_step=1 << 40), memory, self._clock)
+        self._stages = TickStages(
+            topology=memory.topology(),
+            sampler=self.samples,
+            heat=self.heat,
+            sweep=self._sweep,
+            policy=registry.make(case.policy),
+            mover=Mover(
+                MoverSettings(rate_bytes_per_s=BUDGET_BYTES),
+                lambda: 0.0,
+                memory,
+                stat=memory.stat,
+                page_filter=lambda _, addresses: np.ones(len(addresses), np.bool_),
+            ),
+            pageout=Pageout(),
+            node_memory=lambda topology, now_s: memory.memory(),
+            tick_s=1.0,
+            processes=memory.processes,
+            targets=("scaled",) * case.processes,
+        )
+        self._timer = StageTimer(time.process_time)
+        self._now_s = 0.0
+        # What sweeps have found before the first measured tick; from then on steps are bounded.
+        self._sweep.step(self.heat)
+        self._asks_freely = False
+        self._sweep.settings = SweepSettings()
+
+    def tick(self) -> dict[Stage, float]:
+        """Run a tick; returns the CPU seconds of its stages."""
+        self._now_s += 1.0
+        self._timer.begin()
+        run_tick(self._stages, self._timer, self._now_s)
+        return dict(self._timer.seconds)
+
+    def _clock(self) -> float:
+        return 0.0 if self._asks_freely else time.process_time()
+
+
+def measure(case: ScaleCase) -> ScaleRow:
+    """Run a case in this process."""
+    run = ScaledRun(case)
+    for _ in range(WARM_TICKS):
+        run.tick()
+    ticks = [run.tick() for _ in range(TICKS)]
+    mean_ms = {s: 1e3 * sum(t.get(s, 0.0) for t in ticks) / len(ticks) for s in Stage}
+    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return ScaleRow(
+        **asdict(case),
+        heat_ms=round(mean_ms[Stage.HEAT], 2),
+        decide_ms=round(mean_ms[Stage.DECIDE], 2),
+        rss_mib=round(peak_kib / 1024, 1),
+    )
+
+
+def cases(sizes: tuple[tuple[int, int], ...]) -> list[ScaleCase]:
+    """Return the cases: all patterns and pages under the default policy, one under each other."""
+    default = registry.DEFAULT
+    others = [name for name in registry.names() if name != default]
+    found = []
+    for gib, processes in sizes:
+        for page_kib in (4, 2048):
+            found += [ScaleCase(gib, processes, page_kib, p, default) for p in PATTERNS]
+        found += [ScaleCase(gib, processes, 4, PATTERNS[0], name) for name in others]
+    return found
+
+
+def run_apart(case: ScaleCase) -> ScaleRow:
+    """Run a case in a process of its own."""
+    command = [sys.executable, "-m", "bench.scale", "--case", json.dumps(asdict(case))]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return ScaleRow(**json.loads(output))
+
+
+def main(arguments: list[str]) -> int:
+    """Measure, print and write the rows."""
+    if arguments[:1] == ["--case"]:
+        print(json.dumps(asdict(measure(ScaleCase(**json.loads(arguments[1]))))))
+        return 0
+    sizes = tuple((int(gib), int(n)) for gib, n in (size.split(":") for size in arguments)) or SIZES
+    rows = []
+    print("  GiB processes page KiB    pattern       policy    heat ms  decide ms  peak MiB")
+    for case in cases(sizes):
+        row = run_apart(case)
+        rows.append(row)
+        print(
+            f"{row.tracked_gib:5} {row.processes:9} {row.page_kib:8} {row.pattern:>10}"
+            f" {row.policy:>12} {row.heat_ms:10.1f} {row.decide_ms:10.1f} {row.rss_mib:9.0f}",
+            flush=True,
+        )
+    OUTPUT.parent.mkdir(exist_ok=True)
+    OUTPUT.write_text(json.dumps({"rows": [asdict(row) for row in rows]}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
