@@ -31,6 +31,7 @@ def counters_document(shared: SharedMemory, node_names: list[str] | None = None)
                 "stores": cpu.stores,
                 "llc_hits": cpu.llc_hits,
                 "busy_s": cpu.busy_ps * 1e-12,
+                "sampling_s": cpu.sampling_ps * 1e-12,
                 "paced_s": cpu.paced_ns * 1e-9,
                 "behind_s": cpu.behind_ns * 1e-9,
                 "load_samples": cpu.load_samples,

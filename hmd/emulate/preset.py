@@ -1,7 +1,8 @@
 """Presets: descriptions of emulated machines in YAML, validated field by field.
 
 A preset describes the nodes (size, CPUs, latencies, bandwidths, loaded latency), the core (reorder
-window, line fill buffers) and the last-level cache, each with the published source of its figures.
+window, line fill buffers), the last-level cache and the cost of sampling, each with the published
+source of its figures.
 ``load`` takes the name of a file in hmd/emulate/presets, or a path, and raises ConfigError with
 file, line and field. Adding a topology is adding a file there.
 """
@@ -105,6 +106,34 @@ class CachePreset(_CheckedPreset):
     source: str
 
 
+class SamplingPreset(_CheckedPreset):
+    """What the PMU's samples cost the CPU that they are taken on.
+
+    A record costs ``record_ns``; every ``buffer_records`` records, the kernel empties the buffer
+    in an interrupt of ``interrupt_ns``. AMD's IBS has no buffer: 1.
+    """
+
+    record_ns: Annotated[float, Field(ge=0, le=10_000)]
+    interrupt_ns: Annotated[float, Field(ge=0, le=100_000)]
+    buffer_records: Annotated[int, Field(ge=1, le=1 << 20)]
+    source: str
+
+
+PEBS = SamplingPreset(
+    record_ns=250,
+    interrupt_ns=4000,
+    buffer_records=327,
+    source=(
+        "Akiyama and Hirofuchi, Quantitative Evaluation of Intel PEBS Overhead, ROSS 2017, "
+        "doi 10.1145/3095770.3095773: 200 to 300 ns per record. An interrupt: kernel commit "
+        "3569c0d7c544, kernbench with one interrupt per record against a full buffer, at periods "
+        "of 40,003 to 100,003 cycles, some 12,000 cycles; a buffer of 64 KiB "
+        "(PEBS_BUFFER_SIZE) holds 327 records of 200 bytes"
+    ),
+)
+"""PEBS of Skylake and later, for presets that do not say otherwise."""
+
+
 class Preset(_CheckedPreset):
     """A machine to emulate."""
 
@@ -112,6 +141,7 @@ class Preset(_CheckedPreset):
     description: str
     core: CorePreset
     cache: CachePreset
+    sampling: SamplingPreset = PEBS
     nodes: Annotated[tuple[NodePreset, ...], Field(min_length=1, max_length=MAX_NODES)]
     distances: tuple[tuple[int, ...], ...] | None = None
 

@@ -48,7 +48,8 @@ class ModelPart(IntFlag):
     PREFETCH = 4
     BANDWIDTH = 8
     KERNEL = 16
-    ALL = 31
+    SAMPLING = 32
+    ALL = 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,9 @@ class TimingParams:
     rob_instructions: int
     chase_span_bytes: int
     prefetch_streams: int
+    sample_record_ps: int = 0
+    sample_interrupt_ps: int = 0
+    sample_buffer_records: int = 1
     llcs: int = 1
     parts: ModelPart = ModelPart.ALL
 
@@ -118,7 +122,10 @@ class ReplayNodeCounters:
 
 @dataclass(frozen=True, slots=True)
 class ReplayVcpuCounters:
-    """One CPU. ``clock_ps`` includes time halted, ``busy_ps`` does not."""
+    """One CPU. ``clock_ps`` includes time halted, ``busy_ps`` does not.
+
+    ``sampling_ps`` is the part of the busy time that sampling records took.
+    """
 
     instructions: int
     loads: int
@@ -126,6 +133,7 @@ class ReplayVcpuCounters:
     llc_hits: int
     clock_ps: int
     busy_ps: int
+    sampling_ps: int
     nodes: tuple[ReplayNodeCounters, ...]
 
 
@@ -230,6 +238,15 @@ class TimingModel:
         """Advance a CPU's clock to ``until_ps`` without busy time."""
         lib.timing_sleep(self._open(vcpu), vcpu, until_ps)
 
+    def sample(self, vcpu: int, records: int, *, each_interrupts: bool = False) -> int:
+        """Charge a CPU for sampling records that the PMU wrote on it; returns the time in ps.
+
+        A record takes ``sample_record_ps``, and each ``sample_buffer_records`` of a CPU one
+        interrupt; with ``each_interrupts``, as where samples have timestamps, each record does.
+        Nothing is charged without ``ModelPart.SAMPLING``.
+        """
+        return int(lib.timing_sample(self._open(vcpu), vcpu, records, each_interrupts))
+
     def copy_pages(
         self,
         vcpu: int,
@@ -280,6 +297,7 @@ class TimingModel:
             native.llc_hits,
             native.clock_ps,
             native.busy_ps,
+            native.sampling_ps,
             nodes,
         )
 

@@ -33,6 +33,9 @@ def timing_params(preset: Preset, parts: ModelPart = ModelPart.ALL) -> TimingPar
         rob_instructions=preset.core.reorder_window,
         chase_span_bytes=CHASE_SPAN_BYTES,
         prefetch_streams=preset.core.prefetch_streams,
+        sample_record_ps=_picoseconds(preset.sampling.record_ns),
+        sample_interrupt_ps=_picoseconds(preset.sampling.interrupt_ns),
+        sample_buffer_records=preset.sampling.buffer_records,
         parts=parts,
     )
 

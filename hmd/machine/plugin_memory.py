@@ -23,7 +23,7 @@ from hmd.errors import MissingError, os_error
 from hmd.units import PAGE_BYTES
 
 MAGIC = 0x3130554D45444D48
-VERSION = 1
+VERSION = 2
 MAX_NODES = 8
 
 # A snapshot is written in less than a microsecond, unless its writer is preempted.
@@ -52,7 +52,7 @@ _HEADER = np.dtype(
         ("counters_stride", "<u8"),
         ("dilation", "<f8"),
         ("recorded_vcpu", "<u4"),
-        ("pad2", "<u4"),
+        ("each_interrupts", "<u4"),
         ("recorded", "<u8"),
         ("pair_period", "<u8"),
         ("clock_ps", "<u8"),
@@ -68,7 +68,15 @@ _NODE_WORDS = (
     "write_bytes",
     "stall_ps",
 )
-_VCPU_WORDS = ("instructions", "loads", "stores", "llc_hits", "clock_ps", "busy_ps")
+_VCPU_WORDS = (
+    "instructions",
+    "loads",
+    "stores",
+    "llc_hits",
+    "clock_ps",
+    "busy_ps",
+    "sampling_ps",
+)
 _VCPU_HEAD = np.dtype(
     [
         (name, "<u8")
@@ -106,7 +114,10 @@ class PluginNodeCounters:
 
 @dataclass(frozen=True, slots=True)
 class PluginVcpuCounters:
-    """Counters of one vCPU, a consistent snapshot; ``busy_ps`` is its modelled execution time."""
+    """Counters of one vCPU, a consistent snapshot; ``busy_ps`` is its modelled execution time.
+
+    ``sampling_ps`` of it were taken by sampling records.
+    """
 
     instructions: int
     loads: int
@@ -114,6 +125,7 @@ class PluginVcpuCounters:
     llc_hits: int
     clock_ps: int
     busy_ps: int
+    sampling_ps: int
     host_ns: int
     paced_ns: int
     behind_ns: int
@@ -248,12 +260,21 @@ class SharedMemory:
         self._header["running"][0] = int(on)
 
     def sample(
-        self, load_period: int, store_period: int, ldlat_ns: int, pair_period: int = 0
+        self,
+        load_period: int,
+        store_period: int,
+        ldlat_ns: int,
+        pair_period: int = 0,
+        *,
+        each_interrupts: bool = False,
     ) -> None:
         """Sample one in N load and store misses (0: none), loads from the latency ``ldlat`` on.
 
-        A second counter of the same loads samples one in ``pair_period``.
+        A second counter of the same loads samples one in ``pair_period``. ``each_interrupts``:
+        the kernel takes an interrupt for each sample, as for samples with timestamps, instead of
+        one for a full buffer.
         """
+        self._header["each_interrupts"][0] = int(each_interrupts)
         self._header["load_period"][0] = load_period
         self._header["store_period"][0] = store_period
         self._header["pair_period"][0] = pair_period

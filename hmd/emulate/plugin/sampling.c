@@ -19,6 +19,7 @@ static uint32_t address_space(struct vcpu *vcpu)
 static void sample(struct vcpu *vcpu, unsigned index, const struct pebs_sample *partial)
 {
 	const struct timing_vcpu_counters *counters = timing_counters_of(machine.timing, index);
+	const uint32_t *each = &machine.header->each_interrupts;
 	struct pebs_sample sample = *partial;
 	uint64_t *written = sample.event == PEBS_STORE ? &vcpu->shared->store_samples
 						       : &vcpu->shared->load_samples;
@@ -30,6 +31,8 @@ static void sample(struct vcpu *vcpu, unsigned index, const struct pebs_sample *
 	if (!pebs_write(&vcpu->ring, &sample))
 		written = &vcpu->shared->lost_samples;
 	__atomic_store_n(written, *written + 1, __ATOMIC_RELAXED);
+	/* The CPU has written the record, whether or not the ring has room for it. */
+	timing_sample(machine.timing, index, 1, __atomic_load_n(each, __ATOMIC_RELAXED));
 }
 
 /* Count the access in one counter; what overflows it becomes a record. */

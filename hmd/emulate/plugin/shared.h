@@ -23,7 +23,7 @@
 #include "timing.h"
 
 #define SHARED_MAGIC 0x3130554d45444d48ull /* "HMDEMU01" */
-#define SHARED_VERSION 1
+#define SHARED_VERSION 2
 #define SHARED_PAGE 4096
 
 struct shared_header {
@@ -50,7 +50,7 @@ struct shared_header {
 	double dilation;         /* host time over modelled time; may be changed while not running */
 	/* clock_ps changes all the time: off the control words' line */
 	uint32_t recorded_vcpu;  /* control: 1 + the vCPU whose misses are recorded; 0: none */
-	uint32_t pad2;
+	uint32_t each_interrupts; /* control: 1: the kernel takes an interrupt for each sample */
 	uint64_t recorded;       /* records so far; the start of a recording sets it to 0 */
 	uint64_t pair_period;    /* control: of a second counter of loads; 0: none */
 	uint64_t clock_ps;       /* modelled time of the machine: the maximum over its vCPUs */
@@ -80,7 +80,7 @@ _Static_assert(offsetof(struct shared_header, pair_period) == 120, "layout");
 _Static_assert(offsetof(struct shared_header, clock_ps) == 128, "layout");
 _Static_assert(offsetof(struct shared_vcpu, sequence) == 32, "layout");
 _Static_assert(offsetof(struct shared_vcpu, counters) == 64, "layout");
-_Static_assert(sizeof(struct timing_vcpu_counters) == 8 * (6 + 7 * TIMING_MAX_NODES), "layout");
+_Static_assert(sizeof(struct timing_vcpu_counters) == 8 * (7 + 7 * TIMING_MAX_NODES), "layout");
 
 struct perf_ring_page;
 

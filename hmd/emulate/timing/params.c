@@ -86,6 +86,8 @@ const char *params_wrong(const struct timing_params *params)
 		return "chase_span_bytes must be at most 65536";
 	if (params->prefetch_streams < 1 || params->prefetch_streams > STREAM_MAX)
 		return "prefetch_streams must be 1 to " VALUE(STREAM_MAX);
+	if (params->sample_buffer_records < 1)
+		return "sample_buffer_records must be at least 1";
 	why = llc_wrong(params);
 	for (uint32_t i = 0; i < params->nodes && !why; i++)
 		why = node_wrong(&params->node[i]);

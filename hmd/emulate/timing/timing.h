@@ -24,7 +24,8 @@ enum timing_part {
 	TIMING_PREFETCH  = 1 << 2, /* stride prefetcher: streams pay bandwidth, not latency */
 	TIMING_BANDWIDTH = 1 << 3, /* per-node read and write bandwidth, loaded latency */
 	TIMING_KERNEL    = 1 << 4, /* accesses of the kernel (page copies, zeroing) are charged */
-	TIMING_ALL       = 0x1f,
+	TIMING_SAMPLING  = 1 << 5, /* records of the emulated PMU take time of the sampled CPU */
+	TIMING_ALL       = 0x3f,
 };
 
 struct timing_node_params {
@@ -49,6 +50,9 @@ struct timing_params {
 	uint32_t rob_instructions;        /* reorder window */
 	uint32_t chase_span_bytes;        /* a miss within this span after a loaded value depends on it */
 	uint32_t prefetch_streams;        /* streams tracked a vCPU */
+	uint32_t sample_record_ps;        /* a sampling record: microcode assist, store to the buffer */
+	uint32_t sample_interrupt_ps;     /* an interrupt that empties the buffer */
+	uint32_t sample_buffer_records;   /* records per interrupt, at least 1 (always 1: AMD's IBS) */
 	struct timing_node_params node[TIMING_MAX_NODES];
 };
 
@@ -83,6 +87,7 @@ struct timing_vcpu_counters {
 	uint64_t instructions, loads, stores, llc_hits;
 	uint64_t clock_ps;                       /* modelled time, idle jumps included */
 	uint64_t busy_ps;                        /* modelled time this vCPU executed */
+	uint64_t sampling_ps;                    /* of it, for sampling records */
 	struct timing_counters node[TIMING_MAX_NODES];
 };
 
@@ -203,6 +208,14 @@ void timing_sleep(struct timing *timing, unsigned vcpu, uint64_t until_ps);
 uint64_t timing_copy_pages(struct timing *timing, unsigned vcpu, uint64_t count,
 			   const uint64_t *from_paddr, const uint64_t *to_paddr,
 			   uint64_t instructions);
+
+/*
+ * The PMU has written so many sampling records on this vCPU since the last call: they take time of
+ * it (TIMING_SAMPLING). `each_interrupts`: the kernel takes an interrupt for every record, as it
+ * does where samples have timestamps, instead of one per full buffer. Returns the time, ps.
+ */
+uint64_t timing_sample(struct timing *timing, unsigned vcpu, uint32_t records,
+		       bool each_interrupts);
 
 /* The vCPU's live counters; read them from other threads as monotonic approximations. */
 const struct timing_vcpu_counters *timing_counters_of(const struct timing *timing, unsigned vcpu);

@@ -1,8 +1,9 @@
 /*
  * The state of the model: one struct per vCPU, used only by its own thread, and shared state.
  *
- * Three files work on it: timing.c (what hits, up to the last-level cache), memory.c (what comes
- * from memory or goes there), misses.c (streams of misses that were recorded).
+ * These files work on it: timing.c (what hits, up to the last-level cache), memory.c (what comes
+ * from memory or goes there), suspension.c (what stops the program for a while), misses.c (streams
+ * of misses that were recorded).
  */
 #ifndef HMD_TIMING_VCPU_H
 #define HMD_TIMING_VCPU_H
@@ -39,6 +40,7 @@ struct vcpu {
 	uint32_t paid_hits;     /* of the last-level cache, since a miss was observed */
 	uint32_t near_hits;     /* those of them soon after it: counts by step, timing.h */
 	uint64_t observed_at;   /* its instruction count */
+	uint32_t buffered_records; /* sampling records since the last interrupt */
 	bool halted;
 	struct cache *cache;    /* one of the machine's */
 	struct chase chase;

@@ -95,7 +95,7 @@ def test_idle_cpu_waits_for_outstanding_misses(machine: Machine, columns: Column
         ({"vcpus": 0}, "vcpus must be 1 to 16"),
         ({"vcpus": 17}, "vcpus must be 1 to 16"),
         ({"nodes": ()}, "nodes must be 1 to 8"),
-        ({"parts": 32}, "parts has a bit"),
+        ({"parts": int(ModelPart.ALL) + 1}, "parts has a bit"),
         ({"instruction_ps": 0}, "instruction_ps must be"),
         ({"instruction_ps": -1}, "out of range"),
         ({"mshrs": 0}, "mshrs must be 1 to 64"),
@@ -191,7 +191,7 @@ def test_instruction_count_going_back_keeps_the_clock(machine: Machine, columns:
 
 
 @settings(max_examples=150, deadline=None)
-@given(accesses=st.lists(ACCESS, max_size=300), parts=st.integers(0, 31))
+@given(accesses=st.lists(ACCESS, max_size=300), parts=st.integers(0, int(ModelPart.ALL)))
 def test_model_counters_and_clocks_are_consistent(
     params: TimingParams, accesses: Any, parts: Any
 ) -> None:

@@ -42,6 +42,10 @@ class Pmu:
         )
         lib.sampling_access(outcome, store, address)
 
+    def charged(self) -> tuple[int, int]:
+        """Return the records charged so far: with an interrupt per buffer, and with one each."""
+        return tuple(self._parts.lib.charged)
+
     def rows(self) -> Rows:
         """Return address and period of what was sampled since the last look."""
         self.columns.clear()
@@ -127,3 +131,23 @@ def test_pmu_pair_records_of_one_access_are_equal(pmu: Pmu) -> None:
     for name, value in expected.items():
         column = getattr(pmu.columns, name)[:2]
         assert np.all(column == np.array(value, column.dtype)), name
+
+
+def test_pmu_charges_each_record_to_the_sampled_cpu(pmu: Pmu) -> None:
+    pmu.memory.sample(7, 5, 0)
+    for address in range(1, 71):
+        pmu.access(address, store=address > 35)
+    assert pmu.charged() == (len(pmu.rows()), 0) == (12, 0)
+    pmu.memory.sample(7, 5, 0, each_interrupts=True)
+    for address in range(1, 8):
+        pmu.access(address)
+    assert pmu.charged() == (12, 1)
+
+
+def test_pmu_charges_records_that_the_ring_has_no_room_for(pmu: Pmu) -> None:
+    pmu.memory.sample(1, 0, 0)
+    records = 2 * len(pmu.memory.ring(0)) // 88
+    for address in range(records):
+        pmu.access(address)
+    assert pmu.memory.counters(0).lost_samples > 0
+    assert pmu.charged() == (records, 0)
