@@ -19,6 +19,7 @@ from hmd.decide.plan import MachineView, Plan, Policy
 from hmd.heat.heat_settings import HeatSettings
 from hmd.heat.heat_table import HeatTable
 from hmd.heat.residency_sweep import ResidencySweep, SweepSettings
+from hmd.heat.swept_memory import ModelledMemory
 from hmd.migrate import Mover, MoverSettings, MoveStatus, Pageout
 from hmd.observe.tick_record import TickRecord
 from hmd.pipeline.stage_guard import StageTimer
@@ -86,7 +87,7 @@ class Rehearsal:
             topology=memory.topology(),
             sampler=self,
             heat=table,
-            sweep=ResidencySweep(_ALL_PAGES, memory, clock=lambda: 0.0),
+            sweep=ResidencySweep(_ALL_PAGES, ModelledMemory(memory), clock=lambda: 0.0),
             policy=policy,
             mover=Mover(
                 # A bucket that holds one tick's budget and is full at each.

@@ -14,7 +14,8 @@ from hmd.decide import registry
 from hmd.decide.plan import FastLimits, Policy
 from hmd.errors import UsageError
 from hmd.heat.heat_settings import HeatSettings
-from hmd.heat.residency_sweep import Patterns, SweepSettings
+from hmd.heat.residency_sweep import SweepSettings
+from hmd.heat.space_outline import Patterns
 from hmd.machine.process_id import ProcessId
 from hmd.machine.targets import TargetSpec
 from hmd.migrate import APPLY_TICKS, MoverSettings, PageoutSettings
@@ -30,6 +31,9 @@ NO_LIMIT = 1 << 62
 
 NO_LIMITS = (Amount(size=0), Amount(share=1.0))
 """The least and the most that a target without limits may have."""
+
+STEP_MOST_S = 0.1
+"""Most CPU time of a tick's sweep."""
 
 LEAST_QUERIES, MOST_QUERIES = 1 << 12, 1 << 18
 
@@ -121,9 +125,12 @@ def heat_settings(config: Config) -> HeatSettings:
 
 
 def sweep_settings(config: Config) -> SweepSettings:
-    """Return the pages that each tick queries: half of the CPU quota's worth, within bounds."""
-    pages = int(config.sample.cpu_quota * config.tick / 2 / QUERY_S)
-    return SweepSettings(pages_per_step=min(max(pages, LEAST_QUERIES), MOST_QUERIES))
+    """Return the time and the pages of each tick's sweep: half of the CPU quota."""
+    step_s = config.sample.cpu_quota * config.tick / 2
+    pages = int(step_s / QUERY_S)
+    return SweepSettings(
+        pages_per_step=min(max(pages, LEAST_QUERIES), MOST_QUERIES), step_s=min(step_s, STEP_MOST_S)
+    )
 
 
 def mover_settings(config: Config) -> MoverSettings:

@@ -15,7 +15,8 @@ from hmd.config import Config
 from hmd.control.admin_state import AdminState
 from hmd.daemon import stage_settings
 from hmd.heat.heat_table import HeatTable
-from hmd.heat.residency_sweep import KernelAddressSpaces, ResidencySweep
+from hmd.heat.residency_sweep import ResidencySweep
+from hmd.heat.swept_memory import KernelMemory
 from hmd.machine.exit_watch import ExitWatch
 from hmd.machine.numa_nodes import read_node_memory, read_topology
 from hmd.machine.process_id import PROC
@@ -187,7 +188,7 @@ def _sweep(config: Config, before: Stages | None, proc: Path) -> ResidencySweep:
     made = stage_settings.sweep_settings(config)
     if before and before.sweep.settings == made:
         return before.sweep
-    return ResidencySweep(made, KernelAddressSpaces(proc))
+    return ResidencySweep(made, KernelMemory(proc))
 
 
 def _mover(config: Config, before: Stages | None, proc: Path) -> Mover:

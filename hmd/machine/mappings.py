@@ -69,6 +69,12 @@ class Mappings:
         return len(self.start)
 
     @property
+    def accessible(self) -> npt.NDArray[np.bool_]:
+        """Where the process has any access, shape ``(n,)``; what is only reserved has none."""
+        usable = np.uint8(MappingAccess.READ | MappingAccess.WRITE | MappingAccess.EXEC)
+        return np.asarray((self.access & usable) != 0)
+
+    @property
     def movable(self) -> npt.NDArray[np.bool_]:
         """Where pages may be moved, shape ``(n,)``.
 

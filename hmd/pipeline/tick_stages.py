@@ -4,7 +4,7 @@ The daemon fills it with the kernel, the simulator with a simulated machine, a b
 a machine of numbers. The interfaces between are protocols:
 
 * a source of samples (``SampleSource``);
-* address spaces, behind ``sweep`` (:class:`hmd.heat.residency_sweep.AddressSpaces`);
+* address spaces, behind ``sweep`` (:class:`hmd.heat.swept_memory.SweptMemory`);
 * the calls that move pages, behind ``mover`` (:class:`hmd.migrate.move_pages_engine.PageCalls`),
   and those that page out, behind ``pageout`` (:class:`hmd.migrate.pageout.PageoutCalls`);
 * the memory of nodes (``NodeMemoryReader``);

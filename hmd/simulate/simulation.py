@@ -23,6 +23,7 @@ from hmd.heat.heat_settings import HeatSettings
 from hmd.heat.heat_table import HeatTable
 from hmd.heat.page_view import PageView
 from hmd.heat.residency_sweep import ResidencySweep
+from hmd.heat.swept_memory import ModelledMemory
 from hmd.migrate import APPLY_TICKS, Mover, MoverSettings, Pageout, PageoutSettings
 from hmd.observe.tick_record import TickRecord
 from hmd.pipeline.stage_guard import StageTimer
@@ -159,7 +160,7 @@ class SimulatedDaemon:
             topology=machine.topology,
             sampler=SimulatedPmu(machine, settings.sampling),
             heat=heat,
-            sweep=ResidencySweep(spaces=machine, clock=lambda: 0.0),
+            sweep=ResidencySweep(memory=ModelledMemory(machine), clock=lambda: 0.0),
             policy=_TimedPolicy(policy, machine, settings.delay_s),
             mover=Mover(
                 replace(settings.mover, apply_limit_s=APPLY_TICKS * settings.tick_s),

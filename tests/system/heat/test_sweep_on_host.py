@@ -9,10 +9,13 @@ import numpy as np
 
 from hmd.heat.geometry import CHUNK_BYTES
 from hmd.heat.heat_table import HeatTable
-from hmd.heat.residency_sweep import ResidencySweep
-from hmd.machine.process_id import ProcessId
+from hmd.heat.residency_sweep import ResidencySweep, SweepSettings
+from hmd.machine.huge_pages import HugeSource, huge_source
+from hmd.machine.process_id import ProcessId, identify
 from hmd.sample.access_batch import AccessBatch
 from hmd.units import PAGE_BYTES
+
+MAP_NORESERVE = 0x4000  # asm-generic/mman.h
 
 
 def tick(table: HeatTable, sweep: ResidencySweep, address: int | None = None) -> int:
@@ -34,6 +37,35 @@ def tick(table: HeatTable, sweep: ResidencySweep, address: int | None = None) ->
     return sweep.step(table)
 
 
+def test_sweep_of_sparse_address_space_finds_its_pages_in_few_queries() -> None:
+    """Page by page, 16 TiB take four billion queries."""
+    size = 16 << 40
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+    memory = mmap.mmap(-1, size, flags=flags)
+    start = np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
+    touched = [0, size // 3, size - PAGE_BYTES]
+    for offset in touched:
+        memory[offset] = 1
+    this = identify(os.getpid())
+    assert this is not None
+    table, sweep = HeatTable(), ResidencySweep(SweepSettings(step_s=1.0))
+    table.track([this])
+    asked = sum(tick(table, sweep) for _ in range(8))
+    pages = [start + offset // PAGE_BYTES * PAGE_BYTES for offset in touched]
+    found = table.chunks.find(0, np.array([p - p % CHUNK_BYTES for p in pages], np.uint64))
+    if huge_source() is HugeSource.SCAN:
+        assert (found >= 0).all()
+        assert asked < 1 << 20
+
+
+def test_sweep_of_reused_pid_records_nothing() -> None:
+    table, sweep = HeatTable(), ResidencySweep()
+    table.track([ProcessId(os.getpid(), 1)])
+    for _ in range(8):
+        tick(table, sweep)
+    assert table.chunks.used == 0
+
+
 def test_sweep_of_this_process_finds_its_touched_pages() -> None:
     size = 4 * CHUNK_BYTES
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -41,7 +73,9 @@ def test_sweep_of_this_process_finds_its_touched_pages() -> None:
     for page in range(0, size // PAGE_BYTES, 2):
         memory[page * PAGE_BYTES] = 1
     table, sweep = HeatTable(), ResidencySweep()
-    table.track([ProcessId(os.getpid(), 1)])
+    this = identify(os.getpid())
+    assert this is not None
+    table.track([this])
     for _ in range(200):
         tick(table, sweep)
     pages = [start + i * PAGE_BYTES for i in range(size // PAGE_BYTES)]

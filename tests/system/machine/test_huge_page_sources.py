@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hmd.machine import huge_pages
-from hmd.machine.huge_pages import HugeSource, candidate_blocks
+from hmd.machine.huge_pages import HugeSource, candidate_spans
 from hmd.machine.mappings import (
     read_mapping_details,
     read_mappings,
@@ -33,11 +33,14 @@ def huge_block() -> Any:
 def test_huge_pages_by_scan_and_by_flags_are_the_same(huge_block: Any) -> None:
     maps = read_mappings(os.getpid())
     assert maps is not None
-    blocks = candidate_blocks(maps)
-    inside = (blocks >= huge_block.ctypes.data) & (blocks < huge_block.ctypes.data + (16 << 20))
+    first = -(-huge_block.ctypes.data // (2 << 20)) * (2 << 20)
+    spans = candidate_spans(maps)
+    inside = (spans[:, 0] <= first) & (first < spans[:, 1])
+    assert inside.sum() == 1
+    spans = np.array([[first, min(first + (14 << 20), int(spans[inside, 1][0]))]], np.uint64)
     proc = Path("/proc")
-    scan = huge_pages._from_scan(os.getpid(), blocks[inside], proc)
-    flags = huge_pages._from_flags(os.getpid(), blocks[inside], proc)
+    scan = huge_pages._from_scan(os.getpid(), spans, proc)
+    flags = huge_pages._from_flags(os.getpid(), spans, proc)
     if scan is None:
         pytest.skip("this kernel has no PAGEMAP_SCAN")
     assert flags is not None

@@ -18,6 +18,7 @@ from hmd.decide import registry
 from hmd.heat.heat_settings import HeatSettings
 from hmd.heat.heat_table import HeatTable
 from hmd.heat.residency_sweep import ResidencySweep
+from hmd.heat.swept_memory import ModelledMemory
 from hmd.machine.mappings import MappingAccess, MappingKind, Mappings
 from hmd.machine.move_pages import MoveFlags
 from hmd.machine.process_id import ProcessId, ProcessStat
@@ -184,7 +185,7 @@ class Machine:
             topology=self.topology,
             sampler=self.sampler,
             heat=self.heat,
-            sweep=ResidencySweep(spaces=self.memory, clock=lambda: 0.0),
+            sweep=ResidencySweep(memory=ModelledMemory(self.memory), clock=lambda: 0.0),
             policy=registry.make(policy),
             mover=Mover(
                 MoverSettings(rate_bytes_per_s=8 << 20, burst_s=2, dry_run=dry_run),

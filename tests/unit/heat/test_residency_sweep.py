@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 
 from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.heat_table import HeatTable
-from hmd.heat.residency_sweep import ResidencySweep, SweepSettings, _less, chunk_runs
+from hmd.heat.residency_sweep import ResidencySweep, SweepSettings
+from hmd.heat.space_outline import chunk_runs, less
+from hmd.heat.swept_memory import Addresses, ModelledMemory, Pieces
 from hmd.machine.mappings import Mappings, parse_maps
 from hmd.machine.process_id import ProcessId
 from hmd.sample.access_batch import AccessBatch
@@ -64,7 +67,7 @@ def setting(pages: int = 1 << 20) -> tuple[HeatTable, Spaces, ResidencySweep]:
     table, spaces = HeatTable(), Spaces()
     table.track([PROCESS])
     settings = SweepSettings(pages_per_step=pages, sweep_ticks_most=8)
-    return table, spaces, ResidencySweep(settings, spaces, clock=lambda: 0.0)
+    return table, spaces, ResidencySweep(settings, ModelledMemory(spaces), clock=lambda: 0.0)
 
 
 def tick(table: HeatTable, sweep: ResidencySweep, address: int | None = None) -> int:
@@ -127,9 +130,56 @@ def test_sweep_step_ends_when_time_spent() -> None:
     table, spaces = HeatTable(), Spaces()
     table.track([PROCESS])
     now = iter(range(1000))
-    sweep = ResidencySweep(SweepSettings(step_s=1.5), spaces, clock=lambda: next(now))
+    sweep = ResidencySweep(
+        SweepSettings(step_s=1.5), ModelledMemory(spaces), clock=lambda: next(now)
+    )
     spaces.map(0, 64 * CHUNK_PAGES)
     assert 0 < tick(table, sweep) < 64 * CHUNK_PAGES
+
+
+def test_sweep_step_that_took_too_long_is_made_up_for() -> None:
+    table, spaces = HeatTable(), Spaces()
+    table.track([PROCESS])
+    spaces.map(0, 64 * CHUNK_PAGES)
+    now_s = 0.0
+
+    class SlowMemory(ModelledMemory):
+        def nodes(self, process: ProcessId, addresses: Addresses) -> npt.NDArray[np.int16]:
+            nonlocal now_s
+            now_s += 10.0
+            return super().nodes(process, addresses)
+
+    sweep = ResidencySweep(SweepSettings(step_s=4.0), SlowMemory(spaces), clock=lambda: now_s)
+    asked = [tick(table, sweep) > 0 for _ in range(10)]
+    assert asked == [True, False, True, False, False] * 2
+
+
+def test_sweep_mappings_read_over_several_steps() -> None:
+    table, spaces = HeatTable(), Spaces()
+    table.track([PROCESS])
+    spaces.map(0, 4 * CHUNK_PAGES)
+    spaces.fill(3 * CHUNK_BYTES, 8)
+    now_s, pieces = 0.0, 0
+
+    class PiecewiseMemory(ModelledMemory):
+        def pieces(self, process: ProcessId) -> Pieces:
+            nonlocal now_s, pieces
+            [whole] = list(super().pieces(process))
+            for start in range(0, 4 * CHUNK_BYTES, PAGE_BYTES):
+                now_s, pieces = now_s + 1.0, pieces + 1
+                yield replace(
+                    whole,
+                    start=np.array([start], np.uint64),
+                    end=np.array([start + PAGE_BYTES], np.uint64),
+                )
+
+    sweep = ResidencySweep(SweepSettings(step_s=8.0), PiecewiseMemory(spaces), clock=lambda: now_s)
+    for step in range(1, 5):
+        assert tick(table, sweep) == 0
+        assert 6 * step - 2 <= pieces <= 8 * step
+    for _ in range(400):
+        tick(table, sweep)
+    assert pages_on(table, 1) == 8
 
 
 def test_sweep_many_processes_cost_grows_in_proportion() -> None:
@@ -254,7 +304,7 @@ def test_run_difference_of_any_runs_equals_set_difference(
     def members(pairs: list[tuple[int, int]]) -> set[int]:
         return {n for first, last in pairs for n in range(first, last + 1)}
 
-    left = _less(apart(new), apart(known))
+    left = less(apart(new), apart(known))
     assert members(left) == members(apart(new)) - members(apart(known))
     assert left == sorted(left)
 

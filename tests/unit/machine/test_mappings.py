@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmd.machine.huge_pages import HugeSource, candidate_blocks, read_huge_pages
+from hmd.machine.huge_pages import HugeSource, candidate_spans, read_huge_pages
 from hmd.machine.mappings import (
     MappingAccess,
     MappingKind,
@@ -82,14 +82,21 @@ def test_maps_huge_eligible_only_with_aligned_block() -> None:
     odd = parse_maps(b"7f1200001000-7f1200400fff rw-p 00000000 00:00 0 \n")
     assert odd.huge_eligible.tolist() == [True]
     short = parse_maps(b"7f1200001000-7f1200400000 rw-p 00000000 00:00 0 \n")
-    assert candidate_blocks(short).tolist() == [0x7F1200200000]
+    assert candidate_spans(short).tolist() == [[0x7F1200200000, 0x7F1200400000]]
     assert parse_maps(b"7f1200001000-7f12003ff000 rw-p 0 0:0 0\n").huge_eligible.tolist() == [False]
 
 
-def test_candidate_blocks_are_aligned_whole_blocks() -> None:
-    blocks = candidate_blocks(parse_maps(MAPS))
-    assert len(blocks) == (1 << 30) // HUGE_PAGE_BYTES + 1 + 2
-    assert not (blocks % HUGE_PAGE_BYTES).any()
+def test_candidate_spans_are_aligned_whole_blocks() -> None:
+    spans = candidate_spans(parse_maps(MAPS))
+    assert (spans[:, 1] - spans[:, 0]).sum() == (1 << 30) + (1 + 2) * HUGE_PAGE_BYTES
+    assert not (spans % HUGE_PAGE_BYTES).any()
+
+
+def test_candidate_spans_of_reserved_address_space_none() -> None:
+    reserved = parse_maps(b"100000000000-700000000000 ---p 00000000 00:00 0 \n")
+    assert len(candidate_spans(reserved)) == 0
+    used = parse_maps(b"100000000000-700000000000 rw-p 00000000 00:00 0 \n")
+    assert len(candidate_spans(used)) == 1
 
 
 def test_smaps_io_hugetlb_and_huge_bytes_parsed() -> None:

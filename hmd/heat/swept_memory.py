@@ -1,0 +1,114 @@
+"""What the residency sweep asks of a machine, and the kernel's answers.
+
+Each question is small: a piece of a process's mappings, a part of its resident pages, the nodes of
+some pages. The sweep decides between two of them whether its time is over.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Generator
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.machine.huge_pages import HugeSource, huge_source
+from hmd.machine.mappings import Mappings
+from hmd.machine.maps_pieces import mapping_pieces
+from hmd.machine.move_pages import query_nodes
+from hmd.machine.process_id import PROC, ProcessId, identify
+from hmd.machine.resident_pages import ResidentPart, every_page, resident_part
+
+Addresses: TypeAlias = npt.NDArray[np.uint64]
+Pieces: TypeAlias = Generator[Mappings, None, None]
+
+
+class SweptMemory(Protocol):
+    """What the sweep reads from the machine, by process."""
+
+    def pieces(self, process: ProcessId) -> Pieces:
+        """Yield the mappings piece by piece; none if the process is gone or not readable."""
+        ...
+
+    def resident(
+        self, process: ProcessId, start: int, end: int, huge: Addresses, pages: int
+    ) -> ResidentPart | None:
+        """Return the next pages from ``start`` that may be resident, about ``pages``.
+
+        None if the process is gone. ``huge`` are the huge pages that the mappings' details showed.
+        """
+        ...
+
+    def nodes(self, process: ProcessId, addresses: Addresses) -> npt.NDArray[np.int16]:
+        """Return the node of each page, below 0 if it is not resident."""
+        ...
+
+
+class KernelMemory:
+    """Memory as the kernel reports it."""
+
+    def __init__(self, proc: Path = PROC) -> None:
+        self._proc = proc
+        self._source = huge_source(proc)
+
+    def pieces(self, process: ProcessId) -> Pieces:
+        """Read /proc/PID/maps, or smaps where nothing else shows huge pages."""
+        details = self._source is HugeSource.SMAPS
+        return mapping_pieces(process.pid, self._proc, details=details)
+
+    def resident(
+        self, process: ProcessId, start: int, end: int, huge: Addresses, pages: int
+    ) -> ResidentPart | None:
+        """Query PAGEMAP_SCAN, or kpageflags."""
+        return resident_part(process.pid, (start, end), self._source, huge, pages, self._proc)
+
+    def nodes(self, process: ProcessId, addresses: Addresses) -> npt.NDArray[np.int16]:
+        """Query move_pages(2); -ESRCH for all pages where the pid is another process's now."""
+        found = query_nodes(process.pid, addresses)
+        if identify(process.pid, self._proc) != process:
+            return np.full(len(addresses), -errno.ESRCH, np.int16)
+        return found
+
+
+class AddressSpaces(Protocol):
+    """Modelled address spaces, which are small and read at once, by pid."""
+
+    def mappings(self, pid: int) -> Mappings | None:
+        """Return the mappings, None if the process is gone or access is not permitted."""
+        ...
+
+    def huge_pages(self, pid: int, mappings: Mappings) -> Addresses:
+        """Return the starts of huge pages."""
+        ...
+
+    def nodes(self, pid: int, addresses: Addresses) -> npt.NDArray[np.int16]:
+        """Return the node of each page, below 0 if it is not resident."""
+        ...
+
+
+class ModelledMemory:
+    """Modelled address spaces as the sweep reads a machine."""
+
+    def __init__(self, spaces: AddressSpaces) -> None:
+        self._spaces = spaces
+        self._huge: dict[int, Addresses] = {}
+
+    def pieces(self, process: ProcessId) -> Pieces:
+        """Yield all mappings at once."""
+        found = self._spaces.mappings(process.pid)
+        if found is not None:
+            self._huge[process.pid] = self._spaces.huge_pages(process.pid, found)
+            yield found
+
+    def resident(
+        self, process: ProcessId, start: int, end: int, huge: Addresses, pages: int
+    ) -> ResidentPart | None:
+        """Return all pages of the next chunks."""
+        del huge
+        return every_page(start, end, self._huge[process.pid], pages)
+
+    def nodes(self, process: ProcessId, addresses: Addresses) -> npt.NDArray[np.int16]:
+        """Return what the model has."""
+        return self._spaces.nodes(process.pid, addresses)
