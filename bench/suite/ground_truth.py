@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from bench.suite import input_generators
 from bench.suite.inputs import prepare
-from bench.suite.program import load_program, programs_folder
+from bench.suite.program import SuiteProgram, load_program, programs_folder
 from hmd.emulate import replay
 from hmd.emulate.layout_replay import Layout, replayed
 from hmd.emulate.miss_stream import MissStream
@@ -29,6 +29,8 @@ from hmd.emulate.preset import Preset, load
 from hmd.emulate.recording import ALL_SLOW, RECORDED_ON, guest, run_in, widest_core
 from hmd.errors import HmdError
 
+_PROSE = {"description", "memory_class", "source"}
+_INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
 _BATCH = 8  # layouts between two writes of the results
 _TIMING = Path(replay.__file__).with_name("timing")
 
@@ -63,13 +65,27 @@ def recorded(name: str, folder: Path, say: Callable[[str], None]) -> RecordedStr
 def program_digest(name: str) -> str:
     """Return a digest of all that a program's stream depends on: itself, its inputs, the model.
 
-    Comments and docstrings do not count, so that rewording them invalidates no recording.
+    Descriptions, comments and docstrings do not count, so that rewording them invalidates no
+    recording.
     """
-    digest = hashlib.sha256()
-    sources = [path for path in programs_folder().iterdir() if path.stem.split("_")[0] == name]
-    for path in sorted([*sources, Path(input_generators.__file__), *_TIMING.glob("*.[ch]")]):
+    program = load_program(name)
+    digest = hashlib.sha256(program.model_dump_json(exclude=_PROSE).encode())
+    for path in sorted([*source_files(program), *_TIMING.glob("*.[ch]")]):
         digest.update(f"{path.name}\0{code_of(path)}".encode())
     return digest.hexdigest()[:12]
+
+
+def source_files(program: SuiteProgram) -> set[Path]:
+    """Return the files of the suite from which a program and its inputs are made."""
+    inputs = program.inputs.values()
+    found = {programs_folder() / made.file for made in inputs if made.file is not None}
+    if any(made.generate is not None for made in inputs):
+        found.add(Path(input_generators.__file__))
+    if program.compile is not None:
+        source = programs_folder() / program.compile
+        headers = _INCLUDE.findall(source.read_text())
+        found |= {source, *(programs_folder() / header for header in headers)}
+    return found
 
 
 def code_of(path: Path) -> str:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -33,6 +33,10 @@ PYTHON = "python"
 
 OUTPUT = "out"
 """The placeholder, in an input's own command, for the folder that the command fills."""
+
+MemoryClass = Literal["moving hot set", "stable hot set", "streaming", "no contrast"]
+"""What a program's memory behaviour offers to tiering: a hot set that moves or stays, sequential
+passes over all memory, or accesses that are uniform at random."""
 
 _Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 _Words = Annotated[tuple[str, ...], Field(min_length=1)]
@@ -83,6 +87,7 @@ class SuiteProgram(_CheckedProgram):
 
     name: _Name
     description: Annotated[str, Field(min_length=40)]
+    memory_class: Annotated[MemoryClass, Field(alias="class")]
     source: Annotated[str, Field(min_length=4)]
     packages: tuple[str, ...] = ()
     compile: str | None = None

@@ -1,10 +1,12 @@
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from bench.suite.input_generators import generator
 from bench.suite.program import (
+    MemoryClass,
     SuiteProgram,
     load_program,
     parse,
@@ -17,6 +19,7 @@ CHECKOUT = Path(__file__).parents[4]
 GOOD = """\
 name: chase
 description: Follows pointers through all of its memory, one after the other.
+class: no contrast
 source: ours
 compile: chase.c
 inputs:
@@ -44,10 +47,14 @@ def program(request: pytest.FixtureRequest) -> SuiteProgram:
     return load_program(request.param)
 
 
-def test_suite_at_least_twelve_programs_most_from_distributions() -> None:
+def test_suite_at_least_ten_programs_from_distributions() -> None:
     sources = [load_program(name).source for name in program_names()]
-    assert len(sources) >= 12
-    assert sum(source.startswith(("Debian", "PyPI")) for source in sources) >= len(sources) / 2
+    assert sum(source.startswith(("Debian", "PyPI")) for source in sources) >= 10
+
+
+def test_suite_has_programs_of_every_class() -> None:
+    classes = {load_program(name).memory_class for name in program_names()}
+    assert classes == set(get_args(MemoryClass))
 
 
 def test_program_name_equals_file_name(program: SuiteProgram) -> None:
@@ -84,14 +91,15 @@ def test_program_unknown_name_error_lists_programs() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "part"),
     [
-        ("expect: done", "expect: done\nexpects: x", "chase.yaml:10: expects: "),
+        ("expect: done", "expect: done\nexpects: x", "chase.yaml:11: expects: "),
         ("name: chase", "name: Chase", "chase.yaml:1: name: "),
         ("expect: done\n", "", "expect: "),
-        ('"{config}"]', "7]", "chase.yaml:8: command.1: "),
+        ("class: no contrast", "class: hot", "chase.yaml:3: class: "),
+        ('"{config}"]', "7]", "chase.yaml:9: command.1: "),
         ('"{config}"]', '"{conf}"]', "{conf} names no input above it"),
         ("compile: chase.c\n", "", "{program} names no input above it"),
         ("list = {list}", "{config}", "{config} names no input above it"),
-        ("{generate: random_bytes, ", "{file: a, generate: b, ", "chase.yaml:6: inputs.list: "),
+        ("{generate: random_bytes, ", "{file: a, generate: b, ", "chase.yaml:7: inputs.list: "),
         ("generate: random_bytes", "text: a", "arguments go with generate"),
     ],
 )
