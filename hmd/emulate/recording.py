@@ -15,9 +15,10 @@ from enum import StrEnum
 
 from hmd.emulate.assets import WORKLOADS, compile_static
 from hmd.emulate.boot import Machine
-from hmd.emulate.guest_command import BASE_ENVIRONMENT, Command
+from hmd.emulate.guest_command import Command
 from hmd.emulate.miss_stream import MissRecording, read_recording
 from hmd.emulate.preset import Preset
+from hmd.emulate.server_load import serve
 from hmd.errors import HmdError
 
 PROGRAM_CPU = 1
@@ -124,32 +125,14 @@ def _execute(machine: Machine, command: Command, placement: Placement) -> None:
         stderr=errors.extend,
     )
     if command.load:
-        output.extend(_serve(machine, command))
+        service = [placed, str(SERVICE_CPU), MemoryPolicy.BIND, str(1 << SLOW_NODE)]
+        output.extend(serve(machine, command, service, _TIMEOUT_S))
     code = job.wait(_TIMEOUT_S)
     # Many programs report their work on stderr.
     found = (output + errors).decode(errors="replace")
     if code != command.exit_status or command.expect not in found:
         last = (errors.decode(errors="replace").strip() or "no message").splitlines()[-1]
         raise HmdError(f"{command.argv[0]} exited with {code} and did not do its work: {last}")
-
-
-def _serve(machine: Machine, command: Command) -> bytes:
-    """Run a server's load on the other CPU; returns the load's output."""
-    on_service_cpu = [
-        str(compile_static(_PLACED)),
-        str(SERVICE_CPU),
-        MemoryPolicy.BIND,
-        str(1 << SLOW_NODE),
-    ]
-    deadline = time.monotonic() + 60
-    while machine.run([*on_service_cpu, *command.ready], env=BASE_ENVIRONMENT).returncode:
-        if time.monotonic() > deadline:
-            raise HmdError(f"{command.argv[0]} did not become ready within a minute")
-        time.sleep(0.1)
-    done = machine.run([*on_service_cpu, *command.load], env=BASE_ENVIRONMENT, timeout=_TIMEOUT_S)
-    if done.returncode:
-        raise HmdError(f"{command.load[0]} exited with {done.returncode}: {done.stderr.strip()}")
-    return done.stdout.encode()
 
 
 def _set(machine: Machine, path: str, text: str) -> None:
