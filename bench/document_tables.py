@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from bench.compare.comparison_tables import classes, contention, moved, speedups, summary
+from bench.markdown_table import table
+
 Results = Mapping[str, Any]
-FIRST = "first-touch"
-CONSTANT = ("all-fast", "all-slow")
-LAST = "oracle"
-WHOLE = "whole"
 PRESETS = ("dram-pm", "dram-cxl", "hbm-dram")
 
 
@@ -34,59 +33,6 @@ def demo(results: Results) -> str:
             )
     head = ["program", "run", "ops/s (guest time)", "ops/s (modelled time)", "of all fast"]
     return table(head, rows, text=2)
-
-
-def speedups(results: Results) -> str:
-    """Return first touch's time over that of each system; the best but for the oracle in bold."""
-    found = results["policies"]
-    took = _column(found, "modelled_seconds")
-    movers = _movers(found)
-    rows = []
-    for program in found["programs"]:
-        for ratio in found["ratios"]:
-            base = took[program, ratio, FIRST]
-            speeds = {s: base / t for s in movers if (t := took.get((program, ratio, s)))}
-            best = f"{max(speeds.values(), default=0.0):.2f}"
-            others = [took.get((program, WHOLE, s)) for s in CONSTANT]
-            others.append(took.get((program, ratio, LAST)))
-            cells = [f"{speeds[s]:.2f}" if s in speeds else "-" for s in movers]
-            rows.append(
-                [program, ratio, f"{base:.3f}"]
-                + [f"**{cell}**" if cell == best else cell for cell in cells]
-                + [f"{base / t:.2f}" if t else "-" for t in others]
-            )
-    head = ["program", "ratio", f"{FIRST}, s", *movers, *CONSTANT, LAST]
-    return table(head, rows, text=1)
-
-
-def moved(results: Results) -> str:
-    """Return MiB moved per modelled second by the systems that move."""
-    found = results["policies"]
-    took, bytes_moved = _column(found, "modelled_seconds"), _column(found, "migrated_bytes")
-    movers = _movers(found)
-    rows = []
-    for ratio in found["ratios"]:
-        row = [ratio]
-        for system in movers:
-            keys = [key for key in took if key[1:] == (ratio, system)]
-            seconds = sum(took[key] for key in keys)
-            row.append(f"{sum(bytes_moved[key] for key in keys) / seconds / 2**20:.1f}")
-        rows.append(row)
-    return table(["ratio", *movers], rows, text=1)
-
-
-def summary(results: Results) -> str:
-    """Return what each policy comes to over the cases: modelled time, then guest time."""
-    keys = ("best_peer", "kernel", "first_touch")
-    names = [*(f"geomean_vs_{key}" for key in keys), "worst_vs_first_touch", "geomean_vs_all_fast"]
-    rows = []
-    for policy, found in results["policies"]["policies"].items():
-        both = [f"{found['modelled'][n]:.3f}, {found['guest'][n]:.3f}" for n in names]
-        rest = [f"{found[key]:.3f}" for key in ("geomean_vs_oracle", "moved_vs_kernel_tiering")]
-        rows.append([policy, *both, *rest])
-    head = ["policy", "over best peer", "over kernel tiering", "over first touch"]
-    head += ["worst over first touch", "over all fast", "over oracle", "bytes over kernel tiering"]
-    return table(head, rows, text=1)
 
 
 def estimator(results: Results) -> str:
@@ -172,8 +118,10 @@ TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
     for each in (
         demo,
         speedups,
+        classes,
         moved,
         summary,
+        contention,
         estimator,
         ablations,
         samplings,
@@ -182,22 +130,6 @@ TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
     )
 }
 """Tables by the name that documents use."""
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], text: int) -> str:
-    """Return a Markdown table; the first ``text`` columns are text, the others figures."""
-    rule = "|" + "---|" * text + "--:|" * (len(head) - text)
-    return "\n".join(
-        ["| " + " | ".join(head) + " |", rule, *("| " + " | ".join(row) + " |" for row in rows)]
-    )
-
-
-def _movers(document: Mapping[str, Any]) -> list[str]:
-    return [s for s in document["systems"] if s not in (*CONSTANT, FIRST)]
-
-
-def _column(document: Mapping[str, Any], name: str) -> dict[tuple[str, str, str], float]:
-    return {(c["program"], c["ratio"], c["system"]): c[name] for c in document["cases"]}
 
 
 def _errors(rows: Sequence[Sequence[Any]]) -> list[list[str]]:

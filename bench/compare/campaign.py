@@ -1,65 +1,53 @@
 """A campaign: runs all cases without a known result; a failing case does not stop the others.
 
 Each kind of service has its own boots, in which systems follow one another and each runs its
-cases. A result is stored in a file under the digest of its inputs, so that an interrupted campaign
-continues where it stopped; a committed result of the same digest is reused as well.
+cases. A case of a system whose runs scatter runs several times, each time in another boot. Every
+run is stored in a file under the digest of its inputs, so that an interrupted campaign continues
+where it stopped; a committed result of the same digest is reused as well.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import hmd
 from bench.compare import guest_daemon, guest_damon
+from bench.compare.case_digest import case_digest
 from bench.compare.case_result import CaseResult
 from bench.compare.comparison_case import ComparisonCase
 from bench.compare.comparison_trial import ComparisonTrial, run_trial
 from bench.compare.discovery import Discovery
 from bench.compare.footprint import footprint_bytes
 from bench.compare.guest_daemon import DaemonProgress, GuestDaemon
-from bench.compare.systems import BootService, System, system_named
-from bench.compare.testbed import (
-    CACHES,
-    DILATION,
-    FAST_NODE_BYTES,
-    FLUSH_US,
-    MEASURE,
-    PRESET,
-    Testbed,
-    stage,
-)
+from bench.compare.systems import RUNS, BootService, System, system_named
+from bench.compare.testbed import DILATION, Testbed, stage
+from bench.compare.trial_store import TrialStore
 from bench.suite.ground_truth import program_digest
 from bench.suite.inputs import prepare
 from bench.suite.program import load_program
 from hmd.emulate.guest_agent import GuestError
 from hmd.emulate.guest_command import Command
 from hmd.emulate.kernel_cache import warm_kernels
-from hmd.emulate.preset import load
 from hmd.errors import HmdError
 
 Say = Callable[[str], None]
 
-_DAEMON_ROOMS = ("machine", "sample", "heat", "decide", "migrate", "daemon", "native")
-_SETTING = (MEASURE, FAST_NODE_BYTES, FLUSH_US, CACHES)
 _BOOTS = 3  # boots per service, where the machine ends early
 
 
 @dataclass(slots=True)
 class CampaignResults:
-    """Results by case, and the errors of failed cases."""
+    """Results by case, also of cases that lack some of their runs, and errors of failed cases."""
 
     results: dict[ComparisonCase, CaseResult] = field(default_factory=dict)
     failed: dict[ComparisonCase, str] = field(default_factory=dict)
 
     @property
     def trials(self) -> dict[ComparisonCase, ComparisonTrial]:
-        """Trials by case."""
+        """The median run of each case."""
         return {case: result.trial for case, result in self.results.items()}
 
 
@@ -74,14 +62,16 @@ def run_cases(
     commit: str = "",
     fresh: bool = False,
     run: bool = True,
+    most_runs: int = RUNS,
 ) -> CampaignResults:
     """Run the cases without a known result; ``inputs`` holds inputs, ``folder`` stores results.
 
     ``known`` results are reused where their digest is that of the case; ``commit`` is stored with
     new results. ``fresh`` deletes stored results of these cases. Without ``run`` no case is run.
+    ``most_runs`` limits the runs of each case.
     Raises ConfigError for an unknown program or system; the outcome reports other errors.
     """
-    campaign = _Campaign(cases, inputs, folder, say, dilation, commit)
+    campaign = _Campaign(cases, inputs, folder, say, dilation, commit, most_runs)
     if fresh:
         campaign.forget()
     campaign.take_known(known)
@@ -99,42 +89,45 @@ class _Campaign:
         say: Say,
         dilation: float,
         commit: str,
+        most_runs: int,
     ):
         self._inputs, self._folder, self._say, self._dilation = inputs, folder, say, dilation
         self._commit = commit
         self._systems = {case: system_named(case.system) for case in cases}
+        self._wanted = {c: min(most_runs, each.runs) for c, each in self._systems.items()}
+        self._store = TrialStore(folder / "cases")
         self._programs = {c.program: load_program(c.program) for c in cases}
         self._commands: dict[str, Command] = {}
-        self._digests = {case: self._digest(case) for case in cases}
+        self._digests = {case: case_digest(case, dilation) for case in cases}
         self.outcomes = CampaignResults()
         self._total = len(cases)
 
     def forget(self) -> None:
         """Delete the stored results of the cases."""
-        for case in self._digests:
-            self._path(case).unlink(missing_ok=True)
+        for case, digest in self._digests.items():
+            self._store.forget(case, digest)
 
     def take_known(self, elsewhere: Iterable[CaseResult]) -> None:
         """Load stored results, and reuse ``elsewhere`` for the cases without one."""
         by_digest = {result.digest: result for result in elsewhere}
         for case, digest in self._digests.items():
-            if self._path(case).exists():
-                kept = json.loads(self._path(case).read_text())
-                result = CaseResult(ComparisonTrial(**kept["trial"]), digest, kept["commit"])
+            result = self._store.read(case, digest) or by_digest.get(digest)
+            if result is not None:
                 self.outcomes.results[case] = result
-            elif digest in by_digest:
-                self.outcomes.results[case] = by_digest[digest]
-        self._total = len(self._left(set(BootService)))
+        self._total = self._runs_left()
 
     def run(self, service: BootService) -> None:
-        """Run the cases of one service in as few boots as possible.
+        """Run the cases of one service in as few boots as possible, a boot for each of their runs.
 
-        DAMON has one boot per case: memory that it promoted stays on the fast node, where the next
+        DAMON has one boot per run: memory that it promoted stays on the fast node, where the next
         program could not have it.
         """
         tries = _BOOTS
-        while left := self._left({service}):
-            together = left[:1] if service is BootService.DAMON else left
+        while left := self._left(service):
+            first = min(map(self._ran, left))
+            together = [case for case in left if self._ran(case) == first]
+            if service is BootService.DAMON:
+                together = together[:1]
             try:
                 self._boot(service, together)
             except GuestError as error:
@@ -179,7 +172,6 @@ class _Campaign:
     def _try(
         self, ready: Testbed, case: ComparisonCase, system: System, running: GuestDaemon | None
     ) -> None:
-        done = self._total - len(self._left(set(BootService)))
         try:
             if running is None:
                 trial = self._trial(ready, case, system)
@@ -192,14 +184,14 @@ class _Campaign:
         except (HmdError, subprocess.SubprocessError) as error:
             self._fail([case], error)
             return
-        path = self._path(case)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        kept = {"case": asdict(case), "trial": asdict(trial), "commit": self._commit}
-        path.write_text(json.dumps(kept))
-        self.outcomes.results[case] = CaseResult(trial, self._digests[case], self._commit)
+        before_it = self.outcomes.results.get(case)
+        trials = (*(before_it.trials if before_it else ()), trial)
+        self.outcomes.results[case] = CaseResult(trials, self._digests[case], self._commit)
+        self._store.add(case, self.outcomes.results[case])
         self._say(
-            f"{case} ({done + 1} of {self._total}): {trial.modelled_seconds:.3f} s modelled, "
-            f"{trial.guest_seconds:.0f} s in the guest, {trial.migrated_bytes >> 20} MiB moved, "
+            f"{case} ({self._total - self._runs_left()} of {self._total}): "
+            f"{trial.modelled_seconds:.3f} s modelled, {trial.guest_seconds:.0f} s in the guest "
+            f"({trial.host_wait_seconds:.0f} waiting), {trial.migrated_bytes >> 20} MiB moved, "
             f"{trial.fast_share:.0%} of misses fast in {trial.fast_bytes / 2**20:.2f} "
             f"{trial.gained_bytes / 2**20:+.2f} MiB"
         )
@@ -228,10 +220,24 @@ class _Campaign:
             self.outcomes.failed[case] = line
             self._say(f"{case} failed: {line}")
 
-    def _left(self, services: set[BootService]) -> list[ComparisonCase]:
-        """Return the cases of these services without a result or a failure."""
-        told = self.outcomes.results.keys() | self.outcomes.failed.keys()
-        return [c for c, s in self._systems.items() if c not in told and s.service in services]
+    def _left(self, service: BootService) -> list[ComparisonCase]:
+        """Return the cases of a service that lack a run and have not failed."""
+        return [
+            case
+            for case, system in self._systems.items()
+            if system.service is service
+            and case not in self.outcomes.failed
+            and self._ran(case) < self._wanted[case]
+        ]
+
+    def _runs_left(self) -> int:
+        left = (case for service in BootService for case in self._left(service))
+        return sum(self._wanted[case] - self._ran(case) for case in left)
+
+    def _ran(self, case: ComparisonCase) -> int:
+        """Return the number of runs that a case has."""
+        known = self.outcomes.results.get(case)
+        return len(known.trials) if known else 0
 
     def _command(self, name: str) -> Command:
         if name not in self._commands:
@@ -241,21 +247,6 @@ class _Campaign:
     def _footprint(self, name: str) -> int:
         digest = program_digest(name)
         return footprint_bytes(name, digest, lambda: self._command(name), self._folder)
-
-    def _path(self, case: ComparisonCase) -> Path:
-        name = f"{case}-{self._digests[case]}.json".replace(":", "-")
-        return self._folder / "cases" / name
-
-    def _digest(self, case: ComparisonCase) -> str:
-        """Return a digest of all that a result depends on, except the speed of the host."""
-        system = self._systems[case]
-        parts = [program_digest(case.program), load(PRESET).model_dump_json(), case.ratio]
-        parts += [repr(system), repr((self._dilation, *_SETTING))]
-        if system.service is BootService.DAMON:
-            parts.append(repr((guest_damon.scheme_words(), guest_damon.SETTLE_S)))
-        if system.service is BootService.HMD:
-            parts += [repr(guest_daemon.configuration(system.policy)), _daemon_digest()]
-        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
 
 @contextmanager
@@ -279,12 +270,3 @@ def _with_pace(
         tick_seconds=(after.uptime_s - before.uptime_s) / max(1, after.ticks - before.ticks),
         unseen_share=min(1.0, found_s / trial.guest_seconds),
     )
-
-
-def _daemon_digest() -> str:
-    root = Path(hmd.__file__).parent
-    digest = hashlib.sha256()
-    for room in _DAEMON_ROOMS:
-        for path in sorted([*(root / room).glob("*.py"), *(root / room).glob("*.[ch]")]):
-            digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()

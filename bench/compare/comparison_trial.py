@@ -25,6 +25,8 @@ class ComparisonTrial:
     increase until the end: others' memory that was migrated or reclaimed. ``tick_seconds`` is
     hmd's interval between ticks by the guest's clock, ``unseen_share`` the share of the run before
     hmd found the program. ``misses`` and ``instructions`` are those of the CPU, with the kernel's.
+    ``host_wait_seconds`` is the part of ``guest_seconds`` in which the emulator's thread of that
+    CPU waited for a CPU of the host (bench/compare/host_contention.py).
     """
 
     modelled_seconds: float
@@ -38,6 +40,7 @@ class ComparisonTrial:
     unseen_share: float = 0.0
     misses: int = 0
     instructions: int = 0
+    host_wait_seconds: float = 0.0
 
 
 def run_trial(
@@ -63,10 +66,12 @@ def run_trial(
         undo.enter_context(service or nullcontext())
         counted = stage.vmstat()
         with demotion.going_on(stage), stage.modelled():
+            waited = stage.contention.read()
             before, began = stage.meter.read(), time.monotonic()
             with watch or nullcontext():
                 stage.execute(command, start)
             took, passed = time.monotonic() - began, stage.meter.read().since(before)
+            lost_s = stage.contention.read().since(waited)
         gained = stage.fast_node.for_programs_bytes() - left if fast_bytes is not None else 0
         moved = {name: count - counted[name] for name, count in stage.vmstat().items()}
     demoted = sum(count for name, count in moved.items() if name.startswith("pgdemote_"))
@@ -80,4 +85,5 @@ def run_trial(
         gained_bytes=gained,
         misses=sum(passed.misses),
         instructions=passed.instructions,
+        host_wait_seconds=lost_s,
     )

@@ -79,6 +79,14 @@ def worst(values: Iterable[float]) -> float | None:
     return min(values, default=None)
 
 
+def by_class(found: Seconds, classes: Mapping[str, str]) -> dict[str, dict[ComparisonCase, float]]:
+    """Return the runtimes of each class of programs; ``classes`` has the class of each program."""
+    return {
+        name: {case: took for case, took in found.items() if classes[case.program] == name}
+        for name in sorted({classes[case.program] for case in found})
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Figures:
     """Summary figures of hmd with one policy, by one clock; None where cases are missing."""

@@ -7,10 +7,11 @@
     python -m bench.compare.policies --resume drift:1:8:...        those of them without a result
 
 Real programs on the real kernel of the emulated machine, each alone on a CPU, with a third, a
-ninth and a seventeenth of its footprint as fast memory, under each system in turn. Results are
-stored in build/compare, so that an interrupted run continues; a case takes 30 to 90 s on two idle
-CPUs. A run of all runs only cases that changed: a committed result is reused where the digest of
-all that it depends on is the same, and names the commit that was measured.
+ninth and a seventeenth of its footprint as fast memory, under each system in turn. A system that
+moves pages runs each case three times; the median run by modelled time counts. Results are stored
+in build/compare, so that an interrupted run continues; a run takes 30 to 90 s on two idle CPUs. A
+run of all runs only cases that changed: a committed result is reused where the digest of all that
+it depends on is the same, and names the commit that was measured.
 """
 
 from __future__ import annotations
@@ -29,10 +30,13 @@ from typing import Any
 from bench.compare.campaign import CampaignResults, run_cases
 from bench.compare.case_result import results, rows
 from bench.compare.comparison_case import RATIOS, ComparisonCase
+from bench.compare.comparison_tables import classes, contention, moved, speedups
+from bench.compare.comparison_tables import summary as policy_summary
 from bench.compare.figures import (
     GUEST,
     MODELLED,
     Figures,
+    by_class,
     geomean,
     moved_over_kernel,
     over_oracle,
@@ -41,10 +45,9 @@ from bench.compare.figures import (
 from bench.compare.oracles import ORACLE, oracle_seconds
 from bench.compare.policies_plot import draw
 from bench.compare.simulations import Simulation, simulations
-from bench.compare.systems import HMD_DEFAULT, cases_of, systems
+from bench.compare.systems import HMD_DEFAULT, RUNS, cases_of, systems
 from bench.compare.testbed import DILATION, PRESET
-from bench.document_tables import moved, speedups
-from bench.document_tables import summary as policy_summary
+from bench.suite.program import load_program
 from hmd.errors import HmdError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,9 +56,13 @@ COMMITTED = ROOT / "docs" / "results" / "policies.json"
 FOLDER = ROOT / "build" / "compare"
 SUITE = ROOT / "build" / "suite"
 
-PROGRAMS = ("betweenness", "cg", "compress", "drift", "pagerank", "sat", "xslookup")
-"""A hot set that moves continuously (drift), phases (betweenness, sat), growing heat (compress),
-and static hot sets: one that fits (cg), one in large (pagerank) and in small pieces (xslookup)."""
+PROGRAMS = (
+    *("betweenness", "drift", "index", "phases", "sat", "updates_moving", "updates_scattered"),
+    *("bfs", "cg", "compress", "pagerank", "redis", "xslookup"),
+    *("memcopy", "gups"),
+)
+"""Hot sets that move (continuously: drift; at once: updates_*, index; in phases: betweenness,
+phases, sat), hot sets that stay, a stream (memcopy) and uniform accesses (gups)."""
 
 
 def main() -> int:
@@ -72,6 +79,9 @@ def main() -> int:
     )
     parser.add_argument(
         "--known", action="store_true", help="run nothing, summarise stored results"
+    )
+    parser.add_argument(
+        "--runs", type=int, default=RUNS, help=f"most runs of each case (default {RUNS})"
     )
     args = parser.parse_args()
     asked = [text for text in args.cases.split(",") if text]
@@ -95,6 +105,7 @@ def main() -> int:
             commit=commit(),
             fresh=not args.known and (args.fresh or (bool(asked) and not args.resume)),
             run=not args.known,
+            most_runs=args.runs,
         )
         oracle = oracle_seconds(outcomes.trials, SUITE, FOLDER, say)
         simulated = simulations(outcomes.trials, SUITE, FOLDER, say)
@@ -111,8 +122,8 @@ def main() -> int:
         OUTPUT.parent.mkdir(exist_ok=True)
         OUTPUT.write_text(json.dumps(document, indent=1) + "\n")
         measured = {"policies": document}
-        tables = (speedups(measured), moved(measured), policy_summary(measured))
-        OUTPUT.with_suffix(".md").write_text("\n\n".join(tables) + "\n")
+        makers = (speedups, classes, moved, policy_summary, contention)
+        OUTPUT.with_suffix(".md").write_text("\n\n".join(make(measured) for make in makers) + "\n")
         draw(document, OUTPUT.with_suffix(".png"))
     show(document, committed)
     if not asked:
@@ -129,6 +140,9 @@ def summary(
     """Return the JSON document."""
     trials = outcomes.trials
     clocks = {clock: seconds(trials, clock) for clock in (MODELLED, GUEST)}
+    programs = sorted({case.program for case in trials})
+    its_class = {name: load_program(name).memory_class for name in programs}
+    classed = {clock: by_class(found, its_class) for clock, found in clocks.items()}
     ours = [system.name for system in systems() if system.policy]
     default = {clock: Figures.of(found, HMD_DEFAULT) for clock, found in clocks.items()}
     ran = {case.system for case in trials}
@@ -146,11 +160,19 @@ def summary(
                 "moved_vs_kernel_tiering": moved_over_kernel(trials, name),
                 "modelled": asdict(Figures.of(clocks[MODELLED], name)),
                 "guest": asdict(Figures.of(clocks[GUEST], name)),
+                "by_class": {
+                    its: {
+                        "modelled": asdict(Figures.of(found, name)),
+                        "guest": asdict(Figures.of(classed[GUEST][its], name)),
+                    }
+                    for its, found in classed[MODELLED].items()
+                },
             }
             for name in ours
             if name in ran
         },
-        "programs": sorted({case.program for case in trials}),
+        "programs": programs,
+        "class": its_class,
         "ratios": [ratio for ratio in RATIOS if any(case.ratio == ratio for case in trials)],
         "systems": [system.name for system in systems() if system.name in ran],
         "simulated": {

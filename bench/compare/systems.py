@@ -17,12 +17,16 @@ from hmd.decide import registry
 from hmd.emulate.demo.variants import FAST_NODE, SLOW_NODE
 from hmd.errors import ConfigError
 
+RUNS = 3
+"""Runs of each case of a system that moves pages."""
+
 _BALANCING = "/sys/kernel/debug/sched/numa_balancing"
 # Memory tiering mode instead of locality mode, and demotion to the slow node instead of reclaim
 # (Documentation/admin-guide/sysctl/kernel.rst and ABI/testing/sysfs-kernel-mm-numa). All other
 # settings are the kernel's defaults.
+_DEMOTION = "/sys/kernel/mm/numa/demotion_enabled"
 _TIERING: Mapping[str, str | int] = {
-    "/sys/kernel/mm/numa/demotion_enabled": 1,
+    _DEMOTION: 1,
     "/proc/sys/kernel/numa_balancing": 2,
 }
 # A run takes 20 to 100 s by the guest's clock, where a real program runs for minutes. These are the
@@ -61,8 +65,21 @@ class System:
 
     @property
     def ratios(self) -> tuple[str, ...]:
-        """The ratios on which the system depends."""
-        return RATIOS if self.scarce else (WHOLE,)
+        """The ratios at which the system is compared."""
+        if not self.scarce:
+            return (WHOLE,)
+        secondary = self.policy not in ("", registry.DEFAULT)
+        return RATIOS[:1] if secondary else RATIOS
+
+    @property
+    def runs(self) -> int:
+        """Runs of each case: several where pages move, because their runs scatter."""
+        return RUNS if self.moves else 1
+
+    @property
+    def moves(self) -> bool:
+        """Whether the system moves pages while a program runs."""
+        return self.service is not BootService.NOTHING or _DEMOTION in self.knobs
 
 
 ALL_FAST = System("all-fast", ON_FAST, scarce=False)

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.compare.host_contention import HostContention
 from hmd.emulate.assets import WORKLOADS, compile_static
 from hmd.emulate.boot import Machine
 from hmd.emulate.demo.fast_node import FastNode, open_fast_node
@@ -23,6 +24,7 @@ from hmd.emulate.demo.meter import Meter
 from hmd.emulate.demo.variants import FAST_NODE, PROGRAM_CPU, SERVICE_CPU, SLOW_NODE, service
 from hmd.emulate.guest_command import Command
 from hmd.emulate.preset import Preset, load
+from hmd.emulate.server_load import serve
 from hmd.errors import HmdError
 
 PRESET = "dram-pm"
@@ -83,6 +85,7 @@ class Testbed:
     def __init__(self, machine: Machine, preset: Preset, fast_node: FastNode, folder: Path):
         self.machine, self.preset, self.folder = machine, preset, folder
         self.fast_node, self.meter = fast_node, Meter(machine)
+        self.contention = HostContention(machine.pid, PROGRAM_CPU)
 
     @contextmanager
     def modelled(self) -> Iterator[None]:
@@ -154,7 +157,10 @@ class Testbed:
             job.kill()
 
     def execute(self, command: Command, start: Start) -> None:
-        """Run a program alone on its CPU; HmdError where its status or output is unexpected."""
+        """Run a program alone on its CPU; HmdError where its status or output is unexpected.
+
+        The load of a server runs on the service CPU.
+        """
         mask = sum(1 << node for node in start.nodes)
         placed = [str(compile_static(PLACED)), str(PROGRAM_CPU), start.mode, str(mask)]
         output, errors = bytearray(), bytearray()
@@ -166,7 +172,12 @@ class Testbed:
             stderr=errors.extend,
         )
         try:
+            if command.load:
+                output.extend(serve(self.machine, command, service([]), _TIMEOUT_S))
             code = job.wait(_TIMEOUT_S)
+        except HmdError:
+            job.kill()
+            raise
         except subprocess.TimeoutExpired:
             job.kill()
             raise HmdError(f"{command.argv[0]} did not end within {_TIMEOUT_S} s") from None

@@ -73,6 +73,7 @@ def command_line(
     words = [
         qemu,
         *("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
+        *("-name", "hmd,debug-threads=on"),  # threads of CPUs have names, as in `top -H`
         *("-machine", "pc,hmat=on,i8042=off,usb=off,vmport=off"),
         *("-accel", "tcg,thread=multi,tb-size=256"),
         # Five-level paging costs one memory access per TLB miss; no machine of this size needs it.

@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def outcomes(folder: Path) -> CampaignResults:
-    return run_cases(CASES, folder / "inputs", folder, lambda line: None)
+    return run_cases(CASES, folder / "inputs", folder, lambda line: None, most_runs=1)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_run_cases_all_results_present_runs_nothing(
     outcomes: CampaignResults, folder: Path
 ) -> None:
     said: list[str] = []
-    again = run_cases(CASES, folder / "inputs", folder, said.append)
+    again = run_cases(CASES, folder / "inputs", folder, said.append, most_runs=1)
     assert said == []
     assert again.trials == outcomes.trials
 
@@ -109,7 +109,7 @@ def test_run_cases_known_results_given_runs_nothing(
 ) -> None:
     said: list[str] = []
     known = results(rows(outcomes.results))
-    again = run_cases(CASES, folder / "inputs", tmp_path, said.append, known=known)
+    again = run_cases(CASES, folder / "inputs", tmp_path, said.append, known=known, most_runs=1)
     assert said == []
     assert again.results == outcomes.results
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench.compare.comparison_case import ComparisonCase
-from bench.compare.systems import DAMON, PEERS, cases_of, system_named, systems
+from bench.compare.comparison_case import RATIOS, ComparisonCase
+from bench.compare.systems import DAMON, HMD_DEFAULT, PEERS, cases_of, system_named, systems
 from hmd.errors import ConfigError
 
 
@@ -44,6 +44,20 @@ def test_peers_start_as_hmd_without_memory_policy() -> None:
     for name in (*PEERS, "hmd:histogram"):
         assert system_named(name).start.mode == "default"
         assert system_named(name).scarce
+
+
+def test_systems_that_move_pages_run_each_case_several_times() -> None:
+    repeated = {system.name for system in systems() if system.runs > 1}
+    moving = {name for name in PEERS if name != "first-touch"}
+    assert repeated == moving | {s.name for s in systems() if s.name.startswith("hmd:")}
+
+
+def test_hmd_other_policies_compared_at_first_ratio_only() -> None:
+    cases = cases_of("drift")
+    ratios = {s.name: [c.ratio for c in cases if c.system == s.name] for s in systems()}
+    assert ratios.pop(HMD_DEFAULT) == list(RATIOS)
+    others = [found for name, found in ratios.items() if name.startswith("hmd:")]
+    assert others and all(found == [RATIOS[0]] for found in others)
 
 
 def test_system_unknown_name_error_lists_systems() -> None:

@@ -10,6 +10,7 @@ from bench.compare.figures import (
     GUEST,
     MODELLED,
     Figures,
+    by_class,
     geomean,
     moved_over_kernel,
     over_oracle,
@@ -62,6 +63,16 @@ def test_figures_missing_case_left_out(trials: dict[ComparisonCase, ComparisonTr
     assert found.worst_vs_first_touch == pytest.approx(2.0 / 1.2)
     assert found.geomean_vs_best_peer == pytest.approx((1.8 / 1.2 * 1.6 / 1.8) ** 0.5)
     assert Figures.of(seconds(trials, MODELLED), "hmd:age").geomean_vs_best_peer is None
+
+
+def test_by_class_splits_cases_by_program(trials: dict[ComparisonCase, ComparisonTrial]) -> None:
+    classes = {"drift": "moving hot set", "sat": "no contrast", "cg": "streaming"}
+    found = by_class(seconds(trials, MODELLED), classes)
+    assert {name: {c.program for c in cases} for name, cases in found.items()} == {
+        "moving hot set": {"drift"},
+        "no contrast": {"sat"},
+    }
+    assert Figures.of(found["no contrast"], OURS).geomean_vs_best_peer == pytest.approx(1.5 / 1.8)
 
 
 def test_over_oracle_matched_by_program_and_ratio(

@@ -1,0 +1,82 @@
+"""Tables of the comparison: both clocks, ranges of runs, classes, the host's part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bench.compare.comparison_tables import classes, contention, moved, speedups
+
+OURS = "hmd:histogram"
+
+
+def case(system: str, seconds: list[float], ratio: str = "1:2") -> dict[str, Any]:
+    runs = [{"modelled_seconds": s, "guest_seconds": 60 * s} for s in seconds]
+    median = sorted(seconds)[(len(seconds) - 1) // 2]
+    return {
+        "program": "drift",
+        "ratio": ratio,
+        "system": system,
+        "modelled_seconds": median,
+        "guest_seconds": 60 * median,
+        "migrated_bytes": 60 << 20,
+        "host_wait_seconds": 6 * median,
+        "runs": runs,
+    }
+
+
+@pytest.fixture
+def results() -> dict[str, Any]:
+    figures = {
+        f"geomean_vs_{mean}": 1.25 for mean in ("best_peer", "kernel", "first_touch", "all_fast")
+    } | {"worst_vs_first_touch": None}
+    document = {
+        "programs": ["drift"],
+        "class": {"drift": "moving hot set"},
+        "ratios": ["1:2"],
+        "systems": ["all-fast", "first-touch", "damon", OURS],
+        "cases": [
+            case("all-fast", [1.0], "whole"),
+            case("first-touch", [3.0]),
+            case("damon", [2.0, 1.5, 2.5]),
+            case(OURS, [1.2]),
+            {"program": "drift", "ratio": "1:2", "system": "oracle", "modelled_seconds": 1.5}
+            | {"guest_seconds": None, "migrated_bytes": 0},
+        ],
+        "policies": {
+            OURS: {"by_class": {"moving hot set": {"modelled": figures, "guest": figures}}}
+        },
+    }
+    return {"policies": document}
+
+
+def cells(table: str, row: int) -> list[str]:
+    return [cell.strip() for cell in table.splitlines()[row + 2].strip("|").split("|")]
+
+
+def test_speedups_both_clocks_with_range_of_runs(results: dict[str, Any]) -> None:
+    assert cells(speedups(results), 0) == [
+        *("drift", "1:2", "3.000, 180"),
+        *("1.50 (1.20 to 2.00), 1.50", "**2.50**, 2.50"),
+        *("3.00, 3.00", "-", "2.00"),
+    ]
+
+
+def test_speedups_missing_case_dash(results: dict[str, Any]) -> None:
+    del results["policies"]["cases"][2]
+    assert cells(speedups(results), 0)[3] == "-"
+
+
+def test_moved_per_modelled_and_guest_second(results: dict[str, Any]) -> None:
+    assert cells(moved(results), 0) == ["1:2", "30.0, 0.5", "50.0, 0.8"]
+
+
+def test_classes_name_their_programs(results: dict[str, Any]) -> None:
+    row = cells(classes(results), 0)
+    assert row[:4] == [OURS, "moving hot set", "drift", "1.250, 1.250"]
+    assert row[-1] == "-, -"
+
+
+def test_contention_share_of_guest_time(results: dict[str, Any]) -> None:
+    assert cells(contention(results), 2) == ["damon", "2.0", "120", "60.0", "10.0 %"]

@@ -1,0 +1,38 @@
+"""Stored trials: read back run by run, and apart from those of other digests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.compare.case_result import CaseResult
+from bench.compare.comparison_case import ComparisonCase
+from bench.compare.comparison_trial import ComparisonTrial
+from bench.compare.trial_store import TrialStore
+
+CASE = ComparisonCase.parse("updates_moving:1:8:hmd:histogram")
+RUNS = tuple(ComparisonTrial(s, 60 * s, 4096, 0, 0.5, 8192, 0) for s in (1.9, 1.2, 1.5))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> TrialStore:
+    made = TrialStore(tmp_path / "cases")
+    for count in range(1, len(RUNS) + 1):
+        made.add(CASE, CaseResult(RUNS[:count], "d1", f"commit{count}"))
+    return made
+
+
+def test_store_runs_read_back_in_order(store: TrialStore) -> None:
+    assert store.read(CASE, "d1") == CaseResult(RUNS, "d1", "commit3")
+
+
+def test_store_other_digest_reads_nothing(store: TrialStore) -> None:
+    assert store.read(CASE, "d2") is None
+
+
+def test_store_forget_drops_all_runs_of_a_digest_only(store: TrialStore) -> None:
+    store.add(CASE, CaseResult(RUNS[:1], "d2", "commit4"))
+    store.forget(CASE, "d1")
+    assert store.read(CASE, "d1") is None
+    assert store.read(CASE, "d2") == CaseResult(RUNS[:1], "d2", "commit4")
