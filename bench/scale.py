@@ -1,6 +1,6 @@
 """Cost of a tick over the memory that is tracked: prints a table, writes build/scale.json.
 
-100,000 samples a tick, whatever the size of memory, of which a tenth is fast; the tick is the
+100,000 samples per tick, whatever the size of memory, of which a tenth is fast; the tick is the
 daemon's, over simulated address spaces. Figures are CPU time of one core, the mean over the last
 ticks, and the peak resident set of a process of its own. ``python -m bench.scale 4:1 1024:1000``
 runs the cases of some sizes (GiB:processes) alone.
@@ -23,6 +23,7 @@ from bench.scaled_samples import PATTERNS, ScaledSamples
 from hmd.decide import registry
 from hmd.heat.heat_table import HeatTable
 from hmd.heat.residency_sweep import ResidencySweep, SweepSettings
+from hmd.heat.swept_memory import ModelledMemory
 from hmd.migrate import Mover, MoverSettings, Pageout
 from hmd.observe.tick_record import Stage
 from hmd.pipeline.stage_guard import StageTimer
@@ -75,7 +76,8 @@ class ScaledRun:
         self.samples = ScaledSamples(case.pattern, case.processes, pages, SAMPLES)
         self.heat = HeatTable(latency_ns=memory.topology().latency_ns)
         self.heat.track(memory.processes)
-        self._sweep = ResidencySweep(SweepSettings(pages_per_step=1 << 40), memory, self._clock)
+        settings = SweepSettings(pages_per_step=1 << 40)
+        self._sweep = ResidencySweep(settings, ModelledMemory(memory), self._clock)
         self._stages = TickStages(
             topology=memory.topology(),
             sampler=self.samples,
