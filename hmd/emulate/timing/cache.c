@@ -1,9 +1,13 @@
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cache.h"
 
 #define CACHE_EMPTY UINT32_MAX
+#define CACHE_LOCKED (UINT32_MAX - 1)
+/* Reads of a taken lock before its holder, which needs some 20 ns, must have lost its CPU. */
+#define CACHE_SPINS 1000
 #define LANES 4
 
 typedef uint32_t lanes __attribute__((vector_size(LANES * sizeof(uint32_t)), may_alias));
@@ -11,10 +15,11 @@ typedef lanes lanes_unaligned __attribute__((aligned(sizeof(uint32_t))));
 
 static const lanes cache_lane = {0, 1, 2, 3};
 
-bool cache_init(struct cache *cache, uint32_t bytes, uint32_t ways)
+bool cache_init(struct cache *cache, uint32_t bytes, uint32_t ways, bool shared)
 {
 	size_t size;
 
+	cache->shared = shared;
 	cache->ways = ways;
 	cache->sets = bytes / CACHE_LINE_BYTES / ways;
 	cache->stride = (ways + LANES - 1) / LANES * LANES;
@@ -46,42 +51,84 @@ void cache_prefetch_set(const struct cache *cache, uint64_t line)
 	__builtin_prefetch(cache_set_of(cache, (uint32_t)line), 1);
 }
 
-/* The way that holds the line, plus one; 0 when none does. */
-static uint32_t cache_find(const uint32_t *set, uint32_t stride, uint32_t line)
+/* Take a set; returns its first entry. */
+static uint32_t cache_lock(uint32_t *set)
 {
-	lanes found = {0}, place = cache_lane + 1;
+	uint32_t first;
 
-	for (uint32_t way = 0; way < stride; way += LANES, place += LANES)
+	while ((first = __atomic_exchange_n(set, CACHE_LOCKED, __ATOMIC_ACQUIRE)) == CACHE_LOCKED)
+		for (int i = 0; __atomic_load_n(set, __ATOMIC_RELAXED) == CACHE_LOCKED; i++)
+			if (i > CACHE_SPINS)
+				sched_yield();
+	return first;
+}
+
+/*
+ * The first vector of a set, which is taken if it is shared: word by word then, because the others
+ * may try the first word meanwhile.
+ */
+static inline lanes cache_open(const struct cache *cache, uint32_t *set)
+{
+	if (!cache->shared)
+		return *(const lanes *)set;
+	return (lanes){cache_lock(set), set[1], set[2], set[3]};
+}
+
+/* Replace the first vector, which releases the set. */
+static inline void cache_close(const struct cache *cache, uint32_t *set, lanes first)
+{
+	if (!cache->shared) {
+		*(lanes *)set = first;
+		return;
+	}
+	for (int way = 1; way < LANES; way++)
+		set[way] = first[way];
+	__atomic_store_n(set, first[0], __ATOMIC_RELEASE);
+}
+
+/* The way that holds the line, plus one; 0 when none does. */
+static inline uint32_t cache_find(const uint32_t *set, uint32_t stride, lanes first, uint32_t line)
+{
+	lanes place = cache_lane + 1, found = (lanes)(first >> 1 == line) & place;
+
+	for (uint32_t way = LANES; way < stride; way += LANES) {
+		place += LANES;
 		found |= (lanes)(*(const lanes *)(set + way) >> 1 == line) & place;
+	}
 	return found[0] | found[1] | found[2] | found[3];
 }
 
-/* Ways 0 to last - 1 move one back, over the one at last; the entry becomes the first. */
-static void cache_move_to_front(uint32_t *set, uint32_t last, uint32_t entry)
+/*
+ * Ways 0 to last - 1 of a set move one back, over the one at last, and an entry becomes the first.
+ * Takes and returns the first vector, which is not stored.
+ */
+static inline lanes cache_move_to_front(uint32_t *set, lanes first, uint32_t last, uint32_t entry)
 {
-	for (uint32_t way = last / LANES * LANES; way; way -= LANES) {
-		lanes shifted = *(const lanes_unaligned *)(set + way - 1);
-		lanes moved = (lanes)(cache_lane + way <= last);
-
-		*(lanes *)(set + way) = (shifted & moved) | (*(const lanes *)(set + way) & ~moved);
-	}
-
-	lanes first = *(const lanes *)set, moved = (lanes)(cache_lane <= last);
+	lanes moved = (lanes)(cache_lane <= last);
 	lanes shifted = {entry, first[0], first[1], first[2]};
 
-	*(lanes *)set = (shifted & moved) | (first & ~moved);
+	for (uint32_t way = last / LANES * LANES; way; way -= LANES) {
+		lanes there = *(const lanes *)(set + way), over = (lanes)(cache_lane + way <= last);
+		lanes before = {first[3], there[0], there[1], there[2]};
+
+		if (way > LANES)
+			before = *(const lanes_unaligned *)(set + way - 1);
+		*(lanes *)(set + way) = (before & over) | (there & ~over);
+	}
+	return (shifted & moved) | (first & ~moved);
 }
 
 enum cache_result cache_access(struct cache *cache, uint64_t line, bool store, uint64_t *victim)
 {
 	uint32_t *set = cache_set_of(cache, (uint32_t)line);
-	uint32_t place = cache_find(set, cache->stride, (uint32_t)line);
-	/* Two vCPUs may have doubled the line: the places are or-ed and may lie beyond the set. */
-	uint32_t last = place && place <= cache->ways ? place - 1 : cache->ways - 1;
-	uint32_t old = set[last];
+	lanes first = cache_open(cache, set);
+	uint32_t place = cache_find(set, cache->stride, first, (uint32_t)line);
+	uint32_t last = place ? place - 1 : cache->ways - 1;
+	uint32_t old = last ? set[last] : first[0];
 	bool dirty = old & 1;
 
-	cache_move_to_front(set, last, (uint32_t)line << 1 | store | (place && dirty));
+	first = cache_move_to_front(set, first, last, (uint32_t)line << 1 | store | (place && dirty));
+	cache_close(cache, set, first);
 	if (place)
 		return CACHE_HIT;
 	if (!dirty || old == CACHE_EMPTY)

@@ -1,3 +1,5 @@
+#include <stdlib.h>
+
 #include "memory.h"
 
 static void vcpu_stall(struct vcpu *vcpu, unsigned node, uint64_t stall_ps)
@@ -86,6 +88,9 @@ void memory_write_back(struct timing *timing, struct vcpu *vcpu, uint64_t instru
 	uint64_t paddr = line << CACHE_LINE_SHIFT;
 	unsigned node = node_of(&timing->params, paddr);
 
+	/* Only lines of nodes enter the caches: whatever else comes out of one, it is damaged. */
+	if (node == NO_NODE)
+		abort();
 	memory_observe(timing, vcpu,
 		(struct timing_miss){.instructions = instructions, .paddr = paddr,
 				     .flags = TIMING_STORE | TIMING_WRITE_BACK});

@@ -343,7 +343,9 @@ struct timing *timing_new(const struct timing_params *params, const char **why)
 	memset(timing, 0, size);
 	timing->params = *params;
 	for (uint32_t i = 0; i < params->llcs; i++) {
-		if (!cache_init(&timing->cache[i], params->llc_bytes, params->llc_ways)) {
+		bool shared = i + params->llcs < params->vcpus;
+
+		if (!cache_init(&timing->cache[i], params->llc_bytes, params->llc_ways, shared)) {
 			timing_free(timing);
 			return NULL;
 		}
