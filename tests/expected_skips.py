@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from hmd.machine.pagemap_scan import PageIs, scan
+from hmd.tensors.g10_traces import g10_folder
 
 
 def is_ordinary_user() -> bool:
@@ -52,6 +53,10 @@ def allows_perf_for_everyone() -> bool:
     return int(Path("/proc/sys/kernel/perf_event_paranoid").read_text()) < 1
 
 
+def has_no_g10_data() -> bool:
+    return not g10_folder().is_dir()
+
+
 def on_any_host() -> bool:
     return True
 
@@ -87,6 +92,7 @@ EXPECTED = (
     ),
     ExpectedSkip("tests/system/migrate/test_pageout.py::*", "this host has swap*", has_swap),
     ExpectedSkip("tests/system/packaging/test_wheel.py::*", "*no checkout", is_no_checkout),
+    ExpectedSkip("tests/unit/tensors/*", "no G10 data", has_no_g10_data),
 )
 
 

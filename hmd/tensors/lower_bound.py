@@ -1,0 +1,88 @@
+"""A lower bound of a step's time on a memory system, without recomputation.
+
+When kernel k begins, all but the capacity of tier 0 of what is alive has left it, and all but the
+capacity of tiers 0 and 1 has gone below tier 1, at the rates of the links; persistent tensors count
+from their first use. What is used in kernels k to j must be in tier 0 by then: its bytes above tier
+0's capacity return between the starts of k and j. Later kernels take their times from there.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hmd.tensors.memory_system import MemorySystem
+from hmd.tensors.tensor_trace import Floats, Ints, TensorTrace
+from hmd.tensors.vitality import Vitality, vitality
+
+
+def lower_bound_seconds(trace: TensorTrace, system: MemorySystem) -> float:
+    """Return a time that no plan of a step undercuts where kernels compute from tier 0 alone.
+
+    Where they compute in place, kernels gain most from tier 0 with all operands there: the ideal.
+    """
+    if system.in_place:
+        return trace.ideal_seconds
+    life = vitality(trace)
+    earliest = _starts(trace, life, system)
+    after = np.cumsum(trace.kernel_seconds[::-1])[::-1]
+    bound = max(trace.ideal_seconds, float((earliest + after).max()))
+    return max(bound, _with_returns(trace, life, system, earliest, after))
+
+
+def _starts(trace: TensorTrace, life: Vitality, system: MemorySystem) -> Floats:
+    """Return the earliest start of each kernel by what must have left tier 0, (K,), in seconds."""
+    live = _live_since_first_use(trace, life)
+    needed = np.zeros(trace.kernels)
+    kept = 0
+    for tier in range(1, len(system.tiers)):
+        kept += system.tiers[tier - 1].capacity
+        rate = _rate_below(system, tier, inwards=False)
+        needed = np.maximum(needed, (live - kept) / rate)
+    before = np.concatenate([[0.0], np.cumsum(trace.kernel_seconds)[:-1]])
+    return before + np.maximum.accumulate(np.maximum(needed - before, 0.0))
+
+
+def _rate_below(system: MemorySystem, first: int, *, inwards: bool) -> float:
+    """Return the most bytes per second between tier 0 and the tiers from ``first`` on."""
+    tiers = range(first, len(system.tiers))
+    shared = set.intersection(*(set(system.path(tier)) for tier in tiers))
+    total = sum(system.bandwidth(tier, inwards=inwards) for tier in tiers)
+    rates = [
+        link.inwards if inwards or link.half_duplex else link.outwards
+        for number, link in enumerate(system.links)
+        if number in shared
+    ]
+    return min([total, *(rate * 1e9 for rate in rates)])
+
+
+def _live_since_first_use(trace: TensorTrace, life: Vitality) -> Ints:
+    change = np.zeros(trace.kernels + 1, np.int64)
+    used = life.first >= 0
+    np.add.at(change, life.first[used], trace.tensor_bytes[used])
+    mortal = used & (life.death >= 0)
+    np.add.at(change, life.death[mortal], -trace.tensor_bytes[mortal])
+    return np.cumsum(change[:-1])
+
+
+def _with_returns(
+    trace: TensorTrace, life: Vitality, system: MemorySystem, earliest: Floats, after: Floats
+) -> float:
+    """Return the bound by what must return after each of the kernels with most bytes alive."""
+    live = _live_since_first_use(trace, life)
+    capacity = system.tiers[0].capacity
+    rate = _rate_below(system, 1, inwards=True)
+    best = 0.0
+    order = np.lexsort((trace.use_kernel, trace.use_tensor))
+    tensor, kernel = trace.use_tensor[order], trace.use_kernel[order]
+    peaks = np.argsort(-(earliest + after), kind="stable")[:8]
+    for peak in {int(np.argmax(live)), *peaks.tolist()}:
+        alive = (life.first >= 0) & (life.first <= peak)
+        alive &= (life.death > peak) | (life.death < 0)
+        later = kernel >= peak
+        owners, at = np.unique(tensor[later], return_index=True)
+        uses = kernel[later][at]
+        keep = alive[owners]
+        size = np.bincount(uses[keep], trace.tensor_bytes[owners[keep]], trace.kernels)
+        returned = np.maximum(np.cumsum(size) - capacity, 0) / rate
+        best = max(best, float((earliest[peak] + returned + after)[peak:].max()))
+    return best

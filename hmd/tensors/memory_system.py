@@ -1,0 +1,172 @@
+"""Memory systems: tiers, the links between them, and what kernels may compute from.
+
+Read from YAML; presets are the files of hmd/tensors/presets. Kernels run next to the first tier. A
+link joins two tiers or junctions; pages take the path of the fewest links to and from tier 0.
+Bandwidths are in 10^9 bytes per second: ``in`` towards tier 0, ``out`` away from it. A link with
+``half_duplex`` shares ``in`` between both directions.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from hmd.errors import ConfigError
+from hmd.units import GIB, KIB, MIB, PAGE_BYTES
+
+UNLIMITED = 1 << 60
+"""Capacity of a tier without one, in bytes."""
+
+_UNITS = {"KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": 1024 * GIB}
+Gigabytes = Annotated[float, Field(gt=0, le=100_000)]
+
+
+def parse_bytes(value: Any) -> int:
+    """Return bytes of a number or a text such as ``40GiB``; raises ValueError."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    for unit, scale in _UNITS.items():
+        if isinstance(value, str) and value.endswith(unit):
+            return round(float(value.removesuffix(unit)) * scale)
+    raise ValueError(f"{value!r}: write a size with its unit, as in 40GiB")
+
+
+Capacity = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=UNLIMITED)]
+
+
+class _Checked(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class TensorTier(_Checked):
+    """One tier. With ``read`` and ``write``, kernels can compute from it at these bandwidths."""
+
+    name: Annotated[str, Field(pattern=r"[a-z][a-z0-9_-]*$")]
+    capacity: Capacity = UNLIMITED
+    read: Gigabytes | None = None
+    write: Gigabytes | None = None
+
+
+class TierLink(_Checked):
+    """One link between tiers or junctions."""
+
+    name: str
+    between: tuple[str, str]
+    inwards: Annotated[Gigabytes, Field(alias="in")]
+    outwards: Annotated[Gigabytes, Field(alias="out")]
+    half_duplex: bool = False
+    latency_us: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+
+
+class MemorySystem(_Checked):
+    """Tiers from the fastest, the links between them, and the cost of allocating in tier 0."""
+
+    name: str
+    description: str = ""
+    source: str = ""
+    granularity_bytes: Annotated[int, Field(ge=256, le=2 * MIB)] = PAGE_BYTES
+    allocation_seconds_per_byte: Annotated[float, Field(ge=0, le=1e-6)] = 0.0
+    tiers: Annotated[tuple[TensorTier, ...], Field(min_length=2, max_length=8)]
+    links: Annotated[tuple[TierLink, ...], Field(min_length=1, max_length=32)]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        names = [tier.name for tier in self.tiers]
+        if len(set(names)) != len(names) or {"none", "any"} & set(names):
+            raise ValueError("tiers: names must differ from each other, from none and from any")
+        rates = [tier.read is not None and tier.write is not None for tier in self.tiers]
+        if any(rates) and not all(rates):
+            raise ValueError("tiers: give read and write to all tiers, or to none")
+        for tier in names[1:]:
+            if not self._path(tier):
+                raise ValueError(f"links: none lead from {tier} to {names[0]}")
+        return self
+
+    @property
+    def in_place(self) -> bool:
+        """Whether kernels can compute from every tier."""
+        return self.tiers[0].read is not None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the tiers."""
+        return tuple(tier.name for tier in self.tiers)
+
+    def path(self, tier: int) -> tuple[int, ...]:
+        """Return the links between tier 0 and a tier, by number."""
+        return self._path(self.tiers[tier].name)
+
+    def _path(self, goal: str) -> tuple[int, ...]:
+        found: dict[str, tuple[int, ...]] = {self.tiers[0].name: ()}
+        waiting = deque(found)
+        while waiting:
+            place = waiting.popleft()
+            for number, link in enumerate(self.links):
+                for here, there in (link.between, link.between[::-1]):
+                    if here == place and there not in found:
+                        found[there] = (*found[place], number)
+                        waiting.append(there)
+        return found.get(goal, ())
+
+    def bandwidth(self, tier: int, *, inwards: bool) -> float:
+        """Return bytes per second between a tier and tier 0, where nothing else moves."""
+        links = (self.links[number] for number in self.path(tier))
+        return 1e9 * min(
+            link.inwards if inwards or link.half_duplex else link.outwards for link in links
+        )
+
+    def changed(
+        self, capacities: dict[str, int] | None = None, rates: dict[str, float] | None = None
+    ) -> MemorySystem:
+        """Return the system with other capacities (bytes) and link rates (GB/s, both ways)."""
+        capacities, rates = capacities or {}, rates or {}
+        tiers = tuple(
+            tier.model_copy(update={"capacity": capacities.get(tier.name, tier.capacity)})
+            for tier in self.tiers
+        )
+        links = tuple(
+            link.model_copy(
+                update={
+                    "inwards": rates.get(link.name, link.inwards),
+                    "outwards": rates.get(link.name, link.outwards),
+                }
+            )
+            for link in self.links
+        )
+        return self.model_copy(update={"tiers": tiers, "links": links})
+
+
+def preset_names() -> tuple[str, ...]:
+    """Return the names of the shipped memory systems, sorted."""
+    folder = resources.files("hmd.tensors") / "presets"
+    names = (Path(entry.name) for entry in folder.iterdir())
+    return tuple(sorted(name.stem for name in names if name.suffix == ".yaml"))
+
+
+def load_system(name: str) -> MemorySystem:
+    """Return a shipped memory system by name, or one from a YAML file; raises ConfigError."""
+    try:
+        if name in preset_names():
+            text = (resources.files("hmd.tensors") / "presets" / f"{name}.yaml").read_text()
+        else:
+            text = Path(name).read_text()
+        return MemorySystem.model_validate(yaml.safe_load(text))
+    except FileNotFoundError:
+        names = ", ".join(preset_names())
+        raise ConfigError(f"no memory system {name!r}: take {names}, or a .yaml file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{name}: cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        raise ConfigError(f"{name}{line}: not YAML") from None
+    except ValidationError as error:
+        problem = error.errors()[0]
+        field = ".".join(str(part) for part in problem["loc"])
+        message = problem["msg"].removeprefix("Value error, ")
+        raise ConfigError(": ".join(part for part in (name, field, message) if part)) from None

@@ -1,0 +1,98 @@
+"""Plans: the moves of a step, and their JSON.
+
+A move belongs to a kernel and acts when the kernel begins, on the pages of one tensor that are at
+rest. JSON: ``{"moves": [[kernel, tensor, from, to], ...]}`` with the names of tiers, ``none`` for
+"not allocated" and ``any`` for "wherever it is"; a fifth element limits the move to so many bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from hmd.errors import HmdError
+from hmd.tensors.tensor_trace import Ints
+
+ANY: Final = -1
+"""``source`` of a move that takes pages from wherever they are."""
+
+WHOLE: Final = 1 << 60
+"""``size`` of a move of all pages of a tensor."""
+
+
+class MovePlanError(HmdError):
+    """A plan loses data, overfills a tier or names what does not exist."""
+
+
+@dataclass(frozen=True)
+class MovePlan:
+    """M moves in the order in which they act; tier numbers, the number of tiers is ``none``.
+
+    ``synchronous``: a kernel waits until the moves that begin with it are done.
+    """
+
+    kernel: Ints
+    tensor: Ints
+    source: Ints
+    target: Ints
+    size: Ints
+    synchronous: bool = field(default=False)
+
+    def __len__(self) -> int:
+        return len(self.kernel)
+
+
+Move = tuple[int, int, int, int, int]
+"""Kernel, tensor, source, target, bytes."""
+
+
+def plan_of(moves: Iterable[Move], *, synchronous: bool = False) -> MovePlan:
+    """Return the plan of some moves, ordered by kernel; moves of one kernel keep their order."""
+    rows = np.array(sorted(moves, key=lambda move: move[0]), np.int64).reshape(-1, 5)
+    kernel, tensor, source, target, size = rows.T.copy()
+    return MovePlan(kernel, tensor, source, target, size, synchronous)
+
+
+def plan_document(plan: MovePlan, names: tuple[str, ...]) -> dict[str, Any]:
+    """Return the JSON form of a plan; ``names`` are those of the tiers."""
+    tiers = [*names, "none", "any"]
+    moves = []
+    for kernel, tensor, source, target, size in zip(
+        plan.kernel.tolist(),
+        plan.tensor.tolist(),
+        plan.source.tolist(),
+        plan.target.tolist(),
+        plan.size.tolist(),
+        strict=True,
+    ):
+        row: list[Any] = [kernel, tensor, tiers[source], tiers[target]]
+        moves.append(row if size >= WHOLE else [*row, size])
+    return {"moves": moves}
+
+
+def read_plan(path: Path, names: tuple[str, ...]) -> MovePlan:
+    """Return the plan in a JSON file; raises MovePlanError for one that is not of the format."""
+    try:
+        document = json.loads(path.read_text())
+        rows = document["moves"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise MovePlanError(f"{path}: no plan: {error}") from None
+    numbers = {name: number for number, name in enumerate([*names, "none"])} | {"any": ANY}
+    moves: list[Move] = []
+    for at, row in enumerate(rows):
+        if not isinstance(row, list) or len(row) not in (4, 5):
+            raise MovePlanError(f"{path}: move {at}: write [kernel, tensor, from, to(, bytes)]")
+        for name in row[2:4]:
+            if name not in numbers:
+                raise MovePlanError(f"{path}: move {at}: no tier {name!r}")
+        whole = [row[0], row[1], *row[4:]]
+        if not all(isinstance(value, int) for value in whole):
+            raise MovePlanError(f"{path}: move {at}: kernel, tensor and bytes are whole numbers")
+        size = row[4] if len(row) == 5 else WHOLE
+        moves.append((row[0], row[1], numbers[row[2]], numbers[row[3]], size))
+    return plan_of(moves)

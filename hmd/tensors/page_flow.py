@@ -1,0 +1,198 @@
+"""Compiled: the pages that links carry in one slot of time, in order of priority.
+
+Out: planned evictions, the slowest tier first. In: faults, allocations, then what the plan moves
+ahead. What comes into a full fastest tier pushes out the pages that arrived first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hmd.tensors.page_runs import add_run, append_pages, remove_run, shift_queue
+from hmd.tensors.step_state import (
+    ALLOCATED_PER_SLOT,
+    ERROR,
+    ERROR_TENSOR,
+    HEAD,
+    IN,
+    IN_PLACE,
+    KEEP_RUNNING,
+    KERNEL,
+    MISSING,
+    NO_ROOM,
+    OUT,
+    QUEUE_ROWS,
+    WHOLE_PAGES,
+    compiled,
+)
+
+
+@compiled
+def _available(given: Any, state: Any, tier: int, way: int) -> int:
+    """Return how many pages the links between a tier and tier 0 still take in this slot."""
+    least = np.int64(1 << 40)
+    for link in given.paths[tier]:
+        if link < 0:
+            break
+        column = 0 if given.link_half[link] else way
+        least = min(least, state.budget[link, column])
+    return int(least)
+
+
+@compiled
+def _spend(given: Any, state: Any, tier: int, way: int, pages: int) -> None:
+    for link in given.paths[tier]:
+        if link < 0:
+            break
+        state.budget[link, 0 if given.link_half[link] else way] -= pages
+    state.log_moved[state.scalars[KERNEL], tier, way] += pages
+
+
+@compiled
+def _overflow_tier(given: Any, state: Any, first: int) -> int:
+    """Return the first tier with room, from ``first`` on; 0 if there is none."""
+    for tier in range(first, len(given.capacity)):
+        if state.occupied[tier] < given.capacity[tier]:
+            return tier
+    return 0
+
+
+@compiled
+def _land(given: Any, state: Any, tensor: int, tier: int, pages: int) -> None:
+    """Put pages that left tier 0 into a lower tier; those that the kernel needs fault again."""
+    state.occupied[0] -= pages
+    state.occupied[tier] += pages
+    if state.needed[tensor] and not given.rules[IN_PLACE]:
+        state.inbound[tensor, tier] += pages
+        append_pages(state, tier - 1, tensor, pages)
+    else:
+        state.rest[tensor, tier] += pages
+
+
+@compiled
+def _arrive(given: Any, state: Any, tensor: int, source: int, pages: int) -> None:
+    state.inbound[tensor, source] -= pages
+    if source < len(given.capacity):
+        state.occupied[source] -= pages
+    state.occupied[0] += pages
+    state.rest[tensor, 0] += pages
+    add_run(state, tensor, pages)
+    if state.needed[tensor]:
+        state.scalars[MISSING] -= pages
+
+
+@compiled
+def _evict(given: Any, state: Any, tier: int) -> None:
+    """Process the queue of planned evictions to a tier."""
+    tiers = len(given.capacity)
+    queue = 2 * tiers + tier - 1
+    while state.queue_ends[queue, 0] < state.queue_ends[queue, 1]:
+        row = state.queue_ends[queue, 0] & (QUEUE_ROWS - 1)
+        tensor, count = state.queue_tensor[queue, row], state.queue_pages[queue, row]
+        if state.leaving[tensor] < count:
+            # Cancelled or dropped since.
+            shift_queue(state, queue, count - state.leaving[tensor])
+            if state.leaving[tensor] == 0:
+                continue
+            count = state.leaving[tensor]
+        target = _overflow_tier(given, state, tier)
+        if target == 0:
+            return
+        room = given.capacity[target] - state.occupied[target]
+        pages = min(count, room, _available(given, state, target, OUT))
+        if pages <= 0:
+            return
+        shift_queue(state, queue, pages)
+        _spend(given, state, target, OUT, pages)
+        state.leaving[tensor] -= pages
+        _land(given, state, tensor, target, pages)
+
+
+@compiled
+def _victim(given: Any, state: Any) -> int:
+    """Return the run that arrived first and may be pushed out, -1 for none."""
+    run = state.scalars[HEAD]
+    if given.rules[KEEP_RUNNING]:
+        while run >= 0 and state.needed[state.run_tensor[run]]:
+            run = state.run_links[run, 1]
+    return int(run)
+
+
+@compiled
+def _fetch(given: Any, state: Any, queue: int, source: int, allocations: int) -> int:
+    """Process a queue of pages that come to tier 0; returns the allocations left in the slot."""
+    tiers = len(given.capacity)
+    while allocations > 0 and state.queue_ends[queue, 0] < state.queue_ends[queue, 1]:
+        row = state.queue_ends[queue, 0] & (QUEUE_ROWS - 1)
+        tensor, count = state.queue_tensor[queue, row], state.queue_pages[queue, row]
+        if state.inbound[tensor, source] < count:
+            shift_queue(state, queue, count - state.inbound[tensor, source])
+            if state.inbound[tensor, source] == 0:
+                continue
+            count = state.inbound[tensor, source]
+        pages = min(count, allocations)
+        if source < tiers:
+            pages = min(pages, _available(given, state, source, IN))
+        room = given.capacity[0] - state.occupied[0]
+        if room > 0:
+            pages = min(pages, room)
+        elif given.rules[IN_PLACE]:
+            return allocations
+        else:
+            run = _victim(given, state)
+            target = _overflow_tier(given, state, 1)
+            if run < 0:
+                return allocations
+            if target == 0:
+                # Every lower tier is full: the page that comes in makes room for the victim.
+                if source >= tiers:
+                    state.scalars[ERROR] = NO_ROOM
+                    state.scalars[ERROR_TENSOR] = tensor
+                    return allocations
+                target = source
+            elif target != source:
+                pages = min(pages, given.capacity[target] - state.occupied[target])
+            pages = min(pages, state.run_pages[run], _available(given, state, target, OUT))
+            if pages <= 0:
+                return allocations
+            out = state.run_tensor[run]
+            state.run_pages[run] -= pages
+            if state.run_pages[run] == 0:
+                remove_run(state, run)
+            state.rest[out, 0] -= pages
+            if state.needed[out]:
+                state.scalars[MISSING] += pages
+            _spend(given, state, target, OUT, pages)
+            _land(given, state, out, target, pages)
+        if pages <= 0:
+            return allocations
+        shift_queue(state, queue, pages)
+        if source < tiers:
+            _spend(given, state, source, IN, pages)
+        _arrive(given, state, tensor, source, pages)
+        allocations -= pages
+    return allocations
+
+
+@compiled
+def move_slot(given: Any, state: Any) -> None:
+    """Move pages for one slot: evictions, faults, allocations, then what comes ahead."""
+    tiers = len(given.capacity)
+    for link in range(len(given.link_rate)):
+        for way in range(2):
+            rate = given.link_rate[link, way]
+            if not given.rules[WHOLE_PAGES]:
+                rate += state.credit[link, way]
+                state.credit[link, way] = rate - np.floor(rate)
+            state.budget[link, way] = np.int64(rate)
+    for tier in range(tiers - 1, 0, -1):
+        _evict(given, state, tier)
+    allocations = given.numbers[ALLOCATED_PER_SLOT]
+    for tier in range(tiers - 1, 0, -1):
+        allocations = _fetch(given, state, tier - 1, tier, allocations)
+    allocations = _fetch(given, state, tiers - 1, tiers, allocations)
+    for tier in range(tiers - 1, 0, -1):
+        allocations = _fetch(given, state, tiers + tier - 1, tier, allocations)
+    _fetch(given, state, 2 * tiers - 1, tiers, allocations)

@@ -1,0 +1,87 @@
+"""What all planners of a step share: the problem, the protocol, and the planners by name.
+
+A planner is one file of hmd/tensors/planners with a function ``plan_step``, which takes a
+:class:`StepProblem` and returns a :class:`hmd.tensors.move_plan.MovePlan`. Planners choose, the
+simulator prices; a planner calls the simulator only to search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from typing import Final
+
+from hmd.errors import UsageError
+from hmd.tensors.memory_system import MemorySystem
+from hmd.tensors.move_plan import MovePlan
+from hmd.tensors.pricing_rules import PricingRules
+from hmd.tensors.step_simulator import StepResult, simulate_step
+from hmd.tensors.tensor_trace import TensorTrace
+from hmd.tensors.vitality import Vitality, vitality
+
+
+@dataclass(frozen=True)
+class StepProblem:
+    """A step to plan: its trace, the memory system, and the rules of its price."""
+
+    trace: TensorTrace
+    system: MemorySystem
+    rules: PricingRules
+
+    @cached_property
+    def life(self) -> Vitality:
+        """The lives of the trace's tensors."""
+        return vitality(self.trace)
+
+    @property
+    def none(self) -> int:
+        """The number that stands for "not allocated" in moves."""
+        return len(self.system.tiers)
+
+    def price(self, plan: MovePlan, *, steps: int = 2) -> StepResult:
+        """Simulate a plan; raises MovePlanError for one that cannot be carried out."""
+        return simulate_step(self.trace, self.system, self.rules, plan, steps=steps)
+
+
+PlanStep = Callable[[StepProblem], MovePlan]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerEntry:
+    """A planner by name; ``module`` is a file of hmd/tensors/planners."""
+
+    name: str
+    module: str
+    summary: str
+    in_place: bool | None = None
+    """Whether kernels must be able (True) or unable (False) to compute from every tier."""
+
+    def suits(self, system: MemorySystem) -> bool:
+        """Return whether the planner can plan for a memory system."""
+        return self.in_place is None or self.in_place == system.in_place
+
+    def plan(self, problem: StepProblem) -> MovePlan:
+        """Return this planner's plan; raises UsageError where it does not suit the system."""
+        if not self.suits(problem.system):
+            raise UsageError(f"planner {self.name} does not plan for {problem.system.name}")
+        plan_step: PlanStep = import_module(f"hmd.tensors.planners.{self.module}").plan_step
+        return plan_step(problem)
+
+
+PLANNERS: Final = {
+    entry.name: entry
+    for entry in (
+        PlannerEntry("lru", "lru", "no moves: pages come on faults, and the oldest leave"),
+        PlannerEntry("lru-free", "lru_free", "no moves except that dead tensors are freed"),
+    )
+}
+"""All planners, by name."""
+
+
+def planner_named(name: str) -> PlannerEntry:
+    """Return a planner; raises UsageError for a name that there is not."""
+    if name not in PLANNERS:
+        raise UsageError(f"no planner {name!r}: take {', '.join(PLANNERS)}")
+    return PLANNERS[name]

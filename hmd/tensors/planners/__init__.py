@@ -1,0 +1,1 @@
+"""Planners of a training step's memory, one per file."""

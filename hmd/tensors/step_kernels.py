@@ -1,0 +1,299 @@
+"""Compiled: one training step, kernel by kernel; :func:`run_step` advances the state by one step.
+
+A kernel begins with the moves of the plan, requests what it misses, waits and computes, while the
+slots of time in between carry pages (:mod:`hmd.tensors.page_flow`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hmd.tensors.page_flow import move_slot
+from hmd.tensors.page_runs import add_run, append_pages, take_runs
+from hmd.tensors.step_state import (
+    DROP_DEAD,
+    ERROR,
+    ERROR_TENSOR,
+    FAULT_TICKS,
+    FINE,
+    HERTZ,
+    IDLE_SLOTS,
+    IN,
+    IN_PLACE,
+    KEEP_RUNNING,
+    KERNEL,
+    MISSING,
+    NO_ROOM,
+    NOW,
+    OUT,
+    OVERLAP,
+    PAGE_BYTES,
+    QUEUED,
+    SLOT,
+    SLOT_TICKS,
+    SLOW_FAULT_TICKS,
+    STUCK,
+    SYNCHRONOUS,
+    compiled,
+)
+
+
+@compiled
+def _drop(given: Any, state: Any, tensor: int) -> None:
+    """Free all pages of a tensor that are at rest, and forget its moves."""
+    tiers = len(given.capacity)
+    take_runs(state, tensor, state.rest[tensor, 0])
+    for place in range(tiers):
+        gone = state.rest[tensor, place]
+        state.occupied[place] -= gone
+        state.rest[tensor, place] = 0
+        state.rest[tensor, tiers] += gone
+
+
+@compiled
+def _kill(given: Any, state: Any, tensor: int) -> None:
+    """Drop a dead tensor wherever its pages are."""
+    tiers = len(given.capacity)
+    state.occupied[0] -= state.leaving[tensor]
+    state.rest[tensor, tiers] += state.leaving[tensor]
+    state.leaving[tensor] = 0
+    for place in range(1, tiers + 1):
+        gone = state.inbound[tensor, place]
+        if place < tiers:
+            state.occupied[place] -= gone
+        state.inbound[tensor, place] = 0
+        state.rest[tensor, tiers] += gone
+    _drop(given, state, tensor)
+
+
+@compiled
+def _order(given: Any, state: Any, tensor: int, target: int, pages: int) -> None:
+    """Carry out one move of the plan, on up to so many pages that are at rest."""
+    tiers = len(given.capacity)
+    if target == tiers:
+        _drop(given, state, tensor)
+        return
+    if target == 0:
+        for place in range(1, tiers + 1):
+            count = min(pages, state.rest[tensor, place])
+            if count > 0:
+                state.rest[tensor, place] -= count
+                state.inbound[tensor, place] += count
+                append_pages(state, tiers + place - 1, tensor, count)
+                pages -= count
+        return
+    count = min(pages, state.rest[tensor, 0])
+    if count > 0:
+        take_runs(state, tensor, count)
+        state.rest[tensor, 0] -= count
+        state.leaving[tensor] += count
+        append_pages(state, 2 * tiers + target - 1, tensor, count)
+        pages -= count
+    if given.rules[IN_PLACE] and pages > 0:
+        # A tensor that is not allocated yet is allocated there.
+        room = given.capacity[target] - state.occupied[target]
+        count = min(pages, state.rest[tensor, tiers], room)
+        state.rest[tensor, tiers] -= count
+        state.rest[tensor, target] += count
+        state.occupied[target] += count
+
+
+@compiled
+def _fault(given: Any, state: Any, tensor: int, counts: Any, row: int) -> None:
+    """Queue what a kernel needs of a tensor; ``counts`` gets total, slow and all faulted pages."""
+    tiers = len(given.capacity)
+    counts[row, 0] += given.pages[tensor]
+    for place in range(1, tiers + 1):
+        pages = state.rest[tensor, place]
+        if pages > 0:
+            state.rest[tensor, place] = 0
+            state.inbound[tensor, place] += pages
+            append_pages(state, place - 1, tensor, pages)
+            counts[row, 2] += pages
+            if place < tiers:
+                counts[row, 3] += pages
+                if place > 1:
+                    counts[row, 1] += pages
+
+
+@compiled
+def _stall_ticks(given: Any, kernel: int, counts: Any) -> int:
+    """Return the handling time of faults, dT of the rules g10; (2, 3) page counts per direction."""
+    seconds, page = given.numbers[HERTZ], given.numbers[PAGE_BYTES]
+    fast, slow = given.fault_rate[0], given.fault_rate[1]
+    times = np.zeros(3)
+    if given.profiled_faults.shape[0] == 2:
+        times[1] = max(given.profiled_faults[0, kernel], given.ticks[kernel]) // seconds * 1000
+        times[0] = max(given.profiled_faults[1, kernel] // seconds * 1000, times[1])
+    times[2] = given.ticks[kernel] // seconds * 1000
+    limit, slow_limit, has_slow = np.zeros(2), np.zeros(2), 0.0
+    for row in range(2):
+        gap = times[row] - times[row + 1]
+        limit[row] = counts[row, 0] * page / gap if gap > 0 else 1063004400.0
+        if counts[row, 1] > 0:
+            slow_limit[row] = min(slow, limit[row] * 45.0 / 65.0)
+            has_slow = max(has_slow, slow_limit[row])
+    slow_ms = other_ms = 0.0
+    for row in range(2):
+        if counts[row, 1] > 0:
+            slow_ms += counts[row, 1] * page / slow_limit[row]
+        if counts[row, 2] > counts[row, 1]:
+            other_ms += (counts[row, 2] - counts[row, 1]) * page / min(limit[row], fast - has_slow)
+    return int(max(slow_ms, other_ms) * seconds / 1000)
+
+
+@compiled
+def _place_new(given: Any, state: Any, tensor: int) -> None:
+    """Allocate a tensor where kernels compute in place: in the fastest tiers with room."""
+    tiers = len(given.capacity)
+    for place in range(tiers):
+        count = min(state.rest[tensor, tiers], given.capacity[place] - state.occupied[place])
+        if count > 0:
+            state.rest[tensor, tiers] -= count
+            state.rest[tensor, place] += count
+            state.occupied[place] += count
+            if place == 0:
+                add_run(state, tensor, count)
+    if state.rest[tensor, tiers] + state.inbound[tensor, tiers] > 0:
+        state.scalars[ERROR] = NO_ROOM
+        state.scalars[ERROR_TENSOR] = tensor
+
+
+@compiled
+def _in_place_ticks(given: Any, state: Any, kernel: int) -> int:
+    """Allocate a kernel's tensors and return what their places add to its time."""
+    added = 0.0
+    for use in range(given.use_start[kernel], given.use_start[kernel + 1]):
+        tensor, mode = given.use_tensor[use], given.use_mode[use]
+        tiers = len(given.capacity)
+        state.rest[tensor, tiers] += state.inbound[tensor, tiers]
+        state.inbound[tensor, tiers] = 0
+        _place_new(given, state, tensor)
+        for place in range(1, tiers):
+            pages = state.rest[tensor, place] + state.inbound[tensor, place]
+            if mode & 1:
+                added += pages * given.price[place, IN]
+            if mode & 2:
+                added += pages * given.price[place, OUT]
+    return int(np.rint(added))
+
+
+@compiled
+def _slots_until(given: Any, state: Any, time: int) -> None:
+    """Process the slots that begin before a time; the slot's number is its time."""
+    s = state.scalars
+    length = given.numbers[SLOT_TICKS]
+    idle = 0
+    while s[SLOT] * length < time and s[ERROR] == FINE:
+        if s[QUEUED] == 0:
+            s[SLOT] = -(-time // length)
+            return
+        before = s[QUEUED]
+        move_slot(given, state)
+        s[SLOT] += 1
+        idle = idle + 1 if s[QUEUED] == before else 0
+        if idle > IDLE_SLOTS:
+            # Nothing moves before the kernel ends.
+            s[SLOT] = max(s[SLOT], -(-time // length))
+
+
+@compiled
+def _wait(given: Any, state: Any, until_idle: bool) -> None:
+    """Advance slot by slot until nothing is missing, or until no move is queued."""
+    s = state.scalars
+    idle = 0
+    while (s[QUEUED] > 0 if until_idle else s[MISSING] > 0) and s[ERROR] == FINE:
+        before, missing = s[QUEUED], s[MISSING]
+        move_slot(given, state)
+        s[NOW] = max(s[NOW], s[SLOT] * given.numbers[SLOT_TICKS])
+        s[SLOT] += 1
+        idle = idle + 1 if s[QUEUED] == before and s[MISSING] == missing else 0
+        if idle > IDLE_SLOTS:
+            if until_idle:
+                return
+            s[ERROR] = STUCK
+
+
+@compiled
+def _begin_faults(given: Any, state: Any, kernel: int, counts: Any) -> None:
+    """Request what a kernel needs and count what is missing."""
+    s = state.scalars
+    low, high = given.use_start[kernel], given.use_start[kernel + 1]
+    s[MISSING] = 0
+    for use in range(low, high):
+        tensor = given.use_tensor[use]
+        if not state.needed[tensor]:
+            state.needed[tensor] = True
+            if given.rules[KEEP_RUNNING] and state.leaving[tensor] > 0:
+                # Evictions that have not begun are cancelled.
+                add_run(state, tensor, state.leaving[tensor])
+                state.rest[tensor, 0] += state.leaving[tensor]
+                state.leaving[tensor] = 0
+            s[MISSING] += given.pages[tensor] - state.rest[tensor, 0]
+    if s[MISSING] == 0:
+        return
+    for bit in range(2):
+        for use in range(low, high):
+            if given.use_mode[use] & (1 << bit):
+                _fault(given, state, given.use_tensor[use], counts, bit)
+
+
+@compiled
+def _kernel(given: Any, state: Any, kernel: int) -> None:
+    """Run one kernel: moves, faults, wait, compute."""
+    s = state.scalars
+    s[KERNEL] = kernel
+    begin = s[NOW]
+    if given.rules[DROP_DEAD]:
+        for row in range(given.death_start[kernel], given.death_start[kernel + 1]):
+            _kill(given, state, given.death_tensor[row])
+    for move in range(given.move_start[kernel], given.move_start[kernel + 1]):
+        _order(given, state, given.move_tensor[move], given.move_to[move], given.move_pages[move])
+    ticks = given.ticks[kernel]
+    if given.rules[IN_PLACE]:
+        ticks += _in_place_ticks(given, state, kernel)
+        if given.rules[SYNCHRONOUS]:
+            _wait(given, state, True)
+        end = s[NOW] + ticks
+    else:
+        counts = np.zeros((2, 4), np.int64)
+        _begin_faults(given, state, kernel, counts)
+        faulted = counts[0, 3] + counts[1, 3]
+        if s[MISSING] == 0:
+            end = begin + ticks
+        elif given.rules[OVERLAP]:
+            end = begin + ticks + _stall_ticks(given, kernel, counts)
+            _wait(given, state, False)
+            end = max(end, s[NOW])
+        else:
+            _wait(given, state, False)
+            end = s[NOW] + ticks
+            if faulted:
+                end += given.numbers[FAULT_TICKS]
+            if counts[0, 1] + counts[1, 1]:
+                end += given.numbers[SLOW_FAULT_TICKS]
+    if s[ERROR] != FINE:
+        return
+    state.log_times[kernel, 0] = begin
+    state.log_times[kernel, 1] = end
+    state.log_occupied[kernel] = state.occupied
+    _slots_until(given, state, end)
+    for use in range(given.use_start[kernel], given.use_start[kernel + 1]):
+        state.needed[given.use_tensor[use]] = False
+    s[NOW] = end
+
+
+@compiled
+def run_step(given: Any, state: Any) -> None:
+    """Advance the state by one step; ``scalars[ERROR]`` is set where the step cannot finish."""
+    state.log_moved[:] = 0
+    for kernel in range(len(given.ticks)):
+        _kernel(given, state, kernel)
+        if state.scalars[ERROR] != FINE:
+            return
+    if given.rules[DROP_DEAD]:
+        last = len(given.ticks)
+        for row in range(given.death_start[last], given.death_start[last + 1]):
+            _kill(given, state, given.death_tensor[row])

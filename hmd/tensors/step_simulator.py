@@ -1,0 +1,215 @@
+"""The step simulator: what a plan costs on a memory system, under one of the sets of rules.
+
+Pages flow through queues in slots of time (:mod:`hmd.tensors.step_kernels`); a slot is the time in
+which the fastest path carries ``SLOT_PAGES``. The step is run several times in a row, because the
+first starts cold: persistent tensors in the slowest tier, nothing else allocated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from hmd.tensors import step_state as compiled
+from hmd.tensors.memory_system import UNLIMITED, MemorySystem
+from hmd.tensors.move_plan import MovePlan, MovePlanError
+from hmd.tensors.plan_check import check_plan
+from hmd.tensors.pricing_rules import PricingRules
+from hmd.tensors.step_kernels import run_step
+from hmd.tensors.tensor_trace import Ints, TensorTrace
+from hmd.tensors.vitality import Vitality, vitality
+
+SLOT_PAGES: Final = 50
+"""Pages of a slot on the fastest path, as in G10's simulator."""
+
+_RUNS: Final = 1 << 18
+_PROBLEMS: Final = {
+    compiled.NO_ROOM: "no tier has room for it",
+    compiled.STUCK: "its tensors do not fit the fastest tier",
+    compiled.QUEUE_OVERFLOW: "the plan queues too many moves",
+    compiled.RUNS_OVERFLOW: "the plan splits tensors into too many parts",
+}
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """The price of a plan, from the last of the simulated steps.
+
+    ``step_ticks`` has the duration of each step. ``begin`` and ``end`` (K,) are times from the
+    start of the last step; ``occupied`` (K, N) bytes per tier at each kernel's start of computing;
+    ``moved`` (K, N, 2) bytes from and to each lower tier during each kernel.
+    """
+
+    step_ticks: tuple[int, ...]
+    ticks_per_second: int
+    begin: Ints
+    end: Ints
+    stall: Ints
+    occupied: Ints
+    moved: Ints
+
+    @property
+    def seconds(self) -> float:
+        """Duration of the fastest step: the published figures of G10 are such minima."""
+        return min(self.step_ticks) / self.ticks_per_second
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes that crossed links during the last step."""
+        return int(self.moved.sum())
+
+
+def simulate_step(
+    trace: TensorTrace,
+    system: MemorySystem,
+    rules: PricingRules,
+    plan: MovePlan,
+    *,
+    steps: int = 2,
+    checked: bool = True,
+) -> StepResult:
+    """Price a plan; raises MovePlanError for one that cannot be carried out.
+
+    ``checked`` is False where the caller has checked the plan, as for other kernel times.
+    """
+    life = vitality(trace)
+    if checked:
+        check_plan(trace, life, system, rules, plan)
+    given = _input(trace, life, system, rules, plan)
+    state = _state(trace, system, given)
+    times = [0]
+    for _ in range(steps):
+        run_step(given, state)
+        _raise(trace, state)
+        times.append(int(state.scalars[compiled.NOW]))
+    page = system.granularity_bytes
+    begin, end = state.log_times[:, 0] - times[-2], state.log_times[:, 1] - times[-2]
+    return StepResult(
+        tuple(np.diff(times).tolist()),
+        trace.ticks_per_second,
+        begin,
+        end,
+        end - begin - trace.kernel_ticks,
+        state.log_occupied * page,
+        state.log_moved * page,
+    )
+
+
+def _raise(trace: TensorTrace, state: compiled.StepState) -> None:
+    error = int(state.scalars[compiled.ERROR])
+    if error == compiled.FINE:
+        return
+    kernel, tensor = int(state.scalars[compiled.KERNEL]), int(state.scalars[compiled.ERROR_TENSOR])
+    what = f", tensor {tensor}" if error == compiled.NO_ROOM else ""
+    raise MovePlanError(f"{trace.name}: kernel {kernel}{what}: {_PROBLEMS[error]}")
+
+
+def slot_ticks(trace: TensorTrace, system: MemorySystem) -> tuple[int, float]:
+    """Return the length of a slot in ticks, and the fastest path's bytes per second."""
+    fastest = max(
+        system.bandwidth(tier, inwards=inwards)
+        for tier in range(1, len(system.tiers))
+        for inwards in (True, False)
+    )
+    ticks = int(SLOT_PAGES * system.granularity_bytes / fastest * trace.ticks_per_second)
+    return max(ticks, 1), fastest
+
+
+def _input(
+    trace: TensorTrace,
+    life: Vitality,
+    system: MemorySystem,
+    rules: PricingRules,
+    plan: MovePlan,
+) -> compiled.StepInput:
+    page, tiers = system.granularity_bytes, len(system.tiers)
+    ticks, fastest = slot_ticks(trace, system)
+    paths = np.full((tiers, len(system.links) + 1), -1, np.int64)
+    for tier in range(1, tiers):
+        paths[tier, : len(system.path(tier))] = system.path(tier)
+    rates = np.array([[link.inwards, link.outwards] for link in system.links]) * 1e9
+    rates *= SLOT_PAGES / fastest
+    if rules.whole_pages:
+        rates = np.maximum(np.floor(rates + 1e-9), 1)
+    price = np.zeros((tiers, 2))
+    if system.in_place:
+        speed = np.array([[tier.read, tier.write] for tier in system.tiers], np.float64) * 1e9
+        price = page * (1 / speed - 1 / speed[0]) * trace.ticks_per_second
+    cost = system.allocation_seconds_per_byte * page * trace.ticks_per_second
+    dying = np.flatnonzero(life.death >= 0)
+    dying = dying[np.argsort(life.death[dying], kind="stable")]
+    per_kernel = np.bincount(life.death[dying], minlength=trace.kernels + 1)
+    moves = np.bincount(plan.kernel, minlength=trace.kernels)
+    flags = (rules.overlap, rules.keep_running, rules.drop_dead, rules.whole_pages)
+    return compiled.StepInput(
+        trace.kernel_ticks,
+        trace.fault_ticks if rules.overlap else np.zeros((0, 0), np.int64),
+        trace.use_start,
+        trace.use_tensor,
+        trace.use_mode,
+        -(-trace.tensor_bytes // page),
+        np.concatenate([[0], np.cumsum(per_kernel)]),
+        dying,
+        np.array([tier.capacity // page for tier in system.tiers]),
+        paths,
+        rates,
+        np.array([link.half_duplex for link in system.links]),
+        np.array([system.bandwidth(tier, inwards=True) / 1000 for tier in (1, tiers - 1)]),
+        price,
+        np.concatenate([[0], np.cumsum(moves)]),
+        plan.tensor,
+        plan.target,
+        -(-plan.size // page),
+        np.array([*flags, plan.synchronous, system.in_place]),
+        np.array(
+            [
+                ticks,
+                ticks // round(cost) if round(cost) else UNLIMITED,
+                round(rules.fault_seconds * trace.ticks_per_second),
+                round(rules.slow_fault_seconds * trace.ticks_per_second),
+                trace.ticks_per_second,
+                page,
+            ]
+        ),
+    )
+
+
+def _state(
+    trace: TensorTrace, system: MemorySystem, given: compiled.StepInput
+) -> compiled.StepState:
+    tiers, tensors, links = len(system.tiers), trace.tensors, len(system.links)
+    rest = np.zeros((tensors, tiers + 1), np.int64)
+    persistent = trace.tensor_persistent
+    start = tiers - 1
+    rest[persistent, start] = given.pages[persistent]
+    rest[~persistent, tiers] = given.pages[~persistent]
+    occupied = rest[:, :tiers].sum(axis=0)
+    if occupied[start] > given.capacity[start]:
+        raise MovePlanError(f"{trace.name}: the weights do not fit tier {system.names[start]}")
+    queues = 3 * tiers
+    run_links = np.full((_RUNS, 4), -1, np.int64)
+    run_links[:-1, 1] = np.arange(1, _RUNS)
+    scalars = np.zeros(10, np.int64)
+    scalars[[compiled.HEAD, compiled.TAIL]] = -1
+    return compiled.StepState(
+        rest,
+        np.zeros_like(rest),
+        np.zeros(tensors, np.int64),
+        occupied,
+        np.zeros(tensors, np.bool_),
+        np.zeros((queues, compiled.QUEUE_ROWS), np.int64),
+        np.zeros((queues, compiled.QUEUE_ROWS), np.int64),
+        np.zeros((queues, 2), np.int64),
+        np.zeros(_RUNS, np.int64),
+        np.zeros(_RUNS, np.int64),
+        run_links,
+        np.full(tensors, -1, np.int64),
+        np.zeros((links, 2)),
+        np.zeros((links, 2), np.int64),
+        scalars,
+        np.zeros((trace.kernels, 2), np.int64),
+        np.zeros((trace.kernels, tiers), np.int64),
+        np.zeros((trace.kernels, tiers, 2), np.int64),
+    )

@@ -1,0 +1,101 @@
+"""The arrays of the step simulator: what a step consists of, and where its pages are.
+
+Pages of one tensor are interchangeable: a tensor is a row of counts, by where its pages are. The
+fastest tier additionally keeps them in order of arrival, as runs of pages of one tensor. The
+functions on these arrays are compiled by numba when first called and cached next to the source;
+numba's cache checks only the file of the caller, so a change of :mod:`hmd.tensors.page_runs` or
+:mod:`hmd.tensors.page_flow` needs ``__pycache__`` removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeVar, cast
+
+import numba
+import numpy.typing as npt
+
+F = TypeVar("F", bound=Callable[..., Any])
+Array = npt.NDArray[Any]
+
+QUEUE_ROWS: Final = 1 << 15
+"""Rows of one queue of moves; a power of two."""
+
+IDLE_SLOTS: Final = 1000
+"""Slots without a page moved after which nothing moves until the next kernel."""
+
+IN: Final = 0
+OUT: Final = 1
+
+# Indices of StepInput.rules.
+OVERLAP, KEEP_RUNNING, DROP_DEAD, WHOLE_PAGES, SYNCHRONOUS, IN_PLACE = range(6)
+# Indices of StepInput.numbers.
+SLOT_TICKS, ALLOCATED_PER_SLOT, FAULT_TICKS, SLOW_FAULT_TICKS, HERTZ, PAGE_BYTES = range(6)
+# Indices of StepState.scalars.
+NOW, SLOT, MISSING, KERNEL, HEAD, TAIL, UNUSED, ERROR, ERROR_TENSOR, QUEUED = range(10)
+# Values of scalars[ERROR].
+FINE, NO_ROOM, STUCK, QUEUE_OVERFLOW, RUNS_OVERFLOW = range(5)
+
+
+class StepInput(NamedTuple):
+    """What a step consists of: K kernels, U uses, T tensors, N tiers, L links, M moves.
+
+    ``paths`` (N, L) has the links between a tier and tier 0, padded by -1; ``link_rate`` (L, 2) is
+    in pages per slot, in and out; ``link_half`` (L,) marks links that share one rate.
+    ``fault_rate`` (2,) is in bytes per ms, from the second and from the last tier. ``price``
+    (N, 2) has ticks per page that a kernel reads and writes in place.
+    """
+
+    ticks: Array
+    profiled_faults: Array
+    use_start: Array
+    use_tensor: Array
+    use_mode: Array
+    pages: Array
+    death_start: Array
+    death_tensor: Array
+    capacity: Array
+    paths: Array
+    link_rate: Array
+    link_half: Array
+    fault_rate: Array
+    price: Array
+    move_start: Array
+    move_tensor: Array
+    move_to: Array
+    move_pages: Array
+    rules: Array
+    numbers: Array
+
+
+class StepState(NamedTuple):
+    """Where pages are. Location N is "not allocated".
+
+    ``rest`` (T, N+1) and ``inbound`` (T, N+1) count pages at rest, and on the way to tier 0 by
+    source; ``leaving`` (T,) those of tier 0 that wait to leave. Queues: faults by source (1 to N),
+    then moves ahead by source, then evictions by destination.
+    """
+
+    rest: Array
+    inbound: Array
+    leaving: Array
+    occupied: Array
+    needed: Array
+    queue_tensor: Array
+    queue_pages: Array
+    queue_ends: Array
+    run_tensor: Array
+    run_pages: Array
+    run_links: Array
+    tensor_run: Array
+    credit: Array
+    budget: Array
+    scalars: Array
+    log_times: Array
+    log_occupied: Array
+    log_moved: Array
+
+
+def compiled(function: F) -> F:
+    """Compile a function on its first call; the machine code is cached next to the source."""
+    return cast(F, numba.njit(cache=True, error_model="numpy")(function))

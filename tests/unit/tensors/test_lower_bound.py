@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import pytest
+
+from hmd.tensors.lower_bound import lower_bound_seconds
+from hmd.tensors.memory_system import load_system
+from hmd.units import GIB, MIB
+from tests.unit.tensors.conftest import R, W, g10_trace, make_trace, small_system
+
+
+def test_bound_of_step_that_fits_is_ideal() -> None:
+    trace = make_trace([8], [(1, [(0, W)]), (1, [(0, R)])])
+    assert lower_bound_seconds(trace, small_system(8)) == pytest.approx(trace.ideal_seconds)
+
+
+def test_bound_of_short_step_counts_the_way_out_and_back() -> None:
+    kernels = [(0.1, [(0, W)]), (0.1, [(1, W)]), (0.1, [(1, R)]), (0.1, [(0, R)])]
+    trace = make_trace([8, 8], kernels)
+    # 4 MiB leave before the second kernel begins, and return between the last two.
+    found = lower_bound_seconds(trace, small_system(12))
+    assert found == pytest.approx(4 * MIB / 8e9 + 4 * MIB / 8e9 + 0.2e-3, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "host_gib", "share"),
+    [
+        ("bert-256", 128, 1.0),
+        ("bert-512", 128, 0.8007),
+        ("bert-512", 0, 0.364),
+        ("bert-512", 16, 0.454),
+        ("bert-512", 32, 0.604),
+        ("bert-1024", 128, 0.695),
+    ],
+)
+def test_bound_of_g10_trace_share_of_ideal(name: str, host_gib: int, share: float) -> None:
+    trace = g10_trace(name)
+    system = load_system("g10").changed({"host": host_gib * GIB})
+    found = trace.ideal_seconds / lower_bound_seconds(trace, system)
+    assert found == pytest.approx(share, abs=0.0006)

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hmd.errors import ConfigError
+from hmd.tensors.memory_system import load_system, preset_names
+from hmd.units import GIB
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_preset_loads_with_a_source(name: str) -> None:
+    system = load_system(name)
+    assert system.name == name
+    assert system.source
+
+
+def test_g10_preset_paths_and_bandwidths() -> None:
+    system = load_system("g10")
+    assert system.names == ("gpu", "host", "ssd")
+    assert not system.in_place
+    assert system.bandwidth(1, inwards=True) == pytest.approx(15.754e9)
+    assert system.bandwidth(2, inwards=False) == pytest.approx(3.2e9)
+    assert set(system.path(1)) & set(system.path(2)) == {0}
+
+
+def test_changed_system_has_other_capacity_and_rate() -> None:
+    system = load_system("g10").changed({"host": 16 * GIB}, {"flash": 6.4})
+    assert system.tiers[1].capacity == 16 * GIB
+    assert system.bandwidth(2, inwards=True) == pytest.approx(6.4e9)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tiers: [", "not YAML"),
+        ("name: x", "tiers: Field required"),
+        (
+            "{name: x, tiers: [{name: a}, {name: b}],"
+            " links: [{name: l, between: [a, c], in: 1, out: 1}]}",
+            "none lead from b to a",
+        ),
+        (
+            "{name: x, tiers: [{name: a, capacity: 3 apples}, {name: b}],"
+            " links: [{name: l, between: [a, b], in: 1, out: 1}]}",
+            "write a size with its unit",
+        ),
+    ],
+)
+def test_wrong_system_refused_in_one_line(text: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "system.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_system(str(file))
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_system_names_the_presets() -> None:
+    with pytest.raises(ConfigError, match="g10"):
+        load_system("nothing")

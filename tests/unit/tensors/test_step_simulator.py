@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import pytest
+
+from hmd.tensors.memory_system import load_system
+from hmd.tensors.move_plan import ANY, WHOLE, Move, MovePlanError, plan_of
+from hmd.tensors.planner import PLANNERS, StepProblem
+from hmd.tensors.pricing_rules import G10, RULES, STRICT
+from hmd.tensors.step_simulator import simulate_step
+from hmd.tensors.tensor_trace import TensorTrace
+from hmd.units import MIB
+from tests.unit.tensors.conftest import R, W, in_place_system, make_trace, small_system
+
+GPU, HOST, SSD, NONE = 0, 1, 2, 3
+
+
+def pair() -> TensorTrace:
+    """Return a step that writes 8 MiB, works on 8 MiB else, and reads the first again."""
+    return make_trace(
+        [8, 8],
+        [(1, [(0, W)]), (10, []), (1, [(1, W)]), (1, [(1, R)]), (10, []), (1, [(0, R)])],
+    )
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_step_that_fits_takes_ideal_time(rules: str) -> None:
+    moves = [(0, 0, NONE, GPU, WHOLE), (1, 1, NONE, GPU, WHOLE)]
+    found = simulate_step(pair(), small_system(64), RULES[rules], plan_of(moves))
+    # The first allocation waits for the end of its slot, 25 µs.
+    assert found.seconds == pytest.approx(pair().ideal_seconds, abs=30e-6)
+    assert found.moved_bytes == 0
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_step_with_planned_moves_hides_them(rules: str) -> None:
+    moves = [
+        (0, 0, NONE, GPU, WHOLE),
+        (1, 0, GPU, HOST, WHOLE),
+        (2, 1, NONE, GPU, WHOLE),
+        (4, 1, GPU, NONE, WHOLE),
+        (4, 0, HOST, GPU, WHOLE),
+    ]
+    found = simulate_step(pair(), small_system(8), RULES[rules], plan_of(moves))
+    assert found.seconds == pytest.approx(pair().ideal_seconds, abs=60e-6)
+    assert found.moved_bytes == 16 * MIB
+
+
+def test_step_without_moves_stalls_for_the_transfers() -> None:
+    found = simulate_step(pair(), small_system(8), STRICT, plan_of([]))
+    stalls = found.seconds - pair().ideal_seconds
+    # 8 MiB out while the second tensor is allocated, 8 MiB in before the last kernel, one fault.
+    transfer = 8 * MIB / 8e9
+    assert stalls == pytest.approx(2 * transfer + 45e-6, rel=0.05)
+    assert found.stall[2] / 1e9 == pytest.approx(transfer, rel=0.05)
+    assert found.stall[5] / 1e9 == pytest.approx(transfer + 45e-6, rel=0.05)
+
+
+def test_step_part_of_tensor_moves_only_its_bytes() -> None:
+    moves: list[Move] = [(0, 0, NONE, GPU, WHOLE), (1, 0, GPU, HOST, 2 * MIB)]
+    found = simulate_step(pair(), small_system(64), STRICT, plan_of(moves))
+    assert found.moved[:, HOST, 1].sum() == 2 * MIB
+    assert found.moved[:, HOST, 0].sum() == 2 * MIB
+
+
+def test_step_flash_takes_over_from_full_host() -> None:
+    found = simulate_step(pair(), small_system(8, host_mib=4), STRICT, plan_of([]))
+    assert found.moved[:, SSD, 1].sum() == pytest.approx(4 * MIB, rel=0.01)
+
+
+def test_kernels_in_place_pay_for_slow_operands() -> None:
+    trace = make_trace([8, 8], [(1, [(0, W)]), (1, [(1, W)]), (1, [(0, R), (1, R)])])
+    found = simulate_step(trace, in_place_system(8), STRICT, plan_of([]))
+    slow = 8 * MIB * ((1 / 10e9 - 1 / 50e9) + (1 / 40e9 - 1 / 100e9))
+    assert found.seconds - trace.ideal_seconds == pytest.approx(slow, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("moves", "message"),
+    [
+        ([(0, 7, GPU, HOST, WHOLE)], "kernel 0, tensor 7: no tensor 7"),
+        ([(9, 0, GPU, HOST, WHOLE)], "kernel 9, tensor 0: no kernel 9"),
+        ([(0, 0, GPU, 5, WHOLE)], "no target 5"),
+        ([(1, 0, GPU, NONE, WHOLE)], "kernel 1, tensor 0: freed, and read later"),
+        ([(1, 0, GPU, HOST, 0)], "kernel 1, tensor 0: no bytes"),
+    ],
+)
+def test_plan_that_cannot_be_carried_out_refused(moves: list[Move], message: str) -> None:
+    with pytest.raises(MovePlanError, match=message):
+        simulate_step(pair(), small_system(64), STRICT, plan_of(moves))
+
+
+def test_plan_that_overfills_host_refused() -> None:
+    with pytest.raises(MovePlanError, match="kernel 1, tensor 0: host is overfilled"):
+        simulate_step(
+            pair(), small_system(64, host_mib=4), STRICT, plan_of([(1, 0, GPU, HOST, WHOLE)])
+        )
+
+
+def test_kernel_that_exceeds_fastest_tier_refused() -> None:
+    with pytest.raises(MovePlanError, match="kernel 0, tensor 0: the kernel uses"):
+        simulate_step(pair(), small_system(4), STRICT, plan_of([]))
+
+
+def test_lru_of_g10_trace_takes_published_cycles(g10_bert: TensorTrace) -> None:
+    problem = StepProblem(g10_bert, load_system("g10"), G10)
+    found = problem.price(PLANNERS["lru"].plan(problem))
+    assert g10_bert.ideal_ticks == 8742558777
+    assert found.step_ticks == pytest.approx((28867913422, 23580084389), rel=1e-9)
+
+
+@pytest.mark.parametrize(("rules", "share"), [("g10", 0.434), ("strict", 0.862)])
+def test_lru_free_of_g10_trace_share_of_ideal(
+    g10_bert: TensorTrace, rules: str, share: float
+) -> None:
+    problem = StepProblem(g10_bert, load_system("g10"), RULES[rules])
+    found = problem.price(PLANNERS["lru-free"].plan(problem))
+    assert g10_bert.ideal_seconds / found.seconds == pytest.approx(share, abs=0.001)
+
+
+def test_free_by_any_source_accepted_after_last_read() -> None:
+    simulate_step(pair(), small_system(16), STRICT, plan_of([(4, 1, ANY, NONE, WHOLE)]))
