@@ -55,6 +55,8 @@ _HEADER = np.dtype(
         ("each_interrupts", "<u4"),
         ("recorded", "<u8"),
         ("pair_period", "<u8"),
+        ("prefetched_period", "<u8"),
+        ("pad2", "<u8", (7,)),
         ("clock_ps", "<u8"),
     ]
 )
@@ -265,12 +267,14 @@ class SharedMemory:
         store_period: int,
         ldlat_ns: int,
         pair_period: int = 0,
+        prefetched_period: int = 0,
         *,
         each_interrupts: bool = False,
     ) -> None:
-        """Sample one in N load and store misses (0: none), loads from the latency ``ldlat`` on.
+        """Sample one in N load misses and one in N stores (0: none), loads from ``ldlat_ns`` on.
 
-        A second counter of the same loads samples one in ``pair_period``. ``each_interrupts``:
+        A second counter of the same loads samples one in ``pair_period``; another samples one in
+        ``prefetched_period`` loads of lines that the prefetcher brought. ``each_interrupts``:
         the kernel takes an interrupt for each sample, as for samples with timestamps, instead of
         one for a full buffer.
         """
@@ -278,6 +282,7 @@ class SharedMemory:
         self._header["load_period"][0] = load_period
         self._header["store_period"][0] = store_period
         self._header["pair_period"][0] = pair_period
+        self._header["prefetched_period"][0] = prefetched_period
         self._header["ldlat_ns"][0] = ldlat_ns
         self._header["enabled"][0] = 1
 

@@ -31,6 +31,7 @@ struct hmd_ring_counts {
 	uint64_t samples, lost, throttled, unthrottled;
 	uint64_t skipped; /* records of types that the sampler does not use */
 	uint64_t corrupt; /* records that could not be read, and rings discarded */
+	uint64_t cached;  /* samples of stores that hit the first-level cache: not in the columns */
 };
 
 struct hmd_ring_source {
@@ -91,6 +92,18 @@ static uint8_t ring_kind(uint64_t data_src, uint8_t otherwise)
 	return op & PERF_MEM_OP_LOAD ? HMD_KIND_LOAD : otherwise;
 }
 
+/*
+ * Whether a sample is of a store that hit the first-level cache. Store events count all stores, and
+ * most of them hit: they say nothing about memory.
+ */
+static int ring_cached_store(uint64_t data_src)
+{
+	const union perf_mem_data_src source = { .val = data_src };
+
+	return (source.mem_op & PERF_MEM_OP_STORE) && (source.mem_lvl & PERF_MEM_LVL_L1) &&
+	       (source.mem_lvl & PERF_MEM_LVL_HIT);
+}
+
 /* Which word of a record a field is, its header being word 0; 0 where the type lacks it. */
 struct ring_places {
 	uint8_t tid, time, address, cpu, period, read, weight, data_src, physical;
@@ -138,6 +151,23 @@ static void ring_append(const uint64_t *record, struct ring_places at, uint8_t k
 	columns->weight[row] = ring_clamp(at.weight ? record[at.weight] : 0);
 	columns->kind[row] = ring_kind(at.data_src ? record[at.data_src] : 0, kind);
 	columns->physical[row] = at.physical ? record[at.physical] : 0;
+}
+
+/* A sample: appended, or counted as of no use; 1 where the columns have no room for it. */
+static int ring_take(const uint64_t *record, struct ring_places at, uint8_t kind,
+		     struct hmd_ring_columns *columns, struct hmd_ring_counts *counts)
+{
+	if (at.data_src && ring_cached_store(record[at.data_src])) {
+		counts->cached++;
+		return 0;
+	}
+	if (columns->count >= columns->capacity) {
+		counts->lost++;
+		return 1;
+	}
+	ring_append(record, at, kind, columns);
+	counts->samples++;
+	return 0;
 }
 
 /* Counts a record that is not a sample. */
@@ -212,16 +242,12 @@ static int hmd_ring_drain(const struct hmd_ring_source *source, struct hmd_ring_
 			ring_note(source, tail, &header, counts);
 		} else if (header.size != sample_bytes) {
 			counts->corrupt++;
-		} else if (columns->count >= columns->capacity) {
-			counts->lost++;
-			over = 1;
 		} else {
 			if (sample_bytes > source->data_bytes - offset) {
 				ring_copy(source, tail, copy, sample_bytes);
 				record = copy;
 			}
-			ring_append(record, places, source->kind, columns);
-			counts->samples++;
+			over |= ring_take(record, places, source->kind, columns, counts);
 		}
 		tail += header.size;
 	}

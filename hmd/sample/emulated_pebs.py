@@ -1,10 +1,16 @@
 """Sampling on the emulated machine: its plugin writes PEBS-like records into mapped rings.
 
 The rings have the layout of perf's, so the same reader drains them. A sample contains an address
-space, not a process (``page_table_attribution``). Only misses of the emulated last-level cache are
-sampled, loads and stores alike. Times are those of the CPU's modelled clock (SharedMemory), and
-latencies are nanoseconds of it; each row contains the instruction count of its CPU. With pairs, two
-counters of different period count loads.
+space, not a process (``page_table_attribution``). Times are those of the CPU's modelled clock
+(SharedMemory), and latencies are nanoseconds of it; each row contains the instruction count of its
+CPU. The events are those of Intel's PMU (https://perfmon-events.intel.com):
+
+- loads that miss the last-level cache (MEM_LOAD_RETIRED.L3_MISS); with pairs, two counters of
+  different period count them;
+- loads of lines that the prefetcher has asked for, which are no such misses
+  (MEM_LOAD_RETIRED.FB_HIT), by a counter of a longer period;
+- all stores (MEM_INST_RETIRED.ALL_STORES), also of a longer period. A store that hit the
+  first-level cache is dropped by the reader of the rings.
 
 The guest sees the rings as the memory of a PCI device (``hmd.machine.plugin_memory``).
 """
@@ -23,6 +29,7 @@ from hmd.machine.privileges import Capability, read_privileges
 from hmd.machine.process_id import PROC
 from hmd.sample.access_batch import Kind
 from hmd.sample.capabilities import CAPABILITIES
+from hmd.sample.memory_events import STORE_SCALE
 from hmd.sample.page_table_attribution import PageTableAttribution
 from hmd.sample.perf_ring import Ring, SampleType
 from hmd.sample.period_control import PRIMES, SMALL_PRIMES, partner
@@ -30,6 +37,11 @@ from hmd.sample.ring_sampler import RingSampler
 
 LADDER = (*SMALL_PRIMES, *PRIMES)
 START_PERIOD = 199
+PREFETCHED_SCALE = 32
+"""Factor by which prefetched loads are sampled more rarely than misses.
+
+Such a load is worth 1/32 of a miss at least (``_LEAST_SHARE`` in hmd/heat/sample_counting.py): a
+sample of either kind then adds the same heat, and a stream does not flood the rings."""
 # Every load that misses, whatever its latency: its node determines that.
 _LDLAT_NS = 0
 
@@ -55,13 +67,15 @@ def open_emulated(
     sysfs: Path = Path("/sys"),
     clock: Callable[[], float] = time.monotonic,
     *,
+    timestamps: bool = False,
     pairs: bool = False,
 ) -> RingSampler:
     """Return the sampler of the emulated machine that hmd runs in; ``period`` is in misses (199).
 
     With ``pairs``, a second counter samples loads too, with a period of its own (``partner``).
-    Raises MissingError on another machine, NotPermittedError without CAP_SYS_ADMIN, which page
-    frame numbers need.
+    Samples have times anyway; with ``timestamps``, they cost what they do on a PMU that has to take
+    an interrupt for each. Raises MissingError on another machine, NotPermittedError without
+    CAP_SYS_ADMIN, which page frame numbers need.
     """
     device = find_device(sysfs)
     if device is None:
@@ -71,7 +85,8 @@ def open_emulated(
             "the emulated machine's samples contain page frames; only CAP_SYS_ADMIN may look "
             "them up: run hmd as root"
         )
-    return sample_memory(SharedMemory.open(device), period, proc, clock, pairs=pairs)
+    memory = SharedMemory.open(device)
+    return sample_memory(memory, period, proc, clock, timestamps=timestamps, pairs=pairs)
 
 
 def sample_memory(
@@ -80,6 +95,7 @@ def sample_memory(
     proc: Path = PROC,
     clock: Callable[[], float] = time.monotonic,
     *,
+    timestamps: bool = False,
     pairs: bool = False,
 ) -> RingSampler:
     """Return a sampler over the machine's memory, which it owns from now on."""
@@ -87,9 +103,9 @@ def sample_memory(
     rings = [Ring.over(memory.ring(vcpu), SAMPLE_TYPE, Kind.LOAD) for vcpu in range(memory.vcpus)]
     return RingSampler(
         "emulated",
-        f"cache misses of the emulated machine on {memory.vcpus} CPUs",
+        f"cache misses and stores of the emulated machine on {memory.vcpus} CPUs",
         rings,
-        EmulatedControl(memory, period, pairs),
+        EmulatedControl(memory, period, timestamps=timestamps, pairs=pairs),
         PageTableAttribution(proc, clock),
         capabilities=CAPABILITIES["emulated"],
         period=period,
@@ -102,9 +118,10 @@ def sample_memory(
 class EmulatedControl:
     """Writes the control words of the emulated PMU; owns the mapped memory."""
 
-    def __init__(self, memory: SharedMemory, period: int, pairs: bool) -> None:
+    def __init__(self, memory: SharedMemory, period: int, *, timestamps: bool, pairs: bool) -> None:
         self._memory = memory
         self._period = period
+        self._timestamps = timestamps
         self._pairs = pairs
         self._on = False
 
@@ -122,14 +139,21 @@ class EmulatedControl:
         self._memory.stop_sampling()
 
     def set_period(self, period: int) -> None:
-        """Sample one in ``period`` load misses and store misses; with pairs, loads twice."""
+        """Sample one in ``period`` load misses; with pairs, twice."""
         self._period = period
         if self._on:
             self._apply()
 
     def _apply(self) -> None:
         pair_period = partner(self._period) if self._pairs else 0
-        self._memory.sample(self._period, self._period, _LDLAT_NS, pair_period)
+        self._memory.sample(
+            self._period,
+            STORE_SCALE * self._period,
+            _LDLAT_NS,
+            pair_period,
+            PREFETCHED_SCALE * self._period,
+            each_interrupts=self._timestamps,
+        )
 
     def close(self) -> None:
         """Stop sampling if this reader started it, and unmap the memory."""

@@ -55,7 +55,8 @@ class RingCounts:
     """What was read from rings, in records; ``lost`` in samples.
 
     ``skipped`` are records of types that a sampler does not use. ``corrupt`` are records of
-    impossible size, and rings that were discarded up to the writer's head.
+    impossible size, and rings that were discarded up to the writer's head. ``cached`` are samples
+    of stores that hit the first-level cache: they are not among the ``samples``.
     """
 
     samples: int = 0
@@ -64,6 +65,7 @@ class RingCounts:
     unthrottled: int = 0
     skipped: int = 0
     corrupt: int = 0
+    cached: int = 0
 
 
 class RecordColumns:
@@ -220,6 +222,7 @@ class Ring:
             int(c.unthrottled),
             int(c.skipped),
             int(c.corrupt),
+            int(c.cached),
         )
 
     def copy(self, buffer: Any) -> int:

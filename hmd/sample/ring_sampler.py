@@ -118,6 +118,7 @@ class RingSampler:
         self._columns = RecordColumns(read_rows)
         self._started = False
         self._first = 0
+        self._cached = 0
         self._closed = False
 
     @property
@@ -190,7 +191,9 @@ class RingSampler:
         """Replace counters' periods in samples by the accesses that each sample represents."""
         period[period == 0] = self._period  # a ring whose samples have no period
         if self.pair_period is not None:
-            period[kind == Kind.LOAD] = stands_for(self._period, self.pair_period)
+            # A longer period is that of another counter, of prefetched lines.
+            paired = period <= max(self._period, self.pair_period)
+            period[paired & (kind == Kind.LOAD)] = stands_for(self._period, self.pair_period)
 
     def _to_ns(self, weight: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
         if self._ns_per_weight == 1.0:
@@ -210,6 +213,9 @@ class RingSampler:
         self.stats.lost = sum(c.lost for c in counts)
         self.stats.throttled = sum(c.throttled for c in counts)
         self.stats.corrupt = sum(c.corrupt for c in counts)
+        cached = sum(c.cached for c in counts)
+        self.stats.dropped += cached - self._cached
+        self._cached = cached
 
     def close(self) -> None:
         """Stop sampling and free all resources."""

@@ -16,9 +16,10 @@ class SamplerStats:
     """Counters of a sampler since it was opened.
 
     ``samples`` are the rows returned by ``read``. ``dropped`` are samples of kernel addresses, of
-    address 0 or of no tracked process. ``lost`` are those that the kernel (or the emulated PMU)
-    could not write to a full ring. ``throttled`` counts how often the kernel stopped an event with
-    too many interrupts, ``wakeups`` the reads that returned samples, ``corrupt`` invalid records.
+    address 0, of no tracked process, or of a store that hit the first-level cache. ``lost`` are
+    those that the kernel (or the emulated PMU) could not write to a full ring. ``throttled`` counts
+    how often the kernel stopped an event with too many interrupts, ``wakeups`` the reads that
+    returned samples, ``corrupt`` invalid records.
     """
 
     samples: int = 0

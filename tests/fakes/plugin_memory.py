@@ -41,6 +41,16 @@ class EmulatedMemory:
         """The period of the second counter of loads, 0: none."""
         return int(struct.unpack_from("<Q", self._map, 120)[0])
 
+    @property
+    def prefetched_period(self) -> int:
+        """The period of the counter of prefetched loads, 0: none."""
+        return int(struct.unpack_from("<Q", self._map, 128)[0])
+
+    @property
+    def each_interrupts(self) -> bool:
+        """Whether each sample costs an interrupt."""
+        return bool(struct.unpack_from("<I", self._map, 108)[0])
+
     def sample(
         self, vcpu: int, root: int, address: int, physical: int, store: bool = False
     ) -> None:
@@ -60,7 +70,7 @@ class EmulatedMemory:
 
     def clock(self, machine_ps: int, vcpu: int, vcpu_ps: int) -> None:
         """Set the modelled clocks of the machine and of a vCPU."""
-        struct.pack_into("<Q", self._map, 128, machine_ps)
+        struct.pack_into("<Q", self._map, 192, machine_ps)
         struct.pack_into("<Q", self._map, 4096 + vcpu * 1024, vcpu_ps)
 
     def _write(self, vcpu: int, record: bytes) -> None:

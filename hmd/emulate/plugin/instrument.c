@@ -45,6 +45,19 @@ static uint64_t pointer_value(qemu_plugin_meminfo_t info, bool store, unsigned s
 	return size_shift == 3 ? value.data.u64 : value.data.u128.low;
 }
 
+static struct sampled_access sampled(uint64_t vaddr, uint64_t paddr, const void *site)
+{
+	return (struct sampled_access){ vaddr, paddr, site_vaddr(site) };
+}
+
+static __attribute__((noinline)) void sample_store_hit(unsigned index, uint64_t vaddr,
+						       uint64_t paddr, const void *site)
+{
+	struct timing_outcome hit = { .level = TIMING_L1 };
+
+	sampling_store(&machine.vcpu[index], index, &hit, sampled(vaddr, paddr, site));
+}
+
 static void access_model(struct vcpu *vcpu, unsigned index, qemu_plugin_meminfo_t info,
 			 uint64_t vaddr, uint64_t paddr, const void *site, uint32_t flags)
 {
@@ -54,9 +67,14 @@ static void access_model(struct vcpu *vcpu, unsigned index, qemu_plugin_meminfo_
 	timing_access(machine.timing, index, instructions_of(vcpu) - site_remaining(site), vaddr,
 		      paddr, 1u << size_shift, flags,
 		      pointer_value(info, flags & TIMING_STORE, size_shift), &outcome);
-	if (outcome.level >= TIMING_MEMORY && !(flags & TIMING_KERNEL_MODE))
-		sampling_count(vcpu, index, &outcome, flags & TIMING_STORE, vaddr, paddr,
-			       site_vaddr(site));
+	if (flags & TIMING_KERNEL_MODE)
+		return;
+	if (flags & TIMING_STORE) {
+		if (sampling_store_due(vcpu))
+			sampling_store(vcpu, index, &outcome, sampled(vaddr, paddr, site));
+	} else if (outcome.level >= TIMING_MEMORY) {
+		sampling_load(vcpu, index, &outcome, sampled(vaddr, paddr, site));
+	}
 }
 
 /* Which translations may serve this access; NULL where the kernel accesses a user's page. */
@@ -138,6 +156,8 @@ static inline void on_access(unsigned index, qemu_plugin_meminfo_t info, uint64_
 	    !timing_hit(machine.timing, index, instructions_of(vcpu) - site_remaining(site), vaddr,
 			paddr, flags))
 		return access_slowly(index, info, vaddr, site, flags);
+	if (flags == TIMING_STORE && sampling_store_due(vcpu))
+		sample_store_hit(index, vaddr, paddr, site);
 	clock_ps = timing_counters_of(machine.timing, index)->clock_ps;
 	if (unlikely(pacing_due(&vcpu->pacing, clock_ps)))
 		vcpu_look(vcpu, index, clock_ps);

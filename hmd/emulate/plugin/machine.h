@@ -32,8 +32,9 @@ struct vcpu {
 	bool running;
 	uint64_t published_ns;
 	struct pacing pacing;
-	/* Counted for sampling since the last sample; loads by two counters. */
-	uint64_t loads, pair_loads, stores;
+	/* Counted for sampling since the last sample of each; load misses by two counters. */
+	uint64_t loads, pair_loads, prefetched_loads, stores;
+	uint64_t store_limit;         /* stores at which one is sampled; UINT64_MAX: none */
 	struct pebs_ring ring;
 	struct shared_vcpu *shared;
 	GByteArray *cr3;
@@ -77,9 +78,27 @@ void vcpu_look(struct vcpu *vcpu, unsigned index, uint64_t clock_ps);
 void vcpu_tick(struct vcpu *vcpu, unsigned index, uint64_t block);
 void vcpu_publish(struct vcpu *vcpu, unsigned index, uint64_t host_ns);
 
-/* sampling.c: a user-mode access that memory served, for the emulated PMU */
-void sampling_count(struct vcpu *vcpu, unsigned index, const struct timing_outcome *outcome,
-		    bool store, uint64_t vaddr, uint64_t paddr, uint64_t ip);
+/* sampling.c: accesses of user mode, for the emulated PMU */
+
+/* Where an access came from and what it accessed. */
+struct sampled_access {
+	uint64_t vaddr, paddr, ip;
+};
+
+/* Take the control words over; they take effect for stores from here on. */
+void sampling_control(struct vcpu *vcpu);
+/* A load from memory. */
+void sampling_load(struct vcpu *vcpu, unsigned index, const struct timing_outcome *outcome,
+		   struct sampled_access access);
+/* A store that sampling_store_due() has said is to be sampled. */
+void sampling_store(struct vcpu *vcpu, unsigned index, const struct timing_outcome *outcome,
+		    struct sampled_access access);
+
+/* Count a store: every one of user mode, hits of the first level too. */
+static inline bool sampling_store_due(struct vcpu *vcpu)
+{
+	return __builtin_expect(++vcpu->stores >= vcpu->store_limit, 0);
+}
 
 /* instrument.c: the code that a translation block gets */
 void instrument_block(struct qemu_plugin_tb *tb);

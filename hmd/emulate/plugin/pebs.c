@@ -32,6 +32,18 @@ struct lost_record {
 	uint64_t lost;
 };
 
+/* Level by the older field and by the newer one. Which memory it was stays unsaid, as with CXL. */
+struct level {
+	uint64_t lvl, lvl_num;
+};
+
+static const struct level levels[] = {
+	[PEBS_MEMORY] = { PERF_MEM_LVL_MISS | PERF_MEM_LVL_L3, PERF_MEM_LVLNUM_RAM },
+	[PEBS_FILL_BUFFER] = { PERF_MEM_LVL_HIT | PERF_MEM_LVL_LFB, PERF_MEM_LVLNUM_LFB },
+	[PEBS_L1_HIT] = { PERF_MEM_LVL_HIT | PERF_MEM_LVL_L1, PERF_MEM_LVLNUM_L1 },
+	[PEBS_L1_MISS] = { PERF_MEM_LVL_MISS | PERF_MEM_LVL_L1, PERF_MEM_LVLNUM_NA },
+};
+
 static uint64_t data_source(const struct pebs_sample *sample)
 {
 	union perf_mem_data_src source = {
@@ -39,16 +51,10 @@ static uint64_t data_source(const struct pebs_sample *sample)
 		.mem_snoop = PERF_MEM_SNOOP_NA,
 		.mem_lock = PERF_MEM_LOCK_NA,
 		.mem_dtlb = PERF_MEM_TLB_NA,
+		.mem_lvl = levels[sample->source].lvl,
+		.mem_lvl_num = levels[sample->source].lvl_num,
 	};
 
-	/* Which memory served it stays unsaid: readers must look the page's node up, as with CXL. */
-	if (sample->prefetched) {
-		source.mem_lvl = PERF_MEM_LVL_HIT | PERF_MEM_LVL_LFB;
-		source.mem_lvl_num = PERF_MEM_LVLNUM_LFB;
-	} else {
-		source.mem_lvl = PERF_MEM_LVL_MISS | PERF_MEM_LVL_L3;
-		source.mem_lvl_num = PERF_MEM_LVLNUM_RAM;
-	}
 	return source.val;
 }
 

@@ -27,11 +27,14 @@ struct perf_ring_page {
 
 enum pebs_event { PEBS_LOAD, PEBS_STORE };
 
+/* What the PMU says of where the data was: of stores, only whether the first level had it. */
+enum pebs_source { PEBS_MEMORY, PEBS_FILL_BUFFER, PEBS_L1_HIT, PEBS_L1_MISS };
+
 struct pebs_sample {
 	uint64_t ip, time_ns, address, period, instructions, weight_ns, physical;
 	uint32_t address_space, cpu;
 	enum pebs_event event;
-	bool prefetched; /* a prefetch in flight served it, from the line fill buffers */
+	enum pebs_source source; /* fill buffer: a prefetch that the load had to wait for */
 };
 
 /* A writer. It indexes memory by its own copies, never by words that the guest can overwrite. */

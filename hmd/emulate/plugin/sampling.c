@@ -44,30 +44,56 @@ static void count(struct vcpu *vcpu, unsigned index, uint64_t *counter, const ui
 		sample(vcpu, index, access);
 }
 
-void sampling_count(struct vcpu *vcpu, unsigned index, const struct timing_outcome *outcome,
-		    bool store, uint64_t vaddr, uint64_t paddr, uint64_t ip)
+static bool sampling_enabled(void)
+{
+	return __atomic_load_n(&machine.header->enabled, __ATOMIC_RELAXED);
+}
+
+static struct pebs_sample sample_of(const struct timing_outcome *outcome,
+				    struct sampled_access access)
+{
+	return (struct pebs_sample){
+		.ip = access.ip,
+		.address = access.vaddr,
+		.physical = access.paddr,
+		.weight_ns = outcome->latency_ps / 1000,
+	};
+}
+
+void sampling_control(struct vcpu *vcpu)
+{
+	uint64_t period = __atomic_load_n(&machine.header->store_period, __ATOMIC_RELAXED);
+
+	vcpu->store_limit = period && sampling_enabled() ? period : UINT64_MAX;
+}
+
+void sampling_load(struct vcpu *vcpu, unsigned index, const struct timing_outcome *outcome,
+		   struct sampled_access access)
 {
 	const struct shared_header *header = machine.header;
-	uint64_t ldlat_ps = header->ldlat_ns * 1000ull;
-	bool prefetched = outcome->level == TIMING_PREFETCHED;
-	struct pebs_sample access = {
-		.ip = ip,
-		.address = vaddr,
-		.physical = paddr,
-		.weight_ns = outcome->latency_ps / 1000,
-		.event = store ? PEBS_STORE : PEBS_LOAD,
-		.prefetched = prefetched,
-	};
+	struct pebs_sample load = sample_of(outcome, access);
 
-	if (!__atomic_load_n(&header->enabled, __ATOMIC_RELAXED))
+	if (!sampling_enabled())
 		return;
-	/* Latency is a filter of loads; of stores, only for those that a prefetch has served. */
-	if ((!store || prefetched) && outcome->latency_ps < ldlat_ps)
-		return;
-	if (store) {
-		count(vcpu, index, &vcpu->stores, &header->store_period, &access);
-		return;
+	if (outcome->level == TIMING_PREFETCHED) {
+		load.source = PEBS_FILL_BUFFER;
+		count(vcpu, index, &vcpu->prefetched_loads, &header->prefetched_period, &load);
+	} else if (outcome->latency_ps >= header->ldlat_ns * 1000ull) {
+		count(vcpu, index, &vcpu->loads, &header->load_period, &load);
+		count(vcpu, index, &vcpu->pair_loads, &header->pair_period, &load);
 	}
-	count(vcpu, index, &vcpu->loads, &header->load_period, &access);
-	count(vcpu, index, &vcpu->pair_loads, &header->pair_period, &access);
+}
+
+void sampling_store(struct vcpu *vcpu, unsigned index, const struct timing_outcome *outcome,
+		    struct sampled_access access)
+{
+	struct pebs_sample store = sample_of(outcome, access);
+
+	store.event = PEBS_STORE;
+	store.source = outcome->level == TIMING_L1 ? PEBS_L1_HIT : PEBS_L1_MISS;
+	store.period = vcpu->store_limit;
+	vcpu->stores = 0;
+	sampling_control(vcpu);
+	if (sampling_enabled())
+		sample(vcpu, index, &store);
 }

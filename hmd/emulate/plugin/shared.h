@@ -39,7 +39,7 @@ struct shared_header {
 
 	/* Control, written by the guest or the launcher at any time */
 	uint64_t load_period;    /* sampling period of load misses; 0: no samples */
-	uint64_t store_period;
+	uint64_t store_period;   /* of all stores */
 	uint32_t ldlat_ns;       /* loads of a lower latency are not counted for sampling */
 	uint32_t enabled;        /* 1: sampling is on */
 	uint32_t running;        /* 1: the timing model is on; off while a guest boots */
@@ -52,7 +52,9 @@ struct shared_header {
 	uint32_t recorded_vcpu;  /* control: 1 + the vCPU whose misses are recorded; 0: none */
 	uint32_t each_interrupts; /* control: 1: the kernel takes an interrupt for each sample */
 	uint64_t recorded;       /* records so far; the start of a recording sets it to 0 */
-	uint64_t pair_period;    /* control: of a second counter of loads; 0: none */
+	uint64_t pair_period;    /* control: of a second counter of load misses; 0: none */
+	uint64_t prefetched_period; /* control: of loads of prefetched lines; 0: none */
+	uint64_t pad2[7];
 	uint64_t clock_ps;       /* modelled time of the machine: the maximum over its vCPUs */
 };
 
@@ -77,7 +79,7 @@ _Static_assert(offsetof(struct shared_header, load_period) == 56, "layout");
 _Static_assert(offsetof(struct shared_header, running) == 80, "layout");
 _Static_assert(offsetof(struct shared_header, recorded_vcpu) == 104, "layout");
 _Static_assert(offsetof(struct shared_header, pair_period) == 120, "layout");
-_Static_assert(offsetof(struct shared_header, clock_ps) == 128, "layout");
+_Static_assert(offsetof(struct shared_header, clock_ps) == 192, "layout");
 _Static_assert(offsetof(struct shared_vcpu, sequence) == 32, "layout");
 _Static_assert(offsetof(struct shared_vcpu, counters) == 64, "layout");
 _Static_assert(sizeof(struct timing_vcpu_counters) == 8 * (7 + 7 * TIMING_MAX_NODES), "layout");

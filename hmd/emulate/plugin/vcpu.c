@@ -17,6 +17,7 @@ static void go_on(struct vcpu *vcpu, unsigned index, uint64_t instructions)
 {
 	timing_resume(machine.timing, index, instructions);
 	pacing_set(&vcpu->pacing, machine.header->dilation);
+	sampling_control(vcpu);
 	pacing_start(&vcpu->pacing, timing_counters_of(machine.timing, index)->clock_ps);
 }
 
@@ -57,6 +58,7 @@ void vcpu_look(struct vcpu *vcpu, unsigned index, uint64_t clock_ps)
 	__atomic_store_n(&vcpu->shared->clock_ps, clock_ps, __ATOMIC_RELAXED);
 	shared_advance_clock(machine.header, clock_ps);
 	pacing_look(&vcpu->pacing, clock_ps);
+	sampling_control(vcpu);
 	if (vcpu->pacing.now_ns - vcpu->published_ns >= PUBLISH_NS) {
 		vcpu_publish(vcpu, index, vcpu->pacing.now_ns);
 		translations_forget(&vcpu->kernel_pages);

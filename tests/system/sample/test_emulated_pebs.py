@@ -24,9 +24,10 @@ def test_emulated_pmu_controls_follow_tracking_and_period(
     sampler.set_period(47)
     assert emulated_memory.control[3] == 0, "nothing is sampled while nothing is tracked"
     sampler.track([toucher.process])
-    assert emulated_memory.control == (47, 47, 0, 1)
+    assert emulated_memory.control == (47, 64 * 47, 0, 1)
     sampler.set_period(LADDER[0])
-    assert emulated_memory.control == (7, 7, 0, 1)
+    assert emulated_memory.control == (7, 64 * 7, 0, 1)
+    assert emulated_memory.prefetched_period == 32 * 7
     sampler.track([])
     assert emulated_memory.control[3] == 0
     sampler.track([toucher.process])
@@ -39,14 +40,20 @@ def test_emulated_pmu_with_pairs_has_second_load_counter(
 ) -> None:
     sampler = open_emulated(199, sysfs=emulated_memory.sysfs, pairs=True)
     sampler.track([toucher.process])
-    assert (emulated_memory.control, emulated_memory.pair_period) == ((199, 199, 0, 1), 211)
+    assert (emulated_memory.control, emulated_memory.pair_period) == (
+        (199, 64 * 199, 0, 1),
+        211,
+    )
     load, store = toucher.touch(2)
     pid = toucher.process.pid
     emulated_memory.sample(0, ROOT, load, physical(pid, load))
     emulated_memory.sample(0, ROOT, store, physical(pid, store), store=True)
-    assert sampler.read().period.tolist() == [102, 199]
+    assert sampler.read().period.tolist() == [102, 64 * 199]
     sampler.set_period(47)
-    assert (emulated_memory.control, emulated_memory.pair_period) == ((47, 47, 0, 1), 53)
+    assert (emulated_memory.control, emulated_memory.pair_period) == (
+        (47, 64 * 47, 0, 1),
+        53,
+    )
     sampler.close()
     daemons = open_emulated(199, sysfs=emulated_memory.sysfs)
     daemons.track([toucher.process])
@@ -77,11 +84,21 @@ def test_emulated_sample_has_kind_latency_period_cpu_time(
     assert batch.kind.tolist() == [Kind.LOAD, Kind.STORE]
     assert batch.cpu.tolist() == [0, 1]
     assert batch.weight_ns.tolist() == [305, 305]
-    assert batch.period.tolist() == [59, 59]
+    assert batch.period.tolist() == [59, 64 * 59]
     assert batch.time_ns.tolist() == [12345, 12345]
     assert batch.instructions is not None
     assert batch.instructions.tolist() == [678, 678]
     assert batch.process.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("timestamps", [True, False])
+def test_emulated_pmu_with_timestamps_costs_an_interrupt_per_sample(
+    emulated_memory: Any, toucher: Any, timestamps: bool
+) -> None:
+    sampler = open_emulated(sysfs=emulated_memory.sysfs, timestamps=timestamps)
+    sampler.track([toucher.process])
+    assert emulated_memory.each_interrupts == timestamps
+    sampler.close()
 
 
 def test_emulated_pmu_counts_lost_samples(emulated_memory: Any, toucher: Any) -> None:

@@ -97,11 +97,14 @@ def oracle(
         body = at(result.tail + 8, length - 8)
         words = struct.unpack(f"<{len(body) // 8}Q", body)
         if record_type == SAMPLE and len(words) == len(fields):
-            if len(result.rows) == capacity:
+            values = dict(zip(fields, words, strict=True))
+            if is_cached_store(values):
+                result.counts.cached += 1
+            elif len(result.rows) == capacity:
                 result.over = True
                 result.counts.lost += 1
             else:
-                result.rows.append(row(dict(zip(fields, words, strict=True)), kind))
+                result.rows.append(row(values, kind))
                 result.counts.samples += 1
         elif record_type == SAMPLE:
             result.counts.corrupt += 1
@@ -119,6 +122,13 @@ def oracle(
             result.counts.skipped += 1
         result.tail = (result.tail + length) & U64
     return result
+
+
+def is_cached_store(values: dict[SampleType, int]) -> bool:
+    """Whether the data source is PERF_MEM_OP_STORE and PERF_MEM_LVL_HIT | PERF_MEM_LVL_L1."""
+    source = values.get(SampleType.DATA_SRC, 0)
+    level = source >> 5
+    return bool(source & 4 and level & 2 and level & 8)
 
 
 def row(values: dict[SampleType, int], kind: Kind) -> Row:

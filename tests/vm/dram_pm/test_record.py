@@ -177,6 +177,7 @@ def test_record_loads_in_one_reorder_window_both_sampled(run: Run) -> None:
     start, end = buffer_of(trace)
     rows = np.flatnonzero((samples.address >= start) & (samples.address < end))
     rows = rows[(samples.kind[rows] == Kind.LOAD) & (samples.cpu[rows] == CPU)]
+    rows = rows[samples.period[rows] < 32 * 101]  # misses, not lines that were prefetched
     assert set(samples.period[rows].tolist()) == {52}
     rows = rows[np.argsort(samples.instructions[rows], kind="stable")]
     apart = np.diff(samples.instructions[rows].astype(np.int64))
@@ -198,8 +199,6 @@ def test_record_sample_periods_sum_to_counted_misses(run: Run) -> None:
     lost = 1 + run.trace.losses.lost / len(samples)
     missed = int(samples.period[load & waited].sum()) * lost
     assert missed == pytest.approx(counted("load_misses"), rel=0.1), run.trace.losses
-    every = counted("load_misses", "store_misses", "prefetched_lines")
-    assert int(samples.period.sum()) * lost == pytest.approx(every, rel=0.1), run.trace.losses
 
 
 def test_record_tiers_equal_preset(trace: Trace, machine: Machine) -> None:

@@ -41,7 +41,9 @@ def seen(machine: Machine, machine_share: Path) -> dict[str, Any]:
 
 def test_auto_sampler_in_guest_selects_emulated_pmu(seen: dict[str, Any]) -> None:
     assert seen["sampler"] == "emulated"
-    assert seen["reason"].startswith("sampling cache misses of the emulated machine on 2 CPUs")
+    assert seen["reason"].startswith(
+        "sampling cache misses and stores of the emulated machine on 2 CPUs"
+    )
     assert seen["corrupt"] == 0
 
 
@@ -51,7 +53,7 @@ def test_samples_program_on_node_in_its_memory(seen: dict[str, Any], node: int) 
     assert found["rows"] >= 400
     # A few misses are of its stack, its code and its C library.
     assert found["loads_in_place"] > 0.95
-    assert found["stores_in_place"] > 0.95
+    assert found["stores_in_place"] > 0.9
     assert found["node_share"][node] > 0.95
     assert found["distinct"] > 0.9 * found["rows"]
     assert seen["on_each_node"][f"after_exit{node}"] == 0
@@ -82,6 +84,8 @@ def test_samples_parent_and_child_attributed_separately(seen: dict[str, Any], wh
 def test_samples_read_once_and_weighted_by_period(seen: dict[str, Any], period: str) -> None:
     found = seen["counted"][period]
     assert found["read"] == found["written"] >= 5000
-    # Of the lines that the prefetcher brought, those are sampled too that had to be waited for.
+    # Of the lines that the prefetcher brought, few are sampled.
     assert found["share_of_misses"] > 0.9
     assert found["share_of_lines"] < 1.1
+    # All stores of user mode, hits of the first level too; the counter has the kernel's as well.
+    assert 0.5 < found["share_of_stores"] < 1.05

@@ -23,9 +23,11 @@ from hmd.machine.plugin_memory import SharedMemory, find_device
 from hmd.machine.process_id import ProcessId, identify
 from hmd.sample.access_batch import AccessBatch, Kind
 from hmd.sample.auto_select import SampleSettings, open_sampler
+from hmd.sample.memory_events import STORE_SCALE
 from hmd.sample.ring_sampler import RingSampler
 
 ENOUGH = 400
+ENOUGH_STORES = 40
 PATIENCE_S = 120
 MIB = 32
 
@@ -60,17 +62,22 @@ def stop(programs: list[Program]) -> None:
 
 
 def gather_rows(sampler: RingSampler, processes: int, dropped: int = 0) -> list[AccessBatch]:
-    """Read until each process has enough rows and so many were dropped, or patience ends."""
-    counts = np.zeros(processes, np.int64)
+    """Read until each process has enough rows and so many were dropped, or patience ends.
+
+    Stores are sampled far more rarely than loads.
+    """
+    counts, stores = np.zeros((2, processes), np.int64)
     batches = []
     deadline = time.monotonic() + PATIENCE_S
     dropped += sampler.stats.dropped
     while time.monotonic() < deadline:
-        if counts.min() >= ENOUGH and sampler.stats.dropped >= dropped:
+        enough = counts.min() >= ENOUGH and stores.min() >= ENOUGH_STORES
+        if enough and sampler.stats.dropped >= dropped:
             break
         time.sleep(0.2)
         batch = sampler.read()
         counts += np.bincount(batch.process, minlength=processes)
+        stores += np.bincount(batch.process[batch.kind == Kind.STORE], minlength=processes)
         batches.append(batch)
     return batches
 
@@ -163,12 +170,15 @@ def counted(sampler: RingSampler, gather: str) -> dict[str, Any]:
             sampler.read()
             after = totals(memory)
             passed = {name: last[name] - first[name] for name in last}
-            taken = (passed["written"] + passed["lost"]) * given
+            taken = (passed["load_samples"] + passed["lost"]) * given
             found[str(period)] = {
                 "read": sampled(sampler) - read_before,
                 "written": after["written"] - before["written"] + after["lost"] - before["lost"],
                 "share_of_misses": taken / max(1, passed["misses"]),
                 "share_of_lines": taken / max(1, passed["lines"]),
+                "share_of_stores": passed["store_samples"]
+                * (STORE_SCALE * given)
+                / max(1, passed["stores"]),
             }
     stop(programs)
     return found
@@ -179,9 +189,12 @@ def totals(memory: SharedMemory) -> dict[str, int]:
     nodes = [node for counted in counters for node in counted.nodes]
     return {
         "written": sum(c.load_samples + c.store_samples for c in counters),
+        "load_samples": sum(c.load_samples for c in counters),
+        "store_samples": sum(c.store_samples for c in counters),
+        "stores": sum(c.stores for c in counters),
         "lost": sum(c.lost_samples for c in counters),
-        "misses": sum(n.load_misses + n.store_misses for n in nodes),
-        "lines": sum(n.load_misses + n.store_misses + n.prefetched_lines for n in nodes),
+        "misses": sum(n.load_misses for n in nodes),
+        "lines": sum(n.load_misses + n.prefetched_lines for n in nodes),
     }
 
 

@@ -26,11 +26,12 @@ EMULATE = Path(__file__).parents[4] / "hmd/emulate"
 DECLARATIONS = """
 struct perf_ring_page { uint64_t data_head, data_tail, data_offset, data_size; ...; };
 enum pebs_event { PEBS_LOAD, PEBS_STORE };
+enum pebs_source { PEBS_MEMORY, PEBS_FILL_BUFFER, PEBS_L1_HIT, PEBS_L1_MISS };
 struct pebs_sample {
     uint64_t ip, time_ns, address, period, instructions, weight_ns, physical;
     uint32_t address_space, cpu;
     enum pebs_event event;
-    bool prefetched;
+    enum pebs_source source;
 };
 struct pebs_ring { struct perf_ring_page *page; uint64_t head, data_bytes, lost; };
 void pebs_ring_init(struct pebs_ring *ring, struct perf_ring_page *page, uint64_t data_bytes);
@@ -48,12 +49,14 @@ struct timing_vcpu_counters {
 struct timing_params { uint32_t nodes, vcpus; ...; };
 
 struct shared_header {
-    uint64_t load_period, store_period, pair_period, clock_ps;
+    uint64_t load_period, store_period, pair_period, prefetched_period, clock_ps;
     uint32_t ldlat_ns, enabled, each_interrupts;
     ...;
 };
 struct shared_vcpu { uint64_t clock_ps, load_samples, store_samples, lost_samples; ...; };
 struct timing_outcome { uint8_t level; uint32_t latency_ps; ...; };
+#define TIMING_L1 ...
+#define TIMING_LLC ...
 #define TIMING_MEMORY ...
 #define TIMING_PREFETCHED ...
 void sampling_begin(struct shared *shared, struct perf_ring_page *page, uint64_t data_bytes,
@@ -167,7 +170,16 @@ static void sampling_begin(struct shared *shared, struct perf_ring_page *page, u
 
 static void sampling_access(const struct timing_outcome *outcome, bool store, uint64_t vaddr)
 {
-	sampling_count(&machine.vcpu[0], 0, outcome, store, vaddr, ~vaddr, vaddr + 1);
+	struct sampled_access access = { vaddr, ~vaddr, vaddr + 1 };
+	struct vcpu *vcpu = &machine.vcpu[0];
+
+	sampling_control(vcpu); /* as at each look at the clock */
+	if (store) {
+		if (sampling_store_due(vcpu))
+			sampling_store(vcpu, 0, outcome, access);
+	} else if (outcome->level >= TIMING_MEMORY) {
+		sampling_load(vcpu, 0, outcome, access);
+	}
 }
 """
 

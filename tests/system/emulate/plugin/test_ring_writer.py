@@ -83,10 +83,20 @@ def test_ring_writer_record_has_the_kernel_layout(parts: Any) -> None:
 
 def test_ring_writer_prefetched_line_is_a_fill_buffer_hit(parts: Any) -> None:
     pair = Pair(parts, 4096)
-    pair.write(64, prefetched=True)
+    pair.write(64, source=parts.lib.PEBS_FILL_BUFFER)
     (source,) = struct.unpack_from("<Q", pair.memory.data, HEADER_BYTES + 72)
     fill_buffer_hit = (0x02 | 0x10) << 5
     assert source & 0x3FFF << 5 == fill_buffer_hit
+
+
+def test_ring_writer_store_hit_is_counted_not_read(parts: Any) -> None:
+    pair = Pair(parts, 4096)
+    for source in (parts.lib.PEBS_L1_HIT, parts.lib.PEBS_L1_MISS, parts.lib.PEBS_L1_HIT):
+        pair.write(64, event=parts.lib.PEBS_STORE, source=source)
+    pair.write(128, event=parts.lib.PEBS_LOAD, source=parts.lib.PEBS_L1_HIT)
+    assert pair.read() == [64, 128]
+    assert pair.columns.kind[:2].tolist() == [Kind.STORE, Kind.LOAD]
+    assert (pair.reader.counts.samples, pair.reader.counts.cached) == (2, 2)
 
 
 def test_ring_writer_with_full_ring_counts_lost_samples(parts: Any) -> None:

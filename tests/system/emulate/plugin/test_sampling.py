@@ -33,9 +33,18 @@ class Pmu:
         data_bytes = len(ring) - 4096
         parts.lib.sampling_begin(shared.native, page, data_bytes, CR3, counters)
 
-    def access(self, address: int, *, store: bool = False, prefetched: bool = False) -> None:
+    def access(
+        self,
+        address: int,
+        *,
+        store: bool = False,
+        prefetched: bool = False,
+        level: int | None = None,
+    ) -> None:
+        """Make an access that memory or a prefetch serves, or the level that is given."""
         lib = self._parts.lib
-        level = lib.TIMING_PREFETCHED if prefetched else lib.TIMING_MEMORY
+        if level is None:
+            level = lib.TIMING_PREFETCHED if prefetched else lib.TIMING_MEMORY
         latency_ps = QUEUE_PS if prefetched else DEMAND_PS
         outcome = self._parts.ffi.new(
             "struct timing_outcome *", {"level": level, "latency_ps": latency_ps}
@@ -104,14 +113,40 @@ def test_pmu_without_pair_period_has_one_load_counter(pmu: Pmu) -> None:
 
 
 def test_pmu_loads_below_latency_threshold_are_not_counted(pmu: Pmu) -> None:
-    pmu.memory.sample(1, 1, 100, 2)
+    pmu.memory.sample(1, 0, DEMAND_PS // 1000 + 1, 2)
     for address in (1, 2):
-        pmu.access(address, prefetched=True)
-        pmu.access(address, prefetched=True, store=True)
+        pmu.access(address)
     assert pmu.rows() == []
+    pmu.memory.sample(1, 0, DEMAND_PS // 1000, 2)
     pmu.access(3)
     pmu.access(4)
     assert pmu.rows() == [(3, 1), (4, 1), (4, 2)]
+
+
+def test_pmu_prefetched_loads_have_a_counter_of_their_own(pmu: Pmu) -> None:
+    pmu.memory.sample(1, 1, 100, 2)
+    for address in range(1, 10):
+        pmu.access(address, prefetched=True)
+    assert pmu.rows() == [], "they are no misses"
+    pmu.memory.sample(5, 0, 100, 0, 7)
+    for address in range(1, 29):
+        pmu.access(address, prefetched=True)
+    assert pmu.rows() == every(7, 28)
+    for address in range(1, 11):
+        pmu.access(address)
+    assert pmu.rows() == every(5, 10)
+
+
+def test_pmu_stores_are_counted_at_every_level(pmu: Pmu, parts: Any) -> None:
+    """As MEM_INST_RETIRED.ALL_STORES; those that hit the first level are not read."""
+    lib = parts.lib
+    pmu.memory.sample(0, 3, 0)
+    levels = [lib.TIMING_L1, lib.TIMING_LLC, lib.TIMING_MEMORY, lib.TIMING_PREFETCHED]
+    for address in range(1, 25):
+        pmu.access(address, store=True, level=levels[address // 3 % 4])
+    assert pmu.rows() == [(address, 3) for address in range(3, 25, 3) if address // 3 % 4]
+    assert pmu.memory.counters(0).store_samples == 8
+    assert pmu.charged() == (8, 0)
 
 
 def test_pmu_pair_records_of_one_access_are_equal(pmu: Pmu) -> None:

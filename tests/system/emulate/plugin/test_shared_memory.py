@@ -54,10 +54,10 @@ def test_shared_memory_control_words_have_fixed_offsets(make_shared: Callable[[i
     shared.memory.running = True
     words = struct.unpack_from("<QQIIII", shared.path.read_bytes(), 56)
     assert words == (101, 53, 90, 1, 1, 0)
-    shared.memory.sample(101, 53, 90, 109)
-    assert struct.unpack_from("<Q", shared.path.read_bytes(), 120) == (109,)
+    shared.memory.sample(101, 53, 90, 109, 3001)
+    assert struct.unpack_from("<QQ", shared.path.read_bytes(), 120) == (109, 3001)
     shared.memory.sample(101, 53, 90)
-    assert struct.unpack_from("<Q", shared.path.read_bytes(), 120) == (0,)
+    assert struct.unpack_from("<QQ", shared.path.read_bytes(), 120) == (0, 0)
     shared.memory.stop_sampling()
     shared.memory.running = False
     words = struct.unpack_from("<QQIIII", shared.path.read_bytes(), 56)
@@ -71,7 +71,7 @@ def test_shared_memory_clock_is_monotonic_maximum(
     for clock_ps in (5, 9, 7):
         parts.lib.shared_advance_clock(shared.native.header, clock_ps)
     assert shared.memory.clock_ps == 9
-    assert struct.unpack_from("<Q", shared.path.read_bytes(), 128) == (9,)
+    assert struct.unpack_from("<Q", shared.path.read_bytes(), 192) == (9,)
 
 
 def test_shared_memory_counters_are_read_by_name(
