@@ -5,7 +5,8 @@ balancing scans a task's memory. Everything else that can be moved runs on CPU 0
 its own as on another socket or core complex, and allocates on the slow node: the modelled cache is
 scaled to the programs, but the daemon's working set is not. Pages are 4 KiB: transparent huge
 pages are off for every system, because 2 MiB of these programs stand for gigabytes. Files that
-programs read are in the page cache, on the slow node, before measurements.
+programs read are in the page cache, on the slow node, before measurements. The fast node is full
+of the page cache of another file when a program starts.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ FAST_NODE_BYTES = 256 << 20
 """Size of the fast node at boot: more than any program needs, and so small that zone reserves in
 proportion to it are small compared with the reduced node."""
 
-MEASURE = 3
+MEASURE = 4
 """Version of the measurement. A change to this file, the trial, the demotion or the fast node that
 changes results increments it, which invalidates stored results."""
 

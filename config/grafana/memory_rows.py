@@ -7,9 +7,13 @@ from panel import Panel, Query
 TIERS = [
     Panel(
         "Memory of targets by tier",
-        "Resident pages of all targets, including pages never sampled.",
+        "Resident pages of all targets, including pages never sampled, and page cache that moves "
+        "to the tier may replace.",
         "bytes",
-        (Query("sum by (tier) (hmd_target_resident_bytes{})", "tier {{tier}}"),),
+        (
+            Query("sum by (tier) (hmd_target_resident_bytes{})", "tier {{tier}}"),
+            Query("sum by (tier) (hmd_node_page_cache_room_bytes{})", "cache, tier {{tier}}"),
+        ),
         stack=True,
     ),
     Panel(

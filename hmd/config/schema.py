@@ -157,6 +157,9 @@ class MigrateSection(ConfigSection):
     """Most bytes per second that may move, for all processes together."""
     batch: Annotated[Duration, Field(gt=0, le=1)] = 0.02
     """Longest time that one move_pages call may take; batch sizes adapt to it."""
+    page_cache: Share = 1.0
+    """Share of a node's reclaimable page cache (clean, mapped by no process, inactive) that moves
+    to the node may replace. 0%: moves use free memory only."""
     move_all: bool = False
     """Also move pages that several processes map (needs CAP_SYS_NICE)."""
     dry_run: bool = False

@@ -34,14 +34,18 @@ SYSFS = Path("/sys")
 
 
 class KernelNodeMemory:
-    """The memory of nodes as sysfs reports it, less the zones' own reserves."""
+    """The memory of nodes as sysfs reports it, with the zones' own reserves.
 
-    def __init__(self, proc: Path, sysfs: Path) -> None:
-        self._sysfs, self._reserves = sysfs, Reserves(proc)
+    ``cache_share`` of a node's reclaimable page cache counts as room.
+    """
+
+    def __init__(self, proc: Path, sysfs: Path, cache_share: float) -> None:
+        self._sysfs, self._reserves, self._cache_share = sysfs, Reserves(proc), cache_share
 
     def __call__(self, topology: Topology, now_s: float) -> tuple[NodeMemory, ...]:
-        """Return total and free bytes of each node of ``topology``, in its order."""
-        return read_node_memory(topology, self._sysfs, self._reserves.at(now_s))
+        """Return the memory of each node of ``topology``, in its order."""
+        reserves = self._reserves.at(now_s)
+        return read_node_memory(topology, self._sysfs, reserves, self._cache_share)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -134,7 +138,7 @@ def build(
             topology=topology,
             watcher=_watcher(config, before, proc),
             exits=ExitWatch(proc),
-            node_memory=KernelNodeMemory(proc, sysfs),
+            node_memory=KernelNodeMemory(proc, sysfs, config.migrate.page_cache),
             sampler=chosen.sampler,
             sampler_reason=chosen.reason,
             period=_period(config, chosen.sampler),

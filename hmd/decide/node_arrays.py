@@ -72,8 +72,7 @@ def nodes_of(machine: MachineView, headroom_fraction: float, headroom_bytes: int
         if tier[memory.node] < len(ranks) - 1:
             keep = max(keep, int(headroom_fraction * memory.total_bytes))
         headroom[memory.node] = keep // PAGE_BYTES
-        free_bytes = memory.free_bytes - memory.reserve_bytes
-        room[memory.node] = (free_bytes - keep) // PAGE_BYTES
+        room[memory.node] = (memory.room_bytes - keep) // PAGE_BYTES
     fast = [m.total_bytes for m in machine.memory if m.node < size and tier[m.node] == 0]
     near = np.argsort(distance, axis=1, kind="stable").astype(np.int64)
     return Nodes(tier, room, headroom, near, len(ranks), sum(fast), machine.limits)

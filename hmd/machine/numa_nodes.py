@@ -1,7 +1,7 @@
 """The machine's memory nodes, read from sysfs.
 
 ``read_topology`` reads /sys once at start and returns a ``Topology``. ``read_node_memory`` reads a
-small file per node at each tick (about 20 µs per node) and returns the free memory.
+small file per node at each tick (about 20 µs per node) and returns what moves can fill.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hmd.errors import MissingError
+from hmd.machine.page_cache import reclaimable_bytes
 from hmd.machine.procfs import parse_ids, read_bytes, read_int, read_text
 from hmd.machine.tiers import fitting, rank_nodes
 from hmd.machine.topology import Node, NodeMemory, NodeUse, Topology
@@ -54,14 +55,20 @@ def read_topology(
 
 
 def read_node_memory(
-    topology: Topology, sysfs: Path = _SYSFS, reserves: Mapping[int, int] | None = None
+    topology: Topology,
+    sysfs: Path = _SYSFS,
+    reserves: Mapping[int, int] | None = None,
+    cache_share: float = 0.0,
 ) -> tuple[NodeMemory, ...]:
-    """Return total and free bytes of each node of ``topology``, in its order.
+    """Return the memory of each node of ``topology``, in its order.
 
-    ``reserves`` are the kernel's own, by node id, from ``hmd.machine.zone_reserves``. A node that
-    has gone offline since has 0 bytes.
+    ``reserves`` are the kernel's own, by node id, from ``hmd.machine.zone_reserves``.
+    ``cache_share`` of the reclaimable page cache counts as ``cache_bytes``. A node that has gone
+    offline since has 0 bytes.
     """
-    return tuple(_node_memory(sysfs, node.id, reserves or {}) for node in topology.nodes)
+    return tuple(
+        _node_memory(sysfs, node.id, reserves or {}, cache_share) for node in topology.nodes
+    )
 
 
 def memory_nodes(sysfs: Path = _SYSFS) -> tuple[int, ...] | None:
@@ -106,9 +113,14 @@ def _online(sysfs: Path) -> list[int]:
     return sorted(int(match.group(1)) for match in names if match)
 
 
-def _node_memory(sysfs: Path, node: int, reserves: Mapping[int, int]) -> NodeMemory:
+def _node_memory(
+    sysfs: Path, node: int, reserves: Mapping[int, int], cache_share: float = 0.0
+) -> NodeMemory:
     text = read_bytes(_folder(sysfs) / f"node{node}/meminfo") or b""
-    return NodeMemory(node, _kib(_TOTAL, text), _kib(_FREE, text), reserves.get(node, 0))
+    cache_bytes = int(cache_share * reclaimable_bytes(text)) if cache_share else 0
+    return NodeMemory(
+        node, _kib(_TOTAL, text), _kib(_FREE, text), reserves.get(node, 0), cache_bytes
+    )
 
 
 def _total_bytes(sysfs: Path, node: int) -> int:

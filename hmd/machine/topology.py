@@ -78,12 +78,19 @@ class NodeMemory:
     """Memory of a node now, in bytes (/sys/devices/system/node/nodeN/meminfo).
 
     ``reserve_bytes`` of the free memory are the kernel's own (:mod:`hmd.machine.zone_reserves`).
+    ``cache_bytes`` of page cache the kernel gives up for moves (:mod:`hmd.machine.page_cache`).
     """
 
     node: int
     total_bytes: int
     free_bytes: int
     reserve_bytes: int = 0
+    cache_bytes: int = 0
+
+    @property
+    def room_bytes(self) -> int:
+        """Bytes that moves to the node can fill; below 0 where the reserve is not free."""
+        return self.free_bytes - self.reserve_bytes + self.cache_bytes
 
 
 @dataclass(frozen=True, slots=True)

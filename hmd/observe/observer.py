@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from hmd import __version__
 from hmd.machine.process_id import PROC, ProcessId, read_stat
-from hmd.machine.topology import Topology
+from hmd.machine.topology import NodeMemory, Topology
 from hmd.observe.counters import FAILURE_REASONS, Counters
 from hmd.observe.limits import MAX_LISTED
 from hmd.observe.own_cost import OwnCost
@@ -83,6 +83,7 @@ class Observer:
         self._ticked_s = self._started_s
         self._succeeded_s = dict.fromkeys(Stage, self._started_s)
         self._places: Places | None = None
+        self._memory: Sequence[NodeMemory] = ()
         self._control = ControlNumbers()
         self.use(setting, topology, sampler)
 
@@ -126,7 +127,7 @@ class Observer:
         for stage in tick.stage_s.keys() - tick.failed:
             self._succeeded_s[stage] = self._ticked_s
         self._recent_moves.add(tick, counters, self._clock() - self._begun_s)
-        self._places = places
+        self._places, self._memory = places, tick.memory
         self.latest = self._snapshot(places)
         return self.latest
 
@@ -152,7 +153,7 @@ class Observer:
             cpu_quota=setting.cpu_quota,
             policy=setting.policy,
             tiers=counters.topology.tiers,
-            nodes=_nodes(counters.topology),
+            nodes=_nodes(counters.topology, self._memory),
             sampler=self._source(),
             reload=self._reload,
             ticks=counters.ticks,
@@ -249,11 +250,12 @@ def _numbers(sums: RowSums, row: int, resident: npt.NDArray[np.int64]) -> Access
     )
 
 
-def _nodes(topology: Topology) -> tuple[NodeNumbers, ...]:
+def _nodes(topology: Topology, memory: Sequence[NodeMemory]) -> tuple[NodeNumbers, ...]:
     latency_ns = topology.latency_ns
+    cache = {each.node: each.cache_bytes for each in memory}
     size = {node.id: node.total_bytes for node in topology.nodes}
     return tuple(
-        NodeNumbers(node, tier, size[node], latency_ns[node])
+        NodeNumbers(node, tier, size[node], latency_ns[node], cache.get(node, 0))
         for tier, nodes in enumerate(topology.tiers)
         for node in nodes
     )

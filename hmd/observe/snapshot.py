@@ -74,12 +74,16 @@ class SamplerNumbers:
 
 @dataclass(frozen=True, slots=True)
 class NodeNumbers:
-    """A memory node; ``latency_ns`` is the load latency of the unloaded node."""
+    """A memory node; ``latency_ns`` is the load latency of the unloaded node.
+
+    ``cache_bytes`` of its page cache count as room for moves.
+    """
 
     id: int
     tier: int
     total_bytes: int
     latency_ns: float
+    cache_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

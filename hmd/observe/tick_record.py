@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from hmd.decide.plan import Plan
 from hmd.machine.process_id import ProcessId
+from hmd.machine.topology import NodeMemory
 from hmd.migrate.outcome import MoveOutcome
 from hmd.sample.access_batch import AccessBatch
 
@@ -32,8 +33,8 @@ class TickRecord:
     ``processes`` are those that the sampler followed: ``batch.process`` indexes them, ``targets``
     names the target of each. ``node`` is the node of each sample's page, -1 where unknown, shape
     ``(len(batch),)``. ``paged_out_bytes`` were sent to swap or to files. ``tick_s`` is the length
-    of the tick, to which its samples belong. ``stage_s`` has the seconds of each stage that ran,
-    ``failed`` the stages that raised an error.
+    of the tick, to which its samples belong. ``memory`` is that of the nodes. ``stage_s`` has the
+    seconds of each stage that ran, ``failed`` the stages that raised an error.
     """
 
     now_s: float
@@ -45,5 +46,6 @@ class TickRecord:
     outcome: MoveOutcome | None
     paged_out_bytes: int = 0
     tick_s: float = 1.0
+    memory: tuple[NodeMemory, ...] = ()
     stage_s: Mapping[Stage, float] = field(default_factory=dict)
     failed: frozenset[Stage] = frozenset()

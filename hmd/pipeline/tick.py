@@ -46,6 +46,7 @@ def run_tick(stages: TickStages, guard: StageTimer, now_s: float) -> TickRecord:
         outcome=outcome,
         paged_out_bytes=paged_out_bytes,
         tick_s=stages.tick_s,
+        memory=stages.memory,
         stage_s=dict(guard.seconds),
         failed=frozenset(guard.failed),
     )

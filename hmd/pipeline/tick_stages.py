@@ -38,10 +38,10 @@ class SampleSource(Protocol):
 
 
 class NodeMemoryReader(Protocol):
-    """How much memory nodes have free."""
+    """How much memory nodes have free, and how much page cache moves may replace."""
 
     def __call__(self, topology: Topology, now_s: float) -> tuple[NodeMemory, ...]:
-        """Return total and free bytes of each node of ``topology``, in its order."""
+        """Return the memory of each node of ``topology``, in its order."""
         ...
 
 

@@ -2,23 +2,26 @@
 
 The rest is reserved as 2 MiB hugetlb pages (hugetlbpage.rst, the per-node nr_hugepages), and a
 remainder of less than 2 MiB in the buffer of a pipe (workloads/set_aside.c). No process maps that
-memory, and the kernel neither reclaims, demotes nor migrates it.
+memory, and the kernel neither reclaims, demotes nor migrates it. What is left can be filled with
+the page cache of a file that is not read again, as memory is on a machine that has run for long.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hmd.emulate.assets import WORKLOADS, compile_static
+from hmd.emulate.assets import WORKLOADS, cache_folder, compile_static
 from hmd.emulate.boot import Machine
 from hmd.emulate.guest_agent import GuestError, Job
 from hmd.errors import HmdError
+from hmd.machine.page_cache import reclaimable_bytes
 from hmd.machine.zone_reserves import reserve_bytes
-from hmd.units import HUGE_PAGE_BYTES
+from hmd.units import HUGE_PAGE_BYTES, PAGE_BYTES
 
 # khugepaged raises min_free_kbytes to keep 2 MiB blocks free (set_recommended_min_free_kbytes), to
 # 40 MiB of the fast node, which is more than the hot set.
@@ -29,6 +32,7 @@ MAX_TRIES = 20
 SETTLE_S = 0.3
 ANSWER_S = 60.0
 SOURCE = WORKLOADS / "set_aside.c"
+_CACHE_FILE_BYTES = 4 << 30
 _DEMOTION = "/sys/kernel/mm/numa/demotion_enabled"
 _MEMINFO = re.compile(r"(\w+):\s+(\d+) kB")
 _COUNT = "/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages"
@@ -40,6 +44,8 @@ class FastNode:
     def __init__(self, machine: Machine, node: int, rest: _Rest):
         """Use ``open_fast_node``."""
         self._machine, self._node, self._rest = machine, node, rest
+        self._cached_pages = 0
+        self._meminfo_path = f"/sys/devices/system/node/node{node}/meminfo"
 
     def free_bytes(self) -> int:
         """Return MemFree of the node."""
@@ -74,12 +80,54 @@ class FastNode:
             f"{wanted_bytes >> 10} are wanted"
         )
 
+    def page_cache_bytes(self) -> int:
+        """Return the node's page cache that the kernel can reclaim (hmd.machine.page_cache)."""
+        return reclaimable_bytes(self._read(self._meminfo_path).encode())
+
+    def fill_with_cache(self) -> None:
+        """Fill the node's free memory with clean page cache; raises HmdError where some stays free.
+
+        A part of a file without blocks is read, by a process that may allocate on this node only.
+        """
+        self._cached_pages = 0
+        for _ in range(MAX_TRIES):
+            pages = max(0, self.for_programs_bytes()) // PAGE_BYTES
+            if pages * PAGE_BYTES <= NEAR_BYTES:
+                return
+            self._read_file(self._cached_pages, pages)
+            self._cached_pages += pages
+        raise HmdError(f"node {self._node} of the guest does not fill up with page cache")
+
+    def read_cache(self) -> None:
+        """Read the page cache of ``fill_with_cache`` once more, as a program in use would."""
+        self._read_file(0, self._cached_pages)
+
+    def _read_file(self, skip: int, pages: int) -> None:
+        placed = str(compile_static(WORKLOADS / "placed.c"))
+        read = [f"if={_cache_file()}", "of=/dev/null", "bs=4k", f"skip={skip}", f"count={pages}"]
+        self._machine.run([placed, "0", "bind", str(1 << self._node), "dd", *read], check=True)
+
+    def drop_cache(self) -> None:
+        """Drop the page cache of ``fill_with_cache``, on whatever node it is now.
+
+        posix_fadvise(2), POSIX_FADV_DONTNEED, which dd does for a count of 0.
+        """
+        self._machine.run(["dd", f"if={_cache_file()}", "iflag=nocache", "count=0"], check=True)
+
     def clear(self) -> None:
         """Demote page cache and other processes' memory off the node, as far as the kernel can.
 
+        Raises HmdError where more than ``CLEAR_BYTES`` stay.
+        """
+        stays = self.demote_all()
+        if stays > CLEAR_BYTES:
+            raise HmdError(f"{stays >> 10} KiB cannot be moved off node {self._node} of the guest")
+
+    def demote_all(self) -> int:
+        """Demote what is on the node as far as the kernel can; returns the bytes that stay.
+
         The kernel is asked for more huge pages than the node has, and demotes the pages in their
-        variant; unlike an allocation by a process, that triggers no OOM kill. Raises HmdError where
-        more than ``CLEAR_BYTES`` stay.
+        variant; unlike an allocation by a process, that triggers no OOM kill.
         """
         self.release()
         before = self._read(_DEMOTION).strip()
@@ -87,14 +135,14 @@ class FastNode:
         try:
             for _ in range(MAX_TRIES):
                 found = self._meminfo()
-                if found["Active"] + found["Inactive"] <= CLEAR_BYTES:
-                    return
+                stays = found["Active"] + found["Inactive"]
+                if stays <= CLEAR_BYTES:
+                    break
                 self._set_huge_pages(found["MemTotal"] // HUGE_PAGE_BYTES)
                 self._set_huge_pages(0)
         finally:
             self._write(_DEMOTION, before)
-        stays = (found["Active"] + found["Inactive"]) >> 10
-        raise HmdError(f"{stays} KiB cannot be moved off node {self._node} of the guest")
+        return stays
 
     def release(self) -> None:
         """Free the memory that ``leave`` reserved."""
@@ -106,7 +154,7 @@ class FastNode:
 
     def _meminfo(self) -> dict[str, int]:
         """Return the node's meminfo in bytes."""
-        text = self._read(f"/sys/devices/system/node/node{self._node}/meminfo")
+        text = self._read(self._meminfo_path)
         return {name: int(size) << 10 for name, size in _MEMINFO.findall(text)}
 
     def _write(self, path: str, value: str) -> None:
@@ -134,6 +182,15 @@ def open_fast_node(machine: Machine, node: int) -> Iterator[FastNode]:
         yield FastNode(machine, node, rest)
     finally:
         rest.end()
+
+
+def _cache_file() -> str:
+    """Return a file of the host, without blocks, that is larger than any fast node."""
+    path = cache_folder() / "page-cache"
+    if not path.exists():
+        path.touch()
+        os.truncate(path, _CACHE_FILE_BYTES)
+    return str(path)
 
 
 class _Rest:

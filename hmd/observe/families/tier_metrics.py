@@ -44,6 +44,14 @@ FAMILIES: Final = (
         "tier",
     ),
     gauge(
+        "hmd_node_page_cache_room_bytes",
+        "bytes",
+        "Page cache of a node that moves to the node may replace (migrate.page_cache).",
+        _by_node(lambda node: node.cache_bytes),
+        "numa_node",
+        "tier",
+    ),
+    gauge(
         "hmd_node_load_latency_seconds",
         "seconds",
         "Load latency of an unloaded node: from the firmware (HMAT), or 90 ns without it.",

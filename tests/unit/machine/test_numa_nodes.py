@@ -171,6 +171,21 @@ def test_node_memory_follows_meminfo(machine_copy: Callable[[str], Path]) -> Non
     assert read_node_memory(topology, root / "sys")[1].total_bytes == 0
 
 
+@pytest.mark.parametrize(("share", "cache_mib"), [(0.0, 0), (0.25, 16), (1.0, 64)])
+def test_node_memory_share_of_page_cache_is_room(
+    machine_copy: Callable[[str], Path], share: float, cache_mib: int
+) -> None:
+    root = machine_copy("xeon6-cxl")
+    topology = read_topology(root / "sys")
+    (root / "sys/devices/system/node/node1/meminfo").write_text(
+        "Node 1 MemTotal: 262144 kB\nNode 1 MemFree: 3072 kB\n"
+        "Node 1 Active(file): 0 kB\nNode 1 Inactive(file): 65536 kB\n"
+    )
+    memory = read_node_memory(topology, root / "sys", {1: 2 * MIB}, share)[1]
+    assert memory.cache_bytes == cache_mib * MIB
+    assert memory.room_bytes == (3 - 2 + cache_mib) * MIB
+
+
 def test_topology_of_this_machine_consistent() -> None:
     topology = read_topology()
     assert topology.nodes

@@ -9,7 +9,7 @@ import pytest
 
 from hmd.control.status_json import status_answer
 from hmd.machine.process_id import ProcessId
-from hmd.machine.topology import Topology
+from hmd.machine.topology import NodeMemory, Topology
 from hmd.observe.counters import OTHER, Counters, Durations
 from hmd.observe.limits import MAX_TARGETS
 from hmd.observe.observer import ObservedConfig, Observer, Places
@@ -98,6 +98,12 @@ def test_observer_planned_pages_equal_sum_of_statuses(observer: Observer, tick: 
     now = observer.observe(tick, places())
     assert now.planned == {"up": 513, "down": 1, "level": 0}
     assert now.planned_pages == sum(now.pages_by_status.values())
+
+
+def test_observer_nodes_show_page_cache_of_last_tick(observer: Observer, tick: TickRecord) -> None:
+    memory = (NodeMemory(0, 1 << 30, 1 << 20, cache_bytes=5 << 20), NodeMemory(2, 4 << 30, 0))
+    observer.observe(replace(tick, memory=memory), places())
+    assert {n.id: n.cache_bytes for n in observer.latest.nodes} == {0: 5 << 20, 2: 0, 3: 0}
 
 
 def test_observer_dry_run_no_moved_bytes(observer: Observer, tick: TickRecord) -> None:

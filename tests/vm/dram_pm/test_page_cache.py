@@ -1,0 +1,75 @@
+"""Page cache as room: what hmd counts, the kernel gives up for moves to the node."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.compare import testbed
+from hmd.emulate.guest_command import BASE_ENVIRONMENT, Command
+from hmd.units import PAGE_BYTES
+
+TO_NODE = Path(__file__).parents[1] / "programs/to_node.c"
+FAST_BYTES = 8 << 20
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory: pytest.TempPathFactory) -> Iterator[testbed.Testbed]:
+    folder = tmp_path_factory.mktemp("page_cache")
+    build = [
+        "gcc",
+        "-O2",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-o",
+        str(folder / "to_node"),
+        str(TO_NODE),
+    ]
+    subprocess.run(build, check=True)
+    nothing = Command(("true",), env=BASE_ENVIRONMENT, expect="")
+    with testbed.stage([nothing], folder) as booted:
+        yield booted
+
+
+@pytest.fixture
+def full(ready: testbed.Testbed) -> Iterator[testbed.Testbed]:
+    """The fast node with memory for programs, all of which is page cache."""
+    ready.fast_node.demote_all()
+    ready.fast_node.leave(FAST_BYTES, drop_caches=False)
+    ready.fast_node.fill_with_cache()
+    yield ready
+    ready.fast_node.drop_cache()
+    ready.fast_node.release()
+
+
+def moved_pages(ready: testbed.Testbed, pages: int) -> int:
+    """Return how many pages of a program that first touch puts elsewhere reach the fast node."""
+    return int(ready.sh(f"{ready.folder}/to_node {pages} 0"))
+
+
+def test_node_full_of_cache_has_room_for_moves(full: testbed.Testbed) -> None:
+    room = full.fast_node.page_cache_bytes() // PAGE_BYTES
+    assert room > 0.8 * FAST_BYTES / PAGE_BYTES
+    assert moved_pages(full, room) > 0.95 * room
+
+
+def test_cache_read_again_half_of_it_is_room(full: testbed.Testbed) -> None:
+    before = full.fast_node.page_cache_bytes()
+    for _ in range(3):
+        full.fast_node.read_cache()
+    room = full.fast_node.page_cache_bytes()
+    assert 0.45 * before < room <= before
+    assert moved_pages(full, room // PAGE_BYTES) > 0.95 * room / PAGE_BYTES
+
+
+def test_moves_beyond_the_cache_fail_without_oom_kill(full: testbed.Testbed) -> None:
+    before = full.vmstat()["oom_kill"]
+    pages = 4 * FAST_BYTES // PAGE_BYTES
+    assert moved_pages(full, pages) < pages
+    assert full.vmstat()["oom_kill"] == before
