@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from bench.compare.comparison_tables import classes, contention, moved, speedups, summary
+from bench.compare.comparison_tables import classes, contention, moved, speedups, summary, swept
 from bench.markdown_table import table
 
 Results = Mapping[str, Any]
@@ -122,6 +122,7 @@ TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
         moved,
         summary,
         contention,
+        swept,
         estimator,
         ablations,
         samplings,

@@ -210,6 +210,7 @@ class _Campaign:
             self._command(case.program),
             system.start,
             fast,
+            swept=system.swept,
             service=service,
             watch=discovery,
         )

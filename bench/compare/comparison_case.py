@@ -15,6 +15,9 @@ the fast tier has a third, a ninth and a seventeenth of its footprint."""
 WHOLE = "whole"
 """Used instead of a ratio: nodes of unlimited size."""
 
+SWEPT = "@swept"
+"""Ending of the name of a system whose programs start with a fast node free of page cache."""
+
 _CASE = re.compile(rf"(?P<program>[a-z][a-z0-9_]*):(?P<ratio>1:[1-9]\d*|{WHOLE}):(?P<system>\S+)")
 
 

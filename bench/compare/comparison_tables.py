@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from bench.compare.comparison_case import SWEPT, WHOLE
 from bench.markdown_table import table
 
 Results = Mapping[str, Any]
@@ -16,7 +17,6 @@ Key = tuple[str, str, str]
 FIRST: Final = "first-touch"
 CONSTANT: Final = ("all-fast", "all-slow")
 LAST: Final = "oracle"
-WHOLE: Final = "whole"
 CLOCKS: Final = ("modelled_seconds", "guest_seconds")
 _MEANS: Final = ("best_peer", "kernel", "first_touch", "all_fast")
 
@@ -62,6 +62,25 @@ def classes(results: Results) -> str:
     head = ["policy", "class", "programs", "over best peer", "over kernel tiering"]
     head += ["over first touch", "over all fast", "worst over first touch"]
     return table(head, rows, text=3)
+
+
+def swept(results: Results) -> str:
+    """Return speeds over first touch with a fast node full of page cache, and with a free one.
+
+    Both by modelled time, over first touch on the full node; one row per program and ratio.
+    """
+    found = results["policies"]
+    took = {(c["program"], c["ratio"], c["system"]): c for c in found["cases"]}
+    names = [s.removesuffix(SWEPT) for s in found["systems"] if s.endswith(SWEPT)]
+    rows = []
+    for program, ratio in dict.fromkeys(key[:2] for key in took if key[2].endswith(SWEPT)):
+        base = took[program, ratio, FIRST][CLOCKS[0]]
+        cells = []
+        for name in names:
+            both = [took.get((program, ratio, name + end)) for end in ("", SWEPT)]
+            cells.append(", ".join(f"{base / c[CLOCKS[0]]:.2f}" if c else "-" for c in both))
+        rows.append([program, ratio, *cells])
+    return table(["program", "ratio", *names], rows, text=1)
 
 
 def moved(results: Results) -> str:
@@ -133,4 +152,5 @@ def _figure(value: float | None) -> str:
 
 
 def _movers(document: Mapping[str, Any]) -> Sequence[str]:
-    return [s for s in document["systems"] if s not in (*CONSTANT, FIRST)]
+    names: Sequence[str] = document["systems"]
+    return [s for s in names if s not in (*CONSTANT, FIRST) and not s.endswith(SWEPT)]

@@ -21,12 +21,13 @@ class ComparisonTrial:
     time by the guest's clock. ``migrated_bytes`` are all migrations between nodes by any process
     (pgmigrate_success in /proc/vmstat); ``demoted_bytes`` those by reclaim (pgdemote_*), which
     only the kernel's tiering does. ``fast_share`` is the share of the program's misses that the
-    fast node served, ``fast_bytes`` that node's free memory at the start, and ``gained_bytes`` the
-    increase until the end: others' memory that was migrated or reclaimed. ``tick_seconds`` is
-    hmd's interval between ticks by the guest's clock, ``unseen_share`` the share of the run before
-    hmd found the program. ``misses`` and ``instructions`` are those of the CPU, with the kernel's.
-    ``host_wait_seconds`` is the part of ``guest_seconds`` in which the emulator's thread of that
-    CPU waited for a CPU of the host (bench/compare/host_contention.py).
+    fast node served, ``fast_bytes`` what programs can have of that node at the start, as page cache
+    or free, and ``gained_bytes`` the increase until the end: others' memory that was migrated or
+    reclaimed. ``tick_seconds`` is hmd's interval between ticks by the guest's clock,
+    ``unseen_share`` the share of the run before hmd found the program. ``misses`` and
+    ``instructions`` are those of the CPU, with the kernel's. ``host_wait_seconds`` is the part of
+    ``guest_seconds`` in which the emulator's thread of that CPU waited for a CPU of the host
+    (bench/compare/host_contention.py).
     """
 
     modelled_seconds: float
@@ -49,20 +50,20 @@ def run_trial(
     start: Start,
     fast_bytes: int | None,
     *,
+    swept: bool = False,
     service: AbstractContextManager[object] | None = None,
     watch: AbstractContextManager[object] | None = None,
 ) -> ComparisonTrial:
     """Run a program with ``fast_bytes`` of the fast node (None: all); HmdError if it fails.
 
-    ``service`` is entered once the fast node is ready, ``watch`` around the program only.
+    That memory is full of page cache at the start, or with ``swept`` free. ``service`` is entered
+    once the fast node is ready, ``watch`` around the program only.
     """
     with ExitStack() as undo:
         undo.callback(stage.fast_node.release)
         left = stage.preset.nodes[FAST_NODE].size
         if fast_bytes is not None:
-            stage.forget_inodes()
-            stage.fast_node.clear()
-            left = stage.fast_node.leave(fast_bytes, drop_caches=False)
+            left = _reduced(stage, fast_bytes, swept)
         undo.enter_context(service or nullcontext())
         counted = stage.vmstat()
         with demotion.going_on(stage), stage.modelled():
@@ -72,7 +73,10 @@ def run_trial(
                 stage.execute(command, start)
             took, passed = time.monotonic() - began, stage.meter.read().since(before)
             lost_s = stage.contention.read().since(waited)
-        gained = stage.fast_node.for_programs_bytes() - left if fast_bytes is not None else 0
+        gained = 0
+        if fast_bytes is not None:
+            stage.fast_node.drop_cache()
+            gained = _for_programs(stage) - left
         moved = {name: count - counted[name] for name, count in stage.vmstat().items()}
     demoted = sum(count for name, count in moved.items() if name.startswith("pgdemote_"))
     return ComparisonTrial(
@@ -87,3 +91,26 @@ def run_trial(
         instructions=passed.instructions,
         host_wait_seconds=lost_s,
     )
+
+
+def _reduced(stage: Testbed, fast_bytes: int, swept: bool) -> int:
+    """Reduce the fast node to ``fast_bytes`` for programs; returns what there is.
+
+    Where it is not swept, cache that the kernel cannot move off the node, such as files of an
+    earlier program that were promoted, stays and is part of these bytes.
+    """
+    stage.forget_inodes()
+    if swept:
+        stage.fast_node.clear()
+        return stage.fast_node.leave(fast_bytes, drop_caches=False)
+    stage.fast_node.demote_all()
+    stays = min(stage.fast_node.page_cache_bytes(), fast_bytes)
+    stage.fast_node.leave(fast_bytes - stays, drop_caches=False)
+    left = _for_programs(stage)
+    stage.fast_node.fill_with_cache()
+    return left
+
+
+def _for_programs(stage: Testbed) -> int:
+    """Return the fast node's memory that programs can have, as page cache or free."""
+    return stage.fast_node.for_programs_bytes() + stage.fast_node.page_cache_bytes()

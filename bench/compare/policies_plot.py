@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.compare.comparison_case import SWEPT
+
 WHOLE = ("all-fast", "all-slow")
 
 _FAMILIES = {"kernel-tiering": "Purples", "damon": "Greens", "hmd": "Oranges"}
@@ -23,7 +25,7 @@ def draw(document: Mapping[str, Any], path: Path) -> None:
         (c["program"], c["ratio"], c["system"]): c["modelled_seconds"] for c in document["cases"]
     }
     ratios = [r for r in document["ratios"] if any(key[1] == r for key in took)]
-    systems = [s for s in document["systems"] if s not in WHOLE]
+    systems = [s for s in document["systems"] if s not in WHOLE and not s.endswith(SWEPT)]
     programs = document["programs"]
     if not ratios or not systems:
         return

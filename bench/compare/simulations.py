@@ -1,11 +1,12 @@
 """The simulator compared with the guest, at the same policy, program, fast memory and pace.
 
-For each case of hmd: the runtime by ``hmd simulate`` with the daemon's tick in modelled time, and
-with its discovery time before the first sample; long moves prolong a tick in both. Two differences
-remain. The guest's CPU also runs the kernel (page faults, and timer ticks, which dilation
-multiplies): the excess of first touch in the guest over the simulator, per second of the guest's
-clock, is added. And the guest's modelled time omits the program's sleep on migration entries, which
-the simulator counts. Results are stored by digest.
+For each case of hmd that starts with a free fast node, as the simulated one is: the runtime by
+``hmd simulate`` with the daemon's tick in modelled time, and with its discovery time before the
+first sample; long moves prolong a tick in both. Two differences remain. The guest's CPU also runs
+the kernel (page faults, and timer ticks, which dilation multiplies): the excess of first touch in
+the guest over the simulator, per second of the guest's clock, is added. And the guest's modelled
+time omits the program's sleep on migration entries, which the simulator counts. Results are stored
+by digest.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import hmd
 from bench.compare.comparison_case import ComparisonCase
 from bench.compare.comparison_trial import ComparisonTrial
 from bench.compare.guest_daemon import HEADROOM_BYTES, PACE
-from bench.compare.systems import FIRST, system_named
+from bench.compare.systems import FIRST, swept, system_named
 from bench.compare.testbed import PRESET
 from bench.suite.ground_truth import program_digest, recorded
 from hmd.decide import registry
@@ -60,9 +61,10 @@ def simulations(
     """Return the simulations of hmd's cases, with the guest kernel's excess added."""
     found = {}
     for case, trial in sorted(trials.items(), key=lambda item: item[0]):
-        policy = system_named(case.system).policy
-        touch = trials.get(ComparisonCase(case.program, case.ratio, FIRST.name))
-        if policy in POLICIES and touch is not None:
+        system = system_named(case.system)
+        policy = system.policy
+        touch = trials.get(ComparisonCase(case.program, case.ratio, swept(FIRST).name))
+        if system.swept and policy in POLICIES and touch is not None:
             bare = _kept("none", case, touch, suite, folder, say)
             kernel_s = touch.modelled_seconds - bare.seconds
             kernel_s *= trial.guest_seconds / touch.guest_seconds

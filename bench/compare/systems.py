@@ -8,10 +8,10 @@ settings scaled to this machine's clock; ``damon`` follows damo's tiering script
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from bench.compare.comparison_case import RATIOS, WHOLE, ComparisonCase
+from bench.compare.comparison_case import RATIOS, SWEPT, WHOLE, ComparisonCase
 from bench.compare.testbed import FIRST_TOUCH, ON_FAST, ON_SLOW, Start
 from hmd.decide import registry
 from hmd.emulate.demo.variants import FAST_NODE, SLOW_NODE
@@ -62,12 +62,16 @@ class System:
     knobs: Mapping[str, str | int] = field(default_factory=dict)
     service: BootService = BootService.NOTHING
     policy: str = ""
+    swept: bool = False
+    """Whether the fast node is free when a program starts, instead of full of page cache."""
 
     @property
     def ratios(self) -> tuple[str, ...]:
         """The ratios at which the system is compared."""
         if not self.scarce:
             return (WHOLE,)
+        if self.swept:
+            return RATIOS[1:2]
         secondary = self.policy not in ("", registry.DEFAULT)
         return RATIOS[:1] if secondary else RATIOS
 
@@ -112,15 +116,22 @@ def hmd_with(policy: str) -> System:
 HMD_DEFAULT = hmd_with(registry.DEFAULT).name
 
 
+def swept(system: System) -> System:
+    """Return the system with a fast node that is free before each program, at one ratio."""
+    return replace(system, name=f"{system.name}{SWEPT}", swept=True)
+
+
 def systems() -> tuple[System, ...]:
     """Return all systems, including hmd with each policy that uses heat."""
     policies = (name for name in registry.names() if name not in _NO_TIERING)
-    return (*_STANDING, *(hmd_with(name) for name in policies))
+    references = (FIRST, KERNEL, DAMON, hmd_with(registry.DEFAULT))
+    return (*_STANDING, *(hmd_with(name) for name in policies), *map(swept, references))
 
 
 def system_named(name: str) -> System:
     """Return a system, also hmd with any policy; raises ConfigError, which lists the names."""
-    every = (*systems(), *(hmd_with(policy) for policy in _NO_TIERING))
+    unlisted = [hmd_with(policy) for policy in _NO_TIERING]
+    every = (*systems(), *unlisted, *map(swept, unlisted))
     for system in every:
         if system.name == name:
             return system

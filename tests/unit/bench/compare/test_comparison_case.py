@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from bench.compare.comparison_case import RATIOS, ComparisonCase
+from bench.compare.comparison_case import RATIOS, SWEPT, ComparisonCase
 from bench.compare.systems import DAMON, HMD_DEFAULT, PEERS, cases_of, system_named, systems
 from hmd.errors import ConfigError
 
@@ -48,16 +50,29 @@ def test_peers_start_as_hmd_without_memory_policy() -> None:
 
 def test_systems_that_move_pages_run_each_case_several_times() -> None:
     repeated = {system.name for system in systems() if system.runs > 1}
-    moving = {name for name in PEERS if name != "first-touch"}
-    assert repeated == moving | {s.name for s in systems() if s.name.startswith("hmd:")}
+    assert {name for name in repeated if name.startswith("hmd:")} == {
+        system.name for system in systems() if system.policy
+    }
+    assert {name for name in PEERS if name in repeated} == {*PEERS} - {"first-touch"}
+    assert not repeated & {"all-fast", "all-slow", "interleave", "first-touch@swept"}
 
 
 def test_hmd_other_policies_compared_at_first_ratio_only() -> None:
     cases = cases_of("drift")
     ratios = {s.name: [c.ratio for c in cases if c.system == s.name] for s in systems()}
     assert ratios.pop(HMD_DEFAULT) == list(RATIOS)
-    others = [found for name, found in ratios.items() if name.startswith("hmd:")]
+    names = [name for name in ratios if name.startswith("hmd:") and not name.endswith(SWEPT)]
+    others = [ratios[name] for name in names]
     assert others and all(found == [RATIOS[0]] for found in others)
+
+
+def test_swept_systems_differ_in_the_start_of_the_fast_node_only() -> None:
+    swept = [system for system in systems() if system.swept]
+    assert {system.name for system in swept} >= {"first-touch@swept", f"{HMD_DEFAULT}@swept"}
+    for system in swept:
+        full = system_named(system.name.removesuffix(SWEPT))
+        assert not full.swept
+        assert replace(full, name=system.name, swept=True) == system
 
 
 def test_system_unknown_name_error_lists_systems() -> None:

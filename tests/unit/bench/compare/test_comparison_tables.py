@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.compare.comparison_tables import classes, contention, moved, speedups
+from bench.compare.comparison_tables import classes, contention, moved, speedups, swept
 
 OURS = "hmd:histogram"
 
@@ -76,6 +76,15 @@ def test_classes_name_their_programs(results: dict[str, Any]) -> None:
     row = cells(classes(results), 0)
     assert row[:4] == [OURS, "moving hot set", "drift", "1.250, 1.250"]
     assert row[-1] == "-, -"
+
+
+def test_swept_full_and_free_node_side_by_side(results: dict[str, Any]) -> None:
+    document = results["policies"]
+    document["systems"] += ["first-touch@swept", "damon@swept", f"{OURS}@swept"]
+    document["cases"] += [case("first-touch@swept", [2.5]), case(f"{OURS}@swept", [1.0])]
+    found = cells(swept(results), 0)
+    assert found == ["drift", "1:2", "1.00, 1.20", "1.50, -", "2.50, 3.00"]
+    assert "swept" not in speedups(results)
 
 
 def test_contention_share_of_guest_time(results: dict[str, Any]) -> None:
