@@ -10,6 +10,18 @@ import errno
 from enum import IntEnum
 
 _NOT_PERMITTED = frozenset({errno.EACCES, errno.EPERM})
+_TRANSIENT = frozenset(
+    {
+        errno.EAGAIN,
+        errno.EBUSY,
+        errno.EINTR,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOBUFS,
+        errno.ENOMEM,
+        errno.ENOSPC,
+    }
+)
 
 
 class Exit(IntEnum):
@@ -23,6 +35,8 @@ class Exit(IntEnum):
     TARGET = 5
     UNREACHABLE = 6
     NOT_PERMITTED = 7
+    RETRY = 75
+    """EX_TEMPFAIL of sysexits.h, which the service manager restarts."""
 
 
 class HmdError(Exception):
@@ -62,6 +76,12 @@ class NotPermittedError(UnavailableError):
     exit_code = Exit.NOT_PERMITTED
 
 
+class TransientError(UnavailableError):
+    """The kernel cannot do it now: busy, or short of memory or descriptors. Later it may."""
+
+    exit_code = Exit.RETRY
+
+
 class TargetError(HmdError):
     """The process or node that was asked for does not exist, or has exited."""
 
@@ -76,13 +96,25 @@ class UnreachableError(HmdError):
 
 def unavailable_code(number: int | None) -> Exit:
     """Return the exit code of an ``UnavailableError`` that this errno caused."""
+    if number in _TRANSIENT:
+        return Exit.RETRY
     return Exit.NOT_PERMITTED if number in _NOT_PERMITTED else Exit.MISSING
+
+
+def is_transient(error: Exception) -> bool:
+    """Return True for an error that may be gone at the next attempt."""
+    if isinstance(error, HmdError):
+        return error.exit_code is Exit.RETRY
+    return isinstance(error, OSError) and error.errno in _TRANSIENT
 
 
 def os_error(error: Exception, line: str, otherwise: type[HmdError] = MissingError) -> HmdError:
     """Return the error with this line: ``NotPermittedError`` for EACCES and EPERM.
 
-    ``otherwise`` is the class for every other errno, and for an error without one.
+    ``otherwise`` is the class for every other errno, and for an error without one; instead of
+    ``MissingError`` a transient errno is a ``TransientError``.
     """
     number = error.errno if isinstance(error, OSError) else None
+    if otherwise is MissingError and number in _TRANSIENT:
+        return TransientError(line)
     return NotPermittedError(line) if number in _NOT_PERMITTED else otherwise(line)

@@ -44,7 +44,7 @@ exit codes:
   2  wrong usage                     7  not permitted; the message says what is needed
   3  wrong configuration           130  interrupted (SIGINT)
   4  missing: a kernel feature,    141  the reader of the output has gone (SIGPIPE)
-     device or package
+     device or package              75  not now (busy, no memory or descriptors): try again
 """
 
 

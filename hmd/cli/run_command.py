@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hmd.errors import Exit
+from hmd.errors import Exit, HmdError, TransientError, is_transient
 
 if TYPE_CHECKING:
     from hmd.cli.main import Subparsers
     from hmd.config import Config
+    from hmd.daemon.notify import Notifier
+    from hmd.daemon.service import Service
 
 DEFAULT_CONFIG = Path("/etc/hmd/hmd.yaml")
 
@@ -31,6 +36,9 @@ examples:
   hmd run --config my.yaml --ticks 10        ten ticks, then exit
   systemctl reload hmd                       apply a changed configuration
 """
+
+START_PAUSES_S = (1, 2, 4, 8, 16)
+"""Pauses between attempts to start, longer than systemd's limit of five starts per minute."""
 
 START_S = 120.0
 """Start-up time requested of a service manager: the first start compiles the kernels."""
@@ -88,12 +96,34 @@ def run(args: argparse.Namespace) -> int:
     read()  # report a wrong file before the kernels are loaded
     from hmd.daemon.service import Service
 
-    service = Service(read, str(args.config), notifier)
+    service = started(lambda: Service(read, str(args.config), notifier), notifier)
     try:
         service.run(args.ticks)
     finally:
         service.close()
     return Exit.OK
+
+
+def started(start: Callable[[], Service], notifier: Notifier) -> Service:
+    """Return the service; what the kernel refuses for now is tried again for half a minute.
+
+    Raises the last ``TransientError``, which the service manager starts hmd again after.
+    """
+    for pause_s in START_PAUSES_S:
+        try:
+            return start()
+        except (HmdError, OSError) as error:
+            if not is_transient(error):
+                raise
+            logging.getLogger("hmd").warning("start: %s; again in %d s", error, pause_s)
+        notifier.extend_start(START_S)
+        time.sleep(pause_s)
+    try:
+        return start()
+    except OSError as error:
+        if not is_transient(error):
+            raise
+        raise TransientError(f"the start failed: {error}: free memory or descriptors") from None
 
 
 def _count(text: str) -> int:

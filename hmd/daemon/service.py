@@ -21,10 +21,13 @@ from hmd.daemon.drain_progress import control_numbers, send_drain_request
 from hmd.daemon.endpoints import Endpoints
 from hmd.daemon.log import OnceLogger
 from hmd.daemon.notify import Notifier
+from hmd.daemon.sampler_upkeep import SamplerUpkeep
 from hmd.daemon.stages import SYSFS, build
 from hmd.daemon.start_warnings import start_warnings
+from hmd.daemon.status_line import status_line
+from hmd.daemon.target_log import TargetLog
 from hmd.daemon.wakeup_fd import WakeupFd
-from hmd.errors import HmdError
+from hmd.errors import HmdError, TransientError
 from hmd.machine.node_watch import NodeWatch
 from hmd.machine.numa_nodes import read_topology
 from hmd.machine.process_id import PROC, ProcessId
@@ -38,14 +41,15 @@ from hmd.observe.residency_counts import heat_pages, resident_pages
 from hmd.observe.tick_record import Stage, TickRecord
 from hmd.pipeline.stage_guard import StageGuard
 from hmd.pipeline.tick import run_tick
+from hmd.sample.auto_select import Chosen
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 PAGE_COUNT_S = 10.0
 """Seconds between two counts of all pages by heat, which cost as much as a decision."""
 
-MAX_LOGGED = 8
-"""Processes that come or go in one tick and are logged one by one; the rest as a number."""
+LOST_TICKS = 30
+"""Ticks in a row that fail outside all stages, after which the daemon ends to be started again."""
 
 
 class Service:
@@ -80,6 +84,7 @@ class Service:
             commands = AdminCommands(stages.admin, self, proc)
             self._control = CommandQueue(commands, self._wakeup.wake, self._log, proc)
             self._nodes = NodeWatch(sysfs)
+            self._sampler_upkeep = SamplerUpkeep(self._log, sysfs)
             self.followed: Mapping[ProcessId, str] = {}
             queries: Queries = {
                 "status": lambda _: status_answer(self.observer.latest),
@@ -92,20 +97,28 @@ class Service:
             )
             self._endpoints.open(config)
             undo.pop_all()
-        self._guard = StageGuard(self._log)
+        self._guard, self._target_log = StageGuard(self._log), TargetLog(self._log)
         self._counted_s = float("-inf")
         self._places: Places | None = None
         self._stop = self._reload = False
-        self._warn()
+        self._guard.run(Stage.OBSERVE, self._warn, None)
 
     def run(self, ticks: int | None = None) -> None:
-        """Tick until a signal stops the service, or ``ticks`` times."""
+        """Tick until a signal stops the service, or ``ticks`` times.
+
+        Whatever fails in a tick is logged, and the next tick follows. ``TransientError`` where
+        ``LOST_TICKS`` in a row failed as a whole: a new process may do better.
+        """
         with self._wakeup.on(SIGNALS, self._on_signal):
-            self._notifier.ready(self._status_line())
-            self._log.info("ready: %s", self._status_line())
-            due_s, done = time.monotonic(), 0
+            line = status_line(self.stages, self.observer.latest)
+            self._notifier.ready(line)
+            self._log.info("ready: %s", line)
+            due_s, done, lost = time.monotonic(), 0, 0
             while not self._stop and (ticks is None or done < ticks):
-                self.tick(time.monotonic())
+                tick = self._guard.run(Stage.OBSERVE, lambda: self.tick(time.monotonic()), None)
+                lost = lost + 1 if tick is None else 0
+                if lost >= LOST_TICKS:
+                    raise TransientError(f"{lost} ticks failed in a row: the log has the reason")
                 done += 1
                 if done != ticks:
                     # A tick that took too long delays the later ones, without a burst to catch up.
@@ -144,25 +157,29 @@ class Service:
             self._reload = False
             self.reload()
         self._serve()
+        self._target_log.summarise(now_s)
         self._guard.begin()
         self._guard.run(Stage.SAMPLE, self._follow_nodes, None)
+        self._guard.run(Stage.SAMPLE, lambda: self._follow_sampler(now_s), None)
         stages = self.stages
         before = dict(zip(stages.processes, stages.targets, strict=True))
         if self._guard.run(Stage.SAMPLE, lambda: stages.follow(now_s), False):
-            self._log_processes(before)
+            after = dict(zip(stages.processes, stages.targets, strict=True))
+            self._target_log.changed(before, after, now_s)
             stages.admin.forget_exited(stages.proc)
             self.followed = dict(zip(stages.processes, stages.targets, strict=True))
+        self._guard.run(Stage.SAMPLE, lambda: stages.hold_quota(now_s), None)
         tick = run_tick(stages, self._guard, now_s)
         drain = partial(send_drain_request, stages, self._drain_worker, now_s)
         self._guard.run(Stage.MIGRATE, drain, None)
+        self._sampler_upkeep.ticked(failed=Stage.SAMPLE in self._guard.failed)
         self._guard.run(Stage.OBSERVE, lambda: self._observe(tick), None)
         failed = Stage.OBSERVE in self._guard.failed
         self.observer.observed(self._guard.seconds[Stage.OBSERVE], failed)
-        stages.hold_quota(now_s)
         self._notifier.alive()
         self._ticks.ticked(stages.config.tick)
         if self._notifier.present:
-            self._notifier.status(self._status_line())
+            self._notifier.status(status_line(self.stages, self.observer.latest))
         return tick
 
     def reload(self) -> bool:
@@ -171,26 +188,29 @@ class Service:
         try:
             config = self._load()
             self._rebuild(config)
+            self._configured = config
         except Exception as error:
             expected = isinstance(error, HmdError)
             for line in str(error).splitlines():
                 self._log.error("reload: %s", line, exc_info=None if expected else error)
             self._log.error("reload failed: the old configuration stays in force")
             self.observer.reloaded(str(error))
-            self._notifier.ready(self._status_line())
+            self._notifier.ready(status_line(self.stages, self.observer.latest))
             return False
-        self._configured = config
         self.observer.reloaded()
         self._log.info("reloaded %s", self._file)
-        self._warn()
-        self._notifier.ready(self._status_line())
+        self._guard.run(Stage.OBSERVE, self._warn, None)
+        self._notifier.ready(status_line(self.stages, self.observer.latest))
         return True
 
-    def _rebuild(self, configured: Config) -> None:
-        """Build the stages again, with the admin state; on any error the old ones stay."""
+    def _rebuild(self, configured: Config, chosen: Chosen | None = None) -> None:
+        """Build the stages again, with the admin state; on any error the old ones stay.
+
+        ``chosen`` is a sampler to use from now on.
+        """
         old = self.stages
         config = stage_settings.with_policy(configured, old.admin.policy)
-        new = build(config, old, old.proc, old.sysfs)
+        new = build(config, old, old.proc, old.sysfs, chosen)
         try:
             self._endpoints.open(config)
         except BaseException:
@@ -234,6 +254,12 @@ class Service:
             setting = stage_settings.observer_setting(stages.config, self._file)
             self.observer.use(setting, stages.topology, stages.sampler)
 
+    def _follow_sampler(self, now_s: float) -> None:
+        """Use another sampler where CPUs have changed, this one fails, or a better one works."""
+        found = self._sampler_upkeep.reopened(self.stages, now_s)
+        if found is not None:
+            self._rebuild(self._configured, found)
+
     def _observe(self, tick: TickRecord) -> None:
         stages = self.stages
         heat, topology = stages.heat, stages.topology
@@ -254,28 +280,6 @@ class Service:
         for warning in start_warnings(self.stages, self._file):
             self._warnings.warn(warning)
 
-    def _log_processes(self, before: dict[ProcessId, str]) -> None:
-        after = dict(zip(self.stages.processes, self.stages.targets, strict=True))
-        for verb, some, others in (("following", after, before), ("left", before, after)):
-            new = [(process, name) for process, name in some.items() if process not in others]
-            for process, name in new[:MAX_LOGGED]:
-                self._log.info("target %s: %s pid %d", name, verb, process.pid)
-            if len(new) > MAX_LOGGED:
-                self._log.info("%s %d more processes", verb, len(new) - MAX_LOGGED)
-
-    def _status_line(self) -> str:
-        now, stages = self.observer.latest, self.stages
-        admin = stages.admin
-        dry = ", dry run" if now.dry_run else ""
-        dry += ", paused" if admin.paused else ""
-        if admin.drained:
-            dry += f", node {format_ids(sorted(admin.drained))} drained"
-        return (
-            f"{len(stages.processes)} processes of {len(stages.config.targets)} targets, "
-            f"sampler {stages.sampler.name}, {now.promoted_bytes >> 20} MiB promoted, "
-            f"{now.demoted_bytes >> 20} MiB demoted{dry}"
-        )
-
     def _wait(self, due_s: float) -> None:
         """Sleep until a time or a signal; serve admin requests meanwhile."""
         watchdog_s = (self._notifier.watchdog_s or 0.0) / 2
@@ -284,7 +288,7 @@ class Service:
             if left_s <= 0:
                 return
             if self._wakeup.wait(min(left_s, watchdog_s or left_s)):
-                self._serve()
+                self._guard.run(Stage.OBSERVE, self._serve, None)
             self._notifier.alive()
 
     def _on_signal(self, number: int) -> None:

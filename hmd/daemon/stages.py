@@ -52,7 +52,8 @@ class KernelNodeMemory:
 class Stages(TickStages):
     """The stages of the tick, and what they were built from.
 
-    ``sampler_reason`` says why this sampler was chosen.
+    ``sampler_reason`` says why this sampler was chosen; ``better_later``: a better one may work at
+    another time.
     """
 
     config: Config
@@ -60,6 +61,7 @@ class Stages(TickStages):
     exits: ExitWatch
     sampler: Sampler
     sampler_reason: str
+    better_later: bool
     period: PeriodControl | None
     proc: Path = PROC
     sysfs: Path = SYSFS
@@ -123,16 +125,22 @@ def build(
     before: Stages | None = None,
     proc: Path = PROC,
     sysfs: Path = SYSFS,
+    chosen: Chosen | None = None,
 ) -> Stages:
     """Return the stages of a configuration, taking over from ``before`` what did not change.
+
+    ``chosen`` is a sampler to use instead of that of ``before``, closed if this raises.
 
     A ``machine.tiers`` that contradicts the nodes is fitted to them, since memory may come online
     later; ``start_checks.machine_warnings`` reports it.
     Raises ``HmdError``; ``before`` is then as it was.
     """
-    topology = read_topology(sysfs, config.machine.tiers, fit_override=True)
     with ExitStack() as undo:
-        chosen = _sampler(config, before, undo, proc, sysfs)
+        if chosen is None:
+            chosen = _sampler(config, before, undo, proc, sysfs)
+        else:
+            undo.callback(chosen.sampler.close)
+        topology = read_topology(sysfs, config.machine.tiers, fit_override=True)
         stages = Stages(
             config=config,
             topology=topology,
@@ -141,6 +149,7 @@ def build(
             node_memory=KernelNodeMemory(proc, sysfs, config.migrate.page_cache),
             sampler=chosen.sampler,
             sampler_reason=chosen.reason,
+            better_later=chosen.better_later,
             period=_period(config, chosen.sampler),
             heat=_heat(config, topology, before),
             sweep=_sweep(config, before, proc),
@@ -161,7 +170,7 @@ def _sampler(
     config: Config, before: Stages | None, undo: ExitStack, proc: Path, sysfs: Path
 ) -> Chosen:
     if before and before.config.sample == config.sample:
-        return Chosen(before.sampler, before.sampler_reason)
+        return Chosen(before.sampler, before.sampler_reason, before.better_later)
     last = before.sampler if before else None
     chosen = open_sampler(stage_settings.sample_settings(config), proc, sysfs, last)
     if chosen.sampler is not last:

@@ -16,7 +16,14 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from hmd.errors import Exit, MissingError, NotPermittedError, UnavailableError
+from hmd.errors import (
+    Exit,
+    MissingError,
+    NotPermittedError,
+    TransientError,
+    UnavailableError,
+    is_transient,
+)
 from hmd.machine.damon_ownership import holder as damon_holder
 from hmd.machine.damon_ownership import stop_left_behind
 from hmd.machine.damon_sysfs import Kdamonds
@@ -56,10 +63,14 @@ class SampleSettings:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """An open sampler and the reason for its selection."""
+    """An open sampler and the reason for its selection.
+
+    ``better_later``: a better one could not be opened for a reason that may pass.
+    """
 
     sampler: Sampler
     reason: str
+    better_later: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +87,17 @@ def open_sampler(
     proc: Path = PROC,
     sysfs: Path = SYSFS,
     before: Sampler | None = None,
+    better_than: str | None = None,
 ) -> Chosen:
     """Return the configured sampler, or with "auto" the first that works.
+
+    With "auto" and ``better_than``, only those are tried that come before the one of that name.
 
     ``before`` is an open sampler, which the caller closes unless it is returned: some are
     exclusive. A kdamond that a killed hmd left running is stopped.
     Raises UnavailableError with what the configured sampler lacks, or with "auto" what each of them
-    lacks; NotPermittedError if more privileges would make one of them work.
+    lacks; TransientError if one of them may work later, NotPermittedError if more privileges would
+    make one of them work.
     """
     stop_left_behind(Kdamonds(sysfs))
     refusals: list[UnavailableError] = []
@@ -94,6 +109,8 @@ def open_sampler(
         able = CAPABILITIES[name]
         if not able.automatic or (able.modelled_clock and find_device(sysfs) is None):
             continue  # not a reason worth reporting
+        if name == better_than:
+            break
         try:
             sampler = opener()
         except UnavailableError as error:
@@ -102,7 +119,9 @@ def open_sampler(
         # On the emulated machine the absence of another PMU is not worth reporting.
         reasons = "; ".join(map(str, refusals)) if not able.modelled_clock else ""
         why = f", because: {reasons}" if reasons else ""
-        return Chosen(sampler, f"sampling {sampler.detail}{why}")
+        return Chosen(sampler, f"sampling {sampler.detail}{why}", any(map(is_transient, refusals)))
+    if any(map(is_transient, refusals)):
+        raise TransientError(f"nothing to sample accesses with: {'; '.join(map(str, refusals))}")
     not_permitted = any(error.exit_code is Exit.NOT_PERMITTED for error in refusals)
     kind = NotPermittedError if not_permitted else MissingError
     raise kind(f"nothing to sample accesses with: {'; '.join(map(str, refusals))}")

@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from hmd.errors import Exit, HmdError, MissingError, NotPermittedError, UnavailableError, os_error
+from hmd.errors import (
+    Exit,
+    HmdError,
+    MissingError,
+    NotPermittedError,
+    TransientError,
+    UnavailableError,
+    os_error,
+)
 from hmd.machine.damon_sysfs import DamonError
 from hmd.sample import auto_select
 from hmd.sample.auto_select import SampleSettings, open_sampler
@@ -20,6 +28,9 @@ from hmd.sample.perf_events import PerfError
         (errno.ENOENT, Exit.MISSING),
         (errno.ENODEV, Exit.MISSING),
         (errno.ENOSYS, Exit.MISSING),
+        (errno.EBUSY, Exit.RETRY),
+        (errno.ENOMEM, Exit.RETRY),
+        (errno.EMFILE, Exit.RETRY),
     ],
 )
 def test_errno_selects_exit_code(number: int, code: Exit) -> None:
@@ -62,3 +73,33 @@ def test_auto_sampler_one_refused_permission_raises_not_permitted(
     with pytest.raises(kind, match="no PMU; ") as raised:
         open_sampler(SampleSettings(), tmp_path, tmp_path)
     assert type(raised.value) is kind
+
+
+def test_auto_sampler_busy_for_now_falls_back_and_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Open:
+        detail = "page faults"
+
+    def busy() -> None:
+        raise PerfError(errno.EBUSY, "cannot open an event")
+
+    openers = {"pmu": busy, "faults": Open}
+    monkeypatch.setattr(auto_select, "_openers", lambda *_: openers)
+    chosen = open_sampler(SampleSettings(), tmp_path, tmp_path)
+    assert (chosen.sampler.detail, chosen.better_later) == ("page faults", True)
+    with pytest.raises(TransientError, match="another program holds the counters"):
+        open_sampler(SampleSettings(), tmp_path, tmp_path, None, "faults")
+
+
+def test_auto_sampler_missing_for_good_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Open:
+        detail = "page faults"
+
+    def missing() -> None:
+        raise MissingError("no PMU")
+
+    monkeypatch.setattr(auto_select, "_openers", lambda *_: {"pmu": missing, "faults": Open})
+    assert not open_sampler(SampleSettings(), tmp_path, tmp_path).better_later
