@@ -32,9 +32,6 @@ NO_LIMIT = 1 << 62
 NO_LIMITS = (Amount(size=0), Amount(share=1.0))
 """The least and the most that a target without limits may have."""
 
-STEP_MOST_S = 0.1
-"""Most CPU time of a tick's sweep."""
-
 LEAST_QUERIES, MOST_QUERIES = 1 << 12, 1 << 18
 
 
@@ -129,7 +126,8 @@ def sweep_settings(config: Config) -> SweepSettings:
     step_s = config.sample.cpu_quota * config.tick / 2
     pages = int(step_s / QUERY_S)
     return SweepSettings(
-        pages_per_step=min(max(pages, LEAST_QUERIES), MOST_QUERIES), step_s=min(step_s, STEP_MOST_S)
+        pages_per_step=min(max(pages, LEAST_QUERIES), MOST_QUERIES),
+        step_s=min(max(step_s, LEAST_QUERIES * QUERY_S), MOST_QUERIES * QUERY_S),
     )
 
 
