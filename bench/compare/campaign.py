@@ -194,6 +194,7 @@ class _Campaign:
             f"({trial.host_wait_seconds:.0f} waiting), {trial.migrated_bytes >> 20} MiB moved, "
             f"{trial.fast_share:.0%} of misses fast in {trial.fast_bytes / 2**20:.2f} "
             f"{trial.gained_bytes / 2**20:+.2f} MiB"
+            + (f", {trial.samples} samples, period {trial.period}" if trial.samples else "")
         )
 
     def _trial(
@@ -265,9 +266,11 @@ def _service(
 def _with_pace(
     trial: ComparisonTrial, before: DaemonProgress, after: DaemonProgress, found_s: float
 ) -> ComparisonTrial:
-    """Return the trial with the daemon's ticks per second and discovery time."""
+    """Return the trial with the daemon's pace, samples and discovery time."""
     return replace(
         trial,
         tick_seconds=(after.uptime_s - before.uptime_s) / max(1, after.ticks - before.ticks),
         unseen_share=min(1.0, found_s / trial.guest_seconds),
+        samples=after.samples - before.samples,
+        period=after.period,
     )

@@ -27,7 +27,8 @@ class ComparisonTrial:
     ``unseen_share`` the share of the run before hmd found the program. ``misses`` and
     ``instructions`` are those of the CPU, with the kernel's. ``host_wait_seconds`` is the part of
     ``guest_seconds`` in which the emulator's thread of that CPU waited for a CPU of the host
-    (bench/compare/host_contention.py).
+    (bench/compare/host_contention.py). ``samples`` are those that hmd used, ``period`` its sampling
+    period at the end.
     """
 
     modelled_seconds: float
@@ -42,6 +43,8 @@ class ComparisonTrial:
     misses: int = 0
     instructions: int = 0
     host_wait_seconds: float = 0.0
+    samples: int = 0
+    period: int = 0
 
 
 def run_trial(

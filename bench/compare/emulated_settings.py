@@ -4,7 +4,8 @@
     python -m bench.compare.emulated_settings damon cg,pagerank 1:8  intervals, regions, ages
     python -m bench.compare.emulated_settings hmd                    ticks and periods
 
-One boot for kernel tiering and DAMON, one per setting for hmd; about twenty minutes per system.
+In the regime of the comparison: a boot per run for DAMON, a boot per setting for hmd, one boot for
+kernel tiering, and a fast node full of page cache. Half an hour to two hours per system.
 `make bench-policies` runs the best settings (systems.py, guest_damon.py, guest_daemon.py here).
 """
 
@@ -15,6 +16,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 from bench.compare.comparison_case import ComparisonCase
@@ -69,7 +71,7 @@ DAMON: tuple[DamonSettings, ...] = (
     DamonSettings(("5ms", "100ms", "1s"), ("10", "1000"), "2s"),
 )
 
-HMD: tuple[Pace, ...] = (Pace(0.25, 41), Pace(0.25, 83))
+HMD: tuple[Pace, ...] = (Pace(0.25), Pace(0.25, 41), Pace(0.25, 83), Pace(0.25, 331))
 
 
 def main() -> int:
@@ -103,13 +105,15 @@ def measure(system: str, programs: list[str], ratio: str) -> None:
         for pace in HMD:
             with _booted(commands) as ready, running_daemon(ready, policy, pace):
                 _try(ready, {"warming up": next(iter(commands.values()))}, {}, "")
-                _try(ready, commands, fast, f"tick {pace.tick_s} s, period {pace.period}")
+                period = pace.period or "by quota"
+                _try(ready, commands, fast, f"tick {pace.tick_s} s, period {period}")
+        return
+    if system == "damon":
+        for watch, (name, command) in product(DAMON, commands.items()):
+            with _booted({name: command}) as ready:
+                _try(ready, {name: command}, fast, _describe(watch), watch)
         return
     with _booted(commands) as ready:
-        if system == "damon":
-            for watch in DAMON:
-                _try(ready, commands, fast, _describe(watch), watch)
-            return
         for knobs in KERNEL:
             files = {f"{BALANCING}/{name}": value for name, value in knobs.items()}
             with ready.having({**files, **KERNEL_DEFAULTS.knobs}):

@@ -3,10 +3,11 @@
 Settings that differ from the defaults of the daemon:
 tick, rescan   a tick is as short as the daemon's work allows, because the guest's clock runs about
                a hundred times slower than modelled time, and the daemon with it
-period         fixed, because sampling costs nothing here and the daemon's work in emulation
-               exceeds any quota; the best of the tried paces (bench/compare/emulated_settings.py)
 headroom       scaled to a fast node of a few megabytes: 2 % of 3 MiB, as by default
 rate           no limit: a limit protects other programs, and there are none
+
+The sampling period follows from cpu_quota at its default, as in service; experiments can fix it
+(bench/compare/emulated_settings.py).
 """
 
 from __future__ import annotations
@@ -41,13 +42,19 @@ _READY, _RELOADED, _NOT_RELOADED = "info: ready: ", "info: reloaded ", "error: r
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The daemon's tick in seconds of the guest's clock, and its sampling period in misses."""
+    """The daemon's tick in seconds of the guest's clock, and its sampling period in misses.
+
+    Without a period, the CPU quota sets it.
+    """
 
     tick_s: float
-    period: int
+    period: int | None = None
 
 
-PACE = Pace(0.25, 83)
+PACE = Pace(0.25)
+
+EXPERIMENT_PERIOD = 83
+"""The period of simulations that have no run in the guest to take one from."""
 
 
 def configuration(policy: str, pace: Pace = PACE) -> dict[str, Any]:
@@ -56,7 +63,7 @@ def configuration(policy: str, pace: Pace = PACE) -> dict[str, Any]:
         "tick": f"{pace.tick_s}s",
         "rescan": f"{pace.tick_s / 2}s",  # in every tick
         "targets": [{"name": "program", "cgroup": GROUP}],
-        "sample": {"sampler": "emulated", "period": pace.period},
+        "sample": {"sampler": "emulated"} | ({"period": pace.period} if pace.period else {}),
         "decide": {"policy": policy} | _scaled_headroom(policy),
         "migrate": {"rate": "10GiB/s"},
         "observe": {"metrics": "off", "socket": SOCKET},
@@ -72,10 +79,12 @@ def _scaled_headroom(policy: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class DaemonProgress:
-    """Uptime and ticks of the daemon, from its status."""
+    """Uptime, ticks, samples, and the current sampling period of the daemon, from its status."""
 
     uptime_s: float
     ticks: int
+    samples: int
+    period: int
 
 
 class GuestDaemon:
@@ -108,7 +117,10 @@ class GuestDaemon:
         if done.returncode:
             raise HmdError(f"the daemon in the guest does not answer: {done.stderr.strip()}")
         status = json.loads(done.stdout)
-        return DaemonProgress(status["uptime_s"], status["ticks"])
+        sampler = status["sampler"]
+        return DaemonProgress(
+            status["uptime_s"], status["ticks"], sampler["samples"], sampler["period"]
+        )
 
     def check(self) -> None:
         """Raise HmdError if the daemon has ended."""

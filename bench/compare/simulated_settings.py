@@ -22,7 +22,7 @@ from typing import Any
 from bench.compare.comparison_case import RATIOS, ComparisonCase
 from bench.compare.figures import geomean
 from bench.compare.footprint import footprint_bytes
-from bench.compare.guest_daemon import PACE
+from bench.compare.guest_daemon import EXPERIMENT_PERIOD, PACE
 from bench.compare.policies import FOLDER, PROGRAMS, ROOT, SUITE
 from bench.compare.simulations import DELAY_S, made
 from bench.compare.testbed import DILATION, PRESET
@@ -97,7 +97,7 @@ def main() -> int:
     for name, default, unit in (
         ("tick", tick_ms, "modelled ms"),
         ("delay", 1000 * DELAY_S, "modelled ms to a tick's first move"),
-        ("period", PACE.period, "misses per sample"),
+        ("period", EXPERIMENT_PERIOD, "misses per sample"),
         ("window", window, "resident pages per sample of a window"),
     ):
         kind = type(default)

@@ -1,12 +1,12 @@
 """The simulator compared with the guest, at the same policy, program, fast memory and pace.
 
 For each case of hmd that starts with a free fast node, as the simulated one is: the runtime by
-``hmd simulate`` with the daemon's tick in modelled time, and with its discovery time before the
-first sample; long moves prolong a tick in both. Two differences remain. The guest's CPU also runs
-the kernel (page faults, and timer ticks, which dilation multiplies): the excess of first touch in
-the guest over the simulator, per second of the guest's clock, is added. And the guest's modelled
-time omits the program's sleep on migration entries, which the simulator counts. Results are stored
-by digest.
+``hmd simulate`` with the daemon's tick in modelled time and its mean sampling period, and with its
+discovery time before the first sample; long moves prolong a tick in both. Two differences remain.
+The guest's CPU also runs the kernel (page faults, and timer ticks, which dilation multiplies): the
+excess of first touch in the guest over the simulator, per second of the guest's clock, is added.
+And the guest's modelled time omits the program's sleep on migration entries, which the simulator
+counts. Results are stored by digest.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from typing import Any
 import hmd
 from bench.compare.comparison_case import ComparisonCase
 from bench.compare.comparison_trial import ComparisonTrial
-from bench.compare.guest_daemon import HEADROOM_BYTES, PACE
+from bench.compare.guest_daemon import EXPERIMENT_PERIOD, HEADROOM_BYTES, PACE
 from bench.compare.systems import FIRST, swept, system_named
 from bench.compare.testbed import PRESET
 from bench.suite.ground_truth import program_digest, recorded
 from hmd.decide import registry
 from hmd.decide.plan import Policy
-from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import load
 from hmd.simulate.simulated_pmu import PmuSettings
 from hmd.simulate.simulation import SimulationSettings, simulate
@@ -93,7 +92,8 @@ def _kept(
     tick_s = round(PACE.tick_s / slower, 4)
     found_s = round(trial.unseen_share * trial.modelled_seconds, 4)
     pages = trial.fast_bytes // PAGE_BYTES
-    pace = (tick_s, DELAY_S, found_s, PACE.period)
+    period = mean_period(trial)
+    pace = (tick_s, DELAY_S, found_s, period)
     parts = [policy, pages, pace, program_digest(case.program), _sources()]
     digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
     path = folder / "simulated" / f"{case.program}-{policy}-{digest}.json"
@@ -102,19 +102,17 @@ def _kept(
         stream = recorded(case.program, suite, say).stream
         path.parent.mkdir(parents=True, exist_ok=True)
         begun_s = time.process_time()
-        seconds = _simulated(policy, stream, pages, tick_s, found_s)
+        settings = SimulationSettings(
+            tick_s=tick_s, delay_s=DELAY_S, found_s=found_s, sampling=PmuSettings(period)
+        )
+        seconds = simulate(stream, load(PRESET), pages, made(policy), settings).runtime_s
         path.write_text(json.dumps(asdict(Simulation(seconds, time.process_time() - begun_s))))
     return Simulation(**json.loads(path.read_text()))
 
 
-def _simulated(policy: str, stream: MissStream, pages: int, tick_s: float, found_s: float) -> float:
-    settings = SimulationSettings(
-        tick_s=tick_s,
-        delay_s=DELAY_S,
-        found_s=found_s,
-        sampling=PmuSettings(PACE.period),
-    )
-    return simulate(stream, load(PRESET), pages, made(policy), settings).runtime_s
+def mean_period(trial: ComparisonTrial) -> int:
+    """Return the misses per sample over a run, from which its sampling period follows."""
+    return max(1, round(trial.misses / trial.samples)) if trial.samples else EXPERIMENT_PERIOD
 
 
 def _sources() -> str:

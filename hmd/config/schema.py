@@ -132,7 +132,8 @@ class SampleSection(ConfigSection):
     """Accesses per sample; for damon, milliseconds between two cycles; for idle and softdirty, the
     divisor of the most pages that a tick scans. Unset: adjusted to cpu_quota."""
     cpu_quota: Annotated[Share, Field(gt=0)] = 0.01
-    """Share of one CPU that hmd may use, including DAMON's kernel thread; sets the period."""
+    """Share of one CPU that hmd may use, including DAMON's kernel thread; sets the period. Half of
+    it is for samples, whatever the other work takes."""
     loads: Literal["latency", "miss"] = "latency"
     """Loads that a PMU samples: those slower than ldlat, or misses of the last-level cache."""
     ldlat: Annotated[int, Field(ge=1, le=65535)] = 30

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hmd.config import Config
@@ -27,7 +27,7 @@ from hmd.migrate import MovableMappings, Mover, Pageout
 from hmd.migrate.pageout import KernelPageoutCalls
 from hmd.pipeline.tick_stages import TickStages
 from hmd.sample.auto_select import Chosen, open_sampler
-from hmd.sample.period_control import PeriodControl
+from hmd.sample.period_control import CostCounters, PeriodControl
 from hmd.sample.sampler import Sampler
 
 SYSFS = Path("/sys")
@@ -67,9 +67,7 @@ class Stages(TickStages):
     sysfs: Path = SYSFS
     _scanned_s: float = float("-inf")
     _tracking: bool = False
-    _measured_s: float = 0.0
-    _cpu_s: float = 0.0
-    _lost: int = 0
+    _measured: CostCounters | None = None
 
     def follow(self, now_s: float) -> bool:
         """Update the set of processes; return whether it changed.
@@ -98,16 +96,24 @@ class Stages(TickStages):
         return True
 
     def hold_quota(self, now_s: float) -> None:
-        """Step the sampling period by the CPU time that the daemon and its sampler used."""
-        cpu_s = time.process_time() + self.sampler.outside_cpu_s
-        lost = self.sampler.stats.lost
-        if self.period is not None and self._measured_s:
-            wanted = self.period.update(
-                cpu_s - self._cpu_s, now_s - self._measured_s, lost - self._lost
-            )
+        """Adapt the sampling period to the CPU time that the daemon and its sampler used."""
+        stats, outside_s = self.sampler.stats, self.sampler.outside_cpu_s
+        now = CostCounters(
+            now_s,
+            time.process_time() + outside_s,
+            self.sampling_cpu_s + outside_s,
+            stats.samples + stats.dropped,
+            stats.lost,
+        )
+        if self.period is not None and self._measured is not None:
+            tick = now.since(self._measured)
+            if not self.sampler.capabilities.counts_accesses:
+                # The period sets how much is scanned, whatever the scans find.
+                tick = replace(tick, units=tick.sampling_cpu_s)
+            wanted = self.period.update(tick)
             if wanted != self.sampler.period:
                 self.sampler.set_period(wanted)
-        self._measured_s, self._cpu_s, self._lost = now_s, cpu_s, lost
+        self._measured = now
 
     def enter(self) -> None:
         """Come into force: adapt what was taken over to the topology of these stages."""

@@ -6,6 +6,8 @@ own machine (:mod:`hmd.pipeline.tick_stages`).
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import numpy.typing as npt
 
@@ -30,7 +32,7 @@ def run_tick(stages: TickStages, guard: StageTimer, now_s: float) -> TickRecord:
     A stage that fails under a :class:`hmd.pipeline.stage_guard.StageGuard` leaves a neutral
     result: no samples, no plan, nothing moved.
     """
-    batch = guard.run(Stage.SAMPLE, stages.sampler.read, AccessBatch.empty())
+    batch = guard.run(Stage.SAMPLE, lambda: read_samples(stages), AccessBatch.empty())
     unknown = np.full(len(batch), -1, np.int16)
     node = guard.run(Stage.HEAT, lambda: update_heat(stages, batch), unknown)
     plan = guard.run(Stage.DECIDE, lambda: decide(stages, now_s), Plan.empty(stages.processes))
@@ -52,9 +54,19 @@ def run_tick(stages: TickStages, guard: StageTimer, now_s: float) -> TickRecord:
     )
 
 
+def read_samples(stages: TickStages) -> AccessBatch:
+    """Return the samples since the last tick."""
+    begun_s = time.thread_time()
+    batch = stages.sampler.read()
+    stages.sampling_cpu_s += time.thread_time() - begun_s
+    return batch
+
+
 def update_heat(stages: TickStages, batch: AccessBatch) -> npt.NDArray[np.int16]:
     """Count samples, sweep residency; return the node of each sample's page, ``(len(batch),)``."""
+    begun_s = time.thread_time()
     stages.heat.update(batch, stages.tick_s)
+    stages.sampling_cpu_s += time.thread_time() - begun_s
     stages.sweep.step(stages.heat)
     return sample_nodes(stages.heat, batch)
 

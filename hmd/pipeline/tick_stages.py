@@ -53,6 +53,7 @@ class TickStages:
     the target of each. ``limits`` are what targets may have of the fastest tier, ``admin`` the
     administrators' pause, drains and pins. Pages that were idle for ``pageout_s`` are paged out,
     none if None. ``memory`` is that of the nodes at the last tick, () before the first.
+    ``sampling_cpu_s`` is the CPU time of reading and counting samples in all ticks.
     """
 
     topology: Topology
@@ -70,3 +71,4 @@ class TickStages:
     limits: FastLimits | None = None
     admin: AdminState = field(default_factory=AdminState)
     memory: tuple[NodeMemory, ...] = ()
+    sampling_cpu_s: float = 0.0

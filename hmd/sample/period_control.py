@@ -1,14 +1,13 @@
-"""Control of the sampling period: keeps the daemon within its CPU quota.
+"""Control of the sampling period: keeps the cost of sampling within the daemon's CPU quota.
 
-Takes the CPU time that the daemon used since the last update, and the number of lost samples; gives
-the period to use. Periods are primes, because a period that divides the length of a program's loop
-would always sample the same place in it. The idea and the range from 199 are those of Memtis (SOSP
-2023).
+Takes the CPU time of each tick and of sampling in it, and the number of samples; gives the period
+to use. Periods are primes, because a period that divides the length of a program's loop would
+always sample the same place in it. The idea and the range from 199 are those of Memtis (SOSP 2023).
 
-The cost of sampling is approximately proportional to 1/period. Above the quota, the period
-therefore goes at once to the value that this law gives. Below the quota it decreases by one rung
-at a time, which accounts for costs outside the law (other work of the daemon, processes that
-start and exit).
+What samples cost is proportional to 1/period. The daemon's other work is not: a longer period
+cannot save it. Samples may therefore cost what the other work leaves of the quota, and half of the
+quota in any case. The period goes at once to the value that this allows where accesses become more,
+and halves per tick at most where they become fewer.
 """
 
 from __future__ import annotations
@@ -17,6 +16,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isqrt
+
+from hmd.sample.sample_cost import SampleCost
 
 PRIMES = (
     *(199, 233, 277, 317, 373, 439, 509, 601, 701, 823),
@@ -58,11 +59,49 @@ class PeriodSettings:
     quota: float = 0.01
     hysteresis: float = 0.2
     smoothing: float = 0.3
-    """Weight of the newest observation in the running mean of the CPU use."""
+    """Weight of the newest observation in running means of the CPU use."""
+    least: float = 0.5
+    """Share of the quota that samples may cost whatever the other work takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TickCost:
+    """CPU seconds of a tick of ``elapsed_s``, and the part of them that sampling took.
+
+    ``units`` is what that part grows with: samples, or these CPU seconds themselves where all of
+    them follow from the period. ``lost`` samples did not fit into rings.
+    """
+
+    elapsed_s: float
+    cpu_s: float
+    sampling_cpu_s: float
+    units: float
+    lost: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CostCounters:
+    """Sums since the start: seconds on the clock and of CPU time, samples, lost samples."""
+
+    now_s: float
+    cpu_s: float
+    sampling_cpu_s: float
+    samples: int
+    lost: int
+
+    def since(self, earlier: CostCounters) -> TickCost:
+        """Return what came since an earlier reading."""
+        return TickCost(
+            self.now_s - earlier.now_s,
+            self.cpu_s - earlier.cpu_s,
+            self.sampling_cpu_s - earlier.sampling_cpu_s,
+            self.samples - earlier.samples,
+            self.lost - earlier.lost,
+        )
 
 
 class PeriodControl:
-    """Steps along a ladder of periods; no clock and no sampler of its own."""
+    """Selects from a ladder of periods; no clock and no sampler of its own."""
 
     def __init__(
         self, settings: PeriodSettings, ladder: Sequence[int] = PRIMES, start: int | None = None
@@ -78,7 +117,10 @@ class PeriodControl:
             raise ValueError("a ladder of periods ascends")
         self._settings = settings
         self._rung = len(self._ladder) // 2 if start is None else self._at_least(start)
-        self._use: float | None = None
+        self._cost = SampleCost()
+        self._use = self._other = 0.0
+        self._accesses = 0.0
+        self._ticks = 0
 
     @property
     def period(self) -> int:
@@ -88,42 +130,43 @@ class PeriodControl:
     @property
     def use(self) -> float:
         """Running mean of the CPU time used, as a share of one CPU."""
-        return self._use or 0.0
+        return self._use
 
-    def update(self, cpu_s: float, elapsed_s: float, lost: int = 0) -> int:
-        """Return the period after ``cpu_s`` CPU seconds were used in ``elapsed_s`` seconds.
+    def update(self, tick: TickCost) -> int:
+        """Return the period after a tick.
 
-        ``lost`` samples since the last call mean that rings overflow between two reads; the period
-        then increases by one rung and does not decrease.
+        Lost samples mean that rings overflow between two reads; the period then increases by one
+        rung at least. Without samples it stays: what a shorter one would cost is not known.
         """
-        if elapsed_s <= 0:
+        if tick.elapsed_s <= 0:
             return self.period
-        seen = cpu_s / elapsed_s
-        weight = self._settings.smoothing
-        self._use = seen if self._use is None else self._use + weight * (seen - self._use)
-        quota, slack = self._settings.quota, self._settings.hysteresis
-        if self._use > quota * (1 + slack):
-            self._lengthen(self._use / quota)
-        elif lost > 0:
-            self._lengthen(1.0)
-        elif self._use < quota * (1 - slack) and self._rung > 0:
-            self._shift(self._rung - 1)
+        self._cost.add(tick.units, tick.sampling_cpu_s)
+        samples_s = self._cost.per_unit_s * tick.units
+        self._observe(tick.cpu_s / tick.elapsed_s, samples_s / tick.elapsed_s)
+        if tick.units > 0:
+            seen = tick.units * self.period / tick.elapsed_s
+            self._accesses = max(seen, self._accesses / 2)
+            self._approach(self._cost.per_unit_s * self._accesses)
+        if tick.lost > 0:
+            self._rung = min(self._rung + 1, len(self._ladder) - 1)
         return self.period
 
-    def _lengthen(self, factor: float) -> None:
-        """Go to the first rung at or above ``factor`` times the period, one rung at least."""
-        self._shift(max(self._rung + 1, self._at_least(self.period * factor)))
+    def _observe(self, use: float, samples: float) -> None:
+        """Update the running means of all CPU time and of that of other work than samples."""
+        weight = self._settings.smoothing if self._ticks else 1.0
+        self._ticks += 1
+        self._use += weight * (use - self._use)
+        self._other += weight * (max(0.0, use - samples) - self._other)
+
+    def _approach(self, cost: float) -> None:
+        """Take the shortest period at which all samples are within what they may cost.
+
+        ``cost`` is that of sampling every access, as a share of one CPU.
+        """
+        quota, slack = self._settings.quota, self._settings.hysteresis
+        allowed = max(quota - self._other, self._settings.least * quota)
+        if cost / self.period > allowed * (1 + slack) or cost / self.period < allowed * (1 - slack):
+            self._rung = self._at_least(cost / allowed)
 
     def _at_least(self, period: float) -> int:
         return min(bisect_left(self._ladder, period), len(self._ladder) - 1)
-
-    def _shift(self, rung: int) -> None:
-        """Take the rung; the running mean becomes what the new period should cost.
-
-        Otherwise the period would increase at every call after one expensive tick, until the mean
-        has decayed.
-        """
-        before = self.period
-        self._rung = min(rung, len(self._ladder) - 1)
-        if self._use is not None:
-            self._use *= before / self.period

@@ -13,6 +13,7 @@ from hmd.sample.period_control import (
     SMALL_PRIMES,
     PeriodControl,
     PeriodSettings,
+    TickCost,
     partner,
     stands_for,
 )
@@ -22,6 +23,11 @@ QUOTA = 0.01
 
 def control(start: int = 1009, ladder: tuple[int, ...] = PRIMES) -> PeriodControl:
     return PeriodControl(PeriodSettings(quota=QUOTA), ladder, start)
+
+
+def tick(share: float, *, samples: int = 1000, other: float = 0.0, lost: int = 0) -> TickCost:
+    """A second in which samples took this share of a CPU, and other work another one."""
+    return TickCost(1.0, share + other, share, samples, lost)
 
 
 def test_period_ladders_are_ascending_primes() -> None:
@@ -65,38 +71,67 @@ def test_period_within_slack_of_the_quota_is_kept() -> None:
     c = control()
     before = c.period
     for use in (QUOTA, QUOTA * 1.19, QUOTA * 0.81, QUOTA):
-        assert c.update(use, 1.0) == before
+        assert c.update(tick(use)) == before
 
 
 def test_period_above_the_quota_is_corrected_at_once() -> None:
     c = control(start=1009)
-    period = c.update(4 * QUOTA, 1.0)
+    period = c.update(tick(4 * QUOTA))
     assert 4 * 1009 <= period <= 4 * 1009 * 1.4
 
 
-def test_period_below_the_quota_shortens_by_one_rung() -> None:
-    c = control(start=1129)
-    assert c.update(0.0, 1.0) == 967
-    assert c.update(0.0, 1.0) == 823
+def test_period_at_start_shortens_to_the_quota_at_once() -> None:
+    c = control(start=4751)
+    assert c.update(tick(QUOTA / 8)) == pytest.approx(4751 / 8, rel=0.2)
+
+
+def test_period_where_accesses_cease_halves_per_tick_at_most() -> None:
+    c = control(start=4751)
+    c.update(tick(QUOTA))
+    periods = [c.update(tick(1e-6, samples=1)) for _ in range(5)]
+    assert [a / b for a, b in zip([4751, *periods], periods, strict=False)] == pytest.approx(
+        [2.0] * 4 + [periods[3] / periods[4]], rel=0.2
+    )
+    assert periods[-1] == PRIMES[0]
+
+
+def test_period_without_samples_is_kept() -> None:
+    c = control()
+    before = c.period
+    for _ in range(20):
+        assert c.update(tick(0.0, samples=0)) == before
+
+
+def test_period_other_work_over_the_quota_leaves_half_for_samples() -> None:
+    c = control(start=1009)
+    period = [c.update(tick(QUOTA / 2, other=5 * QUOTA)) for _ in range(5)][-1]
+    assert period == 1009 or period == PRIMES[PRIMES.index(1129)]
+    assert c.use == pytest.approx(5.5 * QUOTA)
+
+
+def test_period_other_work_takes_from_what_samples_may_cost() -> None:
+    alone, beside = control(start=1009), control(start=1009)
+    assert alone.update(tick(QUOTA)) == 1129  # the rung at or above 1009
+    assert beside.update(tick(QUOTA, other=QUOTA / 4)) >= 1129 / 0.75
 
 
 def test_period_with_losses_lengthens_below_the_quota() -> None:
     c = control(start=1129)
-    assert c.update(0.0, 1.0, lost=10) == 1327
+    assert c.update(tick(QUOTA, lost=10)) == 1327
 
 
 def test_period_stays_within_the_ladder() -> None:
     c = control(start=PRIMES[0])
-    assert c.update(0.0, 1.0) == PRIMES[0]
+    assert c.update(tick(1e-9)) == PRIMES[0]
     for _ in range(50):
-        c.update(1.0, 1.0, lost=5)
+        c.update(tick(1.0, lost=5))
     assert c.period == PRIMES[-1]
 
 
 def test_period_without_elapsed_time_is_kept() -> None:
     c = control()
     before = c.period
-    assert c.update(1.0, 0.0) == before
+    assert c.update(TickCost(0.0, 1.0, 1.0, 1000)) == before
     assert c.use == 0.0
 
 
@@ -109,23 +144,42 @@ def test_period_ladder_out_of_order_is_refused(ladder: tuple[int, ...]) -> None:
 @given(
     cost_s=st.floats(1e-7, 1e-4),
     rate=st.floats(1e5, 1e8),
-    fixed=st.floats(0, 0.5 * QUOTA),
+    fixed=st.floats(0, 5 * QUOTA),
+    reading=st.floats(0, QUOTA),
     start=st.sampled_from(PRIMES),
 )
-def test_period_settles_within_the_quota_at_any_speed(
-    cost_s: float, rate: float, fixed: float, start: int
+def test_period_settles_in_thirty_ticks_at_any_speed(
+    cost_s: float, rate: float, fixed: float, reading: float, start: int
 ) -> None:
-    """A sample costs cost_s, accesses come at a rate, other work of the daemon is fixed."""
-
-    def use(period: int) -> float:
-        return fixed + rate / period * cost_s
-
+    """A sample costs cost_s, accesses come at a rate; other work and each read are fixed."""
     c = control(start=start)
-    for _ in range(300):
-        c.update(use(c.period), 1.0)
-    settled = [c.update(use(c.period), 1.0) for _ in range(50)]
-    over = QUOTA * 1.2
-    assert all(use(p) <= over * 1.25 or p == PRIMES[-1] for p in settled)
-    # No more samples are available: a rung less would be over the quota, or there is none.
-    shortest = PRIMES.index(min(settled))
-    assert shortest == 0 or use(PRIMES[shortest - 1]) >= QUOTA * 0.8
+    for number in range(30):
+        samples = rate * (1 + 0.3 * (number % 3 - 1)) / c.period
+        sampling = samples * cost_s + reading
+        c.update(TickCost(1.0, fixed + sampling, sampling, samples))
+    spent = rate / c.period * cost_s
+    most = max(QUOTA - fixed, QUOTA / 2)
+    assert spent <= 1.5 * most or c.period == PRIMES[-1]
+    # No more samples are available: at a third of the period they would cost too much.
+    least = max(QUOTA - fixed - reading, QUOTA / 2)
+    assert 3 * spent >= least or c.period == PRIMES[0]
+
+
+def test_period_of_a_stream_that_starts_and_ends_follows_in_few_ticks() -> None:
+    """Sampling is cheap per tick, until a stream brings fifty times the accesses."""
+    c, cost_s, reading_s = control(start=199), 2e-6, 0.02
+
+    def run(rate: float, ticks: int) -> list[int]:
+        periods = []
+        for number in range(ticks):
+            samples = rate * (1 + 0.1 * (number % 3)) / c.period
+            sampling = reading_s + cost_s * samples
+            c.update(TickCost(1.0, sampling + 0.05, sampling, samples))
+            periods.append(c.period)
+        return periods
+
+    quiet = run(2e5, 40)[-1]
+    flooded = run(1e7, 3)[-1]
+    assert 2e-6 * 1e7 / flooded <= 1.5 * QUOTA
+    after = run(2e5, 8)[-1]
+    assert quiet <= after <= 2 * quiet
