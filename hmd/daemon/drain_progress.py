@@ -16,7 +16,8 @@ from hmd.daemon.stages import Stages
 from hmd.machine.mappings import Mappings
 from hmd.machine.numa_nodes import read_node_use
 from hmd.machine.process_id import ProcessId
-from hmd.migrate.drain_worker import DrainRequest, DrainWorker
+from hmd.migrate.drain_request import DrainRequest
+from hmd.migrate.drain_worker import DrainWorker
 from hmd.observe.snapshot import ControlNumbers, DrainNumbers, PinNumbers
 from hmd.pipeline.admin_progress import movable_on
 
@@ -35,6 +36,7 @@ def send_drain_request(stages: Stages, worker: DrainWorker, now_s: float) -> Non
         pinned=_pinned(stages),
         unmovable=_kept_marker(stages),
         dry_run=stages.config.migrate.dry_run,
+        cpu_share=min(stages.config.sample.cpu_quota, 1.0),
     )
     granted = 0 if admin.paused else stages.mover.budget_bytes(now_s)
     stages.mover.charge(worker.send(request, granted))

@@ -54,9 +54,8 @@ class HugePages:
 
 def huge_source(proc: Path = PROC) -> HugeSource:
     """Return the best source that answers for the calling process."""
-    own = proc / str(os.getpid())
     try:
-        fd = os.open(own / "pagemap", os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(proc / "self" / "pagemap", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return HugeSource.SMAPS
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -43,6 +44,15 @@ class ResidentPart:
     pages: Addresses
     huge: Addresses
     until: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResidentRange:
+    """Addresses of resident pages; ``huge``: huge entries map them."""
+
+    start: int
+    end: int
+    huge: bool
 
 
 def every_page(
@@ -96,6 +106,40 @@ def resident_part(
         if error.errno == errno.ESRCH:
             return None
         raise
+    finally:
+        os.close(fd)
+
+
+def resident_ranges(
+    pid: int, start: int, end: int, most_pages: int, proc: Path = PROC
+) -> Iterator[ResidentRange]:
+    """Yield the ranges of resident pages from ``start`` to ``end``, for a kernel with the ioctl.
+
+    None has more than ``most_pages``, of which 512 are needed. A range without pages says how far
+    the walk is; there is one at least for every ``pagemap_scan.WINDOW_BYTES``. Ends early where the
+    process exits.
+    """
+    try:
+        fd = os.open(proc / str(pid) / "pagemap", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        if absent(error):
+            return
+        raise
+    try:
+        while start < end:
+            part = scan_part(fd, start, end, PageIs.PRESENT, most_pages)
+            stop = part.walked_to
+            if stop < end:
+                stop = max(stop // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES, start + PAGE_BYTES)
+            rows = zip(part.start.tolist(), part.end.tolist(), part.huge.tolist(), strict=True)
+            for first, last, huge in rows:
+                if first < stop:
+                    yield ResidentRange(first, min(last, stop), huge)
+            yield ResidentRange(stop, stop, False)
+            start = stop
+    except OSError as error:
+        if error.errno != errno.ESRCH:
+            raise
     finally:
         os.close(fd)
 

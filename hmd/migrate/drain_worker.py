@@ -17,8 +17,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -31,8 +30,8 @@ from hmd.decide.plan import MachineView, Plan
 from hmd.machine.mappings import Mappings, read_mappings
 from hmd.machine.numa_nodes import read_node_memory
 from hmd.machine.process_id import PROC, ProcessId, read_stat
-from hmd.machine.topology import Topology
 from hmd.machine.zone_reserves import Reserves
+from hmd.migrate.drain_request import DrainRequest, DrainResult
 from hmd.migrate.move_status import MoveStatus
 from hmd.migrate.mover import Mover, MoverSettings
 from hmd.migrate.process_plans import ProcessPlans
@@ -40,7 +39,9 @@ from hmd.units import PAGE_BYTES
 
 SYSFS: Final = Path("/sys")
 REST_S: Final = 1.0
-"""Least time between two passes; after a long pass, nine times its duration."""
+"""Least time between two passes; after a long pass, nine times its CPU time."""
+SEARCH_S: Final = 0.005
+"""CPU time of a search after which it rests, if it found nothing to move."""
 
 PIECE_PAGES: Final = 1 << 14
 """Pages that move before the request is read again: 64 MiB."""
@@ -55,47 +56,21 @@ _DONE: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class DrainRequest:
-    """The nodes to empty now; each new set of nodes has a ``serial`` of its own.
-
-    Ticks still move the pages of processes that are ``spared``; those of ``pinned`` ones stay.
-    ``unmovable`` returns a process's mappings with those to keep marked.
-    """
-
-    serial: int
-    drained: frozenset[int]
-    topology: Topology
-    spared: frozenset[ProcessId] = frozenset()
-    pinned: frozenset[ProcessId] = frozenset()
-    unmovable: Callable[[ProcessId, Mappings], Mappings] = lambda _, mappings: mappings
-    dry_run: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class DrainResult:
-    """The result of the passes for one ``serial``.
-
-    ``left`` are pages of 4 KiB by node and reason as the last complete pass found them. ``settled``
-    says that this pass covered all processes and moved nothing: what is left will stay.
-    """
-
-    serial: int = -1
-    passes: int = 0
-    moved_pages: int = 0
-    left: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
-    settled: bool = False
-
-
 @dataclass(slots=True)
 class _Pass:
-    """A running pass; ``left`` by node and reason."""
+    """A running pass; ``left`` by node and reason.
+
+    ``searched_s`` is CPU time of the search that was not rested for, ``counted_s`` the thread's
+    CPU time up to which it is counted.
+    """
 
     request: DrainRequest
     mover: Mover
     left: dict[int, Counter[str]]
+    counted_s: float
     moved_pages: int = 0
     complete: bool = True
+    searched_s: float = 0.0
 
 
 class DrainWorker:
@@ -143,12 +118,12 @@ class DrainWorker:
                 request = self._request
             if self._closing or request is None:
                 return
-            begun_s = time.monotonic()
+            begun_s = time.thread_time()
             try:
                 self._pass(request)
             except Exception as error:
                 self._log.error("drain: a pass failed, the next follows", exc_info=error)
-            rest_s = max(REST_S, 9 * (time.monotonic() - begun_s))
+            rest_s = max(REST_S, 9 * (time.thread_time() - begun_s))
             with self._changed:
                 self._changed.wait_for(partial(self._must_wake, request), rest_s)
 
@@ -163,12 +138,13 @@ class DrainWorker:
         settings = MoverSettings(None, move_shared=True, dry_run=request.dry_run)
         mover = Mover(settings, page_filter=lambda _, addresses: np.ones(len(addresses), np.bool_))
         left: dict[int, Counter[str]] = {node: Counter() for node in request.drained}
-        current = _Pass(request, mover, left)
+        current = _Pass(request, mover, left, time.thread_time())
         with os.scandir(self._proc) as entries:
             pids = sorted(int(entry.name) for entry in entries if entry.name.isdigit())
         for pid in pids:
             if self._is_obsolete(request):
                 return
+            self._rest(current)
             stat = read_stat(pid, self._proc)
             if stat is None or not stat.has_memory:
                 continue
@@ -191,8 +167,24 @@ class DrainWorker:
     def _is_obsolete(self, request: DrainRequest) -> bool:
         """Return whether a pass must end: its request is no longer in force."""
         with self._changed:
-            now = self._request
+            return self._ended(request)
+
+    def _ended(self, request: DrainRequest) -> bool:
+        now = self._request
         return self._closing or now is None or now.serial != request.serial
+
+    def _rest(self, current: _Pass, *, found: bool = False) -> None:
+        """Wait for the search's share of the CPU, unless it has ``found`` pages to move."""
+        now_s, request = time.thread_time(), current.request
+        if not found:
+            current.searched_s += now_s - current.counted_s
+        current.counted_s = now_s
+        if current.searched_s < SEARCH_S:
+            return
+        rest_s = current.searched_s * (1 / request.cpu_share - 1)
+        current.searched_s = 0.0
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended(request), rest_s)
 
     def _empty_process(self, current: _Pass, process: ProcessId) -> None:
         mappings = read_mappings(process.pid, self._proc)
@@ -211,6 +203,10 @@ class DrainWorker:
                 proc=self._proc,
             )
             for found in plans.slices():
+                self._rest(current, found=bool(len(found.plan)))
+                if self._is_obsolete(request):
+                    current.complete = False
+                    return
                 plan, stays = found.plan, current.left[node]
                 if found.refusal is not None and found.refusal is not MoveStatus.GONE:
                     stays[found.refusal.name.lower()] += 1

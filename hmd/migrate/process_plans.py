@@ -1,15 +1,18 @@
 """Plans that move a whole process, or ranges of it, to one node.
 
 Takes a process and its mappings; gives plans slice by slice of address space, so that a process of
-any size takes little memory here and progress can be shown. Costs one query per mapped page
-(0.2 µs), in mappings that have resident pages.
+any size takes little memory here, progress can be shown, and the caller can stop. Costs one query
+per resident page (0.2 µs); before Linux 6.7 per mapped page, in mappings that have resident pages.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -18,14 +21,20 @@ import numpy.typing as npt
 
 from hmd.decide.plan import Plan
 from hmd.machine import move_pages as kernel_pages
-from hmd.machine.huge_pages import read_huge_pages
+from hmd.machine.huge_pages import HugeSource, huge_source, read_huge_pages
 from hmd.machine.mappings import Mappings
 from hmd.machine.process_id import PROC, ProcessId
 from hmd.machine.procfs import read_bytes
+from hmd.machine.resident_pages import resident_ranges
 from hmd.migrate.move_status import PROCESS_WIDE, MoveStatus, of_pages
 from hmd.units import HUGE_PAGE_BYTES, HUGE_PAGE_PAGES, PAGE_BYTES
 
 SLICE_BYTES: Final = 256 << 20
+SLICE_PAGES: Final = SLICE_BYTES // PAGE_BYTES
+EMPTY_BYTES: Final = 256 << 30
+"""Address space without pages after which a slice ends, empty or not."""
+_HUGE_PARTS: Final = 4096
+"""Ranges of huge pages to remember: a slice of 256 MiB has fewer."""
 _WITH_PAGES = r"^([0-9a-f]{{1,16}}) [^\n]*? N{}="
 _NO_BLOCKS: Final = np.empty(0, np.uint64)
 
@@ -69,12 +78,15 @@ class ProcessPlans:
         ),
     ) -> None:
         chosen = mappings.movable if movable is None else movable
-        numa_maps = read_bytes(proc / str(process.pid) / "numa_maps")
+        self._process, self._proc = process, proc
+        self._scans = huge_source(proc) is HugeSource.SCAN
+        numa_maps = None if self._scans else read_bytes(proc / str(process.pid) / "numa_maps")
         self.spans = _spans(mappings, chosen, ranges, numa_maps, from_node)
-        # To query huge pages may cost a walk of all page tables.
-        huge = read_huge_pages(process.pid, mappings, proc) if self.spans else None
-        self._process = process
-        self._huge = huge.address if huge else _NO_BLOCKS
+        self._huge: deque[npt.NDArray[np.uint64]] = deque(maxlen=_HUGE_PARTS)
+        if self.spans and not self._scans:
+            # To query huge pages may cost a walk of all page tables.
+            huge = read_huge_pages(process.pid, mappings, proc)
+            self._huge.append(huge.address if huge else _NO_BLOCKS)
         self._to_node = to_node
         self._from_node = from_node
         self._query = query
@@ -91,23 +103,59 @@ class ProcessPlans:
         takes as many mappings as fit.
         """
         spans: list[Span] = []
-        for span in self._pieces():
-            if spans and _length(spans) + span[1] - span[0] > SLICE_BYTES:
-                yield self._slice(spans)
-                spans = []
-            spans.append(span)
-        if spans:
-            yield self._slice(spans)
+        length = passed = 0
+        for at, end, covered in self._scanned() if self._scans else self._pieces():
+            empty = covered - (end - at) - passed - length
+            if spans and (length + end - at > SLICE_BYTES or empty >= EMPTY_BYTES):
+                yield self._slice(spans, covered - (end - at) - passed)
+                spans, length, passed = [], 0, covered - (end - at)
+            elif empty >= EMPTY_BYTES:
+                yield self._slice([], empty)
+                passed = covered - (end - at)
+            if at < end:
+                spans.append((at, end))
+                length += end - at
+        if self.span_bytes > passed:
+            yield self._slice(spans, self.span_bytes - passed)
 
-    def _pieces(self) -> Iterator[Span]:
-        """Yield the spans, large ones in pieces that do not cut a huge page."""
+    def _pieces(self) -> Iterator[tuple[int, int, int]]:
+        """Yield the spans, large ones in pieces that do not cut a huge page.
+
+        With the bytes of all spans up to the end of each.
+        """
+        covered = 0
         for start, end in self.spans:
             first = start // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
             for at in range(first, end, SLICE_BYTES):
-                yield max(start, at), min(end, at + SLICE_BYTES)
+                low, high = max(start, at), min(end, at + SLICE_BYTES)
+                covered += high - low
+                yield low, high, covered
 
-    def _slice(self, spans: Sequence[Span]) -> PlanSlice:
-        address = np.concatenate([np.arange(*span, PAGE_BYTES, dtype=np.uint64) for span in spans])
+    def _scanned(self) -> Iterator[tuple[int, int, int]]:
+        """Yield the parts of the spans that have pages, as ``_pieces``, and empty ones between."""
+        if not self.spans:
+            return
+        starts = [start for start, _ in self.spans]
+        before = list(accumulate((end - start for start, end in self.spans), initial=0))
+        top = self.spans[-1][1]
+        for found in resident_ranges(self._process.pid, starts[0], top, SLICE_PAGES, self._proc):
+            row = max(bisect_right(starts, found.start) - 1, 0)
+            if found.huge:
+                blocks = np.arange(found.start, found.end, HUGE_PAGE_BYTES, dtype=np.uint64)
+                self._huge.append(blocks)
+            if found.start == found.end:
+                start, end = self.spans[row]
+                yield found.end, found.end, before[row] + min(max(found.end, start), end) - start
+            while row < len(starts) and starts[row] < found.end:
+                start, end = self.spans[row]
+                low, high = max(start, found.start), min(end, found.end)
+                if low < high:
+                    yield low, high, before[row] + high - start
+                row += 1
+
+    def _slice(self, spans: Sequence[Span], span_bytes: int) -> PlanSlice:
+        pieces = [np.arange(*span, PAGE_BYTES, dtype=np.uint64) for span in spans]
+        address = np.concatenate([_NO_BLOCKS, *pieces])
         node = self._query(self._process.pid, address)
         answers = {MoveStatus(code) for code in np.unique(of_pages(node, self._to_node)).tolist()}
         refusal = next(iter(answers & PROCESS_WIDE), None)
@@ -120,7 +168,7 @@ class ProcessPlans:
         rows = pages > 0
         count = int(rows.sum())
         return PlanSlice(
-            _length(spans),
+            span_bytes,
             resident,
             Plan(
                 processes=(self._process,),
@@ -139,11 +187,13 @@ class ProcessPlans:
         self, address: npt.NDArray[np.uint64], spans: Sequence[Span]
     ) -> npt.NDArray[np.uint32]:
         """Return the size of each row: 512 where a huge page begins, 0 for its other pages."""
+        if not spans:
+            return np.empty(0, np.uint32)
         start, end = np.array(spans, np.uint64).T
         of = np.searchsorted(start, address, "right") - 1
         block = address & np.uint64(~(HUGE_PAGE_BYTES - 1) & (2**64 - 1))
         whole = (block >= start[of]) & (block + np.uint64(HUGE_PAGE_BYTES) <= end[of])
-        huge = np.isin(block, self._huge)
+        huge = np.isin(block, np.concatenate([_NO_BLOCKS, *self._huge]))
         pages = np.ones(len(address), np.uint32)
         pages[huge] = 0
         pages[huge & whole & (address == block)] = HUGE_PAGE_PAGES

@@ -19,10 +19,18 @@ def touch(pages):
     for page in range(pages):
         area[page * 4096] = 1
     return start
+def reserve(pages):
+    area = mmap.mmap(-1, pages * 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)
+    area.madvise(mmap.MADV_NOHUGEPAGE)
+    kept.append(area)
+    area[pages // 2 * 4096] = 1
+    return ctypes.addressof(ctypes.c_char.from_buffer(area))
 for line in sys.stdin:
     verb, pages = line.split()
     if verb == "touch":
         start = touch(int(pages))
+    elif verb == "reserve":
+        start = reserve(int(pages))
     elif verb == "thread":
         found = []
         thread = threading.Thread(target=lambda: found.append(touch(int(pages))))
@@ -35,7 +43,10 @@ for line in sys.stdin:
 
 @dataclass(frozen=True, slots=True)
 class Toucher:
-    """A running program; ``touch`` maps fresh pages, touches each once, and says where."""
+    """A running program; ``touch`` maps fresh pages, touches each once, and says where.
+
+    ``verb`` thread does so in a thread, and reserve (MAP_NORESERVE) touches one page alone.
+    """
 
     process: ProcessId
     popen: subprocess.Popen[str]

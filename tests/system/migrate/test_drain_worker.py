@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -11,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from hmd.machine.huge_pages import HugeSource, huge_source
 from hmd.machine.topology import Node, Topology
-from hmd.migrate.drain_worker import DrainRequest, DrainResult, DrainWorker
+from hmd.migrate.drain_request import DrainRequest, DrainResult
+from hmd.migrate.drain_worker import DrainWorker
 from tests.fakes.toucher import Toucher
 
 ABSENT = 120
@@ -21,6 +24,7 @@ ABSENT = 120
 TOPOLOGY = Topology((Node(0, (0,), 1 << 30, (10, 20), 0), Node(ABSENT, (), 1 << 30, (20, 10), 1)))
 PAGES = 2000
 PLENTY = 1 << 40
+RESERVED_PAGES = 1 << 31
 
 
 @pytest.fixture
@@ -148,6 +152,37 @@ def test_drain_of_another_request_restarts(
     assert after_passes(worker, lambda p: p.serial == 2).passes == 1
     assert worker.send(None, 0) == 0
     assert worker.progress == DrainResult()
+
+
+def test_drain_of_sparse_reserve_passes_and_ends_when_told(
+    worker: DrainWorker, drain_request: DrainRequest, toucher: Toucher
+) -> None:
+    """Page by page, 8 TiB of reserved memory take seven minutes of queries."""
+    if huge_source() is not HugeSource.SCAN:
+        pytest.skip("this kernel has no PAGEMAP_SCAN")
+    toucher.touch(RESERVED_PAGES, "reserve")
+    worker.send(drain_request, PLENTY)
+    progress = after_passes(worker, first)
+    assert progress.left[0]["offline"] > PAGES
+    worker.close()
+    assert worker._thread is not None
+    assert not worker._thread.is_alive()
+
+
+def test_drain_search_rests_for_its_share_of_the_cpu(
+    worker: DrainWorker, drain_request: DrainRequest, proc: Path
+) -> None:
+    """On a node without pages each process is searched without effect."""
+    for number in range(200):
+        (proc / f"{10**9 + number}").symlink_to(f"/proc/{os.getpid()}")
+    spare = replace(drain_request, drained=frozenset({ABSENT}), cpu_share=0.001)
+    worker.send(spare, PLENTY)
+    time.sleep(3.0)
+    assert worker._thread is not None
+    clock = time.pthread_getcpuclockid(worker._thread.ident or 0)
+    assert time.clock_gettime(clock) < 0.3
+    worker.close()
+    assert worker.progress.passes == 0
 
 
 def test_drain_worker_closed_while_waiting_ends(

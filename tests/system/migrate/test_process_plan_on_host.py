@@ -22,5 +22,6 @@ def test_plan_of_a_process_on_node_0_moves_its_pages_away_only() -> None:
         here = list(ProcessPlans(process, mappings, 0).slices())
         child.kill()
     assert sum(len(s.plan) for s in away) > 10
+    assert sum(s.span_bytes for s in away) == ProcessPlans(process, mappings, 1).span_bytes
     assert sum(s.resident_pages for s in away) >= sum(len(s.plan) for s in away)
     assert sum(len(s.plan) for s in here) == 0
