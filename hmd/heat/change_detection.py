@@ -8,21 +8,49 @@ likelihood, with the squared deviation of the count from what the history predic
 made three times, for a chunk of 2 MiB, a block of 64 KiB and each page. A hot set that moves is
 thus recognised at once where its pages have hot neighbours, and within a few samples per page
 where they have none.
+
+A hot set whose pages are scattered is recognised by a fourth test, for all pages of a process on a
+node: together they have enough samples in one window. Where the histories of the pages on some
+nodes predict at least ``_FALLEN_SHARE`` more of the window's samples than it has, the process has
+changed. At the end of the window, the history of each page of a node that was contradicted is then
+revised by the ratio of counted to expected samples of that node (:func:`hmd.heat.cooling.fold`).
+The test costs three additions per page that has heat, in the pass of the other three.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from hmd.heat.chunk_columns import ChunkColumns, WindowClocks
-from hmd.heat.geometry import BLOCK_PAGES, CHUNK_BLOCKS, CHUNK_PAGES, FULL_EXPOSURE
-from hmd.heat.kernels import Float32Plane, inline, kernel
+from hmd.heat.geometry import ABSENT, BLOCK_PAGES, CHUNK_BLOCKS, CHUNK_PAGES, FIXED, FULL_EXPOSURE
+from hmd.heat.kernels import Float32Plane, Float64Plane, inline, kernel
 
 # A chunk whose rate changes by less than a fifth has not changed, however certain that is.
 _CHUNK_TOLERANCE: Final = 0.1
+# The pages of a node have changed if their rate has at least halved or doubled, beyond chance.
+_NODE_TOLERANCE: Final = 1 / 3
+# A process has changed if histories predict this share of its samples where they are missing.
+_FALLEN_SHARE: Final = 0.25
+
+
+class NodeSums(NamedTuple):
+    """Samples of the open window by the node of their pages; shape ``(processes, nodes)``.
+
+    ``counted`` is the number of samples, ``expected`` what the histories of the pages predict, and
+    ``variance`` the variance of that prediction.
+    """
+
+    counted: Float64Plane
+    expected: Float64Plane
+    variance: Float64Plane
+
+    @classmethod
+    def zeros(cls, processes: int, nodes: int) -> NodeSums:
+        """Return sums of nothing."""
+        return cls(*(np.zeros((processes, nodes), np.float64) for _ in cls._fields))
 
 
 @inline
@@ -51,10 +79,12 @@ def believe(
     clocks: WindowClocks,
     surprise: float,
     kept: Float32Plane,
+    nodes: NodeSums,
 ) -> None:
     """Fill ``kept``, shape ``(chunks, 512)``: 1 where the window does not contradict a history.
 
     ``surprise`` is the deviation, in standard deviations, from which a history loses weight.
+    ``nodes``, zeros before, gets the sums by process and node.
     """
     heat, recent, exposure = columns.heat, columns.recent, columns.exposure
     heat_sum, recent_sum = columns.heat_sum, columns.recent_sum
@@ -106,11 +136,33 @@ def believe(
                 own = 1.0
                 past = grain * exposure[chunk, i]
                 if past > 0.0 and (heat[chunk, i] > 0.0 or recent[chunk, i] > 0.0):
-                    own = _believed(
-                        recent[chunk, i] / unit[p],
-                        heat[chunk, i] * w / past / unit[p],
-                        w / past,
-                        most,
-                        0.0,
-                    )
+                    n, f = recent[chunk, i] / unit[p], heat[chunk, i] * w / past / unit[p]
+                    own = _believed(n, f, w / past, most, 0.0)
+                    code = columns.node[chunk, i]
+                    on = FIXED - code if code <= FIXED else code
+                    if on != ABSENT:
+                        nodes.counted[p, on] += n
+                        nodes.expected[p, on] += f
+                        nodes.variance[p, on] += f * w / past
                 kept[chunk, i] = min(together, own)
+
+
+@kernel
+def node_changes(nodes: NodeSums, surprise: float, change: Float64Plane) -> None:
+    """Fill ``change``: counted over expected samples of the nodes on which histories are refuted.
+
+    It is 1 for all others, and for all nodes of a process that has not changed.
+    """
+    for p in range(change.shape[0]):
+        fallen, total = 0.0, 0.0
+        for on in range(change.shape[1]):
+            n, f = nodes.counted[p, on], nodes.expected[p, on]
+            change[p, on] = 1.0
+            total += n
+            if f > 0.0:
+                ratio = nodes.variance[p, on] / f
+                if _believed(n, f, ratio, surprise * surprise, _NODE_TOLERANCE) < 0.5:
+                    change[p, on] = (n + 0.5) / (f + 0.5)
+                    fallen += max(f - n, 0.0)
+        if fallen < _FALLEN_SHARE * total:
+            change[p, :] = 1.0

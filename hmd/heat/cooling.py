@@ -5,25 +5,41 @@ their quotient is the rate of a page. Costs about 3 ns per page that has heat, f
 that has none, once per window.
 
 History loses weight with age: half of it every ``cooling_samples`` samples of its process, so
-that an idle process keeps its own. It also loses weight where the window contradicts it
-(:mod:`hmd.heat.change_detection`). This is the discounted Gamma-Poisson filter (Harvey and
-Fernandes, "Time series models for count or qualitative observations", 1989), with a discount that
-change detection sets.
+that an idle process keeps its own. It also loses weight where the window contradicts it, and is
+revised where the rate of all pages on a node changes (:mod:`hmd.heat.change_detection`). This is
+the discounted Gamma-Poisson filter (Harvey and Fernandes, "Time series models for count or
+qualitative observations", 1989), with a discount that change detection sets.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from hmd.heat.chunk_columns import ChunkColumns, WindowClocks
-from hmd.heat.geometry import CHUNK_PAGES, FULL_EXPOSURE
-from hmd.heat.kernels import Float32Plane, Float64s, inline, kernel
+from hmd.heat.geometry import ABSENT, CHUNK_PAGES, FIXED, FULL_EXPOSURE
+from hmd.heat.kernels import Float32Plane, Float64Plane, Float64s, inline, kernel
 
 
 @inline
 def _coded(exposure: float, full: float) -> int:
     """Return the byte that encodes an exposure: at least 1, since the window was observed."""
     return max(1, int(exposure / full * FULL_EXPOSURE + 0.5))
+
+
+@inline
+def _revised(counted: float, expected: float, change: float) -> tuple[float, float]:
+    """Return the factors of a page's heat and exposure, where its node's rate changed.
+
+    ``change`` is the new rate over the old one. A page has changed with its node where that makes
+    its count at least as likely: if the rate fell, so does the page's, with all of its weight, and
+    if it rose, the page's history is void. Any other page keeps its rate, with as much less weight.
+    """
+    if counted * math.log(change) < expected * (change - 1.0):
+        weight = min(change, 1.0 / change)
+        return weight, weight
+    return (change, 1.0) if change < 1.0 else (0.0, 0.0)
 
 
 @kernel
@@ -34,12 +50,14 @@ def fold(
     window: Float64s,
     keep: Float64s,
     kept: Float32Plane,
+    change: Float64Plane,
 ) -> None:
     """End the window of every process whose ``window`` is above 0.
 
     Per process, ``window`` is the weight of the samples of a window that ends, else 0, and
     ``keep`` is the share of the history that cooling leaves. ``kept`` is the share of each page's
-    history that change detection leaves. ``recent`` is added to ``heat`` and cleared.
+    history that change detection leaves, ``change`` the change of the rate of each process's pages
+    by node. ``recent`` is added to ``heat`` and cleared.
     """
     heat, recent, exposure = columns.heat, columns.recent, columns.exposure
     heat_sum, recent_sum = columns.heat_sum, columns.recent_sum
@@ -58,10 +76,21 @@ def fold(
         total = np.float64(0.0)
         for i in range(CHUNK_PAGES):
             left = keep[p] * kept[chunk, i]
-            cooled = left * heat[chunk, i] + recent[chunk, i]
+            past = left * grain * exposure[chunk, i]
+            old = left * heat[chunk, i]
+            code = columns.node[chunk, i]
+            on = FIXED - code if code <= FIXED else code
+            if on != ABSENT and change[p, on] != 1.0 and exposure[chunk, i]:
+                expected = heat[chunk, i] * w / (grain * exposure[chunk, i])
+                of_heat, of_exposure = _revised(
+                    recent[chunk, i] / unit[p], expected / unit[p], change[p, on]
+                )
+                old *= of_heat
+                past *= of_exposure
+            cooled = old + recent[chunk, i]
             # Below a thousandth of a sample a count means nothing, and denormals are slow.
             heat[chunk, i] = cooled if cooled > 1e-3 * unit[p] else 0.0
-            exposure[chunk, i] = _coded(left * grain * exposure[chunk, i] + w, full)
+            exposure[chunk, i] = _coded(past + w, full)
             recent[chunk, i] = 0.0
             total += heat[chunk, i]
         heat_sum[chunk] = total

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from hmd.heat.change_detection import believe
+from hmd.heat.change_detection import NodeSums, believe, node_changes
 from hmd.heat.chunks import Chunks
 from hmd.heat.cooling import fold
 from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED, MOVE_WEAR
@@ -94,6 +94,7 @@ class HeatTable:
         self._kind_weight = np.ones((0, KINDS), np.float32)
         self._priority = np.ones(0, np.float64)
         self._worn = False
+        self._nodes = 1
         self._rates: PageRates | None = None
 
     def expect(self, latency_ns: Sequence[float]) -> None:
@@ -183,7 +184,8 @@ class HeatTable:
             rates = PageRates(np.empty(rows, np.float32), np.empty(rows, np.float32))
             intensity = clocks.rate * self._priority
             columns = self.chunks.columns
-            estimate(columns, clocks.bundle, intensity, self._credible(), first, rates)
+            kept = self._credible(NodeSums.zeros(len(self.processes), self._nodes))
+            estimate(columns, clocks.bundle, intensity, kept, first, rates)
             self._rates = rates
         return self._rates
 
@@ -218,6 +220,7 @@ class HeatTable:
         marks the chunks that are huge pages; default none. Chunks without pages are removed.
         """
         self.changed()
+        self._note_nodes(node)
         present = (node != ABSENT).any(axis=1)
         found = self.chunks.find(process, addresses)
         missing = present & (found < 0)
@@ -278,6 +281,7 @@ class HeatTable:
         page = (moves.address[rows] % CHUNK_BYTES // PAGE_BYTES).astype(np.int64)
         here = node[rows].astype(np.int8)
         coded = np.where(stuck[rows], FIXED - here, here).astype(np.int8)
+        self._note_nodes(coded)
         moved = here != moves.from_node[rows]
         huge = moves.pages[rows] == CHUNK_PAGES
         present = columns.node[chunk[huge]] != ABSENT
@@ -318,16 +322,30 @@ class HeatTable:
         window, keep = clocks.due(resident)
         if not window.any():
             return
-        fold(chunks.used, columns, clocks.bundle, window, keep, self._credible())
+        nodes = NodeSums.zeros(len(self.processes), self._nodes)
+        kept = self._credible(nodes)
+        change = np.ones_like(nodes.counted)
+        node_changes(nodes, self.settings.surprise, change)
+        fold(chunks.used, columns, clocks.bundle, window, keep, kept, change)
         clocks.close(window, keep)
         self.stats.windows += int(np.count_nonzero(window))
 
-    def _credible(self) -> npt.NDArray[np.float32]:
-        """Return the share of its history to keep of each page, shape ``(chunks, 512)``."""
+    def _credible(self, nodes: NodeSums) -> npt.NDArray[np.float32]:
+        """Return the share of its history to keep of each page, shape ``(chunks, 512)``.
+
+        ``nodes``, shape ``(processes, nodes)``, gets the sums of the window.
+        """
         used = self.chunks.used
         kept = np.empty((used, CHUNK_PAGES), np.float32)
-        believe(used, self.chunks.columns, self.clocks.bundle, self.settings.surprise, kept)
+        columns, surprise = self.chunks.columns, self.settings.surprise
+        believe(used, columns, self.clocks.bundle, surprise, kept, nodes)
         return kept
+
+    def _note_nodes(self, codes: npt.NDArray[np.int8]) -> None:
+        """Make the sums by node as wide as the highest node of a ``node`` column."""
+        if codes.size:
+            highest = max(int(codes.max()), FIXED - int(codes.min()))
+            self._nodes = max(self._nodes, highest + 1)
 
     def _fade_wear(self) -> None:
         """Reduce the wear of moved pages."""

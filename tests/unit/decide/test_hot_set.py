@@ -63,6 +63,25 @@ def test_histogram_hot_set_changes_followed_within_bounds(
         assert hot_fast(run) >= share
 
 
+# An eighth of the pages is hot, 1.1 samples per tick for each: shares after one and ten ticks.
+@pytest.mark.parametrize(("block", "after"), [(1, (0.15, 0.8)), (16, (0.85, 0.99))])
+def test_histogram_few_samples_hot_set_changes_followed_in_ten_ticks(
+    block: int, after: tuple[float, float]
+) -> None:
+    hot = PAGES // 8
+    run = rehearsal(hot_blocks(PAGES, hot, block, seed=1), 5_000, fast=hot + hot // 10)
+    for _ in range(25):
+        run.tick()
+    assert hot_fast(run) > 0.98
+    run.weights = hot_blocks(PAGES, hot, block, seed=2)
+    shares = []
+    for _ in range(10):
+        run.tick()
+        shares.append(hot_fast(run))
+    assert shares[0] >= after[0]
+    assert shares[-1] >= after[1]
+
+
 @pytest.mark.parametrize("samples", [65_000, 5_000])
 def test_histogram_uniform_accesses_few_moves(samples: int) -> None:
     run = rehearsal(np.ones(PAGES), samples)
