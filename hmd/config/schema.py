@@ -7,7 +7,6 @@ shares fractions of 1. Settings of policies are documented with the policies
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -16,6 +15,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 from hmd.config.policy_sections import DecideSection
 from hmd.config.quantities import Amount, Duration, Rate, Share, Size, SizeOrShare
 from hmd.config.section import ConfigSection
+from hmd.machine.linear_pattern import LinearPattern
 from hmd.sample.capabilities import SamplerChoice
 
 DEFAULT_SOCKET = "/run/hmd/hmd.sock"
@@ -33,8 +33,8 @@ def _user(value: object) -> object:
 def _pattern(value: object) -> object:
     if isinstance(value, str):
         try:
-            re.compile(value)
-        except (re.error, OverflowError) as error:
+            LinearPattern(value)
+        except ValueError as error:
             raise ValueError(f"not a regular expression: {error}") from None
     return value
 
@@ -82,7 +82,8 @@ class TargetSection(ConfigSection):
     """Shell pattern for the file name of the executable, as in redis-server or python3*; with a /
     for its whole path, as in /opt/app/*."""
     cmdline: Pattern | None = None
-    """Regular expression (Python re) that is searched for in the command line."""
+    """Regular expression (syntax of RE2, no look-around or backreferences) that is searched for in
+    the first 16 KiB of the command line."""
     user: Annotated[str | None, BeforeValidator(_user, json_schema_input_type=str | int | None)] = (
         None
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -16,6 +15,7 @@ from hmd.errors import UsageError
 from hmd.heat.heat_settings import HeatSettings
 from hmd.heat.residency_sweep import SweepSettings
 from hmd.heat.space_outline import Patterns
+from hmd.machine.linear_pattern import LinearPattern
 from hmd.machine.process_id import ProcessId
 from hmd.machine.targets import TargetSpec
 from hmd.migrate import APPLY_TICKS, MoverSettings, PageoutSettings
@@ -93,7 +93,7 @@ def limits_of(amounts: Sequence[tuple[Amount, Amount]], group: Sequence[int]) ->
 def kept_mappings(config: Config, processes: Mapping[ProcessId, str]) -> dict[ProcessId, Patterns]:
     """Return the patterns of mappings to keep, for each process whose target has any."""
     patterns = {
-        target.name: tuple(re.compile(one) for one in target.keep)
+        target.name: tuple(LinearPattern(one) for one in target.keep)
         for target in config.targets
         if target.keep
     }

@@ -6,7 +6,6 @@ sweep keeps no mappings: an outline takes at most 48 KiB whatever a process maps
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -16,11 +15,12 @@ import numpy.typing as npt
 
 from hmd.heat.geometry import CHUNK_BYTES
 from hmd.machine.huge_pages import huge_throughout
+from hmd.machine.linear_pattern import LinearPattern
 from hmd.machine.mappings import MappingKind, Mappings
 from hmd.machine.process_id import ProcessId
 
 Addresses: TypeAlias = npt.NDArray[np.uint64]
-Patterns: TypeAlias = tuple[re.Pattern[str], ...]
+Patterns: TypeAlias = tuple[LinearPattern, ...]
 Run: TypeAlias = tuple[int, int]
 """First and last chunk number of a run of chunks."""
 

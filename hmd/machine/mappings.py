@@ -7,6 +7,7 @@ smaps, which walks all page tables: they are a second, slower call.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from hmd.machine.linear_pattern import LinearPattern
 from hmd.machine.process_id import PROC
 from hmd.machine.procfs import read_bytes
 from hmd.units import HUGE_PAGE_BYTES
@@ -89,9 +91,11 @@ class Mappings:
         special: npt.NDArray[np.bool_] = self.kind == MappingKind.SPECIAL
         return ~(self.unmovable | special)
 
-    def keeping(self, patterns: Sequence[re.Pattern[str]]) -> Mappings:
+    def keeping(self, patterns: Sequence[LinearPattern]) -> Mappings:
         """Return the mappings, those unmovable whose path matches one of the patterns."""
-        found = {path: any(one.search(path) for one in patterns) for path in set(self.path)}
+        found = {
+            path: any(one.search(os.fsencode(path)) for one in patterns) for path in set(self.path)
+        }
         kept = np.array([found[path] for path in self.path], np.bool_)
         return replace(self, unmovable=self.unmovable | kept)
 

@@ -39,8 +39,10 @@ def absent(error: OSError) -> bool:
     return error.errno in _ABSENT
 
 
-def read_bytes(path: Path | str) -> bytes | None:
+def read_bytes(path: Path | str, most_bytes: int | None = None) -> bytes | None:
     """Return all of a pseudo file, None where it is absent, has vanished or is not readable.
+
+    With ``most_bytes`` only its start: for files whose length another user chooses.
 
     Other errors (EMFILE, ENOMEM) do not concern the file and are raised.
     """
@@ -51,6 +53,8 @@ def read_bytes(path: Path | str) -> bytes | None:
             return None
         raise
     try:
+        if most_bytes is not None:
+            return os.read(fd, most_bytes)
         parts = []
         while part := os.read(fd, _CHUNK_BYTES):
             parts.append(part)

@@ -23,6 +23,7 @@ from hmd.machine.cgroup import (
     parse_cgroup,
     unit_selector,
 )
+from hmd.machine.linear_pattern import MAX_TEXT_BYTES, LinearPattern
 from hmd.machine.procfs import absent, read_bytes
 
 _UID = re.compile(rb"^Uid:\s+(\d+)", re.MULTILINE)
@@ -35,7 +36,8 @@ class TargetSpec:
 
     ``exe`` is a shell pattern (fnmatch(3), case matters) for the last part of the executable's
     path. A pattern with a ``/`` applies to the whole path, and ``*`` then also matches ``/``.
-    ``cmdline`` is a regular expression searched for in the arguments joined by spaces. ``user``
+    ``cmdline`` is a regular expression searched for in the arguments joined by spaces, up to
+    ``MAX_TEXT_BYTES``: other users choose their length. ``user``
     is a name or a number, compared with the real user. ``cgroup`` is a path relative to the
     cgroup root and includes every group below it. ``unit`` is a systemd unit. ``min_rss_bytes``
     admits a process at that resident size and drops it below half of it.
@@ -133,10 +135,10 @@ def exe_matcher(pattern: str) -> Callable[[str], bool]:
     return lambda path: match(path.rpartition("/")[2]) is not None
 
 
-def _regex(pattern: str, selector: str, target: str) -> re.Pattern[str]:
+def _regex(pattern: str, selector: str, target: str) -> LinearPattern:
     try:
-        return re.compile(pattern)
-    except (re.error, OverflowError) as error:
+        return LinearPattern(pattern)
+    except ValueError as error:
         raise ConfigError(
             f"target {target}: {selector} {pattern!r} is not a regular expression: {error}"
         ) from None
@@ -157,13 +159,12 @@ def _exe_check(pattern: str) -> Callable[[str], bool]:
     return check
 
 
-def _cmdline_check(pattern: re.Pattern[str]) -> Callable[[str], bool]:
+def _cmdline_check(pattern: LinearPattern) -> Callable[[str], bool]:
     def check(folder: str) -> bool:
-        data = read_bytes(folder + "/cmdline")
+        data = read_bytes(folder + "/cmdline", MAX_TEXT_BYTES)
         if not data:
             return False
-        text = data.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "surrogateescape")
-        return pattern.search(text) is not None
+        return pattern.search(data.rstrip(b"\0").replace(b"\0", b" "))
 
     return check
 

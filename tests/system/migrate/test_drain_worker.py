@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hmd.machine.huge_pages import HugeSource, huge_source
+from hmd.machine.linear_pattern import LinearPattern
 from hmd.machine.topology import Node, Topology
 from hmd.migrate.drain_request import DrainRequest, DrainResult
 from hmd.migrate.drain_worker import DrainWorker
@@ -113,7 +113,7 @@ def test_drain_leaves_pinned_processes(
 
 
 def test_drain_leaves_mappings_to_keep(worker: DrainWorker, drain_request: DrainRequest) -> None:
-    patterns = (re.compile(r"\[stack\]"), re.compile("python"))
+    patterns = (LinearPattern(r"\[stack\]"), LinearPattern("python"))
     keeping = replace(drain_request, unmovable=lambda _, found: found.keeping(patterns))
     worker.send(keeping, PLENTY)
     left = after_passes(worker, first).left[0]

@@ -105,10 +105,7 @@ MISTAKES = {
     ),
     "invalid pattern": (
         "targets:\n- name: a\n  cmdline: '('\n",
-        [
-            "f:3: targets[0].cmdline: not a regular expression: missing ), unterminated subpattern "
-            "at position 0, not '('"
-        ],
+        ["f:3: targets[0].cmdline: not a regular expression: unclosed group, not '('"],
     ),
     "a limit that is neither size nor share": (
         TARGET + "  fast_max: 3\n",
@@ -116,10 +113,7 @@ MISTAKES = {
     ),
     "invalid pattern of mappings to keep": (
         TARGET + "  keep: [x, '[']\n",
-        [
-            "f:4: targets[0].keep[1]: not a regular expression: unterminated character set "
-            "at position 0, not '['"
-        ],
+        ["f:4: targets[0].keep[1]: not a regular expression: unclosed character class, not '['"],
     ),
     "a relative socket": (
         "observe:\n  socket: hmd.sock\n",

@@ -96,5 +96,5 @@ def test_weights_and_kept_mappings_configured_assigned_per_process() -> None:
     kept = stage_settings.kept_mappings(config, PROCESSES)
     assert {process.pid for process in kept} == {1, 3}
     stack, shared = kept[ProcessId(1, 1)]
-    assert stack.search("[stack]")
-    assert shared.search("/dev/shm/x")
+    assert stack.search(b"[stack]")
+    assert shared.search(b"/dev/shm/x")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +15,7 @@ from hmd.heat.heat_table import HeatTable
 from hmd.heat.residency_sweep import ResidencySweep, SweepSettings
 from hmd.heat.space_outline import chunk_runs, less
 from hmd.heat.swept_memory import Addresses, ModelledMemory, Pieces
+from hmd.machine.linear_pattern import LinearPattern
 from hmd.machine.mappings import Mappings, parse_maps
 from hmd.machine.process_id import ProcessId
 from hmd.sample.access_batch import AccessBatch
@@ -329,14 +329,14 @@ def test_sweep_pages_of_kept_mappings_not_movable() -> None:
     spaces.map(2 * CHUNK_BYTES, 4, path="/dev/shm/table")
     for start in (CHUNK_BYTES, 2 * CHUNK_BYTES):
         spaces.fill(start, 4)
-    sweep.keep({PROCESS: (re.compile("/lib/"), re.compile(r"(?i)\[HEAP\]"))})
+    sweep.keep({PROCESS: (LinearPattern("/lib/"), LinearPattern(r"(?i)\[HEAP\]"))})
     tick(table, sweep)
     assert kept_pages(table) == ([4], [4])
     # When a pattern is removed, its pages are movable again after the next step.
     sweep.keep({})
     tick(table, sweep)
     assert kept_pages(table) == ([8], [0])
-    sweep.keep({PROCESS: (re.compile(""),)})
+    sweep.keep({PROCESS: (LinearPattern(""),)})
     tick(table, sweep)
     assert kept_pages(table) == ([0], [8])
 

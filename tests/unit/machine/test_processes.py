@@ -48,6 +48,17 @@ def test_watcher_each_selector_matches(proc: FakeProc) -> None:
     assert one(proc, user=1000, min_rss_bytes=1 << 20) == [11, 12]
 
 
+def test_watcher_cmdline_of_megabytes_searched_at_start_only(proc: FakeProc) -> None:
+    """Another user chooses arguments that would keep a backtracking engine busy for days."""
+    proc.add(10, args=("java " * 400_000, "server"))
+    proc.add(11, args=("a" * 2_000_000,))
+    proc.add(12, args=("-cp", "x" * 8000, "server"))
+    assert one(proc, cmdline="java.*java.*java.*server") == []
+    assert one(proc, cmdline="thing (?:a+)+$") == [11]
+    assert one(proc, cmdline="(?:a|a)*b") == []
+    assert one(proc, cmdline="-cp.*server") == [12]
+
+
 def test_watcher_kernel_threads_zombies_and_self_left_out(proc: FakeProc) -> None:
     proc.add(10, state="Z")
     proc.add(os.getpid())
