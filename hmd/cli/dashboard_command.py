@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,8 @@ Serve a web page that shows live what the daemon does: tiers, targets, heat and 
 last minutes, moves and their reasons; with two traces of a program, how much fast memory it needs.
 
 The page is read-only and served on loopback: from another machine, use ssh -L 9743:127.0.0.1:9743.
-Every account on this machine can read it. If no daemon runs yet, the page waits for one.
+It is for root, for you, and with sudo for the user who called sudo. If no daemon runs yet, the
+page waits for one.
 """
 
 EXAMPLES = f"""\
@@ -86,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         "/sweep.json": Content(JSON, lambda _: sweep),
     }
     host, port = args.listen
-    with PageServer(host, port, contents) as server:
+    with PageServer(host, port, contents, _users()) as server:
         watch.start()
         print(f"the page is at {server.url} (Ctrl-C ends)", flush=True)
         try:
@@ -94,6 +96,12 @@ def run(args: argparse.Namespace) -> int:
         finally:
             watch.stop()
     return Exit.OK
+
+
+def _users() -> set[int]:
+    """Return the users who may read the page: this one, and the one who called sudo(8)."""
+    sudo = os.environ.get("SUDO_UID", "")
+    return {os.geteuid(), *([int(sudo)] if sudo.isascii() and sudo.isdecimal() else [])}
 
 
 def _sweep(traces: list[Path] | None) -> bytes:

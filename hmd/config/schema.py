@@ -173,6 +173,9 @@ class ObserveSection(ConfigSection):
 
     metrics: Annotated[str, BeforeValidator(_address)] = DEFAULT_METRICS
     """ADDRESS:PORT of the Prometheus metrics, or off. There is no authentication."""
+    metrics_names: tuple[Name, ...] = ()
+    """Names by which scrapers address the metrics, in addition to addresses, localhost and the
+    host name; requests for other names are refused, against DNS rebinding."""
     socket: AbsolutePath = Path(DEFAULT_SOCKET)
     """Path of the status socket that hmd status and hmd top connect to."""
 

@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from hmd.control.admin_state import AdminState, Pin
-from hmd.control.permission import check_administrator, check_owner, is_administrator
+from hmd.control.permission import (
+    check_administrator,
+    check_command,
+    check_owner,
+    is_administrator,
+)
 from hmd.control.request import ControlRequest
 from hmd.errors import NotPermittedError, TargetError, UsageError
 from hmd.machine.process_id import PROC, ProcessId, read_stat
@@ -75,19 +80,19 @@ class AdminCommands:
         }
 
     def _pause(self, request: ControlRequest) -> Done:
-        check_administrator(request.peer, "pause hmd")
+        check_command(request)
         _allow_only(request)
         was, self._state.paused = self._state.paused, True
         return Done("was paused already" if was else "paused: no page moves until hmd resume")
 
     def _resume(self, request: ControlRequest) -> Done:
-        check_administrator(request.peer, "resume hmd")
+        check_command(request)
         _allow_only(request)
         was, self._state.paused = self._state.paused, False
         return Done("resumed" if was else "was not paused")
 
     def _drain(self, request: ControlRequest) -> Done:
-        check_administrator(request.peer, "drain a node")
+        check_command(request)
         nodes, state = self._nodes(request), self._state
         drained = state.drained | nodes
         if not {node.id for node in self._daemon.topology.nodes} - drained:
@@ -100,7 +105,7 @@ class AdminCommands:
         return Done(f"draining node {format_ids(sorted(nodes))}", tuple(sorted(nodes)))
 
     def _undrain(self, request: ControlRequest) -> Done:
-        check_administrator(request.peer, "undrain a node")
+        check_command(request)
         # A node that was removed while it was drained no longer exists.
         nodes = self._nodes(request, existing=False)
         if not nodes & self._state.drained:
@@ -111,7 +116,7 @@ class AdminCommands:
     def _pin(self, request: ControlRequest) -> Done:
         _allow_only(request, "pid", "target", "to")
         node = self._node(request, "to") if request.arguments.get("to") is not None else None
-        pin = Pin(node, request.peer.uid)
+        pin = Pin(node, request.peer.uid, request.peer.gid)
         where = "where its pages are" if node is None else f"to node {node}"
         if "target" in request.arguments:
             return self._pin_target(request, pin, where)
@@ -178,11 +183,13 @@ class AdminCommands:
             )
         if process in self._state.pins or target in self._state.target_pins:
             raise UsageError(f"process {process.pid} is pinned: unpin it first")
-        self._store(request, self._state.moves, process, Pin(node, request.peer.uid))
+        self._store(
+            request, self._state.moves, process, Pin(node, request.peer.uid, request.peer.gid)
+        )
         return Done(f"process {process.pid} is being moved to node {node}")
 
     def _policy(self, request: ControlRequest) -> Done:
-        check_administrator(request.peer, "set the policy")
+        check_command(request)
         _allow_only(request, "name")
         name = request.arguments.get("name")
         if name is not None and not isinstance(name, str):

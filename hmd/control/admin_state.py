@@ -14,6 +14,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from hmd.control.permission import owns
+from hmd.control.request import Peer
 from hmd.machine.process_id import PROC, ProcessId, alive
 
 STALLED_TICKS: Final = 3
@@ -22,10 +24,11 @@ STALLED_TICKS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A process's pages stay on ``node``, or where they are (None); ``uid`` requested it."""
+    """A process's pages stay on ``node``, or where they are (None); ``uid``, ``gid`` asked."""
 
     node: int | None
     uid: int
+    gid: int = 0
 
 
 @dataclass(slots=True)
@@ -80,10 +83,15 @@ class AdminState:
         self.drains += 1
 
     def forget_exited(self, proc: Path = PROC) -> None:
-        """Drop pins and moves of processes that have exited."""
+        """Drop pins and moves of processes that have exited or are not their setter's any more.
+
+        A process keeps its pid and start time when it executes a set-user-ID program.
+        """
         for pins in (self.pins, self.moves):
-            for process in [process for process in pins if not alive(process, proc)]:
-                del pins[process]
+            for process, pin in list(pins.items()):
+                setter = Peer(0, pin.uid, pin.gid)
+                if not (alive(process, proc) and owns(setter, process, proc)):
+                    del pins[process]
 
     def end_moves(self, processes: Iterable[ProcessId]) -> None:
         """Drop the moves of these processes: policies may move their pages again."""

@@ -2,7 +2,10 @@
 
 The socket's thread queues a request with :meth:`CommandQueue.put` and gets a future; the loop
 executes what waits with :meth:`CommandQueue.serve`, between two ticks. A refusal is one line for
-the caller. Each request is logged with the caller's uid and pid.
+the caller. Each request is logged with the caller's uid and pid, those of users within limits.
+
+Administrators come first and have places of their own. What only they may do is refused to others
+in the socket's thread: such requests never reach the loop.
 """
 
 from __future__ import annotations
@@ -13,17 +16,23 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from hmd.control.admin_commands import AdminCommands, Done
-from hmd.control.permission import check_caller
-from hmd.control.request import ControlRequest
+from hmd.control.permission import check_caller, check_command, is_administrator
+from hmd.control.request import ControlRequest, Peer
+from hmd.control.request_limits import RequestLog, RequestRate
 from hmd.control.status_socket import AdminHandlers, PendingAnswer
 from hmd.errors import HmdError
 from hmd.machine.process_id import PROC
 
 MAX_WAITING: Final = 64
-"""Requests that wait for the loop."""
+"""Requests that wait for the loop: of administrators, and as many of all users."""
+
+MAX_OWN_WAITING: Final = 16
+"""Those of one user."""
+
+_Waiting: TypeAlias = tuple[ControlRequest, PendingAnswer]
 
 
 class CommandQueue:
@@ -39,7 +48,9 @@ class CommandQueue:
         """Execute ``commands``; ``wake`` makes the loop call :meth:`serve`, from any thread."""
         self._functions, self._wake = commands.functions, wake
         self._log, self._proc = log, proc
-        self._waiting: deque[tuple[ControlRequest, PendingAnswer]] = deque()
+        self._request_log, self._rate = RequestLog(log), RequestRate()
+        self._administrators: deque[_Waiting] = deque()
+        self._users: deque[_Waiting] = deque()
         self._lock = threading.Lock()
         self.outcomes: Counter[tuple[str, str]] = Counter(
             {(name, how): 0 for name in self._functions for how in ("done", "refused")}
@@ -51,24 +62,55 @@ class CommandQueue:
         return dict.fromkeys(self._functions, self.put)
 
     def put(self, request: ControlRequest) -> PendingAnswer:
-        """Queue a request; the next :meth:`serve` answers it. For any thread."""
+        """Queue a request; the next :meth:`serve` answers it. For the socket's thread.
+
+        Raises ``HmdError`` where it is refused at once.
+        """
         pending: PendingAnswer = PendingAnswer()
-        with self._lock:
-            if len(self._waiting) >= MAX_WAITING:
-                raise HmdError("too many admin requests wait: try again")
-            self._waiting.append((request, pending))
+        try:
+            self._queue(request, pending)
+        except HmdError as error:
+            with self._lock:
+                self.outcomes[request.command, "refused"] += 1
+            self._note(request.peer, logging.WARNING, f"{_line(request)}: refused: {error}")
+            raise
         self._wake()
         return pending
 
+    def _queue(self, request: ControlRequest, pending: PendingAnswer) -> None:
+        peer = request.peer
+        administrator = is_administrator(peer)
+        if not administrator:
+            check_command(request)
+            self._rate.take(peer)
+        with self._lock:
+            waiting = self._administrators if administrator else self._users
+            own = sum(other.peer.uid == peer.uid for other, _ in self._users)
+            if len(waiting) >= MAX_WAITING or own >= MAX_OWN_WAITING:
+                raise HmdError("too many admin requests wait: try again")
+            waiting.append((request, pending))
+
+    def _next(self) -> _Waiting | None:
+        with self._lock:
+            for waiting in (self._administrators, self._users):
+                if waiting:
+                    return waiting.popleft()
+        return None
+
     def serve(self, publish: Callable[[], None] = lambda: None) -> None:
-        """Execute the requests that wait, in the order of their arrival.
+        """Execute the requests that wait: administrators' first, each in the order of arrival.
+
+        Returns after as many as can wait at once, however many arrive meanwhile.
 
         ``publish`` updates the status. It is called before each answer is sent, since a client
         that has its answer may ask for the status next.
         """
-        while self._waiting:
-            with self._lock:
-                request, pending = self._waiting.popleft()
+        self._request_log.flush()
+        for _ in range(2 * MAX_WAITING):
+            waiting = self._next()
+            if waiting is None:
+                return
+            request, pending = waiting
             if not pending.set_running_or_notify_cancel():
                 continue
             error: Exception | None = None
@@ -90,15 +132,26 @@ class CommandQueue:
     def _execute(self, request: ControlRequest) -> Done:
         """Execute a request; raises ``HmdError`` where it is refused."""
         peer, outcome = request.peer, "refused"
-        line = f"{request.command} by uid {peer.uid}, pid {peer.pid}"
         try:
             check_caller(peer, self._proc)
             done = self._functions[request.command](request)
             outcome = "done"
         except HmdError as error:
-            self._log.warning("admin request: %s: refused: %s", line, error)
+            self._note(peer, logging.WARNING, f"{_line(request)}: refused: {error}")
             raise
         finally:
-            self.outcomes[request.command, outcome] += 1
-        self._log.info("admin request: %s: %s", line, done.line)
+            with self._lock:
+                self.outcomes[request.command, outcome] += 1
+        self._note(peer, logging.INFO, f"{_line(request)}: {done.line}")
         return done
+
+    def _note(self, peer: Peer, level: int, text: str) -> None:
+        if is_administrator(peer):
+            self._log.log(level, "%s", text)
+        else:
+            self._request_log.write(peer, level, text)
+
+
+def _line(request: ControlRequest) -> str:
+    peer = request.peer
+    return f"admin request: {request.command} by uid {peer.uid}, pid {peer.pid}"

@@ -1,25 +1,34 @@
 """Who may request what: root and the daemon's user everything, other users for their processes.
 
 The caller is identified by the credentials that the kernel took when it connected (SO_PEERCRED,
-unix(7)). A user owns a process whose four user ids are all the user's own: a set-user-ID program
-is not owned by the user who runs it.
+unix(7)). A process is a user's own where the kernel would let the user move its pages without hmd:
+move_pages(2) asks for PTRACE_MODE_READ_REALCREDS (ptrace(2), "Ptrace access mode checking").
+:mod:`hmd.control.process_identity` has what that compares.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import Final
 
-from hmd.control.request import Peer
+from hmd.control.process_identity import read_identity
+from hmd.control.request import ControlRequest, Peer
 from hmd.errors import NotPermittedError, TargetError
-from hmd.machine.process_id import PROC, ProcessId, identify, read_stat
-from hmd.machine.procfs import read_bytes, read_int, read_text
+from hmd.machine.process_id import PROC, ProcessId, read_stat
+from hmd.machine.procfs import read_int, read_text
 
 ROOT: Final = 0
+ADMINISTRATORS_ONLY: Final = {
+    "pause": "pause hmd",
+    "resume": "resume hmd",
+    "drain": "drain a node",
+    "undrain": "undrain a node",
+    "policy": "set the policy",
+}
+"""The commands that no owner of a process may give, with what each does."""
+
 _ALL_UIDS: Final = str(2**32 - 1)
-_UIDS = re.compile(rb"^Uid:\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)$", re.MULTILINE)
 
 
 def is_administrator(peer: Peer, own_uid: int | None = None) -> bool:
@@ -35,6 +44,12 @@ def check_administrator(peer: Peer, what: str, own_uid: int | None = None) -> No
         )
 
 
+def check_command(request: ControlRequest) -> None:
+    """Raise ``NotPermittedError`` for a command that the caller may not give at all."""
+    if request.command in ADMINISTRATORS_ONLY:
+        check_administrator(request.peer, ADMINISTRATORS_ONLY[request.command])
+
+
 def check_owner(
     peer: Peer, process: ProcessId, what: str, proc: Path = PROC, own_uid: int | None = None
 ) -> None:
@@ -42,15 +57,43 @@ def check_owner(
     if is_administrator(peer, own_uid):
         return
     check_known(peer, proc)
-    owners = owner_uids(process, proc)
-    if owners is None:
-        raise TargetError(f"process {process.pid} has exited: name another")
-    if owners != {peer.uid}:
-        uids = ", ".join(map(str, sorted(owners)))
+    refusal = refusal_for(peer.uid, peer.gid, process, proc)
+    if refusal is not None:
         raise NotPermittedError(
-            f"process {process.pid} belongs to uid {uids}, you are uid {peer.uid}: "
+            f"process {process.pid} {refusal}, you are uid {peer.uid}, gid {peer.gid}: "
             f"only its owner, root and the daemon's user may {what}"
         )
+
+
+def owns(peer: Peer, process: ProcessId, proc: Path = PROC) -> bool:
+    """Return whether a process is the caller's own; an exited one is not."""
+    try:
+        check_owner(peer, process, "see it", proc)
+    except (NotPermittedError, TargetError):
+        return False
+    return True
+
+
+def refusal_for(uid: int, gid: int, process: ProcessId, proc: Path = PROC) -> str | None:
+    """Return why the kernel lets no unprivileged process of ``uid`` and ``gid`` move its pages.
+
+    Raises ``TargetError`` where the process has exited. Security modules (AppArmor, SELinux) are
+    not asked; a process in another user namespace than the daemon counts as another user's.
+    """
+    identity = read_identity(process, proc)
+    if identity is None:
+        raise TargetError(f"process {process.pid} has exited: name another")
+    if identity.uids != {uid}:
+        return f"belongs to uid {_listed(identity.uids)}"
+    if identity.gids != {gid}:
+        return f"belongs to gid {_listed(identity.gids)}"
+    if identity.capable:
+        return "has capabilities"
+    if not identity.dumpable:
+        return "is protected (PR_SET_DUMPABLE, or a program that its user may not read)"
+    if not identity.same_namespace:
+        return "is in another user namespace"
+    return None
 
 
 def check_known(peer: Peer, proc: Path = PROC) -> None:
@@ -69,20 +112,27 @@ def check_known(peer: Peer, proc: Path = PROC) -> None:
 
 
 def check_caller(peer: Peer, proc: Path = PROC) -> None:
-    """Raise ``TargetError`` where the caller has exited; pid 0 is in another pid namespace."""
-    stat = read_stat(peer.pid, proc) if peer.pid else None
-    if peer.pid and (stat is None or stat.exited):
+    """Raise ``HmdError`` where the caller has exited, or runs with the rights of another user.
+
+    The kernel compares real ids, and SO_PEERCRED has effective ones: they differ in a set-user-ID
+    program. Pid 0 is in another pid namespace.
+    """
+    if not peer.pid:
+        return
+    stat = read_stat(peer.pid, proc)
+    identity = read_identity(stat.process, proc) if stat and not stat.exited else None
+    if identity is None:
         raise TargetError(
             f"process {peer.pid}, which sent the request, has exited: nothing is done"
         )
+    if is_administrator(peer):
+        return
+    if (identity.real_uid, identity.real_gid) != (peer.uid, peer.gid):
+        raise NotPermittedError(
+            f"process {peer.pid}, which sent the request, has the real uid {identity.real_uid} "
+            f"and gid {identity.real_gid}: ask without a set-user-ID program"
+        )
 
 
-def owner_uids(process: ProcessId, proc: Path = PROC) -> set[int] | None:
-    """Return the real, effective, saved and file system uid; None where the process has exited."""
-    status = read_bytes(proc / str(process.pid) / "status")
-    found = _UIDS.search(status) if status else None
-    # The pid may have been reused meanwhile: what was read belongs to this process only if the pid
-    # still does.
-    if found is None or identify(process.pid, proc) != process:
-        return None
-    return {int(uid) for uid in found.groups()}
+def _listed(ids: frozenset[int]) -> str:
+    return ", ".join(map(str, sorted(ids)))

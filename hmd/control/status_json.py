@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeAlias
 
+from hmd.machine.process_id import ProcessId
 from hmd.observe.snapshot import HEAT_LOG2, AccessTotals, Snapshot
 
+Visible: TypeAlias = Callable[[ProcessId], bool]
 
-def status_answer(now: Snapshot) -> bytes:
+
+def status_answer(now: Snapshot, visible: Visible = lambda _: True) -> bytes:
     """Return the status document as the JSON that the status socket sends."""
-    return json.dumps(status_document(now)).encode()
+    return json.dumps(status_document(now, visible)).encode()
 
 
-def status_document(now: Snapshot) -> dict[str, Any]:
-    """Return the snapshot as plain values: bytes, seconds, pages of 4 KiB, ratios from 0 to 1."""
+def status_document(now: Snapshot, visible: Visible = lambda _: True) -> dict[str, Any]:
+    """Return the snapshot as plain values: bytes, seconds, pages of 4 KiB, ratios from 0 to 1.
+
+    Of processes and their pins it has those that are ``visible`` to the caller.
+    """
     return {
         "version": now.version,
         "pid": now.pid,
@@ -43,7 +50,7 @@ def status_document(now: Snapshot) -> dict[str, Any]:
             "dropped": now.sampler.stats.dropped,
             "throttled": now.sampler.stats.throttled,
         },
-        "control": _control(now),
+        "control": _control(now, visible),
         "tiers": [list(nodes) for nodes in now.tiers],
         "tier_bytes": [
             sum(node.total_bytes for node in now.nodes if node.tier == tier)
@@ -65,17 +72,22 @@ def status_document(now: Snapshot) -> dict[str, Any]:
                 **_numbers(p.numbers),
             }
             for p in now.processes
+            if visible(p.process)
         ],
     }
 
 
-def _control(now: Snapshot) -> dict[str, Any]:
+def _control(now: Snapshot, visible: Visible) -> dict[str, Any]:
     control = now.control
     return {
         "paused": control.paused,
         "policy_ordered": control.policy_override,
         "drains": [asdict(drain) for drain in control.drains],
-        "pins": [asdict(pin) for pin in control.pins],
+        "pins": [
+            asdict(pin)
+            for pin in control.pins
+            if not pin.pid or visible(ProcessId(pin.pid, pin.start_ticks))
+        ],
         "pinned": control.pinned,
     }
 

@@ -2,8 +2,8 @@
 
 A thread of its own answers queries from what the daemon last published, so that no client, however
 slow or wrong, delays a tick. An admin request, which changes something, is queued with the caller's
-credentials and answered when the daemon's loop has executed it. The size of requests, the number of
-clients and the time of each are bounded.
+credentials and answered when the daemon's loop has executed it. The size of requests and the time
+of clients are bounded; each user has places for clients and unread answers of its own.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from hmd.control.listener import listen
 from hmd.control.request import (
     MAX_REQUEST_BYTES,
     ControlRequest,
@@ -28,19 +28,23 @@ from hmd.control.request import (
     parse_request,
     peer_of,
 )
-from hmd.errors import HmdError, UsageError, os_error
+from hmd.errors import HmdError, UsageError
+from hmd.serve.fair_places import FairPlaces
 
-MAX_CLIENTS = 32
+MAX_CLIENTS = 128
+MAX_OWN_CLIENTS = 32
+"""Clients at once, and those of one user: see :mod:`hmd.serve.fair_places`."""
+
+MAX_OWN_UNREAD_BYTES = 128 * 2**20
+"""Answers that one user has not read yet; a heat map has up to 48 MiB."""
+
 CLIENT_TIME_S = 5.0
 ADMIN_TIME_S = 60.0
 """Longest time that an admin request waits for the daemon's loop; then it is withdrawn."""
 
-MAX_PATH_BYTES = 107
-"""sun_path holds 108 bytes with its final zero (unix(7))."""
-
-Queries = Mapping[str, Callable[[Mapping[str, Any]], bytes]]
-"""By command: a function that returns, for the arguments of a request, the JSON document of the
-answer; called in the socket's thread."""
+Queries = Mapping[str, Callable[[ControlRequest], bytes]]
+"""By command: a function that returns the JSON document of the answer to a request, as far as its
+caller may see it; called in the socket's thread."""
 
 PendingAnswer = Future[bytes]
 AdminHandlers = Mapping[str, Callable[[ControlRequest], PendingAnswer]]
@@ -48,7 +52,7 @@ AdminHandlers = Mapping[str, Callable[[ControlRequest], PendingAnswer]]
 document."""
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class _Client:
     """One connection: it waits for its request, then for a pending answer, then to be read."""
 
@@ -77,13 +81,16 @@ class StatusSocket:
         self.path = path
         self._queries, self._handlers = queries, handlers or {}
         self._admin_time_s = admin_time_s
-        self._listener = _bind(path)
+        self._listener = listen(path)
         self._inode = path.stat().st_ino
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._clients: dict[int, _Client] = {}
+        self._places: FairPlaces[_Client] = FairPlaces(
+            MAX_CLIENTS, MAX_OWN_CLIENTS, [0, os.geteuid()]
+        )
         self._closing = False
         self._closing_lock = threading.Lock()
         self._thread = threading.Thread(target=self._serve, name="hmd-status", daemon=True)
@@ -123,8 +130,7 @@ class StatusSocket:
                 if key.fileobj is self._listener:
                     self._accept()
                 elif isinstance(key.data, _Client):
-                    with contextlib.suppress(BlockingIOError):
-                        self._step(key.data)
+                    self._step(key.data)
                 else:
                     self._answer_pending()
             now_s = time.monotonic()
@@ -145,29 +151,47 @@ class StatusSocket:
         return max(0.0, min(c.deadline_s for c in self._clients.values()) - time.monotonic())
 
     def _accept(self) -> None:
-        try:
-            connection, _ = self._listener.accept()
-            peer = peer_of(connection)
-        except OSError:
-            # After EMFILE and the like the listener stays readable: do not spin.
-            time.sleep(0.1)
-            return
-        if len(self._clients) >= MAX_CLIENTS:
-            connection.close()
-            return
+        for _ in range(MAX_CLIENTS):
+            try:
+                connection, _ = self._listener.accept()
+                peer = peer_of(connection)
+            except BlockingIOError:
+                return
+            except OSError:
+                # After EMFILE and the like the listener stays readable: do not spin.
+                time.sleep(0.1)
+                return
+            self._take(connection, peer)
+
+    def _take(self, connection: socket.socket, peer: Peer) -> None:
         connection.setblocking(False)
         client = _Client(connection, peer, time.monotonic() + CLIENT_TIME_S)
         self._clients[connection.fileno()] = client
         self._selector.register(connection, selectors.EVENT_READ, client)
+        leaving = self._places.enter(client, peer.uid)
+        if leaving is not None:
+            self._refuse(leaving)
+        if leaving is not client:
+            self._step(client)  # most have sent their request by now
+
+    def _refuse(self, client: _Client) -> None:
+        """Drop a client for lack of places, with the reason where it still reads."""
+        reason = error_answer(HmdError("too many connections of one user at once: try again"))
+        with contextlib.suppress(OSError):
+            client.socket.send(reason + b"\n")
+            client.socket.recv(MAX_REQUEST_BYTES)  # unread input would make the answer a reset
+        self._drop(client)
 
     def _step(self, client: _Client) -> None:
+        if self._clients.get(client.socket.fileno()) is not client:
+            return  # dropped since the selector returned
         try:
             if client.answer is None:
                 self._read(client)
             else:
                 self._write(client)
         except BlockingIOError:
-            raise
+            pass
         except OSError:
             self._drop(client)
 
@@ -180,6 +204,7 @@ class StatusSocket:
         elif newline or len(client.request) > MAX_REQUEST_BYTES:
             # Read no more of it: further input of the client must not wake the thread.
             self._selector.unregister(client.socket)
+            self._places.requested(client)
             self._dispatch(client, bytes(line))
 
     def _dispatch(self, client: _Client, line: bytes) -> None:
@@ -188,7 +213,7 @@ class StatusSocket:
             request = parse_request(line, client.peer)
             query = self._queries.get(request.command)
             if query is not None:
-                self._send(client, query(request.arguments))
+                self._send(client, query(request))
                 return
             handler = self._handlers.get(request.command)
             if handler is None:
@@ -204,9 +229,16 @@ class StatusSocket:
 
     def _send(self, client: _Client, answer: bytes) -> None:
         client.pending = None
+        if self._unread_bytes(client.peer) + len(answer) > MAX_OWN_UNREAD_BYTES:
+            answer = error_answer(HmdError("read the answers that wait for you first"))
         client.answer = memoryview(answer + b"\n")
         client.deadline_s = time.monotonic() + CLIENT_TIME_S
         self._selector.register(client.socket, selectors.EVENT_WRITE, client)
+        self._step(client)
+
+    def _unread_bytes(self, peer: Peer) -> int:
+        own = (c.answer for c in self._clients.values() if c.peer.uid == peer.uid)
+        return sum(len(answer) for answer in own if answer is not None)
 
     def _write(self, client: _Client) -> None:
         assert client.answer is not None
@@ -235,6 +267,7 @@ class StatusSocket:
 
     def _drop(self, client: _Client) -> None:
         self._clients.pop(client.socket.fileno(), None)
+        self._places.leave(client)
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(client.socket)
         client.socket.close()
@@ -246,26 +279,3 @@ def _result(pending: PendingAnswer) -> bytes:
         return pending.result()
     except Exception as error:
         return error_answer(error)
-
-
-def _bind(path: Path) -> socket.socket:
-    if len(os.fsencode(path)) > MAX_PATH_BYTES:
-        raise HmdError(f"observe.socket: {path} is longer than {MAX_PATH_BYTES} bytes: shorten it")
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    umask = os.umask(0o117)  # the socket has mode 0660 from its creation on
-    try:
-        if path.is_socket():
-            path.unlink()
-        listener.bind(str(path))
-        listener.listen(MAX_CLIENTS)
-        listener.setblocking(False)
-    except OSError as error:
-        listener.close()
-        raise os_error(
-            error,
-            f"cannot make the status socket {path}: {error.strerror}; set observe.socket",
-            HmdError,
-        ) from None
-    finally:
-        os.umask(umask)
-    return listener

@@ -61,7 +61,10 @@ class Endpoints:
             if observe.metrics == "off":
                 metrics = None
             elif metrics is None or metrics.address != observe.metrics:
-                metrics = MetricsServer(observe.metrics, self._snapshot, self._health)
+                names = observe.metrics_names
+                metrics = MetricsServer(observe.metrics, self._snapshot, self._health, names)
+            if metrics is not None:
+                metrics.names = observe.metrics_names
             undo.pop_all()
         if self._status is not status and self._status is not None:
             self._status.close()

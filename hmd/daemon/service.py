@@ -16,6 +16,7 @@ from hmd.control.admin_commands import AdminCommands
 from hmd.control.command_queue import CommandQueue
 from hmd.control.status_json import status_answer
 from hmd.control.status_socket import Queries
+from hmd.control.visibility import visible_to
 from hmd.daemon import stage_settings
 from hmd.daemon.drain_progress import control_numbers, send_drain_request
 from hmd.daemon.endpoints import Endpoints
@@ -87,8 +88,12 @@ class Service:
             self._sampler_upkeep = SamplerUpkeep(self._log, sysfs)
             self.followed: Mapping[ProcessId, str] = {}
             queries: Queries = {
-                "status": lambda _: status_answer(self.observer.latest),
-                "heatmap": self._heat_map.answer,
+                "status": lambda asked: status_answer(
+                    self.observer.latest, visible_to(asked.peer, proc)
+                ),
+                "heatmap": lambda asked: self._heat_map.answer(
+                    asked.arguments, visible_to(asked.peer, proc)
+                ),
             }
             self._publish_control()
             self._ticks = TickWatch()

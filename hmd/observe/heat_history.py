@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,20 +51,20 @@ class HeatSnapshot:
 
     now_s: float
     outlines: tuple[HeatOutline, ...]
-    text: str = ""
+    texts: tuple[tuple[ProcessId, str], ...] = ()
 
     @property
     def rounded_s(self) -> float:
         """The time as it is in the JSON."""
         return round(self.now_s, 3)
 
-    def as_json(self) -> str:
-        """Return the snapshot as JSON, which is made once."""
-        if not self.text:
-            processes = ",".join(map(_json, self.outlines))
-            self.text = f'{{"now_s":{self.rounded_s},"processes":[{processes}]}}'
+    def as_json(self, visible: Callable[[ProcessId], bool]) -> str:
+        """Return the snapshot's visible processes as JSON, which is made once for each."""
+        if self.outlines:
+            self.texts = tuple((outline.process, _json(outline)) for outline in self.outlines)
             self.outlines = ()
-        return self.text
+        processes = ",".join(text for process, text in self.texts if visible(process))
+        return f'{{"now_s":{self.rounded_s},"processes":[{processes}]}}'
 
 
 class HeatHistory:
@@ -105,8 +105,12 @@ class HeatHistory:
             )
         )
 
-    def answer(self, arguments: Mapping[str, Any] | None = None) -> bytes:
-        """Return the snapshots as JSON, oldest first.
+    def answer(
+        self,
+        arguments: Mapping[str, Any] | None = None,
+        visible: Callable[[ProcessId], bool] = lambda _: True,
+    ) -> bytes:
+        """Return the snapshots as JSON, oldest first, with the processes that are ``visible``.
 
         The argument ``after_s`` leaves out those that are not newer, except for the last, by which
         a client notices a restarted daemon with another clock. Raises ``UsageError`` where it is
@@ -117,7 +121,7 @@ class HeatHistory:
             raise UsageError("after_s is not a number: give the now_s of a known moment")
         kept = tuple(self._snapshots)
         newer = [snapshot for snapshot in kept[:-1] if snapshot.rounded_s > after_s]
-        moments = ",".join(snapshot.as_json() for snapshot in (*newer, *kept[-1:]))
+        moments = ",".join(snapshot.as_json(visible) for snapshot in (*newer, *kept[-1:]))
         return f'{{"tiers":{self._tiers},"moments":[{moments}]}}'.encode()
 
     def _outline(self, heat: HeatTable, slot: int, target: str) -> HeatOutline:

@@ -1,26 +1,33 @@
-"""Prometheus metrics of the daemon, made from its last snapshot at each scrape, and /healthz.
+"""Prometheus metrics of the daemon, made from its last snapshot when it is scraped, and /healthz.
 
 Names follow prometheus.io/docs/practices/naming: ``hmd_``, base units, ``_total`` for counters. The
 number of series is bounded by tiers, nodes and (at most 64) targets; there is none per pid.
 The machine's own memory is left to node_exporter. /healthz answers 200 while ticks end in time, 503
-otherwise.
+otherwise. A snapshot is made into text once per format, however often it is scraped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from wsgiref.simple_server import WSGIServer
-from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+import gzip
+import socket
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator
+from http import HTTPStatus
 
-from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from hmd.errors import HmdError, os_error
 from hmd.observe.families import FAMILIES
 from hmd.observe.health import TickHealth
 from hmd.observe.snapshot import Snapshot
+from hmd.serve.bounded_http import BoundedHttpServer
+from hmd.serve.host_names import names_this_machine
+from hmd.serve.http_message import HttpRequest, HttpResponse, text_response
 
+METRICS_PATHS = ("/metrics", "/")
 HEALTH_PATH = "/healthz"
 
 
@@ -49,18 +56,28 @@ def families(now: Snapshot) -> Iterator[Metric]:
 
 
 class MetricsServer:
-    """Serves metrics and health over HTTP, in threads of its own, until ``close``."""
+    """Serves metrics and health over HTTP, in a thread of its own, until ``close``."""
 
     def __init__(
-        self, address: str, snapshot: Callable[[], Snapshot], health: Callable[[], TickHealth]
+        self,
+        address: str,
+        snapshot: Callable[[], Snapshot],
+        health: Callable[[], TickHealth],
+        names: Collection[str] = (),
     ) -> None:
-        """Listen on ``ADDRESS:PORT``. Raises ``HmdError`` where the address cannot be bound."""
-        self.address = address
+        """Listen on ``ADDRESS:PORT``; scrapers address it by number or by one of ``names``.
+
+        Raises ``HmdError`` where the address cannot be bound.
+        """
+        self.address, self.names = address, names
+        self._snapshot, self._health = snapshot, health
+        self._rendered: dict[tuple[str, bool], bytes] = {}
+        self._now = snapshot()
+        self._registry = CollectorRegistry()
+        self._registry.register(SnapshotCollector(lambda: self._now))
         host, _, port = address.rpartition(":")
-        registry = CollectorRegistry()
-        registry.register(SnapshotCollector(snapshot))
         try:
-            server, thread = start_http_server(int(port), host.strip("[]"), registry)
+            self._server = BoundedHttpServer(host.strip("[]"), int(port), self._answer)
         except OSError as error:
             raise os_error(
                 error,
@@ -68,26 +85,45 @@ class MetricsServer:
                 "set observe.metrics to another ADDRESS:PORT, or to off",
                 HmdError,
             ) from None
-        server.set_app(_with_health(make_wsgi_app(registry), health))
-        self._server: WSGIServer = server
-        self._thread = thread
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="hmd-metrics", daemon=True
+        )
+        self._thread.start()
 
     def close(self) -> None:
         """Stop serving and free the port."""
         self._server.shutdown()
-        self._server.server_close()
         self._thread.join()
+        self._server.server_close()
 
+    def _answer(self, request: HttpRequest) -> HttpResponse:
+        host = request.headers.get("host")
+        # Browsers always send it; probes of HTTP/1.0 may not.
+        if host is not None and not names_this_machine(host, (socket.gethostname(), *self.names)):
+            text = "ask for an address, or add the name to observe.metrics_names\n"
+            return text_response(HTTPStatus.MISDIRECTED_REQUEST, text)
+        if request.path == HEALTH_PATH:
+            now = self._health()
+            status = HTTPStatus.OK if now.healthy else HTTPStatus.SERVICE_UNAVAILABLE
+            return text_response(status, f"{now.text}\n")
+        if request.path not in METRICS_PATHS:
+            return text_response(HTTPStatus.NOT_FOUND, "see /metrics and /healthz\n")
+        return self._metrics(request)
 
-def _with_health(metrics: WSGIApplication, health: Callable[[], TickHealth]) -> WSGIApplication:
-    """Return an application that answers /healthz itself and leaves the rest to ``metrics``."""
-
-    def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        if environ.get("PATH_INFO") != HEALTH_PATH:
-            return metrics(environ, start_response)
-        now = health()
-        status = "200 OK" if now.healthy else "503 Service Unavailable"
-        start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
-        return [f"{now.text}\n".encode()]
-
-    return application
+    def _metrics(self, request: HttpRequest) -> HttpResponse:
+        """Return the last snapshot's text, made once for all scrapes of it."""
+        now = self._snapshot()
+        if now is not self._now:
+            self._now = now
+            self._rendered.clear()
+        encode, media_type = choose_encoder(request.headers.get("accept", ""))
+        packed = "gzip" in request.headers.get("accept-encoding", "").lower()
+        body = self._rendered.get((media_type, packed))
+        if body is None:
+            body = encode(self._registry)
+            body = gzip.compress(body, compresslevel=1) if packed else body
+            self._rendered[media_type, packed] = body
+        headers = {"Content-Type": media_type}
+        if packed:
+            headers["Content-Encoding"] = "gzip"
+        return HttpResponse(HTTPStatus.OK, body, headers)

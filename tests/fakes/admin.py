@@ -25,6 +25,8 @@ from tests.fakes.toucher import Toucher
 
 ROOT_PEER = Peer(os.getpid(), 0, 0)
 USER_PEER = Peer(os.getpid(), 4711, 4711)
+OTHER_PEER = Peer(0, 4712, 4712)
+"""A user in another pid namespace."""
 
 
 class TwoNodes:

@@ -267,7 +267,11 @@ def test_page_escapes_names_with_markup(
     text = status_answer(machine.observer.latest).decode().replace('"redis"', json.dumps(evil))
     text = text.replace('"redis-server"', json.dumps(evil)).replace('"histogram"', json.dumps(evil))
     daemon = StatusSocket(
-        tmp_path / "s", {"status": lambda _: text.encode(), "heatmap": machine.heat_map.answer}
+        tmp_path / "s",
+        {
+            "status": lambda _: text.encode(),
+            "heatmap": lambda asked: machine.heat_map.answer(asked.arguments),
+        },
     )
     watch = Poller(tmp_path / "s", 600)
     watch.look()
@@ -293,7 +297,7 @@ def test_page_reports_daemon_lost_and_recovered(
     assert not browser.run("document.getElementById('figures').checkVisibility()")
     answers = {
         "status": lambda _: status_answer(machine.observer.latest),
-        "heatmap": machine.heat_map.answer,
+        "heatmap": lambda asked: machine.heat_map.answer(asked.arguments),
     }
     daemon = StatusSocket(tmp_path / "s", answers)
     watch.look()
@@ -322,7 +326,7 @@ def test_page_reconnects_to_restarted_server(browser: Chromium, watched: Poller)
     for _ in range(2):
         server = PageServer("127.0.0.1", port, contents)
         port = server.server_address[1]
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread = threading.Thread(target=server.serve_forever)
         thread.start()
         if not browser.requested:
             browser.open(server.url)
@@ -347,7 +351,10 @@ def test_page_notices_name_each_problem(
     status["stage_failures"]["decide"] = 3
     daemon = StatusSocket(
         tmp_path / "s",
-        {"status": lambda _: json.dumps(status).encode(), "heatmap": machine.heat_map.answer},
+        {
+            "status": lambda _: json.dumps(status).encode(),
+            "heatmap": lambda asked: machine.heat_map.answer(asked.arguments),
+        },
     )
     watch = Poller(tmp_path / "s", 600)
     watch.look()

@@ -54,6 +54,43 @@ def test_seccomp_profile_refuses_unused_system_calls() -> None:
     assert "Operation not permitted" in done.stderr
 
 
+FORBIDDEN = {
+    "ptrace": 101,
+    "unshare": 272,
+    "migrate_pages": 256,
+    "setns": 308,
+    "process_vm_readv": 310,
+    "process_vm_writev": 311,
+    "kcmp": 312,
+    "userfaultfd": 323,
+    "pidfd_send_signal": 424,
+    "io_uring_setup": 425,
+    "pidfd_getfd": 438,
+    "mount": 165,
+    "bpf": 321,
+    "add_key": 248,
+    "init_module": 175,
+}
+"""Numbers of system calls on x86-64 that hmd never makes."""
+
+CALL = """
+import ctypes, errno, sys
+libc = ctypes.CDLL(None, use_errno=True)
+for number in map(int, sys.argv[1:]):
+    assert libc.syscall(number, -1, -1, -1, -1, -1, -1) == -1
+    print(errno.errorcode[ctypes.get_errno()])
+"""
+
+
+def test_seccomp_profile_forbids_what_the_daemon_never_calls() -> None:
+    """Each fails with EPERM whatever its arguments, also for root."""
+    numbers = list(map(str, FORBIDDEN.values()))
+    done = under_seccomp(sys.executable, "-c", CALL, *numbers)
+    assert dict(zip(FORBIDDEN, done.stdout.split(), strict=True)) == dict.fromkeys(
+        FORBIDDEN, "EPERM"
+    ), done.stderr
+
+
 @pytest.fixture(scope="module")
 def manifests() -> dict[str, dict[str, Any]]:
     documents = yaml.safe_load_all((PACKAGING / "kubernetes/hmd.yaml").read_text())

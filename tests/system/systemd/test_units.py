@@ -16,8 +16,8 @@ from hmd.machine.privileges import Capability
 UNITS = Path(__file__).parents[3] / "systemd"
 SERVICE = UNITS / "hmd.service"
 SAMPLERS = sorted(path.stem for path in (UNITS / "samplers").glob("*.conf"))
-EXPOSURE = {"damon": 22, "emulated": 25, "idle": 25, "softdirty": 20}
-"""What a sampler may be exposed by at most, in tenths; the service alone by 20."""
+EXPOSURE = {"damon": 22, "emulated": 25, "idle": 25, "softdirty": 21}
+"""What a sampler may be exposed by at most, in tenths; the service alone by 21."""
 
 Folder = Callable[..., Path]
 
@@ -56,7 +56,7 @@ def exposure(service: Path, tenths: int) -> None:
 
 
 def test_service_exposure_is_below_limit(folder: Folder) -> None:
-    exposure(folder(), 20)
+    exposure(folder(), 21)
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ class Daemon:
     def report(self, *drains: dict[str, Any], paused: bool = False) -> None:
         self.states.append({"paused": paused, "drains": list(drains)})
 
-    def status(self, _: Mapping[str, Any]) -> bytes:
+    def status(self, _: ControlRequest) -> bytes:
         state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
         return json.dumps({"control": state}).encode()
 

@@ -18,7 +18,7 @@ from hmd.control.permission import check_known
 from hmd.control.request import ControlRequest, Peer
 from hmd.errors import HmdError, NotPermittedError, TargetError, UsageError
 from hmd.machine.process_id import ProcessId, identify
-from tests.fakes.admin import ROOT_PEER, USER_PEER, TwoNodes
+from tests.fakes.admin import OTHER_PEER, ROOT_PEER, USER_PEER, TwoNodes
 from tests.fakes.toucher import Toucher
 
 
@@ -153,14 +153,17 @@ def test_policy_that_fails_changes_nothing(
 
 def test_admin_requests_executed_in_order_and_counted(control: CommandQueue) -> None:
     answers = [
-        control.put(ControlRequest(command, {}, peer))
-        for command, peer in (("pause", ROOT_PEER), ("resume", USER_PEER), ("resume", ROOT_PEER))
+        control.put(ControlRequest(command, {"pid": 2}, peer))
+        for command, peer in (("pin", OTHER_PEER), ("unpin", ROOT_PEER), ("unpin", ROOT_PEER))
     ]
+    answers += [control.put(ControlRequest(name, {}, ROOT_PEER)) for name in ("pause", "resume")]
+    with pytest.raises(NotPermittedError, match="only root and the daemon's user may resume hmd"):
+        control.put(ControlRequest("resume", {}, USER_PEER))
     assert not any(answer.done() for answer in answers)
     control.serve()
-    assert json.loads(answers[0].result())["done"].startswith("paused")
-    assert isinstance(answers[1].exception(), HmdError)
-    assert json.loads(answers[2].result())["done"] == "resumed"
+    assert isinstance(answers[0].exception(), NotPermittedError)
+    assert json.loads(answers[3].result())["done"].startswith("paused")
+    assert json.loads(answers[4].result())["done"] == "resumed"
     assert control.outcomes["resume", "done"] == control.outcomes["resume", "refused"] == 1
 
 
@@ -208,8 +211,9 @@ def test_admin_request_caller_logged(
 ) -> None:
     caplog.set_level(logging.INFO)
     control.put(ControlRequest("pause", {}, ROOT_PEER))
-    control.put(ControlRequest("pause", {}, USER_PEER))
     control.serve()
+    with pytest.raises(NotPermittedError):
+        control.put(ControlRequest("pause", {}, USER_PEER))
     assert f"admin request: pause by uid 0, pid {os.getpid()}: paused" in caplog.text
     assert f"admin request: pause by uid 4711, pid {os.getpid()}: refused: only root" in caplog.text
 
@@ -242,9 +246,12 @@ def test_admin_request_with_any_arguments_executed_or_refused(
     peer: Peer,
 ) -> None:
     before = (state.paused, state.policy, state.drained, dict(state.target_pins))
-    answer = control.put(ControlRequest(command, arguments, peer))
-    control.serve()
-    error = answer.exception()
+    try:
+        answer = control.put(ControlRequest(command, arguments, peer))
+        control.serve()
+        error = answer.exception()
+    except HmdError as refusal:
+        error = refusal
     if error is None:
         assert "\n" not in json.loads(answer.result())["done"]
     else:

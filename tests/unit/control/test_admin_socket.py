@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from hmd.control.client import ask, send_admin_request
 from hmd.control.request import MAX_REQUEST_BYTES, Peer
-from hmd.control.status_socket import MAX_CLIENTS, StatusSocket
+from hmd.control.status_socket import MAX_OWN_CLIENTS, StatusSocket
 from hmd.errors import (
     ConfigError,
     HmdError,
@@ -128,7 +128,7 @@ def test_admin_socket_repeated_request_read_once(path: Path, loop: Loop) -> None
 
 def test_admin_socket_clients_disconnect_before_answer_survives(path: Path, loop: Loop) -> None:
     loop.at_once = False
-    for _ in range(MAX_CLIENTS // 2):
+    for _ in range(MAX_OWN_CLIENTS // 2):
         with socket.socket(socket.AF_UNIX) as s:
             s.connect(str(path))
             s.sendall(b'{"command": "pause"}\n')
@@ -139,27 +139,33 @@ def test_admin_socket_clients_disconnect_before_answer_survives(path: Path, loop
     assert ask(path, "status") == {"ticks": 7}
 
 
-def test_admin_socket_full_refuses_clients_until_others_end(path: Path, loop: Loop) -> None:
-    """Some clients wait for answers, some send nothing: others are refused until these are done.
-
-    After that, new clients are answered.
-    """
+def test_admin_socket_own_requests_fill_own_places_until_answered(path: Path, loop: Loop) -> None:
     loop.at_once = False
     waiting = []
-    for number in range(MAX_CLIENTS):
+    for _ in range(MAX_OWN_CLIENTS):
         s = socket.socket(socket.AF_UNIX)
         s.connect(str(path))
-        s.sendall(b'{"command": "pause"}\n' if number % 2 else b'{"comm')
+        s.sendall(b'{"command": "pause"}\n')
         waiting.append(s)
-    for _ in range(MAX_CLIENTS // 2):
         assert loop.arrived.acquire(timeout=10)
     with socket.socket(socket.AF_UNIX) as late:
         late.connect(str(path))
-        assert late.recv(100) == b""
-    for s in waiting[1::2]:
-        assert b"is withdrawn" in s.makefile("rb").read()
-    assert ask(path, "status") == {"ticks": 7}
+        assert b"too many connections of one user" in late.recv(1000)
     for s in waiting:
+        assert b"is withdrawn" in s.makefile("rb").read()
+        s.close()
+    assert ask(path, "status") == {"ticks": 7}
+
+
+def test_admin_socket_idle_clients_keep_nobody_out(path: Path) -> None:
+    idle = []
+    for _ in range(3 * MAX_OWN_CLIENTS):
+        s = socket.socket(socket.AF_UNIX)
+        s.connect(str(path))
+        s.sendall(b'{"comm')
+        idle.append(s)
+        assert ask(path, "status") == {"ticks": 7}
+    for s in idle:
         s.close()
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hmd.control.client import ask
 from hmd.control.request import MAX_REQUEST_BYTES
-from hmd.control.status_socket import MAX_CLIENTS, StatusSocket
+from hmd.control.status_socket import MAX_OWN_CLIENTS, StatusSocket
 from hmd.daemon.instance_lock import InstanceLock
 from hmd.errors import HmdError, UnreachableError
 
@@ -88,7 +88,7 @@ def test_status_socket_any_bytes_error_or_no_answer(served: Path, data: bytes) -
 
 
 def test_status_socket_silent_clients_block_no_others(served: Path) -> None:
-    silent = [socket.socket(socket.AF_UNIX) for _ in range(MAX_CLIENTS // 2)]
+    silent = [socket.socket(socket.AF_UNIX) for _ in range(MAX_OWN_CLIENTS // 2)]
     for s in silent:
         s.connect(str(served))
         s.sendall(b'{"comm')

@@ -46,8 +46,7 @@ class Served:
     @property
     def address(self) -> tuple[str, int]:
         """Host and port."""
-        host, port = self.server.server_address[:2]
-        return str(host), port
+        return self.server.server_address
 
     def ask(
         self,
@@ -125,7 +124,7 @@ def socket(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     """The daemon's status socket."""
     answers = {
         "status": lambda _: status_answer(machine.observer.latest),
-        "heatmap": machine.heat_map.answer,
+        "heatmap": lambda asked: machine.heat_map.answer(asked.arguments),
     }
     served = StatusSocket(tmp_path_factory.mktemp("run") / "hmd.sock", answers)
     yield served.path
@@ -156,7 +155,7 @@ def serve() -> Iterator[Serve]:
             "/sweep.json": Content(JSON, lambda _: sweep),
         }
         server = PageServer("127.0.0.1", 0, contents)
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread = threading.Thread(target=server.serve_forever)
         thread.start()
         running.append((server, thread))
         return Served(server, watch)

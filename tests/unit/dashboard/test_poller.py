@@ -7,7 +7,7 @@ import socket as sockets
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hmd.control.request import ControlRequest
 from hmd.control.status_json import status_answer
 from hmd.control.status_socket import StatusSocket
 from hmd.dashboard import status_validation
@@ -185,7 +186,7 @@ def test_poller_daemon_starts_and_ends_reached_follows(
     assert state(watch)["told"].startswith("no daemon answers on ")
     answers = {
         "status": lambda _: status_answer(machine.observer.latest),
-        "heatmap": machine.heat_map.answer,
+        "heatmap": lambda asked: machine.heat_map.answer(asked.arguments),
     }
     daemon = StatusSocket(tmp_path / "s", answers)
     watch.look()
@@ -210,9 +211,9 @@ def test_poller_requests_new_snapshots_and_all_of_new_daemon(
     kept[0]._snapshots.extend(HeatSnapshot(at_s, ()) for at_s in (100.0, 110.0, 120.0))
     kept[1]._snapshots.extend(HeatSnapshot(at_s, ()) for at_s in (5.0, 15.0))
 
-    def answer(arguments: Mapping[str, Any]) -> bytes:
-        asked.append(arguments.get("after_s"))
-        return kept[0].answer(arguments)
+    def answer(request: ControlRequest) -> bytes:
+        asked.append(request.arguments.get("after_s"))
+        return kept[0].answer(request.arguments)
 
     answers = {"status": lambda _: status_answer(machine.observer.latest), "heatmap": answer}
     daemon = StatusSocket(tmp_path / "s", answers)

@@ -10,16 +10,16 @@ import yaml
 
 from hmd.control.admin_commands import MAX_OWN_PINS, MAX_PINS
 from hmd.control.request import MAX_REQUEST_BYTES
-from hmd.control.status_socket import CLIENT_TIME_S, MAX_CLIENTS
+from hmd.control.status_socket import CLIENT_TIME_S, MAX_CLIENTS, MAX_OWN_CLIENTS
 from hmd.dashboard.heat_grids import MOMENTS
 from hmd.dashboard.history import POINTS
-from hmd.dashboard.http_server import CONNECTION_S, MAX_CONNECTIONS
 from hmd.decide import registry
 from hmd.observe.limits import MAX_TARGETS
 from hmd.observe.savings import RETURN_TICKS, ROWS_PER_TICK, WINDOW_TICKS
 from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.damon_cycle import REGIONS
 from hmd.sample.damon_sampler import LADDER
+from hmd.serve.bounded_http import MAX_CONNECTIONS
 from hmd.trace.blocks import MAX_ROWS
 
 ROOT = Path(__file__).parents[3]
@@ -34,12 +34,12 @@ LIMITS = {
     "how-to/control": (
         f"A user may hold {MAX_OWN_PINS} pins; all users together {MAX_PINS}.",
         f"A request has at most {MAX_REQUEST_BYTES} bytes and arrives within {CLIENT_TIME_S:g} s",
-        f"serves {MAX_CLIENTS} clients at once",
+        f"serves {MAX_CLIENTS} clients at once, {MAX_OWN_CLIENTS} of one user",
     ),
     "how-to/dashboard": (
         f"{POINTS} points",
         f"{MOMENTS} heat snapshots",
-        f"{MAX_CONNECTIONS} connections of {CONNECTION_S:g} seconds",
+        f"{MAX_CONNECTIONS} connections",
     ),
     "reference/samplers": (
         f"at most {REGIONS} regions",

@@ -6,9 +6,14 @@ import numpy as np
 import pytest
 
 from hmd.errors import UsageError
+from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Topology
 from hmd.observe.heat_history import HeatHistory, HeatOutline, HeatSnapshot
 from tests.unit.observe.conftest import REDIS
+
+
+def everything(_: ProcessId) -> bool:
+    return True
 
 
 def test_heat_snapshot_as_json_rounded_and_cached() -> None:
@@ -20,7 +25,7 @@ def test_heat_snapshot_as_json_rounded_and_cached() -> None:
         np.array([[512, 0], [1, 7]], np.int32),
     )
     moment = HeatSnapshot(1.23456, (outline, outline))
-    text = moment.as_json()
+    text = moment.as_json(everything)
     own = {
         "pid": REDIS.pid,
         "start_ticks": REDIS.start_ticks,
@@ -30,12 +35,26 @@ def test_heat_snapshot_as_json_rounded_and_cached() -> None:
         "pages": [[512, 0], [1, 7]],
     }
     assert json.loads(text) == {"now_s": 1.235, "processes": [own, own]}
-    assert moment.as_json() is text
+    assert moment.as_json(everything) == text
     assert moment.outlines == ()
 
 
+def test_heat_snapshot_invisible_processes_left_out() -> None:
+    empty = np.zeros(0)
+    outlines = tuple(
+        HeatOutline(process, "t", empty.astype("u8"), empty.astype("f4"), empty.astype("i4"))
+        for process in (REDIS, ProcessId(REDIS.pid + 1, 5))
+    )
+    moment = HeatSnapshot(1.0, outlines)
+    for _ in range(2):
+        sent = json.loads(moment.as_json(lambda process: process == REDIS))
+        assert [process["pid"] for process in sent["processes"]] == [REDIS.pid]
+    assert json.loads(moment.as_json(lambda _: False))["processes"] == []
+    assert len(json.loads(moment.as_json(everything))["processes"]) == 2
+
+
 def test_heat_snapshot_without_processes_empty_list() -> None:
-    assert json.loads(HeatSnapshot(1.0, ()).as_json()) == {"now_s": 1.0, "processes": []}
+    assert json.loads(HeatSnapshot(1.0, ()).as_json(everything)) == {"now_s": 1.0, "processes": []}
 
 
 def test_heat_history_after_s_given_only_later_snapshots_sent(topology: Topology) -> None:

@@ -1,5 +1,7 @@
 """Metrics as Prometheus reads them: parsed, named by the conventions, bounded, zero at start."""
 
+import gzip
+import http.client
 import re
 import socket
 import urllib.request
@@ -19,7 +21,7 @@ from hmd.observe.health import TickWatch
 from hmd.observe.limits import MAX_TARGETS
 from hmd.observe.metrics import MetricsServer, families
 from hmd.observe.observer import ObservedConfig, Observer, Places
-from hmd.observe.snapshot import HEAT_LOG2
+from hmd.observe.snapshot import HEAT_LOG2, Snapshot
 from hmd.observe.tick_record import TickRecord
 from tests.unit.observe.conftest import QuietSampler, batch
 
@@ -189,3 +191,50 @@ def test_metrics_10000_processes_series_bounded(topology: Topology) -> None:
     processes = {target.name: target.process_count for target in now.targets}
     assert len(processes) == MAX_TARGETS + 1
     assert (processes["t0"], processes[OTHER]) == (10, count - 10 * MAX_TARGETS)
+
+
+def request(server: MetricsServer, **headers: str) -> tuple[int, bytes]:
+    """Return status and body, with these headers."""
+    host, _, port = server.address.rpartition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=10)
+    try:
+        connection.request(
+            "GET", "/metrics", headers={k.replace("_", "-"): v for k, v in headers.items()}
+        )
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def test_metrics_of_a_foreign_name_refused(server: MetricsServer) -> None:
+    """A web page whose name resolves to this machine reads nothing."""
+    assert request(server, Host="evil.example:9742") == (
+        421,
+        b"ask for an address, or add the name to observe.metrics_names\n",
+    )
+    server.names = ("node7.example",)
+    assert request(server, Host="node7.example:9742")[0] == 200
+    assert request(server, Host=socket.gethostname())[0] == 200
+    assert request(server, Host="10.0.0.1")[0] == 200
+
+
+def test_metrics_scraped_often_rendered_once_per_snapshot(
+    server: MetricsServer, observer: Observer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rendered: list[Snapshot] = []
+
+    def counted(now: Snapshot) -> Iterator[Metric]:
+        rendered.append(now)
+        return families(now)
+
+    monkeypatch.setattr("hmd.observe.metrics.families", counted)
+    for _ in range(5):
+        assert request(server)[0] == 200
+    assert len(rendered) == 1
+    packed = [request(server, Accept_Encoding="gzip")[1] for _ in range(3)]
+    assert gzip.decompress(packed[0]).startswith(b"# HELP hmd_")
+    assert len(rendered) == 2
+    observer.reloaded("broken")
+    assert value(scrape(server), "hmd_config_last_reload_successful") == 0
+    assert len(rendered) == 3

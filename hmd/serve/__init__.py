@@ -1,0 +1,1 @@
+"""What the daemon's servers share: fair places for connections, who connects, bounded HTTP."""

@@ -1,0 +1,86 @@
+"""What one user may ask for per second, and have written to the log."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from hmd.control.request import Peer
+from hmd.control.request_limits import (
+    ALL_LINES,
+    BURST,
+    LOG_WINDOW_S,
+    OWN_LINES,
+    RATE_PER_S,
+    RequestLog,
+    RequestRate,
+)
+from hmd.errors import HmdError
+
+ALICE, BOB = Peer(0, 1000, 1000), Peer(0, 1001, 1001)
+
+
+class Clock:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def taken(rate: RequestRate, peer: Peer, count: int) -> int:
+    """Return how many of ``count`` requests are let through."""
+    through = 0
+    for _ in range(count):
+        try:
+            rate.take(peer)
+        except HmdError:
+            continue
+        through += 1
+    return through
+
+
+def test_request_rate_beyond_burst_limited_per_user() -> None:
+    clock = Clock()
+    rate = RequestRate(clock)
+    assert taken(rate, ALICE, 10_000) == BURST
+    assert taken(rate, BOB, 10) == 10
+    clock.now_s += 5
+    assert taken(rate, ALICE, 10_000) == 5 * RATE_PER_S
+    clock.now_s += 3600
+    assert taken(rate, ALICE, 10_000) == BURST
+
+
+def test_request_rate_of_many_users_bounded_in_memory() -> None:
+    rate = RequestRate(Clock())
+    for uid in range(5000):
+        rate.take(Peer(0, uid, uid))
+    assert len(rate._buckets) <= 1024
+
+
+def test_request_log_flood_of_one_user_three_lines_and_a_sum(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = Clock()
+    log = RequestLog(logging.getLogger("test"), clock)
+    for number in range(1000):
+        log.write(ALICE, logging.WARNING, f"refused {number}")
+    log.write(BOB, logging.WARNING, "refused too")
+    assert len(caplog.messages) == OWN_LINES + 1
+    clock.now_s += LOG_WINDOW_S
+    log.flush()
+    assert caplog.messages[-1] == f"admin requests that were not logged: {1000 - 3} by uid 1000"
+    log.flush()
+    log.write(ALICE, logging.WARNING, "again")
+    assert caplog.messages[-1] == "again"
+
+
+def test_request_log_many_users_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    log = RequestLog(logging.getLogger("test"), clock)
+    for uid in range(2000):
+        log.write(Peer(0, uid, uid), logging.WARNING, "refused")
+    assert len(caplog.messages) == ALL_LINES
+    clock.now_s += LOG_WINDOW_S
+    log.flush()
+    assert caplog.messages[-1].endswith(f"and of {2000 - ALL_LINES - 8} other users")
