@@ -14,11 +14,11 @@ from dataclasses import dataclass, fields
 from enum import IntFlag
 from pathlib import Path
 from typing import Any, Self
-from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 
+from hmd.emulate.miss_file import read_miss_file
 from hmd.errors import HmdError
 from hmd.units import PAGE_BYTES
 
@@ -99,16 +99,7 @@ class MissStream:
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read a file that ``write`` wrote; raises HmdError for any other file."""
-        try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as columns:
-                found = {field.name: columns[field.name] for field in fields(cls)}
-        except OSError as error:
-            raise HmdError(f"{path}: cannot be read: {error.strerror or error}") from error
-        except (ValueError, KeyError, AttributeError, BadZipFile, EOFError) as error:
-            raise HmdError(
-                f"{path} holds no recorded misses: make them with hmd simulate --record"
-            ) from error
-        return cls(**found | {"user_pages": int(found["user_pages"])})
+        return cls(**read_miss_file(path))
 
 
 @dataclass(frozen=True, slots=True)

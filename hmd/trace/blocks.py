@@ -30,7 +30,8 @@ _BLOCK = struct.Struct("<4sIIQII")
 MAX_ROWS: Final = 1 << 20
 """Most rows of a block; a reader refuses more, so that damage cannot ask for all memory."""
 _MAX_DESCRIPTION = 1 << 16
-_MAX_CELL_BYTES = 64
+_MAX_CELL_BYTES = 8
+_MAX_ROW_BYTES = 64
 _LEVEL = 1
 
 Table: TypeAlias = Mapping[str, npt.NDArray[Any]]
@@ -113,7 +114,9 @@ def read_block(file: BinaryIO) -> Block | None:
         raise DamageError("a block is damaged")
     try:
         return _parsed(tag.decode("ascii"), rows, description, data)
-    except (ValueError, TypeError, KeyError, AttributeError, zlib.error) as error:
+    except (
+        ValueError, TypeError, KeyError, AttributeError, SyntaxError, RecursionError, zlib.error,
+    ) as error:  # fmt: skip
         raise DamageError(f"a block is invalid ({error})") from None
 
 
@@ -131,10 +134,15 @@ def _read_exactly(file: BinaryIO, length: int) -> bytes | None:
 
 def _parsed(tag: str, rows: int, description: bytes, data: bytes) -> Block:
     described = json.loads(description)
-    layout = [(str(name), np.dtype(dtype)) for name, dtype in described["columns"]]
-    if any(dtype.hasobject or dtype.itemsize > _MAX_CELL_BYTES for _, dtype in layout):
+    if not isinstance(described["words"], dict):
+        raise ValueError("words without names")
+    layout = [(str(name), np.dtype(str(dtype))) for name, dtype in described["columns"]]
+    if any(d.kind not in "uif" or not 0 < d.itemsize <= _MAX_CELL_BYTES for _, d in layout):
         raise ValueError("a column of no plain numbers")
-    expected = rows * sum(dtype.itemsize for _, dtype in layout)
+    row_bytes = sum(dtype.itemsize for _, dtype in layout)
+    if row_bytes > _MAX_ROW_BYTES or len(dict(layout)) < len(layout):
+        raise ValueError("too many columns")
+    expected = rows * row_bytes
     inflater = zlib.decompressobj()
     raw = inflater.decompress(data, expected + 1)
     if len(raw) != expected:

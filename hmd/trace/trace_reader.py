@@ -10,6 +10,15 @@ from typing import Any
 import numpy as np
 
 from hmd.errors import HmdError
+from hmd.trace.block_checks import (
+    check_mappings,
+    check_placement,
+    check_times,
+    checked_indices,
+    checked_metadata,
+    column,
+    whole,
+)
 from hmd.trace.blocks import VERSION, Block, DamageError, read_block, read_header
 from hmd.trace.trace import (
     PROGRESS_COLUMNS,
@@ -24,6 +33,8 @@ from hmd.trace.trace import (
     TracedProcess,
 )
 
+MAX_PROCESSES = 1 << 16
+MAPPING_COLUMNS = {"start": "<u8", "end": "<u8", "kind": "u1", "access": "u1", "path": "<u4"}
 _SINCE_ADDED = ("instructions",)
 """Columns of samples that the first writers of this version lack; they read as 0."""
 
@@ -81,14 +92,14 @@ def damaged(path: Path, error: DamageError) -> TraceError:
 def samples_of(block: Block, processes: int) -> Samples:
     """Return a block's samples; ValueError or KeyError if it is invalid."""
     columns = {
-        name: block.columns[name].astype(dtype, copy=False)
+        name: column(block, name, dtype)
         for name, dtype in SAMPLE_COLUMNS.items()
         if name not in _SINCE_ADDED or name in block.columns
     }
     for name in _SINCE_ADDED:
         columns.setdefault(name, np.zeros(len(block), SAMPLE_COLUMNS[name]))
-    if len(block) and int(columns["process"].max()) >= processes:
-        raise ValueError("samples of a process without a PROC block")
+    checked_indices(columns["process"], processes, "a process")
+    check_times(columns["time_ns"])
     return Samples(**columns)
 
 
@@ -131,7 +142,7 @@ class Gathered:
             return
         try:
             taker(block)
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, RecursionError) as error:
             raise DamageError(f"a block {block.tag} is invalid ({error})") from None
 
     def trace(self, path: Path) -> Trace:
@@ -160,12 +171,12 @@ class Gathered:
         )
 
     def _take_meta(self, block: Block) -> None:
-        self.about = dict(block.words)
+        self.about = checked_metadata(block.words)
 
     def _take_process(self, block: Block) -> None:
-        if int(block.words["index"]) != len(self._processes):
+        if whole(block.words, "index", MAX_PROCESSES - 1) != len(self._processes):
             raise ValueError("processes out of order")
-        self._processes.append(TracedProcess(int(block.words["pid"]), str(block.words["name"])))
+        self._processes.append(TracedProcess(whole(block.words, "pid"), str(block.words["name"])))
 
     def _take_samples(self, block: Block) -> None:
         samples = samples_of(block, len(self._processes))
@@ -179,47 +190,56 @@ class Gathered:
             self._kept, self._one_of = len(self._samples[0]), self._one_of * 2
 
     def _take_paths(self, block: Block) -> None:
-        self._paths = [str(path) for path in json.loads(block.columns["text"].tobytes())]
+        paths = json.loads(column(block, "text", "u1").tobytes())
+        if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+            raise ValueError("paths that are no texts")
+        self._paths = paths
 
     def _take_mappings(self, block: Block) -> None:
-        c = block.columns
+        c = {name: column(block, name, dtype) for name, dtype in MAPPING_COLUMNS.items()}
+        check_mappings(c)
+        paths = checked_indices(c["path"], len(self._paths), "a path").tolist()
         self._mappings.append(
             MappingSnapshot(
-                int(block.words["time_ns"]),
-                int(block.words["process"]),
+                whole(block.words, "time_ns"),
+                self._process_of(block),
                 c["start"],
                 c["end"],
                 c["kind"],
                 c["access"],
-                tuple(self._paths[i] for i in c["path"].tolist()),
+                tuple(self._paths[i] for i in paths),
             )
         )
 
+    def _process_of(self, block: Block) -> int:
+        return whole(block.words, "process", len(self._processes) - 1)
+
     def _take_placement(self, block: Block) -> None:
-        c = block.columns
+        start, pages, node = (
+            column(block, "start", "<u8"), column(block, "pages", "<u4"),
+            column(block, "node", "<i2"),
+        )  # fmt: skip
+        check_placement(start, pages, node)
+        time_ns = whole(block.words, "time_ns")
         self._placement.append(
-            PlacementChange(
-                int(block.words["time_ns"]),
-                int(block.words["process"]),
-                c["start"],
-                c["pages"],
-                c["node"],
-            )
+            PlacementChange(time_ns, self._process_of(block), start, pages, node)
         )
 
     def _take_progress(self, block: Block) -> None:
-        self._progress.append(
-            InstructionProgress(*(block.columns[name] for name in PROGRESS_COLUMNS))
-        )
+        columns = [column(block, name, dtype) for name, dtype in PROGRESS_COLUMNS.items()]
+        progress = InstructionProgress(*columns)
+        checked_indices(progress.process, len(self._processes), "a process")
+        check_times(progress.time_ns)
+        self._progress.append(progress)
 
     def _take_losses(self, block: Block) -> None:
-        self._losses = Losses(int(block.words["lost"]), int(block.words["throttled"]))
+        self._losses = Losses(whole(block.words, "lost"), whole(block.words, "throttled"))
 
     def _take_ending(self, block: Block) -> None:
-        code, elapsed = block.words["exit_code"], block.words.get("elapsed_ns")
+        words = block.words
         self._ending = Ending(
-            int(block.words["begin_ns"]),
-            int(block.words["runtime_ns"]),
-            None if code is None else int(code),
-            None if elapsed is None else int(elapsed),
+            whole(words, "begin_ns"),
+            whole(words, "runtime_ns"),
+            None if words["exit_code"] is None else whole(words, "exit_code", 255, -255),
+            None if words.get("elapsed_ns") is None else whole(words, "elapsed_ns"),
         )

@@ -7,7 +7,7 @@ struct stretch {
 	uint64_t from, to;  /* instructions of the last miss and of the next */
 	uint32_t hits;      /* between the two */
 	uint32_t near;      /* those of them in the steps after the first, as in struct timing_miss */
-	uint32_t charged_ps;
+	uint64_t charged_ps; /* a long stretch takes more than the 4 ms of 32 bits */
 };
 
 static double near_hits(const struct stretch *stretch, unsigned step)
@@ -42,11 +42,12 @@ static double hits_until(const struct stretch *stretch, uint64_t instructions)
 static void charge_hits(struct timing *timing, struct vcpu *vcpu, struct stretch *stretch,
 			uint64_t instructions)
 {
-	uint32_t due_ps;
+	double hits = stretch->hits ? hits_until(stretch, instructions) : 0;
+	uint64_t due_ps;
 
-	if (!stretch->hits)
+	if (hits <= 0)
 		return;
-	due_ps = (uint32_t)(hits_until(stretch, instructions) * timing->params.llc_hit_ps);
+	due_ps = (uint64_t)(hits * timing->params.llc_hit_ps);
 	if (due_ps <= stretch->charged_ps)
 		return;
 	vcpu->offset_ps += due_ps - stretch->charged_ps;
