@@ -77,8 +77,11 @@ class System:
 
     @property
     def runs(self) -> int:
-        """Runs of each case: several where pages move, because their runs scatter."""
-        return RUNS if self.moves else 1
+        """Runs of each case: several where pages move, because their runs scatter.
+
+        References with a free fast node run once.
+        """
+        return RUNS if self.moves and not self.swept else 1
 
     @property
     def moves(self) -> bool:

@@ -2,8 +2,8 @@
 
 Reading and counting samples takes CPU = a + b x samples per tick. Only b depends on the sampling
 period, and a may be most of it where ticks are short. b is the slope of a least-squares line
-through the recent ticks, whose weights decay. Where the numbers of samples differ too little to
-tell, the slope stays as it was; it begins as the mean cost per sample, which is too large rather
+through the recent ticks, whose weights decay. Where the numbers of samples differ too little,
+the slope stays as it was; it begins as the mean cost per sample, which is too large rather
 than too small.
 """
 
