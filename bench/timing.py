@@ -43,6 +43,14 @@ PARAMS = TimingParams(
     rob_instructions=352,
     chase_span_bytes=256,
     prefetch_streams=16,
+    tlb_entries=64,
+    tlb_ways=4,
+    tlb_huge_entries=32,
+    tlb_huge_ways=4,
+    stlb_entries=1536,
+    stlb_ways=12,
+    stlb_hit_ps=2700,
+    walk_ps=10_000,
 )
 
 

@@ -103,8 +103,8 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--parts",
         metavar="PART,...",
-        help="parts of the timing model: cache, mlp, prefetch, bandwidth, kernel, sampling "
-        "(default: all)",
+        help="parts of the timing model: cache, mlp, prefetch, bandwidth, kernel, sampling, "
+        "tlb, shootdown (default: all)",
     )
     group.add_argument(
         "--without",

@@ -1,8 +1,9 @@
 """Calibration: latencies and bandwidths measured in the guest versus those of the preset.
 
-One boot runs microbenchmarks (workloads/membench.c) on the memory of each node: dependent loads;
-sequential reads, sequential writes and random reads by all CPUs; and dependent loads while the
-other CPUs load the node to 25, 50, 75 and 90 % of its bandwidth. The targets follow from the
+One boot runs microbenchmarks (workloads/membench.c) on the memory of each node: dependent loads,
+on pages of 2 MiB and of 4 KiB; sequential reads, sequential writes and random reads by all CPUs;
+and dependent loads while the other CPUs load the node to 25, 50, 75 and 90 % of its bandwidth. On
+the first node, one more run is sampled, and one sends TLB shootdowns. The targets follow from the
 preset (:mod:`hmd.emulate.calibration_targets`). Modelled time must be within 10 % of a target. By
 the guest's clock, the ratio of each node to the first must be within 15 % of the ratio of their
 targets. A calibration takes about a minute on an idle host.
@@ -10,20 +11,16 @@ targets. A calibration takes about a minute on an idle host.
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from hmd.emulate import calibration_targets
-from hmd.emulate.assets import WORKLOADS, compile_static
 from hmd.emulate.boot import Machine
 from hmd.emulate.calibration_targets import LOADS, Asked
+from hmd.emulate.microbenchmarks import Bench, Timing
 from hmd.emulate.preset import NodePreset, Preset
 from hmd.emulate.preset_overrides import with_cpus
-from hmd.errors import HmdError
 from hmd.units import LINE_BYTES
 
 MODELLED_BOUND = 0.10
@@ -32,17 +29,13 @@ RATIO_BOUND = 0.15
 EMULATED_LINE_NS = 300.0
 """Host time per emulated line of a stream at most, on a host with fewer CPUs than the guest."""
 
-ATTEMPTS = 5
-SLIP = 1.05
-"""Largest accepted ratio of guest time to modelled time, or of modelled to guest time, in one run.
+SAMPLE_PERIOD = 7
+"""Load misses per sample in the run that measures a sample's cost."""
 
-A run beyond it is repeated; the run with the least slip counts. The guest's clock slips where the
-host is too busy to emulate in time, modelled time where one CPU waits for another to catch up."""
+SHOOTDOWNS = 512
+"""Turns of the run that measures the cost of TLB shootdowns, each of one or two of them."""
 
-_MODELLED_NS = 5_000_000  # of each run
 _LATENCY, _BANDWIDTH = "ns", "GB/s"
-_SOURCE = WORKLOADS / "membench.c"
-_INCLUDES = tuple(f"-I{Path(__file__).with_name(name)}" for name in ("plugin", "timing"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,27 +111,6 @@ class Calibration:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Nanoseconds per line on each CPU: modelled, and by the guest's clock over the dilation.
-
-    ``written_bytes`` are the bytes that the node's media wrote per line moved.
-    """
-
-    modelled_ns: tuple[float, ...]
-    guest_ns: tuple[float, ...]
-    written_bytes: float
-
-    @property
-    def slip(self) -> float:
-        """Largest ratio between the two clocks over the CPUs.
-
-        Infinite where a CPU made no progress while the first CPU finished its work.
-        """
-        pairs = zip(self.guest_ns, self.modelled_ns, strict=True)
-        return max(max(a / b, b / a) if a and b else math.inf for a, b in pairs)
-
-
 def dilation_for(preset: Preset) -> float:
     """Return the least dilation at which this host can emulate the preset's streams in time.
 
@@ -190,6 +162,21 @@ def _figures(bench: Bench, number: int, node: NodePreset) -> Iterator[NodeFigure
         chased.guest_ns[0],
         idle.limit,
     )
+    walked = calibration_targets.walked_latency(preset, node)
+    timing = bench.run("walk", number, walked.value)
+    yield NodeFigure(
+        node.name,
+        "4 KiB pages",
+        _LATENCY,
+        walked.value,
+        timing.modelled_ns[0],
+        timing.guest_ns[0],
+        walked.limit,
+    )
+    if number == 0:
+        yield sample_figure(bench, chased)
+        if preset.cpus > 1:
+            yield shootdown_figure(bench)
     for mode, name, asked in (
         ("read", "sequential read", calibration_targets.read_bandwidth(node)),
         ("write", "sequential write", calibration_targets.write_bandwidth(node)),
@@ -213,6 +200,33 @@ def _figures(bench: Bench, number: int, node: NodePreset) -> Iterator[NodeFigure
             timing.guest_ns[0],
             asked.limit,
         )
+
+
+def sample_figure(bench: Bench, plain: Timing) -> NodeFigure:
+    """Return the cost of a sample: dependent loads sampled at a fixed period, against ``plain``."""
+    node, asked = bench.preset.nodes[0], calibration_targets.sample_cost(bench.preset)
+    with bench.sampled(SAMPLE_PERIOD):
+        timing = bench.run("chase", 0, node.read_latency_ns + asked.value / SAMPLE_PERIOD)
+    return NodeFigure(
+        node.name,
+        "sample",
+        _LATENCY,
+        asked.value,
+        (timing.modelled_ns[0] - plain.modelled_ns[0]) * SAMPLE_PERIOD,
+        (timing.guest_ns[0] - plain.guest_ns[0]) * SAMPLE_PERIOD,
+        asked.limit,
+    )
+
+
+def shootdown_figure(bench: Bench) -> NodeFigure:
+    """Return the cost of a shootdown: what CPUs were charged, per one that the guest counted."""
+    asked = calibration_targets.shootdown_cost(bench.preset)
+    rounds, charged_ns = bench.shootdowns()
+    bench.once("shootdown", 0, SHOOTDOWNS)
+    rounds_after, charged_after_ns = bench.shootdowns()
+    measured = (charged_after_ns - charged_ns) / (rounds_after - rounds)
+    name = bench.preset.nodes[0].name
+    return NodeFigure(name, "TLB shootdown", _LATENCY, asked.value, measured, measured, asked.limit)
 
 
 def _bandwidth(bench: Bench, mode: str, name: str, number: int, asked: Asked) -> NodeFigure:
@@ -245,50 +259,3 @@ def _ratios(preset: Preset, figures: list[NodeFigure]) -> Iterator[Ratio]:
 
 def _with_error(one: NodeFigure | Ratio) -> dict[str, Any]:
     return asdict(one) | {"error": one.error, "within_bounds": one.within_bounds}
-
-
-class Bench:
-    """The microbenchmarks in a running machine, on these CPUs of it (``0-1``)."""
-
-    def __init__(self, machine: Machine, preset: Preset, cpus: str):
-        self.preset = preset
-        self._cpus = cpus
-        self._machine = machine
-        self._dilation = machine.shared.dilation
-        self._program = str(compile_static(_SOURCE, _INCLUDES))
-        find = "for d in /sys/bus/pci/devices/*; do grep -q 0x1110 $d/device && echo $d; done"
-        self._device = machine.run(["sh", "-c", find], timeout=60).stdout.split()[0]
-
-    def run(self, mode: str, node: int, line_ns: float, filler: int = 0) -> Timing:
-        """Run one mode for some milliseconds of modelled time, at about ``line_ns`` per line."""
-        lines = max(4096, int(_MODELLED_NS / line_ns))
-        arguments = [mode, str(node), str(lines), str(filler)]
-        best = self._once(node, arguments)
-        for _ in range(ATTEMPTS - 1):
-            if best.slip <= SLIP:
-                break
-            best = min(best, self._once(node, arguments), key=lambda timing: timing.slip)
-        if best.slip == math.inf:
-            raise HmdError("the host is too busy to calibrate: a CPU of the guest made no progress")
-        return best
-
-    def _traffic(self, node: int) -> tuple[int, int]:
-        """Return lines read from a node, and bytes that its media wrote, since the start."""
-        shared = self._machine.shared
-        counters = [shared.counters(cpu).nodes[node] for cpu in range(shared.vcpus)]
-        lines = sum(c.load_misses + c.store_misses + c.prefetched_lines for c in counters)
-        return lines, sum(c.write_bytes for c in counters)
-
-    def _once(self, node: int, arguments: list[str]) -> Timing:
-        argv = [self._program, f"{self._device}/resource2", self._cpus, *arguments]
-        lines, written = self._traffic(node)
-        done = self._machine.run(argv, timeout=300)
-        if done.returncode != 0:
-            raise HmdError(f"membench {' '.join(arguments)}: {done.stderr.strip() or 'failed'}")
-        cpus = json.loads(done.stdout)["cpus"]
-        lines_after, written_after = self._traffic(node)
-        return Timing(
-            tuple(cpu["modelled_ns"] for cpu in cpus),
-            tuple(cpu["guest_ns"] / self._dilation for cpu in cpus),
-            (written_after - written) / (lines_after - lines),
-        )

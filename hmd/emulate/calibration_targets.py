@@ -14,6 +14,9 @@ from hmd.units import LINE_BYTES
 LOADS = (0.25, 0.50, 0.75, 0.90)
 """Shares of a node's read bandwidth at which its loaded latency is measured."""
 
+# Pages of 4 KiB of the buffer of workloads/membench.c (32 MiB).
+_BUFFER_PAGES = 8192
+
 # read_paced of workloads/membench.c: lines between two pauses, instructions other than loads.
 TURN_LINES = 64
 _TURN_INSTRUCTIONS = 10
@@ -46,6 +49,30 @@ def loaded_factor(node: NodePreset, utilisation: float) -> float:
 def idle_latency(node: NodePreset) -> Asked:
     """Return the latency of a dependent load by one CPU from an idle node, in ns."""
     return Asked(node.read_latency_ns, "latency")
+
+
+def walked_latency(preset: Preset, node: NodePreset) -> Asked:
+    """Return the latency in ns of a dependent load of a random 4 KiB page of the buffer.
+
+    The second-level TLB has one in so many; the others' pages are walked, with a leaf entry that
+    is cached, since entries of eight pages share a line.
+    """
+    tlb = preset.tlb
+    hits = min(1.0, tlb.second_entries / _BUFFER_PAGES)
+    delay_ns = hits * tlb.second_ns + (1 - hits) * tlb.walk_ns
+    return Asked(node.read_latency_ns + delay_ns, "latency and page walks")
+
+
+def sample_cost(preset: Preset) -> Asked:
+    """Return the time in ns that a sample takes of the sampled CPU, without a timestamp."""
+    sampling = preset.sampling
+    return Asked(sampling.record_ns + sampling.interrupt_ns / sampling.buffer_records, "assist")
+
+
+def shootdown_cost(preset: Preset) -> Asked:
+    """Return the time in ns that a TLB shootdown of all other CPUs takes of all CPUs together."""
+    shootdown = preset.shootdown
+    return Asked(shootdown.send_ns + (preset.cpus - 1) * shootdown.receive_ns, "interrupts")
 
 
 def loaded_latency(node: NodePreset, utilisation: float) -> Asked:

@@ -32,6 +32,8 @@ def counters_document(shared: SharedMemory, node_names: list[str] | None = None)
                 "llc_hits": cpu.llc_hits,
                 "busy_s": cpu.busy_ps * 1e-12,
                 "sampling_s": cpu.sampling_ps * 1e-12,
+                "shootdown_s": cpu.shootdown_ps * 1e-12,
+                "page_walks": cpu.page_walks,
                 "paced_s": cpu.paced_ns * 1e-9,
                 "behind_s": cpu.behind_ns * 1e-9,
                 "load_samples": cpu.load_samples,

@@ -4,8 +4,9 @@ The emulated machine's plugin records it once (plugin/recording.h); ``hmd.emulat
 it with the program's pages placed in any way. It takes 24 bytes per miss in memory.
 
 Pages are numbered. A program's page is identified by its virtual address; write-backs and the
-kernel's accesses to its frame (clearing, copying) count for it. The kernel's own memory is
-identified by frame.
+kernel's accesses to its frame (clearing, copying) count for it. A walk's read of the page's entry
+in the page table counts for it too, so that a replay charges it to the page's node. The kernel's
+own memory is identified by frame.
 """
 
 from __future__ import annotations
@@ -40,13 +41,20 @@ _RECORD = np.dtype(
 
 
 class MissFlag(IntFlag):
-    """Kind of a row; ``COVERED`` by the prefetcher; ``WRITE_BACK`` and ``HALT`` are no accesses."""
+    """Kind of a row; ``COVERED`` by the prefetcher; ``WRITE_BACK`` and ``HALT`` are no accesses.
+
+    ``STLB_HIT`` and ``WALK`` say how a load's page was translated. ``TABLE`` is no access of the
+    program: a walk reads the page's entry in the page table.
+    """
 
     STORE = 1
     KERNEL = 2
     HALT = 4
     COVERED = 8
     WRITE_BACK = 16
+    STLB_HIT = 32
+    WALK = 64
+    TABLE = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +93,7 @@ class MissStream:
 
     def sampled(self) -> npt.NDArray[np.bool_]:
         """Return the rows that a PMU counts as misses of the program: accesses in user mode."""
-        others = MissFlag.KERNEL | MissFlag.HALT | MissFlag.WRITE_BACK
+        others = MissFlag.KERNEL | MissFlag.HALT | MissFlag.WRITE_BACK | MissFlag.TABLE
         return np.asarray((self.flags & np.uint8(others)) == 0)
 
     def write(self, path: Path) -> None:
@@ -138,7 +146,11 @@ def read_recording(path: Path, count: int) -> MissRecording:
     frame = (raw["line"] >> np.uint32(6)).astype(np.uint64)
     flags = raw["flags"].copy()
     key = _page_keys(raw, frame, flags)
-    keys, first, page = np.unique(key, return_index=True, return_inverse=True)
+    # A page's frame is that of an access to it: entries of page tables come last.
+    order = np.argsort(flags & np.uint8(MissFlag.TABLE), kind="stable")
+    keys, first, sorted_page = np.unique(key[order], return_index=True, return_inverse=True)
+    page = np.empty(count, np.uint32)
+    page[order] = sorted_page
     user = keys < _KERNEL_PAGE
     address = np.where(user, keys, keys & (_KERNEL_PAGE - np.uint64(1))) * np.uint64(PAGE_BYTES)
     instructions = raw["instructions"]
@@ -146,14 +158,14 @@ def read_recording(path: Path, count: int) -> MissRecording:
         instructions=instructions - (instructions[0] if count else 0),
         paid_hits=raw["paid_hits"].copy(),
         near_hits=raw["near_hits"].copy(),
-        page=page.astype(np.uint32),
+        page=page,
         line=(raw["line"] & np.uint32(63)).astype(np.uint8),
         flags=flags,
         depends=raw["depends"].copy(),
         page_address=address,
         user_pages=int(user.sum()),
     )
-    return MissRecording(stream, frame[first] * np.uint64(PAGE_BYTES))
+    return MissRecording(stream, frame[order[first]] * np.uint64(PAGE_BYTES))
 
 
 def _page_keys(
@@ -161,7 +173,8 @@ def _page_keys(
 ) -> npt.NDArray[np.uint64]:
     """Return the key of each miss's page: its virtual page number, or its frame with a marker."""
     vaddr = raw["vaddr"]
-    named = (vaddr != 0) & (vaddr < _USER_END)
+    table = (flags & np.uint8(MissFlag.TABLE)) != 0
+    named = (vaddr != 0) & (vaddr < _USER_END) & ~table
     key = vaddr // np.uint64(PAGE_BYTES)
     # Sorted by frame, then time: an access without a virtual address belongs to the virtual page
     # that its frame held last, or, before the first, to the one that it will hold.
@@ -178,6 +191,7 @@ def _page_keys(
     sorted_key = np.where(has_before | has_after, key[order][owner], sorted_frame | _KERNEL_PAGE)
     result = np.empty(len(order), np.uint64)
     result[order] = sorted_key
+    result[table] = key[table]  # with the page that it maps
     halted = (flags & np.uint8(MissFlag.HALT)) != 0
     result[halted] = _KERNEL_PAGE
     return result

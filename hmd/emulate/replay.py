@@ -8,7 +8,7 @@ library as the plugin in QEMU (hmd/emulate/timing/timing.h). Columns cost 10 to 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from enum import IntFlag
 from types import TracebackType
@@ -49,7 +49,9 @@ class ModelPart(IntFlag):
     BANDWIDTH = 8
     KERNEL = 16
     SAMPLING = 32
-    ALL = 63
+    TLB = 64
+    SHOOTDOWN = 128
+    ALL = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,16 @@ class TimingParams:
     sample_record_ps: int = 0
     sample_interrupt_ps: int = 0
     sample_buffer_records: int = 1
+    tlb_entries: int = 0
+    tlb_ways: int = 0
+    tlb_huge_entries: int = 0
+    tlb_huge_ways: int = 0
+    stlb_entries: int = 0
+    stlb_ways: int = 0
+    stlb_hit_ps: int = 0
+    walk_ps: int = 0
+    shootdown_send_ps: int = 0
+    shootdown_receive_ps: int = 0
     llcs: int = 1
     parts: ModelPart = ModelPart.ALL
 
@@ -106,7 +118,7 @@ class AccessCost:
 
 @dataclass(frozen=True, slots=True)
 class ReplayNodeCounters:
-    """Traffic between one CPU and one node. Each line counts in one of the first four fields.
+    """Traffic between one CPU and one node. Each line counts in one of the first five fields.
 
     Bytes are those that the media moved, including write-backs.
     """
@@ -115,6 +127,7 @@ class ReplayNodeCounters:
     store_misses: int
     prefetched_lines: int
     kernel_lines: int
+    table_lines: int
     read_bytes: int
     write_bytes: int
     stall_ps: int
@@ -124,7 +137,8 @@ class ReplayNodeCounters:
 class ReplayVcpuCounters:
     """One CPU. ``clock_ps`` includes time halted, ``busy_ps`` does not.
 
-    ``sampling_ps`` is the part of the busy time that sampling records took.
+    ``sampling_ps`` and ``shootdown_ps`` are the parts of the busy time that sampling records and
+    interprocessor interrupts took.
     """
 
     instructions: int
@@ -134,6 +148,8 @@ class ReplayVcpuCounters:
     clock_ps: int
     busy_ps: int
     sampling_ps: int
+    shootdown_ps: int
+    page_walks: int
     nodes: tuple[ReplayNodeCounters, ...]
 
 
@@ -247,6 +263,23 @@ class TimingModel:
         """
         return int(lib.timing_sample(self._open(vcpu), vcpu, records, each_interrupts))
 
+    def shootdown(self, sender: int, receivers: Iterable[int]) -> None:
+        """Charge a round of interprocessor interrupts, as of a TLB shootdown.
+
+        The sender waits until the receivers have answered; their clocks are their own. Nothing is
+        charged without ``ModelPart.SHOOTDOWN``.
+        """
+        lib.timing_shootdown_sent(self._open(sender), sender)
+        for vcpu in receivers:
+            lib.timing_shootdown_received(self._open(vcpu), vcpu)
+
+    def flush(self, vcpu: int, address: int | None = None) -> None:
+        """Remove a CPU's translations of user addresses, or that of one address."""
+        if address is None:
+            lib.timing_flush(self._open(vcpu), vcpu)
+        else:
+            lib.timing_flush_page(self._open(vcpu), vcpu, address)
+
     def copy_pages(
         self,
         vcpu: int,
@@ -298,6 +331,8 @@ class TimingModel:
             native.clock_ps,
             native.busy_ps,
             native.sampling_ps,
+            native.shootdown_ps,
+            native.page_walks,
             nodes,
         )
 

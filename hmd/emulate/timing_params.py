@@ -36,6 +36,16 @@ def timing_params(preset: Preset, parts: ModelPart = ModelPart.ALL) -> TimingPar
         sample_record_ps=_picoseconds(preset.sampling.record_ns),
         sample_interrupt_ps=_picoseconds(preset.sampling.interrupt_ns),
         sample_buffer_records=preset.sampling.buffer_records,
+        tlb_entries=preset.tlb.entries,
+        tlb_ways=preset.tlb.ways,
+        tlb_huge_entries=preset.tlb.huge_entries,
+        tlb_huge_ways=preset.tlb.huge_ways,
+        stlb_entries=preset.tlb.second_entries,
+        stlb_ways=preset.tlb.second_ways,
+        stlb_hit_ps=_picoseconds(preset.tlb.second_ns),
+        walk_ps=_picoseconds(preset.tlb.walk_ns),
+        shootdown_send_ps=_picoseconds(preset.shootdown.send_ns),
+        shootdown_receive_ps=_picoseconds(preset.shootdown.receive_ns),
         parts=parts,
     )
 

@@ -66,6 +66,7 @@ _NODE_WORDS = (
     "store_misses",
     "prefetched_lines",
     "kernel_lines",
+    "table_lines",
     "read_bytes",
     "write_bytes",
     "stall_ps",
@@ -78,6 +79,8 @@ _VCPU_WORDS = (
     "clock_ps",
     "busy_ps",
     "sampling_ps",
+    "shootdown_ps",
+    "page_walks",
 )
 _VCPU_HEAD = np.dtype(
     [
@@ -109,6 +112,7 @@ class PluginNodeCounters:
     store_misses: int
     prefetched_lines: int
     kernel_lines: int
+    table_lines: int
     read_bytes: int
     write_bytes: int
     stall_ps: int
@@ -118,7 +122,8 @@ class PluginNodeCounters:
 class PluginVcpuCounters:
     """Counters of one vCPU, a consistent snapshot; ``busy_ps`` is its modelled execution time.
 
-    ``sampling_ps`` of it were taken by sampling records.
+    ``sampling_ps`` and ``shootdown_ps`` of it were taken by sampling records and interprocessor
+    interrupts.
     """
 
     instructions: int
@@ -128,6 +133,8 @@ class PluginVcpuCounters:
     clock_ps: int
     busy_ps: int
     sampling_ps: int
+    shootdown_ps: int
+    page_walks: int
     host_ns: int
     paced_ns: int
     behind_ns: int

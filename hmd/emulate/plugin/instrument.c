@@ -87,14 +87,21 @@ static inline struct translations *translations_for(struct vcpu *vcpu, uint64_t 
 }
 
 /* The guest-physical address, or TRANSLATION_EMPTY of a device's. */
-static uint64_t look_up(struct vcpu *vcpu, qemu_plugin_meminfo_t info, uint64_t vaddr,
+static uint64_t look_up(unsigned index, qemu_plugin_meminfo_t info, uint64_t vaddr,
 			uint32_t flags)
 {
+	struct vcpu *vcpu = &machine.vcpu[index];
 	const struct qemu_plugin_hwaddr *place = qemu_plugin_get_hwaddr(info, vaddr);
 	struct translations *known;
 
-	if (!place || qemu_plugin_hwaddr_is_io(place))
+	if (!place)
 		return TRANSLATION_EMPTY;
+	if (qemu_plugin_hwaddr_is_io(place)) {
+		if (flags & TIMING_STORE)
+			shootdown_device_store(index, qemu_plugin_hwaddr_phys_addr(place),
+					       qemu_plugin_mem_get_value(info).data.u32);
+		return TRANSLATION_EMPTY;
+	}
 	if (!(flags & TIMING_KERNEL_MODE) && vcpu->score->kernel) {
 		translations_forget(&vcpu->user_pages);
 		vcpu->score->kernel = 0;
@@ -121,7 +128,7 @@ static __attribute__((noinline)) void access_slowly(unsigned index, qemu_plugin_
 	const struct translations *known = translations_for(vcpu, vaddr, flags);
 	uint64_t paddr = known ? translations_find(known, vaddr) : TRANSLATION_EMPTY;
 	if (paddr == TRANSLATION_EMPTY)
-		paddr = look_up(vcpu, info, vaddr, flags);
+		paddr = look_up(index, info, vaddr, flags);
 	if (paddr == TRANSLATION_EMPTY)
 		return;
 	access_model(vcpu, index, info, vaddr, paddr, site, flags);
@@ -189,6 +196,8 @@ static void instrument(struct qemu_plugin_insn *insn, size_t remaining)
 	bool kernel = is_kernel(vaddr);
 	void *site = site_pack(vaddr, remaining);
 
+	if (kernel)
+		invalidation_instrument(insn);
 	if (kernel && !machine.kernel)
 		return;
 	qemu_plugin_register_vcpu_mem_cb(insn, kernel ? on_kernel_load : on_user_load,

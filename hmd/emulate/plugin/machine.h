@@ -9,10 +9,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "invalidation.h"
 #include "pacing.h"
+#include "page_walk.h"
 #include "pebs.h"
 #include "qemu_plugin_api.h"
 #include "recording.h"
+#include "shootdown.h"
 #include "shared.h"
 #include "timing.h"
 #include "translation.h"
@@ -37,7 +40,9 @@ struct vcpu {
 	uint64_t store_limit;         /* stores at which one is sampled; UINT64_MAX: none */
 	struct pebs_ring ring;
 	struct shared_vcpu *shared;
-	GByteArray *cr3;
+	GByteArray *bytes;            /* for what QEMU returns: registers, memory */
+	struct page_walk walk;
+	struct shootdown shootdown;
 	struct translations user_pages, kernel_pages;
 } __attribute__((aligned(128)));
 
@@ -46,7 +51,7 @@ struct machine {
 	struct shared_header *header;
 	struct recording recording;   /* of misses; used only where a file was given */
 	struct qemu_plugin_scoreboard *scores;
-	struct qemu_plugin_register *cr3;
+	struct qemu_plugin_register *cr3, *general[INVALIDATION_REGISTERS];
 	bool kernel;                  /* accesses of the kernel are charged */
 	uint64_t tick;                /* instructions between two calls of vcpu_tick */
 	bool arming, armed;
@@ -65,6 +70,17 @@ static inline bool model_wanted(void)
 {
 	return __atomic_load_n(&machine.header->running, __ATOMIC_ACQUIRE);
 }
+
+/* registers.c: registers of the calling vCPU */
+
+/* What cr3 holds but PCID and control bits. */
+#define REGISTERS_ROOT 0x000ffffffffff000ull
+
+void registers_find(const qemu_plugin_reg_descriptor *found, unsigned count);
+/* False where there is no such register. */
+bool vcpu_register(struct vcpu *vcpu, struct qemu_plugin_register *handle, uint64_t *value);
+/* The guest-physical address of the root of its page tables; 0 if it is not known. */
+uint64_t vcpu_root(struct vcpu *vcpu);
 
 /* vcpu.c: a vCPU on the model's clock */
 

@@ -75,13 +75,10 @@ static void on_exit_of_machine(qemu_plugin_id_t id, void *userdata)
 static void on_vcpu_init(qemu_plugin_id_t id, unsigned index)
 {
 	GArray *registers = qemu_plugin_get_registers();
-	const qemu_plugin_reg_descriptor *found = (const void *)registers->data;
 
 	(void)id;
 	machine.vcpu[index].score = qemu_plugin_scoreboard_find(machine.scores, index);
-	for (unsigned i = 0; i < registers->len; i++)
-		if (!strcmp(found[i].name, "cr3"))
-			machine.cr3 = found[i].handle;
+	registers_find((const void *)registers->data, registers->len);
 	g_array_free(registers, 1);
 }
 
@@ -99,7 +96,8 @@ static void vcpu_setup(unsigned index, const struct shared *shared, double dilat
 	struct vcpu *vcpu = &machine.vcpu[index];
 
 	vcpu->shared = shared_vcpu(shared, index);
-	vcpu->cr3 = g_byte_array_new();
+	vcpu->bytes = g_byte_array_new();
+	page_walk_forget(&vcpu->walk);
 	translations_forget(&vcpu->user_pages);
 	translations_forget(&vcpu->kernel_pages);
 	pacing_init(&vcpu->pacing, dilation);
@@ -135,6 +133,7 @@ QEMU_PLUGIN_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_
 		timing_observe(machine.timing, recording_observe, &machine.recording);
 	}
 
+	timing_walk_with(machine.timing, page_walk, NULL);
 	machine.header = shared.header;
 	machine.vcpus = params.vcpus;
 	machine.kernel = params.parts & TIMING_KERNEL;

@@ -1,20 +1,4 @@
-#include <string.h>
-
 #include "machine.h"
-
-/* A page's physical number is the address space: what cr3 holds but PCID and control bits. */
-#define CR3_PAGE(cr3) ((uint32_t)(((cr3) & 0x000ffffffffff000ull) >> 12))
-
-static uint32_t address_space(struct vcpu *vcpu)
-{
-	uint64_t cr3 = 0;
-
-	g_byte_array_set_size(vcpu->cr3, 0);
-	if (qemu_plugin_read_register(machine.cr3, vcpu->cr3) <= 0)
-		return 0;
-	memcpy(&cr3, vcpu->cr3->data, vcpu->cr3->len < 8 ? vcpu->cr3->len : 8);
-	return CR3_PAGE(cr3);
-}
 
 static void sample(struct vcpu *vcpu, unsigned index, const struct pebs_sample *partial)
 {
@@ -26,7 +10,8 @@ static void sample(struct vcpu *vcpu, unsigned index, const struct pebs_sample *
 
 	sample.time_ns = counters->clock_ps / 1000;
 	sample.instructions = counters->instructions;
-	sample.address_space = address_space(vcpu);
+	/* The number of the page that holds the root of its page tables. */
+	sample.address_space = (uint32_t)(vcpu_root(vcpu) >> TRANSLATION_PAGE_SHIFT);
 	sample.cpu = index;
 	if (!pebs_write(&vcpu->ring, &sample))
 		written = &vcpu->shared->lost_samples;

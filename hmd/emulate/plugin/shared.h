@@ -82,7 +82,7 @@ _Static_assert(offsetof(struct shared_header, pair_period) == 120, "layout");
 _Static_assert(offsetof(struct shared_header, clock_ps) == 192, "layout");
 _Static_assert(offsetof(struct shared_vcpu, sequence) == 32, "layout");
 _Static_assert(offsetof(struct shared_vcpu, counters) == 64, "layout");
-_Static_assert(sizeof(struct timing_vcpu_counters) == 8 * (7 + 7 * TIMING_MAX_NODES), "layout");
+_Static_assert(sizeof(struct timing_vcpu_counters) == 8 * (9 + 8 * TIMING_MAX_NODES), "layout");
 
 struct perf_ring_page;
 

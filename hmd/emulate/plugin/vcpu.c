@@ -58,6 +58,7 @@ void vcpu_look(struct vcpu *vcpu, unsigned index, uint64_t clock_ps)
 	__atomic_store_n(&vcpu->shared->clock_ps, clock_ps, __ATOMIC_RELAXED);
 	shared_advance_clock(machine.header, clock_ps);
 	pacing_look(&vcpu->pacing, clock_ps);
+	shootdown_settle(index);
 	sampling_control(vcpu);
 	if (vcpu->pacing.now_ns - vcpu->published_ns >= PUBLISH_NS) {
 		vcpu_publish(vcpu, index, vcpu->pacing.now_ns);

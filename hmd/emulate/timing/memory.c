@@ -1,6 +1,7 @@
 #include <stdlib.h>
 
 #include "memory.h"
+#include "walk.h"
 
 static void vcpu_stall(struct vcpu *vcpu, unsigned node, uint64_t stall_ps)
 {
@@ -102,7 +103,8 @@ static void count_miss(struct vcpu *vcpu, const struct line_access *access, unsi
 		       bool covered)
 {
 	struct timing_counters *counters = &vcpu->counters.node[node];
-	uint64_t *counter = access->kernel  ? &counters->kernel_lines
+	uint64_t *counter = access->table   ? &counters->table_lines
+			    : access->kernel ? &counters->kernel_lines
 			    : covered       ? &counters->prefetched_lines
 			    : access->store ? &counters->store_misses
 					    : &counters->load_misses;
@@ -116,15 +118,16 @@ static struct arrival load_overlapped(struct timing *timing, struct vcpu *vcpu,
 				      struct arrival address, uint64_t queue_ps,
 				      uint64_t *latency_ps)
 {
-	uint64_t ready_ps = address.ready_ps, now_ps, start_ps, *buffer;
+	uint64_t ready_ps = address.ready_ps, now_ps, translated_ps, start_ps, *buffer;
 
 	if (window_full(&vcpu->window))
 		vcpu_retire(timing, vcpu, access->instructions);
 	now_ps = vcpu_now(timing, vcpu, access->instructions);
 	if (ready_ps < now_ps)
 		ready_ps = now_ps;
-	start_ps = now_ps + queue_ps > ready_ps ? now_ps + queue_ps : ready_ps;
-	buffer = window_fill_buffer(&vcpu->window, ready_ps);
+	translated_ps = ready_ps + walk_delay_ps(&timing->params, access->translation);
+	start_ps = now_ps + queue_ps > translated_ps ? now_ps + queue_ps : translated_ps;
+	buffer = window_fill_buffer(&vcpu->window, translated_ps);
 	if (*buffer > start_ps)
 		start_ps = *buffer;
 	*buffer = start_ps + *latency_ps;
@@ -175,7 +178,9 @@ struct arrival memory_read(struct timing *timing, struct vcpu *vcpu,
 			.depends = waits ? misses_since(vcpu, address) : 0,
 			.flags = (access->store ? TIMING_STORE : 0) |
 				 (access->kernel ? TIMING_KERNEL_MODE : 0) |
-				 (covered ? TIMING_COVERED : 0),
+				 (access->table ? TIMING_TABLE : 0) |
+				 (covered ? TIMING_COVERED : 0) |
+				 (waits ? access->translation : 0),
 		});
 	queue_ps = transfer(timing, vcpu, access->instructions, node, BANDWIDTH_READ,
 			    access->paddr);
@@ -189,7 +194,7 @@ struct arrival memory_read(struct timing *timing, struct vcpu *vcpu,
 	latency_ps = idle_latency_ps(&timing->params.node[node], access->store);
 	latency_ps = (uint64_t)(latency_ps * vcpu->bandwidth.latency_factor[node]);
 	if (!part_on(timing, TIMING_MLP)) {
-		latency_ps += queue_ps;
+		latency_ps += queue_ps + walk_delay_ps(&timing->params, access->translation);
 		vcpu_stall(vcpu, node, latency_ps);
 	} else if (access->store) {
 		latency_ps = store_overlapped(timing, vcpu, access, node, latency_ps, queue_ps);

@@ -68,6 +68,14 @@ static void advance(struct timing *timing, struct vcpu *vcpu, struct stretch *st
 	charge_hits(timing, vcpu, stretch, stretch->to);
 }
 
+/* Without page walks, what depended on a leaf entry depends on what the entry's address did. */
+static void skip_table(struct vcpu *vcpu, struct timing_progress *progress, struct arrival address)
+{
+	uint64_t number = ++vcpu->load_misses;
+
+	progress->arrives_ps[number % (TIMING_MAX_DEPENDENCE + 1)] = address.ready_ps;
+}
+
 /* One row; the caller has seen that its page is mapped. */
 static void replay_miss(struct timing *timing, struct vcpu *vcpu,
 			const struct timing_misses *misses, struct timing_progress *progress,
@@ -81,6 +89,9 @@ static void replay_miss(struct timing *timing, struct vcpu *vcpu,
 		.paddr = misses->page_paddr[misses->page[i]] + misses->line[i] * CACHE_LINE_BYTES,
 		.store = flags & TIMING_STORE,
 		.kernel = flags & TIMING_KERNEL_MODE,
+		.table = flags & TIMING_TABLE,
+		.translation = part_on(timing, TIMING_TLB) ?
+				       flags & (TIMING_STLB_HIT | TIMING_WALK) : 0,
 	};
 	unsigned node = node_of(&timing->params, access.paddr);
 	struct arrival address = {0}, data;
@@ -104,6 +115,8 @@ static void replay_miss(struct timing *timing, struct vcpu *vcpu,
 		/* a page that lies nowhere: not moved, not counted */
 	} else if (flags & TIMING_WRITE_BACK) {
 		memory_write_back(timing, vcpu, instructions, access.paddr >> CACHE_LINE_SHIFT);
+	} else if (access.table && !part_on(timing, TIMING_TLB)) {
+		skip_table(vcpu, progress, address);
 	} else {
 		data = memory_read(timing, vcpu, &access, node, flags & TIMING_COVERED, address,
 				   &outcome);
@@ -113,7 +126,8 @@ static void replay_miss(struct timing *timing, struct vcpu *vcpu,
 	}
 	vcpu_schedule(timing, vcpu, instructions);
 	if (misses->latency_ps)
-		misses->latency_ps[i] = outcome.latency_ps;
+		misses->latency_ps[i] = outcome.latency_ps + progress->table_ps;
+	progress->table_ps = access.table ? outcome.latency_ps : 0;
 }
 
 uint64_t timing_replay_misses(struct timing *timing, const struct timing_misses *misses,

@@ -3,6 +3,7 @@
 #include "cache.h"
 #include "params.h"
 #include "stream.h"
+#include "tlb.h"
 #include "window.h"
 
 #define TEXT(x) #x
@@ -66,6 +67,29 @@ static const char *llc_wrong(const struct timing_params *params)
 	return NULL;
 }
 
+/* A whole number of sets, which is a power of two. */
+static bool array_wrong(uint32_t entries, uint32_t ways, uint32_t most)
+{
+	uint32_t sets = ways ? entries / ways : 0;
+
+	return ways > TLB_MAX_WAYS || entries > most || !sets || entries % ways || (sets & (sets - 1));
+}
+
+static const char *tlb_wrong(const struct timing_params *params)
+{
+	if (!params->tlb_entries)
+		return NULL;
+	if (array_wrong(params->tlb_entries, params->tlb_ways, TLB_MAX_FIRST))
+		return "tlb_entries must be tlb_ways times a power of two, at most " VALUE(TLB_MAX_FIRST);
+	if (array_wrong(params->tlb_huge_entries, params->tlb_huge_ways, TLB_MAX_FIRST))
+		return "tlb_huge_entries must be tlb_huge_ways times a power of two, at most "
+			VALUE(TLB_MAX_FIRST);
+	if (array_wrong(params->stlb_entries, params->stlb_ways, TLB_MAX_SECOND))
+		return "stlb_entries must be stlb_ways times a power of two, at most "
+			VALUE(TLB_MAX_SECOND);
+	return NULL;
+}
+
 const char *params_wrong(const struct timing_params *params)
 {
 	const char *why;
@@ -89,6 +113,8 @@ const char *params_wrong(const struct timing_params *params)
 	if (params->sample_buffer_records < 1)
 		return "sample_buffer_records must be at least 1";
 	why = llc_wrong(params);
+	if (!why)
+		why = tlb_wrong(params);
 	for (uint32_t i = 0; i < params->nodes && !why; i++)
 		why = node_wrong(&params->node[i]);
 	return why ? why : nodes_overlap(params);

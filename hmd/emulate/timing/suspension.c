@@ -38,6 +38,26 @@ void vcpu_suspend(struct timing *timing, struct vcpu *vcpu, uint64_t ps)
 	vcpu_publish_clock(vcpu, instructions, now_ps + ps);
 }
 
+static void interrupted(struct timing *timing, unsigned vcpu_index, uint32_t cost_ps)
+{
+	struct vcpu *vcpu = &timing->vcpu[vcpu_index];
+
+	if (!part_on(timing, TIMING_SHOOTDOWN))
+		return;
+	publish(&vcpu->counters.shootdown_ps, vcpu->counters.shootdown_ps + cost_ps);
+	vcpu_suspend(timing, vcpu, cost_ps);
+}
+
+void timing_shootdown_sent(struct timing *timing, unsigned vcpu)
+{
+	interrupted(timing, vcpu, timing->params.shootdown_send_ps);
+}
+
+void timing_shootdown_received(struct timing *timing, unsigned vcpu)
+{
+	interrupted(timing, vcpu, timing->params.shootdown_receive_ps);
+}
+
 uint64_t timing_sample(struct timing *timing, unsigned vcpu_index, uint32_t records,
 		       bool each_interrupts)
 {

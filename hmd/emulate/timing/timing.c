@@ -5,6 +5,7 @@
 #include "params.h"
 #include "timing.h"
 #include "vcpu.h"
+#include "walk.h"
 
 #define likely(x) __builtin_expect(!!(x), 1)
 
@@ -49,14 +50,15 @@ static void load_hit(struct timing *timing, struct vcpu *vcpu, const struct line
 /* A line from memory; a load's value is on its way from then on. */
 static void access_memory(struct timing *timing, struct vcpu *vcpu,
 			  const struct line_access *access, unsigned node, bool covered,
-			  struct timing_outcome *outcome)
+			  const struct translation *translation, struct timing_outcome *outcome)
 {
 	bool waits = !covered && !access->store;
-	struct arrival address = {0}, data;
+	struct arrival address = translation->table, data;
 
-	if (waits)
+	if (waits && !address.ready_ps)
 		address = chase_ready(&vcpu->chase, access->vaddr);
 	data = memory_read(timing, vcpu, access, node, covered, address, outcome);
+	outcome->latency_ps += translation->latency_ps;
 	if (!data.ready_ps)
 		return;
 	vcpu->l1_ready[l1_place(access->vaddr)] = data;
@@ -73,26 +75,44 @@ static void count_near(struct vcpu *vcpu, uint64_t after)
 		vcpu->near_hits += 1u << shift;
 }
 
+/* A hit in the last-level cache that costs time: of data, or of a leaf entry of a page table. */
+static void pay_llc_hit(struct timing *timing, struct vcpu *vcpu, uint64_t instructions)
+{
+	vcpu->paid_hits++;
+	count_near(vcpu, instructions - vcpu->observed_at);
+	vcpu->offset_ps += timing->params.llc_hit_ps;
+}
+
 static void access_llc_hit(struct timing *timing, struct vcpu *vcpu,
 			   const struct line_access *access, bool covered,
-			   struct timing_outcome *outcome)
+			   const struct translation *translation, struct timing_outcome *outcome)
 {
 	publish(&vcpu->counters.llc_hits, vcpu->counters.llc_hits + 1);
 	outcome->level = TIMING_LLC;
 	if (covered)
 		return; /* the prefetcher has brought it to L1 */
-	vcpu->paid_hits++;
-	count_near(vcpu, access->instructions - vcpu->observed_at);
-	vcpu->offset_ps += timing->params.llc_hit_ps;
+	pay_llc_hit(timing, vcpu, access->instructions);
 	outcome->latency_ps = timing->params.llc_hit_ps;
 	if (!access->store)
-		load_hit(timing, vcpu, access, (struct arrival){0}, outcome);
+		load_hit(timing, vcpu, access, translation->table, outcome);
+}
+
+/*
+ * A walk whose leaf entry is cached costs a load that misses its latency. Any other access hides
+ * it as it hides a hit in the last-level cache, and pays what that costs.
+ */
+static void pay_hidden_walk(struct timing *timing, struct vcpu *vcpu,
+			    const struct line_access *access, bool misses)
+{
+	if (access->translation == TIMING_WALK && (access->store || !misses))
+		pay_llc_hit(timing, vcpu, access->instructions);
 }
 
 /* Everything behind the L1 filter. */
-static void access_beyond_l1(struct timing *timing, struct vcpu *vcpu,
-			     const struct line_access *access, struct timing_outcome *outcome)
+static void access_beyond_l1(struct timing *timing, struct vcpu *vcpu, struct line_access *access,
+			     struct timing_outcome *outcome)
 {
+	struct translation translation;
 	uint64_t line = access->paddr >> CACHE_LINE_SHIFT, victim;
 	unsigned place = l1_place(access->vaddr);
 	enum cache_result result = CACHE_MISS;
@@ -107,6 +127,8 @@ static void access_beyond_l1(struct timing *timing, struct vcpu *vcpu,
 	vcpu->l1_ready[place] = (struct arrival){0};
 	covered = part_on(timing, TIMING_PREFETCH) &&
 		  streams_cover(&vcpu->streams, access->vaddr >> CACHE_LINE_SHIFT);
+	translation = walk_translate(timing, vcpu, access, covered);
+	access->translation = translation.how;
 	if (part_on(timing, TIMING_CACHE)) {
 		result = cache_access(vcpu->cache, line, access->store, &victim);
 		if (result == CACHE_MISS_DIRTY_VICTIM)
@@ -114,10 +136,11 @@ static void access_beyond_l1(struct timing *timing, struct vcpu *vcpu,
 	} else if (victim != L1_EMPTY && (victim & L1_DIRTY)) {
 		memory_write_back(timing, vcpu, access->instructions, victim >> 1);
 	}
+	pay_hidden_walk(timing, vcpu, access, result != CACHE_HIT);
 	if (result == CACHE_HIT)
-		access_llc_hit(timing, vcpu, access, covered, outcome);
+		access_llc_hit(timing, vcpu, access, covered, &translation, outcome);
 	else
-		access_memory(timing, vcpu, access, node, covered, outcome);
+		access_memory(timing, vcpu, access, node, covered, &translation, outcome);
 }
 
 /* The first store to a line that loads brought to L1: the copy in the LLC becomes dirty too. */
@@ -132,8 +155,8 @@ static void l1_first_store(struct timing *timing, struct vcpu *vcpu,
 		memory_write_back(timing, vcpu, access->instructions, victim);
 }
 
-static void access_line(struct timing *timing, struct vcpu *vcpu,
-			const struct line_access *access, struct timing_outcome *outcome)
+static void access_line(struct timing *timing, struct vcpu *vcpu, struct line_access *access,
+			struct timing_outcome *outcome)
 {
 	uint64_t line = access->paddr >> CACHE_LINE_SHIFT;
 	unsigned place = l1_place(access->vaddr);
@@ -326,6 +349,7 @@ static void vcpu_init(struct vcpu *vcpu, const struct timing_params *params, str
 	window_init(&vcpu->window, params->mshrs, params->rob_instructions);
 	streams_init(&vcpu->streams, params->prefetch_streams);
 	bandwidth_init(&vcpu->bandwidth, params);
+	tlb_init(&vcpu->tlb, params);
 }
 
 struct timing *timing_new(const struct timing_params *params, const char **why)

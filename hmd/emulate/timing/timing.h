@@ -25,7 +25,9 @@ enum timing_part {
 	TIMING_BANDWIDTH = 1 << 3, /* per-node read and write bandwidth, loaded latency */
 	TIMING_KERNEL    = 1 << 4, /* accesses of the kernel (page copies, zeroing) are charged */
 	TIMING_SAMPLING  = 1 << 5, /* records of the emulated PMU take time of the sampled CPU */
-	TIMING_ALL       = 0x3f,
+	TIMING_TLB       = 1 << 6, /* translations of user mode: page walks */
+	TIMING_SHOOTDOWN = 1 << 7, /* interprocessor interrupts of TLB shootdowns */
+	TIMING_ALL       = 0xff,
 };
 
 struct timing_node_params {
@@ -53,6 +55,14 @@ struct timing_params {
 	uint32_t sample_record_ps;        /* a sampling record: microcode assist, store to the buffer */
 	uint32_t sample_interrupt_ps;     /* an interrupt that empties the buffer */
 	uint32_t sample_buffer_records;   /* records per interrupt, at least 1 (always 1: AMD's IBS) */
+	/* Data TLBs of a vCPU; tlb_entries 0: none. Sets are powers of two. */
+	uint32_t tlb_entries, tlb_ways;           /* first level, 4 KiB pages */
+	uint32_t tlb_huge_entries, tlb_huge_ways; /* first level, 2 MiB pages */
+	uint32_t stlb_entries, stlb_ways;         /* second level, of both */
+	uint32_t stlb_hit_ps;             /* a load's address is known so much later */
+	uint32_t walk_ps;                 /* likewise, where the leaf entry is cached */
+	uint32_t shootdown_send_ps;       /* a round's interrupts, until all have answered */
+	uint32_t shootdown_receive_ps;    /* an interrupt, without the handler's instructions */
 	struct timing_node_params node[TIMING_MAX_NODES];
 };
 
@@ -65,6 +75,9 @@ enum timing_access_flags {
 	/* Recorded misses only. */
 	TIMING_COVERED = 8,     /* the prefetcher had asked for it */
 	TIMING_WRITE_BACK = 16, /* no access: a dirty line goes to memory */
+	TIMING_STLB_HIT = 32,   /* of a load that waited: the second-level TLB had its translation */
+	TIMING_WALK = 64,       /* likewise: its page was walked, and the leaf entry was cached */
+	TIMING_TABLE = 128,     /* no access of the program: a walk reads a leaf entry */
 };
 
 struct timing_outcome {
@@ -79,6 +92,7 @@ struct timing_counters {
 	uint64_t load_misses, store_misses;      /* demand misses of user mode */
 	uint64_t prefetched_lines;               /* misses that the prefetcher covered */
 	uint64_t kernel_lines;                   /* lines moved by the kernel */
+	uint64_t table_lines;                    /* leaf entries of page tables, read by walks */
 	uint64_t read_bytes, write_bytes;        /* traffic, write-backs included */
 	uint64_t stall_ps;
 };
@@ -88,6 +102,8 @@ struct timing_vcpu_counters {
 	uint64_t clock_ps;                       /* modelled time, idle jumps included */
 	uint64_t busy_ps;                        /* modelled time this vCPU executed */
 	uint64_t sampling_ps;                    /* of it, for sampling records */
+	uint64_t shootdown_ps;                         /* of it, for interprocessor interrupts */
+	uint64_t page_walks;                     /* but those for prefetched lines */
 	struct timing_counters node[TIMING_MAX_NODES];
 };
 
@@ -113,6 +129,25 @@ void timing_access(struct timing *timing, unsigned vcpu, uint64_t instructions, 
  */
 bool timing_hit(struct timing *timing, unsigned vcpu, uint64_t instructions, uint64_t vaddr,
 		uint64_t paddr, uint32_t flags);
+
+/*
+ * Where the leaf entry of an address's translation lies (guest-physical), and whether it maps a
+ * 2 MiB page. Called on the vCPU's thread, for user addresses that no TLB holds.
+ */
+typedef uint64_t timing_walker(void *context, unsigned vcpu, uint64_t vaddr, bool *huge);
+/*
+ * At most one walker, to be set before the first access. Without one, pages have 4 KiB, and leaf
+ * entries lie in a table on the node of their page, by page number.
+ */
+void timing_walk_with(struct timing *timing, timing_walker *walker, void *context);
+
+/* The vCPU's TLBs lose all translations of user mode, or those of one address. */
+void timing_flush(struct timing *timing, unsigned vcpu);
+void timing_flush_page(struct timing *timing, unsigned vcpu, uint64_t vaddr);
+
+/* A vCPU has made others flush and waited for them, or was interrupted for it. */
+void timing_shootdown_sent(struct timing *timing, unsigned vcpu);
+void timing_shootdown_received(struct timing *timing, unsigned vcpu);
 
 /* A vCPU that halts stops its clock; on resume it jumps to the machine's clock. */
 void timing_idle(struct timing *timing, unsigned vcpu, uint64_t instructions);
@@ -184,6 +219,7 @@ struct timing_misses {
 struct timing_progress {
 	uint64_t next; /* the first miss that was not replayed yet */
 	uint64_t arrives_ps[TIMING_MAX_DEPENDENCE + 1];
+	uint32_t table_ps; /* latency of the leaf entry that the next miss waits for, 0: none */
 };
 
 /* A page that is not mapped now: a replay stops before an access to it. */

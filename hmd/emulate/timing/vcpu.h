@@ -2,8 +2,8 @@
  * The state of the model: one struct per vCPU, used only by its own thread, and shared state.
  *
  * These files work on it: timing.c (what hits, up to the last-level cache), memory.c (what comes
- * from memory or goes there), suspension.c (what stops the program for a while), misses.c (streams
- * of misses that were recorded).
+ * from memory or goes there), walk.c (address translation), suspension.c (what stops the program
+ * for a while), misses.c (streams of misses that were recorded).
  */
 #ifndef HMD_TIMING_VCPU_H
 #define HMD_TIMING_VCPU_H
@@ -13,6 +13,7 @@
 #include "chase.h"
 #include "stream.h"
 #include "timing.h"
+#include "tlb.h"
 #include "window.h"
 
 #pragma GCC visibility push(hidden)
@@ -47,6 +48,7 @@ struct vcpu {
 	struct window window;
 	struct streams streams;
 	struct bandwidth bandwidth;
+	struct tlb tlb;
 } __attribute__((aligned(128)));
 
 struct timing {
@@ -56,6 +58,8 @@ struct timing {
 	struct bandwidth_media media;
 	timing_observer *observer;
 	void *observer_context;
+	timing_walker *walker;
+	void *walker_context;
 	struct vcpu vcpu[];
 };
 
@@ -63,6 +67,8 @@ struct timing {
 struct line_access {
 	uint64_t instructions, vaddr, paddr, value;
 	bool store, kernel;
+	bool table;             /* the leaf entry of a page table, read by a walk */
+	uint32_t translation;   /* of a load: TIMING_STLB_HIT, TIMING_WALK or 0 */
 };
 
 static inline bool part_on(const struct timing *timing, enum timing_part part)

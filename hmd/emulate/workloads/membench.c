@@ -2,11 +2,14 @@
  * Memory microbenchmarks for hmd emulate --calibrate: runs in the guest, on one node's memory.
  *
  *   membench BAR CPUS chase  NODE LINES          dependent loads on the first CPU
+ *   membench BAR CPUS walk   NODE LINES          the same, on pages of 4 KiB instead of 2 MiB
  *   membench BAR CPUS read   NODE LINES          sequential loads, one per line
  *   membench BAR CPUS write  NODE LINES          sequential stores, one per line
  *   membench BAR CPUS random NODE LINES          independent loads of random lines
  *   membench BAR CPUS loaded NODE LINES FILLER   chase on the first CPU while the others stream,
  *                                                FILLER turns of an empty loop every 64 lines
+ *   membench BAR CPUS shootdown NODE LINES       TLB shootdowns by the first CPU, each a "line",
+ *                                                while the others stream in its address space
  *
  * CPUS is FIRST-LAST. The first CPU runs until it has moved LINES, the others as long. Prints one
  * JSON line: modelled and guest time per line for each CPU, as the mean over the middle half of
@@ -43,6 +46,7 @@
 #define CHASE_WINDOW_PS 400000000
 #define WINDOW_PS 10000000
 #define MAX_WINDOWS 65536
+#define WARM_UP_TURNS 256
 #define MAX_CPUS TIMING_MAX_VCPUS
 
 struct worker;
@@ -118,7 +122,7 @@ static void *allocate(size_t count, size_t size)
 	return memory;
 }
 
-static uint64_t *buffer_on(unsigned node)
+static uint64_t *buffer_on(unsigned node, int pages)
 {
 	size_t bytes = (size_t)BUFFER_LINES * LINE;
 	unsigned long nodes = 1ul << node;
@@ -127,7 +131,7 @@ static uint64_t *buffer_on(unsigned node)
 
 	if (buffer == MAP_FAILED)
 		die("mmap");
-	madvise(buffer, bytes, MADV_HUGEPAGE);
+	madvise(buffer, bytes, pages);
 	if (syscall(SYS_mbind, buffer, bytes, MPOL_BIND, &nodes, 8 * sizeof nodes, 0))
 		die("mbind");
 	memset(buffer, 0, bytes);
@@ -165,6 +169,16 @@ static void chase(struct worker *worker)
 		at = *(volatile uint64_t *)at;
 	worker->position = at;
 	worker->lines += BLOCK;
+}
+
+/* Taking a right away from a page that is in use makes the kernel flush it on all CPUs. */
+static void shoot_down(struct worker *worker)
+{
+	if (mprotect(worker->buffer, 4096, PROT_READ) ||
+	    mprotect(worker->buffer, 4096, PROT_READ | PROT_WRITE))
+		die("mprotect");
+	*(volatile uint64_t *)worker->buffer = 1;
+	worker->lines++;
 }
 
 static uint64_t *next_block(struct worker *worker)
@@ -261,7 +275,7 @@ static void *work(void *argument)
 	atomic_fetch_add(&waiting, 1);
 	while (atomic_load(&waiting) < (int)workers)
 		__builtin_ia32_pause();
-	for (int i = 0; i < 256; i++) /* until rates and queues have settled */
+	for (int i = 0; i < WARM_UP_TURNS; i++) /* until rates and queues have settled */
 		worker->turn(worker);
 	measure(worker);
 	atomic_store(&stop, 1);
@@ -306,6 +320,8 @@ static turn_fn *turn_of(const char *mode, bool leader)
 		return write_block;
 	if (!strcmp(mode, "random"))
 		return read_random;
+	if (!strcmp(mode, "shootdown"))
+		return leader ? shoot_down : read_block;
 	return leader ? chase : read_paced;
 }
 
@@ -328,9 +344,11 @@ int main(int argc, char **argv)
 	unsigned node = strtoul(argv[4], NULL, 0);
 	uint64_t wanted = strtoull(argv[5], NULL, 0);
 	filler = argc > 6 ? strtoull(argv[6], NULL, 0) : 0;
-	workers = strcmp(mode, "chase") ? last - first + 1 : 1;
+	int alone = !strcmp(mode, "chase") || !strcmp(mode, "walk");
+	int small = !strcmp(mode, "walk") || !strcmp(mode, "shootdown");
+	workers = alone ? 1 : last - first + 1;
 	for (unsigned i = 0; i < workers; i++) {
-		uint64_t *buffer = buffer_on(node);
+		uint64_t *buffer = buffer_on(node, small ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
 		turn_fn *turn = turn_of(mode, i == 0);
 
 		worker[i] = (struct worker){

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from hmd.emulate import calibration_targets
 from hmd.emulate.boot import Machine
-from hmd.emulate.calibration import MODELLED_BOUND, Bench
+from hmd.emulate.calibration import MODELLED_BOUND, sample_figure, shootdown_figure
+from hmd.emulate.microbenchmarks import Bench
 
 CHECKOUT = Path(__file__).parents[3]
 LINES = (16 << 20) // 64
@@ -80,3 +82,34 @@ def test_guest_counters_equal_host_counters(modelled: Machine) -> None:
     assert len(document["nodes"]) == 2
     assert len(document["cpus"]) == 2
     assert document["nodes"][0]["read_bytes"] > 0
+
+
+@pytest.fixture
+def bench(modelled: Machine) -> Bench:
+    """The microbenchmarks on both CPUs."""
+    return Bench(modelled, modelled.preset, "0-1")
+
+
+def test_model_small_pages_delay_dependent_loads_by_walks(bench: Bench) -> None:
+    preset = bench.preset
+    asked = calibration_targets.walked_latency(preset, preset.nodes[1]).value
+    huge = bench.run("chase", 1, asked).modelled_ns[0]
+    small = bench.run("walk", 1, asked).modelled_ns[0]
+    delay_ns = asked - preset.nodes[1].read_latency_ns
+    # More where other software has evicted leaf entries from the cache.
+    assert 0.9 * delay_ns < small - huge < 1.6 * delay_ns
+
+
+def test_model_sample_takes_time_of_sampled_cpu(bench: Bench, modelled: Machine) -> None:
+    asked = bench.preset.nodes[0].read_latency_ns
+    before = [modelled.shared.counters(cpu).sampling_ps for cpu in (0, 1)]
+    figure = sample_figure(bench, bench.run("chase", 0, asked))
+    after = [modelled.shared.counters(cpu).sampling_ps for cpu in (0, 1)]
+    assert figure.within_bounds, figure
+    # It runs on the first CPU; the other one only has the guest's services.
+    assert after[0] - before[0] > 10 * (after[1] - before[1])
+
+
+def test_model_shootdown_is_recognised_and_charged(bench: Bench) -> None:
+    figure = shootdown_figure(bench)
+    assert figure.within_bounds, figure

@@ -39,11 +39,12 @@ bool pebs_write(struct pebs_ring *ring, const struct pebs_sample *sample);
 bool pebs_overflow(uint64_t *count, uint64_t period);
 
 struct timing_counters {
-    uint64_t load_misses, store_misses, prefetched_lines, kernel_lines;
+    uint64_t load_misses, store_misses, prefetched_lines, kernel_lines, table_lines;
     uint64_t read_bytes, write_bytes, stall_ps;
 };
 struct timing_vcpu_counters {
     uint64_t instructions, loads, stores, llc_hits, clock_ps, busy_ps, sampling_ps;
+    uint64_t shootdown_ps, page_walks;
     struct timing_counters node[8];
 };
 struct timing_params { uint32_t nodes, vcpus; ...; };
@@ -93,6 +94,10 @@ int pacing_due(const struct pacing *pacing, uint64_t clock_ps);
 struct arguments { const char *shared, *params, *recording; double dilation; };
 int arguments_parse(struct arguments *arguments, int argc, char **argv);
 int arguments_read_params(const char *path, struct timing_params *params, const char **why);
+
+enum invalidation { INVALIDATION_NONE, INVALIDATION_ALL, INVALIDATION_ROOT, INVALIDATION_PAGE };
+enum invalidation invalidation_of(const uint8_t *code, size_t size, unsigned *reg);
+uint32_t shootdown_targets(uint32_t icr_low, uint32_t icr_high, unsigned self, unsigned vcpus);
 
 #define TRANSLATION_EMPTY ...
 struct translations { ...; };
@@ -161,7 +166,8 @@ static void sampling_begin(struct shared *shared, struct perf_ring_page *page, u
 	memset(&machine, 0, sizeof(machine));
 	machine.header = shared->header;
 	machine.vcpu[0].shared = shared_vcpu(shared, 0);
-	machine.vcpu[0].cr3 = &register_bytes;
+	machine.vcpu[0].bytes = &register_bytes;
+	machine.cr3 = (struct qemu_plugin_register *)&register_cr3;
 	pebs_ring_init(&machine.vcpu[0].ring, page, data_bytes);
 	register_cr3 = cr3;
 	counted = *counters;
@@ -197,7 +203,16 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
     """The C under test."""
     ffi = FFI()
     ffi.cdef(DECLARATIONS)
-    names = ("arguments", "pacing", "pebs", "sampling", "shared")
+    names = (
+        "arguments",
+        "invalidation_code",
+        "pacing",
+        "pebs",
+        "registers",
+        "sampling",
+        "shared",
+        "shootdown_targets",
+    )
     ffi.set_source(
         "hmd_plugin_parts",
         SOURCE,

@@ -79,9 +79,9 @@ def test_shared_memory_counters_are_read_by_name(
 ) -> None:
     shared = make_shared(MIB)
     node = {"load_misses": 11, "store_misses": 12, "prefetched_lines": 13, "kernel_lines": 14}
-    node |= {"read_bytes": 15, "write_bytes": 16, "stall_ps": 17}
+    node |= {"table_lines": 18, "read_bytes": 15, "write_bytes": 16, "stall_ps": 17}
     own = {"instructions": 1, "loads": 2, "stores": 3, "llc_hits": 4, "clock_ps": 5, "busy_ps": 6}
-    own |= {"sampling_ps": 7}
+    own |= {"sampling_ps": 7, "shootdown_ps": 8, "page_walks": 9}
     counters = parts.ffi.new(
         "struct timing_vcpu_counters *", {**own, "node": [{}, node, *[{}] * 6]}
     )
