@@ -75,6 +75,10 @@ PLANNERS: Final = {
     for entry in (
         PlannerEntry("lru", "lru", "no moves: pages come on faults, and the oldest leave"),
         PlannerEntry("lru-free", "lru_free", "no moves except that dead tensors are freed"),
+        PlannerEntry("autotm", "autotm", "an integer program; moves overlap computing"),
+        PlannerEntry("autotm-static", "autotm_static", "an integer program; no moves", True),
+        PlannerEntry("autotm-sync", "autotm_sync", "an integer program; kernels wait", True),
+        PlannerEntry("sentinel", "sentinel", "moves by intervals of kernels, of searched length"),
     )
 }
 """All planners, by name."""

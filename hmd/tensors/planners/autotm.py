@@ -1,0 +1,25 @@
+"""The planner ``autotm``: an integer program with moves that overlap computing.
+
+After AutoTM's asynchronous mode (Hildebrand et al., ASPLOS 2020). Its kernels were profiled per
+placement; here a kernel costs its operands' bytes at the rates of their tiers. A tensor that was
+written back is moved again when it next leaves, as the simulator does.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hmd.tensors.gap_windows import ResidencyOptions
+from hmd.tensors.move_plan import MovePlan, plan_of
+from hmd.tensors.planner import StepProblem
+from hmd.tensors.residency_model import ResidencyModel
+from hmd.tensors.residency_moves import residency_moves
+
+LIMIT_S: Final = 60.0
+"""Time that the solver takes at most."""
+
+
+def plan_step(problem: StepProblem) -> MovePlan:
+    """Return the plan of the best residency that the solver finds in its time."""
+    residency = ResidencyModel(problem, ResidencyOptions()).solve(LIMIT_S)
+    return plan_of(residency_moves(residency, problem))

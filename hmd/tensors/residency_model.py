@@ -1,0 +1,285 @@
+"""The residency model: where tensors are during a step, as an integer program over spans and gaps.
+
+After AutoTM (Hildebrand et al., ASPLOS 2020): per tensor a flow over its uses, per kernel the
+capacity of the fastest tier. Times are in milliseconds, sizes in MiB. Moves happen in windows of at
+most ``window`` kernels next to a use, spread over the window by the kernels' times; where the plan
+is synchronous, at one kernel that waits for them. Where kernels cannot compute from slower tiers,
+every use is in the fastest, what does not fit costs its transfer, and moves that are late cost
+their delay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hmd.tensors.gap_windows import MoveWindow, ResidencyOptions, gap_windows
+from hmd.tensors.integer_program import IntegerProgram, ProgramSolution
+from hmd.tensors.planner import StepProblem
+from hmd.tensors.tensor_spans import TensorSpans, tensor_spans
+from hmd.tensors.tensor_trace import Floats, Ints
+from hmd.units import MIB
+
+
+@dataclass
+class _Terms:
+    """Bytes that a column adds to a row of kernels: column, value, first kernel, end kernel."""
+
+    rows: list[tuple[int, float, int, int]] = field(default_factory=list)
+
+    def add(self, column: int, value: float, start: int, end: int) -> None:
+        """Add ``value`` in kernels ``start`` to ``end - 1``; an empty range adds nothing."""
+        if start != end:
+            self.rows.append((column, value, start, end))
+
+
+@dataclass(frozen=True)
+class Residency:
+    """A solved model. ``fast`` (S,) and ``away`` (G, lower tiers) are shares of tensors."""
+
+    spans: TensorSpans
+    windows: tuple[tuple[MoveWindow, MoveWindow], ...]
+    fast: Floats
+    away: Floats
+    seconds: float
+    gap: float
+
+
+class ResidencyModel:
+    """The program of one problem."""
+
+    def __init__(self, problem: StepProblem, options: ResidencyOptions) -> None:
+        self.problem = problem
+        self.spans = tensor_spans(problem.trace, problem.life)
+        self._options = options
+        self._times = problem.trace.kernel_seconds * 1e3
+        self._size = problem.trace.tensor_bytes / MIB
+        self._program = IntegerProgram()
+        self._constant = float(self._times.sum())
+        system = problem.system
+        self._lower = 1 if system.in_place else len(system.tiers) - 1
+        self.windows = gap_windows(problem, self.spans, options)
+        self._fast = self._add_spans()
+        self._stay, self._away = self._add_gaps()
+        self._add_occupancy()
+        if not options.synchronous and not options.static:
+            self._add_bandwidth()
+
+    def solve(self, limit_s: float, relative_gap: float = 1e-3) -> Residency:
+        """Return the best residency found; raises as :meth:`IntegerProgram.solve`."""
+        solution: ProgramSolution = self._program.solve(limit_s, relative_gap)
+        values, in_place = solution.values, self.problem.system.in_place
+        spans, gaps = len(self.spans), len(self.spans.before)
+        fast = values[self._fast] if in_place else np.ones(spans)
+        if in_place:
+            leaves = fast[self.spans.before] - values[self._stay]
+            away = leaves[:, None]
+        else:
+            away = values[self._away].reshape(gaps, self._lower)
+        seconds = (solution.objective + self._constant) / 1e3
+        bound = (solution.bound + self._constant) / 1e3
+        return Residency(self.spans, self.windows, fast, away, seconds, (seconds - bound) / seconds)
+
+    # Columns
+
+    def _add_spans(self) -> Ints:
+        """Add a column per span: the share that is in the fastest tier, where that is a choice."""
+        system, spans = self.problem.system, self.spans
+        if not system.in_place:
+            return np.empty(0, np.int64)
+        # Uses price the bytes that are slow; a column earns what its bytes save.
+        price = self._use_price()
+        per_span = np.add.reduceat(price, spans.start_use[:-1])
+        self._constant += float(per_span.sum())
+        columns = self._program.add_columns(-per_span, 1.0, whole=self._options.whole)
+        if self._options.static:
+            same = np.flatnonzero(spans.tensor[1:] == spans.tensor[:-1])
+            zero = np.zeros(len(same))
+            rows = self._program.add_rows(zero, zero)
+            self._program.add_entries(rows, columns[same], 1.0)
+            self._program.add_entries(rows, columns[same + 1], -1.0)
+        return columns
+
+    def _use_price(self) -> Floats:
+        """Return the time that each use takes longer from the second tier, (uses of spans,)."""
+        fast, slow = self.problem.system.tiers[:2]
+        rate = [
+            1 / ((there or 1) * 1e9) - 1 / ((here or 1) * 1e9)
+            for there, here in ((slow.read, fast.read), (slow.write, fast.write))
+        ]
+        tensor = np.repeat(self.spans.tensor, np.diff(self.spans.start_use))
+        mode = self.spans.use_mode
+        bytes_used = self.problem.trace.tensor_bytes[tensor]
+        per_byte = (mode & 1) * rate[0] + (mode >> 1) * rate[1]
+        return np.asarray(bytes_used * 1e3 * per_byte, np.float64)
+
+    def _add_gaps(self) -> tuple[Ints, Ints]:
+        """Add the columns of gaps: shares that stay (in place), or that leave per lower tier."""
+        spans, program = self.spans, self._program
+        gaps = len(spans.before)
+        if not self.problem.system.in_place:
+            # Moves cost a little even where links are idle: a plan has no idle moves.
+            cost = np.repeat(self._size[spans.tensor[spans.before]], self._lower) * 1e-6
+            away = program.add_columns(cost, 1.0, whole=self._options.whole)
+            rows = program.add_rows(np.zeros(gaps), np.ones(gaps))
+            program.add_entries(np.repeat(rows, self._lower), away, 1.0)
+            return np.empty(0, np.int64), away
+        cost_out, cost_in = self._move_cost()
+        stay = program.add_columns(-(cost_out + cost_in), 1.0, whole=self._options.whole)
+        # What leaves after a span, and what comes before one.
+        self._program.add_cost(self._fast[spans.before], cost_out)
+        self._program.add_cost(self._fast[spans.after], cost_in)
+        for other in (spans.before, spans.after):
+            rows = program.add_rows(np.full(gaps, -np.inf), np.zeros(gaps))
+            program.add_entries(rows, stay, 1.0)
+            program.add_entries(rows, self._fast[other], -1.0)
+        if self._options.static:
+            rows = program.add_rows(np.zeros(gaps), np.zeros(gaps))
+            program.add_entries(rows, stay, 1.0)
+            program.add_entries(rows, self._fast[spans.before], -1.0)
+        return stay, np.empty(0, np.int64)
+
+    def _move_cost(self) -> tuple[Floats, Floats]:
+        """Return what moving out and in costs, (G,): time if synchronous, else next to nothing."""
+        system = self.problem.system
+        size = self._size[self.spans.tensor[self.spans.before]]
+        if not self._options.synchronous:
+            return size * 1e-6, size * 1e-6
+        out_ms = size * MIB * 1e3 / system.bandwidth(1, inwards=False)
+        return out_ms, size * MIB * 1e3 / system.bandwidth(1, inwards=True)
+
+    # Rows
+
+    def _add_occupancy(self) -> None:
+        """Add the bytes of the fastest tier, and of limited lower tiers, kernel by kernel."""
+        system = self.problem.system
+        fast, lower = _Terms(), [_Terms() for _ in range(self._lower)]
+        constant = np.zeros(self.problem.trace.kernels)
+        for row in range(len(self.spans)):
+            size = float(self._size[self.spans.tensor[row]])
+            first, end = int(self.spans.first[row]), int(self.spans.last[row]) + 1
+            if system.in_place:
+                fast.add(int(self._fast[row]), size, first, end)
+            else:
+                constant[first:end] += size
+        for gap in range(len(self.spans.before)):
+            self._gap_terms(gap, fast, lower, constant)
+        room = system.tiers[0].capacity / MIB * self._options.capacity
+        self._limit(fast, room, constant, spill=True)
+        for tier, terms in enumerate(lower):
+            capacity = system.tiers[tier + 1].capacity / MIB
+            if not system.in_place and capacity < self._size.sum():
+                self._limit(terms, capacity, np.zeros_like(constant), spill=False)
+
+    def _gap_terms(self, gap: int, fast: _Terms, lower: list[_Terms], constant: Floats) -> None:
+        """Add what a gap contributes to occupancy: what stays, and what has not left or is back."""
+        spans = self.spans
+        before, after = int(spans.before[gap]), int(spans.after[gap])
+        kernels = len(constant)
+        start, end = (int(spans.last[before]) + 1) % kernels, int(spans.first[after])
+        size = float(self._size[spans.tensor[before]])
+        out, back = self.windows[gap]
+        pieces = [
+            *((start, (int(k) + 1) % kernels, share) for k, share in _late(out, start)),
+            *((int(k), end, float(share)) for k, share in _late(back, end)),
+        ]
+        if self.problem.system.in_place:
+            stay = int(self._stay[gap])
+            fast.add(stay, size, start, end)
+            for number, (low, high, share) in enumerate(pieces):
+                owner = before if number < len(pieces) - len(_late(back, end)) else after
+                fast.add(int(self._fast[owner]), size * share, low, high)
+                fast.add(stay, -size * share, low, high)
+            return
+        if start <= end:
+            constant[start:end] += size
+        else:
+            constant[start:] += size
+            constant[:end] += size
+        for tier in range(self._lower):
+            column = int(self._away[gap * self._lower + tier])
+            fast.add(column, -size, start, end)
+            lower[tier].add(column, size, start, end)
+            for low, high, share in pieces:
+                fast.add(column, size * share, low, high)
+
+    def _limit(self, terms: _Terms, capacity: float, constant: Floats, *, spill: bool) -> None:
+        """Limit the sum of terms per kernel; with ``spill``, more costs a transfer out and in."""
+        program, kernels = self._program, len(constant)
+        system = self.problem.system
+        occupied = program.add_columns(np.zeros(kernels), np.inf)
+        rows = program.add_rows(np.diff(constant, prepend=0.0), np.diff(constant, prepend=0.0))
+        program.add_entries(rows, occupied, 1.0)
+        program.add_entries(rows[1:], occupied[:-1], -1.0)
+        column, value, start, end = (np.array(part) for part in zip(*terms.rows, strict=True))
+        wraps = end < start
+        program.add_entries(rows[start], column, -value)
+        stops = end < kernels
+        program.add_entries(rows[end[stops]], column[stops], value[stops])
+        program.add_entries(np.full(int(wraps.sum()), rows[0]), column[wraps], -value[wraps])
+        limit = program.add_rows(np.full(kernels, -np.inf), np.full(kernels, capacity))
+        program.add_entries(limit, occupied, 1.0)
+        if spill:
+            per_mib = sum(MIB * 1e3 / system.bandwidth(1, inwards=way) for way in (True, False))
+            over = program.add_columns(np.full(kernels, per_mib), np.inf)
+            program.add_entries(limit, over, -1.0)
+
+    def _add_bandwidth(self) -> None:
+        """Limit what each link carries per kernel and direction by the kernel's time."""
+        system, program = self.problem.system, self._program
+        kernels = self.problem.trace.kernels
+        links = [
+            (number, way)
+            for number, link in enumerate(system.links)
+            for way in ((True,) if link.half_duplex else (True, False))
+        ]
+        rows = {
+            key: program.add_rows(np.full(kernels, -np.inf), self._times.copy()) for key in links
+        }
+        if system.in_place:
+            self._add_slow_time(list(rows.values()))
+        late = program.add_columns(np.ones(kernels), np.inf)
+        for each in rows.values():
+            program.add_entries(each, late, -1.0)
+        for gap in range(len(self.spans.before)):
+            for window, inwards in zip(self.windows[gap], (False, True), strict=True):
+                self._add_load(gap, window, rows, inwards=inwards)
+
+    def _add_load(
+        self, gap: int, window: MoveWindow, rows: dict[tuple[int, bool], Ints], *, inwards: bool
+    ) -> None:
+        system, spans = self.problem.system, self.spans
+        size = float(self._size[spans.tensor[spans.before[gap]]])
+        for tier in range(1, self._lower + 1):
+            for number in system.path(tier):
+                link = system.links[number]
+                rate = link.inwards if inwards or link.half_duplex else link.outwards
+                load = size * MIB * window.shares / (rate * 1e6 * self._options.bandwidth)
+                at = rows[number, inwards or link.half_duplex][window.kernels]
+                if system.in_place:
+                    owner = (spans.after if inwards else spans.before)[gap]
+                    self._program.add_entries(at, self._fast[owner], load)
+                    self._program.add_entries(at, self._stay[gap], -load)
+                else:
+                    column = self._away[gap * self._lower + tier - 1]
+                    self._program.add_entries(at, column, load)
+
+    def _add_slow_time(self, limits: list[Ints]) -> None:
+        """Let links carry more while a kernel takes longer because it computes from slow memory."""
+        price = self._use_price()
+        span = np.repeat(np.arange(len(self.spans)), np.diff(self.spans.start_use))
+        kernel = self.spans.use_kernel
+        extra = np.bincount(kernel, price, self.problem.trace.kernels).astype(np.float64)
+        for rows in limits:
+            self._program.raise_rows(rows, extra)
+            self._program.add_entries(rows[kernel], self._fast[span], price)
+
+
+def _late(window: MoveWindow, edge: int) -> list[tuple[int, float]]:
+    """Return kernels and shares of a window, without those at the edge of its gap."""
+    return [
+        (kernel, share)
+        for kernel, share in zip(window.kernels.tolist(), window.shares.tolist(), strict=True)
+        if kernel != edge
+    ]

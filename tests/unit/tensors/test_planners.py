@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import pytest
+
+from hmd.errors import UsageError
+from hmd.tensors.lower_bound import lower_bound_seconds
+from hmd.tensors.memory_system import MemorySystem
+from hmd.tensors.planner import PLANNERS, StepProblem, planner_named
+from hmd.tensors.pricing_rules import RULES, STRICT
+from tests.unit.tensors.conftest import in_place_system, small_system
+from tests.unit.tensors.test_residency_model import chain
+
+
+@pytest.mark.parametrize("system", [small_system(44), in_place_system(30)], ids=["gpu", "in-place"])
+@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize("name", PLANNERS)
+def test_planner_makes_a_plan_that_the_simulator_accepts(
+    name: str, rules: str, system: MemorySystem
+) -> None:
+    problem = StepProblem(chain(), system, RULES[rules])
+    if not PLANNERS[name].suits(system):
+        with pytest.raises(UsageError, match=f"planner {name} does not plan for"):
+            PLANNERS[name].plan(problem)
+        return
+    price = problem.price(PLANNERS[name].plan(problem))
+    assert price.seconds >= lower_bound_seconds(problem.trace, system) * 0.9999
+
+
+@pytest.mark.parametrize("name", ["sentinel", "autotm"])
+def test_planner_with_moves_beats_faults(name: str) -> None:
+    problem = StepProblem(chain(), small_system(44), STRICT)
+    lru = problem.price(planner_named("lru-free").plan(problem)).seconds
+    assert problem.price(planner_named(name).plan(problem)).seconds < lru
+
+
+def test_planner_of_unknown_name_is_refused_with_the_names() -> None:
+    with pytest.raises(UsageError, match="no planner 'best': take lru, "):
+        planner_named("best")

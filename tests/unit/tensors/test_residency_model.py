@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hmd.tensors.gap_windows import ResidencyOptions
+from hmd.tensors.integer_program import IntegerProgram
+from hmd.tensors.move_plan import plan_of
+from hmd.tensors.planner import StepProblem
+from hmd.tensors.pricing_rules import G10, RULES, STRICT
+from hmd.tensors.residency_model import ResidencyModel
+from hmd.tensors.residency_moves import residency_moves
+from hmd.tensors.tensor_spans import tensor_spans
+from hmd.tensors.tensor_trace import TensorTrace
+from hmd.tensors.vitality import vitality
+from hmd.units import MIB
+from tests.unit.tensors.conftest import R, W, in_place_system, make_trace, small_system
+
+
+def chain(layers: int = 6, size_mib: int = 8, kernel_ms: float = 4.0) -> TensorTrace:
+    """Return a step that writes one activation per layer and reads them in reverse order."""
+    weights = [(layers + layer, R) for layer in range(layers)]
+    forward = [
+        (kernel_ms, [(layer, W), weights[layer], *([(layer - 1, R)] if layer else [])])
+        for layer in range(layers)
+    ]
+    backward = [(kernel_ms, [(layer, R), weights[layer]]) for layer in reversed(range(layers))]
+    steps = [part for kernel in forward + backward for part in (kernel, (kernel_ms, []))]
+    sizes = [size_mib] * layers + [2] * layers
+    return make_trace(sizes, steps, persistent=range(layers, 2 * layers))
+
+
+def test_program_of_a_knapsack_takes_the_best_items() -> None:
+    program = IntegerProgram()
+    columns = program.add_columns(np.array([-6.0, -5.0, -5.0]), 1.0, whole=True)
+    rows = program.add_rows(np.array([-np.inf]), np.array([10.0]))
+    program.add_entries(np.repeat(rows, 3), columns, np.array([6.0, 5.0, 5.0]))
+    found = program.solve(10.0)
+    assert found.values.tolist() == [0.0, 1.0, 1.0]
+    assert found.objective == pytest.approx(-10.0)
+    assert found.gap <= 1e-3
+
+
+def test_spans_of_close_uses_are_one_span() -> None:
+    trace = make_trace(
+        [1, 1], [(1, [(0, W)]), (1, [(0, R)]), (1, []), (1, []), (1, [(0, R)]), (1, [(1, R)])], [1]
+    )
+    spans = tensor_spans(trace, vitality(trace))
+    assert spans.tensor.tolist() == [0, 0, 1]
+    assert list(zip(spans.first.tolist(), spans.last.tolist(), strict=True)) == [
+        (0, 1),
+        (4, 4),
+        (5, 5),
+    ]
+    assert (spans.reads.tolist(), spans.writes.tolist()) == ([1, 1, 1], [1, 0, 0])
+    assert spans.gap_kernels(trace.kernels).tolist() == [2, 5]
+    assert spans.wraps.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_residency_of_step_with_room_takes_ideal_time(rules: str) -> None:
+    trace = chain()
+    problem = StepProblem(trace, small_system(200), RULES[rules])
+    residency = ResidencyModel(problem, ResidencyOptions()).solve(20.0)
+    assert residency.seconds == pytest.approx(trace.ideal_seconds, rel=1e-4)
+    assert (residency.away == 0).all()
+    # The weights come from flash in the first step; the rules g10 also wait for allocations.
+    price = problem.price(plan_of(residency_moves(residency, problem)))
+    assert price.seconds == pytest.approx(trace.ideal_seconds, rel=0.02)
+
+
+@pytest.mark.parametrize("rules", [G10, STRICT], ids=lambda rules: rules.name)
+def test_residency_of_step_without_room_hides_its_moves(rules: object) -> None:
+    trace = chain()
+    assert rules in (G10, STRICT)
+    problem = StepProblem(trace, small_system(44), G10 if rules is G10 else STRICT)
+    residency = ResidencyModel(problem, ResidencyOptions(capacity=0.95)).solve(20.0)
+    assert residency.away.sum() >= 2
+    price = problem.price(plan_of(residency_moves(residency, problem)))
+    assert price.seconds == pytest.approx(trace.ideal_seconds, rel=0.02)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.8])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ResidencyOptions(static=True),
+        ResidencyOptions(synchronous=True),
+        ResidencyOptions(),
+    ],
+    ids=["static", "synchronous", "asynchronous"],
+)
+def test_residency_in_place_costs_what_the_simulator_says(
+    options: ResidencyOptions, share: float
+) -> None:
+    trace = chain(kernel_ms=0.5)
+    fast_mib = int(vitality(trace).peak_bytes * share / MIB)
+    problem = StepProblem(trace, in_place_system(fast_mib), STRICT)
+    residency = ResidencyModel(problem, options).solve(20.0)
+    assert residency.gap <= 1e-3
+    plan = plan_of(residency_moves(residency, problem), synchronous=options.synchronous)
+    assert problem.price(plan, steps=3).seconds == pytest.approx(residency.seconds, rel=0.02)
+
+
+def test_residency_in_place_moves_never_cost_more_than_none() -> None:
+    trace = chain(kernel_ms=0.5)
+    problem = StepProblem(trace, in_place_system(30), STRICT)
+    seconds = [
+        ResidencyModel(problem, options).solve(20.0).seconds
+        for options in (ResidencyOptions(static=True), ResidencyOptions(synchronous=True))
+    ]
+    assert seconds[1] <= seconds[0] * 1.001
