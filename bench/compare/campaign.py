@@ -273,4 +273,6 @@ def _with_pace(
         unseen_share=min(1.0, found_s / trial.guest_seconds),
         samples=after.samples - before.samples,
         period=after.period,
+        daemon_cpu_seconds=after.cpu_s - before.cpu_s,
+        daemon_bytes=after.resident_bytes,
     )

@@ -28,7 +28,8 @@ class ComparisonTrial:
     ``instructions`` are those of the CPU, with the kernel's. ``host_wait_seconds`` is the part of
     ``guest_seconds`` in which the emulator's thread of that CPU waited for a CPU of the host
     (bench/compare/host_contention.py). ``samples`` are those that hmd used, ``period`` its sampling
-    period at the end.
+    period at the end, ``daemon_cpu_seconds`` its CPU time by the guest's clock, ``daemon_bytes``
+    its resident memory, which is on the slow node.
     """
 
     modelled_seconds: float
@@ -45,6 +46,8 @@ class ComparisonTrial:
     host_wait_seconds: float = 0.0
     samples: int = 0
     period: int = 0
+    daemon_cpu_seconds: float = 0.0
+    daemon_bytes: int = 0
 
 
 def run_trial(

@@ -79,12 +79,14 @@ def _scaled_headroom(policy: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class DaemonProgress:
-    """Uptime, ticks, samples, and the current sampling period of the daemon, from its status."""
+    """Progress of the daemon, from its status; ``period`` and ``resident_bytes`` are current."""
 
     uptime_s: float
     ticks: int
+    cpu_s: float
     samples: int
     period: int
+    resident_bytes: int
 
 
 class GuestDaemon:
@@ -119,7 +121,12 @@ class GuestDaemon:
         status = json.loads(done.stdout)
         sampler = status["sampler"]
         return DaemonProgress(
-            status["uptime_s"], status["ticks"], sampler["samples"], sampler["period"]
+            uptime_s=status["uptime_s"],
+            ticks=status["ticks"],
+            cpu_s=status["cpu_s"],
+            samples=sampler["samples"],
+            period=sampler["period"],
+            resident_bytes=status["resident_bytes"],
         )
 
     def check(self) -> None:
