@@ -1,7 +1,7 @@
 # Targets for developers; `make help` lists them. Every target does its own set-up and needs root,
 # because the set-up installs Debian packages.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format site wheel deb lint-deb bench bench-estimator bench-policies bench-samplers bench-scale clean
+.PHONY: help setup demo test lint format site wheel deb lint-deb bench bench-estimator bench-policies bench-samplers bench-scale bench-hostile test-hostile clean
 PYTHON_FILES := hmd tests bench config packaging cffi_build.py setup/backend.py
 PYTHON := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -63,6 +63,12 @@ bench-samplers: setup ## Measure how much of a program's heat each sampler finds
 
 bench-scale: setup ## Measure the cost of a tick over tracked memory; build/scale.json; SIZES=4:1 (GiB:processes) for some
 	@$(PYTHON) -m bench.scale $(SIZES)
+
+bench-hostile: setup ## Measure the service while hostile clients flood it for ten minutes; docs/results/hostile.json
+	@$(PYTHON) -m bench.hostile.clients --seconds 600 --publish
+
+test-hostile: setup ## Test the service under hostile clients for ten minutes (make test: less than one)
+	HMD_HOSTILE_SECONDS=600 $(PYTHON) -m pytest --strict-skips tests/system/hostile
 
 clean: ## Remove what was built (not the virtual environment, not the kernel)
 	rm -rf build/setup/native build/dist build/deb build/share build/site build/demo* build/*.json hmd/_native* hmd/emulate/_timing*

@@ -63,7 +63,7 @@ unpack_kernel() { # unpacked, not installed: nothing of this machine's boot chan
 	fi
 	say "unpacking $package into $KERNEL"
 	rm -rf "$KERNEL.new" && mkdir -p "$KERNEL.new/deb"
-	chmod 777 "$KERNEL.new/deb"
+	chmod 700 "$KERNEL.new/deb" # what is downloaded there is unpacked by root
 	quietly kernel "could not download $package: is there a network?" \
 		sh -c "cd '$KERNEL.new/deb' && apt-get download -o APT::Sandbox::User=root '$package'"
 	dpkg -x "$KERNEL".new/deb/*.deb "$KERNEL.new"
@@ -76,7 +76,7 @@ unpack_prometheus() { # unpacked, not installed: the package starts a server on 
 	[ -n "$refreshed" ] || refresh_lists
 	say "unpacking prometheus into $folder"
 	rm -rf "$folder.new" && mkdir -p "$folder.new/deb"
-	chmod 777 "$folder.new/deb"
+	chmod 700 "$folder.new/deb"
 	quietly prometheus "could not download prometheus: is there a network?" \
 		sh -c "cd '$folder.new/deb' && apt-get download -o APT::Sandbox::User=root prometheus"
 	dpkg -x "$folder".new/deb/*.deb "$folder.new"

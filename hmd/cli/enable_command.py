@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,11 @@ def add_parser(subparsers: Subparsers) -> None:
         "/etc/hmd/hmd.yaml; with auto, of the best that works here)",
     )
     parser.add_argument("--no-start", action="store_true", help="do not start it now")
+    parser.add_argument(
+        "--accept-writable",
+        action="store_true",
+        help="install it also where users other than root may change the files that it runs",
+    )
     add_plan_arguments(parser)
     parser.set_defaults(func=run)
 
@@ -61,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
     """Plan, show, ask, apply."""
     from hmd.install.changes import PACKAGED_HMD, plan_enable
     from hmd.install.shipped_files import shipped_folder
+    from hmd.install.trusted_files import refusal, service_files, untrusted
 
     command = Path(sys.executable).with_name("hmd")
     if not command.is_file():
@@ -68,18 +75,25 @@ def run(args: argparse.Namespace) -> int:
     # The command of the Debian package is a link into its own environment (packaging/debian).
     if PACKAGED_HMD.resolve() == command.resolve():
         command = PACKAGED_HMD
+    folder = shipped_folder()
+    places = untrusted(service_files(command, folder))
     plan = plan_enable(
-        shipped_folder(),
+        folder,
         command,
         _sampler(args.sampler, args.root),
         start=not args.no_start,
         root=args.root,
     )
-    return carry_out(plan, args)
+    if places:
+        plan = replace(plan, notes=(*plan.notes, refusal(places)))
+    return carry_out(plan, args, "" if args.accept_writable or not places else refusal(places))
 
 
-def carry_out(plan: InstallChanges, args: argparse.Namespace) -> int:
-    """Show the changes and, unless it is a dry run, apply them; HmdError where a step fails."""
+def carry_out(plan: InstallChanges, args: argparse.Namespace, obstacle: str = "") -> int:
+    """Show the changes and, unless it is a dry run, apply them; HmdError where a step fails.
+
+    An ``obstacle`` forbids to apply them, with this reason.
+    """
     from hmd.cli.output import print_json
 
     if args.json:
@@ -96,6 +110,8 @@ def carry_out(plan: InstallChanges, args: argparse.Namespace) -> int:
     if args.dry_run:
         return Exit.OK
     _check_machine(args.root)
+    if obstacle:
+        raise HmdError(obstacle)
     if not args.yes:
         _ask()
     for words in plan.before:

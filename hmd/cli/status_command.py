@@ -17,6 +17,7 @@ EXAMPLES = """\
 examples:
   hmd status                                    daemon, sampler, memory of each process by tier
   hmd status --json | jq .moves                 the same for programs
+  hmd status --check                            exit code 1 where ticks do not end in time
   hmd status --socket /run/user/1000/hmd.sock   a daemon with another observe.socket
 
 Exit code 6 if no daemon answers.
@@ -33,6 +34,11 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     add_socket(parser)
     parser.add_argument("--json", action="store_true", help="print JSON: bytes, seconds, shares")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="print the age of the last tick only; exit code 1 where it is too old (for probes)",
+    )
     parser.set_defaults(func=run)
 
 
@@ -49,11 +55,16 @@ def add_socket(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the daemon's answer."""
-    from hmd.cli.output import console, print_json
-    from hmd.cli.status_tables import process_table, summary
     from hmd.control.client import ask
 
+    if args.check:
+        health = ask(args.socket, "health")
+        print(health["text"])
+        return Exit.OK if health["healthy"] is True else Exit.FAILURE
     status: dict[str, Any] = ask(args.socket, "status")
+    from hmd.cli.output import console, print_json
+    from hmd.cli.status_tables import process_table, summary
+
     if args.json:
         print_json(status)
         return Exit.OK

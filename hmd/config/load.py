@@ -26,8 +26,10 @@ from hmd.config.yaml_document import (
 from hmd.errors import ConfigError
 
 SYSTEM_FILE = Path("/etc/hmd/hmd.yaml")
-RUNTIME_DROP_INS = Path("/run/hmd/hmd.d")
-"""Drop-ins of ``SYSTEM_FILE`` that last until the next boot: of batch systems, one file per job."""
+RUNTIME_DROP_INS = Path("/run/hmd.d")
+"""Drop-ins of ``SYSTEM_FILE`` that last until the next boot: of batch systems, one file per job.
+
+Not below /run/hmd, which belongs to the daemon's user: root writes only where root alone may."""
 
 
 def load(path: Path) -> Config:
@@ -42,7 +44,7 @@ def read(path: Path) -> Mapping:
     """Return the document in ``path`` with the drop-ins ``hmd.d/*.yaml`` merged into it.
 
     Drop-ins apply in the order of their names: mappings merge, lists grow, values replace. Those
-    of the running system (``/run/hmd/hmd.d``) apply before an administrator's.
+    of the running system (``/run/hmd.d``) apply before an administrator's.
     Raises ``ConfigError`` for a file that is not readable or not such YAML.
     """
     document = read_document(path)

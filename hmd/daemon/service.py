@@ -14,14 +14,12 @@ from pathlib import Path
 from hmd.config import Config
 from hmd.control.admin_commands import AdminCommands
 from hmd.control.command_queue import CommandQueue
-from hmd.control.status_json import status_answer
-from hmd.control.status_socket import Queries
-from hmd.control.visibility import visible_to
 from hmd.daemon import stage_settings
 from hmd.daemon.drain_progress import control_numbers, send_drain_request
 from hmd.daemon.endpoints import Endpoints
 from hmd.daemon.log import OnceLogger
 from hmd.daemon.notify import Notifier
+from hmd.daemon.queries import socket_queries
 from hmd.daemon.sampler_upkeep import SamplerUpkeep
 from hmd.daemon.stages import SYSFS, build
 from hmd.daemon.start_warnings import start_warnings
@@ -87,19 +85,11 @@ class Service:
             self._nodes = NodeWatch(sysfs)
             self._sampler_upkeep = SamplerUpkeep(self._log, sysfs)
             self.followed: Mapping[ProcessId, str] = {}
-            queries: Queries = {
-                "status": lambda asked: status_answer(
-                    self.observer.latest, visible_to(asked.peer, proc)
-                ),
-                "heatmap": lambda asked: self._heat_map.answer(
-                    asked.arguments, visible_to(asked.peer, proc)
-                ),
-            }
             self._publish_control()
             self._ticks = TickWatch()
-            self._endpoints = Endpoints(
-                queries, self._control.handlers, lambda: self.observer.latest, self._ticks.health
-            )
+            latest, health = lambda: self.observer.latest, self._ticks.health
+            queries = socket_queries(latest, self._heat_map, health, proc)
+            self._endpoints = Endpoints(queries, self._control.handlers, latest, health)
             self._endpoints.open(config)
             undo.pop_all()
         self._guard, self._target_log = StageGuard(self._log), TargetLog(self._log)

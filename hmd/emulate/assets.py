@@ -2,7 +2,7 @@
 
 A kernel is a tree with ``boot/vmlinuz-VERSION`` and ``lib/modules/VERSION``, as unpacked from a
 Debian package. hmd looks in $HMD_MACHINE_DIR and its subfolder kernel, then in
-build/machine/kernel of a checkout, then in /var/lib/hmd/machine/kernel. Programs compiled for the
+build/machine/kernel of a checkout, then in /var/lib/hmd-emulate/kernel. Programs compiled for the
 machine are cached in $HMD_CACHE_DIR, or a folder of the checkout, root or the user, under the hash
 of their source.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from hmd.errors import MissingError
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-INSTALLED = Path("/var/lib/hmd/machine/kernel")
+INSTALLED = Path("/var/lib/hmd-emulate/kernel")
 WORKLOADS = Path(__file__).with_name("workloads")
 """C programs that hmd compiles for the guest."""
 
@@ -86,7 +86,8 @@ def cache_folder() -> Path:
     elif in_checkout() and os.access(CHECKOUT, os.W_OK):
         folder = CHECKOUT / "build/machine/cache"
     elif os.geteuid() == 0:
-        folder = Path("/var/cache/hmd")
+        # Not /var/cache/hmd, which belongs to the daemon's user: root runs what is there.
+        folder = Path("/var/cache/hmd-emulate")
     else:
         folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hmd"
     folder.mkdir(parents=True, exist_ok=True)

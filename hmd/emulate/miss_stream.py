@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from hmd.emulate.miss_file import read_miss_file
 from hmd.errors import HmdError
+from hmd.trace.private_file import create_private
 from hmd.units import PAGE_BYTES
 
 _USER_END = np.uint64(1 << 47)
@@ -97,9 +98,9 @@ class MissStream:
         return np.asarray((self.flags & np.uint8(others)) == 0)
 
     def write(self, path: Path) -> None:
-        """Write the columns to an ``.npz`` file, whole or not at all."""
+        """Write the columns to an ``.npz`` file (mode 0600), whole or not at all."""
         partial = path.with_suffix(".partial")
-        with partial.open("wb") as file:
+        with create_private(partial) as file:
             columns = {field.name: getattr(self, field.name) for field in fields(self)}
             np.savez(file, allow_pickle=False, **columns)
         partial.replace(path)

@@ -10,6 +10,7 @@ import numpy as np
 
 from hmd.errors import HmdError
 from hmd.extras import missing_extra
+from hmd.trace.private_file import create_private
 from hmd.trace.trace import SAMPLE_COLUMNS, Trace
 
 
@@ -33,7 +34,8 @@ def export(trace: Trace, file: Path) -> None:
     )
     try:
         if file.suffix == ".npz":
-            np.savez_compressed(file, about=np.array(about), **columns)
+            with create_private(file) as opened:
+                np.savez_compressed(opened, about=np.array(about), **columns)
         elif file.suffix == ".parquet":
             _parquet(file, columns, about)
         else:
@@ -49,4 +51,5 @@ def _parquet(file: Path, columns: dict[str, Any], about: str) -> None:
     except ImportError:
         raise missing_extra("Parquet", "pyarrow", "parquet") from None
     table = pyarrow.table(columns).replace_schema_metadata({"hmd": about})
-    parquet.write_table(table, file)
+    with create_private(file) as opened:
+        parquet.write_table(table, opened)

@@ -15,6 +15,7 @@ from hmd.errors import HmdError
 from hmd.machine.mappings import Mappings
 from hmd.sample.access_batch import AccessBatch
 from hmd.trace.blocks import MAX_ROWS, Table, write_block, write_header
+from hmd.trace.private_file import create_private
 from hmd.trace.trace import (
     PROGRESS_COLUMNS,
     SAMPLE_COLUMNS,
@@ -38,14 +39,14 @@ class TraceWriter:
     """
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
-        """Create the file, or replace an old one, with its metadata."""
+        """Create the file with mode 0600, or replace an old one, with its metadata."""
         self.path = path
         self.samples = 0
         self._pending: list[Table] = []
         self._pending_rows = 0
         self._progress: list[tuple[int, int, int, int]] = []
         try:
-            self._file = path.open("wb")
+            self._file = create_private(path)
             write_header(self._file)
         except OSError as error:
             raise HmdError(f"cannot write the trace {path}: {error.strerror}") from None

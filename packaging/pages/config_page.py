@@ -11,7 +11,7 @@ SUMMARY = "configuration of the heterogeneous memory daemon"
 DESCRIPTION = """\
 The configuration is one YAML file, usually /etc/hmd/hmd.yaml. Every setting is optional.
 
-The files *.yaml in /run/hmd/hmd.d, where batch systems add targets, and then those in
+The files *.yaml in /run/hmd.d, where batch systems add targets, and then those in
 /etc/hmd/hmd.d are merged into it in the order of their names: mappings merge, lists grow, values
 replace.
 
@@ -45,7 +45,7 @@ def page(date: str, version: str) -> str:
     made.heading("Files")
     made.entry(italic("/etc/hmd/hmd.yaml"), text("The daemon's configuration."))
     made.entry(italic("/etc/hmd/hmd.d/*.yaml"), text("Drop-ins, merged into it."))
-    made.entry(italic("/run/hmd/hmd.d/*.yaml"), text("Targets of batch systems, until reboot."))
+    made.entry(italic("/run/hmd.d/*.yaml"), text("Targets of batch systems, until reboot."))
     made.heading("See also")
     made.paragraph("hmd(8), hmd-config(1), hmd-policy(1)")
     return made.source()

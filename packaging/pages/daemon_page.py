@@ -39,10 +39,11 @@ SIGNALS = (
 FILES = (
     ("/etc/hmd/hmd.yaml", "The configuration, hmd.yaml(5)."),
     ("/etc/hmd/hmd.d/*.yaml", "Drop-ins, merged into it in the order of their names."),
-    ("/run/hmd/hmd.d/*.yaml", "Targets that batch systems add, until reboot."),
+    ("/run/hmd.d/*.yaml", "Targets that batch systems add, until reboot."),
     ("/run/hmd/hmd.sock", "The status socket of 'hmd status' and 'hmd top'."),
     ("/var/cache/hmd", "Machine code of the kernels; compiled again if it is missing."),
-    ("/var/lib/hmd", "Nothing of the daemon's; 'hmd emulate' looks for machine/kernel in it."),
+    ("/var/lib/hmd", "The home of the daemon's user, empty."),
+    ("/var/lib/hmd-emulate/kernel", "The kernel of 'hmd emulate', unpacked by root."),
     ("/etc/systemd/system/hmd.service.d", "Drop-ins of the unit, such as those of samplers above."),
 )
 

@@ -12,9 +12,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from hmd.cli.main import build_parser
 from hmd.config import Config, loads
 from hmd.machine.cgroup import in_unit, parse_cgroup
-from hmd.observe.metrics import HEALTH_PATH
 
 ROOT = Path(__file__).parents[3]
 PACKAGING = ROOT / "packaging"
@@ -98,7 +98,7 @@ def manifests() -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
-@pytest.mark.parametrize("kind", ["Namespace", "ConfigMap", "DaemonSet"])
+@pytest.mark.parametrize("kind", ["Namespace", "ConfigMap", "NetworkPolicy", "DaemonSet"])
 def test_manifests_are_valid_for_kubernetes(
     manifests: dict[str, dict[str, Any]], kind: str, version: str
 ) -> None:
@@ -124,9 +124,21 @@ def test_container_capabilities_equal_those_of_the_unit(
 
 
 @pytest.mark.parametrize("probe", ["livenessProbe", "readinessProbe", "startupProbe"])
-def test_probes_request_the_health_path(manifests: dict[str, dict[str, Any]], probe: str) -> None:
+def test_probes_ask_the_status_socket(manifests: dict[str, dict[str, Any]], probe: str) -> None:
     (container,) = manifests["DaemonSet"]["spec"]["template"]["spec"]["containers"]
-    assert container[probe]["httpGet"] == {"path": HEALTH_PATH, "port": "metrics"}
+    command = container[probe]["exec"]["command"]
+    assert command[0] == "hmd"
+    assert build_parser(command[1:2]).parse_args(command[1:]).check is True
+
+
+def test_manifests_expose_nothing(manifests: dict[str, dict[str, Any]]) -> None:
+    config = loads(manifests["ConfigMap"]["data"]["hmd.yaml"])
+    assert config.observe.metrics.startswith("127.0.0.1:")
+    pod = manifests["DaemonSet"]["spec"]["template"]["spec"]
+    assert "hostNetwork" not in pod
+    assert "ports" not in pod["containers"][0]
+    policy = manifests["NetworkPolicy"]["spec"]
+    assert policy == {"podSelector": {}, "policyTypes": ["Ingress"]}
 
 
 def test_namespace_with_host_pid_enforces_privileged(

@@ -118,5 +118,5 @@ def test_tmpfiles_creates_run_directories(tmp_path: Path) -> None:
     subprocess.run(words, check=True, capture_output=True, timeout=60)
     run = (tmp_path / "run" / "hmd").stat()
     assert (run.st_uid, run.st_gid, run.st_mode & 0o777) == (990, 990, 0o755)
-    targets = (tmp_path / "run" / "hmd" / "hmd.d").stat()
+    targets = (tmp_path / "run" / "hmd.d").stat()
     assert (targets.st_uid, targets.st_mode & 0o777) == (0, 0o755)

@@ -58,7 +58,7 @@ def test_emulate_installed_without_kernel_or_qemu_names_action(
     assert main(["emulate", "--no-model", "--", "true"]) == 4
     error = capsys.readouterr().err
     assert "make setup" not in error
-    assert "dpkg -x PACKAGE /var/lib/hmd/machine/kernel" in error
+    assert "dpkg -x PACKAGE /var/lib/hmd-emulate/kernel" in error
     assert "HMD_MACHINE_DIR" in error
     monkeypatch.setattr("hmd.emulate.assets.shutil.which", lambda *_, **__: None)
     with pytest.raises(MissingError, match=r"is not installed: install qemu-system-x86$"):

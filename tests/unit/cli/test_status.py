@@ -19,6 +19,7 @@ from hmd.cli.status_tables import summary
 from hmd.cli.top_command import rates_between
 from hmd.control.status_socket import StatusSocket
 from hmd.errors import Exit
+from hmd.observe.health import TickWatch
 from hmd.observe.heat_grid import grid
 
 ROW = {
@@ -98,6 +99,23 @@ def daemon(tmp_path: Path) -> Iterator[Path]:
         },
     )
     yield server.path
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("watch_s", "code", "said"), [(2.0, 0, "last tick 2.0 s"), (99.0, 1, "last tick 99.0 s")]
+)
+def test_status_check_of_hung_tick_exits_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], watch_s: float, code: int, said: str
+) -> None:
+    now_s = [0.0]
+    watch = TickWatch(lambda: now_s[0])
+    watch.ticked(1.0)
+    now_s[0] = watch_s
+    answers = {"health": lambda _: json.dumps(watch.health()._asdict()).encode()}
+    server = StatusSocket(tmp_path / "h", answers)
+    assert main(["status", "--check", "--socket", str(server.path)]) == code
+    assert capsys.readouterr().out.startswith(said)
     server.close()
 
 

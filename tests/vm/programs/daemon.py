@@ -76,7 +76,7 @@ def install() -> str:
     drop_ins = Path("/etc/systemd/system/hmd.service.d")
     drop_ins.mkdir(parents=True)
     (drop_ins / "50-here.conf").write_text(HERE)
-    shown = run(sys.executable, "-m", "hmd", "enable", "--yes", "--no-start")
+    shown = run(sys.executable, "-m", "hmd", "enable", "--yes", "--no-start", "--accept-writable")
     kernels = Path("/var/cache/hmd")
     shutil.copytree(os.environ["NUMBA_CACHE_DIR"], kernels, dirs_exist_ok=True)
     run("chown", "-R", "hmd:", str(kernels))

@@ -1,0 +1,1 @@
+"""The service under hostile neighbours: clients that flood it, programs that make it grow."""

@@ -1,0 +1,112 @@
+"""A daemon as its service runs it: another user, the unit's capabilities, few tasks and files.
+
+RLIMIT_NPROC stands for the unit's TasksMax: this user has no other processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from hmd.control.client import ask
+from hmd.decide.registry import warm
+from hmd.errors import HmdError
+
+UNIT: Final = Path(__file__).parents[2] / "systemd/hmd.service"
+DAEMON_UID: Final = 64990
+MAX_TASKS: Final = 64
+MAX_FILES: Final = 1024
+START_S: Final = 300.0
+KERNELS: Final = Path(__file__).parents[2] / "build/hostile/kernels"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfinedDaemon:
+    """A running daemon: its socket, the address of its metrics, its log."""
+
+    pid: int
+    socket: Path
+    metrics_port: int
+    log: Path
+
+    def status(self) -> dict[str, Any]:
+        """Return its status."""
+        return ask(self.socket, "status", timeout_s=30)
+
+
+@contextmanager
+def confined_daemon(targets: list[dict[str, Any]], metrics_port: int) -> Iterator[ConfinedDaemon]:
+    """Run a daemon with the sampler ``faults`` until the end; raises ``HmdError``."""
+    with tempfile.TemporaryDirectory(prefix="hmd-hostile-") as name:
+        folder = Path(name)
+        run, cache = folder / "run", folder / "cache"
+        folder.chmod(0o755)
+        run.mkdir(mode=0o755)
+        config, log = folder / "hmd.yaml", folder / "log"
+        document = {
+            "targets": targets,
+            "sample": {"sampler": "faults"},
+            "observe": {"metrics": f"127.0.0.1:{metrics_port}", "socket": str(run / "hmd.sock")},
+        }
+        config.write_text(json.dumps(document))  # JSON is YAML
+        environ = {**os.environ, "NUMBA_CACHE_DIR": str(cache)}
+        _compile(KERNELS)
+        shutil.copytree(KERNELS, cache)
+        for path in (run, *cache.rglob("*"), cache):
+            shutil.chown(path, DAEMON_UID, DAEMON_UID)
+        command = [
+            *("prlimit", f"--nproc={MAX_TASKS}", f"--nofile={MAX_FILES}"),
+            *_as_service(),
+            *(os.path.realpath(sys.executable), "-m", "hmd", "run", "--config", str(config)),
+        ]
+        environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        with log.open("wb") as stream, subprocess.Popen(command, stderr=stream, env=environ) as own:
+            try:
+                _wait_ready(own, log)
+                yield ConfinedDaemon(own.pid, run / "hmd.sock", metrics_port, log)
+            finally:
+                own.terminate()
+                try:
+                    own.wait(30)
+                except subprocess.TimeoutExpired:
+                    own.kill()
+
+
+def _compile(cache: Path) -> None:
+    """Compile the kernels that a folder lacks: 10 s the first time."""
+    cache.mkdir(parents=True, exist_ok=True)
+    program = f"from {warm.__module__} import warm; warm()"
+    environ = {**os.environ, "NUMBA_CACHE_DIR": str(cache)}
+    subprocess.run([sys.executable, "-c", program], env=environ, check=True)
+
+
+def _as_service() -> list[str]:
+    """Return the command that runs another as the unit's user with its capabilities."""
+    found = re.search(r"^AmbientCapabilities=(.*)$", UNIT.read_text(), re.MULTILINE)
+    assert found is not None
+    names = [name.removeprefix("CAP_").lower() for name in found[1].split()]
+    given = ",".join(f"+{name}" for name in names)
+    return [
+        *("setpriv", f"--reuid={DAEMON_UID}", f"--regid={DAEMON_UID}", "--clear-groups"),
+        *(f"--inh-caps={given}", f"--ambient-caps={given}", f"--bounding-set=-all,{given}"),
+        "--no-new-privs",
+    ]
+
+
+def _wait_ready(daemon: subprocess.Popen[bytes], log: Path) -> None:
+    deadline_s = time.monotonic() + START_S
+    while "ready: " not in log.read_text():
+        if daemon.poll() is not None or time.monotonic() > deadline_s:
+            raise HmdError(f"the daemon did not start: {log.read_text()[-2000:]}")
+        time.sleep(0.05)

@@ -1,0 +1,27 @@
+"""Hostile clients stop, starve and blind nothing: `make test-hostile` runs this for ten minutes.
+
+Another user holds 2,000 idle HTTP connections and 40 idle clients of the status socket, and has
+1,000 requests per second refused, all at once. The daemon may have 64 tasks and 1,024 files.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from bench.hostile.clients import measure
+
+SECONDS = float(os.environ.get("HMD_HOSTILE_SECONDS", "45"))
+
+
+@pytest.mark.timeout(SECONDS + 600)
+def test_service_under_hostile_clients_serves_root_and_scrapers() -> None:
+    figures = measure(SECONDS)
+    assert figures.refused > 100 * SECONDS / 10, "the attack did not take place"
+    assert figures.scrapes_answered >= 0.99
+    assert figures.stages_failed == 0
+    assert figures.log_lines < 100
+    # No clock decides this test: a slow machine is not a lock-out, which lasts for ever.
+    assert figures.pause_worst_s < 30
+    assert figures.ticks > 0
