@@ -1,4 +1,4 @@
-"""Stages on this host: the CPU time that counts against the quota."""
+"""Stages on this host: the CPU time that counts against the quota, page cache as room."""
 
 from __future__ import annotations
 
@@ -58,3 +58,11 @@ def test_cpu_quota_includes_kernel_thread_time(stages: Stages, share: float, mos
         ours.hold_quota(float(second))
     assert sampler.period == most
     stages.exits.close()
+
+
+@pytest.mark.parametrize(("share", "counts"), [("0%", False), ("100%", True)])
+def test_page_cache_setting_decides_whether_cache_is_room(share: str, counts: bool) -> None:
+    built = build(loads(f"{TEXT}\nmigrate: {{page_cache: {share}}}", "test"))
+    memory = built.node_memory(built.topology, 0.0)
+    built.close()
+    assert (sum(node.cache_bytes for node in memory) > 0) == counts
