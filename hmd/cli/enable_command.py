@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     if PACKAGED_HMD.resolve() == command.resolve():
         command = PACKAGED_HMD
     folder = shipped_folder()
-    places = untrusted(service_files(command, folder))
+    places = [] if args.accept_writable else untrusted(service_files(command, folder))
     plan = plan_enable(
         folder,
         command,
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     )
     if places:
         plan = replace(plan, notes=(*plan.notes, refusal(places)))
-    return carry_out(plan, args, "" if args.accept_writable or not places else refusal(places))
+    return carry_out(plan, args, refusal(places) if places else "")
 
 
 def carry_out(plan: InstallChanges, args: argparse.Namespace, obstacle: str = "") -> int:

@@ -112,7 +112,7 @@ def check_runs_as_its_user(machine: Booted) -> None:
     assert service["StatusText"].startswith("1 processes of 1 targets, sampler faults")
     assert found["pid"] == int(service["MainPID"])
     assert status(machine, lambda now: now["sampler"]["samples"] > 0)
-    assert " 2.0 OK" in machine.run("systemd-analyze", "security", "hmd")
+    assert " 2.1 OK" in machine.run("systemd-analyze", "security", "hmd")
 
 
 def check_admin_requests_by_permission(machine: Booted) -> None:

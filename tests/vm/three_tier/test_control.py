@@ -239,7 +239,7 @@ def test_pin_ordinary_user_moves_own_process_only(guest: Guest) -> None:
     guest.wait_pages(guest.program, lambda pages: pages.get(1, 0) * 4096 > PROGRAM_MIB * MIB * 0.9)
     refused = guest.hmd("pin", str(guest.bystander), "--to", "1", uid=NOBODY)
     assert refused.returncode == Exit.NOT_PERMITTED
-    assert "belongs to uid 0, you are uid 65534: only its owner" in refused.stderr
+    assert "belongs to uid 0, you are uid 65534, gid 65534: only its owner" in refused.stderr
     busy = guest.hmd("drain", "1")
     assert (busy.returncode, "is pinned to node 1" in busy.stderr) == (Exit.USAGE, True)
     guest.do("unpin", str(guest.program), uid=NOBODY)
