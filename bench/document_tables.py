@@ -113,6 +113,22 @@ def samplers(results: Results) -> str:
     return table([*head, "CPU of hmd", "CPU of the kernel thread", "rows"], rows, text=1)
 
 
+def bounds(results: Results) -> str:
+    """Return speeds relative to first touch of policies and bounds, with MiB moved."""
+    found = results["bounds"]
+    names = list(found["geomean"])
+    rows = []
+    for case in found["cases"]:
+        cells = []
+        for name in names:
+            times = case["seconds"]["first touch"] / case["seconds"][name]
+            moved = case["moved_mib"].get(name)
+            cells.append(f"{times:.2f}" + ("" if moved is None else f" ({moved})"))
+        rows.append([case["program"], case["ratio"], *cells])
+    means = [f"**{found['geomean'][name]:.3f}**" for name in names]
+    return table(["program", "ratio", *names], [*rows, ["**geometric mean**", "", *means]], text=2)
+
+
 TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
     each.__name__: each
     for each in (
@@ -122,6 +138,7 @@ TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
         moved,
         summary,
         contention,
+        bounds,
         swept,
         estimator,
         ablations,

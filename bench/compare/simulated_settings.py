@@ -15,7 +15,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from bench.compare.figures import geomean
 from bench.compare.footprint import footprint_bytes
 from bench.compare.guest_daemon import EXPERIMENT_PERIOD, PACE
 from bench.compare.policies import FOLDER, PROGRAMS, ROOT, SUITE
-from bench.compare.simulations import DELAY_S, made
+from bench.compare.simulations import DELAY_S, UNSAMPLED, made
 from bench.compare.testbed import DILATION, PRESET
 from bench.suite.ground_truth import program_digest, recorded
 from bench.suite.inputs import prepare
@@ -60,7 +60,7 @@ class PolicySetting:
         return cls(policy, values)
 
 
-FIRST_TOUCH = PolicySetting("none")
+FIRST_TOUCH = PolicySetting(UNSAMPLED)
 
 
 def simulated(
@@ -83,7 +83,8 @@ def _run(
     stream: MissStream, pages: int, setting: PolicySetting, how: SimulationSettings
 ) -> tuple[float, int]:
     policy = made(setting.policy, dict(setting.values))
-    found = simulate(stream, load(PRESET), pages, policy, how)
+    sampling = replace(how.sampling, free=setting == FIRST_TOUCH)
+    found = simulate(stream, load(PRESET), pages, policy, replace(how, sampling=sampling))
     return found.runtime_s, found.moved_bytes >> 20
 
 

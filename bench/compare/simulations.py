@@ -36,6 +36,9 @@ from hmd.units import PAGE_BYTES
 POLICIES = ("benefit", "histogram")
 """Policies without durations in their settings: those of others follow the guest's clock."""
 
+UNSAMPLED = "none"
+"""The policy that stands for first touch: no daemon runs next to it, so that samples are free."""
+
 DELAY_S = 0.003
 """Modelled seconds from the end of a tick to its first move: reading samples, heat and decisions
 took the daemon about 0.15 s by the guest's clock on drift."""
@@ -64,7 +67,7 @@ def simulations(
         policy = system.policy
         touch = trials.get(ComparisonCase(case.program, case.ratio, swept(FIRST).name))
         if system.swept and policy in POLICIES and touch is not None:
-            bare = _kept("none", case, touch, suite, folder, say)
+            bare = _kept(UNSAMPLED, case, touch, suite, folder, say)
             kernel_s = touch.modelled_seconds - bare.seconds
             kernel_s *= trial.guest_seconds / touch.guest_seconds
             ours = _kept(policy, case, trial, suite, folder, say)
@@ -102,8 +105,9 @@ def _kept(
         stream = recorded(case.program, suite, say).stream
         path.parent.mkdir(parents=True, exist_ok=True)
         begun_s = time.process_time()
+        sampling = PmuSettings(period, free=policy == UNSAMPLED)
         settings = SimulationSettings(
-            tick_s=tick_s, delay_s=DELAY_S, found_s=found_s, sampling=PmuSettings(period)
+            tick_s=tick_s, delay_s=DELAY_S, found_s=found_s, sampling=sampling
         )
         seconds = simulate(stream, load(PRESET), pages, made(policy), settings).runtime_s
         path.write_text(json.dumps(asdict(Simulation(seconds, time.process_time() - begun_s))))

@@ -30,7 +30,8 @@ fast memory. Prints the program's runtime under each policy, compared with all m
 memory slow, first touch, interleaving, and a static oracle that knows the whole run.
 
 The daemon's own tick runs in modelled time. The clock is the timing model of the emulated machine,
-in which migrations take bandwidth and the program waits for pages under migration. The same TRACE,
+in which samples take time of the program, migrations take bandwidth, and the program waits for
+pages under migration. The same TRACE,
 settings and --seed give the same result.
 """
 
@@ -43,6 +44,7 @@ examples:
   hmd simulate dict.misses --policy histogram --set hysteresis=1.1 --period 53
   hmd simulate dict.misses --fast-max 50%                 as a target with a limit
   hmd simulate dict.misses --pageout 100                  page out idle pages
+  hmd simulate dict.misses --bounds                       what exact knowledge would bring
   hmd simulate dict.misses --fast 25% --json --picture dict.png
 """
 
@@ -96,6 +98,12 @@ def _add_daemon(parser: argparse.ArgumentParser) -> None:
         help="policy to simulate; may be repeated (the default policy)",
     )
     add_set(group)
+    group.add_argument(
+        "--bounds",
+        action="store_true",
+        help="also print what policies with exact knowledge reach: clairvoyant (of the next "
+        "misses) and exact-past (of the last ones); takes 13 simulations",
+    )
     add_daemon(group)
     group.add_argument(
         "--seed", type=int, default=1, metavar="N", help="random seed of the sampling (1)"
@@ -124,6 +132,11 @@ def run(args: argparse.Namespace) -> int:
         for policy in policies:
             progress.say(policy.name)
             runs[policy.name] = simulate(stream, preset, fast, policy, settings)
+        if args.bounds:
+            from hmd.simulate.bounds import bounds
+
+            known = bounds(stream, preset, fast, settings, say=progress.say)
+            runs |= {name: bound.run for name, bound in known.items()}
     if args.picture is not None:
         from hmd.cli.simulation_plot import draw
 

@@ -45,10 +45,10 @@ class MigrationCost:
 
     On the daemon's CPU, in instructions: ``unmap`` for each page of a batch before any is copied,
     ``remap`` for each with its copy. bench/compare/move_cost.py measures 8,300 for both; their
-    shares are a guess. On the program's CPU: ``interrupt_ns`` per batch, for the TLB flush, a
-    guess; and ``cold_lines`` per page, which its cache held at the page's old frame and has to
-    fetch again: about what two programs showed, and more than others do
-    (docs/explanation/simulator.md).
+    shares are a guess. Each batch is one TLB shootdown, at the cost that the preset states, and
+    takes ``interrupt_ns`` of the program's CPU for the handler's instructions, a guess; and
+    ``cold_lines`` per page, which its cache held at the page's old frame and has to fetch again:
+    about what two programs showed, and more than others do (docs/explanation/simulator.md).
 
     Paging out costs ``unmap`` and the interrupt; writing to swap takes no time of either CPU.
     ``swap_in_ns`` is the time that the program sleeps at a page that was paged out: 100 us is a
@@ -57,7 +57,7 @@ class MigrationCost:
 
     unmap_instructions: int = 5000
     remap_instructions: int = 5000
-    interrupt_ns: float = 2000.0
+    interrupt_ns: float = 1000.0
     cold_lines: int = 12
     swap_in_ns: float = 100_000.0
 
@@ -137,6 +137,11 @@ class SimulatedMachine:
             slow.load_misses + slow.store_misses + slow.prefetched_lines,
         )
 
+    @property
+    def page_nodes(self) -> npt.NDArray[np.int8]:
+        """Node of each page, shape ``(pages,)``; of pages not yet accessed, where they will be."""
+        return self._memory.node
+
     def run_until(self, time_s: float) -> None:
         """Let the program run to a time of its CPU's clock, or to its end."""
         self._run(round(time_s / _S_PER_PS))
@@ -214,6 +219,10 @@ class SimulatedMachine:
         self._allocate_ahead()
         return len(page) * PAGE_BYTES
 
+    def charge_samples(self, records: int) -> None:
+        """Take the time of sampling records, which the PMU has written, of the program's CPU."""
+        self._model.sample(_PROGRAM_CPU, records)
+
     def rest(self) -> None:
         """Halt the daemon's CPU until the next move."""
         self._model.idle(_DAEMON_CPU, self._model.counters(_DAEMON_CPU).instructions)
@@ -280,7 +289,8 @@ class SimulatedMachine:
             self._replay.run(until_ps)
 
     def _interrupt(self, lost_ns: float) -> None:
-        """Stop the program for a TLB flush, and for the time that it loses by it."""
+        """Stop the program for a TLB shootdown, and for the time that it loses by it."""
+        self._model.shootdown(_DAEMON_CPU, (_PROGRAM_CPU,))
         now_ps = self._model.counters(_PROGRAM_CPU).clock_ps
         self._sleep(now_ps + round((self._cost.interrupt_ns + lost_ns) * 1000))
 

@@ -134,13 +134,19 @@ def simulate(
     """
     settings = settings or SimulationSettings()
     with SimulatedMachine(stream, preset, fast_pages, settings.cost) as machine:
-        daemon = SimulatedDaemon(machine, policy, settings, admin)
-        ticks = []
-        while not machine.done:
-            ticks.append(daemon.row(daemon.tick()))
-            if progress is not None:
-                progress(machine.row / max(1, len(stream)))
-        return Simulated(machine.program_s, tuple(ticks))
+        return run_daemon(SimulatedDaemon(machine, policy, settings, admin), progress)
+
+
+def run_daemon(
+    daemon: SimulatedDaemon, progress: Callable[[float], None] | None = None
+) -> Simulated:
+    """Run a daemon's program to its end; ``progress`` as for :func:`simulate`."""
+    machine, ticks = daemon.machine, []
+    while not machine.done:
+        ticks.append(daemon.row(daemon.tick()))
+        if progress is not None:
+            progress(machine.row / max(1, len(machine.stream)))
+    return Simulated(machine.program_s, tuple(ticks))
 
 
 class SimulatedDaemon:

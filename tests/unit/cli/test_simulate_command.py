@@ -46,6 +46,18 @@ def test_simulate_table_shows_baselines_and_policies(
     assert "256.0 KiB, of which 128.0 KiB fit" in printed
 
 
+def test_simulate_bounds_shown_next_to_policies(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["simulate", str(trace), "--policy", "none", "--bounds", "--json"]
+    assert main([*words, "--tick", "1", "--fast", "50%"]) == Exit.OK
+    answer = json.loads(capsys.readouterr().out)
+    assert set(answer["policies"]) == {"none", "clairvoyant", "exact-past"}
+    for name in ("clairvoyant", "exact-past"):
+        runtime_s = answer["policies"][name]["runtime_s"]
+        assert runtime_s <= answer["baselines_s"]["first touch"] * (1 + 1e-9)
+
+
 def test_simulate_json_sizes_baselines_and_ticks(
     trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,6 +27,7 @@ from tests.unit.simulate.conftest import HOT_PAGES, PAGES, hot_set, stream_of
 
 FAST_PAGES = HOT_PAGES + 64
 SETTINGS = SimulationSettings(tick_s=0.004, delay_s=0.0005, sampling=PmuSettings(period=23))
+FREE = replace(SETTINGS, sampling=PmuSettings(period=23, free=True))
 
 
 def policy(name: str) -> Policy:
@@ -54,9 +55,25 @@ def test_baselines_known_order_of_runtimes(fixed: dict[str, float]) -> None:
 def test_policy_none_equals_first_touch(
     settled: MissStream, preset: Preset, fixed: dict[str, float]
 ) -> None:
-    none = run("none", settled, preset)
+    none = run("none", settled, preset, FREE)
     assert none.runtime_s == pytest.approx(fixed["first touch"], rel=1e-9)
     assert none.moved_bytes == 0
+
+
+def test_simulate_samples_cost_the_program_time(settled: MissStream, preset: Preset) -> None:
+    free, paid = run("none", settled, preset, FREE), run("none", settled, preset)
+    records = sum(tick.samples for tick in paid.ticks)
+    cost = preset.sampling
+    interrupts = records // cost.buffer_records
+    expected = (records * cost.record_ns + interrupts * cost.interrupt_ns) * 1e-9
+    assert paid.runtime_s - free.runtime_s == pytest.approx(expected, rel=0.01)
+
+
+def test_simulate_lost_samples_cost_as_much_as_others(settled: MissStream, preset: Preset) -> None:
+    lossy = replace(SETTINGS, sampling=replace(SETTINGS.sampling, loss=1.0))
+    lost = run("none", settled, preset, lossy)
+    assert sum(tick.samples for tick in lost.ticks) == 0
+    assert lost.runtime_s == run("none", settled, preset).runtime_s
 
 
 @pytest.mark.parametrize("name", ["histogram", "benefit"])
@@ -82,7 +99,7 @@ def test_simulate_late_detection_less_gain(
 ) -> None:
     whole, half = fixed["first touch"], fixed["first touch"] / 2
     at_once, late, never = (
-        run("benefit", settled, preset, replace(SETTINGS, found_s=found_s))
+        run("benefit", settled, preset, replace(FREE, found_s=found_s))
         for found_s in (0.0, half, whole)
     )
     assert at_once.runtime_s < late.runtime_s < never.runtime_s

@@ -96,7 +96,7 @@ def test_tune_defaults_first_and_best_trial_chosen(search: Search) -> None:
     assert tuned.best.gain == pytest.approx(
         math.exp(sum(math.log(row.gain(row.tuned_s)) for row in tuned.rows) / len(tuned.rows))
     )
-    assert default.worst == min(row.gain(row.default_s) for row in tuned.rows)
+    assert default.worst == pytest.approx(min(row.gain(row.default_s) for row in tuned.rows))
 
 
 def test_tune_defaults_outside_ranges_never_best(search: Search) -> None:

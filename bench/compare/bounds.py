@@ -1,0 +1,137 @@
+"""Bounds by simulation: what exact knowledge of a program's misses would bring.
+
+    python -m bench.compare.bounds [--programs NAME,...] [--ratios 1:2,...]
+
+Takes the comparison's programs and ratios; gives speeds relative to first touch of the default
+policy, with free samples and with samples at their cost, of the static oracle, of ``exact-past``
+and of ``clairvoyant`` (:mod:`hmd.simulate.known_misses`). Prints a table and writes
+build/bounds.json; results of programs that are not named are kept. A program takes about two
+minutes of CPU, and a minute for its recording the first time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from statistics import geometric_mean
+from typing import Any
+
+from bench.compare.comparison_case import RATIOS, ComparisonCase
+from bench.compare.footprint import footprint_bytes
+from bench.compare.guest_daemon import EXPERIMENT_PERIOD, PACE
+from bench.compare.policies import FOLDER, PROGRAMS, ROOT, SUITE
+from bench.compare.simulations import DELAY_S, UNSAMPLED, made
+from bench.compare.testbed import DILATION, PRESET
+from bench.suite.ground_truth import program_digest, recorded
+from bench.suite.inputs import prepare
+from bench.suite.program import load_program
+from hmd.emulate.preset import load
+from hmd.errors import HmdError
+from hmd.simulate.baselines import baselines
+from hmd.simulate.bounds import bounds
+from hmd.simulate.known_misses import MissValues
+from hmd.simulate.simulated_pmu import PmuSettings
+from hmd.simulate.simulation import SimulationSettings, simulate
+from hmd.units import PAGE_BYTES
+
+OUTPUT = ROOT / "build" / "bounds.json"
+COMMITTED = ROOT / "docs" / "results" / "bounds.json"
+
+POLICY = "histogram"
+LONG_PERIOD = 4 * EXPERIMENT_PERIOD
+SETTINGS = SimulationSettings(
+    tick_s=PACE.tick_s / DILATION,
+    delay_s=DELAY_S,
+    found_s=0.005,
+    sampling=PmuSettings(EXPERIMENT_PERIOD),
+)
+
+FREE_SAMPLES = f"{POLICY}, free samples"
+OFTEN, SELDOM = (f"{POLICY}, period {period}" for period in (EXPERIMENT_PERIOD, LONG_PERIOD))
+
+
+def cases(program: str, ratios: Sequence[str]) -> list[dict[str, Any]]:
+    """Return a program's cases, each with seconds and MiB moved by name."""
+    stream, preset = recorded(program, SUITE, _say).stream, load(PRESET)
+    prepared = partial(prepare, load_program(program), SUITE / "inputs")
+    footprint = footprint_bytes(program, program_digest(program), prepared, FOLDER)
+    values = MissValues(stream, preset)
+    free = replace(SETTINGS, sampling=replace(SETTINGS.sampling, free=True))
+    seldom = replace(SETTINGS, sampling=PmuSettings(LONG_PERIOD))
+    found = []
+    for ratio in ratios:
+        fast_bytes = ComparisonCase(program, ratio, "").fast_bytes(footprint) or 0
+        pages = fast_bytes // PAGE_BYTES
+        _say(f"{program}:{ratio}")
+        fixed = baselines(stream, preset, pages)
+        runs = {
+            "first touch": simulate(stream, preset, pages, made(UNSAMPLED), free),
+            FREE_SAMPLES: simulate(stream, preset, pages, made(POLICY), free),
+            OFTEN: simulate(stream, preset, pages, made(POLICY), SETTINGS),
+            SELDOM: simulate(stream, preset, pages, made(POLICY), seldom),
+        }
+        known = bounds(stream, preset, pages, SETTINGS, values)
+        runs |= {name: bound.run for name, bound in known.items()}
+        seconds = {name: run.runtime_s for name, run in runs.items()} | {"oracle": fixed["oracle"]}
+        moved = {name: run.moved_bytes >> 20 for name, run in runs.items()}
+        found.append({"program": program, "ratio": ratio, "seconds": seconds, "moved_mib": moved})
+    return found
+
+
+def summary(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the file's content: the cases, with geometric means of speeds by name."""
+    names = [name for name in found[0]["seconds"] if name != "first touch"]
+    means = {name: round(geometric_mean(times(case, name) for case in found), 4) for name in names}
+    return {"command": "python -m bench.compare.bounds", "geomean": means, "cases": list(found)}
+
+
+def times(case: Mapping[str, Any], name: str) -> float:
+    """Return a speed relative to first touch."""
+    return float(case["seconds"]["first touch"] / case["seconds"][name])
+
+
+def main() -> int:
+    """Simulate the requested cases; print and write all results."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--programs", default=",".join(PROGRAMS), help="separated by commas")
+    parser.add_argument("--ratios", default=",".join(RATIOS), help="separated by commas")
+    args = parser.parse_args()
+    known = json.loads(OUTPUT.read_text())["cases"] if OUTPUT.exists() else []
+    try:
+        for program in args.programs.split(","):
+            known = [case for case in known if case["program"] != program]
+            known += cases(program, args.ratios.split(","))
+            OUTPUT.parent.mkdir(exist_ok=True)
+            OUTPUT.write_text(json.dumps(summary(known), indent=1) + "\n")
+    except HmdError as error:
+        print(f"bounds: {error}", file=sys.stderr)
+        return int(error.exit_code)
+    _print(known)
+    return 0
+
+
+def _print(found: Sequence[Mapping[str, Any]]) -> None:
+    names = list(summary(found)["geomean"])
+    print("times first touch (MiB moved)\n" + f"{'':22}" + "".join(f"{n:>26}" for n in names))
+    for case in found:
+        cells = [
+            f"{times(case, name):.3f}"
+            + (f" ({case['moved_mib'][name]})" if name in case["moved_mib"] else "")
+            for name in names
+        ]
+        label = f"{case['program']} {case['ratio']}"
+        print(f"{label:22}" + "".join(f"{cell:>26}" for cell in cells))
+    means = summary(found)["geomean"]
+    print(f"{'geometric mean':22}" + "".join(f"{means[name]:>26.3f}" for name in names))
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
