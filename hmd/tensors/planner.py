@@ -78,6 +78,7 @@ PLANNERS: Final = {
         PlannerEntry("autotm", "autotm", "an integer program; moves overlap computing"),
         PlannerEntry("autotm-static", "autotm_static", "an integer program; no moves", True),
         PlannerEntry("autotm-sync", "autotm_sync", "an integer program; kernels wait", True),
+        PlannerEntry("deeptm", "deeptm", "a reconstruction: groups, weighted heat, learning"),
         PlannerEntry("sentinel", "sentinel", "moves by intervals of kernels, of searched length"),
     )
 }

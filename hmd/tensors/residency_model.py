@@ -18,7 +18,7 @@ from hmd.tensors.gap_windows import MoveWindow, ResidencyOptions, gap_windows
 from hmd.tensors.integer_program import IntegerProgram, ProgramSolution
 from hmd.tensors.planner import StepProblem
 from hmd.tensors.tensor_spans import TensorSpans, tensor_spans
-from hmd.tensors.tensor_trace import Floats, Ints
+from hmd.tensors.tensor_trace import Bools, Floats, Ints
 from hmd.units import MIB
 
 
@@ -47,12 +47,16 @@ class Residency:
 
 
 class ResidencyModel:
-    """The program of one problem."""
+    """The program of one problem; ``movable`` (G,) marks the gaps in which tensors may leave."""
 
-    def __init__(self, problem: StepProblem, options: ResidencyOptions) -> None:
+    def __init__(
+        self, problem: StepProblem, options: ResidencyOptions, movable: Bools | None = None
+    ) -> None:
         self.problem = problem
         self.spans = tensor_spans(problem.trace, problem.life)
         self._options = options
+        gaps = len(self.spans.before)
+        self._movable = np.ones(gaps, np.bool_) if movable is None else movable
         self._times = problem.trace.kernel_seconds * 1e3
         self._size = problem.trace.tensor_bytes / MIB
         self._program = IntegerProgram()
@@ -121,7 +125,8 @@ class ResidencyModel:
         if not self.problem.system.in_place:
             # Moves cost a little even where links are idle: a plan has no idle moves.
             cost = np.repeat(self._size[spans.tensor[spans.before]], self._lower) * 1e-6
-            away = program.add_columns(cost, 1.0, whole=self._options.whole)
+            upper = np.repeat(self._movable, self._lower).astype(np.float64)
+            away = program.add_columns(cost, upper, whole=self._options.whole)
             rows = program.add_rows(np.zeros(gaps), np.ones(gaps))
             program.add_entries(np.repeat(rows, self._lower), away, 1.0)
             return np.empty(0, np.int64), away
@@ -131,7 +136,7 @@ class ResidencyModel:
         self._program.add_cost(self._fast[spans.before], cost_out)
         self._program.add_cost(self._fast[spans.after], cost_in)
         for other in (spans.before, spans.after):
-            rows = program.add_rows(np.full(gaps, -np.inf), np.zeros(gaps))
+            rows = program.add_rows(np.where(self._movable, -np.inf, 0.0), np.zeros(gaps))
             program.add_entries(rows, stay, 1.0)
             program.add_entries(rows, self._fast[other], -1.0)
         if self._options.static:
