@@ -1,7 +1,7 @@
 # Targets for developers; `make help` lists them. Every target does its own set-up and needs root,
 # because the set-up installs Debian packages.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format site wheel deb lint-deb bench bench-estimator bench-policies bench-samplers bench-scale bench-hostile test-hostile clean
+.PHONY: help setup demo test lint format site wheel deb lint-deb bench bench-estimator bench-policies bench-samplers bench-scale bench-hostile test-hostile bench-tensors clean
 PYTHON_FILES := hmd tests bench config packaging cffi_build.py setup/backend.py
 PYTHON := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -69,6 +69,9 @@ bench-hostile: setup ## Measure the service while hostile clients flood it for t
 
 test-hostile: setup ## Test the service under hostile clients for ten minutes (make test: less than one)
 	HMD_HOSTILE_SECONDS=600 $(PYTHON) -m pytest --strict-skips tests/system/hostile
+
+bench-tensors: setup ## Compare planners of training steps on G10's traces; build/tensors.json
+	@$(PYTHON) -m bench.tensors
 
 clean: ## Remove what was built (not the virtual environment, not the kernel)
 	rm -rf build/setup/native build/dist build/deb build/share build/site build/demo* build/*.json hmd/_native* hmd/emulate/_timing*

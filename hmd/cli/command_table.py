@@ -71,6 +71,10 @@ GROUPS: Final = (
         ),
     ),
     CommandGroup(
+        "Training steps",
+        (CommandEntry("plan", "plan the memory of a training step ahead"),),
+    ),
+    CommandGroup(
         "The machine",
         (
             CommandEntry("topology", "show memory nodes, their latency, bandwidth and tiers"),

@@ -1,4 +1,4 @@
-"""Compiled: the pages that links carry in one slot of time, in order of priority.
+"""Compiled: the pages that links carry in slots of time, in order of priority.
 
 Out: planned evictions, the slowest tier first. In: faults, allocations, then what the plan moves
 ahead. What comes into a full fastest tier pushes out the pages that arrived first.
@@ -24,6 +24,7 @@ from hmd.tensors.step_state import (
     NO_ROOM,
     OUT,
     QUEUE_ROWS,
+    SLOT,
     WHOLE_PAGES,
     compiled,
 )
@@ -177,22 +178,23 @@ def _fetch(given: Any, state: Any, queue: int, source: int, allocations: int) ->
 
 
 @compiled
-def move_slot(given: Any, state: Any) -> None:
-    """Move pages for one slot: evictions, faults, allocations, then what comes ahead."""
+def move_slots(given: Any, state: Any, slots: int) -> None:
+    """Move pages for some slots: evictions, faults, allocations, then what comes ahead."""
     tiers = len(given.capacity)
     for link in range(len(given.link_rate)):
         for way in range(2):
-            rate = given.link_rate[link, way]
+            rate = given.link_rate[link, way] * slots
             if not given.rules[WHOLE_PAGES]:
                 rate += state.credit[link, way]
                 state.credit[link, way] = rate - np.floor(rate)
             state.budget[link, way] = np.int64(rate)
     for tier in range(tiers - 1, 0, -1):
         _evict(given, state, tier)
-    allocations = given.numbers[ALLOCATED_PER_SLOT]
+    allocations = given.numbers[ALLOCATED_PER_SLOT] * slots
     for tier in range(tiers - 1, 0, -1):
         allocations = _fetch(given, state, tier - 1, tier, allocations)
     allocations = _fetch(given, state, tiers - 1, tiers, allocations)
     for tier in range(tiers - 1, 0, -1):
         allocations = _fetch(given, state, tiers + tier - 1, tier, allocations)
     _fetch(given, state, 2 * tiers - 1, tiers, allocations)
+    state.scalars[SLOT] += slots

@@ -7,6 +7,7 @@ from typing import Any
 from hmd.tensors.step_state import (
     ERROR,
     HEAD,
+    MERGED_RUNS,
     QUEUE_OVERFLOW,
     QUEUE_ROWS,
     QUEUED,
@@ -49,9 +50,15 @@ def add_run(state: Any, tensor: int, pages: int) -> None:
     """Append pages of a tensor to tier 0's order of arrival."""
     s, links = state.scalars, state.run_links
     tail = s[TAIL]
-    if tail >= 0 and state.run_tensor[tail] == tensor:
-        state.run_pages[tail] += pages
-        return
+    recent = tail
+    for _ in range(MERGED_RUNS):
+        if recent < 0 or (recent == s[HEAD] and recent != tail):
+            # The oldest run leaves first: what joins it would leave again.
+            break
+        if state.run_tensor[recent] == tensor:
+            state.run_pages[recent] += pages
+            return
+        recent = links[recent, 0]
     run = s[UNUSED]
     if run < 0:
         # No rows are left: the tensor's newest run grows instead.

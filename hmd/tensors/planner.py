@@ -75,11 +75,13 @@ PLANNERS: Final = {
     for entry in (
         PlannerEntry("lru", "lru", "no moves: pages come on faults, and the oldest leave"),
         PlannerEntry("lru-free", "lru_free", "no moves except that dead tensors are freed"),
+        PlannerEntry("g10", "g10", "G10 (MICRO 2023): evict by relief, fetch early", False),
         PlannerEntry("autotm", "autotm", "an integer program; moves overlap computing"),
         PlannerEntry("autotm-static", "autotm_static", "an integer program; no moves", True),
         PlannerEntry("autotm-sync", "autotm_sync", "an integer program; kernels wait", True),
         PlannerEntry("deeptm", "deeptm", "a reconstruction: groups, weighted heat, learning"),
         PlannerEntry("sentinel", "sentinel", "moves by intervals of kernels, of searched length"),
+        PlannerEntry("ours", "ours", "farthest next use in parts, on booked links"),
     )
 }
 """All planners, by name."""

@@ -146,7 +146,7 @@ class ResidencyModel:
         return stay, np.empty(0, np.int64)
 
     def _move_cost(self) -> tuple[Floats, Floats]:
-        """Return what moving out and in costs, (G,): time if synchronous, else next to nothing."""
+        """Return what moving out and in costs, (G,): time if synchronous, else almost nothing."""
         system = self.problem.system
         size = self._size[self.spans.tensor[self.spans.before]]
         if not self._options.synchronous:

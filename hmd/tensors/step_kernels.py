@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from hmd.tensors.page_flow import move_slot
+from hmd.tensors.page_flow import move_slots
 from hmd.tensors.page_runs import add_run, append_pages, take_runs
 from hmd.tensors.step_state import (
+    ALLOCATED_PER_SLOT,
     DROP_DEAD,
     ERROR,
     ERROR_TENSOR,
@@ -25,6 +26,7 @@ from hmd.tensors.step_state import (
     KEEP_RUNNING,
     KERNEL,
     MISSING,
+    MOST_SLOTS,
     NO_ROOM,
     NOW,
     OUT,
@@ -185,32 +187,36 @@ def _slots_until(given: Any, state: Any, time: int) -> None:
     """Process the slots that begin before a time; the slot's number is its time."""
     s = state.scalars
     length = given.numbers[SLOT_TICKS]
-    idle = 0
-    while s[SLOT] * length < time and s[ERROR] == FINE:
+    last = -(-time // length)
+    while s[SLOT] < last and s[ERROR] == FINE:
         if s[QUEUED] == 0:
-            s[SLOT] = -(-time // length)
+            s[SLOT] = last
             return
-        before = s[QUEUED]
-        move_slot(given, state)
-        s[SLOT] += 1
-        idle = idle + 1 if s[QUEUED] == before else 0
-        if idle > IDLE_SLOTS:
-            # Nothing moves before the kernel ends.
-            s[SLOT] = max(s[SLOT], -(-time // length))
+        move_slots(given, state, min(last - s[SLOT], MOST_SLOTS))
 
 
 @compiled
 def _wait(given: Any, state: Any, until_idle: bool) -> None:
-    """Advance slot by slot until nothing is missing, or until no move is queued."""
+    """Advance the slots until nothing is missing, or until no move is queued."""
     s = state.scalars
+    tiers = len(given.capacity)
+    per_slot = 0.0
+    for link in range(len(given.link_rate)):
+        per_slot = max(per_slot, given.link_rate[link, IN])
     idle = 0
+    limit = IDLE_SLOTS if given.rules[KEEP_RUNNING] else 1000 * IDLE_SLOTS
     while (s[QUEUED] > 0 if until_idle else s[MISSING] > 0) and s[ERROR] == FINE:
         before, missing = s[QUEUED], s[MISSING]
-        move_slot(given, state)
-        s[NOW] = max(s[NOW], s[SLOT] * given.numbers[SLOT_TICKS])
-        s[SLOT] += 1
-        idle = idle + 1 if s[QUEUED] == before and s[MISSING] == missing else 0
-        if idle > IDLE_SLOTS:
+        # Never so many slots that the last missing page could arrive before their end.
+        speed = per_slot
+        for queue in (tiers - 1, 2 * tiers - 1):
+            if state.queue_ends[queue, 0] < state.queue_ends[queue, 1]:
+                speed += given.numbers[ALLOCATED_PER_SLOT]
+        slots = max(1, min(MOST_SLOTS, int(min(missing, before) / speed)))
+        s[NOW] = max(s[NOW], (s[SLOT] + slots - 1) * given.numbers[SLOT_TICKS])
+        move_slots(given, state, slots)
+        idle = idle + slots if s[QUEUED] == before and s[MISSING] == missing else 0
+        if idle > limit:
             if until_idle:
                 return
             s[ERROR] = STUCK

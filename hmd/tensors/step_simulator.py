@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from hmd.tensors import step_state as compiled
-from hmd.tensors.memory_system import UNLIMITED, MemorySystem
+from hmd.tensors.memory_system import MemorySystem
 from hmd.tensors.move_plan import MovePlan, MovePlanError
 from hmd.tensors.plan_check import check_plan
 from hmd.tensors.pricing_rules import PricingRules
@@ -25,6 +25,7 @@ SLOT_PAGES: Final = 50
 """Pages of a slot on the fastest path, as in G10's simulator."""
 
 _RUNS: Final = 1 << 18
+_FREE_PAGES: Final = 1 << 40  # pages per slot where allocation takes no time
 _PROBLEMS: Final = {
     compiled.NO_ROOM: "no tier has room for it",
     compiled.STUCK: "its tensors do not fit the fastest tier",
@@ -166,7 +167,7 @@ def _input(
         np.array(
             [
                 ticks,
-                ticks // round(cost) if round(cost) else UNLIMITED,
+                ticks // round(cost) if round(cost) else _FREE_PAGES,
                 round(rules.fault_seconds * trace.ticks_per_second),
                 round(rules.slow_fault_seconds * trace.ticks_per_second),
                 trace.ticks_per_second,

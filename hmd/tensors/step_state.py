@@ -21,8 +21,14 @@ Array = npt.NDArray[Any]
 QUEUE_ROWS: Final = 1 << 15
 """Rows of one queue of moves; a power of two."""
 
+MERGED_RUNS: Final = 4
+"""Arrivals join a run of their tensor among so many newest: streams that alternate stay runs."""
+
+MOST_SLOTS: Final = 64
+"""Slots that are processed at once, where no page that a kernel waits for can arrive earlier."""
+
 IDLE_SLOTS: Final = 1000
-"""Slots without a page moved after which nothing moves until the next kernel."""
+"""Slots without a page moved after which a kernel waits without end."""
 
 IN: Final = 0
 OUT: Final = 1

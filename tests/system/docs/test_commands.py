@@ -27,6 +27,7 @@ NEEDS = {
     "the emulated machine": "boots it; tests/vm does, by other commands",
     "a daemon of systemd": "no systemd runs here; tests/vm/dram_pm/test_daemon.py has one",
     "two traces": "recorded in the emulated machine",
+    "a tensor trace": "recorded from a training step",
     "recorded programs": "recorded in the emulated machine",
     "a second machine": "a network",
     "a container engine": "none is at hand",

@@ -1,4 +1,4 @@
-"""Hand-made traces, and the G10 data where this machine has it."""
+"""Hand-made traces, and the published traces of G10 where they are installed."""
 
 from __future__ import annotations
 

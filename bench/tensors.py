@@ -1,0 +1,162 @@
+"""Planners of training steps on G10's published traces; writes build/tensors.json.
+
+    python -m bench.tensors [PART...]      parts: traces, host, flash, noise (all)
+
+Needs the data that ``HMD_G10_DATA`` names. Every row is planned and simulated here; the step's
+share of the ideal and the lower bound stand next to it. Prints each row when it is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from hmd.tensors.g10_traces import g10_folder
+from hmd.tensors.memory_system import MemorySystem, load_system
+from hmd.tensors.planner import StepProblem, planner_named
+from hmd.tensors.pricing_rules import RULES, PricingRules
+from hmd.tensors.step_prices import price_planner
+from hmd.tensors.step_simulator import simulate_step
+from hmd.tensors.tensor_trace import TensorTrace
+from hmd.tensors.tensor_trace_file import read_trace
+from hmd.units import GIB
+
+OUT: Final = Path(__file__).resolve().parents[1] / "build/tensors.json"
+TRACES: Final = (
+    *(f"bert-{batch}" for batch in (128, 256, 512, 1024)),
+    *(f"resnet152-{batch}" for batch in (256, 1024, 1280)),
+)
+PLANNERS: Final = ("lru-free", "g10", "ours")
+SWEPT: Final = ("bert-512", "resnet152-1280")
+HOST_GIB: Final = (0, 16, 32, 64)
+FLASH_GBPS: Final = (6.4, 12.8, 32.0)
+NOISY: Final = ("bert-256", "resnet152-1280")
+NOISES: Final = (0.05, 0.25)
+SEEDS: Final = 10
+HEAD: Final = "| trace | rules | tiers | planner | share of ideal | bound | planned in |"
+
+
+def load(name: str) -> TensorTrace:
+    """Return one of G10's traces; raises TensorTraceError without the data."""
+    return read_trace(g10_folder() / f"{name}.npz")
+
+
+def measured(
+    trace: TensorTrace, system: MemorySystem, tiers: str, planners: tuple[str, ...] = PLANNERS
+) -> Iterator[dict[str, Any]]:
+    """Yield a row per planner and set of rules."""
+    for rules in RULES.values():
+        for planner in planners:
+            price, _, _ = price_planner(StepProblem(trace, system, rules), planner)
+            row = asdict(price) | {"tiers": tiers}
+            del row["system"]
+            show(row)
+            yield row
+
+
+def show(row: dict[str, Any]) -> None:
+    """Print a row of the table."""
+    ideal = row["ideal_seconds"]
+    shares = (ideal / row["seconds"], ideal / row["bound_seconds"])
+    cells = (row["trace"], row["rules"], row["tiers"], row["planner"])
+    numbers = (f"{shares[0]:.4f}", f"{shares[1]:.4f}", f"{row['plan_seconds']:.1f} s")
+    print(f"| {' | '.join((*cells, *numbers))} |", flush=True)
+
+
+def noise_rows(name: str, rules: PricingRules) -> Iterator[dict[str, Any]]:
+    """Yield the loss of a plan that does not know the noise of the kernels' times."""
+    trace, system = load(name), load_system("g10")
+    plan = planner_named("ours").plan(StepProblem(trace, system, rules))
+    quiet = trace.ideal_seconds / simulate_step(trace, system, rules, plan).seconds
+    for noise in NOISES:
+        losses = []
+        for seed in range(SEEDS):
+            factor = np.random.default_rng(seed).uniform(1 - noise, 1 + noise, trace.kernels)
+            noisy = trace.with_ticks(np.rint(trace.kernel_ticks * factor).astype(np.int64))
+            found = simulate_step(noisy, system, rules, plan, checked=False)
+            losses.append((quiet - noisy.ideal_seconds / found.seconds) * 100)
+        row = {
+            "trace": name,
+            "rules": rules.name,
+            "noise": noise,
+            "seeds": SEEDS,
+            "mean_loss_points": float(np.mean(losses)),
+            "worst_loss_points": float(np.max(losses)),
+        }
+        print(json.dumps(row), flush=True)
+        yield row
+
+
+def geomean(values: list[float]) -> float:
+    """Return the geometric mean."""
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Return the geometric means of shares on the base system, and the least ratios of speeds."""
+    seconds = {(r["trace"], r["rules"], r["tiers"], r["planner"]): r["seconds"] for r in rows}
+    shares: dict[str, list[float]] = {"g10": [], "ours": []}
+    for row in rows:
+        if row["tiers"] == "g10" and row["planner"] in shares:
+            shares[row["planner"]].append(row["ideal_seconds"] / row["seconds"])
+    ratios: dict[str, list[float]] = {name: [] for name in PLANNERS if name != "ours"}
+    for (trace, rules, tiers, planner), time in seconds.items():
+        if planner in ratios:
+            ratios[planner].append(time / seconds[trace, rules, tiers, "ours"])
+    return {
+        "g10_geomean_share_of_ideal": geomean(shares["g10"]),
+        "ours_geomean_share_of_ideal": geomean(shares["ours"]),
+        "worst_vs_g10": min(ratios["g10"]),
+        "worst_vs_any": min(min(values) for values in ratios.values()),
+    }
+
+
+def main(parts: list[str]) -> None:
+    """Measure the parts, and keep the rows of other parts that the file has."""
+    base = load_system("g10")
+    document: dict[str, Any] = json.loads(OUT.read_text()) if OUT.exists() else {"parts": {}}
+    print(HEAD)
+    for part in parts or ["traces", "host", "flash", "noise"]:
+        rows: list[dict[str, Any]] = []
+        if part == "traces":
+            for name in TRACES:
+                rows += measured(load(name), base, "g10")
+        elif part == "host":
+            for name in SWEPT:
+                for size in HOST_GIB:
+                    system = base.changed({"host": size * GIB})
+                    rows += measured(load(name), system, f"host {size} GiB", ("g10", "ours"))
+        elif part == "flash":
+            for name in SWEPT:
+                for rate in FLASH_GBPS:
+                    rates = {"pcie": 32.0, "dram": 32.0, "flash": rate}
+                    label = f"flash {rate:g} GB/s"
+                    rows += measured(load(name), base.changed(rates=rates), label, ("g10", "ours"))
+        elif part == "noise":
+            for name in NOISY:
+                for rules in RULES.values():
+                    rows += noise_rows(name, rules)
+        document["parts"][part] = rows
+        write(document)
+
+
+def write(document: dict[str, Any]) -> None:
+    """Write all parts, the rows of planners together, and the summary."""
+    parts = document["parts"]
+    rows = [row for name in ("traces", "host", "flash") for row in parts.get(name, [])]
+    document |= {"rows": rows, "noise": parts.get("noise", []), "command": "make bench-tensors"}
+    if parts.get("traces"):
+        document |= summary(rows)
+    OUT.parent.mkdir(exist_ok=True)
+    OUT.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

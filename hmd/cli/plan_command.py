@@ -1,0 +1,178 @@
+"""``hmd plan``: plan the memory of a training step ahead, and price the plan."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hmd.errors import Exit, UsageError
+
+if TYPE_CHECKING:
+    from hmd.cli.main import Subparsers
+    from hmd.tensors.planner import StepProblem
+    from hmd.tensors.step_prices import StepPrice
+    from hmd.tensors.step_simulator import StepResult
+
+DESCRIPTION = """\
+Plan when the tensors of a training step move between memory tiers, and simulate the plan. The trace
+names kernels, tensors and uses (docs: tensor traces and plans); the memory system is a preset or a
+YAML file. The table shows the step's time, its share of the time with unlimited fast memory, and a
+lower bound that no plan undercuts.
+"""
+
+EXAMPLES = """\
+examples:
+  hmd plan step.npz --tiers g10 --planner ours
+  hmd plan step.npz --tiers g10 --compare
+  hmd plan step.npz --tiers g10 --sweep gpu --steps 6     how much GPU memory the step needs
+  hmd plan step.npz --tiers g10 --moves plan.json --picture plan.png
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Register ``hmd plan``."""
+    parser = subparsers.add_parser(
+        "plan",
+        help="plan the memory of a training step ahead",
+        usage="hmd plan [options] TRACE",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+    )
+    parser.add_argument("trace", type=Path, metavar="TRACE", help="a tensor trace (.npz)")
+    parser.add_argument(
+        "--tiers",
+        default="g10",
+        metavar="FILE",
+        help="memory system: a preset or a YAML file (default g10)",
+    )
+    parser.add_argument(
+        "--planner", default="ours", metavar="NAME", help="the planner (default ours)"
+    )
+    parser.add_argument(
+        "--rules",
+        default="strict",
+        metavar="NAME",
+        help="pricing rules: strict, or g10 as in the publication (default strict)",
+    )
+    parser.add_argument("--compare", action="store_true", help="price all planners that suit")
+    parser.add_argument(
+        "--sweep", metavar="TIER", help="price the plan for several capacities of this tier"
+    )
+    parser.add_argument(
+        "--steps", type=_steps, default=5, metavar="N", help="capacities of the sweep (default 5)"
+    )
+    parser.add_argument("--moves", type=Path, metavar="FILE", help="write the plan's moves as JSON")
+    parser.add_argument(
+        "--picture", type=Path, metavar="FILE", help="draw tiers, links and stalls: .png, .svg"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON: seconds, bytes, shares")
+    parser.set_defaults(func=run)
+
+
+def _steps(text: str) -> int:
+    value = int(text) if text.isdecimal() else 0
+    if not 2 <= value <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r}: take a whole number from 2 to 100")
+    return value
+
+
+def run(args: argparse.Namespace) -> int:
+    """Plan, price and print."""
+    if args.compare and args.sweep:
+        raise UsageError("plan: take either --compare or --sweep")
+    if (args.compare or args.sweep) and (args.moves or args.picture):
+        raise UsageError("plan: --moves and --picture go with one plan")
+    from hmd.tensors.memory_system import load_system
+    from hmd.tensors.planner import StepProblem
+    from hmd.tensors.pricing_rules import rules_named
+    from hmd.tensors.tensor_trace_file import read_trace
+
+    problem = StepProblem(read_trace(args.trace), load_system(args.tiers), rules_named(args.rules))
+    if args.compare:
+        _show(args, _compared(problem))
+    elif args.sweep:
+        _show(args, _swept(args, problem))
+    else:
+        _show(args, [_planned(args, problem)])
+    return Exit.OK
+
+
+def _planned(args: argparse.Namespace, problem: StepProblem) -> StepPrice:
+    """Return the price of one plan; writes its moves and its picture."""
+    import json
+
+    from hmd.errors import os_error
+    from hmd.tensors.move_plan import plan_document
+    from hmd.tensors.step_prices import price_planner
+
+    price, plan, result = price_planner(problem, args.planner)
+    if args.moves is not None:
+        document = plan_document(plan, problem.system.names)
+        try:
+            args.moves.write_text(json.dumps(document) + "\n")
+        except OSError as error:
+            raise os_error(error, f"cannot write {args.moves}: {error.strerror}") from None
+    if args.picture is not None:
+        _draw(args.picture, problem, result)
+    return price
+
+
+def _draw(file: Path, problem: StepProblem, result: StepResult) -> None:
+    from hmd.cli.plan_plot import draw
+
+    draw(problem, result, file)
+
+
+def _compared(problem: StepProblem) -> list[StepPrice]:
+    from hmd.tensors.planner import PLANNERS
+    from hmd.tensors.step_prices import price_planner
+
+    names = [name for name, entry in PLANNERS.items() if entry.suits(problem.system)]
+    return [price_planner(problem, name)[0] for name in _progress(names, "planners")]
+
+
+def _swept(args: argparse.Namespace, problem: StepProblem) -> list[StepPrice]:
+    from hmd.tensors.step_prices import price_planner, sweep_capacities
+
+    system = problem.system
+    if args.sweep not in system.names:
+        raise UsageError(f"plan: no tier {args.sweep!r}: take {', '.join(system.names)}")
+    problems = sweep_capacities(problem, args.sweep, args.steps)
+    return [price_planner(each, args.planner)[0] for each in _progress(problems, "capacities")]
+
+
+def _progress(items: list[Any], what: str) -> Any:
+    """Return an iterator that shows progress and time left on a terminal's stderr."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    return track(items, what, console=console, transient=True, disable=not console.is_terminal)
+
+
+def _show(args: argparse.Namespace, prices: list[StepPrice]) -> None:
+    from hmd.cli.output import format_bytes, format_seconds, format_share, print_json, print_table
+
+    if args.json:
+        print_json({"rows": prices})
+        return
+    columns = ("planner", "capacity", "step", "ideal", "share", "bound", "moved", "planned in")
+    rows = (
+        (
+            price.planner,
+            " ".join(
+                f"{name} {format_bytes(size) if size is not None else 'unlimited'}"
+                for name, size in price.tiers.items()
+            ),
+            format_seconds(price.seconds),
+            format_seconds(price.ideal_seconds),
+            format_share(price.ideal_seconds / price.seconds),
+            format_seconds(price.bound_seconds),
+            format_bytes(price.moved_bytes),
+            format_seconds(price.plan_seconds),
+        )
+        for price in prices
+    )
+    title = f"{prices[0].trace}, rules {prices[0].rules}" if prices else None
+    print_table(columns, rows, title=title, right=columns[2:])

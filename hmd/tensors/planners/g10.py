@@ -1,0 +1,219 @@
+"""The planner ``g10``: smart tensor eviction and prefetching of G10 (arXiv:2310.09443, section 4).
+
+Re-made from its description. Intermediate tensors are allocated shortly before their birth and
+freed at death. Then inactive periods are evicted one by one, most relief first, while the kernels'
+account of resident bytes exceeds 0.99 of the fastest tier; periods go to flash, or to the host
+where flash is busy. At last each fetch moves earlier while there is room. Slots are kernels;
+gigabytes are of 2^30 bytes, as in the original.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from hmd.tensors.move_plan import WHOLE, Move, MovePlan, plan_of
+from hmd.tensors.planner import StepProblem
+from hmd.tensors.step_state import compiled
+from hmd.tensors.tensor_trace import Ints
+from hmd.units import GIB
+
+_GPU, _HOST = 0, 1
+_OUT, _IN = 0, 1
+TARGET: Final = 0.99
+_ALLOCATION_US_PER_BYTE: Final = 0.814e-6
+_FAULT_US, _FLASH_US = 45.0, 20.0
+_WORTH: Final = 2.5
+"""A period must last so many times as long as one transfer."""
+
+
+def plan_step(problem: StepProblem) -> MovePlan:
+    """Return G10's moves: evictions, fetches, allocations and frees; for GPU, host and flash."""
+    return plan_to_target(problem, TARGET)
+
+
+def plan_to_target(problem: StepProblem, target: float, *, exact: bool = False) -> MovePlan:
+    """Return G10's moves for another share of the fastest tier.
+
+    ``exact``: a fetch moves earlier only where all of it has room, unlike in the original.
+    """
+    planner = _G10Planner(problem, target, exact)
+    planner.allocate()
+    planner.evict()
+    planner.fetch_early()
+    return plan_of(planner.moves)
+
+
+class _G10Planner:
+    """The account of one step: resident bytes per kernel, free link bytes per kernel."""
+
+    def __init__(self, problem: StepProblem, target: float, exact: bool) -> None:
+        trace, system = problem.trace, problem.system
+        self.problem, self.trace, self.life = problem, trace, problem.life
+        self.none, self.flash = problem.none, problem.none - 1
+        self.capacity = system.tiers[_GPU].capacity
+        self.target = target * self.capacity
+        self.exact = exact
+        self.host_free = np.full(trace.kernels, system.tiers[_HOST].capacity, np.float64)
+        scale = GIB / 1e9
+        self.pcie = system.bandwidth(_HOST, inwards=True) * scale / 1e6
+        self.ssd = system.bandwidth(self.flash, inwards=True) * scale / 1e6
+        self.time_us = trace.kernel_seconds * 1e6
+        self.start_us = np.concatenate([[0.0], np.cumsum(self.time_us)])
+        # Free bytes: link (PCIe, flash), direction, kernel.
+        self.free = np.stack(
+            [np.stack([self.time_us * rate] * 2) for rate in (self.pcie, self.ssd)]
+        )
+        total = float(trace.tensor_bytes.sum() + trace.tensor_bytes[0])
+        self.resident = np.full(trace.kernels, total)
+        self.moves: list[Move] = []
+        self.fetches: list[tuple[int, int, int, int]] = []
+
+    def allocate(self) -> None:
+        """Allocate intermediates just before birth and free them at death, while over target."""
+        trace, kernels = self.trace, self.trace.kernels
+        for tensor in range(1, trace.tensors):
+            if self.resident.max() <= self.target:
+                return
+            birth, death = int(self.life.birth[tensor]), int(self.life.death[tensor])
+            if birth < 0:
+                continue
+            size = int(trace.tensor_bytes[tensor])
+            before = self.start_us[birth] - size * _ALLOCATION_US_PER_BYTE
+            slot = max(int(np.searchsorted(self.start_us, before, side="right")) - 1, 0)
+            self.moves.append((slot, tensor, self.none, _GPU, WHOLE))
+            self.resident[:slot] -= size
+            if death < kernels:
+                self.moves.append((death, tensor, _GPU, self.none, WHOLE))
+                self.resident[death:] -= size
+
+    def evict(self) -> None:
+        """Evict inactive periods, most relief first, until the account fits."""
+        periods, trace = self.life.periods, self.trace
+        size = trace.tensor_bytes[periods.tensor].astype(np.float64)
+        open_ = np.ones(len(size), np.bool_)
+        columns = (periods.start, periods.end, periods.looped, size, periods.seconds * 1e6)
+        while open_.any() and self.resident.max() > self.target:
+            at = _best(columns, open_, self.resident, self.time_us, self.free[1], self.capacity)
+            open_[at] = False
+            start, end = int(periods.start[at]), int(periods.end[at])
+            looped = bool(periods.looped[at])
+            length = end - start + (trace.kernels if looped else 0)
+            inside = np.arange(start, start + length) % trace.kernels
+            if length <= 1 or not (self.resident[inside] > self.target).any():
+                continue
+            tier = self._destination(int(periods.tensor[at]), start, columns[4][at], inside)
+            if tier < 0:
+                return
+            self._book(int(periods.tensor[at]), tier, start, end, inside, looped)
+
+    def _destination(self, tensor: int, start: int, duration_us: float, inside: Ints) -> int:
+        """Return the tier that a period is evicted to, -1 where the original would stop."""
+        size = float(self.trace.tensor_bytes[tensor])
+        flash_us, host_us = self._transfer_us(size)
+        has_room = bool((self.host_free[inside] >= size).all())
+        if duration_us > _WORTH * flash_us:
+            until = self._slot_of(self.start_us[start] + flash_us)
+            busy = not (self.free[1, _OUT, start:until] > 0).any()
+            return _HOST if busy and has_room else self.flash
+        return _HOST if duration_us > _WORTH * host_us and has_room else -1
+
+    def _transfer_us(self, size: float) -> tuple[float, float]:
+        return _FAULT_US + _FLASH_US + size / self.ssd, _FAULT_US + size / self.pcie
+
+    def _slot_of(self, time_us: float) -> int:
+        return max(int(np.searchsorted(self.start_us, time_us, side="right")) - 1, 0)
+
+    def _book(
+        self, tensor: int, tier: int, start: int, end: int, inside: Ints, looped: bool
+    ) -> None:
+        size = float(self.trace.tensor_bytes[tensor])
+        link = 1 if tier == self.flash else 0
+        if looped:
+            duration = self._transfer_us(size)[1 - link] * 1.5
+            slot = self._slot_of((self.start_us[end] - duration) % self.start_us[-1])
+            self.resident[inside] -= size
+        else:
+            cleared = _forward(self.free[link, _OUT], start, end, size)
+            slot = _backward(self.free[link, _IN], start, end, size)
+            if slot <= cleared:
+                return
+            _take(self.free, link, _OUT, start, cleared, size)
+            _take(self.free, link, _IN, end - 1, slot, size)
+            self.resident[cleared + 1 : slot] -= size
+            self.fetches.append((slot, tensor, tier, cleared))
+        self.moves.append((start, tensor, _GPU, tier, WHOLE))
+        if looped:
+            self.moves.append((slot, tensor, tier, _GPU, WHOLE))
+        if tier == _HOST:
+            self.host_free[inside] -= size
+
+    def fetch_early(self) -> None:
+        """Move each fetch to an earlier kernel while the account stays below the target."""
+        for slot, tensor, tier, cleared in sorted(self.fetches):
+            at, size = slot, float(self.trace.tensor_bytes[tensor])
+            added = size if self.exact else 0.0
+            while at > cleared + 1 and self.resident[at - 1] + added < self.target:
+                at -= 1
+                self.resident[at] += size
+            self.moves.append((at, tensor, tier, _GPU, WHOLE))
+
+
+@compiled
+def _forward(free: Any, start: int, end: int, size: float) -> int:
+    """Return the slot in which so many bytes have passed, from ``start`` on; ``end`` if never."""
+    for slot in range(start, end):
+        size -= free[slot]
+        if size <= 0:
+            return slot
+    return end
+
+
+@compiled
+def _backward(free: Any, start: int, end: int, size: float) -> int:
+    """Return the slot from which so many bytes can pass until ``end``; ``start - 1`` if never."""
+    for slot in range(end - 1, start - 1, -1):
+        size -= free[slot]
+        if size <= 0:
+            return slot
+    return start - 1
+
+
+@compiled
+def _take(free: Any, link: int, way: int, first: int, last: int, size: float) -> None:
+    """Book bytes from slot ``first`` to ``last``: flash books PCIe, a full PCIe limits flash."""
+    step = 1 if last >= first else -1
+    for slot in range(first, last + step, step):
+        part = min(size, free[link, way, slot])
+        size -= part
+        free[0, way, slot] -= part
+        if link == 1:
+            free[1, way, slot] -= part
+        free[1, way, slot] = max(min(free[1, way, slot], free[0, way, slot]), 0.0)
+
+
+@compiled
+def _best(
+    columns: Any, open_: Any, resident: Any, time_us: Any, flash: Any, capacity: float
+) -> int:
+    """Return the open period of most relief: bytes times overfull time between both halves."""
+    starts, ends, looped, sizes, durations = columns
+    kernels = len(time_us)
+    over = np.zeros(kernels + 1)
+    for slot in range(kernels):
+        over[slot + 1] = over[slot] + (time_us[slot] if resident[slot] > capacity else 0.0)
+    best, most, tie = -1, -1.0, -1.0
+    for at in range(len(starts)):
+        if not open_[at]:
+            continue
+        start, end, size = starts[at], ends[at], sizes[at]
+        if looped[at]:
+            relief = (over[kernels] - over[start] + over[end]) * size
+        else:
+            out = _forward(flash[0], start, end, size / 2)
+            back = _backward(flash[1], start, end, size / 2)
+            relief = max(over[back] - over[out], 0.0) * size if back > out else 0.0
+        if relief > most or (relief == most and durations[at] * size > tie):
+            best, most, tie = at, relief, durations[at] * size
+    return best

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hmd.cli.main import main
+from hmd.errors import Exit
+from hmd.tensors.tensor_trace_file import write_trace
+from tests.unit.tensors.conftest import R, W, make_trace
+
+SYSTEM = """\
+name: small
+tiers: [{name: gpu, capacity: 24MiB}, {name: host, capacity: 1GiB}, {name: ssd}]
+links:
+  - {name: pcie, between: [gpu, switch], in: 8, out: 8}
+  - {name: dram, between: [switch, host], in: 8, out: 8}
+  - {name: flash, between: [switch, ssd], in: 2, out: 2}
+"""
+
+
+@pytest.fixture
+def step(tmp_path: Path) -> list[str]:
+    """Return the arguments that name a trace and a memory system."""
+    forward = [(2.0, [(0, W)]), (2.0, [(1, W)]), (2.0, [(2, W)]), (2.0, [(3, W)])]
+    backward = [(2.0, [(tensor, R)]) for tensor in (3, 2, 1, 0)]
+    write_trace(make_trace([8, 8, 8, 8], forward + backward), tmp_path / "step.npz")
+    (tmp_path / "small.yaml").write_text(SYSTEM)
+    return [str(tmp_path / "step.npz"), "--tiers", str(tmp_path / "small.yaml")]
+
+
+def test_plan_json_has_price_above_bound(
+    step: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *step, "--json"]) == Exit.OK
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert row["planner"] == "ours"
+    assert row["seconds"] >= row["bound_seconds"] >= row["ideal_seconds"]
+
+
+def test_plan_moves_written_in_plan_format(step: list[str], tmp_path: Path) -> None:
+    assert main(["plan", *step, "--moves", str(tmp_path / "plan.json")]) == Exit.OK
+    moves = json.loads((tmp_path / "plan.json").read_text())["moves"]
+    assert {"gpu", "host", "none"} <= {tier for move in moves for tier in move[2:4]}
+    assert all(len(move) in (4, 5) for move in moves)
+
+
+def test_plan_compare_lists_every_planner(
+    step: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *step, "--compare"]) == Exit.OK
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in ("lru", "lru-free", "g10", "ours"))
+
+
+def test_plan_sweep_times_do_not_rise_with_capacity(
+    step: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *step, "--sweep", "gpu", "--steps", "3", "--json"]) == Exit.OK
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert len(rows) == 3
+    assert rows[0]["seconds"] >= rows[-1]["seconds"]
+
+
+def test_plan_picture_is_written(step: list[str], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert main(["plan", *step, "--picture", str(tmp_path / "plan.png")]) == Exit.OK
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (["--planner", "best"], Exit.USAGE),
+        (["--rules", "loose"], Exit.USAGE),
+        (["--sweep", "tape"], Exit.USAGE),
+        (["--compare", "--sweep", "gpu"], Exit.USAGE),
+        (["--tiers", "nowhere.yaml"], Exit.CONFIG),
+    ],
+)
+def test_plan_wrong_options_have_their_exit_code(
+    step: list[str], options: list[str], code: Exit, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *step, *options]) == code
+    assert capsys.readouterr().err.count("\n") == 1
