@@ -36,6 +36,8 @@ SAMPLES = 100_000
 WARM_TICKS, TICKS = 12, 8
 BUDGET_BYTES = 256 << 20
 _GIB = 1 << 30
+# Pages of a step of the sweep before the first tick.
+_SWEPT_PAGES = 1 << 20
 SIZES = ((4, 1), (64, 1))
 """GiB and processes of the cases."""
 
@@ -76,7 +78,7 @@ class ScaledRun:
         self.samples = ScaledSamples(case.pattern, case.processes, pages, SAMPLES)
         self.heat = HeatTable(latency_ns=memory.topology().latency_ns)
         self.heat.track(memory.processes)
-        settings = SweepSettings(pages_per_step=1 << 40)
+        settings = SweepSettings(pages_per_step=_SWEPT_PAGES, mappings_ticks=1 << 30)
         self._sweep = ResidencySweep(settings, ModelledMemory(memory), self._clock)
         self._stages = TickStages(
             topology=memory.topology(),
@@ -100,7 +102,8 @@ class ScaledRun:
         self._timer = StageTimer(time.process_time)
         self._now_s = 0.0
         # What sweeps have found before the first measured tick; from then on steps are bounded.
-        self._sweep.step(self.heat)
+        while self.heat.chunks.used < case.processes * chunks:
+            self._sweep.step(self.heat)
         self._asks_freely = False
         self._sweep.settings = SweepSettings()
 

@@ -93,7 +93,8 @@ class ScaledMemory:
         chunk = np.where(inside, chunk, 0)
         found = self._node[process, chunk]
         if self._split:
-            for one in np.unique(chunk).tolist():
+            begins = np.append(True, chunk[1:] != chunk[:-1])
+            for one in chunk[begins].tolist():
                 pages = self._split.get((process, one))
                 if pages is not None:
                     rows = chunk == one

@@ -39,6 +39,12 @@ class Nodes:
         """Return the sums of a column of nodes over each tier."""
         return np.array([values[self.tier == tier].sum() for tier in range(self.tiers)], np.int64)
 
+    def tier_sums(self, values: npt.NDArray[np.number]) -> npt.NDArray[np.float64]:
+        """Return the sums over each tier of a column of nodes, which may end before the last."""
+        tier = self.tier[: len(values)]
+        known = tier >= 0
+        return np.bincount(tier[known], values[known], self.tiers).astype(np.float64)
+
     def can_move(self, pages: PageView, machine: MachineView) -> bool:
         """Return whether any move is possible: two tiers, pages, and budget for one."""
         return self.tiers >= 2 and machine.budget_bytes >= PAGE_BYTES and len(pages) > 0

@@ -105,15 +105,17 @@ class _Cohort:
         processes: tuple[ProcessId, ...],
         process: npt.NDArray[np.int32],
         address: npt.NDArray[np.uint64],
+        size: npt.NDArray[np.uint32],
     ) -> None:
-        self._processes, self._process, self._address = processes, process, address
+        self._processes, self._process = processes, process
+        self._address, self._size = address, size
         self.share: dict[ProcessId, float] = {}
 
     @classmethod
     def of(cls, plan: Plan, pages: PageView) -> _Cohort:
         """Return the hottest pages of a plan, at most ``_PAGES``."""
         rows = np.argsort(-plan.heat, kind="stable")[:_PAGES]
-        made = cls(plan.processes, plan.process[rows], plan.address[rows])
+        made = cls(plan.processes, plan.process[rows], plan.address[rows], plan.pages[rows])
         made.measure(pages)
         return made
 
@@ -127,7 +129,7 @@ class _Cohort:
             total = pages.process_rate[slot] if slot is not None else 0.0
             if slot is None or total <= 0:
                 continue
-            row = pages.find(slot, self._address[self._process == index])
-            accesses = pages.rate[row] * pages.size[row].astype(np.float64)
-            self.share[process] = float(np.where(row >= 0, accesses, 0.0).sum() / total)
+            own = self._process == index
+            rate = pages.rate_at(slot, self._address[own])
+            self.share[process] = float((rate * self._size[own].astype(np.float64)).sum() / total)
         return self.share

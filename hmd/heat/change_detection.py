@@ -24,9 +24,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from hmd.heat.chunk_columns import ChunkColumns, WindowClocks
+from hmd.heat.chunk_columns import ChunkColumns, KeptShares, WindowClocks
 from hmd.heat.geometry import ABSENT, BLOCK_PAGES, CHUNK_BLOCKS, CHUNK_PAGES, FIXED, FULL_EXPOSURE
-from hmd.heat.kernels import Float32Plane, Float64Plane, inline, kernel
+from hmd.heat.kernels import Float64Plane, inline, kernel
 
 # A chunk whose rate changes by less than a fifth has not changed, however certain that is.
 _CHUNK_TOLERANCE: Final = 0.1
@@ -78,10 +78,10 @@ def believe(
     columns: ChunkColumns,
     clocks: WindowClocks,
     surprise: float,
-    kept: Float32Plane,
+    kept: KeptShares,
     nodes: NodeSums,
 ) -> None:
-    """Fill ``kept``, shape ``(chunks, 512)``: 1 where the window does not contradict a history.
+    """Fill ``kept``: 1 where the window does not contradict a history.
 
     ``surprise`` is the deviation, in standard deviations, from which a history loses weight.
     ``nodes``, zeros before, gets the sums by process and node.
@@ -92,26 +92,43 @@ def believe(
     counted = np.zeros(CHUNK_BLOCKS, np.float64)
     expected = np.zeros(CHUNK_BLOCKS, np.float64)
     exposed = np.zeros(CHUNK_BLOCKS, np.float64)
+    counted_on, expected_on, variance_on = nodes
     most = surprise * surprise
     for chunk in range(chunks):
-        p = columns.process[chunk]
+        p, row = columns.process[chunk], columns.detail[chunk]
         if (
             window[p] <= 0.0
             or clock[p] <= 0.0
             or (heat_sum[chunk] == 0.0 and recent_sum[chunk] == 0.0)
         ):
-            kept[chunk, :] = 1.0
+            if row < 0:
+                kept.chunks[chunk] = 1.0
+            else:
+                kept.pages[row, :] = 1.0
             continue
         w = window[p] / unit[p]
         grain = clock[p] / FULL_EXPOSURE / unit[p]
+        if row < 0:
+            past = grain * columns.exposed[chunk]
+            kept.chunks[chunk] = 1.0
+            if past > 0.0:
+                n, f = recent_sum[chunk] / unit[p], heat_sum[chunk] * w / past / unit[p]
+                kept.chunks[chunk] = _believed(n, f, w / past, most, _CHUNK_TOLERANCE)
+                code = columns.code[chunk]
+                on = FIXED - code if code <= FIXED else code
+                if on != ABSENT:
+                    counted_on[p, on] += n
+                    expected_on[p, on] += f
+                    variance_on[p, on] += f * w / past
+            continue
         all_counted, all_expected, all_exposed = 0.0, 0.0, 0.0
         for block in range(CHUNK_BLOCKS):
             n, f, e = 0.0, 0.0, 0.0
             for i in range(block * BLOCK_PAGES, (block + 1) * BLOCK_PAGES):
-                n += recent[chunk, i]
-                if exposure[chunk, i]:
-                    past = grain * exposure[chunk, i]
-                    f += heat[chunk, i] * w / past
+                n += recent[row, i]
+                if exposure[row, i]:
+                    past = grain * exposure[row, i]
+                    f += heat[row, i] * w / past
                     e += past
             counted[block], expected[block], exposed[block] = n / unit[p], f / unit[p], e
             all_counted += counted[block]
@@ -134,17 +151,17 @@ def believe(
                     together = min(together, whole)
             for i in range(block * BLOCK_PAGES, (block + 1) * BLOCK_PAGES):
                 own = 1.0
-                past = grain * exposure[chunk, i]
-                if past > 0.0 and (heat[chunk, i] > 0.0 or recent[chunk, i] > 0.0):
-                    n, f = recent[chunk, i] / unit[p], heat[chunk, i] * w / past / unit[p]
+                past = grain * exposure[row, i]
+                if past > 0.0 and (heat[row, i] > 0.0 or recent[row, i] > 0.0):
+                    n, f = recent[row, i] / unit[p], heat[row, i] * w / past / unit[p]
                     own = _believed(n, f, w / past, most, 0.0)
-                    code = columns.node[chunk, i]
+                    code = columns.node[row, i]
                     on = FIXED - code if code <= FIXED else code
                     if on != ABSENT:
-                        nodes.counted[p, on] += n
-                        nodes.expected[p, on] += f
-                        nodes.variance[p, on] += f * w / past
-                kept[chunk, i] = min(together, own)
+                        counted_on[p, on] += n
+                        expected_on[p, on] += f
+                        variance_on[p, on] += f * w / past
+                kept.pages[row, i] = min(together, own)
 
 
 @kernel

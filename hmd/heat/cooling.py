@@ -17,9 +17,9 @@ import math
 
 import numpy as np
 
-from hmd.heat.chunk_columns import ChunkColumns, WindowClocks
+from hmd.heat.chunk_columns import ChunkColumns, KeptShares, WindowClocks
 from hmd.heat.geometry import ABSENT, CHUNK_PAGES, FIXED, FULL_EXPOSURE
-from hmd.heat.kernels import Float32Plane, Float64Plane, Float64s, inline, kernel
+from hmd.heat.kernels import Float64Plane, Float64s, inline, kernel
 
 
 @inline
@@ -49,15 +49,15 @@ def fold(
     clocks: WindowClocks,
     window: Float64s,
     keep: Float64s,
-    kept: Float32Plane,
+    kept: KeptShares,
     change: Float64Plane,
 ) -> None:
     """End the window of every process whose ``window`` is above 0.
 
     Per process, ``window`` is the weight of the samples of a window that ends, else 0, and
-    ``keep`` is the share of the history that cooling leaves. ``kept`` is the share of each page's
-    history that change detection leaves, ``change`` the change of the rate of each process's pages
-    by node. ``recent`` is added to ``heat`` and cleared.
+    ``keep`` is the share of the history that cooling leaves. ``kept`` are the shares of histories
+    that change detection leaves, ``change`` the change of the rate of each process's pages by node.
+    ``recent`` is added to ``heat`` and cleared.
     """
     heat, recent, exposure = columns.heat, columns.recent, columns.exposure
     heat_sum, recent_sum = columns.heat_sum, columns.recent_sum
@@ -69,29 +69,47 @@ def fold(
         w = window[p]
         full = keep[p] * clock[p] + w
         grain = clock[p] / FULL_EXPOSURE
-        if heat_sum[chunk] == 0.0 and recent_sum[chunk] == 0.0:
-            for i in range(CHUNK_PAGES):
-                exposure[chunk, i] = _coded(keep[p] * grain * exposure[chunk, i] + w, full)
-            continue
-        total = np.float64(0.0)
-        for i in range(CHUNK_PAGES):
-            left = keep[p] * kept[chunk, i]
-            past = left * grain * exposure[chunk, i]
-            old = left * heat[chunk, i]
-            code = columns.node[chunk, i]
+        row = columns.detail[chunk]
+        if row < 0:
+            left = keep[p] * kept.chunks[chunk]
+            past, old = left * grain * columns.exposed[chunk], left * heat_sum[chunk]
+            code = columns.code[chunk]
             on = FIXED - code if code <= FIXED else code
-            if on != ABSENT and change[p, on] != 1.0 and exposure[chunk, i]:
-                expected = heat[chunk, i] * w / (grain * exposure[chunk, i])
+            if on != ABSENT and change[p, on] != 1.0 and columns.exposed[chunk]:
+                expected = heat_sum[chunk] * w / (grain * columns.exposed[chunk])
                 of_heat, of_exposure = _revised(
-                    recent[chunk, i] / unit[p], expected / unit[p], change[p, on]
+                    recent_sum[chunk] / unit[p], expected / unit[p], change[p, on]
                 )
                 old *= of_heat
                 past *= of_exposure
-            cooled = old + recent[chunk, i]
+            cooled = old + recent_sum[chunk]
+            heat_sum[chunk] = cooled if cooled > 1e-3 * unit[p] else 0.0
+            columns.exposed[chunk] = _coded(past + w, full)
+            recent_sum[chunk] = 0.0
+            continue
+        if heat_sum[chunk] == 0.0 and recent_sum[chunk] == 0.0:
+            for i in range(CHUNK_PAGES):
+                exposure[row, i] = _coded(keep[p] * grain * exposure[row, i] + w, full)
+            continue
+        total = np.float64(0.0)
+        for i in range(CHUNK_PAGES):
+            left = keep[p] * kept.pages[row, i]
+            past = left * grain * exposure[row, i]
+            old = left * heat[row, i]
+            code = columns.node[row, i]
+            on = FIXED - code if code <= FIXED else code
+            if on != ABSENT and change[p, on] != 1.0 and exposure[row, i]:
+                expected = heat[row, i] * w / (grain * exposure[row, i])
+                of_heat, of_exposure = _revised(
+                    recent[row, i] / unit[p], expected / unit[p], change[p, on]
+                )
+                old *= of_heat
+                past *= of_exposure
+            cooled = old + recent[row, i]
             # Below a thousandth of a sample a count means nothing, and denormals are slow.
-            heat[chunk, i] = cooled if cooled > 1e-3 * unit[p] else 0.0
-            exposure[chunk, i] = _coded(past + w, full)
-            recent[chunk, i] = 0.0
-            total += heat[chunk, i]
+            heat[row, i] = cooled if cooled > 1e-3 * unit[p] else 0.0
+            exposure[row, i] = _coded(past + w, full)
+            recent[row, i] = 0.0
+            total += heat[row, i]
         heat_sum[chunk] = total
         recent_sum[chunk] = 0.0

@@ -12,6 +12,9 @@ CHUNK_BYTES: Final = CHUNK_PAGES * PAGE_BYTES
 #: Pages per block: 64 KiB of neighbours, whose heat is estimated together.
 BLOCK_PAGES: Final = 16
 CHUNK_BLOCKS: Final = CHUNK_PAGES // BLOCK_PAGES
+#: Where in a chunk without detail samples hit is kept in this many parts of 32 KiB, a bit for each.
+GROUPS: Final = 64
+GROUP_PAGES: Final = CHUNK_PAGES // GROUPS
 #: Exposure is stored in a byte; this value is all of the process's clock.
 FULL_EXPOSURE: Final = 255
 #: In the ``node`` column: a page that is absent, or that no sweep has reached.

@@ -16,6 +16,8 @@ class HeatSettings:
     ``window_samples_min``: no window closes with fewer samples.
     ``surprise``: deviation, in standard deviations, from which history loses weight.
     ``store_weight``: what a store counts for compared with a load.
+    ``detail_chunks``: chunks of 2 MiB whose pages are counted one by one; the others, of more
+    memory than that, are counted as a whole.
     """
 
     cooling_samples: int | None = None
@@ -24,17 +26,21 @@ class HeatSettings:
     window_samples_min: int = 256
     surprise: float = 2.0
     store_weight: float = 1.0
+    detail_chunks: int = 2048
 
 
 @dataclass(slots=True)
 class HeatStats:
-    """Counters since the table was made; ``chunks`` and ``bytes`` are current values.
+    """Counters since the table was made; ``chunks``, ``details``, ``bytes`` are current values.
 
-    ``ignored`` counts samples of no tracked process or no user address, ``windows`` closed windows.
+    ``ignored`` counts samples of no tracked process or no user address, ``windows`` closed windows,
+    ``details_lost`` chunks that are counted as a whole again. ``details`` are counted by page.
     """
 
     samples: int = 0
     ignored: int = 0
     windows: int = 0
+    details_lost: int = 0
     chunks: int = 0
+    details: int = 0
     bytes: int = 0

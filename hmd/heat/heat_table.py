@@ -2,68 +2,41 @@
 
 Takes batches of samples and the nodes of pages, gives a view of pages with their rates
 (:mod:`hmd.heat.page_view`). Stored as arrays over chunks of 2 MiB of address space, allocated on
-demand, 12 bytes per page. Counting a sample costs about 10 ns; hmd.heat.cooling and
-hmd.heat.rates state their own costs.
+demand: 12 bytes per page of a bounded number of chunks, and about 70 bytes for each chunk. Without
+pages of its own a chunk is counted as a whole, as a huge page is. Counting a sample costs about
+10 ns, 100 ns at 1 TiB; hmd.heat.cooling and hmd.heat.rates state their own costs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from hmd.heat.change_detection import NodeSums, believe, node_changes
+from hmd.heat.chunk_columns import KeptShares, TableRates
 from hmd.heat.chunks import Chunks
 from hmd.heat.cooling import fold
-from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED, MOVE_WEAR
+from hmd.heat.geometry import ABSENT, FIXED
 from hmd.heat.heat_settings import HeatSettings, HeatStats
-from hmd.heat.idle_age import NEW, age, successors
-from hmd.heat.page_columns import PageRates
+from hmd.heat.idle_age import age, successors
 from hmd.heat.page_counts import count_nodes
+from hmd.heat.page_detail import grant_details
 from hmd.heat.page_view import PageView
+from hmd.heat.placing import place_pages, place_wholes
 from hmd.heat.rates import estimate
 from hmd.heat.sample_counting import KINDS, SampleSums, SampleWeights, count_samples
 from hmd.heat.sample_windows import Clocks
+from hmd.heat.settling import PlanColumns, Settled
 from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Topology
 from hmd.sample.access_batch import AccessBatch, Kind
-from hmd.units import PAGE_BYTES
 
 # Loads that waited for a node and that give a mean latency, and the share of the last mean that a
 # tick with fewer of them keeps.
 _WAITS_LEAST = 50.0
 _WAITS_FADE = 0.8
-
-
-class PlanColumns(Protocol):
-    """The columns of a plan that the table reads (:class:`hmd.decide.plan.Plan`)."""
-
-    @property
-    def processes(self) -> tuple[ProcessId, ...]:
-        """The processes that ``process`` indexes."""
-        ...
-
-    @property
-    def process(self) -> npt.NDArray[np.int32]:
-        """Index of each page's process."""
-        ...
-
-    @property
-    def address(self) -> npt.NDArray[np.uint64]:
-        """Start of each page."""
-        ...
-
-    @property
-    def pages(self) -> npt.NDArray[np.uint32]:
-        """Size of each page, in 4 KiB pages."""
-        ...
-
-    @property
-    def from_node(self) -> npt.NDArray[np.int16]:
-        """Node of each page before its move."""
-        ...
 
 
 class HeatTable:
@@ -89,13 +62,15 @@ class HeatTable:
         """Mean latency of recent loads that waited for a node, by node id, in ns: above that of an
         idle node while requests queue there. Near 0 where samples have no latencies."""
         self.stats = HeatStats()
-        self.chunks = Chunks()
+        self.chunks = Chunks(self.settings.detail_chunks)
+        self.hand = np.zeros(1, np.int64)
         self.clocks = Clocks(self.settings)
         self._kind_weight = np.ones((0, KINDS), np.float32)
         self._priority = np.ones(0, np.float64)
         self._worn = False
         self._nodes = 1
-        self._rates: PageRates | None = None
+        self._rates: TableRates | None = None
+        self._resident: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
 
     def expect(self, latency_ns: Sequence[float]) -> None:
         """Set the latencies of idle nodes; heat is kept, measured latencies start again."""
@@ -144,48 +119,65 @@ class HeatTable:
     def update(self, batch: AccessBatch, elapsed_s: float = 1.0) -> None:
         """Count the samples of a tick that took ``elapsed_s``; call it also without samples."""
         self.changed()
-        age(self.chunks.used, successors(self.clocks.tick + 1), self.chunks.columns.idle)
+        columns = self.chunks.columns
+        following = successors(self.clocks.tick + 1)
+        age(self.chunks.used, following, columns.owner, columns.idle, columns.rested)
         samples = (batch.process, batch.address, batch.kind, batch.period, batch.weight_ns)
         latency_ns = self._latency_ns if _has_latencies(batch) else self._latency_ns[:0]
         weights = SampleWeights(self._kind_weight, latency_ns)
-        used = np.array([self.chunks.used, 0], np.int64)
-        sums = SampleSums(used, np.zeros((len(self.processes), 3), np.float64), self._waits)
+        none = np.zeros((len(self.processes), 3), np.float64)
+        sums = SampleSums(np.zeros(1, np.int64), none, self._waits)
+        before = self.chunks.used
         row = 0
         while True:
             chunks = self.chunks
-            row = count_samples(row, samples, weights, chunks.columns, chunks.index, sums)
-            chunks.used = int(used[0])
+            row = count_samples(
+                row, samples, weights, chunks.columns, chunks.index, chunks.state, sums
+            )
             if row == len(batch):
                 break
             chunks.grow()
-        ignored = int(used[1])
+        if chunks.used != before:
+            chunks.renew()
+        ignored = int(sums.ignored[0])
         self.stats.samples += len(batch) - ignored
         self.stats.ignored += ignored
         self.clocks.count(sums.weights, elapsed_s)
         self._close_waits()
         self._close_windows()
+        clocks = self.clocks
+        self.stats.details_lost += grant_details(chunks, clocks.bundle, clocks.tick)
         self._fade_wear()
         self._measure()
 
-    def view(self, topology: Topology, pinned: npt.NDArray[np.bool_] | None = None) -> PageView:
+    def view(
+        self,
+        topology: Topology,
+        pinned: npt.NDArray[np.bool_] | None = None,
+        rows_most: int | None = None,
+    ) -> PageView:
         """Return the resident pages as they are now, with tiers by ``topology``.
 
-        Pages of ``pinned`` processes, shape ``(processes,)``, are not movable in it.
+        Pages of ``pinned`` processes, shape ``(processes,)``, are not movable in it. Of a table
+        with more than twice ``rows_most`` rows it shows so many, those that a plan may be about
+        (:mod:`hmd.heat.row_selection`); None shows all.
         """
-        return PageView(self, topology, pinned)
+        return PageView(self, topology, pinned, rows_most)
 
-    def rates(self, first: npt.NDArray[np.int64]) -> PageRates:
-        """Return how hot pages are now; ``first`` is the first row of each chunk, and the end.
-
-        They are computed once per change of the table, for all views.
-        """
+    def rates(self) -> TableRates:
+        """Return how hot pages are now; computed once per change of the table, for all views."""
         if self._rates is None:
-            rows, clocks = int(first[-1]), self.clocks
-            rates = PageRates(np.empty(rows, np.float32), np.empty(rows, np.float32))
+            chunks, clocks = self.chunks, self.clocks
+            pages, used = chunks.columns.node.shape, chunks.used
+            rates = TableRates(
+                np.empty(pages, np.float32),
+                np.empty(pages, np.float32),
+                np.empty(used, np.float32),
+                np.empty(used, np.float32),
+            )
             intensity = clocks.rate * self._priority
-            columns = self.chunks.columns
             kept = self._credible(NodeSums.zeros(len(self.processes), self._nodes))
-            estimate(columns, clocks.bundle, intensity, kept, first, rates)
+            estimate(used, chunks.columns, clocks.bundle, intensity, kept, rates)
             self._rates = rates
         return self._rates
 
@@ -205,6 +197,7 @@ class HeatTable:
     def changed(self) -> None:
         """Discard the rates: samples, resident pages or weights are no longer the same."""
         self._rates = None
+        self._resident = None
 
     def place(
         self,
@@ -227,15 +220,11 @@ class HeatTable:
         if missing.any():
             self.chunks.add(process, addresses[missing])
             found = self.chunks.find(process, addresses)
-        columns, rows = self.chunks.columns, found[present]
-        changed = int(np.count_nonzero(columns.node[rows] != node[present]))
-        # A page that came since, and was not sampled before this sweep found it, is new.
-        was, there = columns.node[rows] != ABSENT, node[present] != ABSENT
-        new = ~there | (~was & (columns.idle[rows] >= NEW))
-        columns.idle[rows] = np.where(new, np.uint8(NEW), columns.idle[rows])
-        columns.node[rows] = node[present]
+        columns, rows, now = self.chunks.columns, found[present], node[present]
         columns.huge[rows] = False if huge is None else huge[present]
-        columns.resident[rows] = (node[present] != ABSENT).sum(axis=1)
+        whole = columns.detail[rows] < 0
+        changed = place_pages(self.chunks, rows[~whole], now[~whole])
+        changed += place_wholes(self.chunks, rows[whole], now[whole])
         columns.swept[rows] = self.clocks.tick + 1
         gone = found[~present & (found >= 0)]
         if len(gone):
@@ -255,53 +244,29 @@ class HeatTable:
         """
         if not len(moves.address):
             return
+        self._resident = None
+        settled = Settled(moves, node, stuck)
         slots = {process: slot for slot, process in enumerate(self.processes)}
         slot_of = np.array([slots.get(p, -1) for p in moves.processes], np.int32)
         rows = slot_of[moves.process]
         for slot in np.unique(rows[rows >= 0]):
             pages = np.flatnonzero(rows == slot)
             chunk = self.chunks.find(int(slot), moves.address[pages])
-            pages, chunk = pages[chunk >= 0], chunk[chunk >= 0]
-            self._settle_pages(moves, node, stuck, pages, chunk)
-
-    def _settle_pages(
-        self,
-        moves: PlanColumns,
-        node: npt.NDArray[np.int16],
-        stuck: npt.NDArray[np.bool_],
-        rows: npt.NDArray[np.intp],
-        chunk: npt.NDArray[np.int32],
-    ) -> None:
-        """Record the outcome of rows of one process; ``chunk`` has the table's row of each."""
-        columns = self.chunks.columns
-        # A page whose node is not known: its chunk is swept first.
-        columns.swept[chunk[node[rows] < 0]] = 0
-        known = node[rows] >= 0
-        rows, chunk = rows[known], chunk[known]
-        page = (moves.address[rows] % CHUNK_BYTES // PAGE_BYTES).astype(np.int64)
-        here = node[rows].astype(np.int8)
-        coded = np.where(stuck[rows], FIXED - here, here).astype(np.int8)
-        self._note_nodes(coded)
-        moved = here != moves.from_node[rows]
-        huge = moves.pages[rows] == CHUNK_PAGES
-        present = columns.node[chunk[huge]] != ABSENT
-        columns.node[chunk[huge]] = np.where(present, coded[huge, None], ABSENT)
-        columns.node[chunk[~huge], page[~huge]] = coded[~huge]
-        worn = columns.wear[chunk, page]
-        worn[moved] = np.minimum(worn[moved], 255 - MOVE_WEAR) + MOVE_WEAR
-        columns.wear[chunk, page] = worn
-        self._worn |= bool(moved.any())
+            self._worn |= settled.record(self.chunks, pages[chunk >= 0], chunk[chunk >= 0])
+        self._note_nodes(node[node >= 0].astype(np.int8))
 
     def resident_pages(self, nodes: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return 4 KiB pages per process and node, shape ``(processes, nodes)``.
 
         First the movable ones, then the unmovable ones.
         """
-        movable = np.zeros((len(self.processes), nodes), np.int64)
-        fixed = np.zeros_like(movable)
-        used, columns = self.chunks.used, self.chunks.columns
-        count_nodes(columns.process[:used], columns.node, movable, fixed)
-        return movable, fixed
+        if self._resident is None or self._resident[0].shape[1] != nodes:
+            movable = np.zeros((len(self.processes), nodes), np.int64)
+            fixed = np.zeros_like(movable)
+            count_nodes(self.chunks.used, self.chunks.columns, movable, fixed)
+            self._resident = movable, fixed
+        movable, fixed = self._resident
+        return movable.copy(), fixed.copy()
 
     def _close_waits(self) -> None:
         """Set the loaded latency of the nodes for which enough loads waited."""
@@ -313,11 +278,12 @@ class HeatTable:
     def _close_windows(self) -> None:
         """Add the windows that have enough samples to the history."""
         chunks, clocks = self.chunks, self.clocks
-        columns = chunks.columns
+        used, columns = chunks.used, chunks.columns
+        # A chunk that is counted as a whole is one thing to estimate.
+        known = np.minimum(columns.resident[:used], 1)
+        counted = np.where(columns.detail[:used] >= 0, columns.resident[:used], known)
         resident = np.bincount(
-            columns.process[: chunks.used],
-            weights=columns.resident[: chunks.used],
-            minlength=len(self.processes),
+            columns.process[:used], weights=counted, minlength=len(self.processes)
         ).astype(np.float64)
         window, keep = clocks.due(resident)
         if not window.any():
@@ -326,19 +292,20 @@ class HeatTable:
         kept = self._credible(nodes)
         change = np.ones_like(nodes.counted)
         node_changes(nodes, self.settings.surprise, change)
-        fold(chunks.used, columns, clocks.bundle, window, keep, kept, change)
+        fold(used, columns, clocks.bundle, window, keep, kept, change)
         clocks.close(window, keep)
         self.stats.windows += int(np.count_nonzero(window))
 
-    def _credible(self, nodes: NodeSums) -> npt.NDArray[np.float32]:
-        """Return the share of its history to keep of each page, shape ``(chunks, 512)``.
+    def _credible(self, nodes: NodeSums) -> KeptShares:
+        """Return the shares of their history to keep of each page and each chunk.
 
         ``nodes``, shape ``(processes, nodes)``, gets the sums of the window.
         """
-        used = self.chunks.used
-        kept = np.empty((used, CHUNK_PAGES), np.float32)
-        columns, surprise = self.chunks.columns, self.settings.surprise
-        believe(used, columns, self.clocks.bundle, surprise, kept, nodes)
+        chunks, surprise = self.chunks, self.settings.surprise
+        kept = KeptShares(
+            np.empty(chunks.columns.node.shape, np.float32), np.empty(chunks.used, np.float32)
+        )
+        believe(chunks.used, chunks.columns, self.clocks.bundle, surprise, kept, nodes)
         return kept
 
     def _note_nodes(self, codes: npt.NDArray[np.int8]) -> None:
@@ -349,13 +316,16 @@ class HeatTable:
 
     def _fade_wear(self) -> None:
         """Reduce the wear of moved pages."""
-        if self._worn:
-            wear = self.chunks.columns.wear[: self.chunks.used]
-            wear -= (wear >> 4) + (wear > 0)
-            self._worn = bool(wear.any())
+        if not self._worn:
+            return
+        pages, wholes = self.chunks.columns.wear, self.chunks.columns.worn[: self.chunks.used]
+        pages -= (pages >> 4) + (pages > 0)
+        wholes -= (wholes >> 4) + (wholes > 0)
+        self._worn = bool(pages.any() or wholes.any())
 
     def _measure(self) -> None:
         self.stats.chunks = self.chunks.used
+        self.stats.details = self.chunks.details
         self.stats.bytes = self.chunks.nbytes
 
 

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from hmd.heat.kernels import Uint8Plane, Uint8s, kernel
+from hmd.heat.kernels import Int32s, Uint8Plane, Uint8s, kernel
 
 #: The byte of a page that has just appeared, or is absent.
 NEW: Final = 0x80
@@ -55,23 +55,19 @@ def successors(tick: int) -> npt.NDArray[np.uint8]:
 
 
 @kernel
-def age(chunks: int, following: Uint8s, idle: Uint8Plane) -> None:
-    """Age every page by a tick; ``following`` comes from :func:`successors`."""
-    for chunk in range(chunks):
-        for i in range(idle.shape[1]):
-            idle[chunk, i] = following[idle[chunk, i]]
+def age(chunks: int, following: Uint8s, owner: Int32s, idle: Uint8Plane, rested: Uint8s) -> None:
+    """Age every page, and every chunk, by a tick; ``following`` comes from :func:`successors`.
 
-
-def idle_age(
-    idle: npt.NDArray[np.uint8], huge: npt.NDArray[np.bool_], index: npt.NDArray[np.int64]
-) -> IdleAge:
-    """Return the idle ages of pages, given by their numbers in the table; ``huge`` is by chunk.
-
-    A huge page is as old as the youngest of its 4 KiB pages.
+    ``idle`` are rows of pages, free where their ``owner`` is below 0; ``rested`` is by chunk.
     """
-    code = idle.reshape(-1)[index]
-    chunk = index // idle.shape[1]
-    rows = np.flatnonzero(huge[chunk])
-    # Codes of sampled pages are below those of pages that never were.
-    code[rows] = idle[chunk[rows]].min(axis=1)
+    for row in range(len(owner)):
+        if owner[row] >= 0:
+            for i in range(idle.shape[1]):
+                idle[row, i] = following[idle[row, i]]
+    for chunk in range(chunks):
+        rested[chunk] = following[rested[chunk]]
+
+
+def idle_age(code: npt.NDArray[np.uint8]) -> IdleAge:
+    """Return the idle ages that bytes encode, shape ``(n,)``."""
     return IdleAge(_TICKS[code & (NEW - 1)], code < NEW)

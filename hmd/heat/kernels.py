@@ -48,6 +48,9 @@ KERNEL_MODULES: Final = (
     "hmd.heat.page_counts",
     "hmd.heat.idle_age",
     "hmd.heat.change_detection",
+    "hmd.heat.page_columns",
+    "hmd.heat.page_detail",
+    "hmd.heat.row_selection",
 )
 
 

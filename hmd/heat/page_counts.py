@@ -9,8 +9,9 @@ from typing import Final
 
 import numpy as np
 
-from hmd.heat.geometry import CHUNK_PAGES, FIXED
-from hmd.heat.kernels import Float32s, Int8Plane, Int8s, Int32s, Int64Plane, Uint16s, kernel
+from hmd.heat.chunk_columns import ChunkColumns, TableRates
+from hmd.heat.geometry import ABSENT, CHUNK_PAGES, FIXED
+from hmd.heat.kernels import Int8Plane, Int8s, Int16s, Int64Plane, inline, kernel
 
 #: Bins of the log2 histogram of heat: bin b counts pages of 2**(b - COLDEST) accesses per second
 #: and more, below twice that; the first and the last also count what lies beyond.
@@ -18,30 +19,77 @@ HEAT_BINS: Final = 64
 COLDEST: Final = 24
 
 
+@inline
+def _add(code: int, pages: int, process: int, movable: Int64Plane, fixed: Int64Plane) -> None:
+    """Add pages of one code to a process's counts."""
+    if 0 <= code < movable.shape[1]:
+        movable[process, code] += pages
+    elif code <= FIXED and FIXED - code < movable.shape[1]:
+        fixed[process, FIXED - code] += pages
+
+
 @kernel
-def count_nodes(process: Int32s, code: Int8Plane, movable: Int64Plane, fixed: Int64Plane) -> None:
+def count_nodes(chunks: int, columns: ChunkColumns, movable: Int64Plane, fixed: Int64Plane) -> None:
     """Add each process's pages on each node: to ``movable`` or, those that must stay, to ``fixed``.
 
-    ``process`` and ``code`` are columns of the table. Results have shape ``(processes, nodes)``.
+    Results have shape ``(processes, nodes)``. The pages of a chunk that is counted as a whole are
+    added to the node where most of them are.
     """
-    nodes = movable.shape[1]
-    for chunk in range(len(process)):
-        p = process[chunk]
+    process, detail, node = columns.process, columns.detail, columns.node
+    for chunk in range(chunks):
+        p, row = process[chunk], detail[chunk]
+        if row < 0:
+            _add(columns.code[chunk], columns.resident[chunk], p, movable, fixed)
+            continue
+        first, alike = node[row, 0], True
         for i in range(CHUNK_PAGES):
-            node = code[chunk, i]
-            if 0 <= node < nodes:
-                movable[p, node] += 1
-            elif node <= FIXED and FIXED - node < nodes:
-                fixed[p, FIXED - node] += 1
+            alike &= node[row, i] == first
+        if alike:
+            _add(first, CHUNK_PAGES, p, movable, fixed)
+            continue
+        for i in range(CHUNK_PAGES):
+            _add(node[row, i], 1, p, movable, fixed)
 
 
 @kernel
-def count_heat(node: Int8s, size: Uint16s, rate: Float32s, bins: Int64Plane) -> None:
+def summarise(node: Int8Plane, code: Int8s, resident: Int16s, strays: Int16s) -> None:
+    """Set the code of most pages of each chunk, its resident pages, and those of other codes.
+
+    ``node`` has shape ``(k, 512)``, results ``(k,)``; a chunk without pages is ``ABSENT``.
+    """
+    count = np.zeros(256, np.int64)
+    for chunk in range(len(node)):
+        count[:] = 0
+        for i in range(CHUNK_PAGES):
+            count[node[chunk, i] & 255] += 1
+        there = CHUNK_PAGES - count[ABSENT & 255]
+        count[ABSENT & 255] = 0
+        most = np.argmax(count)
+        resident[chunk] = there
+        strays[chunk] = there - count[most]
+        code[chunk] = ABSENT if there == 0 else np.int8(np.uint8(most))
+
+
+@inline
+def _heat_bin(rate: np.float32) -> int:
+    """Return the bin of a rate, from its exponent."""
+    exponent = int(np.float32(rate).view(np.int32) >> np.int32(23)) - 127
+    return min(max(exponent + COLDEST, 0), HEAT_BINS - 1)
+
+
+@kernel
+def count_heat(chunks: int, columns: ChunkColumns, rates: TableRates, bins: Int64Plane) -> None:
     """Add pages to ``bins``, shape ``(nodes, HEAT_BINS)``, by node and log2 of their rate."""
-    for row in range(len(rate)):
-        if node[row] >= len(bins):
+    for chunk in range(chunks):
+        row = columns.detail[chunk]
+        if row < 0 or columns.huge[chunk]:
+            code = columns.code[chunk] if row < 0 else columns.node[row, 0]
+            node = FIXED - code if code <= FIXED else code
+            if 0 <= node < len(bins):
+                bins[node, _heat_bin(rates.chunk_rate[chunk])] += columns.resident[chunk]
             continue
-        b = 0
-        if rate[row] > 0.0:
-            b = int(np.floor(np.log2(rate[row]))) + COLDEST
-        bins[node[row], min(max(b, 0), HEAT_BINS - 1)] += size[row]
+        for i in range(CHUNK_PAGES):
+            code = columns.node[row, i]
+            node = FIXED - code if code <= FIXED else code
+            if 0 <= node < len(bins):
+                bins[node, _heat_bin(rates.page_rate[row, i])] += 1

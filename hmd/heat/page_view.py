@@ -6,11 +6,15 @@ a plan needs for some rows alone. Row numbers are valid for one tick;
 :class:`hmd.heat.page_state.PageState` keeps values per page across ticks, and
 :meth:`PageView.find` finds pages again by their addresses.
 
-A row is an extent of pages that is counted and moved as one: today 4 KiB, or a huge page of
-2 MiB. Policies read the number of pages from ``size`` and rely on nothing else.
+A row is an extent of pages that is counted as one: 4 KiB, a huge page of 2 MiB, or what is
+resident of a chunk of 2 MiB that is counted as a whole. Policies read the number of pages from
+``size`` and rely on nothing else.
 
-Costs about 1 ns per page for ``size``, ``tier`` and ``wear``; :mod:`hmd.heat.rates` states the
-cost of rates.
+A view of a large table shows the rows that a plan may be about
+(:mod:`hmd.heat.row_selection`); to a policy the other pages are as good as fixed, and ``beyond``
+has their sums.
+
+Costs about 4 ns per row; :mod:`hmd.heat.rates` states the cost of rates.
 """
 
 from __future__ import annotations
@@ -21,17 +25,20 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from hmd.heat.chunks import Chunks
 from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.idle_age import IdleAge, idle_age
 from hmd.heat.page_columns import (
     NODE_OF_CODE,
     PageColumns,
     PageRates,
-    collect_pages,
-    first_rows,
-    locate,
+    count_rows,
+    gather_pages,
+    gather_rates,
+    list_rows,
     tier_of_code,
 )
+from hmd.heat.row_selection import Beyond, Selection, TierCodes, select_rows
 from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Topology
 from hmd.units import PAGE_BYTES
@@ -41,13 +48,17 @@ if TYPE_CHECKING:
 
 
 class PageRows(NamedTuple):
-    """Some rows of a view; columns of shape ``(k,)`` as :class:`PageView` has them."""
+    """Some rows of a view; columns of shape ``(k,)`` as :class:`PageView` has them.
+
+    The 4 KiB pages of a row that is ``apart`` move one by one.
+    """
 
     process: npt.NDArray[np.int32]
     address: npt.NDArray[np.uint64]
     size: npt.NDArray[np.int64]
     node: npt.NDArray[np.int64]
     rate: npt.NDArray[np.float32]
+    apart: npt.NDArray[np.bool_]
 
 
 class PageView:
@@ -57,10 +68,18 @@ class PageView:
     """
 
     def __init__(
-        self, table: HeatTable, topology: Topology, pinned: npt.NDArray[np.bool_] | None = None
+        self,
+        table: HeatTable,
+        topology: Topology,
+        pinned: npt.NDArray[np.bool_] | None = None,
+        rows_most: int | None = None,
     ) -> None:
-        """Take tiers from ``topology``; pages of ``pinned`` processes are not movable."""
+        """Take tiers from ``topology``; pages of ``pinned`` processes are not movable.
+
+        More than twice ``rows_most`` rows are not shown, but so many of them.
+        """
         self._table = table
+        self._rows_most = rows_most
         self._pinned = np.zeros(len(table.processes), np.bool_) if pinned is None else pinned
         self._tier_of_node = np.full(max(len(topology.latency_ns), 1), -1, np.int8)
         for tier, nodes in enumerate(topology.tiers):
@@ -68,7 +87,7 @@ class PageView:
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        return int(self._first[-1])
+        return len(self.number)
 
     @property
     def processes(self) -> tuple[ProcessId, ...]:
@@ -128,17 +147,17 @@ class PageView:
     @cached_property
     def process(self) -> npt.NDArray[np.int32]:
         """Index into ``processes``."""
-        return np.repeat(self.chunks[0], np.diff(self._first))
+        return self.chunks.columns.process[self._columns.chunk]
 
     @cached_property
     def address(self) -> npt.NDArray[np.uint64]:
         """Address of the first byte."""
-        return self._address(self.number)
+        return self._address(self.number, self._columns.chunk)
 
-    @cached_property
+    @property
     def node(self) -> npt.NDArray[np.int8]:
         """Node id."""
-        return self._node(self.number)
+        return self._columns.node
 
     @property
     def idle_ticks(self) -> npt.NDArray[np.int32]:
@@ -150,84 +169,137 @@ class PageView:
         """Whether the page was ever sampled."""
         return self._idle.sampled
 
+    @property
+    def beyond(self) -> Beyond:
+        """Sums over the movable pages that are not shown."""
+        return self._shown[1]
+
     def take(self, rows: npt.NDArray[np.int64]) -> PageRows:
         """Return what a plan needs of some rows."""
-        number = self._locate(rows)
+        number, chunk = self.number[rows], self._columns.chunk[rows]
+        columns = self.chunks.columns
         return PageRows(
-            self.chunks[0][number // CHUNK_PAGES],
-            self._address(number),
+            columns.process[chunk],
+            self._address(number, chunk),
             self.size[rows].astype(np.int64),
-            self._node(number).astype(np.int64),
+            self.node[rows].astype(np.int64),
             self.rate[rows],
+            (number >= self._wholes) & ~columns.huge[chunk],
         )
 
     def find(self, process: int, address: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """Return the row of each address of a process, -1 where no page is resident."""
-        first, columns = self._first, self._table.chunks.columns
-        chunk = self._table.chunks.find(process, address).astype(np.int64)
-        page = (address % np.uint64(CHUNK_BYTES) // np.uint64(PAGE_BYTES)).astype(np.int64)
-        page[columns.huge[chunk]] = 0
-        before = np.arange(CHUNK_PAGES) < page[:, None]
-        resident = NODE_OF_CODE[columns.node[chunk].view(np.uint8)] >= 0
-        row = first[chunk] + (resident & before).sum(axis=1)
-        found = (chunk >= 0) & resident[np.arange(len(page)), page]
-        return np.where(found, row, -1)
+        """Return the row of each address of a process, -1 where none is shown."""
+        if not len(self):
+            return np.full(len(address), -1, np.int64)
+        number = self._number_at(process, address)
+        order = self._order
+        at = np.minimum(np.searchsorted(self.number[order], number), len(order) - 1)
+        return np.where(self.number[order[at]] == number, order[at], -1)
+
+    def rate_at(self, process: int, address: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
+        """Return the rate at each address of a process, 0 where no page is resident.
+
+        Also of pages that are not shown.
+        """
+        number = self._number_at(process, address)
+        found = number >= 0
+        rates = PageRates(np.empty(found.sum(), np.float32), np.empty(found.sum(), np.float32))
+        gather_rates(number[found], self._table.rates(), rates)
+        rate = np.zeros(len(number), np.float32)
+        rate[found] = rates.rate
+        return rate
 
     def pages_by_node(self, nodes: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return 4 KiB pages per process and node, shape ``(processes, nodes)``.
 
-        First the pages that are neither fixed nor pinned, then all others.
+        First the pages that are shown and neither fixed nor pinned, then all others.
         """
         movable, fixed = self._table.resident_pages(nodes)
         fixed[self._pinned] += movable[self._pinned]
         movable[self._pinned] = 0
+        if self._is_partial:
+            columns, every = self._columns, movable + fixed
+            shown = self.movable & (columns.node < nodes)
+            place = self.process[shown].astype(np.int64) * nodes + columns.node[shown]
+            count = np.bincount(place, columns.size[shown], movable.size)
+            movable = count.astype(np.int64).reshape(movable.shape)
+            fixed = every - movable
         return movable, fixed
 
     @property
-    def chunks(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint64]]:
-        """Process and address of the chunks that store the pages; not for policies."""
-        used, columns = self._table.chunks.used, self._table.chunks.columns
-        return columns.process[:used], columns.address[:used]
+    def chunks(self) -> Chunks:
+        """Where pages are stored; not for policies."""
+        return self._table.chunks
 
-    @cached_property
+    @property
     def number(self) -> npt.NDArray[np.int64]:
-        """Where pages are stored: row of the chunk times 512, plus position; not for policies."""
-        return self._locate(np.arange(len(self)))
+        """Where rows are stored, as hmd.heat.page_columns numbers them; not for policies."""
+        return self._shown[0]
 
-    def _locate(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        number = np.empty(len(rows), np.int64)
-        columns = self._table.chunks.columns
-        locate(rows, columns.huge, columns.node, self._first, number)
-        return number
+    @property
+    def _wholes(self) -> int:
+        """The number of the first chunk that is one row."""
+        return len(self.chunks.columns.owner) * CHUNK_PAGES
 
-    def _address(self, number: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-        page = (number & (CHUNK_PAGES - 1)).view(np.uint64)
-        return self.chunks[1][number // CHUNK_PAGES] + page * np.uint64(PAGE_BYTES)
+    def _number_at(self, process: int, address: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        """Return the number of the row at each address of a process, -1 where no page is."""
+        columns = self.chunks.columns
+        chunk = self.chunks.find(process, address).astype(np.int64)
+        page = (address % np.uint64(CHUNK_BYTES) // np.uint64(PAGE_BYTES)).astype(np.int64)
+        detail, huge = columns.detail[chunk].astype(np.int64), columns.huge[chunk]
+        code = np.where(
+            detail < 0, columns.code[chunk], columns.node[detail, np.where(huge, 0, page)]
+        )
+        number = np.where((detail < 0) | huge, self._wholes + chunk, detail * CHUNK_PAGES + page)
+        resident = NODE_OF_CODE[code.view(np.uint8)] >= 0
+        return np.where((chunk >= 0) & resident, number, -1)
 
-    def _node(self, number: npt.NDArray[np.int64]) -> npt.NDArray[np.int8]:
-        code = self._table.chunks.columns.node.reshape(-1)[number]
-        return NODE_OF_CODE[code.view(np.uint8)]
+    def _address(
+        self, number: npt.NDArray[np.int64], chunk: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.uint64]:
+        page = np.where(number < self._wholes, number & (CHUNK_PAGES - 1), 0).astype(np.uint64)
+        return self.chunks.columns.address[chunk] + page * np.uint64(PAGE_BYTES)
 
     @cached_property
-    def _first(self) -> npt.NDArray[np.int64]:
-        chunks = self._table.chunks
-        return first_rows(chunks.used, chunks.columns)
+    def _rows(self) -> int:
+        """The number of rows of the whole table."""
+        return count_rows(self.chunks.used, self.chunks.columns)
+
+    @property
+    def _is_partial(self) -> bool:
+        """Whether some rows are not shown."""
+        return self._rows_most is not None and self._rows > 2 * self._rows_most
+
+    @cached_property
+    def _shown(self) -> tuple[npt.NDArray[np.int64], Beyond]:
+        chunks = self.chunks
+        beyond = Beyond.none(len(self.processes), len(self._tier_of_node))
+        if not self._is_partial:
+            number = np.empty(self._rows, np.int64)
+            return number[: list_rows(chunks.used, chunks.columns, number)], beyond
+        number = np.empty(self._rows_most or 0, np.int64)
+        selection = Selection(number, beyond, self._table.hand)
+        tiers = TierCodes(self._pinned, tier_of_code(self._tier_of_node))
+        rates = self._table.rates()
+        return select_rows(chunks.used, chunks.columns, rates, tiers, selection), beyond
+
+    @cached_property
+    def _order(self) -> npt.NDArray[np.intp]:
+        return np.argsort(self.number)
 
     @cached_property
     def _columns(self) -> PageColumns:
-        rows = len(self)
-        columns = PageColumns(
-            np.empty(rows, np.uint16), np.empty(rows, np.int8), np.empty(rows, np.uint8)
-        )
+        columns = PageColumns.empty(len(self))
         tiers = tier_of_code(self._tier_of_node)
-        collect_pages(self._table.chunks.columns, self._first, self._pinned, tiers, columns)
+        gather_pages(self.number, self.chunks.columns, self._pinned, tiers, columns)
         return columns
 
     @cached_property
     def _rates(self) -> PageRates:
-        return self._table.rates(self._first)
+        rates = PageRates(np.empty(len(self), np.float32), np.empty(len(self), np.float32))
+        gather_rates(self.number, self._table.rates(), rates)
+        return rates
 
     @cached_property
     def _idle(self) -> IdleAge:
-        columns = self._table.chunks.columns
-        return idle_age(columns.idle, columns.huge, self.number)
+        return idle_age(self._columns.idle)

@@ -17,10 +17,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from hmd.heat.chunk_columns import ChunkColumns, WindowClocks
+from hmd.heat.chunk_columns import ChunkColumns, KeptShares, TableRates, WindowClocks
 from hmd.heat.geometry import ABSENT, BLOCK_PAGES, CHUNK_BLOCKS, CHUNK_PAGES, FULL_EXPOSURE
-from hmd.heat.kernels import Float32Plane, Float32s, Float64s, Int64s, inline, kernel
-from hmd.heat.page_columns import PageRates
+from hmd.heat.kernels import Float32s, Float64s, inline, kernel
 
 # Without evidence, pages of a block are taken to differ by about their mean; that prior weighs as
 # much as this many squared samples.
@@ -47,22 +46,22 @@ class _Estimates(NamedTuple):
 
 @inline
 def _count(
-    chunk: int, columns: ChunkColumns, kept: Float32Plane, clocks: WindowClocks, into: _Estimates
+    chunk: int, columns: ChunkColumns, kept: KeptShares, clocks: WindowClocks, into: _Estimates
 ) -> None:
     """Fill samples and exposure of a chunk's pages, and samples and mean rate of its blocks."""
     node, heat, recent = columns.node, columns.heat, columns.recent
     exposure = columns.exposure
     count, exposed = into.samples, into.exposed
-    p = columns.process[chunk]
+    p, row = columns.process[chunk], columns.detail[chunk]
     unit, window = clocks.unit[p], clocks.window[p]
     per_unit = 1.0 / unit if unit > 0.0 else 0.0
     grain = clocks.clock[p] / FULL_EXPOSURE
     for block in range(CHUNK_BLOCKS):
         n, e = 0.0, 0.0
         for i in range(block * BLOCK_PAGES, (block + 1) * BLOCK_PAGES):
-            there = per_unit if node[chunk, i] != ABSENT else 0.0
-            count[i] = (kept[chunk, i] * heat[chunk, i] + recent[chunk, i]) * there
-            exposed[i] = (kept[chunk, i] * grain * exposure[chunk, i] + window) * there
+            there = per_unit if node[row, i] != ABSENT else 0.0
+            count[i] = (kept.pages[row, i] * heat[row, i] + recent[row, i]) * there
+            exposed[i] = (kept.pages[row, i] * grain * exposure[row, i] + window) * there
             n += count[i]
             e += exposed[i]
         into.sampled[block] = n + _UNSEEN
@@ -110,7 +109,7 @@ def _spreads(
     chunks: int,
     columns: ChunkColumns,
     clocks: WindowClocks,
-    kept: Float32Plane,
+    kept: KeptShares,
     into: _Estimates,
 ) -> Float64s:
     """Return the spread of pages within blocks of each process, shape ``(processes,)``."""
@@ -119,7 +118,7 @@ def _spreads(
     for chunk in range(chunks):
         p = columns.process[chunk]
         empty = columns.heat_sum[chunk] == 0.0 and columns.recent_sum[chunk] == 0.0
-        if columns.huge[chunk] or empty:
+        if columns.huge[chunk] or empty or columns.detail[chunk] < 0:
             continue
         _count(chunk, columns, kept, clocks, into)
         own, weight = _excess(into)
@@ -129,52 +128,64 @@ def _spreads(
     return spread
 
 
-@kernel
-def estimate(
+@inline
+def _estimate_whole(
+    chunk: int,
     columns: ChunkColumns,
     clocks: WindowClocks,
     intensity: Float64s,
-    kept: Float32Plane,
-    first: Int64s,
-    rates: PageRates,
+    kept: KeptShares,
+    rates: TableRates,
 ) -> None:
-    """Fill ``rates`` for the rows of a page view; ``first`` is the first row of each chunk.
+    """Fill the rate and support of a chunk that is counted as a whole."""
+    p, share = columns.process[chunk], kept.chunks[chunk]
+    per_unit = 1.0 / clocks.unit[p] if clocks.unit[p] > 0.0 else 0.0
+    past = share * clocks.clock[p] / FULL_EXPOSURE * columns.exposed[chunk]
+    n = (share * columns.heat_sum[chunk] + columns.recent_sum[chunk]) * per_unit + _UNSEEN
+    e = (past + clocks.window[p]) * per_unit * columns.resident[chunk]
+    rates.chunk_rate[chunk] = intensity[p] * n / e if e > 0.0 else 0.0
+    rates.chunk_support[chunk] = n if e > 0.0 else 0.0
 
-    ``intensity`` is the rate of each process, in accesses per second. ``kept`` is the share of
-    each page's history that :func:`hmd.heat.change_detection.believe` leaves.
+
+@kernel
+def estimate(
+    chunks: int,
+    columns: ChunkColumns,
+    clocks: WindowClocks,
+    intensity: Float64s,
+    kept: KeptShares,
+    rates: TableRates,
+) -> None:
+    """Fill ``rates``; 0 for absent pages.
+
+    ``intensity`` is the rate of each process, in accesses per second. ``kept`` are the shares of
+    histories that :func:`hmd.heat.change_detection.believe` leaves.
     """
-    chunks = len(first) - 1
     page_count, page_exposure = np.zeros(CHUNK_PAGES, np.float64), np.zeros(CHUNK_PAGES, np.float64)
     block_count, block_mean = np.zeros(CHUNK_BLOCKS, np.float64), np.zeros(CHUNK_BLOCKS, np.float64)
     rate, support = np.zeros(CHUNK_PAGES, np.float32), np.zeros(CHUNK_PAGES, np.float32)
     found = _Estimates(page_count, page_exposure, block_count, block_mean, rate, support)
     spread = _spreads(chunks, columns, clocks, kept, found)
-    node = columns.node
     for chunk in range(chunks):
-        p, row, end = columns.process[chunk], first[chunk], first[chunk + 1]
-        if row == end:
+        p, row = columns.process[chunk], columns.detail[chunk]
+        if row < 0:
+            _estimate_whole(chunk, columns, clocks, intensity, kept, rates)
+            continue
+        if columns.resident[chunk] == 0:
             continue
         _count(chunk, columns, kept, clocks, found)
         if columns.huge[chunk]:
             n, e = page_count.sum() + _UNSEEN, page_exposure.sum()
-            rates.rate[row] = intensity[p] * n / e if e > 0.0 else 0.0
-            rates.support[row] = n if e > 0.0 else 0.0
+            rates.chunk_rate[chunk] = intensity[p] * n / e if e > 0.0 else 0.0
+            rates.chunk_support[chunk] = n if e > 0.0 else 0.0
             continue
-        if end - row == CHUNK_PAGES:
-            # Straight into the result: a copy of a chunk costs half as much as its rates.
-            direct = _Estimates(
-                page_count,
-                page_exposure,
-                block_count,
-                block_mean,
-                rates.rate[row:end],
-                rates.support[row:end],
-            )
-            _shrink(intensity[p], spread[p], direct)
-            continue
-        _shrink(intensity[p], spread[p], found)
-        for i in range(CHUNK_PAGES):
-            if node[chunk, i] != ABSENT and row < end:
-                rates.rate[row] = rate[i]
-                rates.support[row] = support[i]
-                row += 1
+        # Straight into the result: a copy of a chunk costs half as much as its rates.
+        direct = _Estimates(
+            page_count,
+            page_exposure,
+            block_count,
+            block_mean,
+            rates.page_rate[row],
+            rates.page_support[row],
+        )
+        _shrink(intensity[p], spread[p], direct)

@@ -198,10 +198,13 @@ class ResidencySweep:
         if space is None:
             space = _Space(outline, huge, tick, tick, deque(outline.runs))
             self._spaces[process] = space
+        lost = less(space.outline.runs, outline.runs)
         space.left.extendleft(reversed(less(outline.runs, space.outline.runs)))
         if len(space.left) > _LEFT_RUNS:
             space.left = deque(outline.runs)
         space.outline, space.huge, space.read = outline, huge, tick
+        if not lost:
+            return  # chunks of samples outside all mappings are stale, and found to have no pages
         known = heat.chunks.columns.address[: heat.chunks.used]
         known = known[heat.chunks.columns.process[: heat.chunks.used] == slot]
         gone = known[~within(known, outline.runs)]

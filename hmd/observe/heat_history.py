@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.errors import UsageError
+from hmd.heat.chunk_columns import ChunkColumns
 from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.heat_table import HeatTable
 from hmd.machine.process_id import ProcessId
@@ -130,8 +131,7 @@ class HeatHistory:
         rows = rows[np.argsort(columns.address[rows])]
         starts = np.arange(0, len(rows), -(-len(rows) // MAX_BINS))
         mean_heat = heat.chunk_rates()[rows] / CHUNK_PAGES
-        tier = self._tier[columns.node[rows].view(np.uint8)]
-        pages = np.stack([np.count_nonzero(tier == t, axis=1) for t in range(self._tiers)], axis=1)
+        pages = self._pages(columns, rows)
         chunks = np.diff(np.append(starts, len(rows)))
         return HeatOutline(
             process=heat.processes[slot],
@@ -140,6 +140,19 @@ class HeatHistory:
             heat=(np.add.reduceat(mean_heat, starts) / chunks).astype(np.float32),
             pages=np.add.reduceat(pages, starts, axis=0).astype(np.int32),
         )
+
+    def _pages(self, columns: ChunkColumns, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
+        """Return the resident pages of some chunks by tier, shape ``(k, tiers)``."""
+        pages = np.zeros((len(rows), self._tiers), np.int64)
+        detail = columns.detail[rows]
+        paged, whole = np.flatnonzero(detail >= 0), np.flatnonzero(detail < 0)
+        tier = self._tier[columns.node[detail[paged]].view(np.uint8)]
+        for t in range(self._tiers):
+            pages[paged, t] = np.count_nonzero(tier == t, axis=1)
+        tier = self._tier[columns.code[rows[whole]].view(np.uint8)]
+        known = whole[tier >= 0]
+        pages[known, tier[tier >= 0]] = columns.resident[rows[known]]
+        return pages
 
 
 def _json(outline: HeatOutline) -> str:

@@ -25,6 +25,10 @@ from hmd.sample.access_batch import AccessBatch
 PAGEOUT_CANDIDATES = 16
 """Idle pages to select, in multiples of the budget: the kernel keeps some of them in memory."""
 
+POLICY_ROWS = 1 << 17
+"""Rows of a view on which a policy decides, of a table with more than twice as many: 512 MiB of
+4 KiB pages, 256 GiB of chunks."""
+
 
 def run_tick(stages: TickStages, guard: StageTimer, now_s: float) -> TickRecord:
     """Run one tick after ``guard.begin``, and return its record.
@@ -88,7 +92,8 @@ def decide(stages: TickStages, now_s: float) -> Plan:
     pinned = admin.pinned_mask(heat.processes, stages.targets)
     requested, machine = admin_moves(stages, machine, pinned)
     machine = without_drained(machine, admin.drained)
-    wanted = stages.policy.plan(heat.view(machine.topology, pinned), machine)
+    pages = heat.view(machine.topology, pinned, POLICY_ROWS)
+    wanted = stages.policy.plan(pages, machine)
     return Plan.joined((requested, wanted))
 
 

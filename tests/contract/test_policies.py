@@ -127,7 +127,9 @@ def page_nodes(table: HeatTable) -> dict[tuple[int, int], int]:
     """The node of every page, as the table codes it, by slot and address."""
     columns, used = table.chunks.columns, table.chunks.used
     return {
-        (int(columns.process[c]), int(columns.address[c]) + i * PAGE_BYTES): int(columns.node[c, i])
+        (int(columns.process[c]), int(columns.address[c]) + i * PAGE_BYTES): int(
+            columns.node[columns.detail[c], i]
+        )
         for c in range(used)
         for i in range(CHUNK_PAGES)
     }
@@ -300,7 +302,7 @@ def fixed_only(scene: Scene) -> HeatTable:
     table = scene.table()
     columns, used = table.chunks.columns, table.chunks.used
     process, address = columns.process[:used].copy(), columns.address[:used].copy()
-    node, huge = columns.node[:used].copy(), columns.huge[:used].copy()
+    node, huge = columns.node[columns.detail[:used]], columns.huge[:used].copy()
     for chunk in range(used):
         fixed = np.where(node[chunk] >= 0, ABSENT, node[chunk])[None]
         table.place(int(process[chunk]), address[chunk : chunk + 1], fixed, huge[chunk : chunk + 1])

@@ -88,7 +88,7 @@ class Benefit:
         ledger = _Ledger(pages, settings, horizon_s / _parallelism(pages, machine))
         latency = loaded_latency_ns(pages, machine.topology, nodes)
         movers = 0
-        for tier, share in enumerate(ledger.shares(nodes.tiers)[:-1]):
+        for tier, share in enumerate(ledger.shares(nodes)[:-1]):
             most = self._balance.ceiling(tier, share, latency[tier], latency[tier + 1])
             limit = most - share if most < 1 else _NO_LIMIT
             movers += ledger.fill(tier, latency, nodes, limit)
@@ -116,7 +116,10 @@ class _Ledger:
         process = pages.process[self._rows]
         sampled = pages.support[self._rows]
         rate, self._support = _shrunk(
-            pages.rate[self._rows].astype(np.float64), sampled.astype(np.float64), process
+            pages.rate[self._rows].astype(np.float64),
+            sampled.astype(np.float64),
+            process,
+            pages.beyond.moments,
         )
         self._here = pages.tier[self._rows]
         self.wanted = self._here.copy()
@@ -125,6 +128,9 @@ class _Ledger:
         half = settings.confidence / 2
         self._least = each * np.maximum(root - half, 0.0) ** 2
         self._most = np.where(self._support > 0, each * (root + half) ** 2, 0.0)
+        self._served = self._most * self._size
+        self._beyond = (pages.beyond.accesses * weight_s[:, None]).sum(axis=0)
+        self._all_served = float(self._served.sum() + self._beyond.sum())
         # Wear of one move doubles the cost of the next.
         worn = np.exp2(pages.wear[self._rows] / float(MOVE_WEAR))
         self._cost = settings.move_ns * worn
@@ -132,9 +138,10 @@ class _Ledger:
         self.value = self._most.copy()
         self._shed = np.zeros(len(self._rows), np.bool_)
 
-    def shares(self, tiers: int) -> list[float]:
+    def shares(self, nodes: Nodes) -> list[float]:
         """Return the share of all accesses that each tier serves."""
-        served = np.bincount(self._here, self._most, tiers)
+        shown = np.bincount(self._here, self._served, nodes.tiers)
+        served = shown + nodes.tier_sums(self._beyond)
         shares: list[float] = (served / max(float(served.sum()), _LEAST_SUPPORT)).tolist()
         return shares
 
@@ -151,7 +158,8 @@ class _Ledger:
         coming, gain = coming[gain > 0], gain[gain > 0]
         order = np.argsort(-gain, kind="stable")
         coming, gain = coming[order], gain[order]
-        fit = np.searchsorted(np.cumsum(self._most[coming]), most * self._most.sum(), side="right")
+        comes = np.cumsum(self._served[coming])
+        fit = np.searchsorted(comes, most * self._all_served, side="right")
         coming, gain = coming[:fit], gain[:fit]
         room = int(nodes.by_tier(nodes.room)[tier])
         leaving = np.flatnonzero(self.wanted == tier)
@@ -183,8 +191,8 @@ class _Ledger:
         saved = self._least[there] * (latency[tier] - latency[tier + 1])
         there = there[saved > self._cost[there]]
         there = there[np.argsort(-self._most[there], kind="stable")]
-        served = np.cumsum(self._most[there])
-        gone = there[: int(np.searchsorted(served, share * self._most.sum(), side="right"))]
+        served = np.cumsum(self._served[there])
+        gone = there[: int(np.searchsorted(served, share * self._all_served, side="right"))]
         self.wanted[gone] = tier + 1
         self._shed[gone] = True
         return len(gone)
@@ -198,21 +206,26 @@ class _Ledger:
         return Wanted(tier, key, must)
 
 
-def _shrunk(rate: Values, support: Values, process: npt.NDArray[np.int32]) -> tuple[Values, Values]:
+def _shrunk(
+    rate: Values, support: Values, process: npt.NDArray[np.int32], beyond: Values
+) -> tuple[Values, Values]:
     """Return rates and supports, shrunk toward the mean of their process.
 
     Among many equally hot pages the hottest samples look hot by chance, and swaps would never end.
     How much pages differ beyond chance, by the method of moments, is the prior of a Gamma-Poisson
-    model, as in :mod:`hmd.heat.rates` within blocks. All columns have shape ``(n,)``.
+    model, as in :mod:`hmd.heat.rates` within blocks. All columns have shape ``(n,)``, but for the
+    moments of the pages that are not shown (:class:`hmd.heat.row_selection.Beyond`).
     """
     seen = support > 0
-    slots = int(process.max(initial=-1)) + 1
-    count = np.maximum(np.bincount(process[seen], minlength=slots), 1)
-    mean = np.bincount(process[seen], rate[seen], slots) / count
+    slots = len(beyond)
+    others, rates, squares, units = beyond.T
+    count = np.maximum(np.bincount(process[seen], minlength=slots) + others, 1)
+    mean = (np.bincount(process[seen], rate[seen], slots) + rates) / count
     unit = rate / np.maximum(support, _LEAST_SUPPORT)
     gap = (rate - mean[process]) ** 2 - mean[process] * unit
-    beyond = np.maximum(np.bincount(process[seen], gap[seen], slots) / count, 0.0)
-    alike = (mean**2 / np.maximum(beyond, _LEAST_SUPPORT * np.maximum(mean**2, 1e-30)))[process]
+    hidden = squares - 2 * mean * rates + others * mean**2 - mean * units
+    excess = np.maximum((np.bincount(process[seen], gap[seen], slots) + hidden) / count, 0.0)
+    alike = (mean**2 / np.maximum(excess, _LEAST_SUPPORT * np.maximum(mean**2, 1e-30)))[process]
     own = np.maximum(mean[process], 1e-30)
     exposed = support / np.maximum(rate, 1e-30) + alike / own
     drawn = np.divide(support + alike, exposed, out=rate.copy(), where=seen)
@@ -228,6 +241,8 @@ def _parallelism(pages: PageView, machine: MachineView) -> Values:
     node = np.where(pages.movable & (pages.node < len(known)), pages.node, len(known) - 1)
     wait_ns = pages.rate * known[node] * pages.size
     per_process = np.bincount(pages.process, weights=wait_ns, minlength=len(pages.processes))
+    accesses = pages.beyond.accesses
+    per_process += (accesses * known[: accesses.shape[1]]).sum(axis=1)
     cpus = sum(len(each.cpus) for each in machine.topology.nodes)
     return np.maximum(per_process / (1e9 * max(cpus, 1)), 1.0)
 

@@ -99,9 +99,11 @@ class HeatClasses:
 
 def _mean_rate(pages: PageView) -> float:
     """Return the mean rate of all movable 4 KiB pages; 0 if there are none."""
-    if not pages.movable.any():
-        return 0.0
-    return float(np.repeat(pages.rate[pages.movable], pages.size[pages.movable]).mean())
+    beyond = pages.beyond
+    size = pages.size[pages.movable].astype(np.float64)
+    count = size.sum() + beyond.pages.sum()
+    accesses = (pages.rate[pages.movable] * size).sum() + beyond.accesses.sum()
+    return float(accesses / max(count, 1))
 
 
 def _classes_of(rate: npt.NDArray[np.float32], mean: float, classes: int) -> npt.NDArray[np.int8]:

@@ -88,7 +88,10 @@ class Histogram:
         promoted = choose(columns, nodes.by_tier(resident + nodes.room), rule, result)
         if not promoted and not nodes.relieve[:-1].any() and nodes.limits is None:
             return Plan.empty(pages.processes)
-        mean = result.served / np.maximum(nodes.by_tier(resident), 1)
+        accesses, beyond_pages, _ = pages.beyond
+        served = result.served + nodes.tier_sums(accesses.sum(axis=0)) * machine.tick_s
+        there = nodes.by_tier(resident) + nodes.tier_sums(beyond_pages.sum(axis=0))
+        mean = served / np.maximum(there, 1)
         worth = settings.worth_fraction * mean
         wanted = Wanted(result.wanted, result.key, worth=worth, fills=True)
         return build_plan(pages, nodes, wanted, machine.budget_bytes)

@@ -84,7 +84,9 @@ def test_sweep_of_this_process_finds_its_touched_pages() -> None:
     assert (found >= 0).all()
     node = np.array(
         [
-            table.chunks.columns.node[row, p % CHUNK_BYTES // PAGE_BYTES]
+            table.chunks.columns.node[
+                table.chunks.columns.detail[row], p % CHUNK_BYTES // PAGE_BYTES
+            ]
             for row, p in zip(found.tolist(), pages, strict=True)
         ]
     )

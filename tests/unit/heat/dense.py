@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hmd.heat.geometry import CHUNK_PAGES
+from hmd.heat.geometry import ABSENT, CHUNK_PAGES
 from hmd.heat.heat_table import HeatTable
 from hmd.heat.page_columns import PageRates
 from hmd.machine.topology import Node, Topology
@@ -14,13 +14,20 @@ ONE_NODE = Topology((Node(0, (0,), 1 << 30, (10,), 0),))
 
 def dense_rates(table: HeatTable) -> PageRates:
     """Return rates of shape ``(chunks, 512)``: 0 where no page is; all rows of a huge page."""
-    pages = table.view(ONE_NODE)
-    used = table.chunks.used
+    columns, used = table.chunks.columns, table.chunks.used
+    rates = table.rates()
     found = PageRates(
         np.zeros((used, CHUNK_PAGES), np.float32), np.zeros((used, CHUNK_PAGES), np.float32)
     )
-    for dense, column in zip(found, (pages.rate, pages.support), strict=True):
-        dense.reshape(-1)[pages.number] = column
-        huge = table.chunks.columns.huge[:used]
-        dense[huge] = dense[huge, :1]
+    pages = (rates.page_rate, rates.page_support)
+    wholes = (rates.chunk_rate, rates.chunk_support)
+    for chunk in range(used):
+        row = columns.detail[chunk]
+        for dense, page, whole in zip(found, pages, wholes, strict=True):
+            if columns.resident[chunk] == 0:
+                continue
+            if row < 0 or columns.huge[chunk]:
+                dense[chunk] = whole[chunk]
+            else:
+                dense[chunk] = np.where(columns.node[row] != ABSENT, page[row], 0)
     return found

@@ -14,6 +14,7 @@ from hmd.sample.access_batch import AccessBatch
 from hmd.units import PAGE_BYTES
 from tests.unit.heat.dense import ONE_NODE
 
+OWNER = np.zeros(1, np.int32)
 START = np.array([7 * CHUNK_BYTES], np.uint64)
 
 
@@ -89,15 +90,16 @@ def test_idle_age_of_huge_page_is_of_last_used_part() -> None:
 
 
 def first_page(idle: npt.NDArray[np.uint8]) -> IdleAge:
-    return idle_age(idle, np.zeros(1, np.bool_), np.zeros(1, np.int64))
+    return idle_age(idle[0, :1])
 
 
 @pytest.mark.parametrize("first", [0, 1, 77])
 def test_idle_age_of_long_times_within_an_eighth(first: int) -> None:
-    idle = np.zeros((1, CHUNK_PAGES), np.uint8)
+    idle, rested = np.zeros((1, CHUNK_PAGES), np.uint8), np.zeros(1, np.uint8)
     last = 0
     for waited in range(1, 5000):
-        age(1, successors(first + waited), idle)
+        age(1, successors(first + waited), OWNER, idle, rested)
+        assert rested[0] == idle[0, 0]
         ticks = int(first_page(idle).ticks[0])
         assert last <= ticks
         assert waited * 7 / 8 - 1 <= ticks <= waited * 9 / 8 + 1
@@ -106,5 +108,5 @@ def test_idle_age_of_long_times_within_an_eighth(first: int) -> None:
 
 def test_idle_age_of_unused_page_stays_at_maximum() -> None:
     idle = np.full((1, CHUNK_PAGES), 0x7F, np.uint8)
-    age(1, successors(1 << 20), idle)
+    age(1, successors(1 << 20), OWNER, idle, np.zeros(1, np.uint8))
     assert first_page(idle).ticks[0] > 1 << 17

@@ -57,7 +57,8 @@ def batch(rows: list[Sample]) -> AccessBatch:
 def counted(table: HeatTable) -> dict[tuple[int, int], float]:
     """Return the table's counts by process slot and page address."""
     columns, used = table.chunks.columns, table.chunks.used
-    weight: npt.NDArray[np.float32] = columns.heat[:used] + columns.recent[:used]
+    rows = columns.detail[:used]
+    weight: npt.NDArray[np.float32] = columns.heat[rows] + columns.recent[rows]
     chunk, page = np.nonzero(weight)
     return {
         (int(columns.process[c]), int(columns.address[c]) + int(p) * PAGE_BYTES): float(

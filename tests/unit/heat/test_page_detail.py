@@ -1,0 +1,198 @@
+"""Chunks that are counted as a whole, and which of them get detail."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from hmd.decide.plan import Plan
+from hmd.decide.plan_rows import moves_of
+from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, MOVE_WEAR
+from hmd.heat.heat_settings import HeatSettings
+from hmd.heat.heat_table import HeatTable
+from hmd.heat.page_state import PageState
+from hmd.machine.process_id import ProcessId
+from hmd.machine.topology import Node, Topology
+from hmd.observe.residency_counts import heat_pages, resident_pages, sample_nodes
+from hmd.sample.access_batch import AccessBatch
+from hmd.units import PAGE_BYTES
+
+TOPOLOGY = Topology((Node(0, (0,), 1 << 30, (10, 20), 0), Node(1, (), 1 << 34, (20, 10), 1)))
+PROCESS = ProcessId(1, 1)
+SLOW = np.ones((1, CHUNK_PAGES), np.int8)
+
+
+def batch(pages: npt.NDArray[np.int64]) -> AccessBatch:
+    n = len(pages)
+    return AccessBatch(
+        np.zeros(n, np.int32),
+        pages.astype(np.uint64) * np.uint64(PAGE_BYTES),
+        np.zeros(n, np.uint8),
+        np.zeros(n, np.uint16),
+        np.zeros(n, np.uint32),
+        np.zeros(n, np.uint64),
+        np.zeros(n, np.uint32),
+        np.full(n, 100, np.uint32),
+    )
+
+
+def table(chunks: int, details: int, node: npt.NDArray[np.int8] | None = None) -> HeatTable:
+    """One process whose first ``details`` chunks have detail; no window contradicts a history."""
+    made = HeatTable(HeatSettings(window_samples_min=64, surprise=100.0, detail_chunks=details))
+    made.track([PROCESS])
+    starts = np.arange(chunks, dtype=np.uint64) * np.uint64(CHUNK_BYTES)
+    made.place(0, starts, np.repeat(SLOW, chunks, axis=0) if node is None else node)
+    return made
+
+
+def uniform(chunk: int, samples: int, seed: int = 1) -> npt.NDArray[np.int64]:
+    random = np.random.default_rng(seed)
+    return chunk * CHUNK_PAGES + random.integers(0, CHUNK_PAGES, samples)
+
+
+def has_detail(heat: HeatTable) -> list[int]:
+    return np.flatnonzero(heat.chunks.columns.detail[: heat.chunks.used] >= 0).tolist()
+
+
+def moves(heat: HeatTable, rows: list[int], target: int) -> Plan:
+    pages = heat.view(TOPOLOGY)
+    taken = pages.take(np.array(rows))
+    return moves_of(
+        pages.processes, taken, np.arange(len(rows)), np.full(len(rows), target, np.int64)
+    )
+
+
+def test_table_beyond_its_details_counts_chunks_as_a_whole() -> None:
+    heat = table(3, 1)
+    assert has_detail(heat) == [0]
+    pages = heat.view(TOPOLOGY)
+    assert len(pages) == CHUNK_PAGES + 2
+    assert pages.size.tolist() == [1] * CHUNK_PAGES + [CHUNK_PAGES] * 2
+    assert pages.address[-2:].tolist() == [CHUNK_BYTES, 2 * CHUNK_BYTES]
+    assert pages.tier.tolist() == [1] * (CHUNK_PAGES + 2)
+    assert pages.find(0, np.array([3 * PAGE_BYTES, CHUNK_BYTES + 7], np.uint64)).tolist() == [
+        3,
+        CHUNK_PAGES,
+    ]
+    assert resident_pages(heat, TOPOLOGY).tolist() == [[0, 3 * CHUNK_PAGES]]
+    assert heat_pages(heat, TOPOLOGY).sum(axis=1).tolist() == [0, 3 * CHUNK_PAGES]
+
+
+def test_chunk_counted_as_a_whole_has_rate_of_a_huge_page() -> None:
+    whole, paged = table(2, 1), table(2, 2)
+    starts = np.array([CHUNK_BYTES], np.uint64)
+    paged.place(0, starts, SLOW, np.array([True]))
+    for seed in range(6):
+        for heat in (whole, paged):
+            heat.update(batch(np.concatenate([uniform(1, 40, seed), uniform(0, 30, seed)])))
+    one, other = whole.view(TOPOLOGY), paged.view(TOPOLOGY)
+    assert one.rate[-1] == pytest.approx(other.rate[-1], rel=0.01)
+    assert one.support[-1] == pytest.approx(other.support[-1], rel=0.01)
+    assert one.idle_ticks[-1] == other.idle_ticks[-1]
+    assert one.rate_at(0, starts)[0] == one.rate[-1]
+
+
+def test_uniform_chunk_asks_for_no_detail() -> None:
+    heat = table(2, 1)
+    for seed in range(40):
+        heat.update(batch(uniform(1, 100, seed)))
+    assert has_detail(heat) == [0]
+    assert heat.stats.details_lost == 0
+
+
+@pytest.mark.parametrize("hot", [1, 8])
+def test_chunk_of_few_hot_pages_gets_detail_of_the_coldest(hot: int) -> None:
+    heat = table(3, 2)
+    pages = 2 * CHUNK_PAGES + np.arange(hot) * 40
+    for tick in range(30):
+        heat.update(batch(np.concatenate([np.tile(pages, 8), uniform(0, 20, tick)])))
+    # The first chunk has samples of all its pages alike, the second none: both are worth nothing.
+    assert len(has_detail(heat)) == 2
+    assert 2 in has_detail(heat)
+    assert heat.stats.details_lost == 1
+    heat.update(batch(np.tile(pages, 8)))
+    view = heat.view(TOPOLOGY)
+    addresses = (pages * PAGE_BYTES).astype(np.uint64)
+    rate = view.rate_at(0, np.concatenate([addresses, addresses + np.uint64(20 * PAGE_BYTES)]))
+    assert rate[:hot].min() > 10 * rate[hot:].max()
+
+
+def test_detail_given_and_taken_keeps_the_heat_of_the_chunk() -> None:
+    heat = table(2, 1)
+    heat.update(batch(uniform(1, 300)))
+    before = heat.chunk_rates()
+    heat.chunks.detach(np.array([0]))
+    heat.chunks.attach(np.array([1]))
+    assert has_detail(heat) == [1]
+    np.testing.assert_allclose(heat.chunk_rates(), before)
+    row = heat.chunks.columns.detail[1]
+    columns = heat.chunks.columns
+    paged = columns.heat[row].sum() + columns.recent[row].sum()
+    assert paged == pytest.approx(columns.heat_sum[1] + columns.recent_sum[1])
+
+
+def test_chunk_on_two_nodes_gets_detail_and_is_swept_first() -> None:
+    heat = table(2, 1)
+    for seed in range(10):
+        heat.update(batch(uniform(0, 10, seed)))
+    mixed = SLOW.copy()
+    mixed[0, :100] = 0
+    start = np.array([CHUNK_BYTES], np.uint64)
+    heat.place(0, start, mixed)
+    view = heat.view(TOPOLOGY)
+    assert view.size[-1] == CHUNK_PAGES - 100
+    assert not view.movable[-1]  # a fifth of its pages is not where the row says
+    heat.update(batch(uniform(0, 10)))
+    assert has_detail(heat) == [1]
+    assert heat.chunks.columns.swept[1] == 0
+    heat.place(0, start, mixed)
+    view = heat.view(TOPOLOGY)
+    assert np.bincount(view.node, view.size).tolist() == [100, 2 * CHUNK_PAGES - 100]
+
+
+def test_moved_chunk_lies_on_its_new_node_with_wear() -> None:
+    heat = table(2, 1)
+    plan = moves(heat, [CHUNK_PAGES], 0)
+    assert plan.pages.tolist() == [1] * CHUNK_PAGES
+    assert plan.address.tolist() == [CHUNK_BYTES + i * PAGE_BYTES for i in range(CHUNK_PAGES)]
+    heat.settle(plan, plan.to_node, np.zeros(len(plan), np.bool_))
+    view = heat.view(TOPOLOGY)
+    assert (view.node[-1], view.tier[-1], view.wear[-1]) == (0, 0, MOVE_WEAR)
+    found = sample_nodes(heat, batch(np.array([0, CHUNK_PAGES + 3])))
+    assert found.tolist() == [1, 0]
+
+
+def test_chunk_that_moved_in_part_stays_until_it_was_swept() -> None:
+    heat = table(2, 1)
+    plan = moves(heat, [CHUNK_PAGES], 0)
+    node = plan.to_node.copy()
+    node[100:] = 1
+    heat.settle(plan, node, np.zeros(len(plan), np.bool_))
+    assert not heat.view(TOPOLOGY).movable[-1]
+    assert heat.chunks.columns.swept[1] == 0
+
+
+def test_chunk_of_few_resident_pages_is_a_row_of_those() -> None:
+    sparse = np.repeat(SLOW, 2, axis=0)
+    sparse[1, 30:] = ABSENT
+    heat = table(2, 1, sparse)
+    view = heat.view(TOPOLOGY)
+    assert view.size[-1] == 30
+    assert view.movable[-1]
+
+
+def test_page_state_follows_chunks_that_get_and_lose_detail() -> None:
+    heat, state = table(3, 2), PageState(np.int16, -1)
+    view = heat.view(TOPOLOGY)
+    values = np.arange(len(view), dtype=np.int16)
+    state.write(view, values)
+    heat.chunks.detach(np.array([0]))
+    heat.chunks.attach(np.array([2]))
+    now = heat.view(TOPOLOGY)
+    kept = state.read(now)
+    # The first chunk is as its first page was, the pages of the last are as it was.
+    assert kept[now.find(0, np.array([0], np.uint64))[0]] == 0
+    assert set(kept[now.address >= 2 * CHUNK_BYTES].tolist()) == {2 * CHUNK_PAGES}
+    middle = (now.address >= CHUNK_BYTES) & (now.address < 2 * CHUNK_BYTES)
+    assert kept[middle].tolist() == list(range(CHUNK_PAGES, 2 * CHUNK_PAGES))

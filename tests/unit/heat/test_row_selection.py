@@ -1,0 +1,127 @@
+"""The rows of a large table that a view shows, and the sums over the others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hmd.decide.plan import MachineView
+from hmd.decide.policies.histogram import Histogram
+from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
+from hmd.heat.heat_settings import HeatSettings
+from hmd.heat.heat_table import HeatTable
+from hmd.heat.page_view import PageView
+from hmd.machine.process_id import ProcessId
+from hmd.machine.topology import NodeMemory
+from hmd.units import PAGE_BYTES
+from tests.unit.heat.test_page_detail import TOPOLOGY, batch
+
+CHUNKS, DETAILS = 96, 16
+SHOWN = 1024
+
+
+def random_table(seed: int = 1) -> HeatTable:
+    """A process with chunks of both kinds on both nodes, and heat from 1 to 1000."""
+    random = np.random.default_rng(seed)
+    heat = HeatTable(HeatSettings(window_samples_min=1, detail_chunks=DETAILS))
+    heat.track([ProcessId(1, 1)])
+    node = np.repeat(random.integers(0, 2, (CHUNKS, 1)), CHUNK_PAGES, axis=1).astype(np.int8)
+    node[0, ::2] = 1 - node[0, 0]
+    heat.place(0, np.arange(CHUNKS, dtype=np.uint64) * np.uint64(CHUNK_BYTES), node)
+    weight = 10 ** random.uniform(0, 3, CHUNKS * CHUNK_PAGES)
+    ladder = np.cumsum(weight)
+    for _ in range(3):
+        drawn = random.random(60_000) * ladder[-1]
+        heat.update(batch(np.searchsorted(ladder, drawn, side="right")))
+    return heat
+
+
+def keys(view: PageView, end: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """The heat with which rows compete, at one end of what their samples allow."""
+    support = np.maximum(view.support.astype(np.float64), 1e-6)
+    found: np.ndarray[tuple[int], np.dtype[np.float64]] = (
+        view.rate / support * np.maximum(np.sqrt(support + 0.375) + end, 0) ** 2
+    )
+    return found
+
+
+def test_small_table_is_shown_whole() -> None:
+    heat = random_table()
+    every = heat.view(TOPOLOGY)
+    shown = heat.view(TOPOLOGY, rows_most=len(every) // 2)
+    assert np.array_equal(every.number, shown.number)
+    assert not shown.beyond.accesses.any()
+    assert not shown.beyond.pages.any()
+
+
+def test_view_of_large_table_has_hottest_that_may_come_and_coldest_that_may_leave() -> None:
+    heat = random_table()
+    every, view = heat.view(TOPOLOGY), heat.view(TOPOLOGY, rows_most=SHOWN)
+    assert len(view) <= SHOWN
+    assert len(set(view.number.tolist())) == len(view)
+    number = set(view.number.tolist())
+    # Of each side three eighths of the rows, to the width of a bin.
+    slow = np.flatnonzero((every.tier == 1) & (every.support >= 1))
+    comes = keys(every, -0.625)[slow]
+    bound = np.sort(comes)[-SHOWN * 3 // 8]
+    assert set(every.number[slow[comes > 1.13 * bound]].tolist()) <= number
+    fast = np.flatnonzero(every.tier == 0)
+    leaves = keys(every, 0.625)[fast]
+    bound = np.sort(leaves)[SHOWN * 3 // 8]
+    assert (leaves < bound / 1.13).any()
+    assert set(every.number[fast[leaves < bound / 1.13]].tolist()) <= number
+
+
+def test_shown_rows_and_sums_beyond_make_the_table() -> None:
+    heat = random_table()
+    every, view = heat.view(TOPOLOGY), heat.view(TOPOLOGY, rows_most=SHOWN)
+    for node in (0, 1):
+        on = every.node == node
+        all_accesses = (every.rate[on].astype(np.float64) * every.size[on]).sum()
+        here = view.node == node
+        shown = (view.rate[here].astype(np.float64) * view.size[here]).sum()
+        assert shown + view.beyond.accesses[0, node] == pytest.approx(all_accesses, rel=1e-5)
+        assert view.size[here].sum() + view.beyond.pages[0, node] == every.size[on].sum()
+    seen = every.support > 0
+    rate, support = every.rate[seen].astype(np.float64), every.support[seen].astype(np.float64)
+    moments = [seen.sum(), rate.sum(), (rate**2).sum(), (rate / support).sum()]
+    seen = view.support > 0
+    rate, support = view.rate[seen].astype(np.float64), view.support[seen].astype(np.float64)
+    shown_moments = [seen.sum(), rate.sum(), (rate**2).sum(), (rate / support).sum()]
+    np.testing.assert_allclose(view.beyond.moments[0] + shown_moments, moments, rtol=1e-4)
+    movable, fixed = view.pages_by_node(2)
+    assert (movable + fixed).tolist() == np.sum(every.pages_by_node(2), axis=0).tolist()
+    assert movable[0].tolist() == np.bincount(view.node, view.size, 2).tolist()
+
+
+def test_hand_shows_every_row_in_turn() -> None:
+    heat = random_table()
+    every = set(heat.view(TOPOLOGY).number.tolist())
+    seen: set[int] = set()
+    for _ in range(CHUNKS):
+        seen |= set(heat.view(TOPOLOGY, rows_most=4 * CHUNK_PAGES).number.tolist())
+    assert seen == every
+
+
+def test_pinned_pages_are_not_shown() -> None:
+    heat = random_table()
+    view = heat.view(TOPOLOGY, np.array([True]), rows_most=SHOWN)
+    assert len(view) == 0
+    assert not view.beyond.pages.any()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_histogram_plan_from_shown_rows_is_that_from_all_rows(seed: int) -> None:
+    """As far as the budget goes: the plan moves the same pages to the same nodes."""
+    heat = random_table(seed)
+    pages = heat.view(TOPOLOGY).pages_by_node(2)[0].sum(axis=0)
+    memory = tuple(
+        NodeMemory(node, (int(pages[node]) + 8192) * PAGE_BYTES, 8192 * PAGE_BYTES)
+        for node in (0, 1)
+    )
+    machine = MachineView(TOPOLOGY, memory, 0.0, 1.0, 2 * CHUNK_BYTES)
+    whole = Histogram().plan(heat.view(TOPOLOGY), machine)
+    part = Histogram().plan(heat.view(TOPOLOGY, rows_most=8 * SHOWN // 4), machine)
+    assert len(whole)
+    assert part.address.tolist() == whole.address.tolist()
+    assert part.to_node.tolist() == whole.to_node.tolist()
