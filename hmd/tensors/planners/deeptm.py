@@ -39,7 +39,9 @@ _LIMIT_S: Final = 20.0
 def plan_step(problem: StepProblem) -> MovePlan:
     """Return the cheapest plan of the program's rounds and of the learning."""
     groups = group_tensors(problem.trace)
-    search = _Search(problem, StepProblem(groups.trace, problem.system, problem.rules), groups)
+    search = _CheapestPlan(
+        problem, StepProblem(groups.trace, problem.system, problem.rules), groups
+    )
     residency = _program_rounds(search)
     traits = gap_traits(search.grouped, residency.spans)
 
@@ -54,7 +56,7 @@ def plan_step(problem: StepProblem) -> MovePlan:
 
 
 @dataclass
-class _Search:
+class _CheapestPlan:
     """The cheapest plan so far."""
 
     problem: StepProblem
@@ -77,7 +79,7 @@ class _Search:
         return found
 
 
-def _program_rounds(search: _Search) -> Residency:
+def _program_rounds(search: _CheapestPlan) -> Residency:
     """Solve the program, weigh the characteristics by its plan, and solve it again."""
     options = ResidencyOptions(capacity=0.98)
     spans = ResidencyModel(search.grouped, options).spans
