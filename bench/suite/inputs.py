@@ -50,6 +50,7 @@ def prepare(program: SuiteProgram, folder: Path) -> Command:
         env={**BASE_ENVIRONMENT, **{k: _filled([v], paths)[0] for k, v in program.env.items()}},
         expect=program.expect,
         exit_status=program.exit_status,
+        threads=program.threads,
         ready=_filled(load.ready, paths) if load else (),
         load=_filled(load.command, paths) if load else (),
     )

@@ -4,8 +4,9 @@ A file describes the program's memory behaviour, its source, how it runs, and th
 successful run. ``load_program`` returns the validated ``SuiteProgram`` of a name, from which
 ``bench.suite.inputs`` makes inputs and command.
 
-Every program runs on one CPU, does a fixed amount of work and uses fixed random seeds: two runs
-without address randomisation touch the same addresses in the same order.
+Every program runs on one CPU, or on one per thread (``threads``), does a fixed amount of work and
+uses fixed random seeds: two runs without address randomisation touch the same addresses in the same
+order.
 """
 
 from __future__ import annotations
@@ -97,6 +98,7 @@ class SuiteProgram(_CheckedProgram):
     load: Load | None = None
     expect: Annotated[str, Field(min_length=2)]
     exit_status: Annotated[int, Field(ge=0, le=125)] = 0
+    threads: Annotated[int, Field(ge=1, le=15)] = 1
 
     @model_validator(mode="after")
     def _check(self) -> Self:

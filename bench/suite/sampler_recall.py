@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from hmd.emulate.assets import compile_static
 from hmd.emulate.boot import Machine
-from hmd.emulate.miss_stream import read_recording
+from hmd.emulate.miss_recording_file import read_recording
 from hmd.errors import HmdError
 from hmd.sample.capabilities import SamplerName
 from hmd.units import PAGE_BYTES

@@ -46,8 +46,9 @@ class Machine:
     the kernel's log; ``append`` adds kernel parameters. ``parts`` are the enabled parts of the
     timing model (None: no model, memory of one speed); the guest's clock is ``dilation`` times
     slower than modelled time. ``recording_bytes`` is room for recorded misses of 32 bytes each; it
-    takes memory as it fills. ``first`` is a command that replaces hmd's init as the first process
-    once all is mounted, for example systemd. Nodes in ``absent`` have no memory until
+    takes memory as it fills. Where ``step_ns`` is not 0, no vCPU's modelled clock runs ahead of
+    another running one by more than that. ``first`` is a command that replaces hmd's init as the
+    first process once all is mounted, for example systemd. Nodes in ``absent`` have no memory until
     :meth:`plug`, and the timing model does not know them. The model is stopped until
     :meth:`start_model`, so that boots are fast. Raises MissingError for missing programs or files,
     GuestError where the machine does not boot in ``boot_timeout_s``.
@@ -63,6 +64,7 @@ class Machine:
         parts: ModelPart | None = ModelPart.ALL,
         dilation: float = DEFAULT_DILATION,
         recording_bytes: int = 0,
+        step_ns: float = 0,
         first: Sequence[str] = (),
         absent: Collection[int] = (),
         boot_timeout_s: float = 120,
@@ -74,6 +76,7 @@ class Machine:
         self._parts = parts
         self._dilation = dilation
         self._recording_bytes = recording_bytes
+        self._step_ns = step_ns
         self._first = first
         self._absent = absent
         self._monitor: Monitor | None = None
@@ -148,18 +151,18 @@ class Machine:
         return self._monitor
 
     @contextlib.contextmanager
-    def record_misses(self, vcpu: int) -> Iterator[Path]:
-        """Record the last-level-cache misses of a vCPU; yields the file of the records.
+    def record_misses(self, *vcpus: int) -> Iterator[Path]:
+        """Record the last-level-cache misses of vCPUs; yields the file of the records.
 
         A new recording overwrites the previous one.
         """
         if self._recording_fd is None:
             raise GuestError("this emulated machine was booted without room for a recording")
-        self.shared.record_misses(vcpu)
+        self.shared.record_misses(*vcpus)
         try:
             yield Path(f"/proc/self/fd/{self._recording_fd}")
         finally:
-            self.shared.record_misses(None)
+            self.shared.record_misses()
 
     def start(
         self,
@@ -322,6 +325,7 @@ class Machine:
             params_fd=self._memory_file("hmd-params", params),
             dilation=self._dilation,
             recording_fd=self._recording_fd,
+            step_ns=self._step_ns,
         )
 
     def _kernel_path(self, kernel: assets.Kernel) -> Path:

@@ -33,13 +33,16 @@ class Command:
     """A program ready to run; ``env`` is its whole environment.
 
     A run succeeded when ``expect`` is in the output and the exit status is ``exit_status``.
-    A server has two commands more, which run on the other CPU: ``ready`` is repeated until it
-    succeeds, then ``load`` runs once, and ends the server. Both are empty for other programs.
+    ``threads`` is how many CPUs it runs on, one thread each: they must wait for each other in the
+    kernel, because one that polls executes as much in any replay. A server has two commands more,
+    which run on the other CPU: ``ready`` is repeated until it succeeds, then ``load`` runs once,
+    and ends the server. Both are empty for other programs.
     """
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
     expect: str
     exit_status: int = 0
+    threads: int = 1
     ready: tuple[str, ...] = ()
     load: tuple[str, ...] = ()

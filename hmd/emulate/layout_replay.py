@@ -6,6 +6,7 @@ prices every recorded miss on the node of its page. A replay takes 20 to 100 ns 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -41,9 +42,11 @@ def frames(stream: MissStream, preset: Preset, layout: Layout) -> npt.NDArray[np
 def replayed(
     stream: MissStream, preset: Preset, layout: Layout, into: MissOutcomes | None = None
 ) -> int:
-    """Return the runtime of a program under a layout, in ps of its CPU's modelled time.
+    """Return the runtime of a program under a layout, in ps of its CPUs' modelled time.
 
-    ``into`` receives the clock and the latency of every miss.
+    ``into`` receives the clock and the latency of every miss. A preset with fewer CPUs than the
+    program ran on gets as many.
     """
-    with TimingModel(timing_params(preset)) as model:
+    params = timing_params(preset)
+    with TimingModel(replace(params, vcpus=max(params.vcpus, stream.cpus))) as model:
         return model.replay_misses(stream, frames(stream, preset, layout), into)

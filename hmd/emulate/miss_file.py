@@ -25,7 +25,9 @@ MAX_INSTRUCTIONS: Final = 1 << 42
 MAX_DEPENDENCE: Final = 1023
 """TIMING_MAX_DEPENDENCE of timing.h."""
 MAX_PAGES: Final = 1 << 28
-_FLAGS: Final = 31
+_FLAGS: Final = 255
+MAX_CPUS: Final = 16
+"""TIMING_MAX_VCPUS of timing.h."""
 _LINES: Final = 64
 _USER_END: Final = 1 << 47
 # The header as numpy writes it (numpy.lib.format, version 1.0). Its own reader evaluates Python.
@@ -47,15 +49,25 @@ _DTYPES: Final[Mapping[str, str]] = {
     "user_pages": "<i8",
 }
 _ROWS: Final = tuple(_DTYPES)[:7]
+# Only of recordings of several CPUs; meets_at is stored row by row.
+_OF_THREADS: Final[Mapping[str, str]] = {"cpu_rows": "<i8", "meets_at": "<u8"}
 
 
 def read_miss_file(path: Path) -> dict[str, Any]:
-    """Return the columns, and the number ``user_pages``; raises HmdError for any other file."""
+    """Return the columns, and the number ``user_pages``; raises HmdError for any other file.
+
+    Those of several CPUs have ``cpu_rows``, and ``meets_at`` of shape ``(meetings, cpus)``.
+    """
     try:
         with path.open("rb") as file, ZipFile(file) as archive:
             size = path.stat().st_size
-            found = {name: _member(archive, name, size) for name in _DTYPES}
+            wanted = {**_DTYPES}
+            if "cpu_rows.npy" in archive.namelist():
+                wanted |= _OF_THREADS
+            found = {name: _member(archive, name, descr, size) for name, descr in wanted.items()}
         _check(found)
+        if "cpu_rows" in found:
+            found["meets_at"] = _meetings(found)
     except OSError as error:
         raise HmdError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (
@@ -68,7 +80,7 @@ def read_miss_file(path: Path) -> dict[str, Any]:
     return found | {"user_pages": int(found["user_pages"])}
 
 
-def _member(archive: ZipFile, name: str, file_bytes: int) -> npt.NDArray[Any]:
+def _member(archive: ZipFile, name: str, descr: str, file_bytes: int) -> npt.NDArray[Any]:
     """Return one array, which is as large as the archive says, and no larger than the file."""
     info = archive.getinfo(f"{name}.npy")
     if info.compress_type != ZIP_STORED or info.file_size > file_bytes:
@@ -80,9 +92,9 @@ def _member(archive: ZipFile, name: str, file_bytes: int) -> npt.NDArray[Any]:
         if not start.startswith(_MAGIC) or header is None:
             raise ValueError(f"{name} is no column")
         data = member.read()
-    descr, count = header.groups()
-    dtype, scalar = np.dtype(_DTYPES[name]), name == "user_pages"
-    if descr.decode() != _DTYPES[name] or scalar != (not count):
+    stored, count = header.groups()
+    dtype, scalar = np.dtype(descr), name == "user_pages"
+    if stored.decode() != descr or scalar != (not count):
         raise ValueError(f"{name} is of another type")
     if len(data) != dtype.itemsize * int(count or 1):
         raise ValueError(f"{name} is not whole")
@@ -106,8 +118,32 @@ def _check(found: Mapping[str, Any]) -> None:
     for name, limit in most.items():
         if int(found[name].max()) > limit:
             raise ValueError(f"{name} above {limit}")
-    instructions = found["instructions"]
-    if (instructions[1:] < instructions[:-1]).any() or int(instructions[-1]) > MAX_INSTRUCTIONS:
-        raise ValueError("instructions out of order")
+    for begin, end in _rows_by_cpu(found):
+        instructions = found["instructions"][begin:end]
+        if (instructions[1:] < instructions[:-1]).any() or int(instructions[-1]) > MAX_INSTRUCTIONS:
+            raise ValueError("instructions out of order")
     if int(found["paid_hits"].sum(dtype=np.uint64)) > MAX_INSTRUCTIONS:
         raise ValueError("too many cache hits")
+
+
+def _rows_by_cpu(found: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """Return the first row of each CPU and the one after its last."""
+    count = len(found["instructions"])
+    cpu_rows = found.get("cpu_rows", np.array([0, count]))
+    if not 2 <= len(cpu_rows) <= MAX_CPUS + 1 or (cpu_rows[0], cpu_rows[-1]) != (0, count):
+        raise ValueError("rows of no CPU")
+    if (cpu_rows[1:] <= cpu_rows[:-1]).any():
+        raise ValueError("a CPU without rows")
+    return list(zip(cpu_rows[:-1].tolist(), cpu_rows[1:].tolist(), strict=True))
+
+
+def _meetings(found: Mapping[str, Any]) -> npt.NDArray[np.uint64]:
+    """Return ``meets_at`` by meeting and CPU; raises ValueError where it is out of order."""
+    rows = np.diff(found["cpu_rows"])
+    stored: npt.NDArray[np.uint64] = found["meets_at"]
+    if len(stored) % len(rows):
+        raise ValueError("meetings of other CPUs")
+    meets_at = stored.reshape(-1, len(rows))
+    if (meets_at[1:] < meets_at[:-1]).any() or (meets_at > rows.astype(np.uint64)).any():
+        raise ValueError("meetings out of order")
+    return meets_at

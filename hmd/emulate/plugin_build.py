@@ -15,7 +15,7 @@ from hmd.emulate.assets import cache_folder, find_program
 from hmd.errors import MissingError
 
 FOLDERS = tuple(Path(__file__).parent / name for name in ("plugin", "timing"))
-REPLAY = ("replay.c", "misses.c")  # of streams that were recorded: for the host
+REPLAY = ("replay.c", "misses.c", "threads.c")  # of streams that were recorded: for the host
 OPTIONS = (
     *("-O3", "-flto", "-std=gnu11", "-shared", "-fPIC", "-fno-plt", "-fvisibility=hidden"),
     *("-Wall", "-Wextra"),

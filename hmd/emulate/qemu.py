@@ -41,6 +41,7 @@ class TimingPlugin:
     params_fd: int
     dilation: float
     recording_fd: int | None = None
+    step_ns: float = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,14 +177,14 @@ def _share(tag: str, folder: Path, writable: bool) -> list[str]:
 def _model(model: TimingPlugin) -> list[str]:
     shared, params = f"/proc/self/fd/{model.shared_fd}", f"/proc/self/fd/{model.params_fd}"
     plugin = str(model.plugin).replace(",", ",,")
-    recording = ""
+    optional = f",step={model.step_ns:g}" if model.step_ns else ""
     if model.recording_fd is not None:
-        recording = f",recording=/proc/self/fd/{model.recording_fd}"
+        optional += f",recording=/proc/self/fd/{model.recording_fd}"
     return [
         "-object",
         f"memory-backend-file,id=shared,share=on,mem-path={shared},size={model.shared_bytes}B",
         "-device",
         "ivshmem-plain,memdev=shared",
         "-plugin",
-        f"{plugin},shared={shared},params={params},dilation={model.dilation:g}{recording}",
+        f"{plugin},shared={shared},params={params},dilation={model.dilation:g}{optional}",
     ]

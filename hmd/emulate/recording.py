@@ -1,8 +1,10 @@
-"""Recorded runs: a command alone on a tickless CPU of the emulated machine.
+"""Recorded runs: a command alone on tickless CPUs of the emulated machine.
 
-Takes a command and a memory policy; returns the busy time and instructions of the command's CPU by
-the modelled clock, and the recording of its misses if the machine has room for one. The command
-runs once before the timing model starts, so that its files are in the page cache in every run.
+Takes a command and a memory policy; returns the busy time and instructions of the command's CPUs by
+the modelled clock, and the recording of its misses if the machine has room for one. A command of
+several threads has a CPU per thread, which share cache and bandwidth, and whose clocks stay
+together. The command runs once before the timing model starts, so that its files are in the page
+cache in every run.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ from enum import StrEnum
 from hmd.emulate.assets import WORKLOADS, compile_static
 from hmd.emulate.boot import Machine
 from hmd.emulate.guest_command import Command
-from hmd.emulate.miss_stream import MissRecording, read_recording
+from hmd.emulate.miss_recording_file import read_recording
+from hmd.emulate.miss_stream import MissRecording
 from hmd.emulate.preset import Preset
+from hmd.emulate.preset_overrides import with_cpus
 from hmd.emulate.server_load import serve
 from hmd.errors import HmdError
 
@@ -32,8 +36,7 @@ RECORDED_ON = "dram-pm"
 RECORDING_BYTES = 4 << 30
 _PLACED = WORKLOADS / "placed.c"
 _WEIGHTS = "/sys/kernel/mm/mempolicy/weighted_interleave"
-# The guest's clock is the host's: timer ticks come fifty times too often for modelled time.
-_NO_TICKS = (f"nohz_full={PROGRAM_CPU}", f"isolcpus={PROGRAM_CPU}", f"rcu_nocbs={PROGRAM_CPU}")
+_STEP_NS = 2_000.0  # short compared with the time between two barriers
 _TIMEOUT_S = 900
 
 
@@ -65,7 +68,10 @@ ALL_SLOW = Placement(MemoryPolicy.BIND, (SLOW_NODE,))
 
 @dataclass(frozen=True, slots=True)
 class GuestRun:
-    """One run: busy seconds and instructions of its CPU; ``host_s`` is the time to emulate it."""
+    """One run: busy seconds and instructions; ``host_s`` is the time to emulate it.
+
+    Of several CPUs: the seconds during which at least one was busy, and all their instructions.
+    """
 
     busy_s: float
     instructions: int
@@ -84,9 +90,18 @@ def widest_core(preset: Preset) -> Preset:
 
 @contextmanager
 def guest(preset: Preset, command: Command, *, record: bool = True) -> Iterator[Machine]:
-    """Boot a machine, run the command once without the timing model, then start the model."""
-    room = RECORDING_BYTES if record else 0
-    with Machine(preset, dilation=0, recording_bytes=room, append=_NO_TICKS) as machine:
+    """Boot a machine, run the command once without the timing model, then start the model.
+
+    For a command of several threads, the machine has a CPU for each and one for services.
+    """
+    threads = command.threads
+    with Machine(
+        with_cpus(preset, threads + 1) if threads > 1 else preset,
+        dilation=0,
+        recording_bytes=RECORDING_BYTES if record else 0,
+        append=_without_ticks(program_cpus(command)),
+        step_ns=_STEP_NS if threads > 1 else 0,
+    ) as machine:
         # A layout places pages of 4 KiB.
         _set(machine, "/sys/kernel/mm/transparent_hugepage/enabled", "never")
         _execute(machine, command, ALL_SLOW)
@@ -100,25 +115,41 @@ def run_in(machine: Machine, command: Command, placement: Placement) -> GuestRun
     """Run a command; raises HmdError where its exit status or its output is not as expected."""
     for node, weight in zip(placement.nodes, placement.weights, strict=False):
         _set(machine, f"{_WEIGHTS}/node{node}", str(weight))
-    before, began = machine.shared.counters(PROGRAM_CPU), time.monotonic()
-    with machine.record_misses(PROGRAM_CPU) as path:
+    cpus = program_cpus(command)
+    before, began = [machine.shared.counters(cpu) for cpu in cpus], time.monotonic()
+    with machine.record_misses(*cpus) as path:
         _execute(machine, command, placement)
         took = time.monotonic() - began
-        after, count = machine.shared.counters(PROGRAM_CPU), machine.shared.recorded
+        after = [machine.shared.counters(cpu) for cpu in cpus]
+        count = machine.shared.recorded
+    recording = read_recording(path, count)
+    busy_s = (after[0].busy_ps - before[0].busy_ps) * 1e-12
+    executed = [b.instructions - a.instructions for a, b in zip(before, after, strict=True)]
     return GuestRun(
-        busy_s=(after.busy_ps - before.busy_ps) * 1e-12,
-        instructions=after.instructions - before.instructions,
+        busy_s=busy_s if len(cpus) == 1 else recording.awake_s,
+        instructions=sum(executed),
         host_s=took,
-        recording=read_recording(path, count),
+        recording=recording,
     )
+
+
+def program_cpus(command: Command) -> range:
+    """Return the CPUs that a command runs on; CPU 0 is for services."""
+    return range(PROGRAM_CPU, PROGRAM_CPU + command.threads)
+
+
+def _without_ticks(cpus: range) -> tuple[str, ...]:
+    # The guest's clock is the host's: timer ticks come fifty times too often for modelled time.
+    listed = f"{cpus[0]}-{cpus[-1]}"
+    return (f"nohz_full={listed}", f"isolcpus={listed}", f"rcu_nocbs={listed}")
 
 
 def _execute(machine: Machine, command: Command, placement: Placement) -> None:
     mask = sum(1 << node for node in placement.nodes)
-    placed = str(compile_static(_PLACED))
+    placed, cpus = str(compile_static(_PLACED)), program_cpus(command)
     output, errors = bytearray(), bytearray()
     job = machine.start(
-        [placed, str(PROGRAM_CPU), placement.policy, str(mask), *command.argv],
+        [placed, f"{cpus[0]}-{cpus[-1]}", placement.policy, str(mask), *command.argv],
         cwd="/tmp",
         env=dict(command.env),
         stdout=output.extend,

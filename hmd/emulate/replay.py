@@ -229,10 +229,28 @@ class TimingModel:
         """Replay recorded misses on CPU 0 of a fresh model, with pages at ``page_paddr``.
 
         Returns the CPU's busy time in modelled ps; costs 20 to 60 ns of host time per miss.
-        ``into``, made by ``MissOutcomes.empty(len(stream))``, receives the latency and the
-        issue time of each.
+        A stream of several CPUs is replayed on as many, from CPU 0 on; the time is then that of
+        the CPU that ends last. ``into``, made by ``MissOutcomes.empty(len(stream))``, receives the
+        latency and the issue time of each.
         """
-        return self.misses(stream, page_paddr, into).run()
+        if stream.threads is None:
+            return self.misses(stream, page_paddr, into).run()
+        self._open(stream.cpus - 1)
+        _check_shapes(stream, page_paddr, into)
+        order = stream.threads
+        native = ffi.new("struct timing_misses[]", order.cpus)
+        held = [
+            _fill_misses(native[cpu], stream, page_paddr, into, cpu) for cpu in range(order.cpus)
+        ]
+        meets_at = np.ascontiguousarray(order.meets_at)
+        held.append([ffi.from_buffer("uint64_t[]", meets_at)])
+        threads = ffi.new("struct timing_threads *")
+        threads.cpus, threads.misses = order.cpus, native
+        threads.meetings, threads.meets_at = len(meets_at), held[-1][0]
+        ended_ps = int(lib.timing_replay_threads(self._timing, threads))
+        if ended_ps == 2**64 - 1:
+            raise MemoryError("no memory to replay several CPUs")
+        return ended_ps
 
     def misses(
         self,
@@ -240,14 +258,17 @@ class TimingModel:
         page_paddr: npt.NDArray[np.uint64],
         into: MissOutcomes | None = None,
     ) -> MissReplay:
-        """Return a replay as ``replay_misses`` does it, to be run in parts."""
+        """Return a replay as ``replay_misses`` does it, to be run in parts.
+
+        Raises HmdError for a stream of several CPUs.
+        """
         self._open()
-        if page_paddr.shape != (stream.pages,) or page_paddr.dtype != np.uint64:
-            raise ValueError(f"page_paddr must be uint64 of shape ({stream.pages},)")
-        if into is not None and any(
-            len(each) != len(stream) for each in (into.latency_ps, into.clock_ps)
-        ):
-            raise ValueError("into must have as many rows as the stream")
+        _check_shapes(stream, page_paddr, into)
+        if stream.threads is not None:
+            raise HmdError(
+                f"a recording of {stream.cpus} CPUs is replayed as a whole only: record the "
+                "program with one thread"
+            )
         return MissReplay(self._open, stream, page_paddr, into)
 
     def sleep(self, vcpu: int, until_ps: int) -> None:
@@ -361,14 +382,8 @@ class MissReplay:
         self._timing = timing
         self._stream = stream
         self.page_paddr = np.ascontiguousarray(page_paddr)
-        columns = [*stream.columns(), self.page_paddr]
-        if into is not None:
-            columns += [into.latency_ps, into.clock_ps]
-        self._held = [ffi.from_buffer(f"{each.dtype}_t[]", each) for each in columns]
         self._misses = ffi.new("struct timing_misses *")
-        self._misses.count = len(stream)
-        for name, column in zip(_MISS_COLUMNS, self._held, strict=False):
-            setattr(self._misses, name, column)
+        self._held = _fill_misses(self._misses, stream, self.page_paddr, into)
         self._progress = ffi.new("struct timing_progress *")
 
     @property
@@ -395,6 +410,37 @@ class MissReplay:
         Stops before an access to a page that is not mapped.
         """
         return int(lib.timing_replay_misses(self._timing(), self._misses, self._progress, until_ps))
+
+
+def _check_shapes(
+    stream: MissStream, page_paddr: npt.NDArray[np.uint64], into: MissOutcomes | None
+) -> None:
+    if page_paddr.shape != (stream.pages,) or page_paddr.dtype != np.uint64:
+        raise ValueError(f"page_paddr must be uint64 of shape ({stream.pages},)")
+    if into is not None and any(
+        len(each) != len(stream) for each in (into.latency_ps, into.clock_ps)
+    ):
+        raise ValueError("into must have as many rows as the stream")
+
+
+def _fill_misses(
+    native: Any,
+    stream: MissStream,
+    page_paddr: npt.NDArray[np.uint64],
+    into: MissOutcomes | None,
+    cpu: int = 0,
+) -> list[Any]:
+    """Point a ``struct timing_misses`` to the rows of a CPU; returns what must be kept alive."""
+    rows = stream.rows_of(cpu)
+    columns = [*(column[rows] for column in stream.columns()), np.ascontiguousarray(page_paddr)]
+    if into is not None:
+        columns += [into.latency_ps[rows], into.clock_ps[rows]]
+    held = [ffi.from_buffer(f"{each.dtype}_t[]", each) for each in columns]
+    native.count = rows.stop - rows.start
+    native.idle = stream.cpus > 1
+    for name, column in zip(_MISS_COLUMNS, held, strict=False):
+        setattr(native, name, column)
+    return held
 
 
 def packed(params: TimingParams) -> bytes:

@@ -51,7 +51,7 @@ _HEADER = np.dtype(
         ("armed", "<u4"),
         ("counters_stride", "<u8"),
         ("dilation", "<f8"),
-        ("recorded_vcpu", "<u4"),
+        ("recorded_vcpus", "<u4"),
         ("each_interrupts", "<u4"),
         ("recorded", "<u8"),
         ("pair_period", "<u8"),
@@ -297,11 +297,11 @@ class SharedMemory:
         """Make the plugin stop writing records."""
         self._header["enabled"][0] = 0
 
-    def record_misses(self, vcpu: int | None) -> None:
-        """Start a new recording of a vCPU's misses, or stop with None."""
-        if vcpu is not None:
+    def record_misses(self, *vcpus: int) -> None:
+        """Start a new recording of these vCPUs' misses, or stop without any."""
+        if vcpus:
             self._header["recorded"][0] = 0
-        self._header["recorded_vcpu"][0] = 0 if vcpu is None else vcpu + 1
+        self._header["recorded_vcpus"][0] = sum(1 << vcpu for vcpu in vcpus)
 
     @property
     def recorded(self) -> int:

@@ -6,6 +6,7 @@
 #include "arguments.h"
 #include "pacing.h"
 
+#define ARGUMENTS_MAX_STEP_NS 1e6
 
 int arguments_refuse(const char *what, const char *why)
 {
@@ -22,12 +23,12 @@ static const char *value_of(const char *argument, const char *key)
 	return argument + length + 1;
 }
 
-static int parse_dilation(const char *text, double *dilation)
+static int parse_number(const char *text, double most, double *number)
 {
 	char *end;
 
-	*dilation = strtod(text, &end);
-	return end == text || *end || !(*dilation >= 0 && *dilation <= PACING_MAX_DILATION) ? -1 : 0;
+	*number = strtod(text, &end);
+	return end == text || *end || !(*number >= 0 && *number <= most) ? -1 : 0;
 }
 
 int arguments_parse(struct arguments *arguments, int argc, char **argv)
@@ -42,10 +43,13 @@ int arguments_parse(struct arguments *arguments, int argc, char **argv)
 			arguments->params = value;
 		else if ((value = value_of(argv[i], "recording")))
 			arguments->recording = value;
-		else if (!(value = value_of(argv[i], "dilation")))
+		else if ((value = value_of(argv[i], "step"))) {
+			if (parse_number(value, ARGUMENTS_MAX_STEP_NS, &arguments->step_ns))
+				return arguments_refuse(argv[i], "must be a number from 0 to 1000000");
+		} else if (!(value = value_of(argv[i], "dilation")))
 			return arguments_refuse(argv[i], "not an argument; these are shared, params, "
-							 "recording, dilation");
-		else if (parse_dilation(value, &arguments->dilation))
+							 "recording, step, dilation");
+		else if (parse_number(value, PACING_MAX_DILATION, &arguments->dilation))
 			return arguments_refuse(argv[i], "must be a number from 0 to 10000");
 	}
 	if (!arguments->shared)

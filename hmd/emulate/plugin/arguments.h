@@ -4,6 +4,7 @@
  *   shared    file or memfd (/proc/self/fd/N) of shared.h, of its final size
  *   params    file that holds one struct timing_params, as the host's C lays it out
  *   recording file or memfd for recorded misses (recording.h); optional
+ *   step      modelled ns by which no vCPU may be ahead of another that runs; optional
  *   dilation  host time over modelled time; 0 disables pacing (the guest runs at full speed)
  */
 #ifndef HMD_PLUGIN_ARGUMENTS_H
@@ -16,6 +17,7 @@ struct arguments {
 	const char *params;
 	const char *recording; /* NULL: none */
 	double dilation;
+	double step_ns; /* 0: they run at the host's pace */
 };
 
 /* 0, or -1 with the reason on standard error in one line. */

@@ -53,6 +53,7 @@ struct machine {
 	struct qemu_plugin_scoreboard *scores;
 	struct qemu_plugin_register *cr3, *general[INVALIDATION_REGISTERS];
 	bool kernel;                  /* accesses of the kernel are charged */
+	uint64_t step_ps;             /* by which no vCPU may run ahead of another; 0: any */
 	uint64_t tick;                /* instructions between two calls of vcpu_tick */
 	bool arming, armed;
 	unsigned vcpus;
@@ -88,7 +89,7 @@ uint64_t vcpu_root(struct vcpu *vcpu);
 void vcpu_start(struct vcpu *vcpu, unsigned index, uint64_t remaining);
 void vcpu_halt(struct vcpu *vcpu, unsigned index);
 void vcpu_resume(struct vcpu *vcpu, unsigned index);
-/* Publish the clock, wait if the vCPU is ahead of host time, and check that the model runs. */
+/* Publish the clock, wait if it is ahead of host time or others, and check that the model runs. */
 void vcpu_look(struct vcpu *vcpu, unsigned index, uint64_t clock_ps);
 /* Every so many instructions, at a block of this many: start over counting `executed`, and look. */
 void vcpu_tick(struct vcpu *vcpu, unsigned index, uint64_t block);

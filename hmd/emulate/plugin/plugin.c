@@ -128,7 +128,8 @@ QEMU_PLUGIN_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_
 		return arguments_refuse(arguments.shared, why);
 
 	if (arguments.recording) {
-		if (recording_open(&machine.recording, arguments.recording, shared.header, &why))
+		if (recording_open(&machine.recording, arguments.recording, shared.header,
+				   machine.timing, &why))
 			return arguments_refuse(arguments.recording, why);
 		timing_observe(machine.timing, recording_observe, &machine.recording);
 	}
@@ -137,6 +138,7 @@ QEMU_PLUGIN_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_
 	machine.header = shared.header;
 	machine.vcpus = params.vcpus;
 	machine.kernel = params.parts & TIMING_KERNEL;
+	machine.step_ps = (uint64_t)(arguments.step_ns * 1000);
 	machine.tick = 1 + TICK_PS / params.instruction_ps;
 	machine.scores = qemu_plugin_scoreboard_new(sizeof(struct score));
 	for (unsigned index = 0; index < machine.vcpus; index++)

@@ -6,7 +6,7 @@
 #include "recording.h"
 
 int recording_open(struct recording *recording, const char *path, struct shared_header *header,
-		   const char **why)
+		   const struct timing *timing, const char **why)
 {
 	struct stat status;
 	int fd = open(path, O_RDWR | O_CLOEXEC);
@@ -22,31 +22,57 @@ int recording_open(struct recording *recording, const char *path, struct shared_
 	}
 	*recording = (struct recording){
 		.header = header,
+		.timing = timing,
 		.miss = memory,
 		.capacity = (uint64_t)status.st_size / sizeof(struct recorded_miss),
 	};
 	return 0;
 }
 
-void recording_observe(void *context, unsigned vcpu, const struct timing_miss *miss)
+static void append(struct recording *recording, unsigned vcpu, const struct timing_miss *miss)
 {
-	struct recording *recording = context;
-	struct shared_header *header = recording->header;
-	uint32_t wanted = __atomic_load_n(&header->recorded_vcpu, __ATOMIC_RELAXED);
-	uint64_t place;
+	uint64_t place = __atomic_fetch_add(&recording->header->recorded, 1, __ATOMIC_RELAXED);
 
-	if (wanted != vcpu + 1)
-		return;
-	place = header->recorded;
 	if (place < recording->capacity)
 		recording->miss[place] = (struct recorded_miss){
 			.instructions = miss->instructions,
 			.vaddr = miss->vaddr,
 			.line = (uint32_t)(miss->paddr / 64),
-			.paid_hits = place ? miss->paid_hits : 0,
-			.near_hits = place ? miss->near_hits : 0,
+			.paid_hits = miss->paid_hits,
+			.near_hits = miss->near_hits,
 			.depends = (uint16_t)miss->depends,
 			.flags = (uint8_t)miss->flags,
+			.cpu = (uint8_t)vcpu,
 		};
-	__atomic_store_n(&header->recorded, place + 1, __ATOMIC_RELEASE);
+}
+
+/* Where the other vCPUs are when one goes on. */
+static void mark_others(struct recording *recording, uint32_t wanted, unsigned woken)
+{
+	for (unsigned vcpu = 0; vcpu < recording->header->vcpus; vcpu++) {
+		const struct timing_vcpu_counters *counters =
+			timing_counters_of(recording->timing, vcpu);
+
+		if (vcpu == woken || !(wanted >> vcpu & 1) || !timing_runs(recording->timing, vcpu))
+			continue;
+		append(recording, vcpu,
+		       &(struct timing_miss){
+			       .instructions = __atomic_load_n(&counters->instructions, __ATOMIC_RELAXED),
+			       .vaddr = __atomic_load_n(&counters->clock_ps, __ATOMIC_RELAXED),
+			       .depends = woken,
+			       .flags = TIMING_MARK,
+		       });
+	}
+}
+
+void recording_observe(void *context, unsigned vcpu, const struct timing_miss *miss)
+{
+	struct recording *recording = context;
+	uint32_t wanted = __atomic_load_n(&recording->header->recorded_vcpus, __ATOMIC_RELAXED);
+
+	if (!(wanted >> vcpu & 1))
+		return;
+	if (miss->flags == TIMING_WAKE)
+		mark_others(recording, wanted, vcpu);
+	append(recording, vcpu, miss);
 }

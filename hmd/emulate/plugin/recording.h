@@ -1,9 +1,10 @@
 /*
- * Recording of one vCPU's misses (struct timing_miss) into a file of the launcher.
+ * Recording of vCPUs' misses (struct timing_miss) into a file of the launcher.
  *
- * While the header's `recorded_vcpu` names a vCPU, its misses are appended as struct recorded_miss
- * in place: the sparse file is mapped whole, and `recorded` in the header counts the records.
- * When the file is full, `recorded` still counts, so that a reader sees that some are missing.
+ * While the header's `recorded_vcpus` has a vCPU's bit, its misses are appended as struct
+ * recorded_miss in place: the sparse file is mapped whole, and `recorded` in the header counts the
+ * records. With each wake-up of one of them, the others that run get a record too (TIMING_MARK):
+ * what they had executed by then; its `depends` is the one woken. Their order in the file is that of the host's time. When the file is full, `recorded` still counts, so that a reader sees that some are missing.
  * hmd/emulate/miss_stream.py reads it.
  */
 #ifndef HMD_PLUGIN_RECORDING_H
@@ -22,20 +23,21 @@ struct recorded_miss {
 	uint32_t near_hits;
 	uint16_t depends;
 	uint8_t flags;
-	uint8_t pad;
+	uint8_t cpu;
 };
 
 _Static_assert(sizeof(struct recorded_miss) == 32, "layout");
 
 struct recording {
 	struct shared_header *header;
+	const struct timing *timing;
 	struct recorded_miss *miss; /* NULL: no file was given */
 	uint64_t capacity;
 };
 
 /* Map the file; 0, or -1 with one line in *why. */
 int recording_open(struct recording *recording, const char *path, struct shared_header *header,
-		   const char **why);
+		   const struct timing *timing, const char **why);
 
 /* A timing_observer; its context is the struct recording. */
 void recording_observe(void *context, unsigned vcpu, const struct timing_miss *miss);

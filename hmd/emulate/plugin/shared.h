@@ -49,7 +49,7 @@ struct shared_header {
 	uint64_t counters_stride;
 	double dilation;         /* host time over modelled time; may be changed while not running */
 	/* clock_ps changes all the time: off the control words' line */
-	uint32_t recorded_vcpu;  /* control: 1 + the vCPU whose misses are recorded; 0: none */
+	uint32_t recorded_vcpus; /* control: the vCPUs whose misses are recorded, one bit each */
 	uint32_t each_interrupts; /* control: 1: the kernel takes an interrupt for each sample */
 	uint64_t recorded;       /* records so far; the start of a recording sets it to 0 */
 	uint64_t pair_period;    /* control: of a second counter of load misses; 0: none */
@@ -77,7 +77,7 @@ struct shared_vcpu {
 _Static_assert(offsetof(struct shared_header, counters_offset) == 24, "layout");
 _Static_assert(offsetof(struct shared_header, load_period) == 56, "layout");
 _Static_assert(offsetof(struct shared_header, running) == 80, "layout");
-_Static_assert(offsetof(struct shared_header, recorded_vcpu) == 104, "layout");
+_Static_assert(offsetof(struct shared_header, recorded_vcpus) == 104, "layout");
 _Static_assert(offsetof(struct shared_header, pair_period) == 120, "layout");
 _Static_assert(offsetof(struct shared_header, clock_ps) == 192, "layout");
 _Static_assert(offsetof(struct shared_vcpu, sequence) == 32, "layout");

@@ -1,3 +1,5 @@
+#include <sched.h>
+
 #include "machine.h"
 
 /* Longest time between two snapshots of a running vCPU's counters. */
@@ -53,11 +55,45 @@ void vcpu_resume(struct vcpu *vcpu, unsigned index)
 		vcpu_stop(vcpu, index);
 }
 
+/* Whether another vCPU that runs is more than a step behind. */
+static bool others_behind(unsigned index, uint64_t clock_ps)
+{
+	for (unsigned other = 0; other < machine.vcpus; other++) {
+		const struct timing_vcpu_counters *counters = timing_counters_of(machine.timing, other);
+
+		if (other != index && timing_runs(machine.timing, other) &&
+		    __atomic_load_n(&counters->clock_ps, __ATOMIC_RELAXED) + machine.step_ps < clock_ps)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Keep the vCPUs' clocks together, so that they share caches and bandwidth, and wait for each
+ * other, as on the modelled machine and not as the host schedules them. What is still ahead after
+ * the longest wait goes on waiting at its next access: the others may need this one to go on, for
+ * an exclusive section of QEMU.
+ */
+static void keep_in_step(struct vcpu *vcpu, unsigned index, uint64_t clock_ps)
+{
+	uint64_t until_ns = pacing_host_ns() + PACING_MAX_WAIT_NS;
+
+	while (others_behind(index, clock_ps)) {
+		if (pacing_host_ns() > until_ns) {
+			vcpu->pacing.next_ps = clock_ps;
+			return;
+		}
+		sched_yield();
+	}
+}
+
 void vcpu_look(struct vcpu *vcpu, unsigned index, uint64_t clock_ps)
 {
 	__atomic_store_n(&vcpu->shared->clock_ps, clock_ps, __ATOMIC_RELAXED);
 	shared_advance_clock(machine.header, clock_ps);
 	pacing_look(&vcpu->pacing, clock_ps);
+	if (machine.step_ps)
+		keep_in_step(vcpu, index, clock_ps);
 	shootdown_settle(index);
 	sampling_control(vcpu);
 	if (vcpu->pacing.now_ns - vcpu->published_ns >= PUBLISH_NS) {

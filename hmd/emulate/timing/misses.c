@@ -1,4 +1,4 @@
-#include "memory.h"
+#include "misses.h"
 
 #define PAGE_LINES 64
 
@@ -104,13 +104,15 @@ static void replay_miss(struct timing *timing, struct vcpu *vcpu,
 
 	advance(timing, vcpu, &stretch);
 	if (misses->clock_ps)
-		misses->clock_ps[i] = vcpu_now(timing, vcpu, instructions) - vcpu->jumped_ps;
+		misses->clock_ps[i] = vcpu_now(timing, vcpu, instructions) -
+				      (misses->idle ? 0 : vcpu->jumped_ps);
 	if (misses->depends[i])
 		address.ready_ps = progress->arrives_ps[(vcpu->load_misses + 1 -
 							 misses->depends[i]) %
 							(TIMING_MAX_DEPENDENCE + 1)];
 	if (flags & TIMING_HALT) {
-		timing_idle(timing, 0, instructions);
+		if (flags == TIMING_HALT)
+			timing_idle(timing, vcpu_number(timing, vcpu), instructions);
 	} else if (node == NO_NODE) {
 		/* a page that lies nowhere: not moved, not counted */
 	} else if (flags & TIMING_WRITE_BACK) {
@@ -130,19 +132,17 @@ static void replay_miss(struct timing *timing, struct vcpu *vcpu,
 	progress->table_ps = access.table ? outcome.latency_ps : 0;
 }
 
-uint64_t timing_replay_misses(struct timing *timing, const struct timing_misses *misses,
-			      struct timing_progress *progress, uint64_t until_ps)
+void misses_replay(struct timing *timing, struct vcpu *vcpu, const struct timing_misses *misses,
+		   struct timing_progress *progress, uint64_t until_row, uint64_t until_ps)
 {
-	struct vcpu *vcpu = &timing->vcpu[0];
-
-	for (; progress->next < misses->count; progress->next++) {
+	for (; progress->next < until_row; progress->next++) {
 		uint64_t i = progress->next;
 
 		if (vcpu_now(timing, vcpu, misses->instructions[i]) >= until_ps)
 			break;
 		/* A write-back needs no mapping: it goes by frame. */
 		if (misses->page_paddr[misses->page[i]] == TIMING_UNMAPPED &&
-		    !(misses->flags[i] & TIMING_WRITE_BACK))
+		    !(misses->flags[i] & (TIMING_WRITE_BACK | TIMING_HALT)))
 			break;
 		replay_miss(timing, vcpu, misses, progress, i);
 	}
@@ -151,7 +151,13 @@ uint64_t timing_replay_misses(struct timing *timing, const struct timing_misses 
 
 		vcpu_publish_clock(vcpu, last, vcpu_now(timing, vcpu, last));
 	}
-	return vcpu->counters.busy_ps;
+}
+
+uint64_t timing_replay_misses(struct timing *timing, const struct timing_misses *misses,
+			      struct timing_progress *progress, uint64_t until_ps)
+{
+	misses_replay(timing, &timing->vcpu[0], misses, progress, misses->count, until_ps);
+	return timing->vcpu[0].counters.busy_ps;
 }
 
 void timing_sleep(struct timing *timing, unsigned vcpu_index, uint64_t until_ps)

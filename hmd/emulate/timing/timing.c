@@ -281,7 +281,8 @@ void timing_idle(struct timing *timing, unsigned vcpu_index, uint64_t instructio
 	vcpu_attend(timing, vcpu, instructions);
 	memory_drain(timing, vcpu, instructions);
 	memory_observe(timing, vcpu,
-		       (struct timing_miss){.instructions = instructions, .flags = TIMING_HALT});
+		       (struct timing_miss){.instructions = instructions, .flags = TIMING_HALT,
+					    .vaddr = vcpu_now(timing, vcpu, instructions)});
 	bandwidth_halt(&vcpu->bandwidth, &timing->published[vcpu_index]);
 	vcpu->halted = true;
 	vcpu->attend_at = 0;
@@ -305,8 +306,15 @@ void timing_resume(struct timing *timing, unsigned vcpu_index, uint64_t instruct
 		now_ps = machine_ps;
 	}
 	bandwidth_resume(&vcpu->bandwidth, &timing->published[vcpu_index], now_ps);
+	memory_observe(timing, vcpu, (struct timing_miss){.instructions = instructions,
+							  .flags = TIMING_WAKE, .vaddr = now_ps});
 	vcpu_schedule(timing, vcpu, instructions);
 	vcpu_publish_clock(vcpu, instructions, now_ps);
+}
+
+bool timing_runs(const struct timing *timing, unsigned vcpu)
+{
+	return __atomic_load_n(&timing->published[vcpu].running, __ATOMIC_RELAXED);
 }
 
 uint64_t timing_vcpu_clock_ps(struct timing *timing, unsigned vcpu_index, uint64_t instructions)

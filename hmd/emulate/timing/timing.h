@@ -78,6 +78,12 @@ enum timing_access_flags {
 	TIMING_STLB_HIT = 32,   /* of a load that waited: the second-level TLB had its translation */
 	TIMING_WALK = 64,       /* likewise: its page was walked, and the leaf entry was cached */
 	TIMING_TABLE = 128,     /* no access of the program: a walk reads a leaf entry */
+	/*
+	 * Recorded only, all of no access: TIMING_HALT, or in its place that the vCPU goes on after a
+	 * halt, or was here when another one went on.
+	 */
+	TIMING_WAKE = TIMING_HALT | 1,
+	TIMING_MARK = TIMING_HALT | 2,
 };
 
 struct timing_outcome {
@@ -152,6 +158,8 @@ void timing_shootdown_received(struct timing *timing, unsigned vcpu);
 /* A vCPU that halts stops its clock; on resume it jumps to the machine's clock. */
 void timing_idle(struct timing *timing, unsigned vcpu, uint64_t instructions);
 void timing_resume(struct timing *timing, unsigned vcpu, uint64_t instructions);
+/* Whether a vCPU is not halted; from any thread. */
+bool timing_runs(const struct timing *timing, unsigned vcpu);
 
 /* Modelled time: of one vCPU at this instruction count, and of the machine (furthest vCPU). */
 uint64_t timing_vcpu_clock_ps(struct timing *timing, unsigned vcpu, uint64_t instructions);
@@ -168,13 +176,14 @@ uint64_t timing_replay(struct timing *timing, uint64_t count, const uint8_t *vcp
 		       uint8_t *level, uint8_t *node, uint32_t *latency_ps, uint64_t *stall_ps);
 
 /*
- * A last-level-cache miss of one vCPU: a line read from or written to memory, or a halt. Misses do
- * not depend on latency or bandwidth, so that a recording is replayed for any machine with this
- * cache and prefetcher, and for any placement of its pages.
+ * A last-level-cache miss of one vCPU: a line read from or written to memory, a halt or a wake-up.
+ * Misses of one vCPU do not depend on latency or bandwidth, so that a recording is replayed for any
+ * machine with this cache and prefetcher, and for any placement of its pages. Those of several
+ * vCPUs depend on it a little, by the order in which they use a shared cache.
  */
 struct timing_miss {
 	uint64_t instructions;
-	uint64_t vaddr;           /* 0 of a write-back */
+	uint64_t vaddr;           /* 0 of a write-back; clock_ps of a halt or wake-up */
 	uint64_t paddr;
 	/*
 	 * Hits in the last-level cache since the one before that cost time, and how many of them
@@ -213,6 +222,7 @@ struct timing_misses {
 	const uint64_t *page_paddr;
 	uint32_t *latency_ps;
 	uint64_t *clock_ps;
+	uint32_t idle;      /* not 0: clock_ps is the CPU's clock, idle time included */
 };
 
 /* How far a replay has come: zeroed at first. */
@@ -224,6 +234,24 @@ struct timing_progress {
 
 /* A page that is not mapped now: a replay stops before an access to it. */
 #define TIMING_UNMAPPED UINT64_MAX
+
+/*
+ * Misses of several CPUs, and the times at which one of them went on after a halt: meetings. All
+ * CPUs wait for each other there, as at a barrier: the one that woke the other, those that still
+ * ran, and those that stay halted have come as far as they had in the recording.
+ */
+struct timing_threads {
+	uint32_t cpus;
+	const struct timing_misses *misses; /* of each CPU */
+	uint64_t meetings;
+	const uint64_t *meets_at;           /* [meeting][CPU]: its misses before the meeting */
+};
+
+/*
+ * Replay the misses of CPU i on vCPU i of a fresh model, in the order of modelled time. Returns the
+ * machine's clock at the end; UINT64_MAX without memory for it.
+ */
+uint64_t timing_replay_threads(struct timing *timing, const struct timing_threads *threads);
 
 /*
  * Replay misses on vCPU 0, which makes no other accesses, from where the replay is to the first

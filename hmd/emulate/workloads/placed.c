@@ -1,8 +1,9 @@
 /*
- * Runs a command on one CPU, with its memory placed by a policy and its addresses not randomised.
+ * Runs a command on some CPUs, with its memory placed by a policy and its addresses not randomised.
  *
- *   placed CPU default|bind|interleave|weighted NODES COMMAND...
+ *   placed CPUS default|bind|interleave|weighted NODES COMMAND...
  *
+ * CPUS is a number, or a range: 1-4. Threads find theirs by sched_getaffinity(2).
  * NODES is a mask: 1 for node 0, 3 for nodes 0 and 1, 0 for `default`, which is no policy, the only
  * one under which kernel tiering and DAMON move pages. `weighted` interleaves by the weights in
  * /sys/kernel/mm/mempolicy/weighted_interleave/nodeN (Linux 6.9). One small process instead of
@@ -40,19 +41,31 @@ static void require(int done, const char *what)
 	}
 }
 
+static cpu_set_t cpus_named(const char *text)
+{
+	cpu_set_t cpus;
+	char *end;
+	unsigned long first = strtoul(text, &end, 10);
+	unsigned long last = *end == '-' ? strtoul(end + 1, NULL, 10) : first;
+
+	CPU_ZERO(&cpus);
+	for (unsigned long cpu = first; cpu <= last && cpu < CPU_SETSIZE; cpu++)
+		CPU_SET(cpu, &cpus);
+	return cpus;
+}
+
 int main(int argc, char **argv)
 {
 	cpu_set_t cpus;
 
 	if (argc < 5) {
-		fprintf(stderr, "usage: placed CPU POLICY NODES COMMAND...\n");
+		fprintf(stderr, "usage: placed CPUS POLICY NODES COMMAND...\n");
 		return 2;
 	}
 	int mode = policy_named(argv[2]);
 	unsigned long nodes = strtoul(argv[3], NULL, 0);
 
-	CPU_ZERO(&cpus);
-	CPU_SET(strtoul(argv[1], NULL, 10), &cpus);
+	cpus = cpus_named(argv[1]);
 	require(sched_setaffinity(0, sizeof(cpus), &cpus), "sched_setaffinity");
 	require(syscall(SYS_set_mempolicy, mode, &nodes, 64UL), "set_mempolicy");
 	require(personality(ADDR_NO_RANDOMIZE), "personality");

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hmd.emulate.miss_recording_file import read_recording
 from hmd.emulate.miss_stream import (
     MissFlag,
     MissOutcomes,
     MissStream,
-    read_recording,
 )
 from hmd.emulate.replay import ModelPart, TimingModel, TimingParams
 from hmd.errors import HmdError

@@ -223,10 +223,10 @@ def check_counters(counters: Any, params: TimingParams, parts: Any) -> None:
     fast, slow = counters.nodes
     for node in counters.nodes:
         lines = node.load_misses + node.store_misses + node.prefetched_lines + node.kernel_lines
-        assert (node.read_bytes > 0) == (lines > 0)
         if node is fast:
             assert node.read_bytes == 64 * lines
         else:
+            # Fewer, even none, where the other CPU has just moved the granule.
             assert node.read_bytes % 256 == 0 and node.read_bytes <= 256 * lines
     assert fast.write_bytes % 64 == 0 and slow.write_bytes % 256 == 0
     if ModelPart.KERNEL not in parts:

@@ -91,7 +91,7 @@ void pacing_start(struct pacing *pacing, uint64_t clock_ps);
 void pacing_look(struct pacing *pacing, uint64_t clock_ps);
 int pacing_due(const struct pacing *pacing, uint64_t clock_ps);
 
-struct arguments { const char *shared, *params, *recording; double dilation; };
+struct arguments { const char *shared, *params, *recording; double dilation, step_ns; };
 int arguments_parse(struct arguments *arguments, int argc, char **argv);
 int arguments_read_params(const char *path, struct timing_params *params, const char **why);
 

@@ -24,6 +24,9 @@ def test_arguments_in_any_order_are_parsed(parts: Any) -> None:
         assert parts.ffi.string(parsed.params) == b"/p"
         assert parsed.dilation == 20
         assert not parsed.recording
+        assert parsed.step_ns == 0
+    status, (parsed, _kept) = parse(parts, *GOOD, "step=2000")
+    assert (status, parsed.step_ns) == (0, 2000)
 
 
 @pytest.mark.parametrize(
@@ -37,6 +40,7 @@ def test_arguments_in_any_order_are_parsed(parts: Any) -> None:
         ((*GOOD[:2], "dilation=nan"), "must be a number from 0"),
         ((*GOOD[:2], "dilation="), "must be a number from 0"),
         ((*GOOD[:2], "dilation=20x"), "must be a number from 0"),
+        ((*GOOD, "step=-1"), "step=-1: must be a number from 0"),
         ((*GOOD, "verbose=on"), "verbose=on: not an argument"),
         ((*GOOD, "shared"), "shared: not an argument"),
         ((*GOOD, "dilations=2"), "dilations=2: not an argument"),

@@ -1,0 +1,44 @@
+"""A program of two threads in the guest: its replay takes the time of the run that was recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.suite.ground_truth import RecordedStream
+from bench.suite.inputs import prepare
+from bench.suite.program import load_program
+from bench.suite.replay_check import placed
+from hmd.emulate.layout_replay import replayed
+from hmd.emulate.preset import load
+from hmd.emulate.recording import (
+    ALL_FAST,
+    RECORDED_ON,
+    MemoryPolicy,
+    Placement,
+    guest,
+    run_in,
+    widest_core,
+)
+
+INTERLEAVED = Placement(MemoryPolicy.INTERLEAVE, (0, 1))
+
+
+@pytest.mark.timeout(600)
+def test_program_of_threads_replayed_takes_the_guests_time(tmp_path: Path) -> None:
+    program = load_program("ranks")
+    command, preset = prepare(program, tmp_path), widest_core(load(RECORDED_ON))
+    with guest(preset, command) as machine:
+        for placement in (INTERLEAVED, ALL_FAST):
+            run = run_in(machine, command, placement)
+            assert run.recording is not None
+            stream = run.recording.stream
+            assert stream.cpus == program.threads == 2
+            # Both threads execute about a half, and so are awake together.
+            executed = [int(stream.instructions[stream.rows_of(cpu)][-1]) for cpu in range(2)]
+            assert min(executed) > 0.3 * run.instructions
+            recorded = RecordedStream(program.name, stream, run.host_s)
+            layout = placed(recorded, run.recording, preset)
+            replay_s = replayed(stream, preset, layout) * 1e-12
+            assert replay_s == pytest.approx(run.busy_s, rel=0.02)
