@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from hmd.decide.plan import Plan
+from hmd.heat.heat_settings import HeatStats
 from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Node, Topology
 from hmd.migrate.move_status import MoveStatus
@@ -66,7 +67,9 @@ def main() -> int:
     sampler = open_sampler(SampleSettings(sampler="faults", period=1)).sampler
     observer = Observer(setting, topology, sampler)
     places = Places(
-        np.full((PROCESSES, NODES), 1000, np.int64), np.ones((2, len(HEAT_LOG2)), np.int64), 1 << 30
+        np.full((PROCESSES, NODES), 1000, np.int64),
+        np.ones((2, len(HEAT_LOG2)), np.int64),
+        HeatStats(bytes=1 << 30),
     )
     ticks = [tick_of(names, seed) for seed in range(2)]
     turn = iter(range(10**9))

@@ -3,7 +3,7 @@
 100,000 samples per tick, whatever the size of memory, of which a tenth is fast; the tick is the
 daemon's, over simulated address spaces. Figures are CPU time of one core, the mean over the last
 ticks, and the peak resident set of a process of its own. ``python -m bench.scale 4:1 1024:1000``
-runs the cases of some sizes (GiB:processes) alone.
+runs the cases of some sizes (GiB:processes) alone, ``4:1:zipf:histogram:4`` one case of them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BUDGET_BYTES = 256 << 20
 _GIB = 1 << 30
 # Pages of a step of the sweep before the first tick.
 _SWEPT_PAGES = 1 << 20
-SIZES = ((4, 1), (64, 1))
+SIZES = ("4:1", "64:1", "1024:1", "4096:1", "1024:1000")
 """GiB and processes of the cases."""
 
 
@@ -134,16 +134,35 @@ def measure(case: ScaleCase) -> ScaleRow:
     )
 
 
-def cases(sizes: tuple[tuple[int, int], ...]) -> list[ScaleCase]:
-    """Return the cases: all patterns and pages under the default policy, one under each other."""
+def cases(size: str) -> list[ScaleCase]:
+    """Return the cases of a size: all patterns and pages under the default policy, and all others.
+
+    A size that also names pattern, policy and KiB of a page is one case.
+    """
+    gib, processes, *chosen = size.split(":")
+    if chosen:
+        pattern, policy, page_kib = chosen
+        return [ScaleCase(int(gib), int(processes), int(page_kib), pattern, policy)]
     default = registry.DEFAULT
-    others = [name for name in registry.names() if name != default]
-    found = []
-    for gib, processes in sizes:
-        for page_kib in (4, 2048):
-            found += [ScaleCase(gib, processes, page_kib, p, default) for p in PATTERNS]
-        found += [ScaleCase(gib, processes, 4, PATTERNS[0], name) for name in others]
-    return found
+    runs = [(page_kib, pattern, default) for page_kib in (4, 2048) for pattern in PATTERNS]
+    runs += [(4, PATTERNS[0], name) for name in registry.names() if name != default]
+    return [ScaleCase(int(gib), int(processes), *run) for run in runs]
+
+
+def ratios(rows: list[ScaleRow]) -> dict[str, float]:
+    """Return the costs of heat and decisions at one size over those at another, where both ran."""
+    cost = {
+        row.tracked_gib: row.heat_ms + row.decide_ms
+        for row in rows
+        if (row.processes, row.page_kib, row.pattern, row.policy)
+        == (1, 4, PATTERNS[0], registry.DEFAULT)
+    }
+    named = {"ratio_1tib_over_4gib": (1024, 4), "ratio_4tib_over_1tib": (4096, 1024)}
+    return {
+        name: round(cost[large] / cost[small], 2)
+        for name, (large, small) in named.items()
+        if large in cost and small in cost
+    }
 
 
 def run_apart(case: ScaleCase) -> ScaleRow:
@@ -158,10 +177,10 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--case"]:
         print(json.dumps(asdict(measure(ScaleCase(**json.loads(arguments[1]))))))
         return 0
-    sizes = tuple((int(gib), int(n)) for gib, n in (size.split(":") for size in arguments)) or SIZES
-    rows = []
+    sizes = arguments or SIZES
+    rows: list[ScaleRow] = []
     print("  GiB processes page KiB    pattern       policy    heat ms  decide ms  peak MiB")
-    for case in cases(sizes):
+    for case in [case for size in sizes for case in cases(size)]:
         row = run_apart(case)
         rows.append(row)
         print(
@@ -170,7 +189,12 @@ def main(arguments: list[str]) -> int:
             flush=True,
         )
     OUTPUT.parent.mkdir(exist_ok=True)
-    OUTPUT.write_text(json.dumps({"rows": [asdict(row) for row in rows]}, indent=1) + "\n")
+    result = {
+        "command": " ".join(["python -m bench.scale", *arguments]),
+        "rows": [asdict(row) for row in rows],
+        **ratios(rows),
+    }
+    OUTPUT.write_text(json.dumps(result, indent=1) + "\n")
     return 0
 
 

@@ -90,7 +90,7 @@ class ObservedSimulation:
 
     def _places(self) -> Places:
         heat, topology = self.daemon.stages.heat, self.machine.topology
-        return Places(resident_pages(heat, topology), heat_pages(heat, topology), heat.stats.bytes)
+        return Places(resident_pages(heat, topology), heat_pages(heat, topology), heat.stats)
 
 
 def main(trace: Path, seconds: float) -> None:

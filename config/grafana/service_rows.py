@@ -205,6 +205,15 @@ COST = [
         ),
     ),
     Panel(
+        "Chunks in detail",
+        "Chunks of 2 MiB whose pages are counted one by one, and those that lose that to others.",
+        "suffix: chunks",
+        (
+            Query("sum(hmd_heat_detail_chunks{})", "in detail"),
+            Query("sum(rate(hmd_heat_detail_lost_chunks_total{}[R]))", "lost per second"),
+        ),
+    ),
+    Panel(
         "Calls and reads",
         "Calls of move_pages that moved pages, and reads of the sampler that returned samples.",
         "suffix: /s",

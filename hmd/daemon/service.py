@@ -264,7 +264,7 @@ class Service:
             stages.admin.forget_exited(stages.proc)
             by_heat = heat_pages(heat, topology)
         self._publish_control()
-        self._places = Places(resident_pages(heat, topology), by_heat, heat.stats.bytes)
+        self._places = Places(resident_pages(heat, topology), by_heat, replace(heat.stats))
         self.observer.observe(tick, self._places)
         self._heat_map.record(tick, heat)
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd import __version__
+from hmd.heat.heat_settings import HeatStats
 from hmd.machine.process_id import PROC, ProcessId, read_stat
 from hmd.machine.topology import NodeMemory, Topology
 from hmd.observe.counters import FAILURE_REASONS, Counters
@@ -51,12 +52,13 @@ class Places:
     """Resident pages by node and by heat after a tick.
 
     ``resident_pages`` has a row for each process of the tick and a column for each node id;
-    ``heat_pages`` a row for each tier and a column for each bin of ``HEAT_LOG2``.
+    ``heat_pages`` a row for each tier and a column for each bin of ``HEAT_LOG2``. ``heat`` are the
+    counters of the heat table.
     """
 
     resident_pages: npt.NDArray[np.int64]
     heat_pages: npt.NDArray[np.int64]
-    table_bytes: int
+    heat: HeatStats
 
 
 class Observer:
@@ -165,7 +167,9 @@ class Observer:
             pages_by_status={s.name.lower(): n for s, n in counters.pages_by_status.items()},
             failure_reasons=FAILURE_REASONS,
             heat_pages=_rows(places.heat_pages) if places else ((),) * counters.tier_count,
-            heat_table_bytes=places.table_bytes if places else 0,
+            heat_table_bytes=places.heat.bytes if places else 0,
+            detail_chunks=places.heat.details if places else 0,
+            details_lost=places.heat.details_lost if places else 0,
             savings=replace(counters.savings_tracker.savings),
             tick_seconds=counters.tick_seconds.copy(),
             stages={stage: self._stage(stage) for stage in Stage},

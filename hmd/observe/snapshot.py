@@ -187,6 +187,8 @@ class Snapshot:
     failure_reasons: tuple[str, ...]
     heat_pages: tuple[tuple[int, ...], ...]
     heat_table_bytes: int
+    detail_chunks: int
+    details_lost: int
     savings: Savings
     tick_seconds: Durations
     stages: Mapping[Stage, StageNumbers]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from hmd.observe.metric_family import Values, gauge, of
+from hmd.observe.metric_family import Values, counter, gauge, of
 from hmd.observe.snapshot import HEAT_LOG2, NodeNumbers, Snapshot
 
 
@@ -72,5 +72,17 @@ FAMILIES: Final = (
         "bytes",
         "Memory of the heat table.",
         of(lambda now: now.heat_table_bytes),
+    ),
+    gauge(
+        "hmd_heat_detail_chunks",
+        "chunks",
+        "Chunks of 2 MiB whose pages are counted one by one; the others are counted as a whole.",
+        of(lambda now: now.detail_chunks),
+    ),
+    counter(
+        "hmd_heat_detail_lost_chunks",
+        "chunks",
+        "Chunks that are counted as a whole again, since the pages of others differ more.",
+        of(lambda now: now.details_lost),
     ),
 )

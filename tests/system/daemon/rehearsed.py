@@ -41,5 +41,5 @@ class Rehearsed(Rehearsal):
         assert self.record is not None
         resident = resident_pages(self.heat, self.topology)
         heat = heat_pages(self.heat, self.topology)
-        self.observer.observe(self.record, Places(resident, heat, self.heat.stats.bytes))
+        self.observer.observe(self.record, Places(resident, heat, self.heat.stats))
         return self.observer.latest

@@ -222,7 +222,9 @@ class Machine:
         self.observer.observe(
             tick,
             Places(
-                resident_pages(self.heat, self.topology), heat_pages(self.heat, self.topology), 0
+                resident_pages(self.heat, self.topology),
+                heat_pages(self.heat, self.topology),
+                self.heat.stats,
             ),
         )
         self.heat_map.record(tick, self.heat)

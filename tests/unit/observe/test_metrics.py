@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hmd.decide.plan import Plan
 from hmd.errors import HmdError
+from hmd.heat.heat_settings import HeatStats
 from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Topology
 from hmd.observe.counters import OTHER
@@ -26,6 +27,8 @@ from hmd.observe.tick_record import TickRecord
 from tests.unit.observe.conftest import QuietSampler, batch
 
 UNITS = ("seconds", "bytes", "pages", "ratio", "total", "info")
+
+STATS = HeatStats(details_lost=5, details=2048, bytes=77)
 
 
 def free_port() -> int:
@@ -75,8 +78,11 @@ def test_metrics_after_tick_show_its_counts(
     server: MetricsServer, observer: Observer, tick: TickRecord
 ) -> None:
     heat = np.arange(2 * len(HEAT_LOG2)).reshape(2, -1)
-    observer.observe(tick, Places(np.array([[4, 0, 2, 0], [0, 0, 0, 1]]), heat, 77))
+    observer.observe(tick, Places(np.array([[4, 0, 2, 0], [0, 0, 0, 1]]), heat, STATS))
     text = scrape(server)
+    assert value(text, "hmd_heat_table_bytes") == 77
+    assert value(text, "hmd_heat_detail_chunks") == 2048
+    assert value(text, "hmd_heat_detail_lost_chunks_total") == 5
     labels = {"from_numa_node": "2", "to_numa_node": "0", "from_tier": "1", "to_tier": "0"}
     assert value(text, "hmd_moved_bytes_total", **labels) == 512 * 4096
     assert value(text, "hmd_target_promoted_bytes_total", target="redis") == 512 * 4096
@@ -182,7 +188,7 @@ def test_metrics_10000_processes_series_bounded(topology: Topology) -> None:
         plan=Plan.empty(),
         outcome=None,
     )
-    places = Places(np.ones((count, 4), np.int64), np.zeros((2, len(HEAT_LOG2)), np.int64), 0)
+    places = Places(np.ones((count, 4), np.int64), np.zeros((2, len(HEAT_LOG2)), np.int64), STATS)
     few = sum(len(family.samples) for family in families(observer.latest))
     now = observer.observe(tick, places)
     many = sum(len(family.samples) for family in families(now))

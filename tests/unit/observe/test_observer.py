@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from hmd.control.status_json import status_answer
+from hmd.heat.heat_settings import HeatStats
 from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import NodeMemory, Topology
 from hmd.observe.counters import OTHER, Counters, Durations
@@ -22,7 +23,7 @@ PAGE = 4096
 
 def places() -> Places:
     resident = np.array([[100, 0, 50, 0], [0, 0, 1, 2]], np.int64)
-    return Places(resident, np.zeros((2, len(HEAT_LOG2)), np.int64), 7)
+    return Places(resident, np.zeros((2, len(HEAT_LOG2)), np.int64), HeatStats(bytes=7))
 
 
 def test_observer_accesses_counted_per_tier_times_period(
@@ -137,7 +138,7 @@ def test_observer_fast_share_old_ticks_decay(observer: Observer, tick: TickRecor
 
 def test_observer_ended_process_target_sums_kept(observer: Observer, tick: TickRecord) -> None:
     observer.observe(tick, places())
-    one = Places(places().resident_pages[1:], places().heat_pages, 0)
+    one = Places(places().resident_pages[1:], places().heat_pages, HeatStats())
     gone = replace(
         tick, processes=(BATCH,), targets=("batch",), batch=batch([0]), node=np.array([3], np.int16)
     )
@@ -161,7 +162,7 @@ def test_observer_removed_target_dropped_after_last_process_ends(
     assert names == {"job": 0, "batch": 1, "redis": 1}
     sums = {t.name: t.numbers.accesses for t in observer.latest.targets}
     assert sums == {"job": (0, 0, 0), "batch": (0, 10, 10), "redis": (30, 10, 0)}
-    one = Places(places().resident_pages[1:], places().heat_pages, 0)
+    one = Places(places().resident_pages[1:], places().heat_pages, HeatStats())
     gone = replace(
         tick, processes=(BATCH,), targets=("batch",), batch=batch([0]), node=np.array([3], np.int16)
     )
@@ -206,7 +207,7 @@ def test_observer_targets_over_limit_shown_under_other(
         tick, processes=processes, targets=targets, batch=batch([]), node=np.empty(0, np.int16)
     )
     resident = np.ones((len(processes), 4), np.int64)
-    now = observer.observe(many, Places(resident, places().heat_pages, 0))
+    now = observer.observe(many, Places(resident, places().heat_pages, HeatStats()))
     other = next(t for t in now.targets if t.name == OTHER)
     assert other.process_count == 7  # redis and batch came first
     assert other.numbers.resident_bytes == (7 * PAGE, 14 * PAGE)
