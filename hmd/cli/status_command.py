@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,4 +73,7 @@ def run(args: argparse.Namespace) -> int:
     for line in summary(status):
         out.print(line, markup=False)
     out.print(process_table(status))
+    hidden = sum(target["process_count"] for target in status["targets"]) - len(status["processes"])
+    if hidden > 0 and os.geteuid() != 0:
+        out.print(f"{hidden} more processes; those of other users are shown to root only")
     return Exit.OK

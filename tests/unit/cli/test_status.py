@@ -119,6 +119,24 @@ def test_status_check_of_hung_tick_exits_1(
     server.close()
 
 
+@pytest.mark.parametrize(("uid", "noted"), [(0, False), (1000, True)])
+def test_status_of_hidden_processes_says_so_to_users(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    uid: int,
+    noted: bool,
+) -> None:
+    document = {**STATUS, "processes": []}
+    count = sum(target["process_count"] for target in STATUS["targets"])
+    server = StatusSocket(tmp_path / "s", {"status": lambda _: json.dumps(document).encode()})
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    assert main(["status", "--socket", str(server.path)]) == 0
+    server.close()
+    line = f"{count} more processes; those of other users are shown to root only"
+    assert (line in capsys.readouterr().out) == noted
+
+
 def test_status_table_shows_summary_and_processes(
     daemon: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
