@@ -97,6 +97,12 @@ int arguments_read_params(const char *path, struct timing_params *params, const 
 
 enum invalidation { INVALIDATION_NONE, INVALIDATION_ALL, INVALIDATION_ROOT, INVALIDATION_PAGE };
 enum invalidation invalidation_of(const uint8_t *code, size_t size, unsigned *reg);
+void shootdown_device_store(unsigned vcpu, uint64_t paddr, uint32_t value);
+void shootdown_flushed(unsigned vcpu);
+void shootdown_ended(unsigned vcpu);
+void shootdown_settle(unsigned vcpu);
+void shootdown_begin(unsigned vcpus);
+extern uint32_t rounds_sent[4], rounds_received[4];
 uint32_t shootdown_targets(uint32_t icr_low, uint32_t icr_high, unsigned self, unsigned vcpus);
 
 #define TRANSLATION_EMPTY ...
@@ -160,6 +166,27 @@ uint64_t timing_sample(struct timing *timing, unsigned vcpu, uint32_t records, b
 	return 0;
 }
 
+/* Shootdowns that each vCPU was charged for. */
+uint32_t rounds_sent[4], rounds_received[4];
+
+void timing_shootdown_sent(struct timing *timing, unsigned vcpu)
+{
+	rounds_sent[vcpu]++;
+}
+
+void timing_shootdown_received(struct timing *timing, unsigned vcpu)
+{
+	rounds_received[vcpu]++;
+}
+
+static void shootdown_begin(unsigned vcpus)
+{
+	memset(&machine, 0, sizeof(machine));
+	memset(rounds_sent, 0, sizeof(rounds_sent));
+	memset(rounds_received, 0, sizeof(rounds_received));
+	machine.vcpus = vcpus;
+}
+
 static void sampling_begin(struct shared *shared, struct perf_ring_page *page, uint64_t data_bytes,
 				uint64_t cr3, const struct timing_vcpu_counters *counters)
 {
@@ -211,6 +238,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
         "registers",
         "sampling",
         "shared",
+        "shootdown",
         "shootdown_targets",
     )
     ffi.set_source(

@@ -81,3 +81,68 @@ def test_apic_interrupt_command_names_the_other_cpus(
 ) -> None:
     mask = parts.lib.shootdown_targets(low, high, 1, 4)
     assert {cpu for cpu in range(32) if mask >> cpu & 1} == targets
+
+
+APIC, EOI, ICR_LOW, ICR_HIGH = 0xFEE00000, 0x0B0, 0x300, 0x310
+
+
+class Apics:
+    """The local APICs of three vCPUs, and what the plugin charged them for."""
+
+    def __init__(self, lib: Any) -> None:
+        self.lib = lib
+        lib.shootdown_begin(3)
+
+    def send(self, sender: int, vector: int, mask: int) -> None:
+        self.lib.shootdown_device_store(sender, APIC + ICR_HIGH, mask << 24)
+        self.lib.shootdown_device_store(sender, APIC + ICR_LOW, vector | LOGICAL)
+
+    def end_interrupt(self, cpu: int) -> None:
+        self.lib.shootdown_device_store(cpu, APIC + EOI, 0)
+
+    def charged(self) -> tuple[list[int], list[int]]:
+        """Return the rounds sent and received by each vCPU."""
+        for cpu in range(3):
+            self.lib.shootdown_settle(cpu)
+        return list(self.lib.rounds_sent)[:3], list(self.lib.rounds_received)[:3]
+
+
+@pytest.fixture
+def apics(parts: Any) -> Apics:
+    return Apics(parts.lib)
+
+
+def test_shootdown_round_charges_sender_once_and_each_receiver(apics: Apics) -> None:
+    apics.send(0, CALL, 0b110)
+    for cpu in (1, 2):
+        apics.end_interrupt(cpu)
+        apics.lib.shootdown_flushed(cpu)
+        apics.lib.shootdown_flushed(cpu)  # several pages are one shootdown
+        apics.lib.shootdown_settle(0)
+    assert apics.charged() == ([1, 0, 0], [0, 1, 1])
+    apics.send(0, CALL_SINGLE, 0b010)
+    apics.end_interrupt(1)
+    apics.lib.shootdown_flushed(1)
+    assert apics.charged() == ([2, 0, 0], [0, 2, 1])
+
+
+def test_shootdown_wake_up_is_not_charged(apics: Apics) -> None:
+    """A function call after which the receiver switches to another address space."""
+    apics.send(0, CALL_SINGLE, 0b010)
+    apics.end_interrupt(1)
+    apics.lib.shootdown_ended(1)
+    apics.lib.shootdown_flushed(1)
+    apics.send(0, RESCHEDULE, 0b100)
+    apics.end_interrupt(2)
+    apics.lib.shootdown_flushed(2)
+    assert apics.charged() == ([0, 0, 0], [0, 0, 0])
+
+
+def test_shootdown_flush_of_own_is_not_charged(apics: Apics) -> None:
+    apics.lib.shootdown_flushed(0)
+    apics.send(0, CALL_SINGLE, 0b010)
+    apics.lib.shootdown_flushed(1)  # before the interrupt has come
+    apics.end_interrupt(1)
+    apics.end_interrupt(1)  # that of a timer: the handler before has ended
+    apics.lib.shootdown_flushed(1)
+    assert apics.charged() == ([0, 0, 0], [0, 0, 0])
