@@ -28,6 +28,7 @@ from hmd.sample.ring_sampler import RingSampler
 
 ENOUGH = 400
 ENOUGH_STORES = 40
+PERIOD = 23
 PATIENCE_S = 120
 MIB = 32
 
@@ -211,13 +212,13 @@ SCENARIOS: tuple[Callable[[RingSampler, str], dict[str, Any]], ...] = (
 
 
 def main(gather: str) -> None:
-    chosen = open_sampler(SampleSettings(period=97))
+    chosen = open_sampler(SampleSettings(period=PERIOD))
     assert isinstance(chosen.sampler, RingSampler)
     found: dict[str, Any] = {"sampler": chosen.sampler.name, "reason": chosen.reason}
     for scenario in SCENARIOS:
         found[scenario.__name__] = scenario(chosen.sampler, gather)
         chosen.sampler.track([])
-        chosen.sampler.set_period(97)
+        chosen.sampler.set_period(PERIOD)
     found["corrupt"] = chosen.sampler.stats.corrupt
     chosen.sampler.close()
     print(json.dumps(found))
