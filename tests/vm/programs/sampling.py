@@ -116,6 +116,7 @@ def on_each_node(sampler: RingSampler, gather: str) -> dict[str, Any]:
         stop(programs)
         sampler.read()  # what it did before it ended
         found[f"after_exit{node}"] = len(sampler.read())
+        sampler.track([])  # the next program fills its memory by stores
     return found
 
 
