@@ -157,10 +157,10 @@ class Service:
         self._guard.run(Stage.SAMPLE, self._follow_nodes, None)
         self._guard.run(Stage.SAMPLE, lambda: self._follow_sampler(now_s), None)
         stages = self.stages
-        before = dict(zip(stages.processes, stages.targets, strict=True))
+        before = (stages.processes, stages.targets)
         if self._guard.run(Stage.SAMPLE, lambda: stages.follow(now_s), False):
             after = dict(zip(stages.processes, stages.targets, strict=True))
-            self._target_log.changed(before, after, now_s)
+            self._target_log.changed(dict(zip(*before, strict=True)), after, now_s)
             stages.admin.forget_exited(stages.proc)
             self.followed = dict(zip(stages.processes, stages.targets, strict=True))
         self._guard.run(Stage.SAMPLE, lambda: stages.hold_quota(now_s), None)

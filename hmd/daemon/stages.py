@@ -32,6 +32,9 @@ from hmd.sample.sampler import Sampler
 
 SYSFS = Path("/sys")
 
+SCAN_MOST_S = 60.0
+"""Most time between two scans for processes, where scans cost more than their share."""
+
 
 class KernelNodeMemory:
     """The memory of nodes as sysfs reports it, with the zones' own reserves.
@@ -66,22 +69,28 @@ class Stages(TickStages):
     proc: Path = PROC
     sysfs: Path = SYSFS
     _scanned_s: float = float("-inf")
+    _scan_cpu_s: float = 0.0
     _tracking: bool = False
     _measured: CostCounters | None = None
 
     def follow(self, now_s: float) -> bool:
         """Update the set of processes; return whether it changed.
 
-        Exits are seen at once, new processes when a scan is due.
+        Exits are seen at once, new processes when a scan is due: scans take half of the CPU quota
+        at most, as far as they are less than ``SCAN_MOST_S`` apart.
         """
         gone = self.exits.exited()
-        scan = now_s - self._scanned_s >= self.config.rescan
+        share = self.config.sample.cpu_quota / 2
+        apart_s = max(self.config.rescan, min(self._scan_cpu_s / share, SCAN_MOST_S))
+        scan = now_s - self._scanned_s >= apart_s
         if not (gone or scan):
             return False
         found = {p: t for p, t in zip(self.processes, self.targets, strict=True) if p not in gone}
         if scan:
             self._scanned_s = now_s
+            begun_s = time.thread_time()
             found = {p: name for name, group in self.watcher.scan().items() for p in group}
+            self._scan_cpu_s = time.thread_time() - begun_s
         before = (self.processes, self.targets) if self._tracking else None
         if before == (tuple(found), tuple(found.values())):
             return False

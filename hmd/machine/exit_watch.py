@@ -99,7 +99,9 @@ class ExitWatch:
         self._real = proc == PROC
         self._fds: dict[int, ProcessId] = {}
         self._watched: dict[ProcessId, int | None] = {}
-        self._poll = select.poll()
+        self._without_fd: set[ProcessId] = set()
+        # Costs what has exited, not what is watched; open while there is a process.
+        self._epoll: select.epoll | None = None
 
     def watch(self, processes: Iterable[ProcessId]) -> None:
         """Replace the watched set; processes that stay keep their descriptor."""
@@ -107,12 +109,18 @@ class ExitWatch:
         for process in self._watched.keys() - wanted:
             self._forget(process)
         for process in wanted - self._watched.keys():
-            self._watched[process] = self._open(process)
+            fd = self._watched[process] = self._open(process)
+            if fd is None:
+                self._without_fd.add(process)
+        if not self._fds and self._epoll is not None:
+            self._epoll.close()
+            self._epoll = None
 
     def exited(self) -> frozenset[ProcessId]:
         """Return the watched processes that have exited, and stop watching them. Never blocks."""
-        gone = {self._fds[fd] for fd, _ in self._poll.poll(0)}
-        gone |= {p for p, fd in self._watched.items() if fd is None and not alive(p, self._proc)}
+        found = self._epoll.poll(0, max(1, len(self._fds))) if self._epoll is not None else []
+        gone = {self._fds[fd] for fd, _ in found}
+        gone |= {p for p in self._without_fd if not alive(p, self._proc)}
         for process in gone:
             self._forget(process)
         return frozenset(gone)
@@ -125,6 +133,8 @@ class ExitWatch:
         if not self._real:
             return None
         try:
+            if self._epoll is None:
+                self._epoll = select.epoll()
             fd = os.pidfd_open(process.pid)
         except OSError:
             return None  # exited, ENOSYS or EMFILE: looked up in /proc
@@ -132,15 +142,16 @@ class ExitWatch:
         if not alive(process):
             os.close(fd)
             return None
-        self._poll.register(fd, select.POLLIN)
+        self._epoll.register(fd, select.EPOLLIN)
         self._fds[fd] = process
         return fd
 
     def _forget(self, process: ProcessId) -> None:
         fd = self._watched.pop(process)
-        if fd is None:
+        self._without_fd.discard(process)
+        if fd is None or self._epoll is None:
             return
-        self._poll.unregister(fd)
+        self._epoll.unregister(fd)
         del self._fds[fd]
         with contextlib.suppress(OSError):
             os.close(fd)

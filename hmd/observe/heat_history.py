@@ -94,7 +94,10 @@ class HeatHistory:
         owner = heat.chunks.columns.process[:used]
         sizes = np.bincount(owner, minlength=len(heat.processes))
         largest = np.argsort(-sizes, kind="stable")[:MAX_PROCESSES]
-        names = dict(zip(tick.processes, tick.targets, strict=True))
+        if heat.processes == tick.processes:
+            names = {heat.processes[slot]: tick.targets[slot] for slot in largest.tolist()}
+        else:
+            names = dict(zip(tick.processes, tick.targets, strict=True))
         self._snapshots.append(
             HeatSnapshot(
                 tick.now_s,

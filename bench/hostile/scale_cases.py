@@ -1,0 +1,162 @@
+"""What neighbours of every size cost the daemon: prints a table, writes docs/results/hostile.json.
+
+The real service, with the sampler ``faults`` and the default quota, follows programs that are many
+or that map much (neighbours.c). ``python -m bench.hostile.scale_cases [CASE...]`` runs each for a
+minute. Ticks, stops and CPU are CPU time of the daemon.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+HERE = Path(__file__).parent
+RESULTS = Path("docs/results/hostile.json")
+SECONDS = 60.0
+QUOTA = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class NeighbourCase:
+    """Arguments of neighbours.c by the name of the case, and memory that it has resident.
+
+    ``processes`` is how many of it the daemon must find.
+    """
+
+    name: str
+    arguments: tuple[str | int, ...]
+    processes: int
+    resident_mib: float = 0.0
+    selector: str = "exe: neighbours"
+
+
+ARGUMENTS = 'cmdline: "(java ?)+.*server|.*idle"'
+
+CASES = (
+    NeighbourCase("10,000 idle forks", ("forks", 10_000), 10_000),
+    NeighbourCase("300 with 65,000 mappings", ("mappings", 300, 65_000), 300),
+    NeighbourCase("300 sharing 65,000 mappings", ("threads", 300, 65_000), 1),
+    NeighbourCase("40 with 120 TiB reserved", ("reserve", 40, 120), 40),
+    NeighbourCase("30 TiB sparse", ("sparse", 1, 30), 1),
+    NeighbourCase(
+        "2 MiB of arguments",
+        ("arguments", 20, 1900),
+        20,
+        40.0,
+        ARGUMENTS,
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NeighbourCost:
+    """Seconds are CPU time of the daemon; ``cpu_over_quota`` is its share over its quota."""
+
+    case: str
+    worst_tick_s: float
+    cpu_over_quota: float
+    peak_rss_mib: float
+    stop_s: float
+    ticks: int
+    failed: int
+    processes: int
+    tracked_mib: float
+
+
+def compiled(folder: Path) -> Path:
+    """Return neighbours.c as a program."""
+    program = folder / "neighbours"
+    source = str(HERE / "neighbours.c")
+    subprocess.run(["cc", "-O2", "-o", str(program), source], check=True)
+    return program
+
+
+@contextmanager
+def neighbours(program: Path, case: NeighbourCase) -> Iterator[None]:
+    """Run a case's processes."""
+    words = [str(program), *map(str, case.arguments)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        if process.stdout.readline() != b"ready\n":
+            raise RuntimeError(f"{case.name}: the neighbours did not start")
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def measure(case: NeighbourCase, folder: Path, program: Path, seconds: float) -> NeighbourCost:
+    """Run the service next to a case's processes, and return what it cost."""
+    config, result, socket = folder / "hmd.yaml", folder / "result.json", folder / "hmd.sock"
+    config.write_text(
+        f"targets:\n- {{name: neighbours, {case.selector}}}\n"
+        f"sample: {{sampler: faults, cpu_quota: {QUOTA:.0%}}}\n"
+        f"observe: {{metrics: 'off', socket: {socket}}}\n"
+    )
+    with neighbours(program, case):
+        words = [sys.executable, "-m", "bench.hostile.measured_service", str(config), str(result)]
+        with (folder / "log").open("wb") as log, subprocess.Popen(words, stderr=log) as daemon:
+            _wait_for(lambda: b"ready: " in (folder / "log").read_bytes() or daemon.poll())
+            time.sleep(seconds)
+            daemon.send_signal(signal.SIGTERM)
+            try:
+                daemon.wait(60)
+            except subprocess.TimeoutExpired:
+                os.kill(daemon.pid, signal.SIGKILL)
+                raise
+    found = json.loads(result.read_text())
+    return NeighbourCost(
+        case=case.name,
+        worst_tick_s=found["worst_tick_s"],
+        cpu_over_quota=found["cpu_s"] / found["elapsed_s"] / QUOTA,
+        peak_rss_mib=found["peak_rss_kib"] / 1024,
+        stop_s=found["stop_cpu_s"],
+        ticks=found["ticks"],
+        failed=found["failed"],
+        processes=found["processes"],
+        tracked_mib=found["pages"] * 4096 / 2**20,
+    )
+
+
+def _wait_for(what: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + 120
+    while time.monotonic() < deadline_s:
+        if what():
+            return
+        time.sleep(0.05)
+    raise RuntimeError("the daemon is not ready after two minutes")
+
+
+def main() -> None:
+    """Measure the cases, all unless some are named by a part of their name."""
+    chosen = [c for c in CASES if not sys.argv[1:] or any(a in c.name for a in sys.argv[1:])]
+    seconds = float(os.environ.get("SECONDS_EACH", SECONDS))
+    rows = []
+    print(f"{'case':30} {'tick s':>8} {'CPU/quota':>9} {'RSS MiB':>8} {'stop s':>7} {'ticks':>6}")
+    for case in chosen:
+        with TemporaryDirectory() as folder:
+            cost = measure(case, Path(folder), compiled(Path(folder)), seconds)
+        rows.append(cost)
+        print(
+            f"{cost.case:30} {cost.worst_tick_s:8.3f} {cost.cpu_over_quota:9.2f} "
+            f"{cost.peak_rss_mib:8.0f} {cost.stop_s:7.3f} {cost.ticks:6} {cost.failed} failed, "
+            f"{cost.processes} processes, {cost.tracked_mib:.0f} MiB",
+            flush=True,
+        )
+    if len(rows) == len(CASES):
+        found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        found["scale"] = [asdict(row) for row in rows]
+        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
