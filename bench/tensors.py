@@ -1,6 +1,8 @@
 """Planners of training steps on G10's published traces; writes build/tensors.json.
 
-    python -m bench.tensors [PART...]      parts: traces, host, flash, noise (all)
+    python -m bench.tensors [PART|TRACE...]      parts: traces, host, flash, noise (all)
+
+With names of traces, only these are measured; rows of others stay as the file has them.
 
 Needs the data that ``HMD_G10_DATA`` names. Every row is planned and simulated here; the step's
 share of the ideal and the lower bound stand next to it. Prints each row when it is measured.
@@ -38,6 +40,9 @@ SWEPT: Final = ("bert-512", "resnet152-1280")
 HOST_GIB: Final = (0, 16, 32, 64)
 FLASH_GBPS: Final = (6.4, 12.8, 32.0)
 NOISY: Final = ("bert-256", "resnet152-1280")
+PARTS: Final = {"traces": TRACES, "host": SWEPT, "flash": SWEPT, "noise": NOISY}
+"""Traces of each part."""
+
 NOISES: Final = (0.05, 0.25)
 SEEDS: Final = 10
 HEAD: Final = "| trace | rules | tiers | planner | share of ideal | bound | planned in |"
@@ -118,33 +123,35 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-def main(parts: list[str]) -> None:
-    """Measure the parts, and keep the rows of other parts that the file has."""
-    base = load_system("g10")
+def main(words: list[str]) -> None:
+    """Measure the parts, trace by trace, and keep the other rows that the file has."""
     document: dict[str, Any] = json.loads(OUT.read_text()) if OUT.exists() else {"parts": {}}
+    names = [word for word in words if word in TRACES]
     print(HEAD)
-    for part in parts or ["traces", "host", "flash", "noise"]:
-        rows: list[dict[str, Any]] = []
-        if part == "traces":
-            for name in TRACES:
-                rows += measured(load(name), base, "g10")
-        elif part == "host":
-            for name in SWEPT:
-                for size in HOST_GIB:
-                    system = base.changed({"host": size * GIB})
-                    rows += measured(load(name), system, f"host {size} GiB", ("g10", "ours"))
-        elif part == "flash":
-            for name in SWEPT:
-                for rate in FLASH_GBPS:
-                    rates = {"pcie": 32.0, "dram": 32.0, "flash": rate}
-                    label = f"flash {rate:g} GB/s"
-                    rows += measured(load(name), base.changed(rates=rates), label, ("g10", "ours"))
-        elif part == "noise":
-            for name in NOISY:
-                for rules in RULES.values():
-                    rows += noise_rows(name, rules)
-        document["parts"][part] = rows
-        write(document)
+    for part in [word for word in words if word in PARTS] or list(PARTS):
+        for name in names or PARTS[part]:
+            rows = list(rows_of(part, name))
+            kept = [row for row in document["parts"].get(part, []) if row["trace"] != name]
+            document["parts"][part] = kept + rows
+            write(document)
+
+
+def rows_of(part: str, name: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a part for one trace."""
+    base = load_system("g10")
+    if part == "traces":
+        yield from measured(load(name), base, "g10")
+    elif part == "host":
+        for size in HOST_GIB:
+            system = base.changed({"host": size * GIB})
+            yield from measured(load(name), system, f"host {size} GiB", ("g10", "ours"))
+    elif part == "flash":
+        for rate in FLASH_GBPS:
+            system = base.changed(rates={"pcie": 32.0, "dram": 32.0, "flash": rate})
+            yield from measured(load(name), system, f"flash {rate:g} GB/s", ("g10", "ours"))
+    else:
+        for rules in RULES.values():
+            yield from noise_rows(name, rules)
 
 
 def write(document: dict[str, Any]) -> None:

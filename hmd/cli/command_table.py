@@ -72,7 +72,10 @@ GROUPS: Final = (
     ),
     CommandGroup(
         "Training steps",
-        (CommandEntry("plan", "plan the memory of a training step ahead"),),
+        (
+            CommandEntry("plan", "plan the memory of a training step ahead"),
+            CommandEntry("tensors", "show the kernels and tensors of a training step"),
+        ),
     ),
     CommandGroup(
         "The machine",

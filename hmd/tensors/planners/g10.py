@@ -22,6 +22,11 @@ from hmd.units import GIB
 _GPU, _HOST = 0, 1
 _OUT, _IN = 0, 1
 TARGET: Final = 0.99
+"""Share of the fastest tier that the original fills."""
+
+LINKS: Final = GIB / 1e9
+"""Share of the links that the original books: it counts gigabytes of 2^30 bytes."""
+
 _ALLOCATION_US_PER_BYTE: Final = 0.814e-6
 _FAULT_US, _FLASH_US = 45.0, 20.0
 _WORTH: Final = 2.5
@@ -33,12 +38,14 @@ def plan_step(problem: StepProblem) -> MovePlan:
     return plan_to_target(problem, TARGET)
 
 
-def plan_to_target(problem: StepProblem, target: float, *, exact: bool = False) -> MovePlan:
-    """Return G10's moves for another share of the fastest tier.
+def plan_to_target(
+    problem: StepProblem, target: float, *, exact: bool = False, links: float = LINKS
+) -> MovePlan:
+    """Return G10's moves for another share of the fastest tier, and of the links' bandwidths.
 
     ``exact``: a fetch moves earlier only where all of it has room, unlike in the original.
     """
-    planner = _G10Planner(problem, target, exact)
+    planner = _G10Planner(problem, target, exact, links)
     planner.allocate()
     planner.evict()
     planner.fetch_early()
@@ -48,7 +55,7 @@ def plan_to_target(problem: StepProblem, target: float, *, exact: bool = False) 
 class _G10Planner:
     """The account of one step: resident bytes per kernel, free link bytes per kernel."""
 
-    def __init__(self, problem: StepProblem, target: float, exact: bool) -> None:
+    def __init__(self, problem: StepProblem, target: float, exact: bool, links: float) -> None:
         trace, system = problem.trace, problem.system
         self.problem, self.trace, self.life = problem, trace, problem.life
         self.none, self.flash = problem.none, problem.none - 1
@@ -56,9 +63,8 @@ class _G10Planner:
         self.target = target * self.capacity
         self.exact = exact
         self.host_free = np.full(trace.kernels, system.tiers[_HOST].capacity, np.float64)
-        scale = GIB / 1e9
-        self.pcie = system.bandwidth(_HOST, inwards=True) * scale / 1e6
-        self.ssd = system.bandwidth(self.flash, inwards=True) * scale / 1e6
+        self.pcie = system.bandwidth(_HOST, inwards=True) * links / 1e6
+        self.ssd = system.bandwidth(self.flash, inwards=True) * links / 1e6
         self.time_us = trace.kernel_seconds * 1e6
         self.start_us = np.concatenate([[0.0], np.cumsum(self.time_us)])
         # Free bytes: link (PCIe, flash), direction, kernel.

@@ -6,10 +6,10 @@
 3. Fetches as early as there is room, those that are used first choosing first, in pieces.
 4. The plan is priced, and planned again with the lengths that its kernels had, stalls included,
    since transfers overlap stalls too. Some margins of the fastest tier are tried; the cheapest plan
-   is kept. G10's plan takes part where the system has three tiers.
+   is kept. G10's plan and two variants take part where the system has three tiers.
 
-Where kernels compute in place, the cheapest plan of AutoTM's three forms, Sentinel and ``lru-free``
-is taken.
+Where kernels compute in place, the cheapest plan of AutoTM's three forms, Sentinel, DeepTM and
+``lru-free`` is taken.
 """
 
 from __future__ import annotations
@@ -30,12 +30,27 @@ from hmd.tensors.eviction_choice import (
 from hmd.tensors.lower_bound import lower_bound_seconds
 from hmd.tensors.move_plan import ANY, WHOLE, Move, MovePlan, MovePlanError, plan_of
 from hmd.tensors.planner import StepProblem
-from hmd.tensors.planners import autotm, autotm_static, autotm_sync, g10, lru_free, sentinel
+from hmd.tensors.planners import (
+    autotm,
+    autotm_static,
+    autotm_sync,
+    deeptm,
+    g10,
+    lru_free,
+    sentinel,
+)
 from hmd.tensors.tensor_trace import Bools, Floats, Ints
 from hmd.tensors.transfer_slots import book_departures, book_returns, choose_slower, mark_away
 
 _VARIANTS: Final = ((False, 0.99), (True, 0.99), (True, 0.95), (False, 0.95))
 """Plans tried: whether the choice minds the links, and the share of the fastest tier it fills."""
+
+_G10_VARIANTS: Final = (
+    (g10.TARGET, False, g10.LINKS),
+    (0.94, True, g10.LINKS),
+    (0.90, True, 1.18),
+)
+"""G10's plans tried: share of the fastest tier, whether fetches need all their room, links."""
 
 _ROUNDS: Final = 3
 _ENOUGH: Final = 1.0005
@@ -71,8 +86,20 @@ def _candidates(problem: StepProblem) -> Iterator[tuple[MovePlan, float]]:
     if problem.system.in_place:
         yield from _in_place(problem)
         return
+    yield from _drafts(problem, _VARIANTS[:1])
+    if len(problem.system.tiers) > 2:
+        for target, exact, links in _G10_VARIANTS:
+            plan = g10.plan_to_target(problem, target, exact=exact, links=links)
+            yield plan, problem.price(plan).seconds
+    yield from _drafts(problem, _VARIANTS[1:])
+
+
+def _drafts(
+    problem: StepProblem, variants: tuple[tuple[bool, float], ...]
+) -> Iterator[tuple[MovePlan, float]]:
+    """Yield the plans of some variants; each is planned again with its stalled times."""
     uses = step_uses(problem.trace, problem.life)
-    for aware, margin in _VARIANTS:
+    for aware, margin in variants:
         seconds = problem.trace.kernel_seconds
         previous = np.inf
         for _ in range(_ROUNDS):
@@ -87,14 +114,11 @@ def _candidates(problem: StepProblem) -> Iterator[tuple[MovePlan, float]]:
             previous = result.seconds
             lengths = np.diff(np.append(result.begin, result.end[-1]))
             seconds = np.maximum(lengths / problem.trace.ticks_per_second, 1e-9)
-    if len(problem.system.tiers) > 2:
-        plan = g10.plan_step(problem)
-        yield plan, problem.price(plan).seconds
 
 
 def _in_place(problem: StepProblem) -> Iterator[tuple[MovePlan, float]]:
     """Yield the plans of other planners: there, none is the best for every capacity."""
-    for planner in (lru_free, autotm, autotm_static, autotm_sync, sentinel):
+    for planner in (lru_free, autotm, autotm_static, autotm_sync, sentinel, deeptm):
         try:
             plan = planner.plan_step(problem)
             yield plan, problem.price(plan).seconds

@@ -8,6 +8,7 @@ import pytest
 from hmd.cli.main import main
 from hmd.errors import Exit
 from hmd.tensors.tensor_trace_file import write_trace
+from hmd.units import MIB
 from tests.unit.tensors.conftest import R, W, make_trace
 
 SYSTEM = """\
@@ -84,3 +85,22 @@ def test_plan_wrong_options_have_their_exit_code(
 ) -> None:
     assert main(["plan", *step, *options]) == code
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_tensors_info_json_has_peak_and_kinds(
+    step: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tensors", "info", step[0], "--json"]) == Exit.OK
+    found = json.loads(capsys.readouterr().out)
+    assert found["peak_bytes"] == 4 * 8 * MIB
+    assert found["kinds"] == {"activation": {"tensors": 4, "bytes": 4 * 8 * MIB}}
+    assert found["inactive_periods"] == 3
+
+
+def test_tensors_info_table_and_picture(
+    step: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    assert main(["tensors", "info", step[0], "--picture", str(tmp_path / "step.png")]) == Exit.OK
+    assert "32.0 MiB" in capsys.readouterr().out
+    assert (tmp_path / "step.png").read_bytes().startswith(b"\x89PNG")

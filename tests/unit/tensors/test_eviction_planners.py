@@ -95,5 +95,5 @@ def test_ours_of_g10_trace_share_of_ideal(name: str, share: float, rules: str) -
 def test_ours_in_place_is_never_slower_than_its_candidates() -> None:
     problem = StepProblem(training_step(8, 8, 1.0), in_place_system(32), STRICT)
     ours = problem.price(PLANNERS["ours"].plan(problem)).seconds
-    for name in ("lru-free", "autotm", "autotm-static", "autotm-sync", "sentinel"):
+    for name in ("lru-free", "autotm", "autotm-static", "autotm-sync", "sentinel", "deeptm"):
         assert ours <= problem.price(PLANNERS[name].plan(problem)).seconds

@@ -1,0 +1,112 @@
+"""``hmd tensors``: show a tensor trace."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hmd.errors import Exit
+
+if TYPE_CHECKING:
+    from hmd.cli.main import Subparsers
+
+DESCRIPTION = """\
+Show what a tensor trace contains: kernels, tensors by kind, peak and working set, inactive periods
+and reuse distances (docs: tensor traces and plans).
+"""
+
+EXAMPLES = """\
+examples:
+  hmd tensors info step.npz
+  hmd tensors info step.npz --picture step.png     lifetimes and footprint over the step
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Register ``hmd tensors``."""
+    parser = subparsers.add_parser(
+        "tensors",
+        help="show the kernels and tensors of a training step",
+        usage="hmd tensors info [options] TRACE",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+    )
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    info = actions.add_parser("info", help="show a trace as tables")
+    info.add_argument("trace", type=Path, metavar="TRACE", help="a tensor trace (.npz)")
+    info.add_argument(
+        "--picture", type=Path, metavar="FILE", help="draw lifetimes and footprint: .png, .svg"
+    )
+    info.add_argument("--json", action="store_true", help="print JSON: seconds, bytes, counts")
+    info.set_defaults(func=run_info)
+
+
+def run_info(args: argparse.Namespace) -> int:
+    """Print a trace's summary."""
+    from hmd.cli.output import print_json
+    from hmd.tensors.tensor_trace_file import read_trace
+
+    trace = read_trace(args.trace)
+    if args.picture is not None:
+        from hmd.cli.lifetime_plot import draw
+
+        draw(trace, args.picture)
+    document = _document(trace)
+    if args.json:
+        print_json(document)
+    else:
+        _print(document)
+    return Exit.OK
+
+
+def _document(trace: Any) -> dict[str, Any]:
+    """Return the summary: units are in the keys."""
+    import numpy as np
+
+    from hmd.tensors.tensor_trace import TensorKind
+    from hmd.tensors.vitality import reuse_distances, vitality
+
+    life = vitality(trace)
+    seconds, distances = life.periods.seconds, reuse_distances(trace)
+    return {
+        "name": trace.name,
+        "source": trace.source,
+        "kernels": trace.kernels,
+        "tensors": trace.tensors,
+        "seconds": trace.ideal_seconds,
+        "peak_bytes": life.peak_bytes,
+        "working_set_bytes": int(life.working_bytes.max()),
+        "inactive_periods": len(seconds),
+        "median_inactive_seconds": float(np.median(seconds)) if len(seconds) else None,
+        "median_reuse_distance_bytes": int(np.median(distances)) if len(distances) else None,
+        "kinds": {
+            kind.name.lower(): {
+                "tensors": int((trace.tensor_kind == kind).sum()),
+                "bytes": int(trace.tensor_bytes[trace.tensor_kind == kind].sum()),
+            }
+            for kind in TensorKind
+            if (trace.tensor_kind == kind).any()
+        },
+    }
+
+
+def _print(document: dict[str, Any]) -> None:
+    from hmd.cli.output import format_bytes, format_count, format_seconds, print_table
+
+    rows = [
+        ("kernels", format_count(document["kernels"])),
+        ("tensors", format_count(document["tensors"])),
+        ("step with unlimited fast memory", format_seconds(document["seconds"])),
+        ("peak", format_bytes(document["peak_bytes"])),
+        ("largest kernel", format_bytes(document["working_set_bytes"])),
+        ("inactive periods", format_count(document["inactive_periods"])),
+        ("median inactive period", format_seconds(document["median_inactive_seconds"])),
+        ("median reuse distance", format_bytes(document["median_reuse_distance_bytes"])),
+    ]
+    print_table(("quantity", "value"), rows, title=document["name"], right=("value",))
+    kinds = (
+        (name, format_count(row["tensors"]), format_bytes(row["bytes"]))
+        for name, row in document["kinds"].items()
+    )
+    print_table(("kind", "tensors", "bytes"), kinds, right=("tensors", "bytes"))
