@@ -8,6 +8,7 @@
  * The cube's surface is kept at 0 and its inside begins at 1, so the heat decreases at each step,
  * symmetrically: both are checked.
  */
+#include "common.h"
 #include "threads.h"
 
 struct cube {

@@ -7,6 +7,7 @@
  * The keys of a thread lie in one half of its table in even rounds and in the other in odd ones.
  * Checked: the shared table has counted every key.
  */
+#include "common.h"
 #include "threads.h"
 
 struct counting {

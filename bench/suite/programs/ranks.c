@@ -8,6 +8,7 @@
  * equal parts to those it links to, and what vertices without such links have is lost: the sum of
  * all ranks must stay between 0.15 and 1, and no link may be missing.
  */
+#include "common.h"
 #include "threads.h"
 
 #define DAMPING 0.85
