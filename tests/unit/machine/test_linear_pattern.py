@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmd.machine.linear_pattern import MAX_TEXT_BYTES, LinearPattern
@@ -27,6 +27,7 @@ def test_pattern_that_backtracks_for_ever_elsewhere_returns(pattern: str, text: 
     assert not LinearPattern(pattern).search(text * (MAX_TEXT_BYTES // len(text)))
 
 
+@settings(deadline=None)
 @given(
     st.from_regex(r"(?:[ab.]|\[ab\]|a[*+?]|\(a\|b\)[*+?]?){1,6}", fullmatch=True),
     st.text(alphabet="abc", max_size=12),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmd.serve.fair_places import FairPlaces
@@ -43,6 +43,7 @@ def test_kept_owner_gives_way_last() -> None:
     assert places.enter("b1", BOB) == "r1"
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["enter", "requested", "leave"]), st.integers(0, 30)),
