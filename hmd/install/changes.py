@@ -7,6 +7,7 @@ that a package's own files (in /usr/lib) are overridden and never modified.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 from hmd.config.load import SYSTEM_FILE
 from hmd.install import shipped_files
 from hmd.machine.privileges import PERFMON_ENOUGH, read_privileges
+from hmd.machine.procfs import read_text
 from hmd.sample.capabilities import CAPABILITIES
 
 UNIT_NAME = "hmd.service"
@@ -26,6 +28,9 @@ CONFIG = SYSTEM_FILE
 
 PACKAGED_UNITS = (Path("/usr/lib/systemd/system"), Path("/lib/systemd/system"))
 PACKAGED_HMD = Path("/usr/bin/hmd")
+MEMORY_SHARE_PERCENT = 5
+"""Memory limit of the service on machines where that is more than the unit's own limit."""
+_LEAST_MEMORY = "MemoryMax=4G"
 _HIDDEN = {
     "home": ("ProtectHome=yes", "ProtectHome=read-only"),
     "root": ("ProtectHome=yes", "ProtectHome=read-only"),
@@ -106,7 +111,7 @@ def plan_enable(
         wanted += [
             (SYSUSERS, (folder / shipped_files.SYSUSERS).read_text()),
             (TMPFILES, (folder / shipped_files.TMPFILES).read_text()),
-            (UNIT, _unit((folder / shipped_files.UNIT).read_text(), hmd)),
+            (UNIT, _unit((folder / shipped_files.UNIT).read_text(), hmd, root)),
         ]
     drop_in = shipped_files.sampler_drop_in(folder, sampler)
     wanted.append((SAMPLER, drop_in.read_text() if drop_in is not None else None))
@@ -146,13 +151,24 @@ def _config(folder: Path, root: Path) -> str:
     return (there if there.is_file() else folder / shipped_files.CONFIG).read_text()
 
 
-def _unit(text: str, hmd: Path) -> str:
-    """Return the unit with the path of ``hmd``, which its sandbox must not hide."""
+def _unit(text: str, hmd: Path, root: Path) -> str:
+    """Return the unit with the path of ``hmd``, which its sandbox must not hide.
+
+    Its memory limit follows the machine's memory, as heat does.
+    """
     text = text.replace(str(PACKAGED_HMD), str(hmd))
+    found = re.search(r"^MemTotal: +(\d+) kB", read_text(root / "proc/meminfo") or "", re.M)
+    share_gib = int(found.group(1)) * MEMORY_SHARE_PERCENT // 100 >> 20 if found else 0
+    text = text.replace(_LEAST_MEMORY, max(_LEAST_MEMORY, f"MemoryMax={share_gib}G", key=_gib))
     if hmd.parts[1] in _HIDDEN:
         hides, shows = _HIDDEN[hmd.parts[1]]
         text = text.replace(hides, f"# {hmd} is there.\n{shows}")
     return text
+
+
+def _gib(limit: str) -> int:
+    """Return the GiB of a memory limit."""
+    return int(limit.removeprefix("MemoryMax=").removesuffix("G"))
 
 
 def _opens_perf_events(sampler: str) -> bool:

@@ -201,3 +201,13 @@ def test_enable_unknown_sampler_exits_usage(
 ) -> None:
     assert main(["enable", "--sampler", "radar", "--root", str(tmp_path)]) == Exit.USAGE
     assert "no sampler 'radar': take one of pmu, " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("gib", "limit"), [(16, 4), (1024, 51)])
+def test_enable_memory_limit_follows_machine(tmp_path: Path, gib: int, limit: int) -> None:
+    (tmp_path / "proc").mkdir(exist_ok=True)
+    (tmp_path / "proc/meminfo").write_text(f"MemTotal:       {gib << 20} kB\n")
+    changes = enable(tmp_path, sampler="faults", start=False)
+    (unit,) = [c.after for c in changes.files if c.path == tmp_path / UNIT.relative_to("/")]
+    assert unit is not None
+    assert f"MemoryMax={limit}G\n" in unit
