@@ -5,9 +5,8 @@ tick, rescan   a tick is as short as the daemon's work allows, because the guest
                a hundred times slower than modelled time, and the daemon with it
 headroom       scaled to a fast node of a few megabytes: 2 % of 3 MiB, as by default
 rate           no limit: a limit protects other programs, and there are none
-
-The sampling period follows from cpu_quota at its default, as in service; experiments can fix it
-(bench/compare/emulated_settings.py).
+period         fixed: under cpu_quota at its default the fixed part of a tick in emulation
+               lengthens it to the maximum (docs/lab/2026-11-page-cache.md)
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Pace:
     period: int | None = None
 
 
-PACE = Pace(0.25)
+PACE = Pace(0.25, 83)
 
 EXPERIMENT_PERIOD = 83
 """The period of simulations that have no run in the guest to take one from."""

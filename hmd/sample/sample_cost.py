@@ -18,7 +18,10 @@ _LEAST_SPREAD = 0.05
 """Variance of the numbers of samples, over their squared mean, at which a line counts half."""
 
 _LEAST_SHARE = 0.05
-"""The slope is at least this share of the mean cost per sample: no sample is free."""
+"""The slope is at least this share of its upper bound: no sample is free."""
+
+_RISE = 1.02
+"""Growth per tick of the upper bound, which is the least cost per sample of any recent tick."""
 
 
 @dataclass(slots=True)
@@ -43,6 +46,7 @@ class SampleCost:
     def __init__(self) -> None:
         self._sums = _Sums()
         self.per_unit_s = 0.0
+        self._most_s = float("inf")
 
     def add(self, units: float, cpu_s: float) -> None:
         """Add a tick that took ``cpu_s`` of CPU time for ``units``."""
@@ -50,14 +54,15 @@ class SampleCost:
         sums.add(units, cpu_s)
         if sums.units <= 0:
             return
-        mean = sums.cpu / sums.units
+        if units > 0:  # the fixed part is in it, so that no sample can cost more
+            self._most_s = min(_RISE * self._most_s, cpu_s / units)
         mean_units = sums.units / sums.weight
         variance = sums.squares / sums.weight - mean_units**2
         if not self.per_unit_s:
-            self.per_unit_s = mean
+            self.per_unit_s = self._most_s
         if variance > 0:
             covariance = sums.products / sums.weight - mean_units * sums.cpu / sums.weight
             known = variance / (variance + _LEAST_SPREAD * mean_units**2)
             slope = covariance / variance
             self.per_unit_s += known * (slope - self.per_unit_s)
-        self.per_unit_s = min(max(self.per_unit_s, _LEAST_SHARE * mean), mean)
+        self.per_unit_s = min(max(self.per_unit_s, _LEAST_SHARE * self._most_s), self._most_s)

@@ -88,7 +88,7 @@ def test_period_at_start_shortens_to_the_quota_at_once() -> None:
 def test_period_where_accesses_cease_halves_per_tick_at_most() -> None:
     c = control(start=4751)
     c.update(tick(QUOTA))
-    periods = [c.update(tick(1e-6, samples=1)) for _ in range(5)]
+    periods = [c.update(tick(QUOTA / 1000, samples=1)) for _ in range(5)]
     assert [a / b for a, b in zip([4751, *periods], periods, strict=False)] == pytest.approx(
         [2.0] * 4 + [periods[3] / periods[4]], rel=0.2
     )
@@ -122,9 +122,9 @@ def test_period_with_losses_lengthens_below_the_quota() -> None:
 
 def test_period_stays_within_the_ladder() -> None:
     c = control(start=PRIMES[0])
-    assert c.update(tick(1e-9)) == PRIMES[0]
+    assert c.update(tick(1e-3)) == PRIMES[0]
     for _ in range(50):
-        c.update(tick(1.0, lost=5))
+        c.update(tick(1.0, samples=1_000_000, lost=5))
     assert c.period == PRIMES[-1]
 
 

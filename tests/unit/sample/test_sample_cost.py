@@ -41,3 +41,11 @@ def test_cost_of_a_sample_is_never_nothing() -> None:
     for count in (100, 4000) * 20:
         cost.add(count, FIXED_S)
     assert cost.per_unit_s > 0
+
+
+def test_cost_of_rare_samples_keeps_the_bound_of_many() -> None:
+    cost = SampleCost()
+    cost.add(1000, FIXED_S)
+    for _ in range(20):
+        cost.add(1, FIXED_S)
+    assert cost.per_unit_s < 2 * FIXED_S / 1000

@@ -18,8 +18,8 @@ POLICIES = sorted({system.policy for system in systems() if system.policy})
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_daemon_runs_with_period_by_quota_and_default_page_cache(policy: str) -> None:
-    config = loads(json.dumps(configuration(policy)), "comparison")
+def test_daemon_without_fixed_period_runs_with_defaults(policy: str) -> None:
+    config = loads(json.dumps(configuration(policy, Pace(PACE.tick_s))), "comparison")
     default = loads("{}", "default")
     assert config.sample.period is None
     assert config.sample.cpu_quota == default.sample.cpu_quota
