@@ -129,6 +129,19 @@ def bounds(results: Results) -> str:
     return table(["program", "ratio", *names], [*rows, ["**geometric mean**", "", *means]], text=2)
 
 
+def steps(results: Results) -> str:
+    """Return the planners' shares of the ideal on each trace, with the bound's share."""
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for row in results["tensors"]["rows"]:
+        if row["tiers"] == "g10":
+            cells = found.setdefault((row["trace"], row["rules"]), {})
+            cells[row["planner"]] = f"{row['ideal_seconds'] / row['seconds']:.4f}"
+            cells["bound"] = f"{row['ideal_seconds'] / row['bound_seconds']:.4f}"
+    names = ("lru-free", "g10", "ours", "bound")
+    rows = [[*key, *(cells[name] for name in names)] for key, cells in found.items()]
+    return table(["trace", "rules", *names], rows, text=2)
+
+
 TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
     each.__name__: each
     for each in (
@@ -145,6 +158,7 @@ TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
         samplings,
         long_traces,
         samplers,
+        steps,
     )
 }
 """Tables by the name that documents use."""
