@@ -29,13 +29,12 @@ from hmd.observe.tick_record import Stage
 from hmd.pipeline.stage_guard import StageTimer
 from hmd.pipeline.tick import run_tick
 from hmd.pipeline.tick_stages import TickStages
-from hmd.units import HUGE_PAGE_BYTES, HUGE_PAGE_PAGES
+from hmd.units import GIB, HUGE_PAGE_BYTES, HUGE_PAGE_PAGES
 
 OUTPUT = Path(__file__).resolve().parent.parent / "build" / "scale.json"
 SAMPLES = 100_000
 WARM_TICKS, TICKS = 12, 8
 BUDGET_BYTES = 256 << 20
-_GIB = 1 << 30
 # Pages of a step of the sweep before the first tick.
 _SWEPT_PAGES = 1 << 20
 SIZES = ("4:1", "64:1", "1024:1", "4096:1", "1024:1000")
@@ -71,7 +70,7 @@ class ScaledRun:
     """The stages of a tick over a simulated machine."""
 
     def __init__(self, case: ScaleCase) -> None:
-        chunks = case.tracked_gib * _GIB // HUGE_PAGE_BYTES // case.processes
+        chunks = case.tracked_gib * GIB // HUGE_PAGE_BYTES // case.processes
         self._asks_freely = True
         memory = ScaledMemory(case.processes, chunks, huge=case.page_kib == 2048)
         pages = case.processes * chunks * HUGE_PAGE_PAGES

@@ -16,7 +16,7 @@ from hmd.tensors.g10_traces import import_g10, is_g10
 from hmd.tensors.tensor_trace import TensorTrace, TensorTraceError
 
 FORMAT: Final = 1
-"""Version of the format, in the array ``hmd_tensor_trace``."""
+"""Version of the format, in the array ``tensor_trace_format``."""
 
 _INTEGERS: Final = (
     "kernel_name",
@@ -37,7 +37,7 @@ def write_trace(trace: TensorTrace, path: Path) -> None:
     with path.open("wb") as file:
         np.savez_compressed(
             file,
-            hmd_tensor_trace=np.int64(FORMAT),
+            tensor_trace_format=np.int64(FORMAT),
             name=np.str_(trace.name),
             source=np.str_(trace.source),
             ticks_per_second=np.int64(trace.ticks_per_second),
@@ -66,7 +66,7 @@ def read_trace(path: Path) -> TensorTrace:
 
 
 def _trace(arrays: Mapping[str, Any]) -> TensorTrace:
-    version = int(arrays["hmd_tensor_trace"])
+    version = int(arrays["tensor_trace_format"])
     if version != FORMAT:
         raise TensorTraceError(f"format {version}; this hmd reads format {FORMAT}")
     return TensorTrace(

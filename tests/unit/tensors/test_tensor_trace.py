@@ -43,7 +43,7 @@ def test_trace_wrong_column_refused(column: str, value: Any, message: str) -> No
 
 
 def test_trace_file_without_column_names_it(tmp_path: Path) -> None:
-    np.savez(tmp_path / "part.npz", hmd_tensor_trace=np.int64(1), name="x", source="")
+    np.savez(tmp_path / "part.npz", tensor_trace_format=np.int64(1), name="x", source="")
     with pytest.raises(TensorTraceError, match="has no column"):
         read_trace(tmp_path / "part.npz")
 
