@@ -9,7 +9,6 @@ runs the cases of some sizes (GiB:processes) alone, ``4:1:zipf:histogram:4`` one
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.peak_memory import peak_mib
 from bench.scaled_memory import ScaledMemory
 from bench.scaled_samples import PATTERNS, ScaledSamples
 from hmd.decide import registry
@@ -124,12 +124,11 @@ def measure(case: ScaleCase) -> ScaleRow:
         run.tick()
     ticks = [run.tick() for _ in range(TICKS)]
     mean_ms = {s: 1e3 * sum(t.get(s, 0.0) for t in ticks) / len(ticks) for s in Stage}
-    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return ScaleRow(
         **asdict(case),
         heat_ms=round(mean_ms[Stage.HEAT], 2),
         decide_ms=round(mean_ms[Stage.DECIDE], 2),
-        rss_mib=round(peak_kib / 1024, 1),
+        rss_mib=round(peak_mib(), 1),
     )
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import sys
 import time
 from pathlib import Path
 
+from bench.peak_memory import peak_mib
 from hmd.config import load
 from hmd.daemon.log import start_log
 from hmd.daemon.notify import Notifier
@@ -62,7 +62,7 @@ def main() -> None:
         "cpu_s": cpu_s,
         "elapsed_s": elapsed_s,
         "stop_cpu_s": time.process_time() - service.stop_cpu_s,
-        "peak_rss_kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+        "peak_rss_mib": peak_mib(),
         "processes": len(service.stages.processes),
         "pages": int(service.stages.heat.resident_pages(1)[0].sum()),
     }

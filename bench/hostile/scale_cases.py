@@ -118,7 +118,7 @@ def measure(case: NeighbourCase, folder: Path, program: Path, seconds: float) ->
         case=case.name,
         worst_tick_s=found["worst_tick_s"],
         cpu_over_quota=found["cpu_s"] / found["elapsed_s"] / QUOTA,
-        peak_rss_mib=found["peak_rss_kib"] / 1024,
+        peak_rss_mib=found["peak_rss_mib"],
         stop_s=found["stop_cpu_s"],
         ticks=found["ticks"],
         failed=found["failed"],

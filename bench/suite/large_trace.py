@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.peak_memory import peak_mib
 from hmd.estimate import build_model, layout, side_by_side
 from hmd.sample.access_batch import Kind
 from hmd.trace.streaming import TraceFile
@@ -88,19 +89,13 @@ def price(slow: Path, fast: Path) -> dict[str, Any]:
     }
 
 
-def peak_mib() -> float:
-    """Return this process's peak memory; ru_maxrss would include that of its parent before exec."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line.split()[1] for line in lines if line.startswith("VmHWM"))) / 1024
-
-
 def measure(samples: int) -> dict[str, Any]:
     """Return the cost of two traces with ``samples`` samples in all, in a separate process."""
     with tempfile.TemporaryDirectory(prefix="hmd-large-") as name:
         files = Path(name) / "slow.hmdt", Path(name) / "fast.hmdt"
         for seed, (path, latency_ns) in enumerate(zip(files, (300, 100), strict=True)):
             write(path, samples // 2, latency_ns, seed)
-        command = [sys.executable, __file__, *map(str, files)]
+        command = [sys.executable, "-m", "bench.suite.large_trace", *map(str, files)]
         found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         size = sum(path.stat().st_size for path in files)
     return {**json.loads(found), "file_mib": size / (1 << 20)}
