@@ -6,7 +6,7 @@ Each takes a request and returns one line for the caller; it raises ``HmdError``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -135,8 +135,7 @@ class AdminCommands:
                 raise UsageError("too many targets are pinned: unpin some")
             self._state.target_pins[name] = pin
             return Done(f"target {name} is pinned {where}, with the processes that it will have")
-        for process in processes:
-            self._store(request, self._state.pins, process, pin)
+        self._store_all(request, self._state.pins, processes, pin)
         return Done(f"{len(processes)} processes of target {name} are pinned {where}")
 
     def _unpin(self, request: ControlRequest) -> Done:
@@ -212,16 +211,30 @@ class AdminCommands:
     def _store(
         self, request: ControlRequest, pins: dict[ProcessId, Pin], process: ProcessId, pin: Pin
     ) -> None:
+        self._store_all(request, pins, [process], pin)
+
+    def _store_all(
+        self,
+        request: ControlRequest,
+        pins: dict[ProcessId, Pin],
+        processes: Sequence[ProcessId],
+        pin: Pin,
+    ) -> None:
+        """Pin or move all of some processes; raises ``HmdError`` before any of them is."""
         self._state.forget_exited(self._proc)
-        if process in pins:
-            self._check_setter(request, pins[process], f"process {process.pid}")
-        elif len(pins) >= MAX_PINS:
-            raise UsageError(f"{MAX_PINS} processes are pinned or moved: unpin some")
-        elif not is_administrator(request.peer):
-            own = sum(known.uid == request.peer.uid for known in pins.values())
-            if own >= MAX_OWN_PINS:
-                raise UsageError(f"{own} processes are pinned or moved for you: unpin some")
-        pins[process] = pin
+        for process in processes:
+            if process in pins:
+                self._check_setter(request, pins[process], f"process {process.pid}")
+        new = sum(process not in pins for process in processes)
+        if len(pins) + new > MAX_PINS:
+            raise UsageError(f"at most {MAX_PINS} processes are pinned or moved: unpin some")
+        own = sum(known.uid == request.peer.uid for known in pins.values())
+        if not is_administrator(request.peer) and own + new > MAX_OWN_PINS:
+            raise UsageError(
+                f"{own} processes are pinned or moved for you, {new} more would be over"
+                f" {MAX_OWN_PINS}: unpin some"
+            )
+        pins.update(dict.fromkeys(processes, pin))
 
     def _process(self, request: ControlRequest, what: str) -> ProcessId:
         """Return the process of a request; raises ``HmdError`` unless it is the caller's."""

@@ -129,7 +129,7 @@ QEMU_PLUGIN_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_
 
 	if (arguments.recording) {
 		if (recording_open(&machine.recording, arguments.recording, shared.header,
-				   machine.timing, &why))
+				   machine.timing, params.vcpus, &why))
 			return arguments_refuse(arguments.recording, why);
 		timing_observe(machine.timing, recording_observe, &machine.recording);
 	}

@@ -6,7 +6,7 @@
 #include "recording.h"
 
 int recording_open(struct recording *recording, const char *path, struct shared_header *header,
-		   const struct timing *timing, const char **why)
+		   const struct timing *timing, unsigned vcpus, const char **why)
 {
 	struct stat status;
 	int fd = open(path, O_RDWR | O_CLOEXEC);
@@ -25,6 +25,7 @@ int recording_open(struct recording *recording, const char *path, struct shared_
 		.timing = timing,
 		.miss = memory,
 		.capacity = (uint64_t)status.st_size / sizeof(struct recorded_miss),
+		.vcpus = vcpus,
 	};
 	return 0;
 }
@@ -49,7 +50,7 @@ static void append(struct recording *recording, unsigned vcpu, const struct timi
 /* Where the other vCPUs are when one goes on. */
 static void mark_others(struct recording *recording, uint32_t wanted, unsigned woken)
 {
-	for (unsigned vcpu = 0; vcpu < recording->header->vcpus; vcpu++) {
+	for (unsigned vcpu = 0; vcpu < recording->vcpus; vcpu++) {
 		const struct timing_vcpu_counters *counters =
 			timing_counters_of(recording->timing, vcpu);
 

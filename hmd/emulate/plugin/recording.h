@@ -4,7 +4,9 @@
  * While the header's `recorded_vcpus` has a vCPU's bit, its misses are appended as struct
  * recorded_miss in place: the sparse file is mapped whole, and `recorded` in the header counts the
  * records. With each wake-up of one of them, the others that run get a record too (TIMING_MARK):
- * what they had executed by then; its `depends` is the one woken. Their order in the file is that of the host's time. When the file is full, `recorded` still counts, so that a reader sees that some are missing.
+ * what they had executed by then; its `depends` is the one woken. Their order in the file is that
+ * of the host's time. When the file is full, `recorded` still counts, so that a reader sees that
+ * some are missing.
  * hmd/emulate/miss_stream.py reads it.
  */
 #ifndef HMD_PLUGIN_RECORDING_H
@@ -33,11 +35,12 @@ struct recording {
 	const struct timing *timing;
 	struct recorded_miss *miss; /* NULL: no file was given */
 	uint64_t capacity;
+	unsigned vcpus; /* the guest can write the header's number of them */
 };
 
 /* Map the file; 0, or -1 with one line in *why. */
 int recording_open(struct recording *recording, const char *path, struct shared_header *header,
-		   const struct timing *timing, const char **why);
+		   const struct timing *timing, unsigned vcpus, const char **why);
 
 /* A timing_observer; its context is the struct recording. */
 void recording_observe(void *context, unsigned vcpu, const struct timing_miss *miss);

@@ -115,6 +115,27 @@ def test_pin_beyond_maximum_refused(
     assert list(state.pins) == [toucher.process]
 
 
+def test_pin_of_target_beyond_own_maximum_pins_none(
+    commands: AdminCommands,
+    state: AdminState,
+    daemon: TwoNodes,
+    toucher: Toucher,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = identify(os.getpid())
+    assert own is not None
+    daemon.followed = {toucher.process: "db", own: "db"}
+    owner = Peer(os.getpid(), os.getuid(), os.getgid())
+    monkeypatch.setattr("hmd.control.admin_commands.is_administrator", lambda _: False)
+    monkeypatch.setattr("hmd.control.admin_commands.MAX_OWN_PINS", 1)
+    with pytest.raises(UsageError, match="0 processes are pinned or moved for you, 2 more"):
+        execute(commands, "pin", owner, target="db")
+    assert not state.pins
+    monkeypatch.setattr("hmd.control.admin_commands.MAX_OWN_PINS", 2)
+    execute(commands, "pin", owner, target="db")
+    assert set(state.pins) == {toucher.process, own}
+
+
 @pytest.mark.parametrize(
     ("uid_map", "refused"),
     [("0 0 4294967295", False), ("0 100000 65536", True), ("", False)],
