@@ -39,12 +39,13 @@ examples:
   hmd emulate --preset dram-pm -- COMMAND    run COMMAND on an emulated DRAM+PM machine
 
 exit codes:
-  0  done                            5  no such process, target or node
-  1  failed                          6  no daemon answers on the status socket
-  2  wrong usage                     7  not permitted; the message says what is needed
+  0  done                            6  no daemon answers on the status socket
+  1  failed                          7  not permitted; the message says what is needed
+  2  wrong usage                    75  not now (busy, no memory or descriptors): try again
   3  wrong configuration           130  interrupted (SIGINT)
   4  missing: a kernel feature,    141  the reader of the output has gone (SIGPIPE)
-     device or package              75  not now (busy, no memory or descriptors): try again
+     device or package
+  5  no such process, target or node
 """
 
 

@@ -23,6 +23,7 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 TEXT = """\
 name: words
+class: no contrast
 description: Prints what is in its inputs, which were made for it just before.
 source: ours
 inputs:
