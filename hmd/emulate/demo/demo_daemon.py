@@ -26,6 +26,7 @@ START_TIMEOUT_S = 300
 # tick      the daemon runs many times slower than on the modelled machine, as the programs do
 # headroom  the fast node is reduced to 1.1 hot sets, less than a share of the whole node
 # period    fixed, because the daemon's work on the slow emulated CPU exceeds any quota
+# cpu_quota a whole CPU, for the same reason: half of it bounds the scans and the sweep
 _TARGET = """\
   - name: {name}
     cmdline: '^(\\S*/)?{name}\\S*( |$)'
@@ -37,6 +38,7 @@ targets:
 {targets}sample:
   sampler: emulated
   period: 83
+  cpu_quota: 100%
 decide:
   policy: histogram
   histogram:
