@@ -37,7 +37,7 @@ CONFIG = """\
 tick: 500ms
 rescan: 1s
 targets: [{name: gather, exe: gather}]
-sample: {sampler: faults}
+sample: {sampler: faults, cpu_quota: 100%}
 decide: {policy: none}
 migrate: {rate: 100MiB/s}
 observe: {metrics: 'off'}
