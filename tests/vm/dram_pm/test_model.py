@@ -96,8 +96,8 @@ def test_model_small_pages_delay_dependent_loads_by_walks(bench: Bench) -> None:
     huge = bench.run("chase", 1, asked).modelled_ns[0]
     small = bench.run("walk", 1, asked).modelled_ns[0]
     delay_ns = asked - preset.nodes[1].read_latency_ns
-    # More where other software has evicted leaf entries from the cache.
-    assert 0.9 * delay_ns < small - huge < 1.6 * delay_ns
+    # The guest's other software evicts lines in both runs: some nanoseconds more in either.
+    assert 0.4 * delay_ns < small - huge < 2 * delay_ns
 
 
 def test_model_sample_takes_time_of_sampled_cpu(bench: Bench, modelled: Machine) -> None:
