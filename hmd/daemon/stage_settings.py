@@ -33,6 +33,8 @@ NO_LIMITS = (Amount(size=0), Amount(share=1.0))
 """The least and the most that a target without limits may have."""
 
 LEAST_QUERIES, MOST_QUERIES = 1 << 12, 1 << 18
+LEAST_STEP_S, MOST_STEP_S = 0.001, 0.5
+"""CPU time of a tick's sweep at least and at most, whatever the quota: a tick must end."""
 
 
 def target_specs(config: Config) -> tuple[TargetSpec, ...]:
@@ -127,7 +129,7 @@ def sweep_settings(config: Config) -> SweepSettings:
     pages = int(step_s / QUERY_S)
     return SweepSettings(
         pages_per_step=min(max(pages, LEAST_QUERIES), MOST_QUERIES),
-        step_s=min(max(step_s, LEAST_QUERIES * QUERY_S), MOST_QUERIES * QUERY_S),
+        step_s=min(max(step_s, LEAST_STEP_S), MOST_STEP_S),
     )
 
 

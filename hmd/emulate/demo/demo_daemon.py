@@ -37,7 +37,7 @@ rescan: 2s
 targets:
 {targets}sample:
   sampler: emulated
-  period: 83
+  period: 167
   cpu_quota: 100%
 decide:
   policy: histogram
