@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.emulate.access_stream import AccessFlag, AccessStream
-from hmd.emulate.replay import NodeParams, TimingModel, TimingParams
+from hmd.emulate.model_params import NodeParams, TimingParams
+from hmd.emulate.replay import TimingModel
 from hmd.units import MIB
 
 COUNT = 2_000_000

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from hmd.cli.main import Subparsers
     from hmd.emulate.boot import Machine
     from hmd.emulate.guest_agent import Job
+    from hmd.emulate.model_params import ModelPart
     from hmd.emulate.preset import Preset
-    from hmd.emulate.replay import ModelPart
 
 TIMED_OUT = 124
 """The exit code of timeout(1)."""
@@ -292,7 +292,7 @@ def _preset(args: argparse.Namespace) -> Preset:
 
 
 def _parts(args: argparse.Namespace) -> ModelPart | None:
-    from hmd.emulate.replay import ModelPart
+    from hmd.emulate.model_params import ModelPart
     from hmd.emulate.timing_params import parts_named
 
     if args.no_model:

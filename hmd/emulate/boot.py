@@ -24,10 +24,10 @@ from typing import Self
 from hmd.emulate import assets, initramfs, kernel_image, qemu
 from hmd.emulate.guest_agent import Agent, GuestError, Job, Sink
 from hmd.emulate.kernel_cache import guest_environment
+from hmd.emulate.model_params import ModelPart, packed
 from hmd.emulate.plugin_build import plugin_library
 from hmd.emulate.preset import Preset
 from hmd.emulate.qmp import Monitor
-from hmd.emulate.replay import ModelPart, packed
 from hmd.emulate.timing_params import timing_params
 from hmd.machine.plugin_memory import SharedMemory
 

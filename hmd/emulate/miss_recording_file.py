@@ -20,7 +20,8 @@ from hmd.units import PAGE_BYTES
 _USER_END = np.uint64(1 << 47)
 _KERNEL_PAGE = np.uint64(1 << 60)
 
-_RECORD = np.dtype(
+#: A record of the file that the plugin writes (hmd/emulate/plugin/recording.h).
+RECORD = np.dtype(
     [
         ("instructions", "<u8"),
         ("vaddr", "<u8"),
@@ -39,10 +40,10 @@ def read_recording(path: Path, count: int) -> MissRecording:
 
     Raises HmdError where the file has no room for all of them.
     """
-    room = path.stat().st_size // _RECORD.itemsize
+    room = path.stat().st_size // RECORD.itemsize
     if count > room:
         raise HmdError(f"{count:,} misses were recorded, with room for {room:,}: give more room")
-    raw = np.fromfile(path, _RECORD, count)
+    raw = np.fromfile(path, RECORD, count)
     frame = (raw["line"] >> np.uint32(6)).astype(np.uint64)
     key = _page_keys(raw, frame)
     # A page's frame is that of an access to it: entries of page tables come last.

@@ -8,9 +8,8 @@ library as the plugin in QEMU (hmd/emulate/timing/timing.h). Columns cost 10 to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from enum import IntFlag
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,91 +18,10 @@ import numpy.typing as npt
 
 from hmd.emulate._timing import ffi, lib
 from hmd.emulate.access_stream import AccessCosts, AccessFlag, AccessStream, CacheLevel
+from hmd.emulate.miss_replay import MissReplay, replay_threads
 from hmd.emulate.miss_stream import MissOutcomes, MissStream
+from hmd.emulate.model_params import TimingParams, native_params
 from hmd.errors import HmdError
-from hmd.units import LINE_BYTES
-
-UNMAPPED = np.uint64(2**64 - 1)
-"""Physical address of a page that is not mapped."""
-
-_MISS_COLUMNS = (
-    "instructions",
-    "paid_hits",
-    "near_hits",
-    "page",
-    "line",
-    "flags",
-    "depends",
-    "page_paddr",
-    "latency_ps",
-    "clock_ps",
-)
-
-
-class ModelPart(IntFlag):
-    """The parts of the model; without any, a miss costs the idle latency of its node."""
-
-    CACHE = 1
-    MLP = 2
-    PREFETCH = 4
-    BANDWIDTH = 8
-    KERNEL = 16
-    SAMPLING = 32
-    TLB = 64
-    SHOOTDOWN = 128
-    ALL = 255
-
-
-@dataclass(frozen=True, slots=True)
-class NodeParams:
-    """One node: its physical addresses, idle latency and peak bandwidth (10^9 bytes per second).
-
-    ``granularity_bytes`` is the unit in which the media moves data: 64, or 256 for Optane.
-    ``loaded`` holds (utilisation, factor over idle latency), ascending, at most 8 points.
-    """
-
-    phys_start: int
-    phys_end: int
-    read_latency_ps: int
-    write_latency_ps: int
-    read_bytes_per_ns: float
-    write_bytes_per_ns: float
-    granularity_bytes: int = LINE_BYTES
-    loaded: tuple[tuple[float, float], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class TimingParams:
-    """The machine: its nodes, its identical CPUs and the caches that they share.
-
-    The fields are those of ``struct timing_params`` (timing.h), which documents each.
-    """
-
-    nodes: tuple[NodeParams, ...]
-    vcpus: int
-    instruction_ps: int
-    llc_bytes: int
-    llc_ways: int
-    llc_hit_ps: int
-    mshrs: int
-    rob_instructions: int
-    chase_span_bytes: int
-    prefetch_streams: int
-    sample_record_ps: int = 0
-    sample_interrupt_ps: int = 0
-    sample_buffer_records: int = 1
-    tlb_entries: int = 0
-    tlb_ways: int = 0
-    tlb_huge_entries: int = 0
-    tlb_huge_ways: int = 0
-    stlb_entries: int = 0
-    stlb_ways: int = 0
-    stlb_hit_ps: int = 0
-    walk_ps: int = 0
-    shootdown_send_ps: int = 0
-    shootdown_receive_ps: int = 0
-    llcs: int = 1
-    parts: ModelPart = ModelPart.ALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +82,7 @@ class TimingModel:
         why = ffi.new("const char **")
         self._params = params
         try:
-            native = _native_params(params)
+            native = native_params(params)
         except OverflowError as error:
             raise HmdError(f"timing model: a parameter is out of range: {error}") from error
         self._timing = lib.timing_new(native, why)
@@ -235,22 +153,8 @@ class TimingModel:
         """
         if stream.threads is None:
             return self.misses(stream, page_paddr, into).run()
-        self._open(stream.cpus - 1)
-        _check_shapes(stream, page_paddr, into)
-        order = stream.threads
-        native = ffi.new("struct timing_misses[]", order.cpus)
-        held = [
-            _fill_misses(native[cpu], stream, page_paddr, into, cpu) for cpu in range(order.cpus)
-        ]
-        meets_at = np.ascontiguousarray(order.meets_at)
-        held.append([ffi.from_buffer("uint64_t[]", meets_at)])
-        threads = ffi.new("struct timing_threads *")
-        threads.cpus, threads.misses = order.cpus, native
-        threads.meetings, threads.meets_at = len(meets_at), held[-1][0]
-        ended_ps = int(lib.timing_replay_threads(self._timing, threads))
-        if ended_ps == 2**64 - 1:
-            raise MemoryError("no memory to replay several CPUs")
-        return ended_ps
+        timing = self._open(stream.cpus - 1)
+        return replay_threads(timing, stream, stream.threads, page_paddr, into)
 
     def misses(
         self,
@@ -263,12 +167,6 @@ class TimingModel:
         Raises HmdError for a stream of several CPUs.
         """
         self._open()
-        _check_shapes(stream, page_paddr, into)
-        if stream.threads is not None:
-            raise HmdError(
-                f"a recording of {stream.cpus} CPUs is replayed as a whole only: record the "
-                "program with one thread"
-            )
         return MissReplay(self._open, stream, page_paddr, into)
 
     def sleep(self, vcpu: int, until_ps: int) -> None:
@@ -363,108 +261,3 @@ class TimingModel:
         if not 0 <= vcpu < self._params.vcpus:
             raise ValueError(f"no CPU {vcpu}: the machine has {self._params.vcpus}")
         return self._timing
-
-
-class MissReplay:
-    """A replay of recorded misses in parts; it continues at ``next``.
-
-    ``page_paddr``, shape ``(pages,)``, may change between parts: an ``UNMAPPED`` page stops the
-    replay before its next access.
-    """
-
-    def __init__(
-        self,
-        timing: Callable[[], Any],
-        stream: MissStream,
-        page_paddr: npt.NDArray[np.uint64],
-        into: MissOutcomes | None,
-    ) -> None:
-        self._timing = timing
-        self._stream = stream
-        self.page_paddr = np.ascontiguousarray(page_paddr)
-        self._misses = ffi.new("struct timing_misses *")
-        self._held = _fill_misses(self._misses, stream, self.page_paddr, into)
-        self._progress = ffi.new("struct timing_progress *")
-
-    @property
-    def next(self) -> int:
-        """The first row that is not replayed yet."""
-        return int(self._progress.next)
-
-    @property
-    def done(self) -> bool:
-        """Whether all rows are replayed."""
-        return self.next == len(self._stream)
-
-    @property
-    def stopped_at(self) -> int | None:
-        """The unmapped page that the next row accesses; None if that page is mapped."""
-        if self.done:
-            return None
-        page = int(self._stream.page[self.next])
-        return page if self.page_paddr[page] == UNMAPPED else None
-
-    def run(self, until_ps: int = 2**64 - 1) -> int:
-        """Replay rows before a time of the CPU's clock; returns its busy time so far, in ps.
-
-        Stops before an access to a page that is not mapped.
-        """
-        return int(lib.timing_replay_misses(self._timing(), self._misses, self._progress, until_ps))
-
-
-def _check_shapes(
-    stream: MissStream, page_paddr: npt.NDArray[np.uint64], into: MissOutcomes | None
-) -> None:
-    if page_paddr.shape != (stream.pages,) or page_paddr.dtype != np.uint64:
-        raise ValueError(f"page_paddr must be uint64 of shape ({stream.pages},)")
-    if into is not None and any(
-        len(each) != len(stream) for each in (into.latency_ps, into.clock_ps)
-    ):
-        raise ValueError("into must have as many rows as the stream")
-
-
-def _fill_misses(
-    native: Any,
-    stream: MissStream,
-    page_paddr: npt.NDArray[np.uint64],
-    into: MissOutcomes | None,
-    cpu: int = 0,
-) -> list[Any]:
-    """Point a ``struct timing_misses`` to the rows of a CPU; returns what must be kept alive."""
-    rows = stream.rows_of(cpu)
-    columns = [*(column[rows] for column in stream.columns()), np.ascontiguousarray(page_paddr)]
-    if into is not None:
-        columns += [into.latency_ps[rows], into.clock_ps[rows]]
-    held = [ffi.from_buffer(f"{each.dtype}_t[]", each) for each in columns]
-    native.count = rows.stop - rows.start
-    native.idle = stream.cpus > 1
-    for name, column in zip(_MISS_COLUMNS, held, strict=False):
-        setattr(native, name, column)
-    return held
-
-
-def packed(params: TimingParams) -> bytes:
-    """Return the bytes of ``struct timing_params`` in the host's ABI, for the plugin."""
-    return bytes(ffi.buffer(_native_params(params)))
-
-
-def _native_params(params: TimingParams) -> Any:
-    native = ffi.new("struct timing_params *")
-    for field in fields(params):
-        if field.name != "nodes":
-            setattr(native, field.name, getattr(params, field.name))
-    native.nodes = len(params.nodes)
-    for target, node in zip(native.node, params.nodes, strict=False):
-        _fill_node(target, node)
-    return native
-
-
-def _fill_node(target: Any, node: NodeParams) -> None:
-    target.phys_start, target.phys_end = node.phys_start, node.phys_end
-    target.read_latency_ps, target.write_latency_ps = node.read_latency_ps, node.write_latency_ps
-    target.read_bytes_per_ns = node.read_bytes_per_ns
-    target.write_bytes_per_ns = node.write_bytes_per_ns
-    target.access_granularity = node.granularity_bytes
-    target.curve_points = len(node.loaded)
-    for i, (utilisation, factor) in enumerate(node.loaded[: lib.TIMING_CURVE_POINTS]):
-        target.curve_utilisation[i], target.curve_factor[i] = utilisation, factor

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hmd.emulate.memory_layout import node_ranges
+from hmd.emulate.model_params import ModelPart, NodeParams, TimingParams
 from hmd.emulate.preset import NodePreset, Preset
-from hmd.emulate.replay import ModelPart, NodeParams, TimingParams
 from hmd.errors import ConfigError
 
 # A load within this distance of a loaded value uses the value as a pointer: fields of one object.

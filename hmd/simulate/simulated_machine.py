@@ -21,9 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.emulate.layout_replay import frames, tiers_of
+from hmd.emulate.miss_replay import UNMAPPED
 from hmd.emulate.miss_stream import MissOutcomes, MissStream
 from hmd.emulate.preset import Preset
-from hmd.emulate.replay import UNMAPPED, TimingModel
+from hmd.emulate.replay import TimingModel
 from hmd.emulate.timing_params import timing_params
 from hmd.machine.mappings import Mappings
 from hmd.machine.move_pages import MoveFlags

@@ -3,9 +3,10 @@ from pathlib import Path
 import pytest
 
 from hmd.emulate import preset
+from hmd.emulate.model_params import ModelPart
 from hmd.emulate.preset import load, parse, parse_cpus, preset_names
 from hmd.emulate.preset_overrides import with_cpus, with_nodes
-from hmd.emulate.replay import ModelPart, TimingModel
+from hmd.emulate.replay import TimingModel
 from hmd.emulate.timing_params import parts_named, timing_params
 from hmd.errors import ConfigError
 from hmd.units import MIB

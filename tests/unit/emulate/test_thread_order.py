@@ -8,22 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hmd.emulate.miss_recording_file import read_recording
+from hmd.emulate.miss_recording_file import RECORD, read_recording
 from hmd.emulate.miss_stream import MissFlag
 from hmd.emulate.thread_order import awake_ps, thread_order
 
-RECORD = np.dtype(
-    [
-        ("instructions", "<u8"),
-        ("vaddr", "<u8"),
-        ("line", "<u4"),
-        ("paid_hits", "<u4"),
-        ("near_hits", "<u4"),
-        ("depends", "<u2"),
-        ("flags", "u1"),
-        ("cpu", "u1"),
-    ]
-)
 HALT, WAKE, MARK = MissFlag.HALT, MissFlag.WAKE, MissFlag.MARK
 KERNEL = MissFlag.KERNEL
 

@@ -16,7 +16,8 @@ import numpy.typing as npt
 import pytest
 
 from hmd.emulate.access_stream import AccessFlag, AccessStream
-from hmd.emulate.replay import NodeParams, TimingModel, TimingParams
+from hmd.emulate.model_params import NodeParams, TimingParams
+from hmd.emulate.replay import TimingModel
 
 GIB = 1 << 30
 FAST = NodeParams(0, GIB, 100_000, 120_000, 64.0, 32.0)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hmd.emulate.access_stream import AccessCosts, AccessFlag
-from hmd.emulate.replay import ModelPart, TimingParams
+from hmd.emulate.model_params import ModelPart, TimingParams
 from tests.unit.timing.conftest import Columns, Machine
 
 GIB = 1 << 30

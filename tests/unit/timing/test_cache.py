@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmd.emulate.access_stream import AccessCosts, AccessFlag, CacheLevel
-from hmd.emulate.replay import ModelPart, TimingModel, TimingParams
+from hmd.emulate.model_params import ModelPart, TimingParams
+from hmd.emulate.replay import TimingModel
 from tests.unit.timing.conftest import Columns, Machine
 
 L1_BYTES = 32 << 10  # lines this far apart share their L1 set

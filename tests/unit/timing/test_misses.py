@@ -15,7 +15,8 @@ from hmd.emulate.miss_stream import (
     MissOutcomes,
     MissStream,
 )
-from hmd.emulate.replay import ModelPart, TimingModel, TimingParams
+from hmd.emulate.model_params import ModelPart, TimingParams
+from hmd.emulate.replay import TimingModel
 from hmd.errors import HmdError
 from tests.unit.timing.conftest import GIB, Machine
 

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hmd.emulate.model_params import ModelPart
 from hmd.emulate.preset import load
-from hmd.emulate.replay import ModelPart, TimingModel
+from hmd.emulate.replay import TimingModel
 from hmd.emulate.timing_params import timing_params
 from hmd.errors import HmdError
 from tests.unit.timing.conftest import GIB, Columns, Machine

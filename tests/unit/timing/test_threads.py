@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hmd.emulate.miss_stream import MissFlag, MissOutcomes, MissStream, ThreadOrder
-from hmd.emulate.replay import ModelPart
+from hmd.emulate.model_params import ModelPart
 from hmd.errors import HmdError
 from tests.unit.timing.conftest import GIB, Machine
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from cffi import FFI
 
+from hmd.emulate.model_params import packed
 from hmd.emulate.preset import load
-from hmd.emulate.replay import packed
 from hmd.emulate.timing_params import timing_params
 from hmd.machine.plugin_memory import SharedMemory
 
