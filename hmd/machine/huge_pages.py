@@ -20,7 +20,7 @@ import numpy.typing as npt
 from hmd.machine.mappings import MappingKind, Mappings, read_mapping_details
 from hmd.machine.pagemap_scan import PageIs, scan
 from hmd.machine.process_id import PROC
-from hmd.machine.procfs import absent
+from hmd.machine.procfs import absent, open_to_read
 from hmd.units import HUGE_PAGE_BYTES, PAGE_BYTES
 
 # Documentation/admin-guide/mm/pagemap.rst
@@ -99,12 +99,9 @@ def _up(addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 def _from_scan(pid: int, spans: Spans, proc: Path) -> HugePages | None:
     """Query PAGEMAP_SCAN for ranges that huge entries map."""
-    try:
-        fd = os.open(proc / str(pid) / "pagemap", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        if absent(error):
-            return None
-        raise
+    fd = open_to_read(proc / str(pid) / "pagemap")
+    if fd is None:
+        return None
     try:
         found = [_scan(fd, start, end) for start, end in spans.tolist()]
     except OSError:

@@ -15,7 +15,7 @@ from typing import Final
 
 from hmd.machine.mappings import Mappings, parse_maps, parse_smaps
 from hmd.machine.process_id import PROC
-from hmd.machine.procfs import absent
+from hmd.machine.procfs import absent, open_to_read
 
 PIECE_BYTES: Final = 1 << 15
 """Text of a piece: some 500 mappings, which take about 1.5 ms."""
@@ -30,12 +30,9 @@ def mapping_pieces(
     exited or may not be read, and ends early where it exits meanwhile. Closing the generator closes
     the file.
     """
-    try:
-        fd = os.open(proc / str(pid) / ("smaps" if details else "maps"), os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        if absent(error):
-            return
-        raise
+    fd = open_to_read(proc / str(pid) / ("smaps" if details else "maps"))
+    if fd is None:
+        return
     try:
         text = b""
         while data := os.read(fd, PIECE_BYTES):

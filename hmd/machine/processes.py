@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hmd.machine.process_id import PROC, ProcessId, ProcessStat, parse_stat
-from hmd.machine.procfs import absent
+from hmd.machine.procfs import absent, open_to_read
 from hmd.machine.targets import Selector, TargetSpec, folder_of
 
 __all__ = ["ProcessWatcher", "ScanStats", "TargetSpec"]
@@ -246,12 +246,9 @@ def _pin(pinned: dict[int, ProcessId], roots: set[ProcessId]) -> set[ProcessId]:
 
 def _read_stat(path: str) -> bytes | None:
     """Return a stat file by one read: the kernel writes it in one piece."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        if absent(error):
-            return None
-        raise
+    fd = open_to_read(path)
+    if fd is None:
+        return None
     try:
         return os.read(fd, _STAT_BYTES)
     except OSError as error:

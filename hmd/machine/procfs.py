@@ -39,6 +39,16 @@ def absent(error: OSError) -> bool:
     return error.errno in _ABSENT
 
 
+def open_to_read(path: Path | str) -> int | None:
+    """Return a descriptor of a pseudo file, which the caller closes; None as ``read_bytes``."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        if absent(error):
+            return None
+        raise
+
+
 def read_bytes(path: Path | str, most_bytes: int | None = None) -> bytes | None:
     """Return all of a pseudo file, None where it is absent, has vanished or is not readable.
 
@@ -46,12 +56,9 @@ def read_bytes(path: Path | str, most_bytes: int | None = None) -> bytes | None:
 
     Other errors (EMFILE, ENOMEM) do not concern the file and are raised.
     """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        if absent(error):
-            return None
-        raise
+    fd = open_to_read(path)
+    if fd is None:
+        return None
     try:
         if most_bytes is not None:
             return os.read(fd, most_bytes)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from hmd.machine.huge_pages import HugeSource, huge_by_flags
 from hmd.machine.pagemap_scan import PageIs, scan_part
 from hmd.machine.process_id import PROC
-from hmd.machine.procfs import absent
+from hmd.machine.procfs import open_to_read
 from hmd.units import HUGE_PAGE_BYTES, HUGE_PAGE_PAGES, PAGE_BYTES
 
 Addresses: TypeAlias = npt.NDArray[np.uint64]
@@ -94,12 +94,9 @@ def resident_part(
         blocks = np.arange(start, part.until, HUGE_PAGE_BYTES, dtype=np.uint64)
         found = huge_by_flags(pid, blocks, proc)
         return part if found is None else every_page(start, part.until, found)
-    try:
-        fd = os.open(proc / str(pid) / "pagemap", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        if absent(error):
-            return None
-        raise
+    fd = open_to_read(proc / str(pid) / "pagemap")
+    if fd is None:
+        return None
     try:
         return _scanned(fd, start, end, min(most_pages, PART_PAGES))
     except OSError as error:
@@ -119,12 +116,9 @@ def resident_ranges(
     the walk is; there is one at least for every ``pagemap_scan.WINDOW_BYTES``. Ends early where the
     process exits.
     """
-    try:
-        fd = os.open(proc / str(pid) / "pagemap", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        if absent(error):
-            return
-        raise
+    fd = open_to_read(proc / str(pid) / "pagemap")
+    if fd is None:
+        return
     try:
         while start < end:
             part = scan_part(fd, start, end, PageIs.PRESENT, most_pages)

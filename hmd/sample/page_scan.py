@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from hmd.machine.mappings import MappingKind, read_mappings
 from hmd.machine.process_id import PROC, ProcessId, alive
-from hmd.machine.procfs import absent
+from hmd.machine.procfs import absent, open_to_read
 from hmd.sample.access_batch import AccessBatch, Kind
 from hmd.sample.capabilities import Capabilities
 from hmd.sample.sampler import SamplerStats
@@ -226,12 +226,9 @@ class PageScanSampler:
 
 def _entries(pid: int, page: int, pages: int, proc: Path) -> npt.NDArray[np.uint64] | None:
     """Return the pagemap entries of consecutive pages; None if the process has exited."""
-    try:
-        fd = os.open(proc / str(pid) / "pagemap", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        if absent(error):
-            return None
-        raise
+    fd = open_to_read(proc / str(pid) / "pagemap")
+    if fd is None:
+        return None
     try:
         data = os.pread(fd, pages * _ENTRY_BYTES, page * _ENTRY_BYTES)
     except OSError as error:
