@@ -187,12 +187,42 @@ SAMPLING = [
 COST = [
     Panel(
         "CPU",
-        "Shares of one CPU. The period keeps the sum of both within sample.cpu_quota.",
+        "Shares of one CPU. Without answers to clients, the sum is within sample.cpu_quota.",
         "percentunit",
         (
             Query("sum(rate(hmd_cpu_seconds_total{}[R]))", "daemon"),
             Query("sum(rate(hmd_sampler_cpu_seconds_total{}[R]))", "sampler's threads"),
             Query("sum(hmd_cpu_quota_ratio{})", "quota"),
+        ),
+    ),
+    Panel(
+        "CPU by work",
+        "What the daemon's loop and kernel threads that sample for it use, as shares of one CPU; "
+        "and the share that the residency sweep may take.",
+        "percentunit",
+        (
+            Query("sum by (work) (rate(hmd_budget_cpu_seconds_total{}[R]))", "{{work}}"),
+            Query("sum(hmd_budget_sweep_ratio{})", "sweep, at most"),
+        ),
+    ),
+    Panel(
+        "What gives way to the quota",
+        "Length of ticks over the configured one, ticks per plan, plans that waited.",
+        "none",
+        (
+            Query("max(hmd_budget_tick_stretch_ratio{})", "length of ticks"),
+            Query("max(hmd_budget_plan_interval_ticks{})", "ticks per plan"),
+            Query("sum(increase(hmd_budget_delayed_plans_total{}[R]))", "plans delayed"),
+        ),
+    ),
+    Panel(
+        "CPU time owed",
+        "CPU time beyond the quota that ticks still make up for, negative where it is saved for a "
+        "burst; interval between scans for processes.",
+        "s",
+        (
+            Query("max(hmd_budget_owed_seconds{})", "owed"),
+            Query("max(hmd_budget_discovery_interval_seconds{})", "between two scans"),
         ),
     ),
     Panel(

@@ -22,7 +22,7 @@ def summary(status: Status) -> list[str]:
     up_s = int(status["uptime_s"])
     lines = [
         f"hmd {status['version']}, pid {status['pid']}, up {_age(up_s)}, "
-        f"{format_count(status['ticks'])} ticks of {status['tick_s']:g} s, "
+        f"{format_count(status['ticks'])} ticks of {status['tick_s']:.3g} s, "
         f"policy {status['policy']}, {status['config_file']}"
         + (", dry run: nothing is moved" if status["dry_run"] else ""),
         f"sampler {sampler['name']}, period {sampler['period']}, "
@@ -32,6 +32,7 @@ def summary(status: Status) -> list[str]:
         f"moved {format_bytes(moves['promoted_bytes'])} up, "
         f"{format_bytes(moves['demoted_bytes'])} down" + _failures(moves),
     ]
+    lines += budget_state(status)
     lines += admin_state(status.get("control") or {})
     if len(status["tiers"]) < 2:
         lines.append("only one memory tier: hmd has nowhere to move pages (hmd topology)")
@@ -43,6 +44,19 @@ def summary(status: Status) -> list[str]:
             f"last reload failed, the old configuration stays: {status['reload']['error']}"
         )
     return lines
+
+
+def budget_state(status: Status) -> list[str]:
+    """Return a line on what gives way so that the CPU quota is kept, none where nothing does."""
+    budget = status.get("budget") or {}
+    given = []
+    if budget.get("stretch", 1.0) > 1:
+        given.append(f"ticks {budget['stretch']:.3g} times as long")
+    if budget.get("plan_ticks", 1) > 1:
+        given.append(f"a plan every {budget['plan_ticks']} ticks")
+    if not given:
+        return []
+    return [f"for the CPU quota of {format_share(status['cpu_quota'])}: {', '.join(given)}"]
 
 
 def admin_state(control: Mapping[str, Any]) -> list[str]:

@@ -133,8 +133,9 @@ class SampleSection(ConfigSection):
     """Accesses per sample; for damon, milliseconds between two cycles; for idle and softdirty, the
     divisor of the most pages that a tick scans. Unset: adjusted to cpu_quota."""
     cpu_quota: Annotated[Share, Field(gt=0)] = 0.01
-    """Share of one CPU that hmd may use, including DAMON's kernel thread; sets the period. Half of
-    it is for samples, whatever the other work takes."""
+    """Share of one CPU that hmd may use for all its work, including DAMON's kernel thread, but not
+    for answers to clients. Where that is not enough, the period increases, plans, sweeps and scans
+    become rarer, and ticks longer. Half of it is for samples, whatever the other work takes."""
     loads: Literal["latency", "miss"] = "latency"
     """Loads that a PMU samples: those slower than ldlat, or misses of the last-level cache."""
     ldlat: Annotated[int, Field(ge=1, le=65535)] = 30
@@ -150,6 +151,10 @@ class HeatSection(ConfigSection):
     """Samples of a process after which its heat is halved. Unset: 16 per page of the process."""
     store_weight: Annotated[float, Field(gt=0, le=100)] = 1.0
     """Weight of a store, in loads: above 1 where slow memory writes slowly (Optane)."""
+    detail: Annotated[Size, Field(ge=1 << 20, le=1 << 36)] = 12 << 20
+    """Memory for pages that are counted one by one, 6 KiB per 2 MiB of them; other memory is
+    counted in chunks of 2 MiB. More finds hot pages among cold ones in more memory, for as much
+    more CPU time per tick."""
 
 
 class MigrateSection(ConfigSection):
@@ -189,6 +194,9 @@ class Config(ConfigSection):
 
     tick: Annotated[Duration, Field(ge=0.01, le=3600)] = 1.0
     """Time between two decisions."""
+    tick_most: Annotated[Duration, Field(ge=0.01, le=3600)] = 10.0
+    """Longest tick: ticks lengthen where hmd would otherwise use more than sample.cpu_quota, and
+    shorten again. No effect if shorter than tick."""
     rescan: Annotated[Duration, Field(ge=0.1, le=3600)] = 5.0
     """Time between two scans for processes that match the targets."""
     machine: MachineSection = MachineSection()

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any, TypeAlias
 
 from hmd.machine.process_id import ProcessId
+from hmd.observe.budget_numbers import BudgetNumbers
 from hmd.observe.snapshot import HEAT_LOG2, AccessTotals, Snapshot
 
 Visible: TypeAlias = Callable[[ProcessId], bool]
@@ -33,6 +34,7 @@ def status_document(now: Snapshot, visible: Visible = lambda _: True) -> dict[st
         "policy": now.policy,
         "tick_s": now.tick_s,
         "cpu_quota": now.cpu_quota,
+        "budget": _budget(now.budget),
         "ticks": now.ticks,
         "stage_failures": {stage.value: n.failures for stage, n in now.stages.items()},
         "cpu_s": now.cpu_s,
@@ -74,6 +76,18 @@ def status_document(now: Snapshot, visible: Visible = lambda _: True) -> dict[st
             for p in now.processes
             if visible(p.process)
         ],
+    }
+
+
+def _budget(budget: BudgetNumbers) -> dict[str, Any]:
+    return {
+        "cpu_s": {work.value: spent_s for work, spent_s in budget.cpu_s.items()},
+        "owed_s": budget.owed_s,
+        "stretch": budget.stretch,
+        "plan_ticks": budget.plan_ticks,
+        "plans_delayed": budget.plans_delayed,
+        "sweep_share": budget.sweep_share,
+        "discovery_s": budget.discovery_s,
     }
 
 

@@ -117,7 +117,7 @@ class Service:
                 done += 1
                 if done != ticks:
                     # A tick that took too long delays the later ones, without a burst to catch up.
-                    due_s = max(due_s + self.stages.config.tick, time.monotonic())
+                    due_s = max(due_s + self.stages.tick_s, time.monotonic())
                     self._wait(due_s)
             self._notifier.stopping()
 
@@ -158,12 +158,13 @@ class Service:
         self._guard.run(Stage.SAMPLE, lambda: self._follow_sampler(now_s), None)
         stages = self.stages
         before = (stages.processes, stages.targets)
-        if self._guard.run(Stage.SAMPLE, lambda: stages.follow(now_s), False):
+        changed = self._guard.run(Stage.SAMPLE, lambda: stages.follow(now_s), False)
+        if changed:
             after = dict(zip(stages.processes, stages.targets, strict=True))
             self._target_log.changed(dict(zip(*before, strict=True)), after, now_s)
             stages.admin.forget_exited(stages.proc)
             self.followed = dict(zip(stages.processes, stages.targets, strict=True))
-        self._guard.run(Stage.SAMPLE, lambda: stages.hold_quota(now_s), None)
+        self._guard.run(Stage.SAMPLE, lambda: stages.begin_tick(now_s), None)
         tick = run_tick(stages, self._guard, now_s)
         drain = partial(send_drain_request, stages, self._drain_worker, now_s)
         self._guard.run(Stage.MIGRATE, drain, None)
@@ -171,8 +172,9 @@ class Service:
         self._guard.run(Stage.OBSERVE, lambda: self._observe(tick), None)
         failed = Stage.OBSERVE in self._guard.failed
         self.observer.observed(self._guard.seconds[Stage.OBSERVE], failed)
+        self._guard.run(Stage.OBSERVE, lambda: self._hold_quota(tick, changed), None)
         self._notifier.alive()
-        self._ticks.ticked(stages.config.tick)
+        self._ticks.ticked(stages.tick_s)
         if self._notifier.present:
             self._notifier.status(status_line(self.stages, self.observer.latest))
         return tick
@@ -254,6 +256,15 @@ class Service:
         found = self._sampler_upkeep.reopened(self.stages, now_s)
         if found is not None:
             self._rebuild(self._configured, found)
+
+    def _hold_quota(self, tick: TickRecord, changed: bool) -> None:
+        stages, outcome = self.stages, tick.outcome
+        moved_bytes = 0 if outcome is None or outcome.dry_run else outcome.moved_bytes
+        rate = stages.config.migrate.rate
+        changing = changed or 2 * moved_bytes >= rate * stages.config.tick > 0
+        cpu_s = dict(self._guard.cpu_s)
+        stages.hold_quota(time.monotonic(), cpu_s, changing=changing)
+        self.observer.budgeted(stages.budget.numbers(stages.rescan_s))
 
     def _observe(self, tick: TickRecord) -> None:
         stages = self.stages

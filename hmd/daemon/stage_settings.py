@@ -20,21 +20,19 @@ from hmd.machine.process_id import ProcessId
 from hmd.machine.targets import TargetSpec
 from hmd.migrate import APPLY_TICKS, MoverSettings, PageoutSettings
 from hmd.observe.observer import ObservedConfig
+from hmd.pipeline.cpu_budget import SHARE_MOST, BudgetSettings
+from hmd.pipeline.quota_control import swept_within
 from hmd.sample.auto_select import SampleSettings
 from hmd.sample.period_control import PeriodSettings
 
-QUERY_S = 0.25e-6
-"""CPU time of one query where a page is."""
+DETAIL_BYTES = 6 << 10
+"""Memory of a chunk whose pages are counted one by one: 12 bytes for each of 512 pages."""
 
 NO_LIMIT = 1 << 62
 """A limit in bytes that no machine reaches."""
 
 NO_LIMITS = (Amount(size=0), Amount(share=1.0))
 """The least and the most that a target without limits may have."""
-
-LEAST_QUERIES, MOST_QUERIES = 1 << 12, 1 << 18
-LEAST_STEP_S, MOST_STEP_S = 0.001, 0.5
-"""CPU time of a tick's sweep at least and at most, whatever the quota: a tick must end."""
 
 
 def target_specs(config: Config) -> tuple[TargetSpec, ...]:
@@ -120,17 +118,22 @@ def sample_settings(config: Config) -> SampleSettings:
 
 def heat_settings(config: Config) -> HeatSettings:
     """Return how samples become heat."""
-    return HeatSettings(cooling_samples=config.heat.cooling, store_weight=config.heat.store_weight)
+    heat = config.heat
+    return HeatSettings(
+        cooling_samples=heat.cooling,
+        store_weight=heat.store_weight,
+        detail_chunks=heat.detail // DETAIL_BYTES,
+    )
+
+
+def budget_settings(config: Config) -> BudgetSettings:
+    """Return the CPU quota, and the lengths of ticks that keep it."""
+    return BudgetSettings(config.sample.cpu_quota, config.tick, config.tick_most)
 
 
 def sweep_settings(config: Config) -> SweepSettings:
-    """Return the time and the pages of each tick's sweep: half of the CPU quota."""
-    step_s = config.sample.cpu_quota * config.tick / 2
-    pages = int(step_s / QUERY_S)
-    return SweepSettings(
-        pages_per_step=min(max(pages, LEAST_QUERIES), MOST_QUERIES),
-        step_s=min(max(step_s, LEAST_STEP_S), MOST_STEP_S),
-    )
+    """Return the time and the pages of the first ticks' sweeps: half of the CPU quota."""
+    return swept_within(SweepSettings(), SHARE_MOST * config.sample.cpu_quota * config.tick)
 
 
 def mover_settings(config: Config) -> MoverSettings:

@@ -1,14 +1,15 @@
 """The daemon's stages, built from one configuration.
 
 A reload builds a second ``Stages`` that takes over what did not change, above all the heat: targets
-that stay keep tsuccessors.
+that stay keep their pages' heat.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from hmd.config import Config
@@ -25,9 +26,12 @@ from hmd.machine.topology import NodeMemory, Topology
 from hmd.machine.zone_reserves import Reserves
 from hmd.migrate import MovableMappings, Mover, Pageout
 from hmd.migrate.pageout import KernelPageoutCalls
+from hmd.observe.tick_record import Stage
+from hmd.pipeline.cpu_budget import CpuBudget
+from hmd.pipeline.quota_control import QuotaControl
 from hmd.pipeline.tick_stages import TickStages
 from hmd.sample.auto_select import Chosen, open_sampler
-from hmd.sample.period_control import CostCounters, PeriodControl
+from hmd.sample.period_control import PeriodControl
 from hmd.sample.sampler import Sampler
 
 SYSFS = Path("/sys")
@@ -65,24 +69,35 @@ class Stages(TickStages):
     sampler: Sampler
     sampler_reason: str
     better_later: bool
-    period: PeriodControl | None
+    quota: QuotaControl
+    budget: CpuBudget
     proc: Path = PROC
     sysfs: Path = SYSFS
     _scanned_s: float = float("-inf")
     _scan_cpu_s: float = 0.0
     _tracking: bool = False
-    _measured: CostCounters | None = None
 
     def follow(self, now_s: float) -> bool:
         """Update the set of processes; return whether it changed.
 
-        Exits are seen at once, new processes when a scan is due: scans take half of the CPU quota
-        at most, as far as they are less than ``SCAN_MOST_S`` apart.
+        Exits are seen at once, new processes when a scan is due: scans take their share of the CPU
+        quota at most, as far as they are less than ``SCAN_MOST_S`` apart.
         """
+        begun_s = time.thread_time()
+        try:
+            return self._follow(now_s)
+        finally:
+            self.discovery_cpu_s += time.thread_time() - begun_s
+
+    @property
+    def rescan_s(self) -> float:
+        """Time between two scans for processes."""
+        apart_s = self._scan_cpu_s / self.budget.discovery_share
+        return max(self.config.rescan, min(apart_s, SCAN_MOST_S))
+
+    def _follow(self, now_s: float) -> bool:
         gone = self.exits.exited()
-        share = self.config.sample.cpu_quota / 2
-        apart_s = max(self.config.rescan, min(self._scan_cpu_s / share, SCAN_MOST_S))
-        scan = now_s - self._scanned_s >= apart_s
+        scan = now_s - self._scanned_s >= self.rescan_s
         if not (gone or scan):
             return False
         found = {p: t for p, t in zip(self.processes, self.targets, strict=True) if p not in gone}
@@ -104,25 +119,15 @@ class Stages(TickStages):
         self.sampler.track(self.processes)
         return True
 
-    def hold_quota(self, now_s: float) -> None:
-        """Adapt the sampling period to the CPU time that the daemon and its sampler used."""
-        stats, outside_s = self.sampler.stats, self.sampler.outside_cpu_s
-        now = CostCounters(
-            now_s,
-            time.process_time() + outside_s,
-            self.sampling_cpu_s + outside_s,
-            stats.samples + stats.dropped,
-            stats.lost,
-        )
-        if self.period is not None and self._measured is not None:
-            tick = now.since(self._measured)
-            if not self.sampler.capabilities.counts_accesses:
-                # The period sets how much is scanned, whatever the scans find.
-                tick = replace(tick, units=tick.sampling_cpu_s)
-            wanted = self.period.update(tick)
-            if wanted != self.sampler.period:
-                self.sampler.set_period(wanted)
-        self._measured = now
+    def begin_tick(self, now_s: float) -> None:
+        """Set the sampling period to what the last ticks permit."""
+        self.quota.begin(self, self.sampler, now_s)
+
+    def hold_quota(
+        self, now_s: float, stage_cpu_s: Mapping[Stage, float], *, changing: bool
+    ) -> None:
+        """Adapt what the next tick may cost to what the daemon has used, after a tick."""
+        self.quota.update(self, self.sampler, now_s, stage_cpu_s, changing=changing)
 
     def enter(self) -> None:
         """Come into force: adapt what was taken over to the topology of these stages."""
@@ -156,6 +161,9 @@ def build(
         else:
             undo.callback(chosen.sampler.close)
         topology = read_topology(sysfs, config.machine.tiers, fit_override=True)
+        budget = CpuBudget(
+            stage_settings.budget_settings(config), before.budget if before else None
+        )
         stages = Stages(
             config=config,
             topology=topology,
@@ -165,7 +173,8 @@ def build(
             sampler=chosen.sampler,
             sampler_reason=chosen.reason,
             better_later=chosen.better_later,
-            period=_period(config, chosen.sampler),
+            quota=QuotaControl(budget, _period(config, chosen.sampler)),
+            budget=budget,
             heat=_heat(config, topology, before),
             sweep=_sweep(config, before, proc),
             policy=stage_settings.policy(config),
@@ -213,10 +222,9 @@ def _heat(config: Config, topology: Topology, before: Stages | None) -> HeatTabl
 
 
 def _sweep(config: Config, before: Stages | None, proc: Path) -> ResidencySweep:
-    made = stage_settings.sweep_settings(config)
-    if before and before.sweep.settings == made:
-        return before.sweep
-    return ResidencySweep(made, KernelMemory(proc))
+    if before:
+        return before.sweep  # the quota sets what a step may take, tick by tick
+    return ResidencySweep(stage_settings.sweep_settings(config), KernelMemory(proc))
 
 
 def _mover(config: Config, before: Stages | None, proc: Path) -> Mover:

@@ -15,6 +15,7 @@ from hmd import __version__
 from hmd.heat.heat_settings import HeatStats
 from hmd.machine.process_id import PROC, ProcessId, read_stat
 from hmd.machine.topology import NodeMemory, Topology
+from hmd.observe.budget_numbers import BudgetNumbers
 from hmd.observe.counters import FAILURE_REASONS, Counters
 from hmd.observe.limits import MAX_LISTED
 from hmd.observe.own_cost import OwnCost
@@ -87,6 +88,7 @@ class Observer:
         self._places: Places | None = None
         self._memory: Sequence[NodeMemory] = ()
         self._control = ControlNumbers()
+        self._budget = BudgetNumbers()
         self.use(setting, topology, sampler)
 
     def use(self, setting: ObservedConfig, topology: Topology, sampler: Sampler) -> None:
@@ -109,6 +111,12 @@ class Observer:
         """Publish the admin state."""
         self._control = control
         self.latest = replace(self.latest, control=control)
+
+    def budgeted(self, budget: BudgetNumbers) -> None:
+        """Publish what the CPU time went to, and what gives way to keep the quota."""
+        self._budget = budget
+        tick_s = self._setting.tick_s * budget.stretch
+        self.latest = replace(self.latest, budget=budget, tick_s=tick_s)
 
     def reloaded(self, error: str | None = None) -> None:
         """Publish the result of a reload."""
@@ -151,7 +159,7 @@ class Observer:
             uptime_s=self._clock() - self._begun_s,
             config_file=setting.config_file,
             dry_run=setting.dry_run,
-            tick_s=setting.tick_s,
+            tick_s=setting.tick_s * self._budget.stretch,
             cpu_quota=setting.cpu_quota,
             policy=setting.policy,
             tiers=counters.topology.tiers,
@@ -179,6 +187,7 @@ class Observer:
             processes=self._processes(resident),
             recent_moves=self._recent_moves.latest(),
             control=self._control,
+            budget=self._budget,
         )
 
     def _source(self) -> SamplerNumbers:

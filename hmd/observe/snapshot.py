@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import NodeUse
+from hmd.observe.budget_numbers import BudgetNumbers
 from hmd.observe.counters import Durations
 from hmd.observe.recent_moves import TickMoves
 from hmd.observe.savings import Savings
@@ -157,11 +158,13 @@ class Snapshot:
     """The daemon's state. Sums are since the start, pages are of 4 KiB.
 
     ``started_s`` and ``ticked_s`` (the last tick, before the first the start) are Unix times,
-    ``uptime_s`` is the age of the daemon at the snapshot. ``tiers`` are node ids, fastest first.
+    ``uptime_s`` is the age of the daemon at the snapshot, ``tick_s`` the present interval between
+    ticks. ``tiers`` are node ids, fastest first.
     ``moved_bytes`` is by (from node, to node), ``planned`` pages by direction, ``pages_by_status``
     by the result of each planned page, ``heat_pages`` by tier and bin of ``HEAT_LOG2``;
     ``paged_out_bytes`` went to swap or files. ``processes`` are those with most resident memory,
-    ``recent_moves`` the last ticks that planned moves, ``control`` the admin state.
+    ``recent_moves`` the last ticks that planned moves, ``control`` the admin state, ``budget`` what
+    the daemon's CPU time went to.
     """
 
     version: str
@@ -198,6 +201,7 @@ class Snapshot:
     processes: tuple[ProcessNumbers, ...] = ()
     recent_moves: tuple[TickMoves, ...] = ()
     control: ControlNumbers = ControlNumbers()
+    budget: BudgetNumbers = field(default_factory=BudgetNumbers)
 
     def tier_of(self, node: int) -> int:
         """Return the tier of a node, -1 where it is in none."""

@@ -27,27 +27,30 @@ MAX_ERRORS = 100
 class StageTimer:
     """Times stages; what they raise passes.
 
-    ``seconds`` and ``failed`` are those of the tick since ``begin``.
+    ``seconds``, ``cpu_s`` (CPU time of this thread) and ``failed`` are those of the tick since
+    ``begin``.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self.seconds: dict[Stage, float] = {}
+        self.cpu_s: dict[Stage, float] = {}
         self.failed: set[Stage] = set()
 
     def begin(self) -> None:
         """Start a tick."""
-        self.seconds, self.failed = {}, set()
+        self.seconds, self.cpu_s, self.failed = {}, {}, set()
 
     def run(self, stage: Stage, work: Callable[[], T], otherwise: T) -> T:
         """Return the result of ``work``; ``otherwise`` is for a guard, which catches errors."""
         del otherwise
-        begun_s = self._clock()
+        begun_s, begun_cpu_s = self._clock(), time.thread_time()
         try:
             return work()
         finally:
-            spent_s = self._clock() - begun_s
+            spent_s, cpu_s = self._clock() - begun_s, time.thread_time() - begun_cpu_s
             self.seconds[stage] = self.seconds.get(stage, 0.0) + spent_s
+            self.cpu_s[stage] = self.cpu_s.get(stage, 0.0) + cpu_s
 
 
 class StageGuard(StageTimer):

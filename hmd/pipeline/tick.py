@@ -70,8 +70,10 @@ def update_heat(stages: TickStages, batch: AccessBatch) -> npt.NDArray[np.int16]
     """Count samples, sweep residency; return the node of each sample's page, ``(len(batch),)``."""
     begun_s = time.thread_time()
     stages.heat.update(batch, stages.tick_s)
-    stages.sampling_cpu_s += time.thread_time() - begun_s
+    counted_s = time.thread_time()
+    stages.sampling_cpu_s += counted_s - begun_s
     stages.sweep.step(stages.heat)
+    stages.sweep_cpu_s += time.thread_time() - counted_s
     return sample_nodes(stages.heat, batch)
 
 
@@ -79,7 +81,7 @@ def decide(stages: TickStages, now_s: float) -> Plan:
     """Return the administrators' moves, then the policy's with what room and budget are left."""
     heat, admin = stages.heat, stages.admin
     stages.memory = stages.node_memory(stages.topology, now_s)
-    if admin.paused:
+    if admin.paused or not plan_due(stages):
         return Plan.empty(heat.processes)
     machine = MachineView(
         topology=stages.topology,
@@ -95,6 +97,14 @@ def decide(stages: TickStages, now_s: float) -> Plan:
     pages = heat.view(machine.topology, pinned, POLICY_ROWS)
     wanted = stages.policy.plan(pages, machine)
     return Plan.joined((requested, wanted))
+
+
+def plan_due(stages: TickStages) -> bool:
+    """Return whether the CPU quota permits a plan now; requests of administrators do not wait."""
+    if stages.budget is None:
+        return True
+    admin = stages.admin
+    return stages.budget.plan_due(requested=bool(admin.drained or admin.moves))
 
 
 def admin_moves(
@@ -127,6 +137,8 @@ def page_out(stages: TickStages, now_s: float) -> int:
     """Page out what was idle for ``pageout_s``, with the budget that moves left; return bytes."""
     idle_s, admin = stages.pageout_s, stages.admin
     if idle_s is None or not stages.sampler.capabilities.sees_reads or admin.paused:
+        return 0
+    if stages.budget is not None and not stages.budget.planned:
         return 0
     left = stages.mover.budget_bytes(now_s)
     machine = MachineView(stages.topology, (), now_s, stages.tick_s, left)

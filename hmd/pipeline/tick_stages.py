@@ -23,6 +23,7 @@ from hmd.heat.residency_sweep import ResidencySweep
 from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import NodeMemory, Topology
 from hmd.migrate import Mover, Pageout
+from hmd.pipeline.cpu_budget import CpuBudget
 from hmd.sample.access_batch import AccessBatch
 from hmd.sample.capabilities import Capabilities
 
@@ -53,7 +54,9 @@ class TickStages:
     the target of each. ``limits`` are what targets may have of the fastest tier, ``admin`` the
     administrators' pause, drains and pins. Pages that were idle for ``pageout_s`` are paged out,
     none if None. ``memory`` is that of the nodes at the last tick, () before the first.
-    ``sampling_cpu_s`` is the CPU time of reading and counting samples in all ticks.
+    ``sampling_cpu_s`` is the CPU time of reading and counting samples in all ticks, ``sweep_cpu_s``
+    that of sweeps, ``discovery_cpu_s`` that of scans for processes. ``budget`` decides in which
+    ticks the policy plans; in all of them if None.
     """
 
     topology: Topology
@@ -72,3 +75,6 @@ class TickStages:
     admin: AdminState = field(default_factory=AdminState)
     memory: tuple[NodeMemory, ...] = ()
     sampling_cpu_s: float = 0.0
+    sweep_cpu_s: float = 0.0
+    discovery_cpu_s: float = 0.0
+    budget: CpuBudget | None = None

@@ -69,7 +69,9 @@ class TickCost:
     """CPU seconds of a tick of ``elapsed_s``, and the part of them that sampling took.
 
     ``units`` is what that part grows with: samples, or these CPU seconds themselves where all of
-    them follow from the period. ``lost`` samples did not fit into rings.
+    them follow from the period. ``lost`` samples did not fit into rings. ``stretch`` is how many
+    times longer the quota has made the tick: other work counts as if it had not, since samples
+    would otherwise take what longer ticks save.
     """
 
     elapsed_s: float
@@ -77,6 +79,7 @@ class TickCost:
     sampling_cpu_s: float
     units: float
     lost: int = 0
+    stretch: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +135,8 @@ class PeriodControl:
         """Running mean of the CPU time used, as a share of one CPU."""
         return self._use
 
-    def update(self, tick: TickCost) -> int:
-        """Return the period after a tick.
+    def update(self, tick: TickCost, quota: float | None = None) -> int:
+        """Return the period after a tick; ``quota`` replaces that of the settings.
 
         Lost samples mean that rings overflow between two reads; the period then increases by one
         rung at least. Without samples it stays: what a shorter one would cost is not known.
@@ -142,29 +145,31 @@ class PeriodControl:
             return self.period
         self._cost.add(tick.units, tick.sampling_cpu_s)
         samples_s = self._cost.per_unit_s * tick.units
-        self._observe(tick.cpu_s / tick.elapsed_s, samples_s / tick.elapsed_s)
+        other_s = max(0.0, tick.cpu_s - samples_s) * tick.stretch
+        self._observe(tick.cpu_s / tick.elapsed_s, other_s / tick.elapsed_s)
         if tick.units > 0:
             seen = tick.units * self.period / tick.elapsed_s
             self._accesses = max(seen, self._accesses / 2)
-            self._approach(self._cost.per_unit_s * self._accesses)
+            share = self._settings.quota if quota is None else quota
+            self._approach(self._cost.per_unit_s * self._accesses, share)
         if tick.lost > 0:
             self._rung = min(self._rung + 1, len(self._ladder) - 1)
         return self.period
 
-    def _observe(self, use: float, samples: float) -> None:
+    def _observe(self, use: float, other: float) -> None:
         """Update the running means of all CPU time and of that of other work than samples."""
         weight = self._settings.smoothing if self._ticks else 1.0
         self._ticks += 1
         self._use += weight * (use - self._use)
-        self._other += weight * (max(0.0, use - samples) - self._other)
+        self._other += weight * (other - self._other)
 
-    def _approach(self, cost: float) -> None:
+    def _approach(self, cost: float, quota: float) -> None:
         """Take the shortest period at which all samples are within what they may cost.
 
         ``cost`` is that of sampling every access, as a share of one CPU.
         """
-        quota, slack = self._settings.quota, self._settings.hysteresis
-        allowed = max(quota - self._other, self._settings.least * quota)
+        slack = self._settings.hysteresis
+        allowed = max(quota - self._other, self._settings.least * self._settings.quota)
         if cost / self.period > allowed * (1 + slack) or cost / self.period < allowed * (1 - slack):
             self._rung = self._at_least(cost / allowed)
 

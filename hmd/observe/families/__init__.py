@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from hmd.observe.families import (
+    budget_metrics,
     control_metrics,
     daemon_metrics,
     move_metrics,
@@ -27,6 +28,7 @@ class MetricSection:
 
 SECTIONS: Final = (
     MetricSection("The daemon", daemon_metrics.FAMILIES),
+    MetricSection("CPU budget", budget_metrics.FAMILIES),
     MetricSection("Ticks and stages", stage_metrics.FAMILIES),
     MetricSection("Sampling", sampling_metrics.FAMILIES),
     MetricSection("Tiers and heat", tier_metrics.FAMILIES),

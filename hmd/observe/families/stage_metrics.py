@@ -34,7 +34,7 @@ FAMILIES: Final = (
     gauge(
         "hmd_tick_interval_seconds",
         "seconds",
-        "Configured interval between ticks.",
+        "Interval between ticks now: tick, or longer, up to tick_most, for the CPU quota.",
         of(lambda now: now.tick_s),
     ),
     gauge(

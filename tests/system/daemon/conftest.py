@@ -68,7 +68,7 @@ class Daemon:
     def configure(self, targets: str, extra: str = "") -> None:
         self.config.write_text(
             f"tick: 50ms\nrescan: 100ms\ntargets: {targets}\n{extra}"
-            "sample: {sampler: faults, period: 1}\n"
+            "sample: {sampler: faults, period: 1, cpu_quota: 50%}\n"
             f"observe: {{metrics: '{self.address}', socket: {self.socket}}}\n"
         )
 

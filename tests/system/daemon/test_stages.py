@@ -8,6 +8,7 @@ import pytest
 
 from hmd.config.load import loads
 from hmd.daemon.stages import Stages, build
+from hmd.pipeline.quota_control import QuotaControl
 from hmd.sample.access_batch import AccessBatch
 from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.period_control import PeriodControl, PeriodSettings
@@ -52,10 +53,11 @@ def stages() -> Stages:
 def test_cpu_quota_includes_kernel_thread_time(stages: Stages, share: float, most: int) -> None:
     sampler = Outside()
     control = PeriodControl(PeriodSettings(), sampler.ladder, sampler.period)
-    ours = replace(stages, sampler=sampler, period=control)
+    ours = replace(stages, sampler=sampler, quota=QuotaControl(stages.budget, control))
     for second in range(1, 60):
         sampler.outside_cpu_s += share
-        ours.hold_quota(float(second))
+        ours.begin_tick(float(second))
+        ours.hold_quota(float(second), {}, changing=False)
     assert sampler.period == most
     stages.exits.close()
 

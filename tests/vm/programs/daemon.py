@@ -45,7 +45,7 @@ targets:
   exe: gather
 sample:
   period: 97
-  cpu_quota: 20%
+  cpu_quota: 100%
 migrate:
   rate: 100MiB/s
 """
