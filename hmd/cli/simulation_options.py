@@ -11,7 +11,7 @@ from hmd.errors import UsageError
 
 if TYPE_CHECKING:
     from hmd.config.quantities import Amount
-    from hmd.decide.tunables import Knob
+    from hmd.decide.tunables import Knob, Value
     from hmd.simulate.simulation import SimulationSettings
 
 HEADROOM_BYTES = 64 << 10
@@ -165,12 +165,12 @@ def given_settings(texts: Sequence[str], policies: Sequence[str]) -> dict[str, s
     return given
 
 
-def policy_values(knobs: Sequence[Knob], given: Mapping[str, str]) -> dict[str, float | None]:
+def policy_values(knobs: Sequence[Knob], given: Mapping[str, str]) -> dict[str, Value]:
     """Return the settings of a policy on the simulated machine, by field of its dataclass."""
     from hmd.config.policy_sections import parsed
 
     kept = {"headroom": 0.0, "headroom_min": HEADROOM_BYTES}
-    values: dict[str, float | None] = {k.name: kept[k.key] for k in knobs if k.key in kept}
+    values: dict[str, Value] = {k.name: kept[k.key] for k in knobs if k.key in kept}
     return values | {k.name: parsed(k, given[k.key]) for k in knobs if k.key in given}
 
 

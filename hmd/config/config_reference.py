@@ -26,6 +26,7 @@ _KNOB_KINDS = {
     Unit.SECONDS: "as in 500ms",
     Unit.COUNT: "whole number",
     Unit.NUMBER: "number",
+    Unit.FILE: "file",
 }
 _TYPES = {
     "boolean": "true or false",

@@ -27,7 +27,7 @@ from hmd.config.quantities import (
 )
 from hmd.config.section import ConfigSection
 from hmd.decide import registry
-from hmd.decide.tunables import About, Knob, Unit
+from hmd.decide.tunables import About, Knob, Unit, Value
 from hmd.errors import ConfigError
 
 AUTO: Final = "auto"
@@ -42,6 +42,7 @@ _KINDS: Final[dict[Unit, Any]] = {
     Unit.SECONDS: Duration,
     Unit.COUNT: int,
     Unit.NUMBER: float,
+    Unit.FILE: str,
 }
 _AUTO_TYPES: Final[dict[Unit, list[str]]] = {
     Unit.SHARE: ["string", "null"],
@@ -49,6 +50,7 @@ _AUTO_TYPES: Final[dict[Unit, list[str]]] = {
     Unit.SECONDS: ["string", "integer", "null"],
     Unit.COUNT: ["string", "integer", "null"],
     Unit.NUMBER: ["string", "number", "null"],
+    Unit.FILE: ["string", "null"],
 }
 """JSON types of a tunable that may be ``auto``."""
 _PARSE: Final[dict[Unit, Callable[[object], object]]] = {
@@ -57,6 +59,7 @@ _PARSE: Final[dict[Unit, Callable[[object], object]]] = {
     Unit.SECONDS: parse_duration,
     Unit.COUNT: lambda value: value,
     Unit.NUMBER: lambda value: value,
+    Unit.FILE: lambda value: value,
 }
 _FORMAT: Final[dict[Unit, Callable[[Any], str]]] = {
     Unit.SHARE: format_share,
@@ -64,20 +67,23 @@ _FORMAT: Final[dict[Unit, Callable[[Any], str]]] = {
     Unit.SECONDS: format_duration,
     Unit.COUNT: str,
     Unit.NUMBER: format_number,
+    Unit.FILE: str,
 }
 
 
-def written(knob: Knob, value: float | None) -> str:
+def written(knob: Knob, value: Value) -> str:
     """Return a tunable's value as the configuration states it: with its unit, or ``auto``."""
     return AUTO if value is None else _FORMAT[knob.unit](value)
 
 
-def parsed(knob: Knob, text: str) -> float | None:
+def parsed(knob: Knob, text: str) -> Value:
     """Return the value of a tunable from text; raises ConfigError for an invalid one."""
     if knob.default is None and text == AUTO:
         return None
+    value: Value = text
     try:
-        value = float(str(_PARSE[knob.unit](text)))
+        if knob.unit is not Unit.FILE:
+            value = float(str(_PARSE[knob.unit](text)))
     except ValueError:
         raise ConfigError(f"{knob.key}: {text!r} is not a valid value: {limits(knob)}") from None
     if problem := knob.wrong(value):
@@ -87,6 +93,8 @@ def parsed(knob: Knob, text: str) -> float | None:
 
 def limits(knob: Knob) -> str:
     """Return the valid values of a tunable as text; empty if any value is valid."""
+    if knob.unit is Unit.FILE:
+        return f"an absolute path or {AUTO}"
     least, span = written(knob, knob.taken(knob.least)), ""
     if not math.isinf(knob.most):
         span = f"{least} to {written(knob, knob.taken(knob.most))}"
@@ -106,7 +114,21 @@ def searched(knob: Knob) -> str:
     return f"{written(knob, knob.taken(low))} to {written(knob, knob.taken(high))}"
 
 
+def _file(given: object) -> object:
+    if given not in (None, AUTO) and not (isinstance(given, str) and given.startswith("/")):
+        raise ValueError("write an absolute path, or auto")
+    return None if given == AUTO else given
+
+
 def _annotation(knob: Knob) -> Any:
+    if knob.unit is Unit.FILE:
+        return Annotated[
+            str | None,
+            Field(description=knob.effect),
+            BeforeValidator(_file),
+            PlainSerializer(lambda value: written(knob, value), return_type=str),
+            WithJsonSchema({"type": _AUTO_TYPES[knob.unit], "examples": [AUTO]}),
+        ]
     bounds: dict[str, Any] = {"ge": knob.least, "description": knob.effect}
     if not math.isinf(knob.most):
         bounds["le"] = knob.most
@@ -185,7 +207,7 @@ def example(name: str) -> str:
     return "".join(f"{line}\n" for line in _example_lines(registry.about(name)))
 
 
-def fragment(name: str, values: Mapping[str, float | None]) -> str:
+def fragment(name: str, values: Mapping[str, Value]) -> str:
     """Return YAML that selects a policy with these settings, given by field name."""
     knobs = [knob for knob in registry.about(name).knobs if knob.name in values]
     section = [f"  {name}:\n"] if knobs else []

@@ -11,12 +11,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 if TYPE_CHECKING:
     from hmd.decide.plan import Policy
 
 _KNOB: Final = "knob"
+
+Value: TypeAlias = float | str | None
+"""A value of a setting: text is the path of a file."""
 
 
 class Unit(StrEnum):
@@ -29,6 +32,8 @@ class Unit(StrEnum):
     COUNT = "count"
     """A whole number."""
     NUMBER = "number"
+    FILE = "file"
+    """The absolute path of a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,7 @@ class Knob:
     name: str
     key: str
     unit: Unit
-    default: float | None
+    default: Value
     least: float
     most: float
     effect: str
@@ -67,6 +72,9 @@ class Knob:
         """Return what a value should be, None if it is valid."""
         if value is None and self.default is None:
             return None
+        if self.unit is Unit.FILE:
+            absolute = isinstance(value, str) and value.startswith("/") and "\0" not in value
+            return None if absolute else "an absolute path"
         whole = self.unit in (Unit.COUNT, Unit.BYTES)
         if (
             isinstance(value, bool)
@@ -77,15 +85,15 @@ class Knob:
             return f"a number of at least {self.least:g}{upper}"
         return "a whole number" if whole and value != int(value) else None
 
-    def taken(self, value: float | None) -> float | None:
+    def taken(self, value: Value) -> Value:
         """Return a valid value with the type that the settings have."""
-        if value is None:
-            return None
+        if value is None or isinstance(value, str):
+            return value
         return int(value) if self.unit in (Unit.COUNT, Unit.BYTES) else float(value)
 
 
 def knob(
-    default: float | None,
+    default: Value,
     effect: str,
     unit: Unit = Unit.NUMBER,
     *,

@@ -69,6 +69,8 @@ class HeatTable:
         self._priority = np.ones(0, np.float64)
         self._worn = False
         self._nodes = 1
+        self.last_batch = AccessBatch.empty()
+        """The samples of the last update; none once the processes have changed since."""
         self._rates: TableRates | None = None
         self._resident: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
 
@@ -95,6 +97,7 @@ class HeatTable:
         if tuple(processes) == self.processes:
             return
         self.changed()
+        self.last_batch = AccessBatch.empty()
         slots = self.clocks.track(processes)
         self.chunks.renumber(slots)
         count = len(processes)
@@ -119,6 +122,7 @@ class HeatTable:
     def update(self, batch: AccessBatch, elapsed_s: float = 1.0) -> None:
         """Count the samples of a tick that took ``elapsed_s``; call it also without samples."""
         self.changed()
+        self.last_batch = batch
         columns = self.chunks.columns
         following = successors(self.clocks.tick + 1)
         age(self.chunks.used, following, columns.owner, columns.idle, columns.rested)

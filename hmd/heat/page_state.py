@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
 
 class PageState:
-    """One value per page; pages that appear start with ``initial``."""
+    """One value per page, or ``columns`` values; pages that appear start with ``initial``."""
 
-    def __init__(self, dtype: npt.DTypeLike, initial: int) -> None:
+    def __init__(self, dtype: npt.DTypeLike, initial: int, columns: int | None = None) -> None:
         self._initial = initial
-        self._values: npt.NDArray[Any] = np.empty(0, dtype)
+        self._each = () if columns is None else (columns,)
+        self._values: npt.NDArray[Any] = np.empty((0, *self._each), dtype)
         self._version = -1
         self._processes: tuple[ProcessId, ...] = ()
         self._process = np.empty(0, np.int32)
@@ -33,13 +34,13 @@ class PageState:
         self._detail = np.empty(0, np.int32)
 
     def read(self, pages: PageView) -> npt.NDArray[Any]:
-        """Return a copy of the values by the rows of a view, shape ``(n,)``."""
+        """Return a copy of the values by the rows of a view, ``(n,)`` or ``(n, columns)``."""
         self._follow(pages)
         values: npt.NDArray[Any] = self._values[pages.number]
         return values
 
     def write(self, pages: PageView, values: npt.NDArray[Any]) -> None:
-        """Keep new values, shape ``(n,)``."""
+        """Keep new values, shaped as :meth:`read` returns them."""
         self._follow(pages)
         self._values[pages.number] = values
 
@@ -50,9 +51,10 @@ class PageState:
             return
         used, columns = chunks.used, chunks.columns
         details, before = len(columns.owner), len(self._values) - len(self._process)
-        values = np.full(details * CHUNK_PAGES + used, self._initial, self._values.dtype)
-        of_pages = values[: details * CHUNK_PAGES].reshape(-1, CHUNK_PAGES)
-        old_pages = self._values[:before].reshape(-1, CHUNK_PAGES)
+        rows = details * CHUNK_PAGES + used
+        values = np.full((rows, *self._each), self._initial, self._values.dtype)
+        of_pages = values[: details * CHUNK_PAGES].reshape(-1, CHUNK_PAGES, *self._each)
+        old_pages = self._values[:before].reshape(-1, CHUNK_PAGES, *self._each)
         slots = {one: slot for slot, one in enumerate(pages.processes)}
         order = np.argsort(self._process, kind="stable")
         ends = np.searchsorted(self._process[order], np.arange(len(self._processes) + 1))

@@ -145,9 +145,33 @@ class PageView:
         return self._rates.support
 
     @cached_property
+    def tick_samples(self) -> npt.NDArray[np.float32]:
+        """Number of samples in the last tick.
+
+        Costs about 50 ns per sample and 2 ns per page of the table.
+        """
+        batch = self._table.last_batch
+        rows = self._wholes + self.chunks.used
+        count = np.zeros(rows, np.int64)
+        for process in range(len(self.processes)):
+            number = self._number_at(process, batch.address[batch.process == process])
+            count += np.bincount(number[number >= 0], minlength=rows)
+        return count[self.number].astype(np.float32)
+
+    @cached_property
     def process(self) -> npt.NDArray[np.int32]:
         """Index into ``processes``."""
         return self.chunks.columns.process[self._columns.chunk]
+
+    @property
+    def vicinity(self) -> npt.NDArray[np.int64]:
+        """Number of the 2 MiB of address space around the page, below ``vicinities``."""
+        return self._columns.chunk
+
+    @property
+    def vicinities(self) -> int:
+        """Above the highest ``vicinity``."""
+        return self.chunks.used
 
     @cached_property
     def address(self) -> npt.NDArray[np.uint64]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hmd.config.policy_sections import AUTO, parsed, written
-from hmd.decide.tunables import About, Knob, Unit
+from hmd.decide.tunables import About, Knob, Unit, Value
 from hmd.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Range:
             drawn[self.knob.key + _IS_AUTO] = CategoricalDistribution([True, False])
         return drawn
 
-    def value(self, drawn: Mapping[str, Any]) -> float | None:
+    def value(self, drawn: Mapping[str, Any]) -> Value:
         """Return the knob's value for drawn numbers."""
         if drawn.get(self.knob.key + _IS_AUTO):
             return None
@@ -58,13 +58,13 @@ class Range:
             number = min(max(float(f"{number:.{_DIGITS}g}"), self.low), self.high)
         return parsed(self.knob, written(self.knob, number))
 
-    def drawn(self, value: float | None) -> dict[str, Any] | None:
+    def drawn(self, value: Value) -> dict[str, Any] | None:
         """Return the drawn numbers that give a value; None where it is not in the range."""
         if value is None:
             middle = (self.low * self.high) ** 0.5 if self.log else (self.low + self.high) / 2
             number = round(middle) if self._whole else middle
             return {self.knob.key: number, self.knob.key + _IS_AUTO: True} if self.auto else None
-        if not self.low <= value <= self.high:
+        if isinstance(value, str) or not self.low <= value <= self.high:
             return None
         return {self.knob.key: value} | ({self.knob.key + _IS_AUTO: False} if self.auto else {})
 
@@ -115,6 +115,8 @@ def _given(knob: Knob, span: str) -> Range:
     low, high = parsed(knob, low_text), parsed(knob, high_text)
     if low is None or high is None:
         raise ConfigError(f"{knob.key}: auto is no end of a range")
+    if isinstance(low, str) or isinstance(high, str):
+        raise UsageError(f"--knob {knob.key}: files are no range: --set {knob.key}=FILE")
     if low >= high:
         raise UsageError(f"--knob {knob.key}={span}: the first must be less than the second")
     log = knob.search is not None and knob.search.log and low > 0

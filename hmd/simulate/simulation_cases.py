@@ -14,13 +14,14 @@ from types import TracebackType
 from typing import Self
 
 from hmd.decide import registry
+from hmd.decide.tunables import Value
 from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import Preset
 from hmd.simulate.baselines import baselines
 from hmd.simulate.journal import Journal, code_digest, digest, stream_digest
 from hmd.simulate.simulation import SimulationSettings, simulate
 
-Values = Mapping[str, float | None]
+Values = Mapping[str, Value]
 """Settings of a policy, by field of its dataclass."""
 
 

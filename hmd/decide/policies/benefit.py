@@ -25,6 +25,8 @@ from hmd.decide.bandwidth_balance import Balance
 from hmd.decide.confidence import ANSCOMBE
 from hmd.decide.loaded_latency import loaded_latency_ns
 from hmd.decide.node_arrays import Nodes, nodes_of
+from hmd.decide.parallelism import parallelism
+from hmd.decide.paying_pairs import Side, paying_pairs
 from hmd.decide.persistence import Persistence
 from hmd.decide.plan import MachineView, Plan
 from hmd.decide.tunables import About, Search, headroom_bytes, headroom_fraction, knob
@@ -85,7 +87,7 @@ class Benefit:
         if not nodes.can_move(pages, machine):
             return Plan.empty(pages.processes)
         horizon_s = self._persistence.horizon(pages) * machine.tick_s
-        ledger = _Ledger(pages, settings, horizon_s / _parallelism(pages, machine))
+        ledger = _Ledger(pages, settings, horizon_s / parallelism(pages, machine))
         latency = loaded_latency_ns(pages, machine.topology, nodes)
         movers = 0
         for tier, share in enumerate(ledger.shares(nodes)[:-1]):
@@ -161,23 +163,18 @@ class _Ledger:
         comes = np.cumsum(self._served[coming])
         fit = np.searchsorted(comes, most * self._all_served, side="right")
         coming, gain = coming[:fit], gain[:fit]
-        room = int(nodes.by_tier(nodes.room)[tier])
         leaving = np.flatnonzero(self.wanted == tier)
         loss = self._most[leaving] * (latency[tier + 1] - latency[tier]) + self._cost[leaving]
-        order = np.argsort(loss, kind="stable")
-        leaving, loss = leaving[order], loss[order]
-        made = np.cumsum(self._size[leaving])
-        needed = np.cumsum(self._size[coming]) - max(room, 0)
-        last = np.searchsorted(made, needed)
-        price = np.where(needed > 0, np.append(loss, np.inf)[last], 0.0)
-        stop = np.flatnonzero(gain <= price)
-        count = int(stop[0]) if len(stop) else len(coming)
-        needs = max(-room, 0) + (max(int(needed[count - 1]), 0) if count else 0)
-        gone = leaving[: int(np.searchsorted(made, needs)) + 1] if needs else leaving[:0]
-        self.wanted[coming[:count]] = tier
+        came, went = paying_pairs(
+            Side(gain, self._size[coming]),
+            Side(loss, self._size[leaving]),
+            int(nodes.by_tier(nodes.room)[tier]),
+        )
+        came, gone = coming[came], leaving[went]
+        self.wanted[came] = tier
         self.wanted[gone] = tier + 1
-        self.value[coming[:count]] = self._least[coming[:count]]
-        return count
+        self.value[came] = self._least[came]
+        return len(came)
 
     def shed(self, tier: int, latency: Values, share: float) -> int:
         """Want pages with this share of all accesses one tier lower; returns how many.
@@ -230,21 +227,6 @@ def _shrunk(
     exposed = support / np.maximum(rate, 1e-30) + alike / own
     drawn = np.divide(support + alike, exposed, out=rate.copy(), where=seen)
     return drawn, np.where(seen, support + alike, support)
-
-
-def _parallelism(pages: PageView, machine: MachineView) -> Values:
-    """Return a lower bound of each process's memory-level parallelism, shape ``(processes,)``.
-
-    If waiting for misses one after another takes more time than all CPUs have, they overlap.
-    """
-    known = np.array([*machine.topology.latency_ns, 0.0])
-    node = np.where(pages.movable & (pages.node < len(known)), pages.node, len(known) - 1)
-    wait_ns = pages.rate * known[node] * pages.size
-    per_process = np.bincount(pages.process, weights=wait_ns, minlength=len(pages.processes))
-    accesses = pages.beyond.accesses
-    per_process += (accesses * known[: accesses.shape[1]]).sum(axis=1)
-    cpus = sum(len(each.cpus) for each in machine.topology.nodes)
-    return np.maximum(per_process / (1e9 * max(cpus, 1)), 1.0)
 
 
 ABOUT = About(
