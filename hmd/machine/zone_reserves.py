@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 
 from hmd.machine.process_id import PROC
@@ -24,11 +25,18 @@ REFRESH_S = 30.0
 
 _LINE = re.compile(
     rb"^Node (?P<node>\d+), zone|"
-    rb"^ +low +(?P<low>\d+)$|"
+    rb"^ +(?P<mark>low|high) +(?P<free>\d+)$|"
     rb"^ +managed +(?P<managed>\d+)$|"
     rb"^ +protection: \((?P<protection>[\d, ]+)\)$",
     re.MULTILINE,
 )
+
+
+class Watermark(StrEnum):
+    """Free memory of a zone below which kswapd begins to reclaim, and at which it stops."""
+
+    LOW = "low"
+    HIGH = "high"
 
 
 class Reserves:
@@ -47,19 +55,20 @@ class Reserves:
         return self._bytes
 
 
-def reserve_bytes(zoneinfo: bytes) -> dict[int, int]:
-    """Return the reserve of each node in the text of /proc/zoneinfo, in bytes."""
+def reserve_bytes(zoneinfo: bytes, mark: Watermark = Watermark.LOW) -> dict[int, int]:
+    """Return the reserve of each node in the text of /proc/zoneinfo, in bytes, from ``mark`` up."""
     pages: defaultdict[int, int] = defaultdict(int)
-    node = low = managed = 0
+    node = free = managed = 0
     for line in _LINE.finditer(zoneinfo):
         if line["node"]:
-            node, low, managed = int(line["node"]), 0, 0
-        elif line["low"]:
-            low = int(line["low"])
+            node, free, managed = int(line["node"]), 0, 0
+        elif line["mark"]:
+            if line["mark"] == mark.encode():
+                free = int(line["free"])
         elif line["managed"]:
             managed = int(line["managed"])
         else:
             # The largest protection is that against programs' pages, which any zone can hold.
             protection = max(int(field) for field in line["protection"].split(b","))
-            pages[node] += min(managed, low + protection)
+            pages[node] += min(managed, free + protection)
     return {node: count * PAGE_BYTES for node, count in pages.items()}

@@ -20,7 +20,7 @@ from hmd.emulate.boot import Machine
 from hmd.emulate.guest_agent import GuestError, Job
 from hmd.errors import HmdError
 from hmd.machine.page_cache import reclaimable_bytes
-from hmd.machine.zone_reserves import reserve_bytes
+from hmd.machine.zone_reserves import Watermark, reserve_bytes
 from hmd.units import HUGE_PAGE_BYTES, PAGE_BYTES
 
 # khugepaged raises min_free_kbytes to keep 2 MiB blocks free (set_recommended_min_free_kbytes), to
@@ -53,7 +53,11 @@ class FastNode:
 
     def for_programs_bytes(self) -> int:
         """Return the bytes that programs can allocate now: free memory beyond the zone reserves."""
-        return self.free_bytes() - reserve_bytes(self._read("/proc/zoneinfo").encode())[self._node]
+        return self._free_beyond(Watermark.LOW)
+
+    def _free_beyond(self, mark: Watermark) -> int:
+        zoneinfo = self._read("/proc/zoneinfo").encode()
+        return self.free_bytes() - reserve_bytes(zoneinfo, mark)[self._node]
 
     def leave(self, wanted_bytes: int, *, drop_caches: bool = True) -> int:
         """Reserve all of the node but ``wanted_bytes`` for a program; returns the bytes left.
@@ -87,13 +91,14 @@ class FastNode:
     def fill_with_cache(self) -> None:
         """Fill the node's free memory with clean page cache; raises HmdError where some stays free.
 
-        A part of a file without blocks is read, by a process that may allocate on this node only.
+        The node is full where kswapd, which keeps some of it free, would reclaim what is added. A
+        part of a file without blocks is read, by a process that may allocate on this node only.
         """
         self._cached_pages = 0
         for _ in range(MAX_TRIES):
-            pages = max(0, self.for_programs_bytes()) // PAGE_BYTES
-            if pages * PAGE_BYTES <= NEAR_BYTES:
+            if self._free_beyond(Watermark.HIGH) <= NEAR_BYTES:
                 return
+            pages = max(0, self.for_programs_bytes()) // PAGE_BYTES
             self._read_file(self._cached_pages, pages)
             self._cached_pages += pages
         raise HmdError(f"node {self._node} of the guest does not fill up with page cache")

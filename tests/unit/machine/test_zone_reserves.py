@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hmd.machine.zone_reserves import REFRESH_S, Reserves, reserve_bytes
+from hmd.machine.zone_reserves import REFRESH_S, Reserves, Watermark, reserve_bytes
 
 # Of a guest of 6.12 with two nodes of 1 GiB, shortened; low zones protect themselves.
 ZONEINFO = """\
@@ -26,6 +26,7 @@ Node 0, zone    DMA32
   pages free     235570
         min      988
         low      1235
+        high     1482
         managed  244220
         protection: (0, 0, 0, 0, 0)
 Node 0, zone  Movable
@@ -37,6 +38,7 @@ Node 0, zone  Movable
 Node 1, zone    DMA32
   pages free     255389
         low      1305
+        high     1566
         managed  257959
         protection: (0, 0, 0, 0, 0)
 """
@@ -45,6 +47,12 @@ Node 1, zone    DMA32
 def test_reserve_bytes_sums_watermarks_and_protection_of_zones() -> None:
     pages = {0: 18 + 947 + 1235, 1: 1305}
     assert reserve_bytes(ZONEINFO.encode()) == {n: 4096 * count for n, count in pages.items()}
+
+
+def test_reserve_bytes_to_high_watermark_includes_what_kswapd_keeps_free() -> None:
+    pages = {0: 21 + 947 + 1482, 1: 1566}
+    found = reserve_bytes(ZONEINFO.encode(), Watermark.HIGH)
+    assert found == {n: 4096 * count for n, count in pages.items()}
 
 
 def test_reserve_bytes_of_other_text_empty() -> None:
