@@ -105,7 +105,8 @@ def cold_start_s() -> float:
     """Return the seconds to import numba and load the kernels from its cache."""
     code = (
         "import time; began = time.perf_counter(); "
-        "import hmd.estimate.slow_accesses, hmd.estimate.window_cost, hmd.estimate.core_model; "
+        "from hmd.heat.kernels import warm; "
+        "warm(tuple(f'hmd.estimate.{m}' for m in ('slow_accesses', 'window_cost', 'core_model'))); "
         "print(time.perf_counter() - began)"
     )
     command = [sys.executable, "-c", code]

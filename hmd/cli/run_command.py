@@ -41,7 +41,7 @@ START_PAUSES_S = (1, 2, 4, 8, 16)
 """Pauses between attempts to start, longer than systemd's limit of five starts per minute."""
 
 START_S = 120.0
-"""Start-up time requested of a service manager: the first start compiles the kernels."""
+"""Start-up time requested of a service manager: a cold disk may need it."""
 
 
 def add_parser(subparsers: Subparsers) -> None:

@@ -26,6 +26,7 @@ from hmd.daemon.start_warnings import start_warnings
 from hmd.daemon.status_line import status_line
 from hmd.daemon.target_log import TargetLog
 from hmd.daemon.wakeup_fd import WakeupFd
+from hmd.decide import registry
 from hmd.errors import HmdError, TransientError
 from hmd.machine.node_watch import NodeWatch
 from hmd.machine.numa_nodes import read_topology
@@ -159,6 +160,9 @@ class Service:
         stages = self.stages
         before = (stages.processes, stages.targets)
         changed = self._guard.run(Stage.SAMPLE, lambda: stages.follow(now_s), False)
+        if changed and stages.processes and not before[0]:
+            load = partial(registry.warm, between=self._notifier.alive)
+            self._guard.run(Stage.HEAT, load, None)
         if changed:
             after = dict(zip(stages.processes, stages.targets, strict=True))
             self._target_log.changed(dict(zip(*before, strict=True)), after, now_s)

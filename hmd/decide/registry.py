@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from hmd.decide import policies
@@ -54,7 +54,7 @@ def settings_type(name: str) -> type[Any]:
 
 
 def make(name: str, settings: Mapping[str, object] | None = None) -> Policy:
-    """Return a policy, its kernels loaded; ``settings`` by field of its dataclass.
+    """Return a policy; ``settings`` by field of its dataclass.
 
     ConfigError for an unknown name or setting, or a value of a wrong type or beyond its limits.
     """
@@ -69,7 +69,6 @@ def make(name: str, settings: Mapping[str, object] | None = None) -> Policy:
         if problem:
             raise ConfigError(f"policy {name}: {key} must be {problem}, not {value!r}")
         values[key] = known[key].taken(value)  # type: ignore[arg-type]
-    warm()
     return chosen.make(chosen.settings(**values))
 
 
@@ -78,8 +77,8 @@ def kernel_modules() -> tuple[str, ...]:
     return _KERNELS + tuple(name for about in _POLICIES.values() for name in about.kernels)
 
 
-def warm() -> None:
-    """Compile or load all kernels of heat and policies."""
+def warm(between: Callable[[], None] = lambda: None) -> None:
+    """Compile or load all kernels of heat and policies; ``between`` is called after some each."""
     from hmd.heat import kernels
 
-    kernels.warm(kernels.KERNEL_MODULES + kernel_modules())
+    kernels.warm(kernels.KERNEL_MODULES + kernel_modules(), between)

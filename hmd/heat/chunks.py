@@ -204,7 +204,8 @@ class Chunks:
         # At most half full, for every number of chunks up to the capacity.
         size = 2 * (1 << (len(self.columns.process) - 1).bit_length())
         self.index = ChunkIndex(np.full(size, -1, np.int64), np.empty(size, np.int32))
-        insert_chunks(0, self.used, self.columns.process, self.columns.address, self.index)
+        if self.used:
+            insert_chunks(0, self.used, self.columns.process, self.columns.address, self.index)
 
 
 def _padded(rows: npt.NDArray[np.int32], length: int) -> npt.NDArray[np.int32]:

@@ -123,6 +123,10 @@ class HeatTable:
         """Count the samples of a tick that took ``elapsed_s``; call it also without samples."""
         self.changed()
         self.last_batch = batch
+        if not self.processes:  # nothing to count, and no kernels to load
+            self.clocks.count(np.zeros((0, 3), np.float64), elapsed_s)
+            self.stats.ignored += len(batch)
+            return
         columns = self.chunks.columns
         following = successors(self.clocks.tick + 1)
         age(self.chunks.used, following, columns.owner, columns.idle, columns.rested)
@@ -267,7 +271,8 @@ class HeatTable:
         if self._resident is None or self._resident[0].shape[1] != nodes:
             movable = np.zeros((len(self.processes), nodes), np.int64)
             fixed = np.zeros_like(movable)
-            count_nodes(self.chunks.used, self.chunks.columns, movable, fixed)
+            if self.chunks.used:
+                count_nodes(self.chunks.used, self.chunks.columns, movable, fixed)
             self._resident = movable, fixed
         movable, fixed = self._resident
         return movable.copy(), fixed.copy()

@@ -30,7 +30,8 @@ def sample_nodes(heat: HeatTable, batch: AccessBatch) -> npt.NDArray[np.int16]:
     """
     node = np.empty(len(batch), np.int16)
     chunks = heat.chunks
-    find_nodes(batch.process, batch.address, chunks.index, chunks.columns, node)
+    if len(batch):
+        find_nodes(batch.process, batch.address, chunks.index, chunks.columns, node)
     return node
 
 
@@ -43,7 +44,8 @@ def resident_pages(heat: HeatTable, topology: Topology) -> npt.NDArray[np.int64]
 def heat_pages(heat: HeatTable, topology: Topology) -> npt.NDArray[np.int64]:
     """Return pages by tier and by bin of ``HEAT_LOG2``; about 10 ns per page."""
     by_node = np.zeros((_node_count(topology), HEAT_BINS), np.int64)
-    count_heat(heat.chunks.used, heat.chunks.columns, heat.rates(), by_node)
+    if heat.chunks.used:
+        count_heat(heat.chunks.used, heat.chunks.columns, heat.rates(), by_node)
     log2 = np.clip(np.arange(HEAT_BINS) - COLDEST, HEAT_LOG2[0], HEAT_LOG2[-1]) - HEAT_LOG2[0]
     tiers = np.zeros((len(topology.tiers), len(HEAT_LOG2)), np.int64)
     for tier, nodes in enumerate(topology.tiers):

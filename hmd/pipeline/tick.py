@@ -81,7 +81,7 @@ def decide(stages: TickStages, now_s: float) -> Plan:
     """Return the administrators' moves, then the policy's with what room and budget are left."""
     heat, admin = stages.heat, stages.admin
     stages.memory = stages.node_memory(stages.topology, now_s)
-    if admin.paused or not plan_due(stages):
+    if admin.paused or not heat.processes or not plan_due(stages):
         return Plan.empty(heat.processes)
     machine = MachineView(
         topology=stages.topology,

@@ -232,3 +232,18 @@ def test_failed_start_reports_reason_and_exit_code(
     log = new_daemon.log.read_text()
     assert message in log
     assert "Traceback" not in log
+
+
+def test_daemon_without_processes_loads_no_kernels(daemon: Daemon) -> None:
+    daemon.configure("[{name: nothing, exe: no-such-program}]")
+    code = (
+        "import sys; from hmd.cli.main import main; from bench.peak_memory import peak_mib\n"
+        "main(sys.argv[1:])\n"
+        "print('numba' in sys.modules, peak_mib() < 120)"
+    )
+    command = ["run", "--config", str(daemon.config), "--ticks", "3"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command], check=True, capture_output=True, text=True
+    )
+    assert "failed" not in done.stderr
+    assert done.stdout == "False True\n"

@@ -73,3 +73,19 @@ def test_kernel_annotation_without_numba_type_raises() -> None:
 
     with pytest.raises(TypeError, match="cannot take or return"):
         kernel(greet)
+
+
+def test_kernel_imported_only_loads_no_numba(tmp_path: Path) -> None:
+    (tmp_path / "bundles.py").write_text(MODULE)
+    code = "import sys, bundles; print('numba' in sys.modules, hasattr(bundles.total, 'stats'))"
+    assert run(tmp_path, code) == "False False\n"
+
+
+def test_kernels_warmed_are_compiled_before_any_call(tmp_path: Path) -> None:
+    (tmp_path / "bundles.py").write_text(MODULE)
+    code = (
+        "from hmd.heat.kernels import warm; calls = []\n"
+        "print(warm(('bundles',), lambda: calls.append(1)), calls)\n"
+        "from bundles import clear, total; print(len(total.signatures), len(clear.signatures))"
+    )
+    assert run(tmp_path, code) == "1 [1]\n1 1\n"
