@@ -64,6 +64,9 @@ def main() -> None:
         "stop_cpu_s": time.process_time() - service.stop_cpu_s,
         "peak_rss_mib": peak_mib(),
         "processes": len(service.stages.processes),
+        "reported_bytes": sum(
+            sum(target.numbers.resident_bytes) for target in service.observer.latest.targets
+        ),
         "pages": int(service.stages.heat.resident_pages(1)[0].sum()),
     }
     result.write_text(json.dumps(measured))

@@ -8,6 +8,7 @@
  * neighbours reserve N TIB            N processes that each reserve TIB without access
  * neighbours sparse N TIB             N processes with TIB of writable memory and one page of it
  * neighbours arguments N KIB          N processes with KIB of arguments
+ * neighbours segment N MIB            N processes that all have the pages of one memfd of MIB
  *
  * Prints "ready" when all is made; ends with its standard input, and its processes with it.
  */
@@ -64,6 +65,34 @@ static void idle_copies(unsigned long count)
 			err(1, "fork");
 		if (child == 0)
 			idle(self);
+	}
+}
+
+/* As a database's processes have its buffers: each with page tables of its own. */
+static void sharing_segment(unsigned long count, size_t bytes)
+{
+	pid_t self = getpid();
+	int segment = memfd_create("segment", 0);
+	int ready[2];
+
+	if (segment < 0 || ftruncate(segment, bytes) || pipe(ready))
+		err(1, "memfd of %zu bytes", bytes);
+	for (unsigned long i = 0; i < count; i++) {
+		pid_t child = fork();
+		char made;
+
+		if (child < 0)
+			err(1, "fork");
+		if (child == 0) {
+			if (mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
+				 segment, 0) == MAP_FAILED)
+				_exit(1);
+			if (write(ready[1], "", 1) == 1)
+				idle((void *)(intptr_t)self);
+			_exit(1);
+		}
+		if (read(ready[0], &made, 1) != 1)
+			err(1, "child");
 	}
 }
 
@@ -146,6 +175,8 @@ int main(int argc, char **argv)
 		idle_copies(count);
 	} else if (!strcmp(kind, "arguments")) {
 		with_arguments("/proc/self/exe", count, size << 10);
+	} else if (!strcmp(kind, "segment")) {
+		sharing_segment(count, size << 20);
 	} else {
 		errx(2, "no kind of neighbour: %s", kind);
 	}

@@ -1,6 +1,6 @@
 """What neighbours of every size cost the daemon: prints a table, writes docs/results/hostile.json.
 
-The real service, with the sampler ``faults`` and the default quota, follows programs that are many
+The real service, with the sampler ``faults``, follows programs that are many
 or that map much (neighbours.c). ``python -m bench.hostile.scale_cases [CASE...]`` runs each for a
 minute. Ticks, stops and CPU are CPU time of the daemon.
 """
@@ -29,7 +29,7 @@ QUOTA = 0.01
 class NeighbourCase:
     """Arguments of neighbours.c by the name of the case, and memory that it has resident.
 
-    ``processes`` is how many of it the daemon must find.
+    ``processes`` is how many of it the daemon must find, ``quota`` its share of a CPU.
     """
 
     name: str
@@ -37,6 +37,7 @@ class NeighbourCase:
     processes: int
     resident_mib: float = 0.0
     selector: str = "exe: neighbours"
+    quota: float = QUOTA
 
 
 ARGUMENTS = 'cmdline: "(java ?)+.*server|.*idle"'
@@ -54,12 +55,17 @@ CASES = (
         40.0,
         ARGUMENTS,
     ),
+    NeighbourCase("200 on one 1 GiB memfd", ("segment", 200, 1024), 200, 1024.0, quota=0.1),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class NeighbourCost:
-    """Seconds are CPU time of the daemon; ``cpu_over_quota`` is its share over its quota."""
+    """Seconds are CPU time of the daemon; ``cpu_over_quota`` is its share over its quota.
+
+    ``tracked_mib`` are the movable pages of the heat table, ``reported_mib`` what metrics say is
+    resident of all targets.
+    """
 
     case: str
     worst_tick_s: float
@@ -70,6 +76,7 @@ class NeighbourCost:
     failed: int
     processes: int
     tracked_mib: float
+    reported_mib: float
 
 
 def compiled(folder: Path) -> Path:
@@ -99,7 +106,7 @@ def measure(case: NeighbourCase, folder: Path, program: Path, seconds: float) ->
     config, result, socket = folder / "hmd.yaml", folder / "result.json", folder / "hmd.sock"
     config.write_text(
         f"targets:\n- {{name: neighbours, {case.selector}}}\n"
-        f"sample: {{sampler: faults, cpu_quota: {QUOTA:.0%}}}\n"
+        f"sample: {{sampler: faults, cpu_quota: {case.quota:.0%}}}\n"
         f"observe: {{metrics: 'off', socket: {socket}}}\n"
     )
     with neighbours(program, case):
@@ -117,13 +124,14 @@ def measure(case: NeighbourCase, folder: Path, program: Path, seconds: float) ->
     return NeighbourCost(
         case=case.name,
         worst_tick_s=found["worst_tick_s"],
-        cpu_over_quota=found["cpu_s"] / found["elapsed_s"] / QUOTA,
+        cpu_over_quota=found["cpu_s"] / found["elapsed_s"] / case.quota,
         peak_rss_mib=found["peak_rss_mib"],
         stop_s=found["stop_cpu_s"],
         ticks=found["ticks"],
         failed=found["failed"],
         processes=found["processes"],
         tracked_mib=found["pages"] * 4096 / 2**20,
+        reported_mib=found["reported_bytes"] / 2**20,
     )
 
 

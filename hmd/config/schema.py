@@ -101,7 +101,8 @@ class TargetSection(ConfigSection):
     """Memory of the fastest tier that is reserved for this target: its sampled pages, up to this
     size, are promoted and stay there, whatever the heat of other targets."""
     fast_max: SizeOrShare = Amount(share=1.0)
-    """Most memory of the fastest tier that this target may use."""
+    """Most memory of the fastest tier that this target may use. A page that several processes map
+    counts for one of them: the process in which hmd finds it first."""
     priority: Annotated[float, Field(ge=0.001, le=1000)] = 1.0
     """Factor by which its accesses count when pages of targets compete."""
     store_weight: Annotated[float, Field(gt=0, le=100)] | None = None

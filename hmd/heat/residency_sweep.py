@@ -19,8 +19,10 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED
+from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.heat_table import HeatTable
+from hmd.heat.page_query import ask_nodes
+from hmd.heat.shared_pages import SharedPages
 from hmd.heat.space_outline import (
     OutlineReading,
     Patterns,
@@ -31,21 +33,17 @@ from hmd.heat.space_outline import (
 )
 from hmd.heat.swept_memory import KernelMemory, SweptMemory
 from hmd.machine.process_id import ProcessId
-from hmd.machine.resident_pages import ResidentPart
-from hmd.units import PAGE_BYTES
+from hmd.machine.shared_ranges import in_namespace
+from hmd.sample.access_batch import AccessBatch
 
 Addresses: TypeAlias = npt.NDArray[np.uint64]
 
-_NO_PAGES: Final = np.empty(0, np.uint64)
-_CHUNK_MASK: Final = ~np.uint64(CHUNK_BYTES - 1)
 _LEFT_RUNS: Final = 2048
 """Runs that a sweep may have before it; a process that keeps mapping is swept from the start."""
 
 
 _TURN_STEPS: Final = 64
 """Steps that one process may take in a row."""
-_NEAR_CHUNKS: Final = 64
-"""Chunks that are looked up one by one; of more, those that the table has are searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +96,7 @@ class ResidencySweep:
         self._kept: dict[ProcessId, Patterns] = {}
         self._processes: tuple[ProcessId, ...] = ()
         self._reading: OutlineReading | None = None
+        self._shared = SharedPages()
         self._read_turn = self._sweep_turn = self._turn_steps = 0
 
     def keep(self, patterns: Mapping[ProcessId, Patterns]) -> None:
@@ -109,6 +108,14 @@ class ResidencySweep:
             if patterns.get(process) != self._kept.get(process):
                 self._spaces.pop(process, None)
         self._kept = dict(patterns)
+
+    def fold(self, batch: AccessBatch, processes: tuple[ProcessId, ...]) -> AccessBatch:
+        """Return samples of ``processes`` as if each page were accessed where it counts.
+
+        A page that several processes map counts for one of them.
+        """
+        self._follow(processes)
+        return self._shared.fold(batch)
 
     def step(self, heat: HeatTable) -> int:
         """Ask for the nodes of some pages; returns how many."""
@@ -133,6 +140,7 @@ class ResidencySweep:
         """Forget processes that are not tracked any more; turns go on where they were."""
         if processes is self._processes:
             return
+        self._shared.keep(processes)
         slots = {process: slot for slot, process in enumerate(processes)}
         self._spaces = {p: space for p, space in self._spaces.items() if p in slots}
         self._read_turn, self._sweep_turn = (
@@ -190,6 +198,9 @@ class ResidencySweep:
     def _take(self, heat: HeatTable, slot: int, reading: OutlineReading) -> None:
         """Put new chunks first in the sweep, remove unmapped ones."""
         process, tick = reading.process, heat.clocks.tick
+        if reading.shared or self._shared.shares(process):
+            namespace = self._memory.mount_namespace(process)
+            self._shared.take(process, in_namespace(reading.shared, namespace))
         if not reading.parts:
             self._spaces.pop(process, None)
             return
@@ -242,8 +253,10 @@ class ResidencySweep:
         while space.left and asked < pages and not (asked and self._over()):
             first, last = space.left.popleft()
             start, end = first * CHUNK_BYTES, (last + 1) * CHUNK_BYTES
-            count, until = self._ask(heat, slot, space, (start, end), pages - asked)
-            asked += count
+            until = self._shared.ahead(heat.processes[slot], start, end)
+            if until == start:
+                count, until = self._ask(heat, slot, space, (start, end), pages - asked)
+                asked += count
             if until < end:
                 space.left.appendleft((until // CHUNK_BYTES, last))
             if self._over():
@@ -261,35 +274,8 @@ class ResidencySweep:
 
         Returns the number of pages asked for, and the address up to which all is known.
         """
-        process, (start, end) = heat.processes[slot], span
-        part = self._memory.resident(process, start, end, space.huge, max(pages, CHUNK_PAGES))
-        if part is None:
-            part = ResidentPart(_NO_PAGES, _NO_PAGES, end)
-        asked = np.concatenate([part.huge, part.pages])
-        answer = self._memory.nodes(process, asked) if len(asked) else np.empty(0, np.int16)
-        coded = np.where(answer >= 0, answer, ABSENT)
-        stays = (answer >= 0) & ~space.outline.movable_at(asked)
-        coded = np.where(stays, FIXED - coded, coded).astype(np.int8)
-        chunks = _chunks(heat, slot, start, part)
-        node = np.full((len(chunks), CHUNK_PAGES), ABSENT, np.int8)
-        row = np.searchsorted(chunks, asked & _CHUNK_MASK)
-        heads = len(part.huge)
-        node[row[:heads]] = coded[:heads, None]
-        page = part.pages % np.uint64(CHUNK_BYTES) // np.uint64(PAGE_BYTES)
-        node[row[heads:], page.astype(np.intp)] = coded[heads:]
-        huge = np.zeros(len(chunks), np.bool_)
-        huge[row[:heads]] = True
-        if len(chunks):
-            space.changed += heat.place(slot, chunks, node, huge)
-        space.asked += node.size
-        return len(asked), part.until
-
-
-def _chunks(heat: HeatTable, slot: int, start: int, part: ResidentPart) -> Addresses:
-    """Return the chunks that a part is about, ascending: with pages, or known to the table."""
-    if part.until - start <= _NEAR_CHUNKS * CHUNK_BYTES:
-        return np.arange(start, part.until, CHUNK_BYTES, dtype=np.uint64)
-    known = heat.chunks.columns.address[: heat.chunks.used]
-    own = heat.chunks.columns.process[: heat.chunks.used] == slot
-    known = known[own & (known >= np.uint64(start)) & (known < np.uint64(part.until))]
-    return np.unique(np.concatenate([known, part.huge, part.pages & _CHUNK_MASK]))
+        known, machine = (space.outline, space.huge), (self._memory, self._shared)
+        answered = ask_nodes(heat, slot, known, span, pages, machine)
+        space.changed += answered.changed
+        space.asked += answered.recorded
+        return answered.asked, answered.until

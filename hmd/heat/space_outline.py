@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -18,6 +19,7 @@ from hmd.machine.huge_pages import huge_throughout
 from hmd.machine.linear_pattern import LinearPattern
 from hmd.machine.mappings import MappingKind, Mappings
 from hmd.machine.process_id import ProcessId
+from hmd.machine.shared_ranges import PROCESS_MOST, SharedRange, range_bytes
 
 Addresses: TypeAlias = npt.NDArray[np.uint64]
 Patterns: TypeAlias = tuple[LinearPattern, ...]
@@ -80,6 +82,7 @@ class OutlineReading:
     ) -> None:
         """Own the pieces; mappings whose path matches one of ``kept`` are unmovable."""
         self.process, self.parts = process, list[OutlinePart]()
+        self.shared: list[SharedRange] = []
         self._pieces, self._kept = pieces, kept
         self._huge: list[Addresses] = []
 
@@ -88,6 +91,7 @@ class OutlineReading:
         for piece in self._pieces:
             self.parts.append(outline_part(piece.keeping(self._kept) if self._kept else piece))
             self._huge.append(huge_throughout(piece))
+            self.shared = nlargest(PROCESS_MOST, [*self.shared, *piece.shared], key=range_bytes)
             if over():
                 return False
         return True

@@ -32,6 +32,10 @@ class SweptMemory(Protocol):
         """Yield the mappings piece by piece; none if the process is gone or not readable."""
         ...
 
+    def mount_namespace(self, process: ProcessId) -> int:
+        """Return the number of the mount namespace that paths are valid in, 0 if not known."""
+        ...
+
     def resident(
         self, process: ProcessId, start: int, end: int, huge: Addresses, pages: int
     ) -> ResidentPart | None:
@@ -57,6 +61,13 @@ class KernelMemory:
         """Read /proc/PID/maps, or smaps where nothing else shows huge pages."""
         details = self._source is HugeSource.SMAPS
         return mapping_pieces(process.pid, self._proc, details=details)
+
+    def mount_namespace(self, process: ProcessId) -> int:
+        """Return the inode of /proc/PID/ns/mnt (namespaces(7))."""
+        try:
+            return (self._proc / str(process.pid) / "ns/mnt").stat().st_ino
+        except OSError:
+            return 0  # exited, or not permitted
 
     def resident(
         self, process: ProcessId, start: int, end: int, huge: Addresses, pages: int
@@ -101,6 +112,11 @@ class ModelledMemory:
         if found is not None:
             self._huge[process.pid] = self._spaces.huge_pages(process.pid, found)
             yield found
+
+    def mount_namespace(self, process: ProcessId) -> int:
+        """Return the same for all: they are on one machine."""
+        del process
+        return 1
 
     def resident(
         self, process: ProcessId, start: int, end: int, huge: Addresses, pages: int

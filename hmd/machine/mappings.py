@@ -20,6 +20,7 @@ import numpy.typing as npt
 from hmd.machine.linear_pattern import LinearPattern
 from hmd.machine.process_id import PROC
 from hmd.machine.procfs import read_bytes
+from hmd.machine.shared_ranges import LEAST_BYTES, SharedRange, shared_range
 from hmd.units import HUGE_PAGE_BYTES
 
 
@@ -54,7 +55,8 @@ class Mappings:
     bits of ``MappingAccess``. ``unmovable`` marks what only smaps shows (I/O and PFN maps; locked
     pages are movable); ``huge_eligible`` where the kernel may use transparent huge
     pages, by shape alone until ``read_mapping_details`` has asked smaps. ``huge_bytes`` is the
-    part that is in huge pages now, -1 where unknown.
+    part that is in huge pages now, -1 where unknown. ``shared`` are the mappings of files that
+    other processes may map too, as far as hmd follows these (:mod:`hmd.machine.shared_ranges`).
     """
 
     start: npt.NDArray[np.uint64]
@@ -65,6 +67,7 @@ class Mappings:
     huge_eligible: npt.NDArray[np.bool_]
     huge_bytes: npt.NDArray[np.int64]
     path: tuple[str, ...]
+    shared: tuple[SharedRange, ...] = ()
 
     def __len__(self) -> int:
         """Return the number of mappings."""
@@ -136,7 +139,7 @@ def read_mapping_details(pid: int, proc: Path = PROC) -> Mappings | None:
 # Numbers as the kernel prints them: a 64-bit address has at most 16 digits.
 _HEADER = re.compile(
     rb"^([0-9a-f]{1,16})-([0-9a-f]{1,16}) ([r-])([w-])([x-])([ps])"
-    rb" [0-9a-f]+ [0-9a-f]+:[0-9a-f]+ \d+(?: +(.*))?$",
+    rb" ([0-9a-f]{1,16}) ([0-9a-f]+:[0-9a-f]+) (\d{1,20})(?: +(.*))?$",
     re.MULTILINE,
 )
 
@@ -186,7 +189,7 @@ def _columns(headers: list[tuple[bytes, ...]]) -> Mappings:
     start = np.fromiter((int(h[0], 16) for h in headers), np.uint64, n)
     end = np.fromiter((int(h[1], 16) for h in headers), np.uint64, n)
     access = np.fromiter((_access(h) for h in headers), np.uint8, n)
-    paths = tuple((h[6] or b"").decode("utf-8", "surrogateescape") for h in headers)
+    paths = tuple((h[9] or b"").decode("utf-8", "surrogateescape") for h in headers)
     kinds: dict[str, MappingKind] = {}
     for path in paths:
         if path not in kinds:
@@ -208,7 +211,29 @@ def _columns(headers: list[tuple[bytes, ...]]) -> Mappings:
         huge_eligible=fits & ((own & private) | (kind == MappingKind.SHM)),
         huge_bytes=np.full(n, -1, np.int64),
         path=paths,
+        shared=_shared(headers, (start, end), kind, ~private),
     )
+
+
+def _shared(
+    headers: list[tuple[bytes, ...]],
+    span: tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]],
+    kind: npt.NDArray[np.uint8],
+    shared: npt.NDArray[np.bool_],
+) -> tuple[SharedRange, ...]:
+    """Return the mappings of files that other processes may map, of those that are ``shared``."""
+    start, end = span
+    large = shared & (end - start >= LEAST_BYTES) & (kind != MappingKind.SPECIAL)
+    found = []
+    for row in np.flatnonzero(large).tolist():
+        offset, device, inode, path = headers[row][6:]
+        name = (path or b"").decode("utf-8", "surrogateescape")
+        memory = bool(kind[row] != MappingKind.FILE)
+        addresses = int(start[row]), int(end[row])
+        one = shared_range(addresses, int(offset, 16), device, int(inode), name, memory=memory)
+        if one is not None:
+            found.append(one)
+    return tuple(found)
 
 
 def _access(header: tuple[bytes, ...]) -> int:

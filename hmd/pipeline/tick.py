@@ -59,9 +59,9 @@ def run_tick(stages: TickStages, guard: StageTimer, now_s: float) -> TickRecord:
 
 
 def read_samples(stages: TickStages) -> AccessBatch:
-    """Return the samples since the last tick."""
+    """Return the samples since the last tick; those of shared pages are the counting process's."""
     begun_s = time.thread_time()
-    batch = stages.sampler.read()
+    batch = stages.sweep.fold(stages.sampler.read(), stages.heat.processes)
     stages.sampling_cpu_s += time.thread_time() - begun_s
     return batch
 

@@ -1,0 +1,90 @@
+"""The nodes of a part of an address space: asked of the machine, recorded in the heat table.
+
+Pages that several processes map are asked for, and recorded, where one of them counts
+(:mod:`hmd.heat.shared_pages`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED
+from hmd.heat.heat_table import HeatTable
+from hmd.heat.shared_pages import SharedPages
+from hmd.heat.space_outline import SpaceOutline
+from hmd.heat.swept_memory import SweptMemory
+from hmd.machine.resident_pages import ResidentPart
+from hmd.units import PAGE_BYTES
+
+Addresses: TypeAlias = npt.NDArray[np.uint64]
+
+_NO_PAGES: Final = np.empty(0, np.uint64)
+_CHUNK_MASK: Final = ~np.uint64(CHUNK_BYTES - 1)
+_NEAR_CHUNKS: Final = 64
+"""Chunks that are looked up one by one; of more, those that the table has are searched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a query did: pages ``asked`` for, pages ``recorded`` and how many ``changed``.
+
+    All is known up to the address ``until``.
+    """
+
+    asked: int
+    recorded: int
+    changed: int
+    until: int
+
+
+def ask_nodes(
+    heat: HeatTable,
+    slot: int,
+    space: tuple[SpaceOutline, Addresses],
+    span: tuple[int, int],
+    pages: int,
+    machine: tuple[SweptMemory, SharedPages],
+) -> Answered:
+    """Ask for the nodes of the next resident pages of a span, about ``pages``, and record them.
+
+    ``space`` is the outline of the process in ``slot``, and its huge pages as far as its mappings
+    show them.
+    """
+    (outline, huge_pages), (memory, shared) = space, machine
+    process, (start, end) = heat.processes[slot], span
+    part = memory.resident(process, start, end, huge_pages, max(pages, CHUNK_PAGES))
+    if part is None:
+        part = ResidentPart(_NO_PAGES, _NO_PAGES, end)
+    part = shared.own(process, start, part)
+    asked = np.concatenate([part.huge, part.pages])
+    answer = memory.nodes(process, asked) if len(asked) else np.empty(0, np.int16)
+    heads = len(part.huge)
+    there = answer >= 0
+    present = ResidentPart(part.pages[there[heads:]], part.huge[there[:heads]], part.until)
+    shared.claim(process, (start, part.until), present)
+    coded = np.where(there, answer, ABSENT)
+    coded = np.where(there & ~outline.movable_at(asked), FIXED - coded, coded).astype(np.int8)
+    chunks = _chunks(heat, slot, start, part)
+    node = np.full((len(chunks), CHUNK_PAGES), ABSENT, np.int8)
+    row = np.searchsorted(chunks, asked & _CHUNK_MASK)
+    node[row[:heads]] = coded[:heads, None]
+    page = part.pages % np.uint64(CHUNK_BYTES) // np.uint64(PAGE_BYTES)
+    node[row[heads:], page.astype(np.intp)] = coded[heads:]
+    huge = np.zeros(len(chunks), np.bool_)
+    huge[row[:heads]] = True
+    changed = heat.place(slot, chunks, node, huge) if len(chunks) else 0
+    return Answered(len(asked), node.size, changed, part.until)
+
+
+def _chunks(heat: HeatTable, slot: int, start: int, part: ResidentPart) -> Addresses:
+    """Return the chunks that a part is about, ascending: with pages, or known to the table."""
+    if part.until - start <= _NEAR_CHUNKS * CHUNK_BYTES:
+        return np.arange(start, part.until, CHUNK_BYTES, dtype=np.uint64)
+    known = heat.chunks.columns.address[: heat.chunks.used]
+    own = heat.chunks.columns.process[: heat.chunks.used] == slot
+    known = known[own & (known >= np.uint64(start)) & (known < np.uint64(part.until))]
+    return np.unique(np.concatenate([known, part.huge, part.pages & _CHUNK_MASK]))

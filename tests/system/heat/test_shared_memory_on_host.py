@@ -1,0 +1,191 @@
+"""Memory that processes of this host share is tracked once: memfd, shared mappings, files."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hmd.heat.heat_table import HeatTable
+from hmd.heat.residency_sweep import ResidencySweep, SweepSettings
+from hmd.machine.mappings import read_mappings
+from hmd.machine.process_id import ProcessId, identify
+from hmd.sample.access_batch import AccessBatch
+from hmd.units import MIB, PAGE_BYTES
+
+SIZE = 16 * MIB
+PAGES = SIZE // PAGE_BYTES
+SETTINGS = SweepSettings(step_s=10.0, mappings_ticks=1, sweep_ticks_most=1)
+
+
+_MAPPED: list[mmap.mmap] = []
+"""What a child keeps mapped."""
+
+
+def touch(memory: mmap.mmap, first: int, last: int) -> None:
+    for page in range(first, last):
+        memory[page * PAGE_BYTES] = 1
+
+
+@contextmanager
+def children(*works: Callable[[], None]) -> Iterator[list[ProcessId]]:
+    """Children that have done their work and then wait."""
+    pids: list[int] = []
+    try:
+        for work in works:
+            ready, done = os.pipe()
+            pid = os.fork()
+            if not pid:
+                try:
+                    work()
+                    os.write(done, b"1")
+                    while True:
+                        signal.pause()
+                finally:
+                    os._exit(1)
+            pids.append(pid)
+            os.close(done)
+            assert os.read(ready, 1) == b"1"
+            os.close(ready)
+        found = [identify(pid) for pid in pids]
+        yield [process for process in found if process is not None]
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def swept(sweep: ResidencySweep, table: HeatTable, ticks: int = 3) -> None:
+    for _ in range(ticks):
+        table.update(sweep.fold(AccessBatch.empty(), table.processes))
+        sweep.step(table)
+
+
+def pages_within(table: HeatTable, slot: int, addresses: tuple[int, int]) -> int:
+    """Return the pages that the table has of a process in some addresses."""
+    columns, used = table.chunks.columns, table.chunks.used
+    rows = np.flatnonzero(columns.process[:used] == slot)
+    count = 0
+    for row in rows.tolist():
+        page = columns.address[row] + np.arange(512, dtype=np.uint64) * np.uint64(PAGE_BYTES)
+        there = columns.node[columns.detail[row]] != -1
+        inside = (page >= np.uint64(addresses[0])) & (page < np.uint64(addresses[1]))
+        count += int(np.count_nonzero(there & inside))
+    return count
+
+
+def address_of(process: ProcessId, path: str) -> tuple[int, int]:
+    mappings = read_mappings(process.pid)
+    assert mappings is not None
+    [row] = [i for i, name in enumerate(mappings.path) if path in name]
+    return int(mappings.start[row]), int(mappings.end[row])
+
+
+def shared_counts(table: HeatTable, path: str) -> list[int]:
+    return [
+        pages_within(table, slot, address_of(process, path))
+        for slot, process in enumerate(table.processes)
+    ]
+
+
+def memfd() -> int:
+    descriptor = os.memfd_create("hmd-segment")
+    os.ftruncate(descriptor, SIZE)
+    return descriptor
+
+
+def maps(descriptor: int, first: int, last: int) -> Callable[[], None]:
+    """Return work that maps a file and touches some of its pages."""
+
+    def work() -> None:
+        memory = mmap.mmap(descriptor, SIZE)
+        _MAPPED.append(memory)
+        touch(memory, first, last)
+
+    return work
+
+
+def test_memfd_of_four_processes_counted_once() -> None:
+    descriptor = memfd()
+    table, sweep = HeatTable(), ResidencySweep(SETTINGS)
+    with children(*[maps(descriptor, 0, PAGES)] * 4) as processes:
+        table.track(processes)
+        swept(sweep, table)
+        assert shared_counts(table, "hmd-segment") == [PAGES, 0, 0, 0]
+    os.close(descriptor)
+
+
+def test_pages_that_only_one_process_touched_counted_there() -> None:
+    """The kernel finds and moves a page only where it is in the page table."""
+    descriptor = memfd()
+    works = [maps(descriptor, *part) for part in ((0, 700), (300, 1000), (999, 1500))]
+    table, sweep = HeatTable(), ResidencySweep(SETTINGS)
+    with children(*works) as processes:
+        table.track(processes)
+        swept(sweep, table)
+        counts = shared_counts(table, "hmd-segment")
+    os.close(descriptor)
+    assert counts == [700, 300, 500]
+
+
+def test_segment_of_exited_process_counted_by_another() -> None:
+    descriptor = memfd()
+    table, sweep = HeatTable(), ResidencySweep(SETTINGS)
+    with children(*[maps(descriptor, 0, PAGES)] * 3) as processes:
+        table.track(processes)
+        swept(sweep, table)
+        table.track(processes[1:])
+        swept(sweep, table)
+        assert sorted(shared_counts(table, "hmd-segment")) == [0, PAGES]
+    os.close(descriptor)
+
+
+def test_samples_of_shared_pages_fold_to_the_process_that_counts_them() -> None:
+    descriptor = memfd()
+    table, sweep = HeatTable(), ResidencySweep(SETTINGS)
+    with children(*[maps(descriptor, 0, PAGES)] * 2) as processes:
+        table.track(processes)
+        swept(sweep, table)
+        start = [address_of(process, "hmd-segment")[0] for process in processes]
+        batch = samples([0, 1, 1], [start[0], start[1] + 8 * PAGE_BYTES + 5, PAGE_BYTES])
+        folded = sweep.fold(batch, table.processes)
+    os.close(descriptor)
+    assert folded.process.tolist() == [0, 0, 1]
+    assert folded.address.tolist() == [start[0], start[0] + 8 * PAGE_BYTES + 5, PAGE_BYTES]
+
+
+def samples(process: list[int], address: list[int]) -> AccessBatch:
+    zero = np.zeros(len(process))
+    return AccessBatch(
+        np.array(process, np.int32),
+        np.array(address, np.uint64),
+        zero.astype(np.uint8),
+        zero.astype(np.uint16),
+        zero.astype(np.uint32),
+        zero.astype(np.uint64),
+        zero.astype(np.uint32),
+        np.ones(len(process), np.uint32),
+    )
+
+
+@pytest.mark.parametrize("kind", ["anonymous", "file"])
+def test_shared_mapping_of_forks_counted_once(kind: str, tmp_path: Path) -> None:
+    if kind == "file":
+        path = tmp_path / "segment"
+        path.write_bytes(bytes(SIZE))
+        with path.open("r+b") as file:
+            memory = mmap.mmap(file.fileno(), SIZE)
+    else:
+        memory, path = mmap.mmap(-1, SIZE), Path("/dev/zero")
+    table, sweep = HeatTable(), ResidencySweep(SETTINGS)
+    with children(*[lambda: touch(memory, 0, PAGES)] * 3) as processes:
+        table.track(processes)
+        swept(sweep, table)
+        assert shared_counts(table, str(path)) == [PAGES, 0, 0]
+    memory.close()
