@@ -36,7 +36,7 @@ class ChunkColumns(NamedTuple):
     Per chunk that is counted as a whole: ``exposed``, ``code``, ``worn`` and ``rested`` are what
     ``exposure``, ``node``, ``wear`` and ``idle`` are per page; ``strays`` are the resident pages
     whose code is not ``code``. ``probes`` samples have hit the parts in the bits of ``groups``;
-    ``hit`` is how many parts the last full probe hit (hmd.heat.page_skew).
+    ``hit`` is how many parts the last full probe hit (hmd.heat.sample_counting).
 
     Per row of pages, shape ``(details,)``: the chunk that is its ``owner``, -1 if it is free, and
     the tick ``since`` which it has been; shape ``(details, 512)``: ``heat`` is the weight of cooled

@@ -18,8 +18,10 @@ from hmd.heat.chunks import Chunks
 from hmd.heat.geometry import CHUNK_PAGES, GROUPS
 from hmd.heat.kernels import Float32s, kernel
 
-# Chunks that get detail per tick, ticks for which they keep it, and how much more others must gain.
+# Chunks that get detail per tick, from a chunk that loses it and from free rows of pages; ticks for
+# which they keep it, and how much more others must gain.
 _CHANGES: Final = 64
+_FREE_CHANGES: Final = 256
 _LEAST_TICKS: Final = 8
 _GAIN: Final = 1.25
 # What detail is worth to a chunk whose pages are on several nodes: so many samples, and this share
@@ -77,8 +79,35 @@ def wanted_values(
     return value
 
 
+def fill_free_rows(chunks: Chunks, tick: int) -> None:
+    """Give free rows of pages to sampled chunks that have none, the most sampled first.
+
+    Rows are free where the memory that had them was unmapped. A chunk whose samples do not show
+    that its pages differ asks for none, but a row that is free is of no use to any other.
+    """
+    free = min(int(chunks.state.counts[1]), _FREE_CHANGES)
+    used, columns = chunks.used, chunks.columns
+    if not free or len(columns.owner) - chunks.state.counts[1] == used:
+        return
+    counted = columns.heat_sum[:used] + columns.recent_sum[:used]
+    sampled = np.flatnonzero((counted > 0) & (columns.detail[:used] < 0) & ~columns.huge[:used])
+    hottest = sampled[np.argsort(-counted[sampled], kind="stable")[:free]]
+    if len(hottest):
+        chunks.attach(hottest, tick)
+
+
 def grant_details(chunks: Chunks, clocks: WindowClocks, tick: int) -> int:
-    """Give detail to chunks that ask and gain most by it; return how many others lost theirs."""
+    """Give detail to chunks that ask and gain most by it; return how many others lost theirs.
+
+    Sampled chunks that do not ask get rows of pages that are free.
+    """
+    lost = _grant_asking(chunks, clocks, tick)
+    fill_free_rows(chunks, tick)
+    return lost
+
+
+def _grant_asking(chunks: Chunks, clocks: WindowClocks, tick: int) -> int:
+    """Give detail to chunks that ask; return how many others lost theirs."""
     asked = int(chunks.state.counts[2])
     chunks.state.counts[2] = 0
     columns = chunks.columns

@@ -118,6 +118,34 @@ def test_chunk_of_few_hot_pages_gets_detail_of_the_coldest(hot: int) -> None:
     assert rate[:hot].min() > 10 * rate[hot:].max()
 
 
+def test_sampled_chunks_get_the_rows_that_unmapped_memory_leaves() -> None:
+    heat = table(12, 6)
+    ends = np.arange(6, dtype=np.uint64) * np.uint64(CHUNK_BYTES)
+    # A few uniform samples show no difference between pages: these chunks ask for nothing.
+    for tick in range(3):
+        heat.update(batch(np.concatenate([uniform(c, 9, tick) for c in range(6, 11)])))
+    assert has_detail(heat) == list(range(6))
+    heat.place(0, ends, np.full((6, CHUNK_PAGES), ABSENT, np.int8))
+    heat.update(batch(np.empty(0, np.int64)))
+    columns, sampled = heat.chunks.columns, has_detail(heat)
+    assert sorted((columns.address[sampled] // CHUNK_BYTES).tolist()) == list(range(6, 11))
+    heat.update(batch(uniform(11, 1)))
+    assert len(has_detail(heat)) == heat.chunks.used == 6
+
+
+@pytest.mark.parametrize("block", [4, 16])
+def test_chunk_of_hot_blocks_at_random_gets_detail_of_a_cold_one(block: int) -> None:
+    heat, random = table(2, 1), np.random.default_rng(3)
+    # A third of the blocks have nine samples in ten.
+    hot = random.permutation(CHUNK_PAGES // block)[: CHUNK_PAGES // block // 3]
+    pages = (hot[:, None] * block + np.arange(block)).ravel()
+    for tick in range(40):
+        heat.update(
+            batch(CHUNK_PAGES + np.concatenate([random.choice(pages, 90), uniform(0, 10, tick)]))
+        )
+    assert has_detail(heat) == [1]
+
+
 def test_detail_given_and_taken_keeps_the_heat_of_the_chunk() -> None:
     heat = table(2, 1)
     heat.update(batch(uniform(1, 300)))
