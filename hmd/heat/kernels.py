@@ -51,6 +51,7 @@ KERNEL_MODULES: Final = (
     "hmd.heat.change_detection",
     "hmd.heat.page_columns",
     "hmd.heat.page_detail",
+    "hmd.heat.row_bins",
     "hmd.heat.row_selection",
 )
 
@@ -85,6 +86,7 @@ Float32s: TypeAlias = Annotated[npt.NDArray[np.float32], Layout()]
 Float64s: TypeAlias = Annotated[npt.NDArray[np.float64], Layout()]
 # Contiguous arrays of two dimensions, and of three.
 Int8Plane: TypeAlias = Annotated[npt.NDArray[np.int8], _PLANE]
+Int16Plane: TypeAlias = Annotated[npt.NDArray[np.int16], _PLANE]
 Int64Plane: TypeAlias = Annotated[npt.NDArray[np.int64], _PLANE]
 Uint8Plane: TypeAlias = Annotated[npt.NDArray[np.uint8], _PLANE]
 Float32Plane: TypeAlias = Annotated[npt.NDArray[np.float32], _PLANE]

@@ -41,14 +41,20 @@ def count_nodes(chunks: int, columns: ChunkColumns, movable: Int64Plane, fixed: 
         if row < 0:
             _add(columns.code[chunk], columns.resident[chunk], p, movable, fixed)
             continue
-        first, alike = node[row, 0], True
+        # A pass per code that occurs, which compares many pages at a time.
+        left = 0
         for i in range(CHUNK_PAGES):
-            alike &= node[row, i] == first
-        if alike:
-            _add(first, CHUNK_PAGES, p, movable, fixed)
-            continue
-        for i in range(CHUNK_PAGES):
-            _add(node[row, i], 1, p, movable, fixed)
+            left += int(node[row, i] != ABSENT)
+        for on in range(movable.shape[1]):
+            if left <= 0:
+                break
+            here, stuck = 0, 0
+            for i in range(CHUNK_PAGES):
+                here += int(node[row, i] == on)
+                stuck += int(node[row, i] == FIXED - on)
+            movable[p, on] += here
+            fixed[p, on] += stuck
+            left -= here + stuck
 
 
 @kernel
