@@ -26,7 +26,7 @@ import numpy as np
 
 from hmd.heat.chunk_columns import ChunkColumns, KeptShares, WindowClocks
 from hmd.heat.geometry import ABSENT, BLOCK_PAGES, CHUNK_BLOCKS, CHUNK_PAGES, FIXED, FULL_EXPOSURE
-from hmd.heat.kernels import Float64Plane, inline, kernel
+from hmd.heat.kernels import Float64Plane, Float64s, Int8Plane, inline, kernel
 
 # A chunk whose rate changes by less than a fifth has not changed, however certain that is.
 _CHUNK_TOLERANCE: Final = 0.1
@@ -72,6 +72,72 @@ def _believed(
     return math.exp(surprise2 - deviation2)
 
 
+class _Scales(NamedTuple):
+    """What a process's pages share: samples per step of exposure, of its window, per weight."""
+
+    grain: float
+    window: float
+    per_unit: float
+
+
+class _Pages(NamedTuple):
+    """Working columns of one chunk's pages: samples that a window counted, and what is expected.
+
+    ``variance`` is that of the expectation, over the history that a page has; ``deviation2`` is
+    the squared deviation, 0 of pages without history.
+    """
+
+    counted: Float64s
+    expected: Float64s
+    exposed: Float64s
+    variance: Float64s
+    deviation2: Float64s
+
+
+@inline
+def _compare(row: np.int64, columns: ChunkColumns, scales: _Scales, into: _Pages) -> None:
+    """Fill ``into`` of a chunk's pages; without branches, so that it takes several at a time."""
+    heat, recent, exposure = columns.heat, columns.recent, columns.exposure
+    grain, window, per_unit = scales
+    for i in range(CHUNK_PAGES):
+        past = grain * exposure[row, i]
+        ratio = window / past if past > 0.0 else 0.0
+        n, f = recent[row, i] * per_unit, heat[row, i] * per_unit * ratio
+        gap, both = n - f, n + f
+        deviation2 = 2.0 * gap * gap / ((both + 0.75) * (1.0 + ratio))
+        into.counted[i], into.expected[i], into.exposed[i] = n, f, past
+        into.variance[i] = f * ratio
+        into.deviation2[i] = deviation2 if past > 0.0 else 0.0
+
+
+@inline
+def _add_by_node(
+    p: np.int32, row: np.int64, node: Int8Plane, pages: _Pages, sums: NodeSums
+) -> None:
+    """Add the pages of a chunk that have a history to the sums of their nodes."""
+    alike, first = True, node[row, 0]
+    counted, expected, variance = 0.0, 0.0, 0.0
+    for i in range(CHUNK_PAGES):
+        alike &= node[row, i] == first
+        counted += pages.counted[i] if pages.exposed[i] > 0.0 else 0.0
+        expected += pages.expected[i]
+        variance += pages.variance[i]
+    if alike:
+        on = FIXED - first if first <= FIXED else first
+        if on != ABSENT:
+            sums.counted[p, on] += counted
+            sums.expected[p, on] += expected
+            sums.variance[p, on] += variance
+        return
+    for i in range(CHUNK_PAGES):
+        code = node[row, i]
+        on = FIXED - code if code <= FIXED else code
+        if on != ABSENT and pages.exposed[i] > 0.0:
+            sums.counted[p, on] += pages.counted[i]
+            sums.expected[p, on] += pages.expected[i]
+            sums.variance[p, on] += pages.variance[i]
+
+
 @kernel
 def believe(
     chunks: int,
@@ -86,12 +152,15 @@ def believe(
     ``surprise`` is the deviation, in standard deviations, from which a history loses weight.
     ``nodes``, zeros before, gets the sums by process and node.
     """
-    heat, recent, exposure = columns.heat, columns.recent, columns.exposure
     heat_sum, recent_sum = columns.heat_sum, columns.recent_sum
     clock, window, unit = clocks.clock, clocks.window, clocks.unit
     counted = np.zeros(CHUNK_BLOCKS, np.float64)
     expected = np.zeros(CHUNK_BLOCKS, np.float64)
     exposed = np.zeros(CHUNK_BLOCKS, np.float64)
+    samples, predicted = np.zeros(CHUNK_PAGES, np.float64), np.zeros(CHUNK_PAGES, np.float64)
+    history, variance = np.zeros(CHUNK_PAGES, np.float64), np.zeros(CHUNK_PAGES, np.float64)
+    deviation2 = np.zeros(CHUNK_PAGES, np.float64)
+    pages = _Pages(samples, predicted, history, variance, deviation2)
     counted_on, expected_on, variance_on = nodes
     most = surprise * surprise
     for chunk in range(chunks):
@@ -121,16 +190,16 @@ def believe(
                     expected_on[p, on] += f
                     variance_on[p, on] += f * w / past
             continue
+        _compare(row, columns, _Scales(grain, w, 1.0 / unit[p]), pages)
+        _add_by_node(p, row, columns.node, pages, nodes)
         all_counted, all_expected, all_exposed = 0.0, 0.0, 0.0
         for block in range(CHUNK_BLOCKS):
             n, f, e = 0.0, 0.0, 0.0
             for i in range(block * BLOCK_PAGES, (block + 1) * BLOCK_PAGES):
-                n += recent[row, i]
-                if exposure[row, i]:
-                    past = grain * exposure[row, i]
-                    f += heat[row, i] * w / past
-                    e += past
-            counted[block], expected[block], exposed[block] = n / unit[p], f / unit[p], e
+                n += pages.counted[i]
+                f += pages.expected[i]
+                e += pages.exposed[i]
+            counted[block], expected[block], exposed[block] = n, f, e
             all_counted += counted[block]
             all_expected += expected[block]
             all_exposed += e
@@ -151,16 +220,8 @@ def believe(
                     together = min(together, whole)
             for i in range(block * BLOCK_PAGES, (block + 1) * BLOCK_PAGES):
                 own = 1.0
-                past = grain * exposure[row, i]
-                if past > 0.0 and (heat[row, i] > 0.0 or recent[row, i] > 0.0):
-                    n, f = recent[row, i] / unit[p], heat[row, i] * w / past / unit[p]
-                    own = _believed(n, f, w / past, most, 0.0)
-                    code = columns.node[row, i]
-                    on = FIXED - code if code <= FIXED else code
-                    if on != ABSENT:
-                        counted_on[p, on] += n
-                        expected_on[p, on] += f
-                        variance_on[p, on] += f * w / past
+                if pages.deviation2[i] > most:
+                    own = math.exp(most - pages.deviation2[i])
                 kept.pages[row, i] = min(together, own)
 
 
