@@ -36,10 +36,16 @@ def count_nodes(chunks: int, columns: ChunkColumns, movable: Int64Plane, fixed: 
     added to the node where most of them are.
     """
     process, detail, node = columns.process, columns.detail, columns.node
+    # Neighbours mostly lie on one node: their pages are added up before they are stored.
+    pages, last_code, last_process = 0, ABSENT, 0
     for chunk in range(chunks):
         p, row = process[chunk], detail[chunk]
         if row < 0:
-            _add(columns.code[chunk], columns.resident[chunk], p, movable, fixed)
+            code = columns.code[chunk]
+            if code != last_code or p != last_process:
+                _add(last_code, pages, last_process, movable, fixed)
+                pages, last_code, last_process = 0, int(code), int(p)
+            pages += columns.resident[chunk]
             continue
         # A pass per code that occurs, which compares many pages at a time.
         left = 0
@@ -55,6 +61,7 @@ def count_nodes(chunks: int, columns: ChunkColumns, movable: Int64Plane, fixed: 
             movable[p, on] += here
             fixed[p, on] += stuck
             left -= here + stuck
+    _add(last_code, pages, last_process, movable, fixed)
 
 
 @kernel

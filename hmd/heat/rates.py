@@ -106,19 +106,17 @@ def _shrink(intensity: float, common: float, found: _Estimates) -> None:
 
 @inline
 def _spreads(
-    chunks: int,
-    columns: ChunkColumns,
-    clocks: WindowClocks,
-    kept: KeptShares,
-    into: _Estimates,
+    columns: ChunkColumns, clocks: WindowClocks, kept: KeptShares, into: _Estimates
 ) -> Float64s:
     """Return the spread of pages within blocks of each process, shape ``(processes,)``."""
     excess = np.full(len(clocks.clock), _PRIOR_SPREAD * _PRIOR_WEIGHT)
     scale = np.full(len(clocks.clock), _PRIOR_WEIGHT)
-    for chunk in range(chunks):
+    for row in range(len(columns.owner)):
+        chunk = int(columns.owner[row])
+        if chunk < 0 or columns.huge[chunk]:
+            continue
         p = columns.process[chunk]
-        empty = columns.heat_sum[chunk] == 0.0 and columns.recent_sum[chunk] == 0.0
-        if columns.huge[chunk] or empty or columns.detail[chunk] < 0:
+        if columns.heat_sum[chunk] == 0.0 and columns.recent_sum[chunk] == 0.0:
             continue
         _count(chunk, columns, kept, clocks, into)
         own, weight = _excess(into)
@@ -165,7 +163,7 @@ def estimate(
     block_count, block_mean = np.zeros(CHUNK_BLOCKS, np.float64), np.zeros(CHUNK_BLOCKS, np.float64)
     rate, support = np.zeros(CHUNK_PAGES, np.float32), np.zeros(CHUNK_PAGES, np.float32)
     found = _Estimates(page_count, page_exposure, block_count, block_mean, rate, support)
-    spread = _spreads(chunks, columns, clocks, kept, found)
+    spread = _spreads(columns, clocks, kept, found)
     for chunk in range(chunks):
         p, row = columns.process[chunk], columns.detail[chunk]
         if row < 0:
