@@ -99,6 +99,12 @@ def _add_daemon(parser: argparse.ArgumentParser) -> None:
     )
     add_set(group)
     group.add_argument(
+        "--guard",
+        choices=("auto", "on", "off"),
+        default="auto",
+        help="make only moves that earlier ones have earned, as decide.guard (auto: for learned)",
+    )
+    group.add_argument(
         "--bounds",
         action="store_true",
         help="also print what policies with exact knowledge reach: clairvoyant (of the next "
@@ -172,7 +178,11 @@ def _policies(args: argparse.Namespace) -> list[Policy]:
 
     names = list(dict.fromkeys(args.policy)) or [registry.DEFAULT]
     given = given_settings(args.set, names)
-    return [registry.make(name, policy_values(registry.about(name).knobs, given)) for name in names]
+    guard = None if args.guard == "auto" else args.guard == "on"
+    return [
+        registry.guarded(name, policy_values(registry.about(name).knobs, given), guard)
+        for name in names
+    ]
 
 
 def _print_json(

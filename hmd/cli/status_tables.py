@@ -32,6 +32,7 @@ def summary(status: Status) -> list[str]:
         f"moved {format_bytes(moves['promoted_bytes'])} up, "
         f"{format_bytes(moves['demoted_bytes'])} down" + _failures(moves),
     ]
+    lines += guard_state(status.get("guard"))
     lines += budget_state(status)
     lines += admin_state(status.get("control") or {})
     if len(status["tiers"]) < 2:
@@ -44,6 +45,18 @@ def summary(status: Status) -> list[str]:
             f"last reload failed, the old configuration stays: {status['reload']['error']}"
         )
     return lines
+
+
+def guard_state(guard: Mapping[str, Any] | None) -> list[str]:
+    """Return a line on what the guard of moves found, none where moves are not guarded."""
+    if not guard:
+        return []
+    plans = {"policy": "", "rule": "; the rule histogram plans", "none": "; nothing moves"}
+    retry = f", next try in {guard['retry_ticks']} ticks" if guard["retry_ticks"] else ""
+    return [
+        f"guard: moves saved {guard['saved_s']:.3g} s of program time and cost "
+        f"{guard['cost_s']:.3g} s{plans[guard['level']]}{retry}"
+    ]
 
 
 def budget_state(status: Status) -> list[str]:

@@ -159,6 +159,15 @@ class _Decide(ConfigSection):
 
     policy: str = registry.DEFAULT
     """Name of the policy, see "hmd policy list"."""
+    guard: Annotated[
+        bool | None,
+        BeforeValidator(lambda given: None if given == AUTO else given),
+        PlainSerializer(lambda on: AUTO if on is None else on),
+        WithJsonSchema({"type": ["string", "boolean", "null"], "examples": [AUTO, "true"]}),
+    ] = None
+    """Whether moves are made only on credit that earlier moves have earned, by samples taken after
+    them: true, false, or auto, which is true for the policy learned. Where moves do not pay, hmd
+    continues with the policy histogram, then with no moves, and tries again later."""
     pageout: Annotated[
         float | None,
         Field(ge=1.0),
@@ -225,8 +234,10 @@ def decide_example() -> str:
     sections = [example(name) for name in registry.names()]
     policy = f"  policy: {registry.DEFAULT}\n"
     effect = " ".join((_Decide.model_fields["pageout"].description or "").split())
+    guards = " ".join((_Decide.model_fields["guard"].description or "").split())
+    guard = [*(f"  # {line}\n" for line in wrap(guards, 94)), f"  guard: {AUTO}\n"]
     pageout = [*(f"  # {line}\n" for line in wrap(effect, 94)), f"  pageout: {NEVER}\n"]
-    return "".join(["decide:\n", *choices, policy, *pageout, *sections])
+    return "".join(["decide:\n", *choices, policy, *guard, *pageout, *sections])
 
 
 def _example_lines(about: About) -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, TypeAlias
 
+from hmd.decide.move_guard import GuardState
 from hmd.machine.process_id import ProcessId
 from hmd.observe.budget_numbers import BudgetNumbers
 from hmd.observe.snapshot import HEAT_LOG2, AccessTotals, Snapshot
@@ -35,6 +36,7 @@ def status_document(now: Snapshot, visible: Visible = lambda _: True) -> dict[st
         "tick_s": now.tick_s,
         "cpu_quota": now.cpu_quota,
         "budget": _budget(now.budget),
+        "guard": None if now.guard is None else _guard(now.guard),
         "ticks": now.ticks,
         "stage_failures": {stage.value: n.failures for stage, n in now.stages.items()},
         "cpu_s": now.cpu_s,
@@ -77,6 +79,10 @@ def status_document(now: Snapshot, visible: Visible = lambda _: True) -> dict[st
             if visible(p.process)
         ],
     }
+
+
+def _guard(guard: GuardState) -> dict[str, Any]:
+    return {**asdict(guard), "level": guard.level.name.lower()}
 
 
 def _budget(budget: BudgetNumbers) -> dict[str, Any]:

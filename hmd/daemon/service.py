@@ -17,6 +17,7 @@ from hmd.control.command_queue import CommandQueue
 from hmd.daemon import stage_settings
 from hmd.daemon.drain_progress import control_numbers, send_drain_request
 from hmd.daemon.endpoints import Endpoints
+from hmd.daemon.guard_report import GuardReport
 from hmd.daemon.log import OnceLogger
 from hmd.daemon.notify import Notifier
 from hmd.daemon.queries import socket_queries
@@ -94,6 +95,7 @@ class Service:
             self._endpoints.open(config)
             undo.pop_all()
         self._guard, self._target_log = StageGuard(self._log), TargetLog(self._log)
+        self._guard_report = GuardReport(self._log)
         self._counted_s = float("-inf")
         self._places: Places | None = None
         self._stop = self._reload = False
@@ -280,6 +282,7 @@ class Service:
             by_heat = heat_pages(heat, topology)
         self._publish_control()
         self._places = Places(resident_pages(heat, topology), by_heat, replace(heat.stats))
+        self.observer.guarded(self._guard_report.of(stages.policy))
         self.observer.observe(tick, self._places)
         self._heat_map.record(tick, heat)
 

@@ -160,8 +160,9 @@ def period_settings(config: Config) -> PeriodSettings:
 
 
 def policy(config: Config) -> Policy:
-    """Return the policy that the configuration names."""
-    return registry.make(config.decide.policy, config.decide.policy_settings())
+    """Return the policy that the configuration names, guarded if it says so."""
+    decide = config.decide
+    return registry.guarded(decide.policy, decide.policy_settings(), decide.guard)
 
 
 def with_policy(config: Config, name: str | None) -> Config:

@@ -126,9 +126,11 @@ def age_kept(kept: Float32Plane, samples: Float32s, tick: int, phase: int) -> No
         stay_short, stay_long = np.float32(1) - SHORT_GAIN, np.float32(1) - LONG_GAIN
         if elapsed != 1:
             stay_short, stay_long = stay_short**elapsed, stay_long**elapsed
-        kept[row, KEPT_SHORT] = kept[row, KEPT_SHORT] * stay_short + SHORT_GAIN * count
-        kept[row, KEPT_LONG] = kept[row, KEPT_LONG] * stay_long + LONG_GAIN * count
-        kept[row, SQUARES] = kept[row, SQUARES] * stay_long + LONG_GAIN * count * count
+        # This tick's samples stand for those of the ticks between.
+        short, long = np.float32(1) - stay_short, np.float32(1) - stay_long
+        kept[row, KEPT_SHORT] = kept[row, KEPT_SHORT] * stay_short + short * count
+        kept[row, KEPT_LONG] = kept[row, KEPT_LONG] * stay_long + long * count
+        kept[row, SQUARES] = kept[row, SQUARES] * stay_long + long * count * count
         kept[row, KEPT_PHASE + phase] += PHASE_GAIN * (count - kept[row, KEPT_PHASE + phase])
         if count > 0:
             since = now - kept[row, SAMPLED]

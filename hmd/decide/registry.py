@@ -31,6 +31,7 @@ DEFAULT: Final = next(about.name for about in _POLICIES.values() if about.defaul
 
 # Kernels that every policy needs.
 _KERNELS: Final = (
+    "hmd.decide.guard_kernel",
     "hmd.decide.move_order",
     "hmd.decide.move_phases",
 )
@@ -51,6 +52,23 @@ def about(name: str) -> About:
 def settings_type(name: str) -> type[Any]:
     """Return the dataclass of a policy's settings; ConfigError for an unknown name."""
     return about(name).settings
+
+
+def guarded(name: str, settings: Mapping[str, object], guard: bool | None) -> Policy:
+    """Return a policy, within :class:`hmd.decide.move_guard.MoveGuard` if ``guard``.
+
+    None: as the policy's ``ABOUT`` says. The rule to fall back to is the default policy, with the
+    same headroom: another one would begin with moves of its own.
+    """
+    policy = make(name, settings)
+    if not (about(name).guard if guard is None else guard):
+        return policy
+    from hmd.decide.move_guard import MoveGuard
+
+    if name == DEFAULT:
+        return MoveGuard(policy)
+    headroom = {key: value for key, value in settings.items() if key.startswith("headroom")}
+    return MoveGuard(policy, make(DEFAULT, headroom))
 
 
 def make(name: str, settings: Mapping[str, object] | None = None) -> Policy:

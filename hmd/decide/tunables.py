@@ -127,7 +127,8 @@ class About:
     """A policy: its name, what it ``does``, when to ``use`` it, and how to make it.
 
     ``kernels`` names the modules with kernels that only this policy calls: they are loaded before
-    the first tick. One policy is the ``default``.
+    the first tick. One policy is the ``default``. Moves of a policy with ``guard`` are guarded
+    (:mod:`hmd.decide.move_guard`) unless the configuration says otherwise.
     """
 
     name: str
@@ -137,6 +138,7 @@ class About:
     make: Callable[[Any], Policy]
     kernels: tuple[str, ...] = ()
     default: bool = False
+    guard: bool = False
 
     @property
     def knobs(self) -> tuple[Knob, ...]:

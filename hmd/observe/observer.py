@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd import __version__
+from hmd.decide.move_guard import GuardState
 from hmd.heat.heat_settings import HeatStats
 from hmd.machine.process_id import PROC, ProcessId, read_stat
 from hmd.machine.topology import NodeMemory, Topology
@@ -89,6 +90,7 @@ class Observer:
         self._memory: Sequence[NodeMemory] = ()
         self._control = ControlNumbers()
         self._budget = BudgetNumbers()
+        self._guard: GuardState | None = None
         self.use(setting, topology, sampler)
 
     def use(self, setting: ObservedConfig, topology: Topology, sampler: Sampler) -> None:
@@ -111,6 +113,11 @@ class Observer:
         """Publish the admin state."""
         self._control = control
         self.latest = replace(self.latest, control=control)
+
+    def guarded(self, guard: GuardState | None) -> None:
+        """Publish what the guard of moves knows; None where moves are not guarded."""
+        self._guard = guard
+        self.latest = replace(self.latest, guard=guard)
 
     def budgeted(self, budget: BudgetNumbers) -> None:
         """Publish what the CPU time went to, and what gives way to keep the quota."""
@@ -188,6 +195,7 @@ class Observer:
             recent_moves=self._recent_moves.latest(),
             control=self._control,
             budget=self._budget,
+            guard=self._guard,
         )
 
     def _source(self) -> SamplerNumbers:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from hmd.decide.move_guard import GuardState
 from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import NodeUse
 from hmd.observe.budget_numbers import BudgetNumbers
@@ -164,7 +165,7 @@ class Snapshot:
     by the result of each planned page, ``heat_pages`` by tier and bin of ``HEAT_LOG2``;
     ``paged_out_bytes`` went to swap or files. ``processes`` are those with most resident memory,
     ``recent_moves`` the last ticks that planned moves, ``control`` the admin state, ``budget`` what
-    the daemon's CPU time went to.
+    the daemon's CPU time went to. ``guard`` is None where moves are not guarded.
     """
 
     version: str
@@ -202,6 +203,7 @@ class Snapshot:
     recent_moves: tuple[TickMoves, ...] = ()
     control: ControlNumbers = ControlNumbers()
     budget: BudgetNumbers = field(default_factory=BudgetNumbers)
+    guard: GuardState | None = None
 
     def tier_of(self, node: int) -> int:
         """Return the tier of a node, -1 where it is in none."""

@@ -87,9 +87,12 @@ class Learned:
 
         settings = self.settings
         nodes = nodes_of(machine, settings.headroom_fraction, settings.headroom_bytes)
+        if nodes.tiers < 2 or not len(pages):
+            return Plan.empty(pages.processes)
+        # Also without a budget: features learn from every tick.
+        rate = self.predicted(pages, machine, nodes)
         if not nodes.can_move(pages, machine):
             return Plan.empty(pages.processes)
-        rate = self.predicted(pages, machine, nodes)
         wanted = self._wanted(pages, machine, nodes, rate)
         return build_plan(pages, nodes, wanted, machine.budget_bytes)
 
@@ -147,4 +150,5 @@ ABOUT = About(
     settings=LearnedSettings,
     make=Learned,
     kernels=("hmd.decide.feature_kernel", "hmd.decide.learned_network"),
+    guard=True,
 )

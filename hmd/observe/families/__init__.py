@@ -9,6 +9,7 @@ from hmd.observe.families import (
     budget_metrics,
     control_metrics,
     daemon_metrics,
+    guard_metrics,
     move_metrics,
     sampling_metrics,
     stage_metrics,
@@ -33,6 +34,7 @@ SECTIONS: Final = (
     MetricSection("Sampling", sampling_metrics.FAMILIES),
     MetricSection("Tiers and heat", tier_metrics.FAMILIES),
     MetricSection("Decisions and moves", move_metrics.FAMILIES),
+    MetricSection("Guard of moves", guard_metrics.FAMILIES),
     MetricSection("Targets", target_metrics.FAMILIES),
     MetricSection("Admin requests", control_metrics.FAMILIES),
 )
