@@ -61,3 +61,11 @@ def share(text: str) -> float:
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"{text!r}: take a share, as in 25%")
     return value
+
+
+def whole_number(text: str) -> int:
+    """Parse a whole number from 1 to 1000."""
+    value = int(text) if text.isdecimal() else 0
+    if not 1 <= value <= 1000:
+        raise argparse.ArgumentTypeError(f"{text!r}: take a whole number from 1 to 1000")
+    return value

@@ -74,7 +74,7 @@ GROUPS: Final = (
         "Training steps",
         (
             CommandEntry("plan", "plan the memory of a training step ahead"),
-            CommandEntry("tensors", "show the kernels and tensors of a training step"),
+            CommandEntry("tensors", "record and show the kernels and tensors of a training step"),
         ),
     ),
     CommandGroup(

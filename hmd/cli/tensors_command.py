@@ -1,4 +1,4 @@
-"""``hmd tensors``: show a tensor trace."""
+"""``hmd tensors``: record the trace of a training step, and show it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,27 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hmd.errors import Exit
+from hmd.cli.arguments import whole_number
+from hmd.errors import Exit, os_error
 
 if TYPE_CHECKING:
     from hmd.cli.main import Subparsers
 
 DESCRIPTION = """\
-Show what a tensor trace contains: kernels, tensors by kind, peak and working set, inactive periods
-and reuse distances (docs: tensor traces and plans).
+Record the kernels and tensors of a PyTorch program's training step, and show what such a trace
+contains: kernels, tensors by kind, peak and working set, inactive periods and reuse distances
+(docs: tensor traces and plans).
+"""
+
+RECORD_DESCRIPTION = """\
+Run a PyTorch training script unchanged and record its step: kernels with their times, tensors, and
+which kernel uses which. A step ends when an optimizer's step() returns. The script is stopped when
+enough steps are recorded. Needs the extra torch.
 """
 
 EXAMPLES = """\
 examples:
+  hmd tensors record -o step.npz train.py --batch 32
   hmd tensors info step.npz
   hmd tensors info step.npz --picture step.png     lifetimes and footprint over the step
 """
@@ -27,8 +36,8 @@ def add_parser(subparsers: Subparsers) -> None:
     """Register ``hmd tensors``."""
     parser = subparsers.add_parser(
         "tensors",
-        help="show the kernels and tensors of a training step",
-        usage="hmd tensors info [options] TRACE",
+        help="record and show the kernels and tensors of a training step",
+        usage="hmd tensors record|info [options] SCRIPT|TRACE",
         description=DESCRIPTION,
         epilog=EXAMPLES,
     )
@@ -40,6 +49,60 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     info.add_argument("--json", action="store_true", help="print JSON: seconds, bytes, counts")
     info.set_defaults(func=run_info)
+    _add_record(actions)
+
+
+def _add_record(actions: Any) -> None:
+    record = actions.add_parser(
+        "record",
+        help="record the step of a PyTorch training script",
+        usage="hmd tensors record [options] SCRIPT [ARGUMENTS]",
+        description=RECORD_DESCRIPTION,
+    )
+    record.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="the trace (default SCRIPT.npz here)"
+    )
+    record.add_argument(
+        "--warmup",
+        type=whole_number,
+        default=2,
+        metavar="N",
+        help="steps before the recording (default 2)",
+    )
+    record.add_argument(
+        "--steps",
+        type=whole_number,
+        default=5,
+        metavar="N",
+        help="recorded steps; times are their medians (default 5)",
+    )
+    record.add_argument("script", type=Path, metavar="SCRIPT", help="a Python program")
+    record.add_argument(
+        "words", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="the script's arguments"
+    )
+    record.set_defaults(func=run_record)
+
+
+def run_record(args: argparse.Namespace) -> int:
+    """Record a script's step, write the trace and print its summary."""
+    from importlib.util import find_spec
+
+    from hmd.extras import missing_extra
+    from hmd.tensors.tensor_trace_file import write_trace
+
+    if find_spec("torch") is None:
+        raise missing_extra("hmd tensors record", "PyTorch", "torch")
+    from hmd.tensors.capture.training_script import RecordedSteps, record_script
+
+    trace = record_script(args.script, args.words, RecordedSteps(args.warmup, args.steps))
+    output = args.output or Path(f"{trace.name}.npz")
+    try:
+        write_trace(trace, output)
+    except OSError as error:
+        raise os_error(error, f"cannot write {output}: {error.strerror}") from None
+    _print(_document(trace))
+    print(f"wrote {output}")
+    return Exit.OK
 
 
 def run_info(args: argparse.Namespace) -> int:

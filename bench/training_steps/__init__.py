@@ -1,0 +1,1 @@
+"""Training steps in plain PyTorch, and the traces that ``hmd tensors record`` made of them."""
