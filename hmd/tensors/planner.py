@@ -80,6 +80,7 @@ PLANNERS: Final = {
         PlannerEntry("autotm-static", "autotm_static", "an integer program; no moves", True),
         PlannerEntry("autotm-sync", "autotm_sync", "an integer program; kernels wait", True),
         PlannerEntry("deeptm", "deeptm", "a reconstruction: groups, weighted heat, learning"),
+        PlannerEntry("myelin", "myelin", "optimizer state streamed in buckets", False),
         PlannerEntry("sentinel", "sentinel", "moves by intervals of kernels, of searched length"),
         PlannerEntry("ours", "ours", "farthest next use in parts, on booked links"),
     )
