@@ -68,6 +68,7 @@ GROUPS: Final = (
             CommandEntry("estimate", "predict the runtime of a placement from two traces"),
             CommandEntry("simulate", "simulate policies on a recorded program"),
             CommandEntry("tune", "search a policy's best settings on recorded programs"),
+            CommandEntry("train", "train the learned policy on recorded programs"),
         ),
     ),
     CommandGroup(

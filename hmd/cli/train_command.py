@@ -1,0 +1,180 @@
+"""``hmd train``: train the network of the learned policy on recorded programs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hmd.cli.simulation_options import ProgressLine
+from hmd.errors import Exit, UsageError, os_error
+
+if TYPE_CHECKING:
+    from hmd.cli.main import Subparsers
+    from hmd.learn.policy_speeds import SpeedRow
+    from hmd.learn.train_settings import TrainingPlan
+    from hmd.learn.training import Trained
+
+DESCRIPTION = """\
+Train the network of the policy "learned" on recorded programs.
+
+The configuration names recordings ("hmd simulate --record"), sizes of fast memory and sampling
+periods. Each round simulates all recordings with the daemon's own code and fits the network to what
+pages did next: in the first round rules move the pages, in the others the network of the round
+before. The weights are those of the last round. Equal configurations and recordings give equal
+weights, with any number of workers.
+
+Recordings under "held_out" are not trained on: they decide when a fit stops. --evaluate compares
+the weights with first touch and with the default policy, and shows those programs apart.
+"""
+
+EXAMPLES = """\
+examples:
+  hmd simulate --record dict.misses -- python3 -c 'd = {n * 2654435761: n for n in range(200000)}'
+  hmd train --config train.yaml -o learned.npz
+  hmd train --config train.yaml -o learned.npz --resume --workers 2     after Ctrl-C
+  hmd train --config train.yaml -o learned.npz --evaluate               compare, no training
+  hmd simulate dict.misses --policy learned --set weights=$PWD/learned.npz
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Register ``hmd train``."""
+    parser = subparsers.add_parser(
+        "train",
+        help="train the learned policy on recorded programs",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        usage="%(prog)s --config FILE -o FILE [options]",
+    )
+    parser.add_argument(
+        "--config",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="configuration of the training; config/train.yaml has all settings",
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="FILE", help="weights, an .npz file"
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="simulations at a time, each with 50 bytes of memory per miss (1)",
+    )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="use what an interrupted training left in FILE.training/",
+    )
+    parser.add_argument(
+        "--evaluate",
+        action="store_true",
+        help="do not train: compare the weights of FILE with other policies",
+    )
+    parser.add_argument(
+        "--picture", type=Path, metavar="FILE", help="draw the loss by round and epoch (extra plot)"
+    )
+    parser.set_defaults(func=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train and write, or evaluate."""
+    if args.workers < 1:
+        raise UsageError("--workers must be at least 1")
+    if args.evaluate and args.picture is not None:
+        raise UsageError("--picture shows a training: leave it out, or --evaluate")
+    from hmd.learn.train_settings import read_plan
+
+    plan = read_plan(args.config)
+    if args.evaluate:
+        _print_speeds(_speeds(plan, args.output))
+        return Exit.OK
+    trained = _train(plan, args)
+    epochs = [epoch for each in trained.rounds for epoch in each]
+    print(f"{args.output}: {trained.weights.header.about}")
+    print(f"loss {epochs[-1].trained:.4f}, held out {min(e.held_out for e in epochs):.4f}")
+    if args.picture is not None:
+        _draw(trained, args.picture)
+    return Exit.OK
+
+
+def _train(plan: TrainingPlan, args: argparse.Namespace) -> Trained:
+    from hmd.learn.training import Training
+
+    folder = args.output.with_name(args.output.name + ".training")
+    partial = args.output.with_name(args.output.name + ".partial")
+    try:
+        folder.mkdir(exist_ok=True)
+        with ProgressLine() as progress:
+            training = Training(
+                plan, folder, workers=args.workers, resume=args.resume, say=progress.note
+            )
+            trained = training.run()
+        trained.weights.write(partial)
+        partial.replace(args.output)
+    except OSError as error:
+        raise os_error(error, f"cannot write {args.output}: {error.strerror}") from None
+    return trained
+
+
+def _speeds(plan: TrainingPlan, weights: Path) -> list[SpeedRow]:
+    """Return the speeds of the weights and of what they are compared with."""
+    from hmd.decide import registry
+    from hmd.learn.policy_speeds import FIRST_TOUCH, policy_speeds
+    from hmd.learn.training import make_policy
+
+    path = str(weights.resolve())
+    make_policy("learned", weights=path)  # before the simulations, not after them
+    policies = {
+        FIRST_TOUCH: lambda: make_policy("none"),
+        registry.DEFAULT: lambda: make_policy(registry.DEFAULT),
+        "learned": lambda: make_policy("learned", weights=path),
+    }
+    with ProgressLine() as progress:
+        return policy_speeds(plan, policies, progress.say)
+
+
+def _print_speeds(rows: list[SpeedRow]) -> None:
+    from hmd.cli.output import format_seconds, format_share, print_table
+    from hmd.learn.policy_speeds import FIRST_TOUCH, mean_speed
+
+    names = [name for name in rows[0].seconds if name != FIRST_TOUCH]
+    columns = [FIRST_TOUCH, *(f"x {name}" for name in names)]
+    cells: list[tuple[str, ...]] = [
+        (
+            row.program + (", held out" if row.held_out else ""),
+            format_share(row.fast),
+            format_seconds(row.seconds[FIRST_TOUCH]),
+            *(f"{row.times(name):.3f}" for name in names),
+        )
+        for row in rows
+    ]
+    for label, held_out in (("geometric mean, held out", True), ("geometric mean, trained", False)):
+        part = [row for row in rows if row.held_out is held_out]
+        if part:
+            cells.append((label, "", "", *(f"{mean_speed(part, name):.3f}" for name in names)))
+    print_table(["", "fast", *columns], cells, right=["fast", *columns])
+
+
+def _draw(trained: Trained, file: Path) -> None:
+    from hmd.cli.plotting import load_pyplot, save_plot
+
+    pyplot = load_pyplot("or leave --picture out")
+    figure, axes = pyplot.subplots(figsize=(8, 4), layout="tight")
+    epochs = [epoch for each in trained.rounds for epoch in each]
+    axes.plot([epoch.trained for epoch in epochs], label="rows trained on")
+    axes.plot([epoch.held_out for epoch in epochs], label="rows held out")
+    begin = 0
+    for number, each in enumerate(trained.rounds):
+        axes.axvline(begin - 0.5, color="tab:gray", linewidth=0.5)
+        axes.annotate(
+            f"round {number + 1}", (begin - 0.4, 1.01), xycoords=("data", "axes fraction")
+        )
+        begin += len(each)
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("Poisson loss per row")
+    axes.legend()
+    save_plot(figure, file)

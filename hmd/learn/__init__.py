@@ -1,0 +1,1 @@
+"""Training of the learned policy on recorded programs; the daemon never imports it."""

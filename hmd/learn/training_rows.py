@@ -1,0 +1,173 @@
+"""Training rows: what the learned policy sees of a page at a tick, and what the page does next.
+
+Takes a recorded program, a machine and a policy that moves pages meanwhile; gives rows of features
+with the misses that follow, which the recording knows. The features are the daemon's own
+(:class:`hmd.decide.learned_features.LearnedFeatures`), so that training and the daemon see alike.
+The policy matters: where the network under training moved the hot pages, the slow node's pages that
+look hot are those that chance made look so, and a network that has not seen such rows overrates
+them (Ross et al., "A reduction of imitation learning and structured prediction to no-regret online
+learning", AISTATS 2011). Takes as long as a simulation, plus 1 ms per tick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.decide.learned_features import LearnedFeatures
+from hmd.decide.node_arrays import nodes_of
+from hmd.decide.plan import MachineView, Plan, Policy
+from hmd.emulate.miss_stream import MissStream
+from hmd.emulate.preset import Preset
+from hmd.heat.page_view import PageView
+from hmd.simulate.known_misses import MissValues
+from hmd.simulate.simulated_machine import SimulatedMachine
+from hmd.simulate.simulation import SimulatedDaemon, SimulationSettings, run_daemon
+
+ROWS_PER_TICK: Final = 400
+HEADROOM_BYTES: Final = 64 << 10
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRows:
+    """Columns of shape ``(n,)``; ``features`` has shape ``(n, features)``.
+
+    ``base`` is the rate that the network's answer multiplies, ``future`` the rate of misses that
+    wait within the horizon, both as shares of the process's mean rate per page at that tick.
+    ``program`` numbers the recordings.
+    """
+
+    features: Floats
+    base: Floats
+    future: Floats
+    program: npt.NDArray[np.int32]
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.base)
+
+    def take(self, rows: npt.NDArray[Any]) -> Self:
+        """Return the given rows."""
+        return type(self)(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+    @classmethod
+    def joined(cls, parts: Sequence[TrainingRows]) -> Self:
+        """Return the rows of all parts."""
+        names = [field.name for field in fields(cls)]
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+    def write(self, path: Path) -> None:
+        """Write the rows, whole or not at all."""
+        partial = path.with_suffix(".partial")
+        with partial.open("wb") as file:
+            np.savez(
+                file,
+                allow_pickle=False,
+                **{field.name: getattr(self, field.name) for field in fields(self)},
+            )
+        partial.replace(path)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read what ``write`` wrote."""
+        with np.load(path, allow_pickle=False) as file:
+            return cls(*(file[field.name] for field in fields(cls)))
+
+
+@dataclass(frozen=True, slots=True)
+class RowRequest:
+    """What to collect: the ``program``'s number, how far ahead rows look, and a seed."""
+
+    program: int
+    horizon_ticks: int
+    seed: int
+
+
+def collect_rows(
+    stream: MissStream,
+    preset: Preset,
+    fast_pages: int,
+    policy: Policy,
+    settings: SimulationSettings,
+    request: RowRequest,
+    values: MissValues | None = None,
+) -> TrainingRows:
+    """Run a program under a policy; return a random part of the rows of each tick.
+
+    ``values`` are those of the stream and preset, made if None.
+    """
+    with SimulatedMachine(stream, preset, fast_pages, settings.cost) as machine:
+        known = values or MissValues(stream, preset)
+        logger = RowLogger(policy, machine, known, request, settings.delay_s)
+        run_daemon(SimulatedDaemon(machine, logger, settings))
+    return logger.rows()
+
+
+class RowLogger:
+    """A policy that logs rows and decides as another one."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        machine: SimulatedMachine,
+        values: MissValues,
+        request: RowRequest,
+        delay_s: float,
+    ) -> None:
+        self.name = policy.name
+        self._policy, self._machine, self._values = policy, machine, values
+        self._request, self._delay_s = request, delay_s
+        self._random = np.random.default_rng(request.seed)
+        self._features = LearnedFeatures()
+        self._row, self._time_s = 0, 0.0
+        self._parts: list[TrainingRows] = []
+
+    def plan(self, pages: PageView, machine: MachineView) -> Plan:
+        """Log rows of the tick; return the policy's plan."""
+        row, now_s = self._machine.row, self._machine.now_s
+        per_s = (row - self._row) / max(now_s - self._time_s, 1e-9)
+        self._row, self._time_s = row, now_s
+        nodes = nodes_of(machine, 0.0, HEADROOM_BYTES)
+        if len(pages) and nodes.tiers >= 2:
+            seen = self._features.of(pages, machine, nodes)
+            mean = float((seen.base * pages.size).sum() / pages.size.sum())
+            ahead_s = self._request.horizon_ticks * machine.tick_s
+            begin = row + round(per_s * self._delay_s)
+            end = begin + round(per_s * ahead_s)
+            # What the program does after its end is not known.
+            if mean > 0 and end <= len(self._machine.stream):
+                chosen = self._random.permutation(len(pages))[:ROWS_PER_TICK]
+                saved_s = self._values.between(begin, end)[self._pages(pages.address[chosen])]
+                future = saved_s / self._values.per_miss_s / ahead_s
+                self._log(seen.columns[:, chosen].T, seen.base[chosen] / mean, future / mean)
+        return self._policy.plan(pages, machine)
+
+    def rows(self) -> TrainingRows:
+        """Return all rows so far."""
+        if not self._parts:
+            self._log(np.empty((0, self._width())), np.empty(0), np.empty(0))
+        return TrainingRows.joined(self._parts)
+
+    def _log(
+        self, features: npt.NDArray[Any], base: npt.NDArray[Any], future: npt.NDArray[Any]
+    ) -> None:
+        program = np.full(len(base), self._request.program, np.int32)
+        features, base, future = (each.astype(np.float32) for each in (features, base, future))
+        self._parts.append(TrainingRows(features, base, future, program))
+
+    def _pages(self, address: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        """Return the numbers of pages in the stream."""
+        stream = self._machine.stream
+        return np.searchsorted(stream.page_address[: stream.user_pages], address)
+
+    def _width(self) -> int:
+        from hmd.decide.feature_kernel import FEATURES
+
+        return len(FEATURES)

@@ -1,0 +1,75 @@
+"""Training on recorded programs, and its configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hmd.decide.feature_kernel import FEATURES
+from hmd.decide.learned_features import VERSION
+from hmd.decide.learned_weights import LearnedWeights
+from hmd.errors import ConfigError
+from hmd.learn.policy_speeds import FIRST_TOUCH, mean_speed, policy_speeds
+from hmd.learn.train_settings import read_plan
+from hmd.learn.training import Training, make_policy
+from tests.unit.learn.conftest import CONFIG
+
+
+def test_training_any_workers_equal_usable_weights(config: Path, tmp_path: Path) -> None:
+    plan = read_plan(config)
+    trained = [Training(plan, tmp_path / str(workers), workers=workers).run() for workers in (1, 2)]
+    files = [tmp_path / str(workers) / "round-1.npz" for workers in (1, 2)]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    weights = LearnedWeights.read(files[0], FEATURES, VERSION)
+    assert weights.header.horizon_ticks == 3
+    assert weights.header.data == trained[1].weights.header.data
+    assert [len(epochs) for epochs in trained[0].rounds] == [3, 3]
+
+
+def test_training_resumed_rows_are_reused(config: Path, tmp_path: Path) -> None:
+    plan, folder = read_plan(config), tmp_path / "rows"
+    Training(plan, folder).run()
+    rows = sorted(folder.glob("rows-*.npz"))
+    assert len(rows) == 4
+    begun = [file.stat().st_mtime_ns for file in rows]
+    weights = (folder / "round-1.npz").read_bytes()
+    rows[0].unlink()
+    Training(plan, folder, resume=True).run()
+    assert [file.stat().st_mtime_ns for file in rows][1:] == begun[1:]
+    assert (folder / "round-1.npz").read_bytes() == weights
+
+
+def test_trained_policy_on_program_held_out_beats_first_touch(config: Path, tmp_path: Path) -> None:
+    plan = read_plan(config)
+    Training(plan, tmp_path / "rows").run()
+    weights = str(tmp_path / "rows" / "round-1.npz")
+    policies = {
+        FIRST_TOUCH: lambda: make_policy("none"),
+        "learned": lambda: make_policy("learned", weights=weights),
+    }
+    rows = policy_speeds(plan, policies)
+    assert [row.held_out for row in rows] == [True, False]
+    assert mean_speed(rows[:1], "learned") > 1.02
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("rounds: 2", "rounds: 0", "train.yaml:9: rounds: "),
+        ("hidden: [8]", "hidden: [800]", "train.yaml:10: hidden[0]: "),
+        ("rounds: 2", "round: 2", "train.yaml:9: round: "),
+        ("held_out: [late]", "held_out: [never]", "there is no recording 'never'"),
+        ("held_out: [late]", "held_out: [late, middle]", "no recording is left to train on"),
+        ('["*.misses"]', '["*.npz"]', "no recording matches *.npz"),
+    ],
+)
+def test_plan_with_mistake_names_file_and_line(
+    config: Path, old: str, new: str, problem: str
+) -> None:
+    assert old in CONFIG
+    config.write_text(CONFIG.replace(old, new))
+    with pytest.raises(ConfigError) as error:
+        read_plan(config)
+    assert problem in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
