@@ -15,13 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hmd.machine.process_id import PROC, ProcessId, ProcessStat, parse_stat
-from hmd.machine.procfs import absent, open_to_read
+from hmd.machine.process_id import PROC, ProcessId, ProcessStat, read_stat
 from hmd.machine.targets import Selector, TargetSpec, folder_of
 
 __all__ = ["ProcessWatcher", "ScanStats", "TargetSpec"]
-
-_STAT_BYTES = 1024  # 52 numbers of at most 20 digits, and a name of at most 64 bytes
 
 
 @dataclass(slots=True)
@@ -147,8 +144,7 @@ class ProcessWatcher:
         due = known is None or now_s - known.asked_s >= self._reread_s
         if known is not None and same and known.settled and not known.wanted and not due:
             return known
-        data = _read_stat(f"{self._proc}/{pid}/stat")
-        stat = parse_stat(data) if data else None
+        stat = read_stat(pid, self._proc)
         self.stats.reads += 1
         if stat is None or stat.exited or pid == self._own_pid:
             return None
@@ -242,18 +238,3 @@ def _pin(pinned: dict[int, ProcessId], roots: set[ProcessId]) -> set[ProcessId]:
     for process in roots:
         pinned.setdefault(process.pid, process)
     return {process for process in roots if pinned[process.pid] == process}
-
-
-def _read_stat(path: str) -> bytes | None:
-    """Return a stat file by one read: the kernel writes it in one piece."""
-    fd = open_to_read(path)
-    if fd is None:
-        return None
-    try:
-        return os.read(fd, _STAT_BYTES)
-    except OSError as error:
-        if absent(error):
-            return None
-        raise
-    finally:
-        os.close(fd)

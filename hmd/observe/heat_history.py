@@ -98,11 +98,12 @@ class HeatHistory:
             names = {heat.processes[slot]: tick.targets[slot] for slot in largest.tolist()}
         else:
             names = dict(zip(tick.processes, tick.targets, strict=True))
+        mean_heat = heat.chunk_rates() / CHUNK_PAGES
         self._snapshots.append(
             HeatSnapshot(
                 tick.now_s,
                 tuple(
-                    self._outline(heat, slot, names.get(heat.processes[slot], ""))
+                    self._outline(heat, mean_heat, slot, names.get(heat.processes[slot], ""))
                     for slot in largest.tolist()
                     if sizes[slot]
                 ),
@@ -128,19 +129,21 @@ class HeatHistory:
         moments = ",".join(snapshot.as_json(visible) for snapshot in (*newer, *kept[-1:]))
         return f'{{"tiers":{self._tiers},"moments":[{moments}]}}'.encode()
 
-    def _outline(self, heat: HeatTable, slot: int, target: str) -> HeatOutline:
+    def _outline(
+        self, heat: HeatTable, mean_heat: npt.NDArray[np.float64], slot: int, target: str
+    ) -> HeatOutline:
+        """Return one process's outline; ``mean_heat`` is a page's heat by chunk."""
         columns, used = heat.chunks.columns, heat.chunks.used
         rows = np.flatnonzero(columns.process[:used] == slot)
         rows = rows[np.argsort(columns.address[rows])]
         starts = np.arange(0, len(rows), -(-len(rows) // MAX_BINS))
-        mean_heat = heat.chunk_rates()[rows] / CHUNK_PAGES
         pages = self._pages(columns, rows)
         chunks = np.diff(np.append(starts, len(rows)))
         return HeatOutline(
             process=heat.processes[slot],
             target=target,
             address=columns.address[rows[starts]],
-            heat=(np.add.reduceat(mean_heat, starts) / chunks).astype(np.float32),
+            heat=(np.add.reduceat(mean_heat[rows], starts) / chunks).astype(np.float32),
             pages=np.add.reduceat(pages, starts, axis=0).astype(np.int32),
         )
 

@@ -78,7 +78,13 @@ class RowSums:
         np.add.at(self.demoted_bytes, row, demoted_bytes)
         np.add.at(self.failed_pages, row, failed_pages)
 
-    def fast_share(self, row: int) -> float | None:
-        """Return the share of recent accesses to known nodes that tier 0 served; None for none."""
-        known = float(self.recent[row, :-1].sum())
-        return float(self.recent[row, 0]) / known if known > 1e-6 else None
+    def fast_shares(self) -> list[float | None]:
+        """Return each row's share of recent accesses to known nodes that tier 0 served.
+
+        None for a row without such accesses.
+        """
+        known = self.recent[:, :-1].sum(axis=1)
+        counted = known > 1e-6
+        shares = np.divide(self.recent[:, 0], known, out=np.zeros_like(known), where=counted)
+        pairs = zip(shares.tolist(), counted.tolist(), strict=True)
+        return [share if some else None for share, some in pairs]
