@@ -1,13 +1,14 @@
 """Recording: a program's sampled accesses, mappings and placement, streamed into a trace file.
 
 Takes open sources, a writer and a process; returns when the process and its children have
-ended, when the time is up, or when it is stopped. Memory is bounded by what one poll reads.
+ended, when the time is up, or when it is stopped. Memory is bounded by what one poll reads, by the
+mappings of processes that run, and by 300 bytes for each of ``MAX_PROCESSES``.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -138,7 +139,9 @@ class Recorder:
         self._settings = settings or RecordSettings()
         self._proc = proc
         self._watcher = ProcessWatcher([TargetSpec("recorded", pids=(root.pid,))], proc)
-        self._followed: dict[ProcessId, _Followed] = {}
+        self._followed: dict[ProcessId, _Followed] = {}  # those that may still run
+        self._index: dict[ProcessId, int] = {}  # of all, ended ones too
+        self._unmapped_ended = 0
         self._tracked: tuple[ProcessId, ...] = ()
         self._family = DescendantTracker(root, sources.tasks, proc)
         self._unnamed: list[_Followed] = []
@@ -153,12 +156,13 @@ class Recorder:
     @property
     def processes(self) -> int:
         """Number of processes that were recorded."""
-        return len(self._followed)
+        return len(self._index)
 
     @property
     def short_lived(self) -> int:
         """Number of processes that ended before their mappings were read."""
-        return sum(not one.mapped for one in self._followed.values())
+        running = sum(not one.mapped for one in self._followed.values())
+        return self._unmapped_ended + running
 
     def begin(self) -> None:
         """Follow the first process; its accesses are sampled from here on.
@@ -186,6 +190,7 @@ class Recorder:
         living = tuple(p for p in self._tracked if p in listed or alive(p, self._proc))
         if living:
             self._track(living)
+        self._forget_ended(born)
         self._write_progress()
         for process in self._tracked:
             one = self._followed[process]
@@ -200,6 +205,18 @@ class Recorder:
         if time.monotonic() - self._flushed_s >= FLUSH_S:
             self._flushed_s = time.monotonic()
             self._writer.flush()
+
+    def _forget_ended(self, born: Iterable[ProcessId]) -> None:
+        """Free what was kept of processes that have ended; their samples have been written.
+
+        And of those born beyond ``MAX_PROCESSES``.
+        """
+        for process in self._followed.keys() - set(self._tracked):
+            self._unmapped_ended += not self._followed.pop(process).mapped
+            self._family.forget(process)
+        for process in born:
+            if process not in self._index:
+                self._family.forget(process)
 
     def _write_progress(self) -> None:
         """Write the CPU time and the executed instructions of processes."""
@@ -256,14 +273,15 @@ class Recorder:
         self._write_names()
         batch = self._sampler.read()
         batch = batch.take(batch.time_ns >= np.uint64(self.since_ns))
-        index = np.array([self._followed[p].index for p in self._tracked], np.uint16)
+        index = np.array([self._index[p] for p in self._tracked], np.uint16)
         self._writer.samples_of(batch, index)
 
     def _track(self, processes: tuple[ProcessId, ...]) -> None:
         """Sample these processes; of more than ``MAX_PROCESSES``, the first."""
         for process in processes:
-            if process not in self._followed and len(self._followed) < MAX_PROCESSES:
-                one = self._followed[process] = _Followed(process, len(self._followed))
+            if process not in self._index and len(self._index) < MAX_PROCESSES:
+                index = self._index[process] = len(self._index)
+                one = self._followed[process] = _Followed(process, index)
                 self._unnamed.append(one)
         tracked = tuple(process for process in processes if process in self._followed)
         if tracked != self._tracked:

@@ -1,5 +1,6 @@
 """Recording real programs with the kernel's page faults, which every machine has."""
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -14,15 +15,20 @@ from pyarrow import parquet
 
 from hmd.errors import MissingError, TargetError
 from hmd.machine.numa_nodes import read_topology
+from hmd.machine.process_id import identify
 from hmd.machine.topology import Topology
 from hmd.sample.access_batch import Kind
 from hmd.sample.auto_select import SampleSettings
+from hmd.trace.gated_launch import Launched
+from hmd.trace.metadata import describe
 from hmd.trace.placement_log import pages_of
+from hmd.trace.record_inputs import open_sources
 from hmd.trace.record_session import RecordRequest, record_command, record_running
-from hmd.trace.recorder import RecordSettings
+from hmd.trace.recorder import Recorder, RecordSettings
 from hmd.trace.trace import Trace
 from hmd.trace.trace_reader import read_trace
 from hmd.trace.trace_summary import summarise
+from hmd.trace.trace_writer import TraceWriter
 from hmd.units import PAGE_BYTES
 
 TOUCH = """
@@ -107,6 +113,41 @@ def test_short_lived_children_are_recorded_with_their_names(tmp_path: Path) -> N
     # Each child starts an interpreter and faults 200 pages in.
     counts = np.bincount(trace.samples.process, minlength=4)
     assert (counts[1:] >= (100 if recorded.lost else 500)).all(), counts
+
+
+FORKS = """
+import os, signal
+for _ in range(400):
+    if os.fork() == 0:
+        os._exit(0)
+    os.wait()
+signal.pause()
+"""
+
+
+def test_recorder_of_many_short_lived_processes_keeps_their_index_only(tmp_path: Path) -> None:
+    sample = SampleSettings(sampler="faults", period=1)
+    with contextlib.ExitStack() as opened:
+        sources = open_sources(sample, opened)
+        assert sources.tasks is not None
+        child = opened.enter_context(
+            contextlib.closing(Launched([sys.executable, "-S", "-c", FORKS], None))
+        )
+        process = identify(child.pid)
+        assert process is not None
+        about = describe(["forks"], read_topology(), sources, None)
+        writer = opened.enter_context(TraceWriter(tmp_path / "t", about))
+        recorder = Recorder(process, sources, writer)
+        recorder.begin()
+        child.release()
+        deadline_s = time.monotonic() + 60
+        while recorder.processes < 401 and time.monotonic() < deadline_s:
+            recorder.poll()
+        for _ in range(2):
+            recorder.poll()
+        found = recorder.processes, len(recorder._followed), len(recorder._family._name)
+        child.kill()
+    assert found == (401, 1, 1)
 
 
 def test_recorded_program_has_its_own_name(tmp_path: Path) -> None:
