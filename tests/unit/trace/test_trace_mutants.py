@@ -26,6 +26,7 @@ from hmd.trace.trace_writer import write_trace
 from tests.unit.trace.test_file import trace_of
 
 MUTANTS = 3000
+ESTIMATED = 80
 VALUES: tuple[Any, ...] = (
     None, True, -1, 0, 1, 2**31, 2**63, 2**64, 10**400, 1.5, float("inf"), float("nan"), "", "x",
     "\x00\n", [], {}, [[]], {"nodes": 7}, [{"nodes": ["x"]}], [{"nodes": [0], "total_bytes": "x"}],
@@ -156,3 +157,28 @@ def test_mutants_of_traces_shown_without_traceback(
         printed = capsys.readouterr()
         assert printed.err.count("\n") <= 1
         assert printed.out if code == Exit.OK else printed.err
+
+
+def test_mutants_of_traces_estimated_or_refused_in_one_line(
+    blocks: list[Block], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng, mutated, whole = random.Random(22), tmp_path / "mutant.hmdt", tmp_path / "whole.hmdt"
+    codes = []
+    for number in range(ESTIMATED):
+        write_mutant(mutated, blocks, rng)
+        with whole.open("wb") as file:
+            write_header(file)
+            for block in blocks:
+                # Another run: as another tier, and faster.
+                words = {**block.words, "tier": "fast"} if "tier" in block.words else block.words
+                if "runtime_ns" in words:
+                    words = {**words, "runtime_ns": words["runtime_ns"] // 2}
+                write_block(file, block.tag, words, block.columns)
+        pair = [str(mutated), str(whole)] if number % 2 else [str(whole), str(mutated)]
+        more = (["--sweep"], ["--hot-first", "25%"], ["--model", "isc22"], ["--json"])[number % 4]
+        codes.append(main(["estimate", *pair, *more]))
+        printed = capsys.readouterr()
+        assert "Traceback" not in printed.err
+        assert codes[-1] in (Exit.OK, Exit.FAILURE, Exit.USAGE), printed.err
+        assert printed.out if codes[-1] == Exit.OK else printed.err
+    assert 0 < codes.count(Exit.OK) < ESTIMATED
