@@ -32,6 +32,7 @@ from hmd.tensors.step_state import (
     OUT,
     OVERLAP,
     PAGE_BYTES,
+    QUEUE_ROWS,
     QUEUED,
     SLOT,
     SLOT_TICKS,
@@ -196,23 +197,53 @@ def _slots_until(given: Any, state: Any, time: int) -> None:
 
 
 @compiled
+def _slots_to_arrive(given: Any, state: Any) -> float:
+    """Return the slots that pass at least until all that is missing has come over the links."""
+    tiers = len(given.capacity)
+    most = 0.0
+    for tier in range(1, tiers):
+        rate = np.inf
+        for link in given.paths[tier]:
+            if link < 0:
+                break
+            rate = min(rate, given.link_rate[link, IN])
+        before = waited = 0
+        for queue in (tier - 1, tiers + tier - 1):
+            for at in range(state.queue_ends[queue, 0], state.queue_ends[queue, 1]):
+                row = at & (QUEUE_ROWS - 1)
+                tensor = state.queue_tensor[queue, row]
+                before += min(state.queue_pages[queue, row], state.inbound[tensor, tier])
+                if state.needed[tensor]:
+                    waited = before
+        most = max(most, waited / rate)
+    return most
+
+
+@compiled
 def _wait(given: Any, state: Any, until_idle: bool) -> None:
     """Advance the slots until nothing is missing, or until no move is queued."""
     s = state.scalars
     tiers = len(given.capacity)
-    per_slot = 0.0
+    came = left = 0.0
     for link in range(len(given.link_rate)):
-        per_slot = max(per_slot, given.link_rate[link, IN])
+        came = max(came, given.link_rate[link, IN])
+        left += given.link_rate[link, IN if given.link_half[link] else OUT]
     idle = 0
     limit = IDLE_SLOTS if given.rules[KEEP_RUNNING] else 1000 * IDLE_SLOTS
     while (s[QUEUED] > 0 if until_idle else s[MISSING] > 0) and s[ERROR] == FINE:
         before, missing = s[QUEUED], s[MISSING]
-        # Never so many slots that the last missing page could arrive before their end.
-        speed = per_slot
+        # Never so many slots that the last missing page could arrive before their end: it waits
+        # for the links and for room.
+        speed = came
         for queue in (tiers - 1, 2 * tiers - 1):
             if state.queue_ends[queue, 0] < state.queue_ends[queue, 1]:
                 speed += given.numbers[ALLOCATED_PER_SLOT]
-        slots = max(1, min(MOST_SLOTS, int(min(missing, before) / speed)))
+        least = min(missing, before)
+        room = given.capacity[0] - state.occupied[0]
+        earliest = max(least / speed, (least - room) / left)
+        if earliest < MOST_SLOTS:
+            earliest = max(earliest, _slots_to_arrive(given, state))
+        slots = max(1, min(MOST_SLOTS, int(earliest)))
         s[NOW] = max(s[NOW], (s[SLOT] + slots - 1) * given.numbers[SLOT_TICKS])
         move_slots(given, state, slots)
         idle = idle + slots if s[QUEUED] == before and s[MISSING] == missing else 0

@@ -98,11 +98,13 @@ class _G10Planner:
         """Evict inactive periods, most relief first, until the account fits."""
         periods, trace = self.life.periods, self.trace
         size = trace.tensor_bytes[periods.tensor].astype(np.float64)
-        open_ = np.ones(len(size), np.bool_)
+        relief = np.full(len(size), np.inf)
         columns = (periods.start, periods.end, periods.looped, size, periods.seconds * 1e6)
-        while open_.any() and self.resident.max() > self.target:
-            at = _best(columns, open_, self.resident, self.time_us, self.free[1], self.capacity)
-            open_[at] = False
+        for _ in range(len(size)):
+            if self.resident.max() <= self.target:
+                return
+            at = _best(columns, relief, self.resident, self.time_us, self.free[1], self.capacity)
+            relief[at] = -np.inf
             start, end = int(periods.start[at]), int(periods.end[at])
             looped = bool(periods.looped[at])
             length = end - start + (trace.kernels if looped else 0)
@@ -201,25 +203,31 @@ def _take(free: Any, link: int, way: int, first: int, last: int, size: float) ->
 
 @compiled
 def _best(
-    columns: Any, open_: Any, resident: Any, time_us: Any, flash: Any, capacity: float
+    columns: Any, relief: Any, resident: Any, time_us: Any, flash: Any, capacity: float
 ) -> int:
-    """Return the open period of most relief: bytes times overfull time between both halves."""
+    """Return the period of most relief: bytes times overfull time between both halves.
+
+    Bookings never raise a relief, so that ``relief`` (I,) of earlier calls are upper limits: only
+    the highest are computed anew. Periods of negative relief are closed.
+    """
     starts, ends, looped, sizes, durations = columns
     kernels = len(time_us)
     over = np.zeros(kernels + 1)
     for slot in range(kernels):
         over[slot + 1] = over[slot] + (time_us[slot] if resident[slot] > capacity else 0.0)
-    best, most, tie = -1, -1.0, -1.0
-    for at in range(len(starts)):
-        if not open_[at]:
-            continue
-        start, end, size = starts[at], ends[at], sizes[at]
-        if looped[at]:
-            relief = (over[kernels] - over[start] + over[end]) * size
+    current = np.zeros(len(starts), np.bool_)
+    while True:
+        best, most, tie = 0, -1.0, -1.0
+        for at in range(len(starts)):
+            if relief[at] > most or (relief[at] == most and durations[at] * sizes[at] > tie):
+                best, most, tie = at, relief[at], durations[at] * sizes[at]
+        if current[best]:
+            return best
+        start, end, size = starts[best], ends[best], sizes[best]
+        if looped[best]:
+            relief[best] = (over[kernels] - over[start] + over[end]) * size
         else:
             out = _forward(flash[0], start, end, size / 2)
             back = _backward(flash[1], start, end, size / 2)
-            relief = max(over[back] - over[out], 0.0) * size if back > out else 0.0
-        if relief > most or (relief == most and durations[at] * size > tie):
-            best, most, tie = at, relief, durations[at] * size
-    return best
+            relief[best] = max(over[back] - over[out], 0.0) * size if back > out else 0.0
+        current[best] = True
