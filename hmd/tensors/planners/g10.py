@@ -208,7 +208,7 @@ def _best(
     """Return the period of most relief: bytes times overfull time between both halves.
 
     Bookings never raise a relief, so that ``relief`` (I,) of earlier calls are upper limits: only
-    the highest are computed anew. Periods of negative relief are closed.
+    the highest are computed again. Periods of negative relief are closed.
     """
     starts, ends, looped, sizes, durations = columns
     kernels = len(time_us)

@@ -6,7 +6,8 @@
 3. Fetches as early as there is room, those that are used first choosing first, in pieces.
 4. The plan is priced, and planned again with the lengths that its kernels had, stalls included,
    since transfers overlap stalls too. Some margins of the fastest tier are tried; the cheapest plan
-   is kept. G10's plan and two variants take part where the system has three tiers.
+   is kept. G10's plan and two variants take part where the system has three tiers. Of steps with
+   many thousand kernels only the first plans are tried.
 
 Where kernels compute in place, the cheapest plan of AutoTM's three forms, Sentinel, DeepTM and
 ``lru-free`` is taken.
@@ -53,6 +54,9 @@ _G10_VARIANTS: Final = (
 """G10's plans tried: share of the fastest tier, whether fetches need all their room, links."""
 
 _ROUNDS: Final = 3
+_PRICED_KERNELS: Final = 25_000
+"""Kernels simulated over all plans tried, after which no further plan is tried."""
+
 _ENOUGH: Final = 1.0005
 """A plan this close to the lower bound is not improved further."""
 
@@ -73,10 +77,12 @@ def plan_step(problem: StepProblem) -> MovePlan:
     """Return the cheapest of the plans tried."""
     best, best_seconds = plan_of([]), np.inf
     enough = _ENOUGH * lower_bound_seconds(problem.trace, problem.system)
+    priced = 0
     for plan, seconds in _candidates(problem):
+        priced += problem.trace.kernels
         if seconds < best_seconds:
             best, best_seconds = plan, seconds
-        if best_seconds <= enough:
+        if best_seconds <= enough or (priced >= _PRICED_KERNELS and not problem.system.in_place):
             break
     return best
 

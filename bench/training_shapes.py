@@ -1,0 +1,162 @@
+"""Made training steps of several shapes and of any size, which no planner was tuned to.
+
+A forward graph of layers gets its backward kernels in reverse order: each reads what its layer read
+and wrote, and writes gradients of what it read; weights are updated with their gradients. Sizes,
+times and connections follow from a seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from hmd.tensors.memory_system import MemorySystem, TensorTier, TierLink
+from hmd.tensors.tensor_trace import READ, WRITE, TensorKind, TensorTrace
+from hmd.tensors.vitality import vitality
+from hmd.units import MIB, PAGE_BYTES
+
+Graph = list[list[int]]
+"""The layers that each layer reads, by number."""
+
+
+def chain(layers: int, draw: np.random.Generator) -> Graph:
+    """Return layers that each read the one before."""
+    return [[layer - 1] if layer else [] for layer in range(layers)]
+
+
+def wide(layers: int, draw: np.random.Generator) -> Graph:
+    """Return blocks of eight parallel layers, each block joined by one."""
+    graph: Graph = []
+    joined = -1
+    while len(graph) < layers:
+        first = len(graph)
+        graph += [[joined] if joined >= 0 else [] for _ in range(8)]
+        joined = len(graph)
+        graph.append(list(range(first, joined)))
+    return graph[:layers]
+
+
+def nested(layers: int, draw: np.random.Generator) -> Graph:
+    """Return a U-shaped network: the layers of its second half also read one of the first."""
+    graph = chain(layers, draw)
+    for layer in range(layers // 2 + 1, layers):
+        graph[layer].append(layers - 1 - layer)
+    return graph
+
+
+def scattered(layers: int, draw: np.random.Generator) -> Graph:
+    """Return layers that read up to three earlier ones, mostly recent ones."""
+    graph: Graph = [[]]
+    for layer in range(1, layers):
+        back = np.minimum(draw.geometric(0.1, draw.integers(0, 3)), layer)
+        graph.append(sorted({layer - 1, *(layer - back).tolist()}))
+    return graph
+
+
+SHAPES: Final[dict[str, Callable[[int, np.random.Generator], Graph]]] = {
+    "chain": chain,
+    "wide": wide,
+    "nested": nested,
+    "scattered": scattered,
+}
+
+
+@dataclass
+class _Step:
+    """The kernels and tensors of a step in the making."""
+
+    ms: list[float] = field(default_factory=list)
+    uses: list[dict[int, int]] = field(default_factory=list)
+    kind: list[TensorKind] = field(default_factory=list)
+    mib: list[float] = field(default_factory=list)
+
+    def tensor(self, kind: TensorKind, mib: float) -> int:
+        self.kind.append(kind)
+        self.mib.append(mib)
+        return len(self.kind) - 1
+
+    def kernel(self, ms: float, reads: list[int], writes: list[int]) -> None:
+        uses = dict.fromkeys(reads, READ)
+        for each in writes:
+            uses[each] = uses.get(each, 0) | WRITE
+        self.ms.append(ms)
+        self.uses.append(uses)
+
+
+def training_trace(shape: str, layers: int, seed: int = 0) -> TensorTrace:
+    """Return a step of a network of a shape: three kernels and about three tensors per layer."""
+    draw = np.random.default_rng(seed)
+    graph = SHAPES[shape](layers, draw)
+    size, time = draw.lognormal(3.0, 0.8, layers), draw.lognormal(1.0, 0.6, layers)
+    step = _Step()
+    output = [step.tensor(TensorKind.ACTIVATION, each) for each in size]
+    weight = [step.tensor(TensorKind.WEIGHT, each / 8) for each in size]
+    for layer, read in enumerate(graph):
+        step.kernel(time[layer], [weight[layer], *(output[e] for e in read)], [output[layer]])
+    gradient: dict[int, int] = {}
+    for layer in reversed(range(layers)):
+        read = graph[layer]
+        for each in read:
+            if each not in gradient:
+                gradient[each] = step.tensor(TensorKind.GRADIENT, size[each])
+        # An output that no layer reads has no gradient: its backward kernel reads the output alone.
+        own = [gradient[layer]] if layer in gradient else []
+        reads = [weight[layer], output[layer], *own, *(output[each] for each in read)]
+        step.kernel(2 * time[layer], reads, [gradient[each] for each in read])
+        step.kernel(0.1 * time[layer], [weight[layer], *own], [weight[layer]])
+    return _trace(f"{shape}-{layers}-{seed}", step)
+
+
+def _trace(name: str, step: _Step) -> TensorTrace:
+    pages = np.maximum(np.array(step.mib) * MIB // PAGE_BYTES, 1).astype(np.int64)
+    kind = np.array(step.kind, np.int64)
+    return TensorTrace(
+        name=name,
+        ticks_per_second=1_000_000_000,
+        kernel_names=("layer",),
+        kernel_name=np.zeros(len(step.ms), np.int64),
+        kernel_ticks=np.rint(np.array(step.ms) * 1e6).astype(np.int64),
+        fault_ticks=np.zeros((0, 0), np.int64),
+        tensor_bytes=pages * PAGE_BYTES,
+        tensor_kind=kind,
+        tensor_storage=np.arange(len(kind)),
+        tensor_persistent=kind == TensorKind.WEIGHT,
+        use_start=np.cumsum([0, *(len(uses) for uses in step.uses)]),
+        use_tensor=np.array([each for uses in step.uses for each in uses], np.int64),
+        use_mode=np.array([mode for uses in step.uses for mode in uses.values()], np.int64),
+        source="made",
+    )
+
+
+def scaled_system(
+    trace: TensorTrace, *, fast: float, host: float, links: float, flash: float = 0.2
+) -> MemorySystem:
+    """Return a GPU, a host and flash in proportion to a step.
+
+    ``fast`` and ``host`` are capacities as shares of the peak, ``fast`` of what exceeds the largest
+    kernel. A link of ``links`` 1 carries out, in half of the step's ideal time, all that exceeds
+    the fast tier; ``flash`` is the share of that bandwidth that flash has.
+    """
+    life = vitality(trace)
+    peak, least = life.peak_bytes, int(life.working_bytes.max() * 1.1)
+    capacity = int(least + fast * max(peak - least, 0)) // PAGE_BYTES * PAGE_BYTES
+    rate = links * max(peak - capacity, peak / 20) / (trace.ideal_seconds / 2) / 1e9
+    return MemorySystem(
+        name="scaled",
+        tiers=(
+            TensorTier(name="gpu", capacity=capacity),
+            TensorTier(name="host", capacity=int(host * peak) // PAGE_BYTES * PAGE_BYTES),
+            TensorTier(name="ssd"),
+        ),
+        links=tuple(
+            TierLink.model_validate({"name": name, "between": ends, "in": gbps, "out": gbps})
+            for name, ends, gbps in (
+                ("pcie", ("gpu", "switch"), rate),
+                ("dram", ("switch", "host"), rate),
+                ("flash", ("switch", "ssd"), rate * flash),
+            )
+        ),
+    )

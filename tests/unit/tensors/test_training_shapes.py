@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import pytest
+
+from bench.training_shapes import SHAPES, scaled_system, training_trace
+from hmd.tensors.lower_bound import lower_bound_seconds
+from hmd.tensors.planner import PLANNERS, StepProblem
+from hmd.tensors.pricing_rules import RULES
+from hmd.tensors.tensor_trace import READ
+from hmd.tensors.vitality import vitality
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_trace_of_shape_writes_before_it_reads(shape: str) -> None:
+    trace = training_trace(shape, 30, seed=3)
+    assert trace.kernels == 90
+    written = set(trace.tensor_persistent.nonzero()[0].tolist())
+    for use, tensor in enumerate(trace.use_tensor.tolist()):
+        if trace.use_mode[use] == READ:
+            assert tensor in written
+        written.add(tensor)
+    assert (vitality(trace).first >= 0).all()
+
+
+@pytest.mark.parametrize("links", [0.7, 2.0])
+@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_ours_on_unseen_shape_is_not_slower_than_g10_or_sentinel(
+    shape: str, rules: str, links: float
+) -> None:
+    trace = training_trace(shape, 20, seed=1)
+    system = scaled_system(trace, fast=0.3, host=0.6, links=links)
+    problem = StepProblem(trace, system, RULES[rules])
+    ours = problem.price(PLANNERS["ours"].plan(problem)).seconds
+    for name in ("lru-free", "g10", "sentinel"):
+        assert ours <= problem.price(PLANNERS[name].plan(problem)).seconds
+    if rules == "strict":
+        assert ours >= lower_bound_seconds(trace, system) * (1 - 1e-9)
