@@ -77,6 +77,8 @@ class Service:
             undo.callback(self._wakeup.close)
             self.stages = build(config, None, proc, sysfs)
             undo.callback(self.stages.close)
+            if any(self.stages.watcher.scan().values()):
+                registry.warm(notifier.alive)  # while the service manager waits for the start
             setting = stage_settings.observer_setting(config, file)
             stages = self.stages
             self.observer = Observer(setting, stages.topology, stages.sampler, proc=proc)
