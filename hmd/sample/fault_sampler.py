@@ -17,7 +17,14 @@ from hmd.machine.process_id import PROC
 from hmd.machine.procfs import parse_ids, read_text
 from hmd.sample.access_batch import Kind
 from hmd.sample.capabilities import CAPABILITIES
-from hmd.sample.perf_events import PerfControl, PerfError, PerfEvent, PerfRing, open_rings
+from hmd.sample.perf_events import (
+    PerfControl,
+    PerfError,
+    PerfEvent,
+    PerfRing,
+    open_rings,
+    ring_pages_within,
+)
 from hmd.sample.perf_ring import SampleType
 from hmd.sample.pid_attribution import TrackedPids
 from hmd.sample.ring_sampler import RingSampler
@@ -43,6 +50,7 @@ def open_faults(
     """
     period = min(max(period or LADDER[0], LADDER[0]), LADDER[-1])
     cpus = parse_ids(read_text(sysfs / "devices/system/cpu/online"))
+    ring_pages = ring_pages_within(len(cpus), ring_pages)
     try:
         # Faults that the kernel takes on a program's behalf (read(2) into a new buffer) count
         # too, where that is permitted.

@@ -19,9 +19,26 @@ from hmd.errors import HmdError, UnavailableError, unavailable_code
 from hmd.sample.access_batch import Kind
 from hmd.sample.perf_ring import RecordColumns, Ring, RingCounts, SampleType
 from hmd.sample.period_control import partner
+from hmd.units import PAGE_BYTES
 
 MIN_RING_PAGES = 4
 """The smallest ring worth having: a few hundred samples between two reads."""
+
+
+ALL_RINGS_BYTES = 64 << 20
+"""Most locked memory of all rings: more samples than a read takes, whatever the number of CPUs."""
+
+
+def ring_pages_within(rings: int, most: int) -> int:
+    """Return the data pages of each of so many rings, ``most`` or a power of two below it.
+
+    512 CPUs with four rings each thus lock 72 MiB, a third of what kernel.perf_event_mlock_kb
+    (516 KiB per CPU) permits a user without CAP_IPC_LOCK.
+    """
+    pages = most
+    while pages > MIN_RING_PAGES and rings * pages * PAGE_BYTES > ALL_RINGS_BYTES:
+        pages //= 2
+    return pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +254,11 @@ class PerfRing:
         event = replace(self._event, period=period)
         fd = open_event(event, -1, self._cpu, group_fd, f"{what or 'the event'} a second time")
         return PerfRing(fd, event, self._kind, self._pages, cpu=self._cpu)
+
+    @property
+    def pending(self) -> bool:
+        """As ``Ring.pending``; a closed ring has nothing."""
+        return self._header != ffi.NULL and self._ring.pending
 
     def drain(self, columns: RecordColumns) -> bool:
         """As ``Ring.drain``; a closed ring has nothing."""

@@ -22,6 +22,10 @@ HEADER_BYTES = PAGE_BYTES
 """The header page before the data (struct perf_event_mmap_page)."""
 
 
+_HEAD_WORD, _TAIL_WORD = 1024 // 8, 1032 // 8
+"""data_head and data_tail of the header page, in words."""
+
+
 class SampleType(IntFlag):
     """Fields of a sample (enum perf_event_sample_format, perf_event_open(2)).
 
@@ -170,7 +174,7 @@ _COLUMN_TYPES = {
 class Ring:
     """One ring. The caller owns its memory, which must outlive it."""
 
-    __slots__ = ("_counts", "_memory", "_source")
+    __slots__ = ("_counts", "_memory", "_source", "_words")
 
     def __init__(
         self, header: int, data: int, data_bytes: int, sample_type: SampleType, kind: Kind
@@ -187,6 +191,7 @@ class Ring:
         if not sample_bytes(sample_type):
             raise ValueError(f"sample type {int(sample_type):#x} has fields of variable size")
         self._memory: object = None
+        self._words = ffi.cast("volatile uint64_t *", header)
         self._counts: Any = ffi.new("struct hmd_ring_counts *")
         self._source = ffi.new(
             "struct hmd_ring_source *",
@@ -210,6 +215,11 @@ class Ring:
         ring = cls(start, start + HEADER_BYTES, len(memory) - HEADER_BYTES, sample_type, kind)
         ring._memory = memory
         return ring
+
+    @property
+    def pending(self) -> bool:
+        """Whether the writer has added records since the last drain; 0.1 µs."""
+        return bool(self._words[_HEAD_WORD] != self._words[_TAIL_WORD])
 
     @property
     def counts(self) -> RingCounts:

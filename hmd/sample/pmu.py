@@ -25,7 +25,14 @@ from hmd.sample.access_batch import Kind
 from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.cpu_model import read_cpu_model
 from hmd.sample.memory_events import EventChoice, EventSpec, choose_events
-from hmd.sample.perf_events import PerfControl, PerfError, PerfEvent, PerfRing, open_rings
+from hmd.sample.perf_events import (
+    PerfControl,
+    PerfError,
+    PerfEvent,
+    PerfRing,
+    open_rings,
+    ring_pages_within,
+)
 from hmd.sample.perf_ring import SampleType
 from hmd.sample.period_control import PRIMES, partner
 from hmd.sample.pid_attribution import TrackedPids
@@ -67,6 +74,8 @@ def open_pmu(
     sample_type = _SAMPLE_TYPE | SampleType.TIME if timestamps else _SAMPLE_TYPE
     period = min(max(period or START_PERIOD, PRIMES[0]), PRIMES[-1])
     online = parse_ids(read_text(sysfs / "devices/system/cpu/online"))
+    loads = sum(spec.kind is Kind.LOAD for spec in specs) if pairs else 0
+    ring_pages = ring_pages_within(len(online) * (len(specs) + loads), ring_pages)
     opened = _open_all(specs, period, online, ring_pages, sample_type)
     seconds, note = _open_seconds(opened, partner(period)) if pairs else ((), "")
     rings = [ring for event in opened for ring in event.rings]

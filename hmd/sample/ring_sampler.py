@@ -12,7 +12,7 @@ that has samples.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -34,12 +34,20 @@ USER_END = 1 << 56
 """Upper bound of user addresses (x86-64 with five levels; Documentation/arch/x86/x86_64/mm.rst)."""
 
 
+_NO_COUNTS: Final = RingCounts()
+
+
 class Drainable(Protocol):
     """A ring that can be drained: ``Ring``, or ``PerfRing``, which also owns its memory."""
 
     @property
     def counts(self) -> RingCounts:
         """Records read from the ring."""
+        ...
+
+    @property
+    def pending(self) -> bool:
+        """As ``Ring.pending``."""
         ...
 
     def drain(self, columns: RecordColumns) -> bool:
@@ -118,7 +126,7 @@ class RingSampler:
         self._columns = RecordColumns(read_rows)
         self._started = False
         self._first = 0
-        self._cached = 0
+        self._counted: dict[Drainable, RingCounts] = {}
         self._closed = False
 
     @property
@@ -204,22 +212,29 @@ class RingSampler:
         return ns
 
     def _drain(self, columns: RecordColumns) -> None:
+        """Drain the rings that have records: of 512 CPUs, most may be idle."""
         # Starts after the ring at which the last read was full, so that no busy CPU starves others.
         rings = self._rings[self._first :] + self._rings[: self._first]
-        over = [ring.drain(columns) for ring in rings]
-        if any(over):
-            self._first = (self._first + over.index(True) + 1) % len(rings)
-        counts = [ring.counts for ring in self._rings]
-        self.stats.lost = sum(c.lost for c in counts)
-        self.stats.throttled = sum(c.throttled for c in counts)
-        self.stats.corrupt = sum(c.corrupt for c in counts)
-        cached = sum(c.cached for c in counts)
-        self.stats.dropped += cached - self._cached
-        self._cached = cached
+        filled = [(place, ring) for place, ring in enumerate(rings) if ring.pending]
+        over = [place for place, ring in filled if ring.drain(columns)]
+        if over:
+            self._first = (self._first + over[0] + 1) % len(rings)
+        for _, ring in filled:
+            self._add_counts(ring)
+
+    def _add_counts(self, ring: Drainable) -> None:
+        """Add to the statistics what has come since the ring was last counted."""
+        now, before = ring.counts, self._counted.get(ring, _NO_COUNTS)
+        self.stats.lost += now.lost - before.lost
+        self.stats.throttled += now.throttled - before.throttled
+        self.stats.corrupt += now.corrupt - before.corrupt
+        self.stats.dropped += now.cached - before.cached
+        self._counted[ring] = now
 
     def close(self) -> None:
         """Stop sampling and free all resources."""
         if not self._closed:
             self._closed = True
             self._rings = ()  # before their memory is unmapped
+            self._counted.clear()
             self._control.close()

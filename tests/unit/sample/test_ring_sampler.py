@@ -6,17 +6,22 @@ import os
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from hmd.machine.process_id import ProcessId, identify
+from hmd.machine.procfs import read_int
 from hmd.sample.access_batch import Kind
 from hmd.sample.capabilities import CAPABILITIES
-from hmd.sample.perf_ring import RecordColumns, Ring, SampleType
+from hmd.sample.perf_events import ring_pages_within
+from hmd.sample.perf_ring import RecordColumns, Ring, RingCounts, SampleType
 from hmd.sample.pid_attribution import TrackedPids
 from hmd.sample.ring_sampler import RingSampler
 
+FIXTURE = Path(__file__).parents[2] / "fixtures/machines/xeon6-cxl/proc"
 TYPE = SampleType.TID | SampleType.ADDR | SampleType.CPU | SampleType.WEIGHT
 
 
@@ -201,3 +206,51 @@ def test_ring_sampler_finds_pids_in_any_order() -> None:
     memory.ring.drain(columns)
     # 4,000,000 has ended: what it did is its own. 5,000,000 was never tracked.
     assert attribution.index(columns).tolist() == [2, 0, 1, -1, -1, 1]
+
+
+@dataclass
+class CountedRing:
+    """A ring that counts how often it is drained."""
+
+    ring: Ring
+    drained: int = 0
+
+    @property
+    def counts(self) -> RingCounts:
+        return self.ring.counts
+
+    @property
+    def pending(self) -> bool:
+        return self.ring.pending
+
+    def drain(self, columns: RecordColumns) -> bool:
+        self.drained += 1
+        return self.ring.drain(columns)
+
+    __hash__ = object.__hash__
+
+
+def test_ring_sampler_512_rings_only_those_with_records_are_drained() -> None:
+    memories = [Memory(cpu) for cpu in range(512)]
+    rings = [CountedRing(memory.ring) for memory in memories]
+    sampler = RingSampler(
+        "test", "", rings, Switch(), TrackedPids(),
+        capabilities=CAPABILITIES["pmu"], period=11, ladder=(7, 11, 13),
+    )  # fmt: skip
+    sampler.track([us()])
+    busy = (3, 200, 511)
+    for cpu in busy:
+        memories[cpu].sample(os.getpid(), 0x1000)
+    assert sampler.read().cpu.tolist() == list(busy)
+    assert [cpu for cpu, ring in enumerate(rings) if ring.drained] == list(busy)
+    assert len(sampler.read()) == 0
+    assert sum(ring.drained for ring in rings) == len(busy)
+
+
+@pytest.mark.parametrize("per_cpu", [1, 2, 4])
+def test_ring_pages_of_512_cpus_are_within_the_default_limit(per_cpu: int) -> None:
+    limit_kib = read_int(FIXTURE / "sys/kernel/perf_event_mlock_kb")
+    pages = ring_pages_within(512 * per_cpu, 64)
+    assert limit_kib is not None
+    assert per_cpu * (1 + pages) * 4 <= limit_kib
+    assert ring_pages_within(2 * per_cpu, 64) == 64
