@@ -29,14 +29,15 @@ QUOTA = 0.01
 class NeighbourCase:
     """Arguments of neighbours.c by the name of the case, and memory that it has resident.
 
-    ``processes`` is how many of it the daemon must find, ``quota`` its share of a CPU.
+    ``processes`` is how many of it the daemon must find, by ``selector`` or else by the program's
+    path, ``quota`` its share of a CPU.
     """
 
     name: str
     arguments: tuple[str | int, ...]
     processes: int
     resident_mib: float = 0.0
-    selector: str = "exe: neighbours"
+    selector: str | None = None
     quota: float = QUOTA
 
 
@@ -104,8 +105,9 @@ def neighbours(program: Path, case: NeighbourCase) -> Iterator[None]:
 def measure(case: NeighbourCase, folder: Path, program: Path, seconds: float) -> NeighbourCost:
     """Run the service next to a case's processes, and return what it cost."""
     config, result, socket = folder / "hmd.yaml", folder / "result.json", folder / "hmd.sock"
+    selector = case.selector or f"exe: {program}"
     config.write_text(
-        f"targets:\n- {{name: neighbours, {case.selector}}}\n"
+        f"targets:\n- {{name: neighbours, {selector}}}\n"
         f"sample: {{sampler: faults, cpu_quota: {case.quota:.0%}}}\n"
         f"observe: {{metrics: 'off', socket: {socket}}}\n"
     )

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -26,18 +26,20 @@ from hmd.heat.shared_pages import SharedPages
 from hmd.heat.space_outline import (
     OutlineReading,
     Patterns,
-    Run,
-    SpaceOutline,
     less,
+    outline_of,
     within,
 )
+from hmd.heat.space_owners import SpaceOwners
 from hmd.heat.swept_memory import KernelMemory, SweptMemory
+from hmd.heat.swept_space import SweptSpace
 from hmd.machine.process_id import ProcessId
 from hmd.machine.shared_ranges import in_namespace
 from hmd.sample.access_batch import AccessBatch
 
 Addresses: TypeAlias = npt.NDArray[np.uint64]
 
+_NO_PAGES: Final = np.empty(0, np.uint64)
 _LEFT_RUNS: Final = 2048
 """Runs that a sweep may have before it; a process that keeps mapping is swept from the start."""
 
@@ -61,24 +63,6 @@ class SweepSettings:
     sweep_ticks_most: int = 32
 
 
-@dataclass(slots=True)
-class _Space:
-    """A process's address space as last read, and the progress of its sweep.
-
-    ``left`` are runs of chunks that the current sweep has not reached. ``asked`` and ``changed``
-    count the pages of the sweep; the next one begins ``sweep_ticks`` after ``begun``.
-    """
-
-    outline: SpaceOutline
-    huge: Addresses
-    read: int
-    begun: int
-    left: deque[Run] = field(default_factory=deque)
-    asked: int = 0
-    changed: int = 0
-    sweep_ticks: int = 1
-
-
 class ResidencySweep:
     """Keeps a heat table's nodes up to date, some pages a step."""
 
@@ -92,11 +76,11 @@ class ResidencySweep:
         self._memory: SweptMemory = memory or KernelMemory()
         self._clock = clock
         self._end_s = self._owed_s = 0.0
-        self._spaces: dict[ProcessId, _Space] = {}
+        self._spaces: dict[ProcessId, SweptSpace] = {}
         self._kept: dict[ProcessId, Patterns] = {}
         self._processes: tuple[ProcessId, ...] = ()
         self._reading: OutlineReading | None = None
-        self._shared = SharedPages()
+        self._shared, self._owners = SharedPages(), SpaceOwners(self._memory.compare)
         self._read_turn = self._sweep_turn = self._turn_steps = 0
 
     def keep(self, patterns: Mapping[ProcessId, Patterns]) -> None:
@@ -115,6 +99,11 @@ class ResidencySweep:
         A page that several processes map counts for one of them.
         """
         self._follow(processes)
+        slots = self._owners.slots()
+        if slots is not None:
+            unknown = batch.process < 0
+            process = np.where(unknown, batch.process, slots[batch.process])
+            batch = replace(batch, process=process.astype(np.int32))
         return self._shared.fold(batch)
 
     def step(self, heat: HeatTable) -> int:
@@ -141,6 +130,7 @@ class ResidencySweep:
         if processes is self._processes:
             return
         self._shared.keep(processes)
+        self._owners.keep(processes)
         slots = {process: slot for slot, process in enumerate(processes)}
         self._spaces = {p: space for p, space in self._spaces.items() if p in slots}
         self._read_turn, self._sweep_turn = (
@@ -169,6 +159,9 @@ class ResidencySweep:
                 return True
             if reading is not None:
                 reading.close()
+                self._reading = None
+            if not self._is_own(heat, slot):
+                return True
             pieces, kept = self._memory.pieces(process), self._kept.get(process, ())
             reading = self._reading = OutlineReading(process, pieces, kept)
         if not reading.read(self._over):
@@ -176,6 +169,20 @@ class ResidencySweep:
         self._reading = None
         self._take(heat, slot, reading)
         return True
+
+    def _is_own(self, heat: HeatTable, slot: int) -> bool:
+        """Return whether a process's address space is tracked for it, not for another process."""
+        process, tick = heat.processes[slot], heat.clocks.tick
+        before, owner = self._owners.known(process), self._owners.find(process)
+        if owner == process:
+            return True
+        if before != owner:
+            self._shared.take(process, ())
+            chunks = heat.chunks
+            chunks.remove(np.flatnonzero(chunks.columns.process[: chunks.used] == slot))
+            heat.changed()
+        self._spaces[process] = SweptSpace(outline_of([]), _NO_PAGES, tick, tick, tracked=False)
+        return False
 
     def _sweep_some(self, heat: HeatTable, pages: int) -> int:
         """Sweep the next processes for which that is due; return the pages asked for."""
@@ -207,13 +214,13 @@ class ResidencySweep:
         outline, huge = reading.outline()
         space = self._spaces.get(process)
         if space is None:
-            space = _Space(outline, huge, tick, tick, deque(outline.runs))
+            space = SweptSpace(outline, huge, tick, tick, deque(outline.runs))
             self._spaces[process] = space
         lost = less(space.outline.runs, outline.runs)
         space.left.extendleft(reversed(less(outline.runs, space.outline.runs)))
         if len(space.left) > _LEFT_RUNS:
             space.left = deque(outline.runs)
-        space.outline, space.huge, space.read = outline, huge, tick
+        space.outline, space.huge, space.read, space.tracked = outline, huge, tick, True
         if not lost:
             return  # chunks of samples outside all mappings are stale, and found to have no pages
         known = heat.chunks.columns.address[: heat.chunks.used]
@@ -234,13 +241,13 @@ class ResidencySweep:
         for slot in np.unique(slots).tolist():
             space = self._spaces.get(heat.processes[slot])
             for start in np.sort(starts[slots == slot]).tolist():
-                if space is None or (asked and self._over()):
+                if space is None or not space.tracked or (asked and self._over()):
                     break
                 around = (start, start + CHUNK_BYTES)
                 asked += self._ask(heat, slot, space, around, CHUNK_PAGES)[0]
         return asked
 
-    def _continue(self, heat: HeatTable, slot: int, space: _Space, pages: int) -> int:
+    def _continue(self, heat: HeatTable, slot: int, space: SweptSpace, pages: int) -> int:
         """Ask for the next chunks of a process's sweep, or begin one that is due."""
         tick = heat.clocks.tick
         if not space.left:
@@ -268,7 +275,7 @@ class ResidencySweep:
         return asked
 
     def _ask(
-        self, heat: HeatTable, slot: int, space: _Space, span: tuple[int, int], pages: int
+        self, heat: HeatTable, slot: int, space: SweptSpace, span: tuple[int, int], pages: int
     ) -> tuple[int, int]:
         """Ask for the nodes of the next resident pages, about ``pages``, and record them.
 

@@ -14,6 +14,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from hmd.machine.address_space import compare_spaces
 from hmd.machine.huge_pages import HugeSource, huge_source
 from hmd.machine.mappings import Mappings
 from hmd.machine.maps_pieces import mapping_pieces
@@ -30,6 +31,13 @@ class SweptMemory(Protocol):
 
     def pieces(self, process: ProcessId) -> Pieces:
         """Yield the mappings piece by piece; none if the process is gone or not readable."""
+        ...
+
+    def compare(self, first: ProcessId, second: ProcessId) -> int | None:
+        """Return 0 for processes of one address space, else the sign of an order of these.
+
+        None if not known.
+        """
         ...
 
     def mount_namespace(self, process: ProcessId) -> int:
@@ -61,6 +69,10 @@ class KernelMemory:
         """Read /proc/PID/maps, or smaps where nothing else shows huge pages."""
         details = self._source is HugeSource.SMAPS
         return mapping_pieces(process.pid, self._proc, details=details)
+
+    def compare(self, first: ProcessId, second: ProcessId) -> int | None:
+        """Ask kcmp(2)."""
+        return compare_spaces(first, second, self._proc)
 
     def mount_namespace(self, process: ProcessId) -> int:
         """Return the inode of /proc/PID/ns/mnt (namespaces(7))."""
@@ -112,6 +124,10 @@ class ModelledMemory:
         if found is not None:
             self._huge[process.pid] = self._spaces.huge_pages(process.pid, found)
             yield found
+
+    def compare(self, first: ProcessId, second: ProcessId) -> int | None:
+        """Return the order of the pids: each process has an address space of its own."""
+        return (first.pid > second.pid) - (first.pid < second.pid)
 
     def mount_namespace(self, process: ProcessId) -> int:
         """Return the same for all: they are on one machine."""

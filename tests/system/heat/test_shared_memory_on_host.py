@@ -12,10 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench.hostile.scale_cases import NeighbourCase, compiled, neighbours
 from hmd.heat.heat_table import HeatTable
 from hmd.heat.residency_sweep import ResidencySweep, SweepSettings
 from hmd.machine.mappings import read_mappings
 from hmd.machine.process_id import ProcessId, identify
+from hmd.machine.processes import ProcessWatcher, TargetSpec
 from hmd.sample.access_batch import AccessBatch
 from hmd.units import MIB, PAGE_BYTES
 
@@ -189,3 +191,25 @@ def test_shared_mapping_of_forks_counted_once(kind: str, tmp_path: Path) -> None
         swept(sweep, table)
         assert shared_counts(table, str(path)) == [PAGES, 0, 0]
     memory.close()
+
+
+def test_processes_of_one_address_space_tracked_as_one(tmp_path: Path) -> None:
+    case = NeighbourCase("spaces", ("threads", 20, 400), 20)
+    table, sweep = HeatTable(), ResidencySweep(SETTINGS)
+    program = compiled(tmp_path)
+    with neighbours(program, case):
+        processes = ProcessWatcher([TargetSpec("n", exe=str(program))]).scan()["n"]
+        assert len(processes) == 21
+        table.track(processes)
+        swept(sweep, table)
+        movable, fixed = table.resident_pages(8)
+        [owner] = np.flatnonzero((movable + fixed).sum(axis=1)).tolist()
+        pages = int((movable + fixed).sum())
+        # Samples of any of them are the owner's; when it is gone, another has the pages.
+        batch = samples([3, 20], [5 * PAGE_BYTES, 6 * PAGE_BYTES])
+        assert sweep.fold(batch, table.processes).process.tolist() == [owner, owner]
+        table.track(processes[:owner] + processes[owner + 1 :])
+        swept(sweep, table)
+        movable, fixed = table.resident_pages(8)
+        assert np.count_nonzero((movable + fixed).sum(axis=1)) == 1
+        assert abs(int((movable + fixed).sum()) - pages) < 16

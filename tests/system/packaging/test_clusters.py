@@ -61,7 +61,6 @@ FORBIDDEN = {
     "setns": 308,
     "process_vm_readv": 310,
     "process_vm_writev": 311,
-    "kcmp": 312,
     "userfaultfd": 323,
     "pidfd_send_signal": 424,
     "io_uring_setup": 425,
@@ -89,6 +88,20 @@ def test_seccomp_profile_forbids_what_the_daemon_never_calls() -> None:
     assert dict(zip(FORBIDDEN, done.stdout.split(), strict=True)) == dict.fromkeys(
         FORBIDDEN, "EPERM"
     ), done.stderr
+
+
+COMPARE = """
+import os
+from hmd.machine.address_space import compare_spaces
+from hmd.machine.process_id import identify
+this, other = identify(os.getpid()), identify(os.getppid())
+print(compare_spaces(this, this), compare_spaces(this, other) in (-1, 1))
+"""
+
+
+def test_seccomp_profile_allows_comparison_of_address_spaces() -> None:
+    done = under_seccomp(sys.executable, "-c", COMPARE)
+    assert done.stdout.split() == ["0", "True"], done.stderr
 
 
 @pytest.fixture(scope="module")
