@@ -42,6 +42,7 @@ GROUPS: Final = (
             CommandEntry("status", "show the daemon's state and where each process's pages are"),
             CommandEntry("top", "watch processes' memory and page moves, live"),
             CommandEntry("heatmap", "draw heat and tier of a process's memory over time"),
+            CommandEntry("explain", "show why pages of a process are where they are"),
             CommandEntry("dashboard", "serve a live page of the daemon's state to a browser"),
             CommandEntry("config", "check and show the configuration"),
             CommandEntry("policy", "list the policies and their settings; use another policy"),

@@ -7,7 +7,7 @@ Each takes a request and returns one line for the caller; it raises ``HmdError``
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -26,6 +26,9 @@ from hmd.machine.topology import Topology
 
 MAX_PINS: Final = 4096
 """Pinned processes, and as many that are being moved by request."""
+
+MAX_EXPLAINED: Final = 8
+"""Processes of a target that one request explains."""
 
 MAX_OWN_PINS: Final = 256
 """The same for one user who is not an administrator."""
@@ -53,13 +56,18 @@ class ControlledDaemon(Protocol):
         """Use another policy, the configuration's for None; raises ``HmdError``."""
         ...
 
+    def explain(self, process: ProcessId, address: int | None) -> dict[str, Any]:
+        """Return why pages of a process are where they are; raises ``HmdError``."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a command did, in one line, and the nodes that it applies to."""
+    """What a command did, in one line, the nodes that it applies to, and what else it answers."""
 
     line: str
     nodes: tuple[int, ...] = ()
+    document: Mapping[str, Any] = field(default_factory=dict)
 
 
 class AdminCommands:
@@ -77,6 +85,7 @@ class AdminCommands:
             "unpin": self._unpin,
             "migrate": self._migrate,
             "policy": self._policy,
+            "explain": self._explain,
         }
 
     def _pause(self, request: ControlRequest) -> Done:
@@ -200,6 +209,20 @@ class AdminCommands:
             self._state.policy = before
             raise
         return Done(f"policy {name}" if name else "the policy of the configuration")
+
+    def _explain(self, request: ControlRequest) -> Done:
+        _allow_only(request, "pid", "target", "address")
+        address: Any = request.arguments.get("address")
+        if address is not None and (type(address) is not int or not 0 <= address < 1 << 56):
+            raise UsageError("explain: address: give a whole number below 2 ** 56")
+        if "target" in request.arguments:
+            name, processes = self._target(request, "explain it")
+            if not processes:
+                raise TargetError(f"target {name} has no processes: see hmd status")
+        else:
+            processes = [self._process(request, "explain it")]
+        found = [self._daemon.explain(process, address) for process in processes[:MAX_EXPLAINED]]
+        return Done(f"explained {len(found)} processes", document={"explained": found})
 
     def _check_setter(self, request: ControlRequest, pin: Pin, what: str) -> None:
         if not is_administrator(request.peer) and pin.uid != request.peer.uid:

@@ -117,7 +117,9 @@ class CommandQueue:
             answer = b""
             try:
                 done = self._execute(request)
-                answer = json.dumps({"done": done.line, "nodes": done.nodes}).encode()
+                answer = json.dumps(
+                    {**done.document, "done": done.line, "nodes": done.nodes}
+                ).encode()
             except HmdError as refusal:
                 error = refusal
             except Exception as defect:

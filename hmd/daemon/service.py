@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hmd.config import Config
 from hmd.control.admin_commands import AdminCommands
@@ -17,6 +18,7 @@ from hmd.control.command_queue import CommandQueue
 from hmd.daemon import stage_settings
 from hmd.daemon.drain_progress import control_numbers, send_drain_request
 from hmd.daemon.endpoints import Endpoints
+from hmd.daemon.explanation import explain
 from hmd.daemon.guard_report import GuardReport
 from hmd.daemon.log import OnceLogger
 from hmd.daemon.notify import Notifier
@@ -37,6 +39,7 @@ from hmd.machine.topology import Topology
 from hmd.migrate.drain_worker import DrainWorker
 from hmd.observe.health import TickWatch
 from hmd.observe.heat_history import HeatHistory
+from hmd.observe.move_journal import MoveJournal
 from hmd.observe.observer import Observer, Places
 from hmd.observe.residency_counts import heat_pages, resident_pages
 from hmd.observe.tick_record import Stage, TickRecord
@@ -97,7 +100,7 @@ class Service:
             self._endpoints.open(config)
             undo.pop_all()
         self._guard, self._target_log = StageGuard(self._log), TargetLog(self._log)
-        self._guard_report = GuardReport(self._log)
+        self._guard_report, self._journal = GuardReport(self._log), MoveJournal()
         self._counted_s = float("-inf")
         self._places: Places | None = None
         self._stop = self._reload = False
@@ -150,6 +153,10 @@ class Service:
         """
         stage_settings.with_policy(self._configured, name)
         self._rebuild(self._configured)
+
+    def explain(self, process: ProcessId, address: int | None) -> dict[str, Any]:
+        """Return why pages of a process are where they are; raises ``HmdError``."""
+        return explain(self.stages, self._journal, process, address)
 
     def tick(self, now_s: float) -> TickRecord:
         """Run one tick, after the reload and the admin requests that wait for its boundary."""
@@ -284,6 +291,7 @@ class Service:
             by_heat = heat_pages(heat, topology)
         self._publish_control()
         self._places = Places(resident_pages(heat, topology), by_heat, replace(heat.stats))
+        self._journal.add(tick, topology)
         self.observer.guarded(self._guard_report.of(stages.policy))
         self.observer.observe(tick, self._places)
         self._heat_map.record(tick, heat)

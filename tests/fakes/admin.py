@@ -47,6 +47,9 @@ class TwoNodes:
             raise ZeroDivisionError
         self.policies.append(name)
 
+    def explain(self, process: ProcessId, address: int | None) -> dict[str, object]:
+        return {"pid": process.pid, "address": address}
+
 
 class Loop:
     """Stand-in for the daemon's loop: it queues requests, and answers them on demand."""

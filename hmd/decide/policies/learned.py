@@ -108,6 +108,23 @@ class Learned:
         rate: npt.NDArray[np.float32] = features.base * np.exp2(octaves)
         return rate
 
+    def explain(
+        self, pages: PageView, machine: MachineView, rows: npt.NDArray[np.int64]
+    ) -> list[dict[str, float]]:
+        """Return each row's prediction, in accesses per second and page, and its features."""
+        from hmd.decide.feature_kernel import FEATURES
+
+        nodes = nodes_of(machine, self.settings.headroom_fraction, self.settings.headroom_bytes)
+        rate = self.predicted(pages, machine, nodes)
+        columns = self._features.of(pages, machine, nodes).columns
+        return [
+            {
+                "predicted_rate": float(rate[row]),
+                **{name: float(columns[at, row]) for at, name in enumerate(FEATURES)},
+            }
+            for row in rows.tolist()
+        ]
+
     def _wanted(
         self, pages: PageView, machine: MachineView, nodes: Nodes, rate: npt.NDArray[np.float32]
     ) -> Wanted:

@@ -99,6 +99,29 @@ def test_reload_of_invalid_file_keeps_configuration(
     wait_for(lambda: daemon.metric("hmd_config_last_reload_successful") == 1, "a good reload")
 
 
+def test_reload_with_damaged_weights_keeps_policy(
+    daemon: Daemon, faulter: "subprocess.Popen[bytes]"
+) -> None:
+    before = daemon.status()
+    damaged = daemon.config.with_name("damaged.npz")
+    damaged.write_bytes(b"PK no weights")
+    learned = f"decide: {{policy: learned, learned: {{weights: {damaged}}}}}\n"
+    daemon.configure(target(faulter), learned)
+    daemon.signal(signal.SIGHUP)
+    wait_for(lambda: daemon.metric("hmd_config_last_reload_successful") == 0, "a failed reload")
+    after = daemon.status()
+    assert after["policy"] == before["policy"] != "learned"
+    assert after["reload"]["error"].startswith(f"weights {damaged}: not usable")
+    daemon.configure(target(faulter), "decide: {policy: learned}\n")
+    daemon.signal(signal.SIGHUP)
+    wait_for(lambda: daemon.metric("hmd_config_last_reload_successful") == 1, "a good reload")
+    wait_for(lambda: daemon.status()["guard"] is not None, "the guard's state")
+    assert daemon.status()["policy"] == "learned"
+    daemon.configure(target(faulter))
+    daemon.signal(signal.SIGHUP)
+    wait_for(lambda: daemon.status()["policy"] == before["policy"], "the policy of before")
+
+
 def test_reload_with_busy_metrics_port_fails(
     daemon: Daemon, faulter: "subprocess.Popen[bytes]"
 ) -> None:

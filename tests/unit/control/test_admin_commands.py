@@ -283,3 +283,27 @@ def test_admin_request_with_any_arguments_executed_or_refused(
     if peer.uid != 0 or error is not None:
         assert after == before
     assert len(state.drained) < 2
+
+
+def test_explain_of_own_process_allowed_of_others_refused(
+    commands: AdminCommands, toucher: Toucher
+) -> None:
+    pid = toucher.process.pid
+    done = commands.functions["explain"](
+        ControlRequest("explain", {"pid": pid, "address": 4096}, ROOT_PEER)
+    )
+    assert done.document == {"explained": [{"pid": pid, "address": 4096}]}
+    with pytest.raises(NotPermittedError):
+        execute(commands, "explain", USER_PEER, pid=pid)
+    with pytest.raises(TargetError, match="no processes"):
+        execute(commands, "explain", target="web")
+    for wrong in (-1, 1 << 60, "0x1000", True):
+        with pytest.raises(UsageError, match="address"):
+            execute(commands, "explain", pid=pid, address=wrong)
+
+
+def test_explain_answer_carries_its_document(control: CommandQueue, toucher: Toucher) -> None:
+    pending = control.put(ControlRequest("explain", {"pid": toucher.process.pid}, ROOT_PEER))
+    control.serve()
+    answer = json.loads(pending.result(timeout=5))
+    assert answer["explained"] == [{"pid": toucher.process.pid, "address": None}]

@@ -1,5 +1,6 @@
 """The settings of the stages, converted from the configuration."""
 
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -9,6 +10,7 @@ from hmd.config.schema import SampleSection
 from hmd.daemon import stage_settings
 from hmd.decide import registry
 from hmd.decide.policies.histogram import Histogram, HistogramSettings
+from hmd.errors import ConfigError
 from hmd.heat.heat_settings import HeatSettings
 from hmd.machine.process_id import ProcessId
 from hmd.machine.targets import TargetSpec
@@ -98,3 +100,12 @@ def test_weights_and_kept_mappings_configured_assigned_per_process() -> None:
     stack, shared = kept[ProcessId(1, 1)]
     assert stack.search(b"[stack]")
     assert shared.search(b"/dev/shm/x")
+
+
+def test_policy_damaged_weights_configerror_in_one_line(tmp_path: Path) -> None:
+    damaged = tmp_path / "weights.npz"
+    damaged.write_bytes(b"PK damaged")
+    text = f"decide: {{policy: learned, learned: {{weights: {damaged}}}}}"
+    with pytest.raises(ConfigError, match="not usable") as error:
+        stage_settings.policy(loads(text))
+    assert "\n" not in str(error.value)

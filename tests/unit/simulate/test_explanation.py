@@ -1,0 +1,120 @@
+"""``hmd explain`` for every policy, over a daemon of a simulated machine and a real socket."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+from hmd.cli.main import main
+from hmd.control.request import ControlRequest
+from hmd.control.status_socket import StatusSocket
+from hmd.daemon.explanation import explain
+from hmd.decide import registry
+from hmd.decide.feature_kernel import FEATURES
+from hmd.emulate.miss_stream import MissStream
+from hmd.emulate.preset import Preset
+from hmd.errors import Exit, TargetError
+from hmd.machine.process_id import ProcessId
+from hmd.observe.move_journal import MoveJournal
+from hmd.simulate.simulated_machine import PROGRAM, SimulatedMachine
+from hmd.simulate.simulated_pmu import PmuSettings
+from hmd.simulate.simulation import SimulatedDaemon, SimulationSettings
+from tests.unit.simulate.conftest import BASE, HOT_PAGES, PAGES, hot_set, stream_of
+
+EXPLAINED = SimulationSettings(tick_s=0.004, delay_s=0.0005, sampling=PmuSettings(period=23))
+HOT_ADDRESS = BASE + (PAGES - 1) * 4096
+
+
+class Explained:
+    """A daemon some ticks into a program whose hot set first touch left on the slow node."""
+
+    def __init__(self, machine: SimulatedMachine, policy: str) -> None:
+        kept = {"headroom_fraction": 0.0, "headroom_bytes": 8 * 4096}
+        has = {knob.name for knob in registry.about(policy).knobs}
+        settings: dict[str, object] = {name: kept[name] for name in kept.keys() & has}
+        chosen = registry.guarded(policy, settings, True)
+        self.daemon = SimulatedDaemon(machine, chosen, EXPLAINED)
+        self.journal = MoveJournal()
+        for _ in range(12):
+            self.journal.add(self.daemon.tick(), machine.topology)
+        # As in the daemon, without what takes modelled time.
+        self.daemon.stages.policy = chosen
+
+    def of(self, address: int | None = None, process: ProcessId = PROGRAM) -> dict[str, object]:
+        return explain(self.daemon.stages, self.journal, process, address)
+
+
+@pytest.fixture(scope="module")
+def brief() -> MissStream:
+    return stream_of(hot_set(150_000, PAGES - HOT_PAGES, 1))
+
+
+@pytest.fixture(params=registry.names())
+def explained(
+    request: pytest.FixtureRequest, brief: MissStream, preset: Preset
+) -> Iterator[Explained]:
+    with SimulatedMachine(brief, preset, HOT_PAGES + 64) as machine:
+        yield Explained(machine, request.param)
+
+
+def test_explain_every_policy_gives_heat_price_and_reason(explained: Explained) -> None:
+    document = json.loads(json.dumps(explained.of()))
+    assert document["pid"] == PROGRAM.pid
+    assert document["guard"]["level"] in ("policy", "rule", "none")
+    pages = document["pages"]
+    assert 1 <= len(pages) <= 10
+    for page in pages:
+        assert page["why"]
+        assert page["rate"] >= 0
+        assert (page["repaid_after_s"] is None) == (page["saving_s_per_s"] <= 0)
+    features = [page["policy"] for page in pages if page["policy"]]
+    assert bool(features) == (document["plans"] == "learned")
+    for figures in features:
+        assert set(figures) == {"predicted_rate", *FEATURES}
+    with pytest.raises(TargetError, match="belongs to no target"):
+        explained.of(process=ProcessId(5, 5))
+    with pytest.raises(TargetError, match="no page at"):
+        explained.of(0x1000)
+
+
+@pytest.mark.parametrize("name", ["histogram", "learned"])
+def test_explain_promoted_page_on_socket_shows_move_and_what_it_displaced(
+    name: str,
+    brief: MissStream,
+    preset: Preset,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with SimulatedMachine(brief, preset, HOT_PAGES + 64) as machine:
+        scene = Explained(machine, name)
+        document = scene.of(HOT_ADDRESS)
+
+    def answer(request: ControlRequest) -> Future[bytes]:
+        assert request.arguments == {"pid": PROGRAM.pid, "address": HOT_ADDRESS}
+        future: Future[bytes] = Future()
+        future.set_result(json.dumps({"explained": [document]}).encode())
+        return future
+
+    server = StatusSocket(tmp_path / "s", {}, {"explain": answer})
+    try:
+        asked = ["explain", str(PROGRAM.pid), hex(HOT_ADDRESS), "--socket", str(server.path)]
+        assert main([*asked, "--json"]) == Exit.OK
+        (found,) = json.loads(capsys.readouterr().out)
+        assert main(asked) == Exit.OK
+        text = capsys.readouterr().out
+        assert main([*asked[:2], "somewhere", *asked[3:]]) == Exit.USAGE
+    finally:
+        server.close()
+    (page,) = found["pages"]
+    assert page["address"] == HOT_ADDRESS
+    assert page["tier"] == 0
+    move = page["moves"][0]
+    assert (move["from_node"], move["to_node"], move["promoted"]) == (1, 0, True)
+    assert page["rate"] > 0
+    assert f"process {PROGRAM.pid}, policy {name}" in text
+    assert "promoted from node 1 to 0" in text
+    assert page["why"] in text
