@@ -160,7 +160,7 @@ def _show(args: argparse.Namespace, prices: list[StepPrice]) -> None:
     columns = ("planner", "capacity", "step", "ideal", "share", "bound", "moved", "planned in")
     rows = (
         (
-            price.planner,
+            price.planner + (f" ({price.recomputed} computed again)" if price.recomputed else ""),
             " ".join(
                 f"{name} {format_bytes(size) if size is not None else 'unlimited'}"
                 for name, size in price.tiers.items()

@@ -3,13 +3,14 @@
 A move belongs to a kernel and acts when the kernel begins, on the pages of one tensor that are at
 rest. JSON: ``{"moves": [[kernel, tensor, from, to], ...]}`` with the names of tiers, ``none`` for
 "not allocated" and ``any`` for "wherever it is"; a fifth element limits the move to so many bytes.
+``"recompute": [[kernel, tensor], ...]`` runs the tensor's producer again before a kernel.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,7 +34,9 @@ class MovePlanError(HmdError):
 class MovePlan:
     """M moves in the order in which they act; tier numbers, the number of tiers is ``none``.
 
-    ``synchronous``: a kernel waits until the moves that begin with it are done.
+    ``synchronous``: a kernel waits until the moves that begin with it are done. ``recompute`` has
+    kernels and tensors of the traced step; moves number those of the step with recomputations
+    (:mod:`hmd.tensors.recomputation`).
     """
 
     kernel: Ints
@@ -42,6 +45,7 @@ class MovePlan:
     target: Ints
     size: Ints
     synchronous: bool = field(default=False)
+    recompute: tuple[tuple[int, int], ...] = field(default=())
 
     def __len__(self) -> int:
         return len(self.kernel)
@@ -72,7 +76,10 @@ def plan_document(plan: MovePlan, names: tuple[str, ...]) -> dict[str, Any]:
     ):
         row: list[Any] = [kernel, tensor, tiers[source], tiers[target]]
         moves.append(row if size >= WHOLE else [*row, size])
-    return {"moves": moves}
+    document: dict[str, Any] = {"moves": moves}
+    if plan.recompute:
+        document["recompute"] = [list(each) for each in plan.recompute]
+    return document
 
 
 def read_plan(path: Path, names: tuple[str, ...]) -> MovePlan:
@@ -80,7 +87,8 @@ def read_plan(path: Path, names: tuple[str, ...]) -> MovePlan:
     try:
         document = json.loads(path.read_text())
         rows = document["moves"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        recompute = document.get("recompute", [])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise MovePlanError(f"{path}: no plan: {error}") from None
     numbers = {name: number for number, name in enumerate([*names, "none"])} | {"any": ANY}
     moves: list[Move] = []
@@ -95,4 +103,7 @@ def read_plan(path: Path, names: tuple[str, ...]) -> MovePlan:
             raise MovePlanError(f"{path}: move {at}: kernel, tensor and bytes are whole numbers")
         size = row[4] if len(row) == 5 else WHOLE
         moves.append((row[0], row[1], numbers[row[2]], numbers[row[3]], size))
-    return plan_of(moves)
+    for at, row in enumerate(recompute):
+        if not (isinstance(row, list) and [type(value) for value in row] == [int, int]):
+            raise MovePlanError(f"{path}: recompute {at}: write [kernel, tensor]")
+    return replace(plan_of(moves), recompute=tuple((row[0], row[1]) for row in recompute))

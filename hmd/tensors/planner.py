@@ -79,6 +79,7 @@ PLANNERS: Final = {
         PlannerEntry("autotm", "autotm", "an integer program; moves overlap computing"),
         PlannerEntry("autotm-static", "autotm_static", "an integer program; no moves", True),
         PlannerEntry("autotm-sync", "autotm_sync", "an integer program; kernels wait", True),
+        PlannerEntry("capuchin", "capuchin", "computes again what costs more to move", False),
         PlannerEntry("deeptm", "deeptm", "a reconstruction: groups, weighted heat, learning"),
         PlannerEntry("myelin", "myelin", "optimizer state streamed in buckets", False),
         PlannerEntry("sentinel", "sentinel", "moves by intervals of kernels, of searched length"),

@@ -28,6 +28,8 @@ class StepPrice:
     bound_seconds: float
     plan_seconds: float
     moved_bytes: int
+    recomputed: int
+    """Tensors that the plan computes again; the bound is for plans without."""
 
 
 def price_planner(problem: StepProblem, name: str) -> tuple[StepPrice, MovePlan, StepResult]:
@@ -55,6 +57,7 @@ def price_planner(problem: StepProblem, name: str) -> tuple[StepPrice, MovePlan,
         bound_seconds=lower_bound_seconds(problem.trace, system),
         plan_seconds=planned,
         moved_bytes=result.moved_bytes,
+        recomputed=len(plan.recompute),
     )
     return price, plan, result
 

@@ -17,6 +17,7 @@ from hmd.tensors.memory_system import MemorySystem
 from hmd.tensors.move_plan import MovePlan, MovePlanError
 from hmd.tensors.plan_check import check_plan
 from hmd.tensors.pricing_rules import PricingRules
+from hmd.tensors.recomputation import recomputed_step
 from hmd.tensors.step_kernels import run_step
 from hmd.tensors.tensor_trace import Ints, TensorTrace
 from hmd.tensors.vitality import Vitality, vitality
@@ -73,8 +74,11 @@ def simulate_step(
 ) -> StepResult:
     """Price a plan; raises MovePlanError for one that cannot be carried out.
 
+    Columns of the result have the kernels of the step with the plan's recomputations.
+
     ``checked`` is False where the caller has checked the plan, as for other kernel times.
     """
+    trace = recomputed_step(trace, plan.recompute)
     life = vitality(trace)
     if checked:
         check_plan(trace, life, system, rules, plan)
