@@ -2,7 +2,7 @@
 
 Takes normalised features of all rows and a network's layers, gives one number per row. Rows are
 computed in blocks that stay in the core's first cache, without threads. 100,000 rows of a network
-of 24-32-16-1 take about 5 ms (``python -m bench.learned_cost``).
+of 24-32-16-1 take about 10 ms (``python -m bench.learned_cost``).
 """
 
 from __future__ import annotations

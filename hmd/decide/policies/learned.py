@@ -5,7 +5,7 @@ features (:mod:`hmd.decide.learned_features`) how many accesses per second each 
 the next ticks. A promotion saves them, times the difference in latency, divided by the memory-level
 parallelism of the process; it costs its own move and, where the tier is full, the loss and the move
 of the page that leaves. So the network never decides: a wrong prediction costs at most the moves
-that it pays for. The weights come from a file (:mod:`hmd.decide.learned_weights`). About 150 ns per
+that it pays for. The weights come from a file (:mod:`hmd.decide.learned_weights`). About 300 ns per
 page.
 """
 
