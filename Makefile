@@ -1,7 +1,7 @@
 # Targets for developers; `make help` lists them. Every target does its own set-up and needs root,
 # because the set-up installs Debian packages.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format site wheel deb lint-deb bench bench-estimator bench-policies bench-samplers bench-scale bench-hostile test-hostile bench-tensors clean
+.PHONY: help setup demo test lint format site wheel deb lint-deb bench bench-estimator bench-policies bench-samplers bench-scale bench-hostile test-hostile bench-tensors bench-learned train clean
 PYTHON_FILES := hmd tests bench config packaging cffi_build.py setup/backend.py
 PYTHON := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -72,6 +72,14 @@ test-hostile: setup ## Test the service under hostile clients for ten minutes (m
 
 bench-tensors: setup ## Compare planners of training steps on G10's traces; build/tensors.json
 	@$(PYTHON) -m bench.tensors
+
+bench-learned: setup ## Compare the learned policy on programs that its training never saw; build/learned.json
+	@setup/suite.sh
+	@$(PYTHON) -m bench.learned
+
+train: setup ## Train the weights that hmd ships on the suite's programs; hmd/decide/policies/learned.npz
+	@setup/suite.sh
+	@$(PYTHON) -m bench.learned --ship hmd/decide/policies/learned.npz
 
 clean: ## Remove what was built (not the virtual environment, not the kernel)
 	rm -rf build/setup/native build/dist build/deb build/share build/site build/demo* build/*.json hmd/_native* hmd/emulate/_timing*

@@ -115,10 +115,18 @@ def samplers(results: Results) -> str:
 
 def bounds(results: Results) -> str:
     """Return speeds relative to first touch of policies and bounds, with MiB moved."""
-    found = results["bounds"]
+    return _speeds(results["bounds"], "cases")
+
+
+def learned(results: Results) -> str:
+    """Return speeds relative to first touch on programs held out of training, with MiB moved."""
+    return _speeds(results["learned"], "heldout")
+
+
+def _speeds(found: Results, cases: str) -> str:
     names = list(found["geomean"])
     rows = []
-    for case in found["cases"]:
+    for case in found[cases]:
         cells = []
         for name in names:
             times = case["seconds"]["first touch"] / case["seconds"][name]
@@ -152,6 +160,7 @@ TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
         summary,
         contention,
         bounds,
+        learned,
         swept,
         estimator,
         ablations,

@@ -58,7 +58,7 @@ class LearnedSettings:
         search=Search(200, 50_000, log=True),
     )
     margin: float = knob(
-        1.0,
+        2.0,
         "How many times the cost of its moves a promotion must be predicted to save.",
         least=0.1,
         most=100,
