@@ -150,7 +150,7 @@ def running_daemon(stage: Testbed, policy: str, pace: Pace = PACE) -> Iterator[G
     config, log = stage.folder / "hmd.yaml", stage.folder / "hmd.log"
     config.write_text(_text(policy, pace))
     stage.sh(f"mkdir -p {Path(SOCKET).parent}")
-    command = [sys.executable, "-m", "hmd", "run", "--config", str(config)]
+    command = [sys.executable, "-m", "hmd", "run", "--preload", "--config", str(config)]
     with log.open("wb", buffering=0) as stream:
         job = stage.machine.start(service(command), stdout=stream.write, stderr=stream.write)
         try:

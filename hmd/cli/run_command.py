@@ -64,6 +64,11 @@ def add_parser(subparsers: Subparsers) -> None:
         "--once", dest="ticks", action="store_const", const=1, help="the same as --ticks 1"
     )
     parser.add_argument(
+        "--preload",
+        action="store_true",
+        help="load numba and the kernels at the start, not with the first process (about 120 MiB)",
+    )
+    parser.add_argument(
         "--log-level",
         choices=("debug", "info", "warning", "error"),
         default="info",
@@ -96,7 +101,9 @@ def run(args: argparse.Namespace) -> int:
     read()  # report a wrong file before the kernels are loaded
     from hmd.daemon.service import Service
 
-    service = started(lambda: Service(read, str(args.config), notifier), notifier)
+    service = started(
+        lambda: Service(read, str(args.config), notifier, preload=args.preload), notifier
+    )
     try:
         service.run(args.ticks)
     finally:

@@ -69,8 +69,13 @@ class Service:
         notifier: Notifier,
         proc: Path = PROC,
         sysfs: Path = SYSFS,
+        *,
+        preload: bool = False,
     ) -> None:
-        """Build the stages and open the endpoints; raises ``HmdError`` where one fails."""
+        """Build the stages and open the endpoints; raises ``HmdError`` where one fails.
+
+        With ``preload`` the kernels are loaded now, even if there is no process to follow.
+        """
         self._load, self._file, self._notifier = load, file, notifier
         self._log = logging.getLogger("hmd")
         self._warnings = OnceLogger(self._log)
@@ -80,7 +85,7 @@ class Service:
             undo.callback(self._wakeup.close)
             self.stages = build(config, None, proc, sysfs)
             undo.callback(self.stages.close)
-            if any(self.stages.watcher.scan().values()):
+            if preload or any(self.stages.watcher.scan().values()):
                 registry.warm(notifier.alive)  # while the service manager waits for the start
             setting = stage_settings.observer_setting(config, file)
             stages = self.stages

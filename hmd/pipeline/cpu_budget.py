@@ -42,6 +42,8 @@ SAMPLES_LEAST: Final = 1 / 2
 """Share of the quota that is left to samples, whatever the other work takes."""
 REST_LEAST: Final = 1 / 16
 """Share of the quota that is left to the sweep, and to scans."""
+WHOLE_CPU: Final = 1.0
+"""A quota that the loop cannot exceed, because it is one thread: nothing gives way."""
 SHARE_MOST: Final = 1 / 2
 """Share of the quota that the sweep, or scans, may take at most."""
 
@@ -168,6 +170,8 @@ class CpuBudget:
 
         Less while CPU time is owed, as where a period that is set leaves no half.
         """
+        if self.settings.quota >= WHOLE_CPU:
+            return SHARE_MOST * self.settings.quota + self._discovery
         per_tick_s = self._fixed_s + self._plan_s / self.plan_ticks
         half = SAMPLES_LEAST * self.settings.quota
         return half - per_tick_s / self.tick_s - self._repaid()
@@ -186,6 +190,8 @@ class CpuBudget:
         Where none of up to ``PLAN_TICKS_MOST`` does, each tick has its plan: ticks lengthen anyway,
         and n of them with one plan take longer than one tick with a plan.
         """
+        if self.settings.quota >= WHOLE_CPU:
+            return 1
         rest = SAMPLES_LEAST - 2 * REST_LEAST
         left_s = rest * self.settings.quota * self.settings.tick_s - self._fixed_s
         if left_s <= 0:

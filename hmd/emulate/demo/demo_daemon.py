@@ -99,7 +99,7 @@ def running_daemon(
     targets = "".join(_TARGET.format(name=name) for name in programs)
     config.write_text(_CONFIG.format(tick_s=TICK_S, targets=targets, socket=SOCKET))
     machine.run(["mkdir", "-p", str(Path(SOCKET).parent)], check=True)
-    command = [sys.executable, "-m", "hmd", "run", "--config", str(config)]
+    command = [sys.executable, "-m", "hmd", "run", "--preload", "--config", str(config)]
     with log.open("wb") as stream:
         with meter.paused():
             job = machine.start(

@@ -149,6 +149,12 @@ def test_budget_fixed_work_takes_all_sweep_and_scans_keep_a_sixteenth() -> None:
     assert run.budget.sweep_share == run.budget.discovery_share == REST_LEAST * QUOTA
 
 
+def test_budget_whole_cpu_busy_loop_nothing_gives_way() -> None:
+    run = Run(CpuBudget(BudgetSettings(1.0, 1.0, 60.0))).until(LONG_S, Load(0.3, 0.3, 0.0, 0.1))
+    assert run.ticks == run.plans == LONG_S
+    assert run.budget.sweep_share == run.budget.discovery_share == SHARE_MOST
+
+
 def test_budget_debt_lowers_what_samples_may_take_by_half_at_most() -> None:
     owing = budget()
     assert owing.samples_share == QUOTA
