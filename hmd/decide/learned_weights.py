@@ -16,12 +16,13 @@ import stat
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Self
-from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
+from zipfile import ZIP_STORED, ZipFile, ZipInfo
 
 import numpy as np
 import numpy.typing as npt
 
 from hmd.errors import ConfigError
+from hmd.numpy_archive import DAMAGED, reason_of
 
 FORMAT: Final = 1
 """Version of the file's layout."""
@@ -131,14 +132,10 @@ class LearnedWeights:
                 )
             if float(scale.min()) < _SCALE_LEAST:
                 raise ValueError("a scale is not above 0")
-        except (
-            ValueError, KeyError, TypeError, BadZipFile, EOFError, NotImplementedError,
-            RuntimeError, RecursionError, SyntaxError, OverflowError, OSError,
-        ) as error:  # fmt: skip
-            reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        except DAMAGED as error:
             raise ConfigError(
-                f"weights {path}: not usable ({reason}): train them again with hmd train, or leave"
-                " the setting out"
+                f"weights {path}: not usable ({reason_of(error)}): train them again with hmd train,"
+                " or leave the setting out"
             ) from error
         return cls(header, mean, scale, layers)
 

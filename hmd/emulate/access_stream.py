@@ -10,12 +10,12 @@ from dataclasses import dataclass, fields
 from enum import IntEnum, IntFlag
 from pathlib import Path
 from typing import Any, Self
-from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 
 from hmd.errors import HmdError
+from hmd.numpy_archive import DAMAGED, read_arrays, reason_of
 
 NO_NODE = 0xFF
 
@@ -73,11 +73,10 @@ class AccessStream:
     def read(cls, path: Path) -> Self:
         """Read a file that ``write`` wrote; raises HmdError for any other file."""
         try:
-            # numpy leaves a file open that it opened itself and that is not a complete archive.
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as columns:
-                return cls(**{field.name: columns[field.name] for field in fields(cls)})
-        except (OSError, ValueError, KeyError, BadZipFile, EOFError) as error:
-            raise HmdError(f"{path}: no access stream can be read from it: {error}") from error
+            return cls(**read_arrays(path, [field.name for field in fields(cls)]))
+        except DAMAGED as error:
+            reason = reason_of(error)
+            raise HmdError(f"{path}: no access stream can be read from it: {reason}") from error
 
 
 @dataclass(frozen=True, slots=True)

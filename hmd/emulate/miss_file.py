@@ -12,12 +12,13 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
-from zipfile import ZIP_STORED, BadZipFile, ZipFile
+from zipfile import ZIP_STORED, ZipFile
 
 import numpy as np
 import numpy.typing as npt
 
 from hmd.errors import HmdError
+from hmd.numpy_archive import DAMAGED, reason_of
 from hmd.units import PAGE_BYTES
 
 MAX_INSTRUCTIONS: Final = 1 << 42
@@ -70,12 +71,10 @@ def read_miss_file(path: Path) -> dict[str, Any]:
             found["meets_at"] = _meetings(found)
     except OSError as error:
         raise HmdError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (
-        ValueError, KeyError, BadZipFile, EOFError, NotImplementedError, RuntimeError,
-    ) as error:  # fmt: skip
-        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+    except DAMAGED as error:
         raise HmdError(
-            f"{path} holds no recorded misses ({reason}): make them with hmd simulate --record"
+            f"{path} holds no recorded misses ({reason_of(error)}): make them with "
+            "hmd simulate --record"
         ) from error
     return found | {"user_pages": int(found["user_pages"])}
 

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
+from hmd.numpy_archive import DAMAGED, read_arrays, reason_of
 from hmd.tensors.g10_traces import import_g10, is_g10
 from hmd.tensors.tensor_trace import TensorTrace, TensorTraceError
 
@@ -50,30 +51,36 @@ def write_trace(trace: TensorTrace, path: Path) -> None:
 def read_trace(path: Path) -> TensorTrace:
     """Return the trace in a file of this format, or of G10's traces; raises TensorTraceError."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, Mapping):
-                raise TensorTraceError(f"{path}: an array, not an archive of columns")
-            arrays = {name: archive[name] for name in archive}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        reason = getattr(error, "strerror", None) or "not a numpy archive"
-        raise TensorTraceError(f"{path}: cannot be read: {reason}") from None
+        arrays = read_arrays(path)
+    except DAMAGED as error:
+        raise TensorTraceError(f"{path}: cannot be read: {reason_of(error)}") from None
     try:
         return import_g10(arrays, path.stem) if is_g10(arrays) else _trace(arrays)
     except KeyError as error:
         raise TensorTraceError(f"{path}: has no column {error.args[0]}") from None
     except TensorTraceError as error:
         raise TensorTraceError(f"{path}: {error}") from None
+    except DAMAGED as error:
+        raise TensorTraceError(f"{path}: a column is not usable: {reason_of(error)}") from None
 
 
 def _trace(arrays: Mapping[str, Any]) -> TensorTrace:
-    version = int(arrays["tensor_trace_format"])
+    version = int(_integers(arrays, "tensor_trace_format"))
     if version != FORMAT:
         raise TensorTraceError(f"format {version}; this hmd reads format {FORMAT}")
     return TensorTrace(
         name=str(arrays["name"]),
         source=str(arrays["source"]),
-        ticks_per_second=int(arrays["ticks_per_second"]),
+        ticks_per_second=int(_integers(arrays, "ticks_per_second")),
         kernel_names=tuple(str(name) for name in arrays["kernel_names"]),
         tensor_persistent=arrays["tensor_persistent"].astype(np.bool_),
-        **{name: arrays[name].astype(np.int64) for name in _INTEGERS},
+        **{name: _integers(arrays, name) for name in _INTEGERS},
     )
+
+
+def _integers(arrays: Mapping[str, Any], name: str) -> npt.NDArray[np.int64]:
+    """Return an array of whole numbers; raises TensorTraceError for any other."""
+    array = arrays[name]
+    if array.dtype.kind not in "iu":
+        raise TensorTraceError(f"column {name} has no whole numbers, but {array.dtype}")
+    return np.asarray(array.astype(np.int64))

@@ -7,11 +7,11 @@ Knights Landing node, one run with all pages in DDR4 and one in MCDRAM. Files ar
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
 
+from hmd.numpy_archive import DAMAGED, read_arrays, reason_of
 from hmd.trace.trace import Ending, Samples, Trace, TracedProcess
 from hmd.trace.trace_reader import TraceError
 
@@ -25,12 +25,13 @@ def read_knl(path: Path) -> Trace:
     Raises TraceError if the file cannot be read or lacks an array.
     """
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            ticks, address = arrays["time_tsc"], arrays["vaddr"]
+        arrays = read_arrays(path, ("time_tsc", "vaddr"))
+        ticks, address = arrays["time_tsc"], arrays["vaddr"]
     except OSError as error:
         raise TraceError(f"cannot read {path}: {error.strerror or error}") from None
-    except (KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise TraceError(f"{path} has no arrays time_tsc and vaddr: {error}") from None
+    except DAMAGED as error:
+        reason = reason_of(error)
+        raise TraceError(f"{path} has no arrays time_tsc and vaddr: {reason}") from None
     if ticks.ndim != 1 or ticks.shape != address.shape or not len(ticks):
         raise TraceError(f"{path}: time_tsc and vaddr are not columns of the same length")
     count = len(ticks)
