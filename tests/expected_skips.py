@@ -62,6 +62,10 @@ def has_no_pytorch() -> bool:
     return find_spec("torch") is None
 
 
+def has_no_gymnasium() -> bool:
+    return find_spec("gymnasium") is None
+
+
 def on_any_host() -> bool:
     return True
 
@@ -102,6 +106,8 @@ EXPECTED = (
     ExpectedSkip(
         "tests/unit/tensors/capture/test_training_script.py", "no PyTorch", has_no_pytorch
     ),
+    # The extra train needs PyTorch.
+    ExpectedSkip("tests/unit/learn/test_tiering_env.py", "no gymnasium", has_no_gymnasium),
 )
 
 

@@ -1,0 +1,65 @@
+"""Episodes drawn from recorded programs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from hmd.emulate.layout_replay import tiers_of
+from hmd.emulate.preset import load
+from hmd.learn.episode_settings import EpisodeSettings
+from hmd.learn.episodes import EpisodeSource, varied
+from hmd.simulate.simulation import SimulationSettings
+from tests.unit.simulate.conftest import PAGES, hot_set, stream_of
+
+SETTINGS = EpisodeSettings(
+    presets=("dram-pm", "dram-cxl"), parts_most=3, misses_most=6000, turn_misses=500
+)
+
+
+def source(settings: EpisodeSettings = SETTINGS) -> EpisodeSource:
+    streams = [stream_of(hot_set(10_000, first, first)) for first in (0, PAGES // 2)]
+    return EpisodeSource(streams, settings, SimulationSettings())
+
+
+def test_source_equal_seeds_equal_episodes() -> None:
+    first, second, other = (
+        [source().draw(random) for _ in range(3)]
+        for random in (np.random.default_rng(seed) for seed in (1, 1, 2))
+    )
+    for one, two in zip(first, second, strict=True):
+        assert one.preset == two.preset
+        assert one.settings == two.settings
+        assert np.array_equal(one.stream.page, two.stream.page)
+    assert [each.settings for each in first] != [each.settings for each in other]
+
+
+def test_source_episodes_within_ranges_and_all_different() -> None:
+    random = np.random.default_rng(3)
+    found = [source().draw(random) for _ in range(40)]
+    assert len({each.settings.sampling for each in found}) == 40
+    assert len({each.preset.nodes[0].read_latency_ns for each in found}) == 40
+    for each in found:
+        assert 0 < len(each.stream) <= 6000
+        assert 83 <= each.settings.sampling.period <= 996
+        assert 0.04 < each.fast_pages / each.stream.user_pages < 0.51
+    assert {each.preset.name for each in found} == {"dram-pm", "dram-cxl"}
+    # Of one program there are at most its own pages.
+    assert any(each.stream.user_pages > PAGES for each in found)
+
+
+@pytest.mark.parametrize("name", ["dram-pm", "dram-cxl", "hbm-dram", "three-tier"])
+def test_varied_preset_keeps_its_fast_node(name: str) -> None:
+    base, random = load(name), np.random.default_rng(1)
+    for _ in range(20):
+        made = varied(base, 4.0, random)
+        assert tiers_of(made) == tiers_of(base)
+        for node, before in zip(made.nodes, base.nodes, strict=True):
+            assert 1 / 4 <= node.read_latency_ns / before.read_latency_ns <= 4
+    assert made != base
+
+
+def test_settings_range_that_ends_below_its_begin_refused() -> None:
+    with pytest.raises(ValidationError, match="ends below its begin"):
+        EpisodeSettings(fast_least=0.5, fast_most=0.1)
