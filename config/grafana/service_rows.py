@@ -236,11 +236,13 @@ COST = [
     ),
     Panel(
         "Chunks in detail",
-        "Chunks of 2 MiB whose pages are counted one by one, and those that lose that to others.",
+        "Chunks of 2 MiB whose pages are counted one by one, those that lose that to others, "
+        "and those that lose it near the memory limit.",
         "suffix: chunks",
         (
             Query("sum(hmd_heat_detail_chunks{})", "in detail"),
             Query("sum(rate(hmd_heat_detail_lost_chunks_total{}[R]))", "lost per second"),
+            Query("sum(rate(hmd_heat_detail_dropped_chunks_total{}[R]))", "dropped per second"),
         ),
     ),
     Panel(

@@ -21,6 +21,7 @@ from hmd.daemon.endpoints import Endpoints
 from hmd.daemon.explanation import explain
 from hmd.daemon.guard_report import GuardReport
 from hmd.daemon.log import OnceLogger
+from hmd.daemon.memory_watch import MemoryWatch
 from hmd.daemon.notify import Notifier
 from hmd.daemon.queries import socket_queries
 from hmd.daemon.sampler_upkeep import SamplerUpkeep
@@ -106,6 +107,7 @@ class Service:
             undo.pop_all()
         self._guard, self._target_log = StageGuard(self._log), TargetLog(self._log)
         self._guard_report, self._journal = GuardReport(self._log), MoveJournal()
+        self._memory_watch = MemoryWatch(self._log)
         self._counted_s = float("-inf")
         self._places: Places | None = None
         self._stop = self._reload = False
@@ -185,6 +187,7 @@ class Service:
             stages.admin.forget_exited(stages.proc)
             self.followed = dict(zip(stages.processes, stages.targets, strict=True))
         self._guard.run(Stage.SAMPLE, lambda: stages.begin_tick(now_s), None)
+        self._guard.run(Stage.HEAT, lambda: self._memory_watch.follow(stages.heat, now_s), None)
         tick = run_tick(stages, self._guard, now_s)
         drain = partial(send_drain_request, stages, self._drain_worker, now_s)
         self._guard.run(Stage.MIGRATE, drain, None)

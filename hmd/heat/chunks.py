@@ -54,6 +54,11 @@ class Chunks:
         return len(self.columns.owner) - int(self.state.counts[1])
 
     @property
+    def detail_rows(self) -> int:
+        """The number of rows of pages, used and free."""
+        return len(self.columns.owner)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all columns and of the index."""
         return sum(array.nbytes for array in (*self.columns, *self.index))
@@ -158,6 +163,29 @@ class Chunks:
         columns.groups[rows], columns.probes[rows], columns.hit[rows] = 0, 0, GROUPS
         columns.detail[rows] = -1
         self._free(pages)
+        self.version = next(_VERSIONS)
+
+    def bound_details(self, most: int) -> None:
+        """Have at most so many rows of pages from now on; no more than that may be in use.
+
+        Rows beyond it are freed, or as many are added as chunks can use, unless they are few:
+        column by column, so that no more than one is there twice.
+        """
+        self._details_most = max(most, 1)
+        before, count = self.detail_rows, self._details(len(self.columns.process))
+        if before <= count <= before + before // 16:
+            return
+        used = np.flatnonzero(self.columns.owner >= 0)[:count]
+        blank = ChunkColumns.blank(1, 1)
+        names = ChunkColumns._fields[-len(blank.of_pages) :]
+        for name, empty in zip(names, blank.of_pages, strict=True):
+            column = np.repeat(empty, count, axis=0)
+            column[: len(used)] = getattr(self.columns, name)[used]
+            self.columns = self.columns._replace(**{name: column})
+        owner = self.columns.owner[: len(used)]
+        self.columns.detail[owner] = np.arange(len(used))
+        self.state.counts[1] = 0
+        self._free(np.arange(len(used), count))
         self.version = next(_VERSIONS)
 
     def place(self, rows: Rows, node: npt.NDArray[np.int8]) -> None:

@@ -34,13 +34,15 @@ class HeatStats:
     """Counters since the table was made; ``chunks``, ``details``, ``bytes`` are current values.
 
     ``ignored`` counts samples of no tracked process or no user address, ``windows`` closed windows,
-    ``details_lost`` chunks that are counted as a whole again. ``details`` are counted by page.
+    ``details_lost`` chunks that are counted as a whole again since others differ more,
+    ``details_dropped`` those for lack of memory. ``details`` are counted by page.
     """
 
     samples: int = 0
     ignored: int = 0
     windows: int = 0
     details_lost: int = 0
+    details_dropped: int = 0
     chunks: int = 0
     details: int = 0
     bytes: int = 0

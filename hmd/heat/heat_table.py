@@ -21,8 +21,9 @@ from hmd.heat.cooling import fold
 from hmd.heat.geometry import ABSENT, FIXED
 from hmd.heat.heat_settings import HeatSettings, HeatStats
 from hmd.heat.idle_age import age, successors
+from hmd.heat.leaving_rows import count_leaving, leaving_codes, leaving_rows
 from hmd.heat.page_counts import count_nodes
-from hmd.heat.page_detail import grant_details
+from hmd.heat.page_detail import drop_details, grant_details
 from hmd.heat.page_view import PageView
 from hmd.heat.placing import place_pages, place_wholes
 from hmd.heat.rates import estimate
@@ -37,6 +38,9 @@ from hmd.sample.access_batch import AccessBatch, Kind
 # tick with fewer of them keeps.
 _WAITS_LEAST = 50.0
 _WAITS_FADE = 0.8
+
+LEAST_DETAILS = 64
+"""Chunks whose pages are counted one by one however little memory there is: 400 KiB."""
 
 
 class HeatTable:
@@ -172,6 +176,27 @@ class HeatTable:
         """
         return PageView(self, topology, pinned, rows_most)
 
+    def leaving(
+        self,
+        topology: Topology,
+        pinned: npt.NDArray[np.bool_],
+        leaves: npt.NDArray[np.bool_],
+        rows_most: int,
+        *,
+        longest_idle: bool = False,
+    ) -> PageView:
+        """Return the pages that lie where they are not to stay, as :meth:`view` does.
+
+        ``leaves``, shape ``(processes, nodes)``, says which those are. Of more than ``rows_most``
+        rows it shows the hottest, or the ``longest_idle`` (:mod:`hmd.heat.leaving_rows`).
+        """
+        chunks, codes = self.chunks, leaving_codes(leaves)
+        number = np.empty(0, np.int64)
+        if leaves.any() and count_leaving(chunks.used, chunks.columns, codes):
+            rates = None if longest_idle else self.rates()
+            number = leaving_rows(chunks.used, chunks.columns, codes, rates, rows_most)
+        return PageView(self, topology, pinned, number=number)
+
     def rates(self) -> TableRates:
         """Return how hot pages are now; computed once per change of the table, for all views."""
         if self._rates is None:
@@ -262,6 +287,21 @@ class HeatTable:
             chunk = self.chunks.find(int(slot), moves.address[pages])
             self._worn |= settled.record(self.chunks, pages[chunk >= 0], chunk[chunk >= 0])
         self._note_nodes(node[node >= 0].astype(np.int8))
+
+    def bound_details(self, most: int) -> int:
+        """Count at most ``most`` chunks page by page from now on; returns how many lost that.
+
+        Not fewer than ``LEAST_DETAILS``, nor more than the settings say.
+        """
+        chunks, lost = self.chunks, 0
+        most = min(max(most, LEAST_DETAILS), self.settings.detail_chunks)
+        if chunks.details > most:
+            self.changed()
+            lost = drop_details(chunks, self.clocks.bundle, most)
+            self.stats.details_dropped += lost
+        chunks.bound_details(most)
+        self._measure()
+        return lost
 
     def resident_pages(self, nodes: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return 4 KiB pages per process and node, shape ``(processes, nodes)``.

@@ -53,6 +53,7 @@ KERNEL_MODULES: Final = (
     "hmd.heat.page_detail",
     "hmd.heat.row_bins",
     "hmd.heat.row_selection",
+    "hmd.heat.leaving_rows",
 )
 
 

@@ -24,6 +24,8 @@ _CHANGES: Final = 64
 _FREE_CHANGES: Final = 256
 _LEAST_TICKS: Final = 8
 _GAIN: Final = 1.25
+# Chunks that lose detail at a time, which bounds the memory that it takes.
+_BLOCK: Final = 1024
 # What detail is worth to a chunk whose pages are on several nodes: so many samples, and this share
 # of its own.
 _MIXED: Final = 1.0
@@ -130,3 +132,22 @@ def _grant_asking(chunks: Chunks, clocks: WindowClocks, tick: int) -> int:
         chunks.detach(lost)
     chunks.attach(asking[: free + len(lost)], tick)
     return len(lost)
+
+
+def drop_details(chunks: Chunks, clocks: WindowClocks, most: int) -> int:
+    """Take detail from the chunks to which it is worth least, until ``most`` have it.
+
+    Returns how many lost it.
+    """
+    count = chunks.details - most
+    if count <= 0:
+        return 0
+    columns = chunks.columns
+    value = np.empty(len(columns.owner), np.float32)
+    value_details(columns, clocks, value)
+    used = np.flatnonzero(value >= 0)
+    cold = used[np.argsort(value[used], kind="stable")[:count]]
+    owners = columns.owner[cold].astype(np.int64)
+    for begin in range(0, count, _BLOCK):
+        chunks.detach(owners[begin : begin + _BLOCK])
+    return count

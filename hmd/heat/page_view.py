@@ -12,7 +12,8 @@ resident of a chunk of 2 MiB that is counted as a whole. Policies read the numbe
 
 A view of a large table shows the rows that a plan may be about
 (:mod:`hmd.heat.row_selection`); to a policy the other pages are as good as fixed, and ``beyond``
-has their sums.
+has their sums. For moves that are no policy's, it shows the pages that are to leave where they are
+(:mod:`hmd.heat.leaving_rows`), without sums.
 
 Costs about 4 ns per row; :mod:`hmd.heat.rates` states the cost of rates.
 """
@@ -73,13 +74,15 @@ class PageView:
         topology: Topology,
         pinned: npt.NDArray[np.bool_] | None = None,
         rows_most: int | None = None,
+        number: npt.NDArray[np.int64] | None = None,
     ) -> None:
         """Take tiers from ``topology``; pages of ``pinned`` processes are not movable.
 
-        More than twice ``rows_most`` rows are not shown, but so many of them.
+        More than twice ``rows_most`` rows are not shown, but so many of them; with ``number``, the
+        rows of these numbers.
         """
         self._table = table
-        self._rows_most = rows_most
+        self._rows_most, self._chosen = rows_most, number
         self._pinned = np.zeros(len(table.processes), np.bool_) if pinned is None else pinned
         self._tier_of_node = np.full(max(len(topology.latency_ns), 1), -1, np.int8)
         for tier, nodes in enumerate(topology.tiers):
@@ -292,12 +295,16 @@ class PageView:
     @property
     def _is_partial(self) -> bool:
         """Whether some rows are not shown."""
+        if self._chosen is not None:
+            return len(self._chosen) < self._rows
         return self._rows_most is not None and self._rows > 2 * self._rows_most
 
     @cached_property
     def _shown(self) -> tuple[npt.NDArray[np.int64], Beyond]:
         chunks = self.chunks
         beyond = Beyond.none(len(self.processes), len(self._tier_of_node))
+        if self._chosen is not None:
+            return self._chosen, beyond
         if not self._is_partial:
             number = np.empty(self._rows, np.int64)
             return number[: list_rows(chunks.used, chunks.columns, number)], beyond

@@ -185,6 +185,7 @@ class Observer:
             heat_table_bytes=places.heat.bytes if places else 0,
             detail_chunks=places.heat.details if places else 0,
             details_lost=places.heat.details_lost if places else 0,
+            details_dropped=places.heat.details_dropped if places else 0,
             savings=replace(counters.savings_tracker.savings),
             tick_seconds=counters.tick_seconds.copy(),
             stages={stage: self._stage(stage) for stage in Stage},

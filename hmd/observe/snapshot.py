@@ -193,6 +193,7 @@ class Snapshot:
     heat_table_bytes: int
     detail_chunks: int
     details_lost: int
+    details_dropped: int
     savings: Savings
     tick_seconds: Durations
     stages: Mapping[Stage, StageNumbers]

@@ -7,6 +7,7 @@ own machine (:mod:`hmd.pipeline.tick_stages`).
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ import numpy.typing as npt
 from hmd.decide.admin_moves import drain_moves, machine_after, pin_moves, without_drained
 from hmd.decide.idle_selection import idle_pages
 from hmd.decide.plan import MachineView, Plan
+from hmd.machine.topology import Topology
 from hmd.migrate import STUCK, MoveOutcome
 from hmd.observe.residency_counts import sample_nodes
 from hmd.observe.tick_record import Stage, TickRecord
@@ -27,7 +29,10 @@ PAGEOUT_CANDIDATES = 16
 
 POLICY_ROWS = 1 << 17
 """Rows of a view on which a policy decides, of a table with more than twice as many: 512 MiB of
-4 KiB pages, 256 GiB of chunks."""
+4 KiB pages, 256 GiB of chunks. And most rows of which drains and pins move some in a tick."""
+
+PAGEOUT_ROWS = 1 << 19
+"""Most rows of which some are paged out in a tick: the kernel may keep many of them in memory."""
 
 
 def run_tick(stages: TickStages, guard: StageTimer, now_s: float) -> TickRecord:
@@ -111,16 +116,26 @@ def admin_moves(
     stages: TickStages, machine: MachineView, pinned: npt.NDArray[np.bool_]
 ) -> tuple[Plan, MachineView]:
     """Return the moves off drained nodes and to the nodes of pins, and the machine after them."""
-    heat, admin = stages.heat, stages.admin
+    heat, admin, topology = stages.heat, stages.admin, machine.topology
     plan = Plan.empty(heat.processes)
     if admin.drained:
-        plan = drain_moves(heat.view(machine.topology, pinned), machine, admin.drained)
+        leaves = ~pinned[:, None] & _on_nodes(topology, admin.drained)
+        pages = heat.leaving(topology, pinned, leaves, POLICY_ROWS)
+        plan = drain_moves(pages, machine, admin.drained)
         machine = machine_after(machine, plan)
     if pinned.any():
         goals = admin.pin_nodes(heat.processes, stages.targets)
-        gathered = pin_moves(heat.view(machine.topology), machine, goals, admin.drained)
+        every = np.arange(len(topology.latency_ns))
+        leaves = (goals >= 0)[:, None] & (every != goals[:, None])
+        pages = heat.leaving(topology, np.zeros_like(pinned), leaves, POLICY_ROWS)
+        gathered = pin_moves(pages, machine, goals, admin.drained)
         plan, machine = Plan.joined((plan, gathered)), machine_after(machine, gathered)
     return plan, machine
+
+
+def _on_nodes(topology: Topology, nodes: Collection[int]) -> npt.NDArray[np.bool_]:
+    """Return which node ids are among ``nodes``, shape ``(nodes,)``."""
+    return np.isin(np.arange(len(topology.latency_ns)), list(nodes))
 
 
 def migrate(stages: TickStages, plan: Plan, now_s: float) -> MoveOutcome | None:
@@ -144,7 +159,9 @@ def page_out(stages: TickStages, now_s: float) -> int:
     machine = MachineView(stages.topology, (), now_s, stages.tick_s, left)
     pinned = admin.pinned_mask(stages.heat.processes, stages.targets)
     machine = without_drained(machine, admin.drained)
-    pages = stages.heat.view(machine.topology, pinned)
+    slowest = machine.topology.tiers[-1] if machine.topology.tiers else ()
+    leaves = ~pinned[:, None] & _on_nodes(stages.topology, slowest)
+    pages = stages.heat.leaving(machine.topology, pinned, leaves, PAGEOUT_ROWS, longest_idle=True)
     plan = idle_pages(pages, machine, idle_s, PAGEOUT_CANDIDATES * left)
     sent = stages.pageout.apply(plan, left, now_s)
     stages.mover.charge(sent.out_bytes)

@@ -85,4 +85,10 @@ FAMILIES: Final = (
         "Chunks that are counted as a whole again, since the pages of others differ more.",
         of(lambda now: now.details_lost),
     ),
+    counter(
+        "hmd_heat_detail_dropped_chunks",
+        "chunks",
+        "Chunks that are counted as a whole again, since the memory limit of the service is near.",
+        of(lambda now: now.details_dropped),
+    ),
 )
