@@ -66,6 +66,10 @@ def has_no_gymnasium() -> bool:
     return find_spec("gymnasium") is None
 
 
+def has_no_stable_baselines3() -> bool:
+    return find_spec("stable_baselines3") is None
+
+
 def on_any_host() -> bool:
     return True
 
@@ -108,6 +112,9 @@ EXPECTED = (
     ),
     # The extra train needs PyTorch.
     ExpectedSkip("tests/unit/learn/test_tiering_env.py", "no gymnasium", has_no_gymnasium),
+    ExpectedSkip(
+        "tests/unit/learn/test_ppo_learner.py", "no stable-baselines3", has_no_stable_baselines3
+    ),
 )
 
 

@@ -1,4 +1,4 @@
-"""``hmd train``: train the network of the learned policy on recorded programs."""
+"""``hmd train``: train designs of the learned policy on recorded programs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from hmd.cli.simulation_options import ProgressLine
 from hmd.errors import Exit, UsageError, os_error
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hmd.cli.main import Subparsers
+    from hmd.decide.plan import Policy
+    from hmd.learn.knob_training import TrainedKnobs
     from hmd.learn.policy_speeds import SpeedRow
     from hmd.learn.train_settings import TrainingPlan
     from hmd.learn.training import Trained
@@ -26,7 +30,13 @@ weights, with any number of workers.
 
 Recordings under "held_out" are not trained on: they decide when a fit stops. --evaluate compares
 the weights with first touch and with the default policy, and shows those programs apart.
+
+--design trains another design, to compare: "knobs" is a network that sets volume, certainty and
+horizon of moves in each tick, by PPO (extra train), "table" a tabular Q-learner. They are trained
+in episodes that vary programs, machine and sampling. The daemon has no policy for them.
 """
+
+PAGES = "pages"
 
 EXAMPLES = """\
 examples:
@@ -34,6 +44,7 @@ examples:
   hmd train --config train.yaml -o learned.npz
   hmd train --config train.yaml -o learned.npz --resume --workers 2     after Ctrl-C
   hmd train --config train.yaml -o learned.npz --evaluate               compare, no training
+  hmd train --config train.yaml -o knobs.npz --design knobs --picture curve.png
   hmd simulate dict.misses --policy learned --set weights=$PWD/learned.npz
 """
 
@@ -56,6 +67,12 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FILE", help="weights, an .npz file"
+    )
+    parser.add_argument(
+        "--design",
+        choices=[PAGES, "knobs", "table"],
+        default=PAGES,
+        help=f"what to train: what scores pages, or what sets knobs of a rule ({PAGES})",
     )
     parser.add_argument(
         "--workers",
@@ -90,7 +107,10 @@ def run(args: argparse.Namespace) -> int:
 
     plan = read_plan(args.config)
     if args.evaluate:
-        _print_speeds(_speeds(plan, args.output))
+        _print_speeds(_speeds(plan, args))
+        return Exit.OK
+    if args.design != PAGES:
+        _train_knobs(plan, args)
         return Exit.OK
     trained = _train(plan, args)
     epochs = [epoch for each in trained.rounds for epoch in each]
@@ -120,21 +140,60 @@ def _train(plan: TrainingPlan, args: argparse.Namespace) -> Trained:
     return trained
 
 
-def _speeds(plan: TrainingPlan, weights: Path) -> list[SpeedRow]:
-    """Return the speeds of the weights and of what they are compared with."""
+def _train_knobs(plan: TrainingPlan, args: argparse.Namespace) -> None:
+    """Train a design of knobs; write and describe it."""
+    from hmd.learn.knob_design import write_design
+    from hmd.learn.knob_training import KnobTraining
+
+    folder = args.output.with_name(args.output.name + ".training")
+    try:
+        folder.mkdir(exist_ok=True)
+        with ProgressLine() as progress:
+            training = KnobTraining(
+                plan, folder, workers=args.workers, resume=args.resume, say=progress.note
+            )
+            trained = training.run(args.design)
+        write_design(trained.design, args.output)
+    except OSError as error:
+        raise os_error(error, f"cannot write {args.output}: {error.strerror}") from None
+    best = max(trained.curve, key=lambda point: point.speed)
+    print(
+        f"{args.output}: {best.speed:.3f} x first touch on episodes held out after {best.ticks:,}"
+        f" ticks, neutral knobs {trained.neutral_speed:.3f}"
+    )
+    if args.picture is not None:
+        _draw_curve(trained, args.picture)
+
+
+def _speeds(plan: TrainingPlan, args: argparse.Namespace) -> list[SpeedRow]:
+    """Return the speeds of what is trained and of what it is compared with."""
     from hmd.decide import registry
     from hmd.learn.policy_speeds import FIRST_TOUCH, policy_speeds
     from hmd.learn.training import make_policy
 
-    path = str(weights.resolve())
-    make_policy("learned", weights=path)  # before the simulations, not after them
+    label, made = _trained_policy(args)
     policies = {
         FIRST_TOUCH: lambda: make_policy("none"),
         registry.DEFAULT: lambda: make_policy(registry.DEFAULT),
-        "learned": lambda: make_policy("learned", weights=path),
+        label: made,
     }
     with ProgressLine() as progress:
         return policy_speeds(plan, policies, progress.say)
+
+
+def _trained_policy(args: argparse.Namespace) -> tuple[str, Callable[[], Policy]]:
+    """Return the name of what the file has, and what makes its policy; reads the file first."""
+    if args.design != PAGES:
+        from hmd.learn.knob_design import read_design
+        from hmd.learn.knob_policy import KnobPolicy
+
+        design = read_design(args.output)
+        return design.kind, lambda: KnobPolicy(design)
+    from hmd.learn.training import make_policy
+
+    path = str(args.output.resolve())
+    make_policy("learned", weights=path)  # before the simulations, not after them
+    return "learned", lambda: make_policy("learned", weights=path)
 
 
 def _print_speeds(rows: list[SpeedRow]) -> None:
@@ -157,6 +216,20 @@ def _print_speeds(rows: list[SpeedRow]) -> None:
         if part:
             cells.append((label, "", "", *(f"{mean_speed(part, name):.3f}" for name in names)))
     print_table(["", "fast", *columns], cells, right=["fast", *columns])
+
+
+def _draw_curve(trained: TrainedKnobs, file: Path) -> None:
+    from hmd.cli.plotting import load_pyplot, save_plot
+
+    pyplot = load_pyplot("or leave --picture out")
+    figure, axes = pyplot.subplots(figsize=(8, 4), layout="tight")
+    ticks = [point.ticks for point in trained.curve]
+    axes.plot(ticks, [point.speed for point in trained.curve], marker="o", label="trained")
+    axes.axhline(trained.neutral_speed, color="tab:gray", label="neutral knobs")
+    axes.set_xlabel("ticks of training")
+    axes.set_ylabel("speed relative to first touch, held out")
+    axes.legend()
+    save_plot(figure, file)
 
 
 def _draw(trained: Trained, file: Path) -> None:

@@ -47,6 +47,7 @@ class EpisodeRun:
 
     def __init__(self, episode: Episode) -> None:
         self.reference_s = first_touch_s(episode)
+        self.tick_s = episode.settings.tick_s
         self._policy = KnobPolicy()
         self._machine = SimulatedMachine(
             episode.stream, episode.preset, episode.fast_pages, episode.settings.cost

@@ -16,10 +16,10 @@ from hmd.decide.policies.benefit import BenefitSettings
 NAMES: Final = ("volume", "confidence", "horizon")
 """The knobs, in the order of their places."""
 
-NEUTRAL: Final = (1.0, 0.0, 0.0)
+NEUTRAL: Final = (0.0, 0.0, 0.0)
 """Places at which the knobs leave the rule as it is."""
 
-# Below this place nothing moves; above it, each 0.25 doubles the volume, up to all fast memory.
+# Below this place nothing moves; up to 0, each 0.25 doubles the volume; above, all may move.
 _NO_VOLUME: Final = -0.9
 _VOLUME_OCTAVES: Final = 4.0
 _CONFIDENCE: Final = BenefitSettings().confidence
@@ -45,7 +45,7 @@ class Knobs:
         """Return the knobs at places of shape ``(3,)``; places beyond -1 and 1 are as these."""
         volume, confidence, horizon = (min(max(float(each), -1.0), 1.0) for each in place)
         return cls(
-            0.0 if volume < _NO_VOLUME else 2 ** (_VOLUME_OCTAVES * (volume - 1)),
+            0.0 if volume < _NO_VOLUME else 2 ** (_VOLUME_OCTAVES * min(volume, 0.0)),
             _CONFIDENCE * (1 + confidence),
             2 ** (_HORIZON_OCTAVES * horizon),
         )

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from hmd.config.load import located
 from hmd.config.yaml_document import read_document, values
 from hmd.errors import ConfigError
+from hmd.learn.episode_settings import EpisodeSettings
 from hmd.simulate.simulated_pmu import PmuSettings
 from hmd.simulate.simulation import SimulationSettings
 
@@ -46,6 +47,10 @@ class TrainSettings(BaseModel):
     hidden: tuple[Width, ...] = Field(default=(32, 16), min_length=1, max_length=3)
     epochs: Annotated[int, Field(ge=1, le=1000)] = 6
     seed: Annotated[int, Field(ge=0)] = 1
+    knob_ticks: Annotated[int, Field(ge=10, le=100_000_000)] = 40_000
+    """Ticks that a design of knobs is trained for."""
+    episodes: EpisodeSettings = EpisodeSettings()
+    """What a design of knobs is trained on; the machines replace ``preset``, ``fast``, periods."""
 
     def simulation(self, period: int, seed: int) -> SimulationSettings:
         """Return the daemon and its machine with a sampling period and a seed."""

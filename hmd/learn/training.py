@@ -39,6 +39,8 @@ from hmd.simulate.known_misses import MissValues
 
 _RULES: Final = ("histogram", "none")
 _MARGINS: Final = (1.0, 2.0, 4.0)
+# Settings that rows do not depend on.
+_NOT_OF_ROWS: Final = {"hidden", "epochs", "rounds", "recordings", "knob_ticks", "episodes"}
 # Of the rows, where no recording is held out.
 _TESTED: Final = 0.1
 
@@ -107,7 +109,7 @@ class Training:
         made_by = self.weights_file(number - 1).read_bytes() if weights else b""
         seen = path.stat()
         recording = (name, seen.st_size, seen.st_mtime_ns)
-        given = settings.model_dump_json(exclude={"hidden", "epochs", "rounds", "recordings"})
+        given = settings.model_dump_json(exclude=_NOT_OF_ROWS)
         key = digest(code_digest(), number, recording, sha256(made_by).hexdigest(), given)
         file = self._folder / f"rows-{number}-{name}-{key[:16]}.npz"
         if not (self._resume and file.exists()):

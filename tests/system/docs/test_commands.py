@@ -30,6 +30,7 @@ NEEDS = {
     "a tensor trace": "recorded from a training step",
     "PyTorch": "the extra torch, and a training script of the reader's",
     "recorded programs": "recorded in the emulated machine",
+    "the extra train": "brings PyTorch",
     "a second machine": "a network",
     "a container engine": "none is at hand",
     "Optane": "modules and their driver",

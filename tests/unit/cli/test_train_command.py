@@ -48,12 +48,29 @@ def test_train_shipped_configuration_is_valid_but_for_its_recordings(
     assert "no recording matches recordings/*.npz" in capsys.readouterr().err
 
 
+def test_train_table_writes_design_that_evaluate_compares(
+    training: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = "knob_ticks: 20\nepisodes:\n  misses_most: 10000\n"
+    training.write_text(training.read_text() + short)
+    output = tmp_path / "table.npz"
+    words = ["train", "--config", str(training), "-o", str(output), "--design", "table"]
+    assert main([*words, "--picture", str(tmp_path / "curve.png")]) == Exit.OK
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"{output}: ")
+    assert "x first touch on episodes held out after" in printed
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert main([*words, "--evaluate"]) == Exit.OK
+    assert "x table" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("options", "code", "problem"),
     [
         (["--workers", "0"], Exit.USAGE, "--workers must be at least 1"),
         (["--evaluate", "--picture", "x.png"], Exit.USAGE, "--picture shows a training"),
         (["--evaluate"], Exit.CONFIG, "cannot be read"),
+        (["--evaluate", "--design", "knobs"], Exit.CONFIG, "is no usable design of knobs"),
     ],
 )
 def test_train_wrong_option_one_line_error(

@@ -20,7 +20,7 @@ from hmd.simulate.simulation import SimulationSettings, simulate
 from tests.unit.simulate.conftest import HOT_PAGES, PAGES, hot_set, stream_of
 
 STILL = (-1.0, 0.0, 0.0)
-EAGER = (1.0, -1.0, 1.0)
+EAGER = (0.0, -1.0, 1.0)
 FAST_PAGES = PAGES // 4
 PACE = SimulationSettings(tick_s=0.001, delay_s=0.0002, sampling=PmuSettings(29, free=True))
 

@@ -22,5 +22,5 @@ def test_knobs_beyond_their_range_are_at_its_end() -> None:
 
 
 def test_knobs_volume_doubles_by_quarters() -> None:
-    volumes = [Knobs.at((place, 0, 0)).volume for place in (0.0, 0.25, 0.5, 0.75, 1.0)]
-    assert volumes == pytest.approx([1 / 16, 1 / 8, 1 / 4, 1 / 2, 1])
+    volumes = [Knobs.at((place, 0, 0)).volume for place in (-0.75, -0.5, -0.25, 0.0, 1.0)]
+    assert volumes == pytest.approx([1 / 8, 1 / 4, 1 / 2, 1, 1])

@@ -41,7 +41,7 @@ def test_env_episode_rewards_are_the_seconds_saved() -> None:
     env.reset(seed=4)
     rewards, ended = [], False
     while not ended:
-        signals, reward, ended, truncated, found = env.step(np.array([1, 0, 0], np.float32))
+        signals, reward, ended, truncated, found = env.step(np.zeros(3, np.float32))
         assert not truncated
         assert env.observation_space.contains(signals)
         assert found["saved_s"] == reward
@@ -59,7 +59,7 @@ def test_env_step_before_reset_refused() -> None:
 def test_envs_in_a_vector_equal_single_ones() -> None:
     vector = gymnasium.vector.SyncVectorEnv([made, made])
     vector.reset(seed=[1, 2])
-    action = np.array([[1, 0, 0], [-1, 0, 0]], np.float32)
+    action = np.array([[0, 0, 0], [-1, 0, 0]], np.float32)
     signals, rewards, *_ = vector.step(action)
     assert signals.shape == (2, len(SIGNALS))
     for number, seed in enumerate((1, 2)):
