@@ -63,7 +63,7 @@ def main() -> int:
         )
     )
     names = tuple(f"target{number % TARGETS}" for number in range(PROCESSES))
-    setting = ObservedConfig("bench", False, 1.0, 0.01, "histogram", names)
+    setting = ObservedConfig("bench", False, 1.0, 0.01, 0.01, "histogram", names)
     sampler = open_sampler(SampleSettings(sampler="faults", period=1)).sampler
     observer = Observer(setting, topology, sampler)
     places = Places(

@@ -85,6 +85,7 @@ class PacedSamples(ScaledSamples):
     ladder: tuple[int, ...] = PRIMES
     pair_period: int | None = None
     outside_cpu_s = 0.0
+    record_s = 0.0
 
     def __init__(self, processes: int, pages: int) -> None:
         super().__init__("zipf", processes, pages, 0)
@@ -132,7 +133,7 @@ class QuotaRun(ScaledRun):
         stages.budget = self.budget
         period = PeriodControl(PeriodSettings(case.quota), PRIMES, self.sampler.period)
         self._control = QuotaControl(self.budget, period)
-        setting = ObservedConfig("", False, 1.0, case.quota, "histogram", ("scaled",))
+        setting = ObservedConfig("", False, 1.0, case.quota, 0.01, "histogram", ("scaled",))
         self._observer = Observer(setting, stages.topology, self.sampler)
         self._heat_map = HeatHistory(stages.topology)
         self._timer = StageTimer()
@@ -168,7 +169,7 @@ class QuotaRun(ScaledRun):
         tick = run_tick(stages, timer, now_s)
         timer.run(Stage.OBSERVE, lambda: self._observe(tick), None)
         self._control.update(stages, self.sampler, now_s, timer.cpu_s, changing=False)
-        self._observer.budgeted(self.budget.numbers(0.0))
+        self._observer.budgeted(self.budget.numbers(0.0, 0.0))
 
     def _observe(self, tick: TickRecord) -> None:
         heat, topology = self.heat, self._stages.topology

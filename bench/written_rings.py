@@ -57,6 +57,11 @@ class WrittenRing:
 class _Unswitched:
     """The control of rings that no kernel writes."""
 
+    record_s = 0.0
+
+    def __init__(self, cpus: int) -> None:
+        self.cpus = range(cpus)
+
     def start(self) -> None: ...
 
     def stop(self) -> None: ...
@@ -72,7 +77,7 @@ def sampler_over(rings: list[WrittenRing]) -> RingSampler:
         "pmu",
         f"{len(rings)} written rings",
         [each.ring for each in rings],
-        _Unswitched(),
+        _Unswitched(len(rings)),
         TrackedPids(),
         capabilities=CAPABILITIES["pmu"],
         period=1009,

@@ -44,12 +44,12 @@ class SampledProgram:
 
     name, detail = "simulated", "misses"
     capabilities = CAPABILITIES["emulated"]
-    pair_period, outside_cpu_s = None, 0.0
+    pair_period, outside_cpu_s, record_s = None, 0.0, 0.0
 
     def __init__(self, machine: SimulatedMachine, sampling: PmuSettings) -> None:
         self._pmu = SimulatedPmu(machine, sampling)
         self.period = sampling.period
-        self.ladder: tuple[int, ...] = (sampling.period,)
+        self.ladder: tuple[int, ...] = (self.period,)
         self.stats = SamplerStats()
 
     def read(self) -> AccessBatch:
@@ -79,7 +79,9 @@ class ObservedSimulation:
         stages = self.daemon.stages
         stages.targets = (name,)
         stages.sampler = sampler = SampledProgram(machine, self.daemon.settings.sampling)
-        setting = ObservedConfig("dashboard", False, TICK_S, 0.01, stages.policy.name, (name,))
+        setting = ObservedConfig(
+            "dashboard", False, TICK_S, 0.01, 0.01, stages.policy.name, (name,)
+        )
         self.observer = Observer(setting, machine.topology, sampler)
 
     def tick(self) -> None:

@@ -148,11 +148,13 @@ STAGES = [
 SAMPLING = [
     Panel(
         "Samples",
-        "Samples of targets, and dropped samples: those of other programs or of the kernel.",
+        "Samples of targets, dropped samples (those of other programs or of the kernel), and all "
+        "records on programs' CPUs.",
         "suffix: /s",
         (
             Query("sum(rate(hmd_samples_total{}[R]))", "taken"),
             Query("sum(rate(hmd_samples_dropped_total{}[R]))", "dropped"),
+            Query("sum(rate(hmd_sampler_records_total{}[R]))", "records"),
         ),
     ),
     Panel(
@@ -180,6 +182,16 @@ SAMPLING = [
             Query("max(hmd_sampler_period{})", "in force"),
             Query("min(hmd_sampler_period_shortest{})", "shortest"),
             Query("max(hmd_sampler_period_longest{})", "longest"),
+        ),
+    ),
+    Panel(
+        "Overhead of samples",
+        "Share of a CPU that records of samples take of its programs, on the CPU with most of "
+        "them, and sample.overhead.",
+        "percentunit",
+        (
+            Query("max(hmd_sampler_overhead_ratio{})", "in the last tick"),
+            Query("max(hmd_sampler_overhead_limit_ratio{})", "limit"),
         ),
     ),
 ]

@@ -63,7 +63,18 @@ def add_daemon(group: argparse._ArgumentGroup) -> None:
         help="milliseconds after the program's start at which the daemon finds it (0)",
     )
     group.add_argument(
-        "--period", type=int, default=199, metavar="N", help="misses per sample (199)"
+        "--period",
+        type=int,
+        metavar="N",
+        help="misses per sample, as sample.period (set by --overhead, from 199 on)",
+    )
+    group.add_argument(
+        "--overhead",
+        type=share,
+        default=0.01,
+        metavar="SHARE",
+        help="most of the program's time that records of samples may take, as sample.overhead; no "
+        "effect with --period (1%%)",
     )
     group.add_argument(
         "--fast-min",
@@ -101,14 +112,18 @@ def add_daemon(group: argparse._ArgumentGroup) -> None:
 
 def simulation_settings(args: argparse.Namespace) -> SimulationSettings:
     """Return the settings that the options of ``add_daemon`` and ``--seed`` give."""
+    from hmd.sample.emulated_pebs import START_PERIOD
     from hmd.simulate.simulated_machine import MigrationCost
     from hmd.simulate.simulated_pmu import PmuSettings
     from hmd.simulate.simulation import SimulationSettings
 
     least_values = {"tick": 0.1, "delay": 0.0, "found": 0.0, "period": 1, "swap-in": 0.0}
     for name, least in least_values.items():
-        if getattr(args, name.replace("-", "_")) < least:
+        value = getattr(args, name.replace("-", "_"))
+        if value is not None and value < least:
             raise UsageError(f"--{name} must be at least {least:g}")
+    if not 0 < args.overhead <= 1:
+        raise UsageError("--overhead must be more than 0% and at most 100%")
     if args.pageout is not None and args.pageout < args.tick:
         raise UsageError(f"--pageout must be at least a tick ({args.tick:g} ms)")
     if args.loss >= 1 or args.loss < 0:
@@ -117,7 +132,12 @@ def simulation_settings(args: argparse.Namespace) -> SimulationSettings:
         tick_s=args.tick / 1e3,
         delay_s=args.delay / 1e3,
         found_s=args.found / 1e3,
-        sampling=PmuSettings(args.period, args.loss, args.seed),
+        sampling=PmuSettings(
+            args.period or START_PERIOD,
+            args.loss,
+            args.seed,
+            overhead=None if args.period else args.overhead,
+        ),
         cost=MigrationCost(swap_in_ns=args.swap_in * 1e3),
         fast_min=_amount("--fast-min", args.fast_min),
         fast_max=_amount("--fast-max", args.fast_max),

@@ -26,8 +26,8 @@ def summary(status: Status) -> list[str]:
         f"policy {status['policy']}, {status['config_file']}"
         + (", dry run: nothing is moved" if status["dry_run"] else ""),
         f"sampler {sampler['name']}, period {sampler['period']}, "
-        f"{format_count(sampler['samples'])} samples, {format_count(sampler['lost'])} lost; "
-        f"daemon: {status['cpu_s'] / max(up_s, 1) * 100:.1f} % of a CPU, "
+        f"{format_count(sampler['samples'])} samples, {format_count(sampler['lost'])} lost"
+        f"{_overhead(status)}; daemon: {status['cpu_s'] / max(up_s, 1) * 100:.1f} % of a CPU, "
         f"{format_bytes(status['resident_bytes'])}",
         f"moved {format_bytes(moves['promoted_bytes'])} up, "
         f"{format_bytes(moves['demoted_bytes'])} down" + _failures(moves),
@@ -45,6 +45,12 @@ def summary(status: Status) -> list[str]:
             f"last reload failed, the old configuration stays: {status['reload']['error']}"
         )
     return lines
+
+
+def _overhead(status: Status) -> str:
+    """Return the share of a CPU that samples take of programs, nothing where that is not known."""
+    taken = (status.get("budget") or {}).get("overhead", 0.0)
+    return f", {taken:.1%} of programs' time" if taken else ""
 
 
 def guard_state(guard: Mapping[str, Any] | None) -> list[str]:

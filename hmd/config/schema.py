@@ -132,11 +132,14 @@ class SampleSection(ConfigSection):
     checkpointing tools such as CRIU would miss changes."""
     period: Annotated[int, Field(ge=1, le=2**31)] | None = None
     """Accesses per sample; for damon, milliseconds between two cycles; for idle and softdirty, the
-    divisor of the most pages that a tick scans. Unset: adjusted to cpu_quota."""
+    divisor of the most pages that a tick scans. Unset: adjusted to cpu_quota and overhead."""
     cpu_quota: Annotated[Share, Field(gt=0)] = 0.01
     """Share of one CPU that hmd may use for all its work, including DAMON's kernel thread, but not
     for answers to clients. Where that is not enough, the period increases, plans, sweeps and scans
     become rarer, and ticks longer. Half of it is for samples, whatever the other work takes."""
+    overhead: Annotated[Share, Field(gt=0)] = 0.01
+    """Share of any CPU that records of samples may take of the programs on it (pmu, emulated: some
+    0.25 µs per record, IBS 4 µs). Where they would take more, the period increases."""
     loads: Literal["latency", "miss"] = "latency"
     """Loads that a PMU samples: those slower than ldlat, or misses of the last-level cache."""
     ldlat: Annotated[int, Field(ge=1, le=65535)] = 30

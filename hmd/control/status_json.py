@@ -35,6 +35,7 @@ def status_document(now: Snapshot, visible: Visible = lambda _: True) -> dict[st
         "policy": now.policy,
         "tick_s": now.tick_s,
         "cpu_quota": now.cpu_quota,
+        "overhead_limit": now.overhead_limit,
         "budget": _budget(now.budget),
         "guard": None if now.guard is None else _guard(now.guard),
         "ticks": now.ticks,
@@ -94,6 +95,7 @@ def _budget(budget: BudgetNumbers) -> dict[str, Any]:
         "plans_delayed": budget.plans_delayed,
         "sweep_share": budget.sweep_share,
         "discovery_s": budget.discovery_s,
+        "overhead": budget.overhead,
     }
 
 

@@ -287,7 +287,7 @@ class Service:
         changing = changed or 2 * moved_bytes >= rate * stages.config.tick > 0
         cpu_s = dict(self._guard.cpu_s)
         stages.hold_quota(time.monotonic(), cpu_s, changing=changing)
-        self.observer.budgeted(stages.budget.numbers(stages.rescan_s))
+        self.observer.budgeted(stages.budget.numbers(stages.rescan_s, stages.quota.overhead))
 
     def _observe(self, tick: TickRecord) -> None:
         stages = self.stages

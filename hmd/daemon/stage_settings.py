@@ -156,7 +156,7 @@ def pageout_settings(config: Config) -> PageoutSettings:
 
 def period_settings(config: Config) -> PeriodSettings:
     """Return what controls the sampling period."""
-    return PeriodSettings(quota=config.sample.cpu_quota)
+    return PeriodSettings(quota=config.sample.cpu_quota, overhead=config.sample.overhead)
 
 
 def policy(config: Config) -> Policy:
@@ -185,6 +185,7 @@ def observer_setting(config: Config, file: str) -> ObservedConfig:
         dry_run=config.migrate.dry_run,
         tick_s=config.tick,
         cpu_quota=config.sample.cpu_quota,
+        overhead=config.sample.overhead,
         policy=config.decide.policy,
         targets=tuple(target.name for target in config.targets),
     )

@@ -20,6 +20,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from hmd.config.quantities import Size
 from hmd.config.yaml_document import Mapping, locate, parse_document, values
 from hmd.errors import ConfigError
+from hmd.sample.record_cost import PEBS_RECORD
 from hmd.units import MIB
 
 MAX_NODES = 8
@@ -120,9 +121,9 @@ class SamplingPreset(_CheckedPreset):
 
 
 PEBS = SamplingPreset(
-    record_ns=250,
-    interrupt_ns=4000,
-    buffer_records=327,
+    record_ns=PEBS_RECORD.record_ns,
+    interrupt_ns=PEBS_RECORD.interrupt_ns,
+    buffer_records=PEBS_RECORD.buffer_records,
     source=(
         "Akiyama and Hirofuchi, Quantitative Evaluation of Intel PEBS Overhead, ROSS 2017, "
         "doi 10.1145/3095770.3095773: 200 to 300 ns per record. An interrupt: kernel commit "

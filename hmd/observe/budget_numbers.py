@@ -32,6 +32,7 @@ class BudgetNumbers:
 
     ``stretch`` is the length of a tick over that of the configuration, ``plan_ticks`` the number of
     ticks per plan, ``plans_delayed`` how many waited because of the quota. Shares are of one CPU.
+    ``overhead`` is the share of a CPU that records of samples took of its programs.
     """
 
     cpu_s: Mapping[Work, float] = field(default_factory=lambda: dict.fromkeys(Work, 0.0))
@@ -41,3 +42,4 @@ class BudgetNumbers:
     plans_delayed: int = 0
     sweep_share: float = 0.0
     discovery_s: float = 0.0
+    overhead: float = 0.0

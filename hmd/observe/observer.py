@@ -39,12 +39,13 @@ from hmd.sample.sampler import Sampler
 
 @dataclass(frozen=True, slots=True)
 class ObservedConfig:
-    """What the snapshot shows of the configuration; ``cpu_quota`` is a share of one CPU."""
+    """What the snapshot shows of the configuration; shares are of one CPU."""
 
     config_file: str
     dry_run: bool
     tick_s: float
     cpu_quota: float
+    overhead: float
     policy: str
     targets: tuple[str, ...]
 
@@ -168,6 +169,7 @@ class Observer:
             dry_run=setting.dry_run,
             tick_s=setting.tick_s * self._budget.stretch,
             cpu_quota=setting.cpu_quota,
+            overhead_limit=setting.overhead,
             policy=setting.policy,
             tiers=counters.topology.tiers,
             nodes=_nodes(counters.topology, self._memory),

@@ -63,7 +63,7 @@ class TargetNumbers:
 class SamplerNumbers:
     """The sampler; ``period`` and ``outside_cpu_s`` are those of ``Sampler``.
 
-    ``shortest`` and ``longest`` bound the period that the CPU quota selects.
+    ``shortest`` and ``longest`` bound the period that the CPU quota and the overhead select.
     """
 
     name: str
@@ -160,7 +160,8 @@ class Snapshot:
 
     ``started_s`` and ``ticked_s`` (the last tick, before the first the start) are Unix times,
     ``uptime_s`` is the age of the daemon at the snapshot, ``tick_s`` the present interval between
-    ticks. ``tiers`` are node ids, fastest first.
+    ticks, ``overhead_limit`` the setting ``sample.overhead``. ``tiers`` are node ids, fastest
+    first.
     ``moved_bytes`` is by (from node, to node), ``planned`` pages by direction, ``pages_by_status``
     by the result of each planned page, ``heat_pages`` by tier and bin of ``HEAT_LOG2``;
     ``paged_out_bytes`` went to swap or files. ``processes`` are those with most resident memory,
@@ -176,6 +177,7 @@ class Snapshot:
     dry_run: bool
     tick_s: float
     cpu_quota: float
+    overhead_limit: float
     policy: str
     tiers: tuple[tuple[int, ...], ...]
     nodes: tuple[NodeNumbers, ...]

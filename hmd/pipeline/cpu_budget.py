@@ -139,8 +139,11 @@ class CpuBudget:
         most_s = max(self.settings.tick_most_s, self.settings.tick_s)
         self.tick_s = min(max(beyond_s, self.settings.tick_s), most_s)
 
-    def numbers(self, discovery_s: float) -> BudgetNumbers:
-        """Return the state for metrics; ``discovery_s`` is the time between two scans."""
+    def numbers(self, discovery_s: float, overhead: float) -> BudgetNumbers:
+        """Return the state for metrics; ``discovery_s`` is the time between two scans.
+
+        ``overhead`` is the share of a CPU that records of samples take.
+        """
         return BudgetNumbers(
             dict(self.spent_s),
             self._owed_s,
@@ -149,6 +152,7 @@ class CpuBudget:
             self.plans_delayed,
             self.sweep_share,
             discovery_s,
+            overhead,
         )
 
     def _learn(self, elapsed_s: float, cpu_s: Mapping[Work, float]) -> None:

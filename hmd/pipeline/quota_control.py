@@ -44,6 +44,8 @@ class QuotaControl:
         self.budget, self.period = budget, period
         self._last: _Reading | None = None
         self._cost: TickCost | None = None
+        self.overhead = 0.0
+        """Share of a CPU that records took in the last tick, of the CPU with most of them."""
 
     def update(
         self,
@@ -75,6 +77,7 @@ class QuotaControl:
             stretch = self.budget.stretch
             self.budget.ticked(tick.elapsed_s, spent_s, changing=changing)
             self._cost = replace(tick, stretch=stretch)
+            self.overhead = tick.overhead
             step_s = self.budget.sweep_share * self.budget.tick_s
             stages.sweep.settings = swept_within(stages.sweep.settings, step_s)
         stages.tick_s = self.budget.tick_s
@@ -112,5 +115,6 @@ def _reading(stages: TickStages, sampler: Sampler, now_s: float) -> _Reading:
         stages.sampling_cpu_s + outside_s,
         stats.samples + stats.dropped,
         stats.lost,
+        stats.busiest_records * sampler.record_s,
     )
     return _Reading(cost, stages.sweep_cpu_s, stages.discovery_cpu_s)

@@ -115,6 +115,11 @@ class DamonSampler:
         """CPU time of the kernel's threads up to the last cycle."""
         return self._watch.cpu_s
 
+    @property
+    def record_s(self) -> float:
+        """0: no records are taken on the programs' CPUs."""
+        return 0.0
+
     def set_period(self, period: int) -> int:
         """Set the time between cycles, clamped to the ladder's bounds; returns it."""
         self._period = min(max(period, LADDER[0]), LADDER[-1])

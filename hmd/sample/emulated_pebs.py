@@ -33,6 +33,7 @@ from hmd.sample.memory_events import STORE_SCALE
 from hmd.sample.page_table_attribution import PageTableAttribution
 from hmd.sample.perf_ring import Ring, SampleType
 from hmd.sample.period_control import PRIMES, SMALL_PRIMES, partner
+from hmd.sample.record_cost import PEBS_RECORD
 from hmd.sample.ring_sampler import RingSampler
 
 LADDER = (*SMALL_PRIMES, *PRIMES)
@@ -124,6 +125,9 @@ class EmulatedControl:
         self._timestamps = timestamps
         self._pairs = pairs
         self._on = False
+        self.cpus = range(memory.vcpus)
+        # The daemon's clock is the guest's, in which modelled time takes longer.
+        self.record_s = PEBS_RECORD.seconds(buffered=not timestamps) * (memory.dilation or 1.0)
 
     def start(self) -> None:
         """Start sampling; records that an earlier reader left in the rings are skipped."""

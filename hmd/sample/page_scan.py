@@ -115,6 +115,11 @@ class PageScanSampler:
         """0: all work is done in the time of this process or of the programs."""
         return 0.0
 
+    @property
+    def record_s(self) -> float:
+        """0: no records are taken on the programs' CPUs."""
+        return 0.0
+
     def set_period(self, period: int) -> int:
         """Set the period, clamped to the ladder's bounds; returns it."""
         self._period = min(max(period, LADDER[0]), LADDER[-1])

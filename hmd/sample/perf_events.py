@@ -235,6 +235,11 @@ class PerfRing:
             raise
 
     @property
+    def cpu(self) -> int:
+        """The CPU that the event counts on, -1 for all."""
+        return self._cpu
+
+    @property
     def pages(self) -> int:
         """Data pages that were mapped."""
         return self._pages
@@ -322,11 +327,15 @@ class PerfControl:
         rings: Sequence[PerfRing],
         scales: Sequence[int] | None = None,
         seconds: Sequence[PerfRing] = (),
+        record_s: float = 0.0,
     ) -> None:
         """``scales`` are, per ring, what a period is multiplied by.
 
-        ``seconds`` are rings of second counters, which have the period's ``partner``.
+        ``seconds`` are rings of second counters, which have the period's ``partner``. A record
+        takes ``record_s`` of its CPU, 0 where that is not known.
         """
+        self.cpus = [ring.cpu for ring in (*rings, *seconds)]
+        self.record_s = record_s
         self._rings, self._seconds = tuple(rings), tuple(seconds)
         self._scales = tuple(scales) if scales is not None else (1,) * len(self._rings)
 

@@ -1,13 +1,17 @@
-"""Control of the sampling period: keeps the cost of sampling within the daemon's CPU quota.
+"""Control of the sampling period: keeps the cost of sampling within its limits.
 
-Takes the CPU time of each tick and of sampling in it, and the number of samples; gives the period
-to use. Periods are primes, because a period that divides the length of a program's loop would
-always sample the same place in it. The idea and the range from 199 are those of Memtis (SOSP 2023).
+Takes the CPU time of each tick and of sampling in it, the number of samples, and the time that
+records took of programs; gives the period to use. Periods are primes, because a period that divides
+the length of a program's loop would always sample the same place in it. The idea and the range from
+199 are those of Memtis (SOSP 2023).
 
 What samples cost is proportional to 1/period. The daemon's other work is not: a longer period
 cannot save it. Samples may therefore cost what the other work leaves of the quota, and half of the
 quota in any case. The period goes at once to the value that this allows where accesses become more,
 and halves per tick at most where they become fewer.
+
+Records also take time of the programs that they are taken on (``record_cost``), on the CPU that
+accesses most up to a limit of its own. The longer of both periods is used.
 """
 
 from __future__ import annotations
@@ -54,9 +58,13 @@ def stands_for(period: int, second: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PeriodSettings:
-    """``quota`` is a share of one CPU; within ``hysteresis`` (a share) of it the period stays."""
+    """``quota`` is a share of one CPU; within ``hysteresis`` (a share) of it the period stays.
+
+    ``overhead`` is the share of a CPU that records may take of the programs on it.
+    """
 
     quota: float = 0.01
+    overhead: float = 0.01
     hysteresis: float = 0.2
     smoothing: float = 0.3
     """Weight of the newest observation in running means of the CPU use."""
@@ -71,7 +79,8 @@ class TickCost:
     ``units`` is what that part grows with: samples, or these CPU seconds themselves where all of
     them follow from the period. ``lost`` samples did not fit into rings. ``stretch`` is how many
     times longer the quota has made the tick: other work counts as if it had not, since samples
-    would otherwise take what longer ticks save.
+    would otherwise take what longer ticks save. ``records_s`` is the time that records took of the
+    CPU with most of them.
     """
 
     elapsed_s: float
@@ -80,17 +89,27 @@ class TickCost:
     units: float
     lost: int = 0
     stretch: float = 1.0
+    records_s: float = 0.0
+
+    @property
+    def overhead(self) -> float:
+        """Share of the time of the CPU with most records that they took."""
+        return self.records_s / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class CostCounters:
-    """Sums since the start: seconds on the clock and of CPU time, samples, lost samples."""
+    """Sums since the start: seconds on the clock and of CPU time, samples, lost samples.
+
+    ``records_s`` is the time of programs that records took, as in ``TickCost``.
+    """
 
     now_s: float
     cpu_s: float
     sampling_cpu_s: float
     samples: int
     lost: int
+    records_s: float = 0.0
 
     def since(self, earlier: CostCounters) -> TickCost:
         """Return what came since an earlier reading."""
@@ -100,6 +119,7 @@ class CostCounters:
             self.sampling_cpu_s - earlier.sampling_cpu_s,
             self.samples - earlier.samples,
             self.lost - earlier.lost,
+            records_s=self.records_s - earlier.records_s,
         )
 
 
@@ -122,7 +142,7 @@ class PeriodControl:
         self._rung = len(self._ladder) // 2 if start is None else self._at_least(start)
         self._cost = SampleCost()
         self._use = self._other = 0.0
-        self._accesses = 0.0
+        self._accesses = self._records = 0.0
         self._ticks = 0
 
     @property
@@ -150,8 +170,9 @@ class PeriodControl:
         if tick.units > 0:
             seen = tick.units * self.period / tick.elapsed_s
             self._accesses = max(seen, self._accesses / 2)
+            self._records = max(tick.overhead * self.period, self._records / 2)
             share = self._settings.quota if quota is None else quota
-            self._approach(self._cost.per_unit_s * self._accesses, share)
+            self._approach(self._wanted(self._cost.per_unit_s * self._accesses, share))
         if tick.lost > 0:
             self._rung = min(self._rung + 1, len(self._ladder) - 1)
         return self.period
@@ -163,15 +184,20 @@ class PeriodControl:
         self._use += weight * (use - self._use)
         self._other += weight * (other - self._other)
 
-    def _approach(self, cost: float, quota: float) -> None:
-        """Take the shortest period at which all samples are within what they may cost.
+    def _wanted(self, cost: float, quota: float) -> float:
+        """Return the shortest period at which samples are within what they may cost.
 
-        ``cost`` is that of sampling every access, as a share of one CPU.
+        ``cost`` is what samples of every access would take of the daemon, as a share of one CPU;
+        ``_records`` is what their records would take of the programs on a CPU.
         """
-        slack = self._settings.hysteresis
         allowed = max(quota - self._other, self._settings.least * self._settings.quota)
-        if cost / self.period > allowed * (1 + slack) or cost / self.period < allowed * (1 - slack):
-            self._rung = self._at_least(cost / allowed)
+        return max(cost / allowed, self._records / self._settings.overhead)
+
+    def _approach(self, period: float) -> None:
+        """Take the rung at a period, unless the present one is within the slack of it."""
+        slack = self._settings.hysteresis
+        if not period / (1 + slack) <= self.period <= period / (1 - slack):
+            self._rung = self._at_least(period)
 
     def _at_least(self, period: float) -> int:
         return min(bisect_left(self._ladder, period), len(self._ladder) - 1)

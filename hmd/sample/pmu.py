@@ -36,6 +36,7 @@ from hmd.sample.perf_events import (
 from hmd.sample.perf_ring import SampleType
 from hmd.sample.period_control import PRIMES, partner
 from hmd.sample.pid_attribution import TrackedPids
+from hmd.sample.record_cost import IBS_RECORD, PEBS_RECORD, RecordCost
 from hmd.sample.ring_sampler import RingSampler
 
 RING_PAGES = 64
@@ -88,7 +89,7 @@ def open_pmu(
         "pmu",
         f"{' and '.join(names)} on {len(online)} CPUs{note}",
         [*rings, *seconds],
-        PerfControl(rings, scales, seconds),
+        PerfControl(rings, scales, seconds, _record_cost(specs).seconds(buffered=not timestamps)),
         TrackedPids(proc),
         capabilities=CAPABILITIES["pmu"],
         period=period,
@@ -96,6 +97,10 @@ def open_pmu(
         ns_per_weight=read_cpu_model(proc).ns_per_cycle,
         pairs=bool(seconds),
     )
+
+
+def _record_cost(specs: Sequence[EventSpec]) -> RecordCost:
+    return IBS_RECORD if any(spec.name.startswith("ibs") for spec in specs) else PEBS_RECORD
 
 
 @dataclass(frozen=True, slots=True)

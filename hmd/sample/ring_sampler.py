@@ -11,6 +11,7 @@ that has samples.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final, Protocol
 
@@ -57,6 +58,16 @@ class Drainable(Protocol):
 
 class RingControl(Protocol):
     """Control of the source that writes the rings; ``close`` frees it and the rings."""
+
+    @property
+    def cpus(self) -> Sequence[int]:
+        """The CPU of each ring."""
+        ...
+
+    @property
+    def record_s(self) -> float:
+        """What a record takes of its CPU, in seconds; 0: not known."""
+        ...
 
     def start(self) -> None:
         """Start sampling."""
@@ -117,6 +128,7 @@ class RingSampler:
         self.stats = SamplerStats()
         self.ladder = ladder
         self._rings = tuple(rings)
+        self._cpu_of = dict(zip(rings, control.cpus, strict=True))
         self._control = control
         self._attribution = attribution
         self._period = period
@@ -146,6 +158,11 @@ class RingSampler:
     def outside_cpu_s(self) -> float:
         """0: samples are taken in the time of the programs, which is not measured separately."""
         return 0.0
+
+    @property
+    def record_s(self) -> float:
+        """What a record costs the program that it is taken on, in seconds; 0: not known."""
+        return self._control.record_s
 
     def set_period(self, period: int) -> int:
         """Set the period, clamped to the ladder's bounds; returns it."""
@@ -219,22 +236,28 @@ class RingSampler:
         over = [place for place, ring in filled if ring.drain(columns)]
         if over:
             self._first = (self._first + over[0] + 1) % len(rings)
+        records = Counter[int]()
         for _, ring in filled:
-            self._add_counts(ring)
+            records[self._cpu_of[ring]] += self._add_counts(ring)
+        self.stats.records += records.total()
+        self.stats.busiest_records += max(records.values(), default=0)
 
-    def _add_counts(self, ring: Drainable) -> None:
-        """Add to the statistics what has come since the ring was last counted."""
+    def _add_counts(self, ring: Drainable) -> int:
+        """Add to the statistics what has come since the ring was last counted; return records."""
         now, before = ring.counts, self._counted.get(ring, _NO_COUNTS)
         self.stats.lost += now.lost - before.lost
         self.stats.throttled += now.throttled - before.throttled
         self.stats.corrupt += now.corrupt - before.corrupt
         self.stats.dropped += now.cached - before.cached
         self._counted[ring] = now
+        samples, lost = now.samples - before.samples, now.lost - before.lost
+        return samples + lost + now.cached - before.cached
 
     def close(self) -> None:
         """Stop sampling and free all resources."""
         if not self._closed:
             self._closed = True
             self._rings = ()  # before their memory is unmapped
+            self._cpu_of.clear()
             self._counted.clear()
             self._control.close()

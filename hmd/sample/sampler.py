@@ -19,7 +19,9 @@ class SamplerStats:
     address 0, of no tracked process, or of a store that hit the first-level cache. ``lost`` are
     those that the kernel (or the emulated PMU) could not write to a full ring. ``throttled`` counts
     how often the kernel stopped an event with too many interrupts, ``wakeups`` the reads that
-    returned samples, ``corrupt`` invalid records.
+    returned samples, ``corrupt`` invalid records. ``records`` are all that were taken, also of
+    programs that are not tracked, and also if they were lost; ``busiest_records`` adds up, read by
+    read, those of the CPU with most of them. Both are 0 where samples are no records of a program.
     """
 
     samples: int = 0
@@ -28,6 +30,8 @@ class SamplerStats:
     throttled: int = 0
     wakeups: int = 0
     corrupt: int = 0
+    records: int = 0
+    busiest_records: int = 0
 
 
 class Sampler(Protocol):
@@ -60,6 +64,11 @@ class Sampler(Protocol):
     @property
     def outside_cpu_s(self) -> float:
         """CPU time of sampling outside this process, in dedicated kernel threads."""
+        ...
+
+    @property
+    def record_s(self) -> float:
+        """What a record costs the program that it is taken on, in seconds; 0: not known."""
         ...
 
     def set_period(self, period: int) -> int:

@@ -30,6 +30,7 @@ from hmd.machine.mappings import Mappings
 from hmd.machine.move_pages import MoveFlags
 from hmd.machine.process_id import ProcessId, ProcessStat
 from hmd.machine.topology import NodeMemory
+from hmd.sample.record_cost import RecordCost
 from hmd.simulate.simulated_memory import FAST, OUT, SLOW, SimulatedMemory, two_tiers
 from hmd.units import PAGE_BYTES
 
@@ -89,6 +90,10 @@ class SimulatedMachine:
         self._model_nodes = tiers_of(preset)
         self._read_latency_ns = [preset.nodes[of].read_latency_ns for of in self._model_nodes]
         self.outcomes = MissOutcomes.empty(len(stream))
+        sampling = preset.sampling
+        record = RecordCost(sampling.record_ns, sampling.interrupt_ns, sampling.buffer_records)
+        self.record_s = record.seconds()
+        """What a sampling record takes of the program's CPU."""
         params = timing_params(preset)
         self._instruction_ps = params.instruction_ps
         self._model = TimingModel(params)

@@ -4,6 +4,7 @@ The counters are those of the emulated machine (:mod:`hmd.sample.emulated_pebs`)
 one sample per period; loads of lines that the prefetcher has asked for, and stores, each with a
 longer period. Each begins at random. Records carry the latency of the miss, and each takes time of
 the program's CPU. Records are lost in bursts, as when a ring is full. Costs about 50 ns per sample.
+The daemon's period control sets the period where the settings limit the overhead.
 
 Stores that hit a cache are not recorded: their samples, which hmd drops, cost nothing here.
 """
@@ -18,8 +19,9 @@ import numpy.typing as npt
 from hmd.emulate.miss_stream import MissFlag
 from hmd.sample.access_batch import AccessBatch, Kind
 from hmd.sample.capabilities import CAPABILITIES
-from hmd.sample.emulated_pebs import PREFETCHED_SCALE
+from hmd.sample.emulated_pebs import LADDER, PREFETCHED_SCALE, START_PERIOD
 from hmd.sample.memory_events import STORE_SCALE
+from hmd.sample.period_control import PeriodControl, PeriodSettings, TickCost
 from hmd.simulate.simulated_machine import SimulatedMachine
 from hmd.units import LINE_BYTES
 
@@ -30,13 +32,15 @@ _BURST = 200  # records that a full ring loses at once
 class PmuSettings:
     """One of ``period`` load misses is sampled; the share ``loss`` of records is lost.
 
-    Records cost the program time unless they are ``free``.
+    With an ``overhead`` the period begins so, and changes that records may take at most that share
+    of the program's time. Records cost the program time unless they are ``free``.
     """
 
-    period: int = 199
+    period: int = START_PERIOD
     loss: float = 0.0
     seed: int = 1
     free: bool = False
+    overhead: float | None = None
 
 
 class SimulatedPmu:
@@ -50,35 +54,40 @@ class SimulatedPmu:
         counted = stream.sampled() & (stream.page < stream.user_pages)
         store = (stream.flags & np.uint8(MissFlag.STORE)) != 0
         prefetched = (stream.flags & np.uint8(MissFlag.COVERED)) != 0
-        rng = np.random.default_rng(sampling.seed)
-        found = []
-        for of, scale in (
-            (~store & ~prefetched, 1),
-            (~store & prefetched, PREFETCHED_SCALE),
-            (store, STORE_SCALE),
-        ):
-            period = scale * sampling.period
-            rows = np.flatnonzero(counted & of)[int(rng.integers(0, period)) :: period]
-            found.append((rows, np.full(len(rows), period, np.uint32)))
-        rows = np.concatenate([each for each, _ in found])
-        order = np.argsort(rows, kind="stable")
-        self._rows: npt.NDArray[np.int64] = rows[order]
-        self._periods = np.concatenate([each for _, each in found])[order]
-        bursts = rng.random(len(rows) // _BURST + 1) >= sampling.loss
-        self._kept = bursts[np.arange(len(rows)) // _BURST]
-        self._machine, self._free = machine, sampling.free
-        self._read = 0
+        self.period = sampling.period
+        self.records = 0
+        """Records taken, lost ones included."""
+        self._rng = np.random.default_rng(sampling.seed)
+        self._counters = [
+            _Counter(np.flatnonzero(counted & of), scale, self._rng, self.period)
+            for of, scale in (
+                (~store & ~prefetched, 1),
+                (~store & prefetched, PREFETCHED_SCALE),
+                (store, STORE_SCALE),
+            )
+        ]
+        self._bursts = np.zeros(0, np.bool_)
+        self._machine, self._sampling, self._read_s = machine, sampling, machine.now_s
+        self._control = None
+        if sampling.overhead is not None:
+            limits = PeriodSettings(overhead=sampling.overhead)
+            self._control = PeriodControl(limits, LADDER, self.period)
 
     def read(self) -> AccessBatch:
         """Return the samples since the last read; the program pays for them and for lost ones."""
         stream, outcomes = self._machine.stream, self._machine.outcomes
-        end = int(np.searchsorted(self._rows, self._machine.row))
-        taken = slice(self._read, end)
-        if not self._free:
-            self._machine.charge_samples(end - self._read)
-        self._read = end
-        kept = self._kept[taken]
-        rows = self._rows[taken][kept]
+        found = [each.until(self._machine.row, self.period) for each in self._counters]
+        rows = np.concatenate(found)
+        periods = np.repeat(
+            np.array([each.scale * self.period for each in self._counters], np.uint32),
+            [len(each) for each in found],
+        )
+        order = np.argsort(rows, kind="stable")
+        if not self._sampling.free:
+            self._machine.charge_samples(len(rows))
+        self._set_period(len(rows))
+        kept = self._arrived(len(rows))
+        rows, periods = rows[order][kept], periods[order][kept]
         count = len(rows)
         store = (stream.flags[rows] & np.uint8(MissFlag.STORE)) != 0
         line = stream.line[rows].astype(np.uint64) * np.uint64(LINE_BYTES)
@@ -90,6 +99,42 @@ class SimulatedPmu:
             thread=np.zeros(count, np.uint32),
             time_ns=outcomes.clock_ps[rows] // np.uint64(1000),
             weight_ns=outcomes.latency_ps[rows] // np.uint32(1000),
-            period=self._periods[taken][kept],
+            period=periods,
             instructions=stream.instructions[rows],
         )
+
+    def _set_period(self, records: int) -> None:
+        """Set the period of the next records by what those since the last read took."""
+        now_s = self._machine.now_s
+        elapsed_s, self._read_s = now_s - self._read_s, now_s
+        if self._control is not None:
+            taken_s = records * self._machine.record_s
+            self.period = self._control.update(
+                TickCost(elapsed_s, 0.0, 0.0, records, records_s=taken_s)
+            )
+
+    def _arrived(self, records: int) -> npt.NDArray[np.bool_]:
+        """Return which of the next records are not lost."""
+        numbers = self.records + np.arange(records)
+        self.records += records
+        missing = self.records // _BURST + 1 - len(self._bursts)
+        drawn = self._rng.random(max(missing, 0)) >= self._sampling.loss
+        self._bursts = np.append(self._bursts, drawn)
+        return self._bursts[numbers // _BURST]
+
+
+class _Counter:
+    """A counter of the misses of some ``rows``, sampled with ``scale`` times the period."""
+
+    def __init__(
+        self, rows: npt.NDArray[np.int64], scale: int, rng: np.random.Generator, period: int
+    ) -> None:
+        self.scale = scale
+        self._rows, self._next = rows, int(rng.integers(0, scale * period))
+
+    def until(self, row: int, period: int) -> npt.NDArray[np.int64]:
+        """Return the sampled rows before ``row`` that no call has returned."""
+        end, step = int(np.searchsorted(self._rows, row)), self.scale * period
+        taken = self._rows[self._next : end : step]
+        self._next += len(taken) * step
+        return taken

@@ -23,13 +23,13 @@ FAMILIES: Final = (
     gauge(
         "hmd_sampler_period_shortest",
         "accesses",
-        "Shortest period that the CPU quota may set.",
+        "Shortest period that cpu_quota and overhead may set.",
         of(lambda now: now.sampler.shortest),
     ),
     gauge(
         "hmd_sampler_period_longest",
         "accesses",
-        "Longest period that the CPU quota may set.",
+        "Longest period that cpu_quota and overhead may set.",
         of(lambda now: now.sampler.longest),
     ),
     counter(
@@ -37,6 +37,25 @@ FAMILIES: Final = (
         "seconds",
         "CPU time of kernel threads that sample for hmd (kdamond), not in hmd_cpu_seconds_total.",
         of(lambda now: now.sampler.outside_cpu_s),
+    ),
+    gauge(
+        "hmd_sampler_overhead_ratio",
+        "ratio",
+        "Share of a CPU that records of samples took of its programs in the last tick, on the CPU "
+        "with most of them.",
+        of(lambda now: now.budget.overhead),
+    ),
+    gauge(
+        "hmd_sampler_overhead_limit_ratio",
+        "ratio",
+        "Most of it (sample: overhead), unless the period is set.",
+        of(lambda now: now.overhead_limit),
+    ),
+    counter(
+        "hmd_sampler_records",
+        "records",
+        "Records of samples on programs' CPUs, lost ones and those of other programs included.",
+        of(lambda now: now.sampler.stats.records),
     ),
     counter(
         "hmd_samples",

@@ -28,7 +28,7 @@ class Rehearsed(Rehearsal):
         node[: self.FAST // 2] = 0
         policy = Histogram(HistogramSettings(headroom_bytes=0))
         super().__init__(policy, tiers, self.hot_sets[0], node, samples_per_tick=20_000)
-        setting = ObservedConfig("rehearsed", False, 1.0, 0.01, policy.name, (self.name,))
+        setting = ObservedConfig("rehearsed", False, 1.0, 0.01, 0.01, policy.name, (self.name,))
         self.topology = self.machine.topology
         self.observer = Observer(setting, self.topology, sampler)
         self.ticks = 0

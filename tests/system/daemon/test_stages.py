@@ -29,6 +29,7 @@ class Outside:
         self.stats = SamplerStats()
         self.period = 1
         self.outside_cpu_s = 0.0
+        self.record_s = 0.0
 
     def set_period(self, period: int) -> int:
         self.period = period
@@ -59,6 +60,22 @@ def test_cpu_quota_includes_kernel_thread_time(stages: Stages, share: float, mos
         ours.begin_tick(float(second))
         ours.hold_quota(float(second), {}, changing=False)
     assert sampler.period == most
+    stages.exits.close()
+
+
+def test_overhead_of_records_lengthens_the_period_and_is_published(stages: Stages) -> None:
+    sampler = Outside()
+    sampler.capabilities = CAPABILITIES["pmu"]
+    sampler.record_s = 1e-6
+    control = PeriodControl(PeriodSettings(overhead=0.01), sampler.ladder, sampler.period)
+    ours = replace(stages, sampler=sampler, quota=QuotaControl(stages.budget, control))
+    for second in range(1, 10):
+        sampler.stats.samples += 1000
+        sampler.stats.busiest_records += 40_000 // sampler.period
+        ours.begin_tick(float(second))
+        ours.hold_quota(float(second), {}, changing=False)
+    assert sampler.period == 4
+    assert ours.quota.overhead == pytest.approx(0.01)
     stages.exits.close()
 
 

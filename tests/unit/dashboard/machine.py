@@ -84,6 +84,7 @@ class Sampler:
     ladder: tuple[int, ...] = (1009,)
     pair_period: int | None = None
     outside_cpu_s = 0.0
+    record_s = 0.0
 
     def __init__(self, draw: Callable[[], AccessBatch]) -> None:
         self.stats = SamplerStats()
@@ -203,7 +204,13 @@ class Machine:
         self._timer = StageTimer(clock=lambda: 0.0)
         self.observer = Observer(
             ObservedConfig(
-                "/etc/hmd/hmd.yaml", dry_run, 1.0, 0.01, policy, tuple(p.target for p in PROGRAMS)
+                "/etc/hmd/hmd.yaml",
+                dry_run,
+                tick_s=1.0,
+                cpu_quota=0.01,
+                overhead=0.01,
+                policy=policy,
+                targets=tuple(p.target for p in PROGRAMS),
             ),
             self.topology,
             self.sampler,

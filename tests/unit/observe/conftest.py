@@ -27,6 +27,7 @@ class QuietSampler:
     ladder: tuple[int, ...] = (1009,)
     pair_period: int | None = None
     outside_cpu_s = 1.5
+    record_s = 0.0
 
     def __init__(self) -> None:
         self.stats = SamplerStats(samples=5, lost=1)
@@ -55,7 +56,9 @@ def topology() -> Topology:
 
 @pytest.fixture
 def observer(topology: Topology) -> Observer:
-    setting = ObservedConfig("/etc/hmd/hmd.yaml", False, 1.0, 0.01, "histogram", ("redis", "batch"))
+    setting = ObservedConfig(
+        "/etc/hmd/hmd.yaml", False, 1.0, 0.01, 0.01, "histogram", ("redis", "batch")
+    )
     return Observer(setting, topology, QuietSampler())
 
 

@@ -178,7 +178,9 @@ def test_metrics_10000_processes_series_bounded(topology: Topology) -> None:
     count = 10_000
     names = tuple(f"t{number % 1000}" for number in range(count))
     observer = Observer(
-        ObservedConfig("hmd.yaml", False, 1.0, 0.01, "histogram", names), topology, QuietSampler()
+        ObservedConfig("hmd.yaml", False, 1.0, 0.01, 0.01, "histogram", names),
+        topology,
+        QuietSampler(),
     )
     tick = TickRecord(
         now_s=1.0,

@@ -78,7 +78,7 @@ def test_observer_stage_items_in_and_out_counted(observer: Observer, tick: TickR
 
 def test_observer_stage_success_time_recorded(topology: Topology, tick: TickRecord) -> None:
     now_s = 1000.0
-    setting = ObservedConfig("hmd.yaml", False, 1.0, 0.01, "histogram", ())
+    setting = ObservedConfig("hmd.yaml", False, 1.0, 0.01, 0.01, "histogram", ())
     observer = Observer(setting, topology, QuietSampler(), now=lambda: now_s)
     now_s = 1001.0
     observer.observe(tick, None)
@@ -155,7 +155,9 @@ def test_observer_removed_target_dropped_after_last_process_ends(
 ) -> None:
     """Jobs of a batch system are targets for as long as they run."""
     observer.observe(tick, places())
-    setting = ObservedConfig("/etc/hmd/hmd.yaml", False, 1.0, 0.01, "histogram", ("job", "batch"))
+    setting = ObservedConfig(
+        "/etc/hmd/hmd.yaml", False, 1.0, 0.01, 0.01, "histogram", ("job", "batch")
+    )
     observer.use(setting, topology, QuietSampler())
     # The process is followed until the next tick says otherwise.
     names = {t.name: t.process_count for t in observer.latest.targets}
@@ -263,7 +265,7 @@ def test_observer_process_names_from_proc(
 
 
 def _setting() -> ObservedConfig:
-    return ObservedConfig("f", False, 1.0, 0.01, "histogram", ())
+    return ObservedConfig("f", False, 1.0, 0.01, 0.01, "histogram", ())
 
 
 @pytest.mark.parametrize(("seconds", "bin_index"), [(0.0, 0), (0.001, 0), (0.0011, 1), (99.0, 11)])

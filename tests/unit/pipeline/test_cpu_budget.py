@@ -167,4 +167,4 @@ def test_budget_reloaded_keeps_what_is_owed_and_spent() -> None:
     before.ticked(1.0, {Work.OTHER: 2.0}, changing=False)
     after = CpuBudget(BudgetSettings(2 * QUOTA), before)
     assert after.owed_s == before.owed_s
-    assert after.numbers(5.0).cpu_s[Work.OTHER] == 2.0
+    assert after.numbers(5.0, 0.0).cpu_s[Work.OTHER] == 2.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import gcd
 
 import pytest
@@ -133,6 +134,37 @@ def test_period_without_elapsed_time_is_kept() -> None:
     before = c.period
     assert c.update(TickCost(0.0, 1.0, 1.0, 1000)) == before
     assert c.use == 0.0
+
+
+def recorded(c: PeriodControl, accesses: float, record_s: float = 2.6e-7) -> TickCost:
+    """A second of a CPU with so many accesses, whose samples cost the daemon hardly anything."""
+    samples = accesses / c.period
+    return TickCost(1.0, 1e-9 * samples, 1e-9 * samples, samples, records_s=record_s * samples)
+
+
+def test_period_records_beyond_the_overhead_lengthen_it_at_once() -> None:
+    c = control(start=199)
+    assert c.update(recorded(c, accesses=2e7)) == pytest.approx(2e7 * 2.6e-7 / 0.01, rel=0.2)
+    assert recorded(c, accesses=2e7).overhead <= 0.01
+
+
+def test_period_overhead_of_another_setting_holds_that_one() -> None:
+    c = PeriodControl(PeriodSettings(quota=QUOTA, overhead=0.001), PRIMES, 199)
+    c.update(recorded(c, accesses=2e7))
+    assert 0.0008 < recorded(c, accesses=2e7).overhead <= 0.001
+
+
+def test_period_records_within_the_overhead_leave_the_quota_in_force() -> None:
+    quota_only, both = control(start=1009), control(start=1009)
+    expensive = tick(4 * QUOTA)
+    assert both.update(replace(expensive, records_s=0.005)) == quota_only.update(expensive)
+
+
+def test_period_records_that_cease_halve_it_per_tick_at_most() -> None:
+    c = control(start=4751)
+    c.update(recorded(c, accesses=2e8))
+    before = c.period
+    assert c.update(recorded(c, accesses=2e5)) >= before / 2.1
 
 
 @pytest.mark.parametrize("ladder", [(), (3, 3), (5, 3)])

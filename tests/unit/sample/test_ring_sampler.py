@@ -45,6 +45,8 @@ class Memory:
 class Switch:
     """Records its calls, as a control that has nothing to switch."""
 
+    cpus: Sequence[int]
+    record_s: float = 0.0
     calls: list[str] = field(default_factory=list)
 
     def start(self) -> None:
@@ -71,8 +73,9 @@ def sampler_over(
     rows: int = 64,
     ns_per_weight: float = 1.0,
     pairs: bool = False,
+    record_s: float = 0.0,
 ) -> tuple[RingSampler, Switch]:
-    switch = Switch()
+    switch = Switch([memory.cpu for memory in memories], record_s)
     sampler = RingSampler(
         "test",
         "",
@@ -169,6 +172,22 @@ def test_ring_sampler_rows_beyond_a_read_are_lost() -> None:
     assert sampler.stats.wakeups == 2
 
 
+def test_ring_sampler_records_of_a_cpu_include_others_lost_ones_and_all_its_rings() -> None:
+    loads, seconds, other = Memory(3), Memory(3), Memory(5)
+    sampler, _ = sampler_over([loads, seconds, other], rows=4, record_s=3e-7)
+    me = us()
+    sampler.track([me])
+    for memory, pid, count in ((loads, me.pid, 5), (seconds, 1, 2), (other, 1, 3)):
+        for _ in range(count):
+            memory.sample(pid, 0x1000)
+    sampler.read()
+    other.sample(1, 0x1000)
+    sampler.read()
+    assert (sampler.stats.samples, sampler.stats.lost) == (4, 6)
+    assert (sampler.stats.records, sampler.stats.busiest_records) == (11, 7 + 1)
+    assert sampler.record_s == 3e-7
+
+
 def test_ring_sampler_source_is_on_while_tracking() -> None:
     sampler, switch = sampler_over([Memory(0)])
     me = us()
@@ -234,7 +253,7 @@ def test_ring_sampler_512_rings_only_those_with_records_are_drained() -> None:
     memories = [Memory(cpu) for cpu in range(512)]
     rings = [CountedRing(memory.ring) for memory in memories]
     sampler = RingSampler(
-        "test", "", rings, Switch(), TrackedPids(),
+        "test", "", rings, Switch(range(512)), TrackedPids(),
         capabilities=CAPABILITIES["pmu"], period=11, ladder=(7, 11, 13),
     )  # fmt: skip
     sampler.track([us()])

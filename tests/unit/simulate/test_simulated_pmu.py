@@ -10,7 +10,7 @@ import pytest
 from hmd.emulate.miss_stream import MissFlag, MissStream
 from hmd.emulate.preset import Preset
 from hmd.sample.access_batch import AccessBatch, Kind
-from hmd.sample.emulated_pebs import PREFETCHED_SCALE
+from hmd.sample.emulated_pebs import PREFETCHED_SCALE, START_PERIOD
 from hmd.sample.memory_events import STORE_SCALE
 from hmd.simulate.simulated_machine import SimulatedMachine
 from hmd.simulate.simulated_pmu import PmuSettings, SimulatedPmu
@@ -42,6 +42,33 @@ def test_simulated_pmu_each_counter_its_period(
     assert len(batch) == pytest.approx(len(settled) / (scale * PERIOD), abs=1)
     assert set(batch.kind.tolist()) == {kind}
     assert set(batch.period.tolist()) == {scale * PERIOD}
+
+
+def test_simulated_pmu_without_period_records_take_their_overhead(
+    settled: MissStream, preset: Preset
+) -> None:
+    limited = PmuSettings(overhead=0.02)
+    with SimulatedMachine(settled, preset, 256) as machine:
+        pmu, shares, periods = SimulatedPmu(machine, limited), [], [START_PERIOD]
+        while not machine.done:
+            before_s, records = machine.now_s, pmu.records
+            machine.run_until(machine.now_s + 0.004)
+            pmu.read()
+            taken_s = (pmu.records - records) * machine.record_s
+            shares.append(taken_s / (machine.now_s - before_s))
+            periods.append(pmu.period)
+    assert shares[0] < 0.015  # the period at the start is too long for this program
+    assert periods[-1] < START_PERIOD
+    assert np.mean(shares[2:-1]) == pytest.approx(0.02, rel=0.3)
+
+
+def test_simulated_pmu_period_that_is_set_stays(settled: MissStream, preset: Preset) -> None:
+    with SimulatedMachine(settled, preset, 256) as machine:
+        pmu = SimulatedPmu(machine, PmuSettings(PERIOD))
+        machine.run_until(0.004)
+        batch = pmu.read()
+    assert pmu.period == PERIOD
+    assert set(batch.period.tolist()) <= {PERIOD, STORE_SCALE * PERIOD, PREFETCHED_SCALE * PERIOD}
 
 
 def test_simulated_pmu_kernel_rows_not_sampled(settled: MissStream, preset: Preset) -> None:
