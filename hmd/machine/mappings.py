@@ -111,8 +111,12 @@ class Mappings:
 
     def movable_at(self, addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         """Return for each address whether it lies in a movable mapping; shape as ``addresses``."""
-        if not len(self):
+        if not len(self) or not len(addresses):
             return np.zeros(len(addresses), np.bool_)
+        first = int(np.searchsorted(self.start, addresses.min(), side="right")) - 1
+        if first >= 0 and addresses.max() < self.end[first]:
+            # One mapping has them all, as is usual for large ones.
+            return np.full(len(addresses), self.movable[first])
         row = np.searchsorted(self.start, addresses, side="right") - 1
         inside = (row >= 0) & (addresses < self.end[row])
         return inside & self.movable[row]

@@ -6,41 +6,33 @@ fastest with pages sorted by node and address.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from hmd.decide.plan import Plan
 
-
-@dataclass(frozen=True, slots=True)
-class MoveGroup:
-    """Rows of a plan: pages of one process that go to one node, by rising address."""
-
-    process: int
-    node: int
-    rows: npt.NDArray[np.intp]
+Rows = npt.NDArray[np.intp]
 
 
-def move_groups(plan: Plan, rows: npt.NDArray[np.intp]) -> Iterator[MoveGroup]:
-    """Yield the given rows in the order in which to move them, grouped for calls.
+def move_sequence(plan: Plan) -> tuple[Rows, Rows]:
+    """Return the order in which to move a plan's rows, and where each group begins in it.
 
     The plan's phases follow each other. Within a phase a group has pages of one process (that is
-    move_pages(2)) and one target node: an error of the whole call (a full node, a cpuset) is then
-    an answer about that node, and the kernel, which migrates each run of pages with one target
-    together, gets the longest possible runs.
+    move_pages(2)) and one target node, by rising address: an error of the whole call (a full node,
+    a cpuset) is then an answer about that node, and the kernel, which migrates each run of pages
+    with one target together, gets the longest possible runs.
     """
-    if not len(rows):
-        return
-    process, node, phase = plan.process[rows], plan.to_node[rows], plan.phase[rows]
-    order = np.lexsort((plan.address[rows], node, process, phase))
-    key = np.stack((phase[order], process[order], node[order]))
-    turns = np.flatnonzero((np.diff(key, axis=1) != 0).any(axis=0)) + 1
-    for members in np.split(order, turns):
-        first = members[0]
-        yield MoveGroup(int(process[first]), int(node[first]), rows[members])
+    by_address = np.argsort(plan.address)
+    if not len(plan):
+        return by_address, by_address
+    processes, nodes = int(plan.process.max()) + 1, int(plan.to_node.max()) + 1
+    key = (plan.phase.astype(np.int64) * processes + plan.process) * nodes + plan.to_node
+    if key.min() == key.max():
+        return by_address, np.zeros(1, np.intp)
+    # Integers of few bits are sorted digit by digit, in linear time.
+    small = key.astype(np.min_scalar_type(int(key.max())))
+    order = by_address.take(np.argsort(small.take(by_address), kind="stable"))
+    return order, np.append(0, np.flatnonzero(np.diff(small.take(order))) + 1)
 
 
 class BatchSize:
@@ -62,7 +54,8 @@ class BatchSize:
 
     def observe(self, pages: int, seconds: float) -> None:
         """Adapt the size to a call of so many pages that took so long."""
-        fitting = self._most if seconds <= 0 else int(pages * self._target_s / seconds)
+        aim_s = self._target_s / 2
+        fitting = self._most if seconds <= 0 else int(pages * aim_s / seconds)
         if fitting < self.pages:
             # The cost of a small call is mostly the LRU drain: no measure of large calls.
             if seconds > self._target_s or pages * 2 >= self.pages:
@@ -72,4 +65,5 @@ class BatchSize:
 
     def take(self, weights: npt.NDArray[np.uint32]) -> int:
         """Return how many leading rows of these weights (in pages) fit one call; at least 1."""
-        return max(1, int(np.searchsorted(np.cumsum(weights, dtype=np.int64), self.pages, "right")))
+        pages = np.cumsum(weights[: self.pages], dtype=np.int64)
+        return max(1, int(np.searchsorted(pages, self.pages, "right")))

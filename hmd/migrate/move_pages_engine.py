@@ -130,12 +130,15 @@ class MovePagesEngine:
                     # Pages that failed come last and together: they may be free by now.
                     queue, retries = retries, queue
                     self.stats.retried_rows += len(queue)
-                count = self.size.take(weights[queue])
+                count = self.size.take(weights[_span(queue[: self.size.pages])])
                 batch, queue = queue[:count], queue[count:]
-                refusal, status[batch], tried = self._call(
-                    process, addresses[batch], int(weights[batch].sum()), node
+                span = _span(batch)
+                refusal, status[span], tried = self._call(
+                    process, addresses[span], int(weights[span].sum()), node
                 )
-                left = status[batch] == MoveStatus.PENDING
+                left = status[span] == MoveStatus.PENDING
+                if refusal is None and not left.any():
+                    continue
                 queue = np.concatenate((batch[left & ~tried], queue))
                 failed = batch[left & tried]
                 tries[failed] += 1
@@ -175,6 +178,9 @@ class MovePagesEngine:
             process.pid, addresses, np.full(len(addresses), node, np.int32), self._flags
         )
         self._measure(len(addresses), pages, self._clock() - begun_s)
+        if result == 0 and (answers == node).all():
+            whole = np.full(len(answers), MoveStatus.MOVED, np.int16)
+            return None, whole, np.ones(len(answers), np.bool_)
         untouched = answers == UNTOUCHED
         status = of_pages(answers, node)
         status[untouched] = MoveStatus.PENDING
@@ -207,6 +213,13 @@ class MovePagesEngine:
         self.stats.busy_ns += spent_ns
         self.stats.slowest_call_ns = max(self.stats.slowest_call_ns, spent_ns)
         self.size.observe(pages, seconds)
+
+
+def _span(rows: Rows) -> Rows | slice:
+    """Return ascending rows as a slice where none is left out: numpy copies nothing then."""
+    if len(rows) and rows[-1] - rows[0] == len(rows) - 1:
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return rows
 
 
 def _were_tried(untouched: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:

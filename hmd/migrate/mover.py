@@ -1,8 +1,8 @@
 """The mover: applies a plan with move_pages(2), within a budget.
 
-Takes a ``Plan``; gives a ``MoveOutcome`` in which every row has exactly one status. Queries where
-pages are before it moves them (0.2 µs per page), so that pages which are on their target already,
-or absent, cost no call. Never raises because of a target: it may exit, exec or unmap at any moment.
+Takes a ``Plan``; gives a ``MoveOutcome`` in which every row has exactly one status. Checks where
+pages are before it moves them, so that plans which are out of date cost no calls. Never raises
+because of a target: it may exit, exec or unmap at any moment.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from hmd.decide.plan import Plan
 from hmd.machine import move_pages as kernel_pages
 from hmd.machine.move_pages import MoveFlags
 from hmd.machine.process_id import ProcessId, ProcessStat, read_stat
-from hmd.migrate.batches import BatchSize, MoveGroup, move_groups
+from hmd.migrate.batches import BatchSize
 from hmd.migrate.budget import TokenBucket
 from hmd.migrate.move_pages_engine import MovePagesEngine, PageCalls
 from hmd.migrate.move_status import NODE_WIDE, PROCESS_WIDE, PUNISHED, MoveStatus
 from hmd.migrate.outcome import MoveOutcome, MoverStats
 from hmd.migrate.page_filter import MovableMappings, PageFilter
-from hmd.migrate.plan_progress import SUBPAGES, PlanProgress
+from hmd.migrate.plan_progress import SUBPAGES, PlanPart, PlanProgress
 from hmd.migrate.retry_backoff import BackoffSettings, RetryBackoff
+from hmd.migrate.source_check import check_sources
 from hmd.migrate.throughput import Throughput
-from hmd.units import HUGE_PAGE_PAGES, PAGE_BYTES
+from hmd.units import HUGE_PAGE_PAGES
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +110,16 @@ class Mover:
         begun_s = self._clock()
         now_s = begun_s if now_s is None else now_s
         calls_before = self._engine.stats.calls
-        progress = PlanProgress.of(plan)
+        progress = PlanProgress(plan)
         progress.drop_duplicates()
-        self._locate(progress)
+        check_sources(self._engine, progress, every_row=self.settings.dry_run)
         self._exclude(progress, now_s)
-        self._defer(progress, now_s)
+        progress.defer(self._bucket.available_bytes(now_s))
         if self.settings.dry_run:
-            rows = progress.pending()
-            progress.status[rows] = MoveStatus.WOULD_MOVE
-            progress.moved_pages[rows] = plan.pages[rows]
+            for part in progress.parts:
+                rows = part.pending
+                part.status[rows] = MoveStatus.WOULD_MOVE
+                part.moved_pages[rows] = part.pages[rows]
         else:
             self._move(progress, begun_s + self.settings.apply_limit_s)
             self._start_backoff(progress, now_s)
@@ -133,100 +135,74 @@ class Mover:
             self._count(outcome)
         return outcome
 
-    def _locate(self, progress: PlanProgress) -> None:
-        """Query where the pages are; those on their target or absent are decided."""
-        plan = progress.plan
-        for process, rows in progress.by_process(progress.pending()):
-            if self._engine.has_exited(process):
-                progress.status[rows] = MoveStatus.GONE
-                continue
-            target = plan.to_node[rows]
-            status, node = self._engine.locate(process, plan.address[rows], target)
-            progress.status[rows], progress.node[rows], progress.origin[rows] = status, node, node
-            # A huge page that was split may be on two nodes; its last page shows it.
-            huge = (plan.pages[rows] == HUGE_PAGE_PAGES) & (status == MoveStatus.ALREADY_THERE)
-            if huge.any():
-                last = plan.address[rows[huge]] + SUBPAGES[-1]
-                status, node = self._engine.locate(process, last, target[huge])
-                elsewhere = rows[huge][status == MoveStatus.PENDING]
-                progress.status[elsewhere] = MoveStatus.PENDING
-                progress.origin[elsewhere] = node[status == MoveStatus.PENDING]
-
     def _exclude(self, progress: PlanProgress, now_s: float) -> None:
         """Decide pages that the page filter keeps or that are in backoff."""
-        for process, rows in progress.by_process(progress.pending()):
-            addresses = progress.plan.address[rows]
-            progress.status[rows[self._backoff.blocked(process, addresses, now_s)]] = (
-                MoveStatus.BLACKLISTED
-            )
-            progress.status[rows[~self._page_filter(process, addresses)]] = MoveStatus.SKIPPED
-
-    def _defer(self, progress: PlanProgress, now_s: float) -> None:
-        """Defer what exceeds the budget, from the first row that does on."""
-        rows = progress.pending()
-        total = np.cumsum(progress.plan.pages[rows], dtype=np.int64) * PAGE_BYTES
-        progress.status[rows[total > self._bucket.available_bytes(now_s)]] = MoveStatus.DEFERRED
+        for process, parts in progress.by_process():
+            addresses = np.concatenate([part.address for part in parts])
+            movable = self._page_filter(process, addresses)
+            blocked = self._backoff.blocked(process, addresses, now_s)
+            end = 0
+            for part in parts:
+                start, end = end, end + len(part.address)
+                pending = part.pending
+                part.status[pending & blocked[start:end]] = MoveStatus.BLACKLISTED
+                part.status[pending & ~movable[start:end]] = MoveStatus.SKIPPED
 
     def _move(self, progress: PlanProgress, deadline_s: float) -> None:
         """Move all pending rows; an error of a whole process or node decides its other rows."""
-        refusals: dict[tuple[int, int | None], MoveStatus] = {}
+        refusals: dict[tuple[ProcessId, int | None], MoveStatus] = {}
         full: set[int] = set()
-        for group in move_groups(progress.plan, progress.pending()):
-            refusal = refusals.get((group.process, None)) or refusals.get(
-                (group.process, group.node)
+        for part in progress.parts:
+            pending = part.pending
+            if not pending.any():
+                continue
+            refusal = refusals.get((part.process, None)) or refusals.get(
+                (part.process, part.to_node)
             )
-            if refusal is None and group.node in full:
+            if refusal is None and part.to_node in full:
                 refusal = MoveStatus.NO_MEMORY
             if refusal is not None:
-                progress.status[group.rows] = refusal
+                part.status[pending] = refusal
                 continue
-            for status in self._move_group(progress, group, deadline_s):
+            for status in self._move_part(part, pending, deadline_s):
                 if status in PROCESS_WIDE:
-                    refusals[group.process, None] = status
+                    refusals[part.process, None] = status
                 elif status is MoveStatus.NO_MEMORY:
-                    full.add(group.node)
+                    full.add(part.to_node)
                 elif status in NODE_WIDE:
-                    refusals[group.process, group.node] = status
+                    refusals[part.process, part.to_node] = status
 
-    def _move_group(
-        self, progress: PlanProgress, group: MoveGroup, deadline_s: float
+    def _move_part(
+        self, part: PlanPart, pending: npt.NDArray[np.bool_], deadline_s: float
     ) -> set[MoveStatus]:
-        """Move one group; return which statuses occurred."""
-        plan, rows = progress.plan, group.rows
-        process = plan.processes[group.process]
-        status = self._engine.run(
-            process, plan.address[rows], plan.pages[rows], group.node, deadline_s
+        """Move the pending rows of a part; return which statuses occurred."""
+        rows = slice(None) if pending.all() else pending
+        part.status[rows] = self._engine.run(
+            part.process, part.address[rows], part.pages[rows], part.to_node, deadline_s
         )
-        moved = status == MoveStatus.MOVED
-        progress.status[rows] = status
-        progress.node[rows[moved]] = group.node
-        progress.moved_pages[rows[moved]] = plan.pages[rows[moved]]
-        huge = rows[moved & (plan.pages[rows] == HUGE_PAGE_PAGES)]
+        moved = part.status == MoveStatus.MOVED
+        part.node[moved] = part.to_node
+        part.node[part.status == MoveStatus.NOT_PRESENT] = -1
+        np.copyto(part.moved_pages, part.pages, where=moved)
+        huge = np.flatnonzero(moved & (part.pages == HUGE_PAGE_PAGES))
         if len(huge):
-            self._finish_split(progress, process, huge, group.node, deadline_s)
-        return {MoveStatus(code) for code in np.unique(progress.status[rows]).tolist()}
+            self._finish_split(part, huge, deadline_s)
+        return {MoveStatus(code) for code in _codes(part.status[rows])}
 
-    def _finish_split(
-        self,
-        progress: PlanProgress,
-        process: ProcessId,
-        huge: npt.NDArray[np.intp],
-        node: int,
-        deadline_s: float,
-    ) -> None:
+    def _finish_split(self, part: PlanPart, huge: npt.NDArray[np.intp], deadline_s: float) -> None:
         """Move the other pages of huge pages that the kernel had split: only their first has moved.
 
         The kernel splits huge pages under memory pressure and on partial unmapping; only the node
         of the other pages shows it.
         """
-        address = progress.plan.address
+        process, node = part.process, part.to_node
         where, _ = self._engine.locate(
-            process, address[huge] + SUBPAGES[-1], np.full(len(huge), node, np.int16)
+            process, part.address[huge] + SUBPAGES[-1], np.full(len(huge), node, np.int16)
         )
         split = huge[where != MoveStatus.ALREADY_THERE]
         self.stats.split_huge_pages += len(split)
         for row in split.tolist():
-            addresses = address[row] + SUBPAGES
+            addresses = part.address[row] + SUBPAGES
             status, _ = self._engine.locate(
                 process, addresses, np.full(len(addresses), node, np.int16)
             )
@@ -234,29 +210,29 @@ class Mover:
             status[left] = self._engine.run(
                 process, addresses[left], np.ones(len(left), np.uint32), node, deadline_s
             )
-            progress.moved_pages[row] = 1 + int((status == MoveStatus.MOVED).sum())
+            part.moved_pages[row] = 1 + int((status == MoveStatus.MOVED).sum())
             failed = status[left][status[left] != MoveStatus.MOVED]
             if len(failed):
-                progress.status[row] = failed[0]
+                part.status[row] = failed[0]
 
     def _locate_duplicates(self, progress: PlanProgress) -> None:
         """Query where the pages of duplicate rows are now."""
-        for process, rows in progress.by_process(
-            np.flatnonzero(progress.status == MoveStatus.DUPLICATE)
-        ):
-            _, progress.node[rows] = self._engine.locate(
-                process, progress.plan.address[rows], progress.plan.to_node[rows]
-            )
+        for part in progress.parts:
+            rows = np.flatnonzero(part.status == MoveStatus.DUPLICATE)
+            if len(rows):
+                target = np.full(len(rows), part.to_node, np.int16)
+                _, part.node[rows] = self._engine.locate(part.process, part.address[rows], target)
 
     def _start_backoff(self, progress: PlanProgress, now_s: float) -> None:
         """Start the backoff of pages that failed to move; forget processes that have exited."""
-        plan = progress.plan
-        # A page that the query already refused costs no move call the next time either.
-        failed = np.flatnonzero(np.isin(progress.status, PUNISHED) & (progress.origin >= 0))
-        for process, rows in progress.by_process(failed):
-            self._backoff.add(process, plan.address[rows], now_s)
-        for process, _ in progress.by_process(np.flatnonzero(progress.status == MoveStatus.GONE)):
-            self._backoff.forget(process)
+        for part in progress.parts:
+            statuses = _codes(part.status)
+            if not statuses.isdisjoint(PUNISHED):
+                # A page that the query already refused costs no move call the next time either.
+                failed = np.isin(part.status, PUNISHED) & (part.origin >= 0)
+                self._backoff.add(part.process, part.address[failed], now_s)
+            if MoveStatus.GONE in statuses:
+                self._backoff.forget(part.process)
 
     def _count(self, outcome: MoveOutcome) -> None:
         stats, calls = self.stats, self._engine.stats
@@ -272,3 +248,11 @@ class Mover:
         stats.busy_ns, stats.slowest_call_ns = calls.busy_ns, calls.slowest_call_ns
         stats.blacklisted_pages = len(self._backoff)
         stats.batch_pages = self._engine.size.pages
+
+
+def _codes(status: npt.NDArray[np.int16]) -> set[int]:
+    """Return which codes occur; rows are mostly of one."""
+    least = int(status.min())
+    if least == status.max():
+        return {least}
+    return set(np.flatnonzero(np.bincount(status)).tolist())

@@ -1,16 +1,17 @@
-"""A plan being applied: columns of what is known of each row so far."""
+"""A plan being applied: columns of what is known of each row so far, in the order of moves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from hmd.decide.plan import Plan
 from hmd.machine.process_id import ProcessId
+from hmd.migrate.batches import move_sequence
 from hmd.migrate.move_status import MoveStatus
 from hmd.migrate.outcome import Flow, MoveOutcome
 from hmd.units import HUGE_PAGE_PAGES, PAGE_BYTES
@@ -19,79 +20,139 @@ SUBPAGES: Final = np.arange(1, HUGE_PAGE_PAGES, dtype=np.uint64) * np.uint64(PAG
 """Offsets of the other pages of a huge page from its first."""
 
 
-@dataclass(slots=True)
-class PlanProgress:
-    """Columns of shape ``(n,)``: ``origin`` is where a page was found, ``node`` where it is now."""
+Code = TypeVar("Code", bound=int)
 
-    plan: Plan
+
+@dataclass(frozen=True, slots=True)
+class PlanPart:
+    """Rows of one phase, process and target node, by rising address.
+
+    Columns of shape ``(n,)`` are views: what is written to them is written to the progress.
+    ``origin`` is where a page was found, ``node`` where it is now.
+    """
+
+    process: ProcessId
+    to_node: int
+    address: npt.NDArray[np.uint64]
+    pages: npt.NDArray[np.uint32]
+    from_node: npt.NDArray[np.int16]
     status: npt.NDArray[np.int16]
     origin: npt.NDArray[np.int16]
     node: npt.NDArray[np.int16]
     moved_pages: npt.NDArray[np.uint32]
 
-    @classmethod
-    def of(cls, plan: Plan) -> PlanProgress:
-        """Return the progress of a plan of which no row is decided."""
+    @property
+    def pending(self) -> npt.NDArray[np.bool_]:
+        """The rows that are not decided yet."""
+        undecided: npt.NDArray[np.bool_] = self.status == MoveStatus.PENDING
+        return undecided
+
+
+class PlanProgress:
+    """The parts of a plan, in the order in which to move them; no row is decided at first."""
+
+    def __init__(self, plan: Plan) -> None:
         rows = len(plan)
-        return cls(
-            plan,
-            status=np.full(rows, MoveStatus.PENDING, np.int16),
-            origin=np.full(rows, -1, np.int16),
-            node=np.full(rows, -1, np.int16),
-            moved_pages=np.zeros(rows, np.uint32),
+        self._order, starts = move_sequence(plan)
+        self._process = plan.process.take(self._order)
+        self._address = plan.address.take(self._order)
+        self._pages = plan.pages.take(self._order)
+        from_node = plan.from_node.take(self._order)
+        self._status = np.full(rows, MoveStatus.PENDING, np.int16)
+        self._node = np.full(rows, -1, np.int16)
+        self._moved_pages = np.zeros(rows, np.uint32)
+        origin = np.full(rows, -1, np.int16)
+        ends = [*starts[1:].tolist(), rows]
+        self.parts = tuple(
+            PlanPart(
+                plan.processes[self._process[start]],
+                int(plan.to_node[self._order[start]]),
+                self._address[start:end],
+                self._pages[start:end],
+                from_node[start:end],
+                self._status[start:end],
+                origin[start:end],
+                self._node[start:end],
+                self._moved_pages[start:end],
+            )
+            for start, end in zip(starts.tolist(), ends, strict=False)
         )
 
-    def pending(self) -> npt.NDArray[np.intp]:
-        """Return the rows that are not decided yet, in the plan's order."""
-        return np.flatnonzero(self.status == MoveStatus.PENDING)
-
-    def by_process(
-        self, rows: npt.NDArray[np.intp]
-    ) -> Iterator[tuple[ProcessId, npt.NDArray[np.intp]]]:
-        """Yield the rows of each process, in the plan's order."""
-        owner = self.plan.process[rows]
-        for index in np.unique(owner).tolist():
-            yield self.plan.processes[index], rows[owner == index]
+    def by_process(self) -> Iterator[tuple[ProcessId, list[PlanPart]]]:
+        """Yield the parts of each process that have rows to decide."""
+        parts: dict[ProcessId, list[PlanPart]] = {}
+        for part in self.parts:
+            if part.pending.any():
+                parts.setdefault(part.process, []).append(part)
+        yield from parts.items()
 
     def drop_duplicates(self) -> None:
         """Mark rows as DUPLICATE: all but the first of a page, and parts of planned huge pages.
 
         The kernel answers a second address of one folio with EBUSY and ends the batch there.
         """
-        plan = self.plan
         # One integer per page, since numpy sorts records slowly: 45 bits hold every page number of
         # five-level page tables, which leaves 19 bits for half a million processes in a plan.
-        owner = plan.process.astype(np.uint64) << np.uint64(45)
-        page = owner | plan.address >> np.uint64(12)
-        _, first = np.unique(page, return_index=True)
-        twice = np.ones(len(plan), np.bool_)
-        twice[first] = False
-        huge = (plan.pages == HUGE_PAGE_PAGES) & ~twice
-        if huge.any():
+        owner = self._process.astype(np.uint64) << np.uint64(45)
+        page = owner | self._address >> np.uint64(12)
+        twice = np.zeros(len(page), np.bool_)
+        rising = np.sort(page) if len(self.parts) > 1 else page
+        if (rising[1:] == rising[:-1]).any():
+            first = np.unique(page[self._planned()], return_index=True)[1]
+            twice[:] = True
+            twice[self._planned()[first]] = False
+        huge = (self._pages == HUGE_PAGE_PAGES) & ~twice
+        if huge.any() and not huge.all():
             block = page // np.uint64(HUGE_PAGE_PAGES)
             twice |= ~huge & np.isin(block, block[huge])
-        self.status[twice] = MoveStatus.DUPLICATE
+        self._status[twice] = MoveStatus.DUPLICATE
+
+    def defer(self, budget_bytes: int) -> None:
+        """Defer what exceeds the budget, from the first row of the plan that does on."""
+        pending = self._status == MoveStatus.PENDING
+        wanted = self._pages * pending
+        if int(wanted.sum()) * PAGE_BYTES <= budget_bytes:
+            return
+        planned = self._planned()
+        over = np.cumsum(wanted.take(planned), dtype=np.int64) * PAGE_BYTES > budget_bytes
+        self._status[planned[over & pending[planned]]] = MoveStatus.DEFERRED
 
     def outcome(self, *, calls: int, seconds: float, dry_run: bool) -> MoveOutcome:
-        """Return the outcome, with its sums."""
-        pages = self.plan.pages
-        by_status = np.bincount(self.status, weights=pages, minlength=len(MoveStatus))
+        """Return the outcome, with its sums; rows are in the order of the plan."""
+        planned = self._planned()
         return MoveOutcome(
-            status=self.status,
-            node=self.node,
-            moved_pages=self.moved_pages,
+            status=self._status.take(planned),
+            node=self._node.take(planned),
+            moved_pages=self._moved_pages.take(planned),
             moved=self._flows(),
-            pages={s: int(by_status[s]) for s in MoveStatus if by_status[s]},
+            pages=_sums(self._status, self._pages, MoveStatus),
             calls=calls,
             seconds=seconds,
             dry_run=dry_run,
         )
 
+    def _planned(self) -> npt.NDArray[np.intp]:
+        """Return the row of each row of the plan."""
+        rows = np.empty(len(self._order), np.intp)
+        rows[self._order] = np.arange(len(rows))
+        return rows
+
     def _flows(self) -> dict[Flow, int]:
-        moved = self.moved_pages > 0
-        origin, target = self.origin[moved], self.plan.to_node[moved]
         flows: dict[Flow, int] = {}
-        for source, sink in np.unique(np.stack((origin, target)), axis=1).T.tolist():
-            chosen = (origin == source) & (target == sink)
-            flows[source, sink] = int(self.moved_pages[moved][chosen].sum())
-        return flows
+        for part in self.parts:
+            for origin, pages in _sums(part.origin, part.moved_pages, int).items():
+                flow = (origin, part.to_node)
+                flows[flow] = flows.get(flow, 0) + pages
+        return dict(sorted(flows.items()))
+
+
+def _sums(
+    codes: npt.NDArray[np.int16], pages: npt.NDArray[np.uint32], name: Callable[[int], Code]
+) -> dict[Code, int]:
+    """Return the pages of each code that has some; codes are -1 and above."""
+    if not len(codes):
+        return {}
+    least, most = int(codes.min()), int(codes.max())
+    # Mostly all rows have one code, which is summed faster.
+    sums = [pages.sum()] if least == most else np.bincount(codes - least, pages).tolist()
+    return {name(least + at): int(each) for at, each in enumerate(sums) if each}

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmd.machine.process_id import ProcessId
-from hmd.migrate.batches import BatchSize, move_groups
+from hmd.migrate.batches import BatchSize, move_sequence
 
 
-def test_move_groups_by_phase_process_node_addresses_ascending(bench: SimpleNamespace) -> None:
+def test_move_sequence_by_phase_process_node_addresses_ascending(bench: SimpleNamespace) -> None:
     rows = [
         (0, 50 << 12, 1, 0, 1),
         (1, 40 << 12, 1, 0, 1),
@@ -22,10 +22,22 @@ def test_move_groups_by_phase_process_node_addresses_ascending(bench: SimpleName
         (1, 10 << 12, 1, 1, 0),
     ]
     plan = bench.plan([ProcessId(1, 1), ProcessId(2, 1)], rows)
-    found = [(g.process, g.node, g.rows.tolist()) for g in move_groups(plan, np.arange(len(plan)))]
-    assert found == [(0, 1, [2, 0]), (1, 1, [1]), (0, 0, [3]), (0, 2, [4]), (1, 0, [5])]
-    some = move_groups(plan, np.array([0, 5]))
-    assert [g.rows.tolist() for g in some] == [[0], [5]]
+    order, starts = move_sequence(plan)
+    groups = [group.tolist() for group in np.split(order, starts[1:])]
+    assert groups == [[2, 0], [1], [3], [4], [5]]
+
+
+def test_move_sequence_of_many_processes_groups_in_order(bench: SimpleNamespace) -> None:
+    count = 70_000
+    processes = [ProcessId(pid, 1) for pid in range(count)]
+    plan = bench.plan(processes, [(i, (count - i) << 12, 1, 0, 1) for i in range(count)])
+    order, starts = move_sequence(plan)
+    assert order.tolist() == starts.tolist() == list(range(count))
+
+
+def test_move_sequence_of_no_rows_empty(bench: SimpleNamespace) -> None:
+    order, starts = move_sequence(bench.plan([], []))
+    assert (len(order), len(starts)) == (0, 0)
 
 
 def test_batch_size_short_calls_grows_to_maximum() -> None:
@@ -40,8 +52,8 @@ def test_batch_size_long_calls_shrinks_to_minimum() -> None:
     for _ in range(10):
         size.observe(size.pages, 0.001)
     size.observe(5120, 0.040)
-    assert size.pages == 2560
-    size.observe(2560, 10.0)
+    assert size.pages == 1280
+    size.observe(1280, 10.0)
     assert size.pages == 256
 
 
