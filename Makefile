@@ -61,7 +61,7 @@ bench-policies: setup ## Compare hmd with kernel tiering, DAMON and others; CASE
 bench-samplers: setup ## Measure how much of a program's heat each sampler finds; build/samplers.json
 	@$(PYTHON) -m bench.suite.samplers
 
-bench-scale: setup ## Measure the cost of a tick over tracked memory; build/scale.json; SIZES=4:1 (GiB:processes) for some
+bench-scale: setup ## Measure the cost of a tick over tracked memory; table, picture, build/scale.json; SIZES=4:1 (GiB:processes) for some
 	@$(PYTHON) -m bench.scale $(SIZES)
 
 bench-hostile: setup ## Measure the service while hostile clients flood it for ten minutes; docs/results/hostile.json

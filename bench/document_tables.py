@@ -123,6 +123,21 @@ def learned(results: Results) -> str:
     return _speeds(results["learned"], "heldout")
 
 
+def moves(results: Results) -> str:
+    """Return the latency of a program's accesses by the batch size of its moves."""
+    rows = [
+        [
+            "4 KiB" if row["page_kib"] == 4 else "2 MiB",
+            f"{row['batch_pages']:,}" if row["batch_pages"] else "no moves",
+            f"{row['mib_per_s']:.0f}",
+            *(f"{row[name]:.2f}" for name in ("p50_ms", "p99_ms", "most_ms")),
+        ]
+        for row in results["scale"]["engine"]["latency"]
+    ]
+    head = ["pages", "batch, pages of 4 KiB", "moved, MiB/s", "p50, ms", "p99, ms", "longest, ms"]
+    return table(head, rows, text=1)
+
+
 def _speeds(found: Results, cases: str) -> str:
     names = list(found["geomean"])
     rows = []
@@ -160,6 +175,7 @@ TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
         summary,
         contention,
         bounds,
+        moves,
         learned,
         swept,
         estimator,

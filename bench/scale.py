@@ -1,4 +1,4 @@
-"""Cost of a tick over the memory that is tracked: prints a table, writes build/scale.json.
+"""Cost of a tick over the memory that is tracked: a table, build/scale.json, build/scale.png.
 
 100,000 samples per tick, whatever the size of memory, of which a tenth is fast; the tick is the
 daemon's, over simulated address spaces. Figures are CPU time of one core, the mean over the last
@@ -8,16 +8,20 @@ runs the cases of some sizes (GiB:processes) alone, ``4:1:zipf:histogram:4`` one
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from bench.peak_memory import peak_mib
+from bench.scale_plot import draw
+from bench.scale_results import RESULTS, merged, publish, quota_rows, ratios
 from bench.scaled_memory import ScaledMemory
 from bench.scaled_samples import PATTERNS, ScaledSamples
 from hmd.decide import registry
@@ -31,7 +35,9 @@ from hmd.pipeline.tick import run_tick
 from hmd.pipeline.tick_stages import TickStages
 from hmd.units import GIB, HUGE_PAGE_BYTES, HUGE_PAGE_PAGES
 
-OUTPUT = Path(__file__).resolve().parent.parent / "build" / "scale.json"
+ROOT = Path(__file__).resolve().parents[1]
+OUTPUT, PICTURE = ROOT / "build/scale.json", ROOT / "build/scale.png"
+PUBLISHED_PICTURE = ROOT / "docs/images/scale.png"
 SAMPLES = 100_000
 WARM_TICKS, TICKS = 12, 8
 BUDGET_BYTES = 256 << 20
@@ -147,22 +153,6 @@ def cases(size: str) -> list[ScaleCase]:
     return [ScaleCase(int(gib), int(processes), *run) for run in runs]
 
 
-def ratios(rows: list[ScaleRow]) -> dict[str, float]:
-    """Return the costs of heat and decisions at one size over those at another, where both ran."""
-    cost = {
-        row.tracked_gib: row.heat_ms + row.decide_ms
-        for row in rows
-        if (row.processes, row.page_kib, row.pattern, row.policy)
-        == (1, 4, PATTERNS[0], registry.DEFAULT)
-    }
-    named = {"ratio_1tib_over_4gib": (1024, 4), "ratio_4tib_over_1tib": (4096, 1024)}
-    return {
-        name: round(cost[large] / cost[small], 2)
-        for name, (large, small) in named.items()
-        if large in cost and small in cost
-    }
-
-
 def run_apart(case: ScaleCase) -> ScaleRow:
     """Run a case in a process of its own."""
     command = [sys.executable, "-m", "bench.scale", "--case", json.dumps(asdict(case))]
@@ -172,13 +162,17 @@ def run_apart(case: ScaleCase) -> ScaleRow:
 
 def main(arguments: list[str]) -> int:
     """Measure, print and write the rows."""
-    if arguments[:1] == ["--case"]:
-        print(json.dumps(asdict(measure(ScaleCase(**json.loads(arguments[1]))))))
+    parser = argparse.ArgumentParser(description="Cost of a tick over tracked memory.")
+    parser.add_argument("sizes", nargs="*", default=list(SIZES))
+    parser.add_argument("--publish", action="store_true")
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    args = parser.parse_args(arguments)
+    if args.case:
+        print(json.dumps(asdict(measure(ScaleCase(**json.loads(args.case))))))
         return 0
-    sizes = arguments or SIZES
     rows: list[ScaleRow] = []
     print("  GiB processes page KiB    pattern       policy    heat ms  decide ms  peak MiB")
-    for case in [case for size in sizes for case in cases(size)]:
+    for case in [case for size in args.sizes for case in cases(size)]:
         row = run_apart(case)
         rows.append(row)
         print(
@@ -186,14 +180,31 @@ def main(arguments: list[str]) -> int:
             f" {row.policy:>12} {row.heat_ms:10.1f} {row.decide_ms:10.1f} {row.rss_mib:9.0f}",
             flush=True,
         )
-    OUTPUT.parent.mkdir(exist_ok=True)
-    result = {
-        "command": " ".join(["python -m bench.scale", *arguments]),
-        "rows": [asdict(row) for row in rows],
-        **ratios(rows),
-    }
-    OUTPUT.write_text(json.dumps(result, indent=1) + "\n")
+    write([asdict(row) for row in rows], arguments)
+    if args.publish:
+        publish_rows([asdict(row) for row in rows])
     return 0
+
+
+def write(rows: list[dict[str, Any]], arguments: list[str]) -> None:
+    """Write the rows and their picture into build/."""
+    OUTPUT.parent.mkdir(exist_ok=True)
+    command = " ".join(["python -m bench.scale", *arguments])
+    document = {"command": command, "rows": rows, **ratios(rows)}
+    OUTPUT.write_text(json.dumps(document, indent=1) + "\n")
+    draw(document, PICTURE, registry.DEFAULT)
+
+
+def publish_rows(found: list[dict[str, Any]]) -> None:
+    """Write the rows, with what others are known, and the picture of all into docs/."""
+    known = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
+    rows = merged(known, found)
+    command = {"command": "python -m bench.scale --publish"}
+    draw(
+        publish(command | {"rows": rows, **ratios(rows), "quota": quota_rows()}),
+        PUBLISHED_PICTURE,
+        registry.DEFAULT,
+    )
 
 
 if __name__ == "__main__":

@@ -49,7 +49,9 @@ class Machine:
     takes memory as it fills. Where ``step_ns`` is not 0, no vCPU's modelled clock runs ahead of
     another running one by more than that. ``first`` is a command that replaces hmd's init as the
     first process once all is mounted, for example systemd. Nodes in ``absent`` have no memory until
-    :meth:`plug`, and the timing model does not know them. The model is stopped until
+    :meth:`plug`, and the timing model does not know them. With a ``counted_clock`` the guest's
+    clock counts instructions, one per nanosecond, so that the host's load does not show in it; CPUs
+    run in turns, and it needs ``parts`` None. The model is stopped until
     :meth:`start_model`, so that boots are fast. Raises MissingError for missing programs or files,
     GuestError where the machine does not boot in ``boot_timeout_s``.
     """
@@ -67,6 +69,7 @@ class Machine:
         step_ns: float = 0,
         first: Sequence[str] = (),
         absent: Collection[int] = (),
+        counted_clock: bool = False,
         boot_timeout_s: float = 120,
     ):
         self.preset = preset
@@ -79,6 +82,7 @@ class Machine:
         self._step_ns = step_ns
         self._first = first
         self._absent = absent
+        self._counted_clock = counted_clock
         self._monitor: Monitor | None = None
         self._recording_fd: int | None = None
         self._boot_timeout_s = boot_timeout_s
@@ -288,6 +292,7 @@ class Machine:
             shares=(("hmd_root", Path("/"), False), *shares),
             model=self._model(),
             monitor_fd=monitor_fd if self._absent else None,
+            counted_clock=self._counted_clock,
         )
         program = assets.find_program("qemu-system-x86_64", "qemu-system-x86")
         words = qemu.command_line(

@@ -55,6 +55,7 @@ class BootFiles:
     shares: tuple[tuple[str, Path, bool], ...]  # 9p tag, directory, writable
     model: TimingPlugin | None = None
     monitor_fd: int | None = None
+    counted_clock: bool = False
 
 
 def command_line(
@@ -76,7 +77,7 @@ def command_line(
         *("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
         *("-name", "hmd,debug-threads=on"),  # threads of CPUs have names, as in `top -H`
         *("-machine", "pc,hmat=on,i8042=off,usb=off,vmport=off"),
-        *("-accel", "tcg,thread=multi,tb-size=256"),
+        *_accelerator(counted_clock=files.counted_clock),
         # Five-level paging costs one memory access per TLB miss; no machine of this size needs it.
         # With fast strings the kernel clears and copies pages by `rep stosb` and `rep movsb`,
         # which emulation turns into one access per byte; without them it moves words.
@@ -98,6 +99,14 @@ def command_line(
     if files.model is not None:
         words += _model(files.model)
     return words
+
+
+def _accelerator(*, counted_clock: bool) -> list[str]:
+    """Return threads and clock: by the host's clock, or one nanosecond per instruction."""
+    if not counted_clock:
+        return ["-accel", "tcg,thread=multi,tb-size=256"]
+    # Counting is exact with one thread for all CPUs only; without sleep, idle time passes at once.
+    return ["-accel", "tcg,thread=single,tb-size=256", "-icount", "shift=0,sleep=off"]
 
 
 def _cores_per_socket(preset: Preset) -> int:

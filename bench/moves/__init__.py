@@ -1,0 +1,1 @@
+"""The mover compared with a bare loop of move_pages(2), in the emulated machine."""
