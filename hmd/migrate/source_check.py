@@ -6,7 +6,7 @@ is queried, and where all of these are on the node that the plan expects, so are
 is not, all are queried; so are huge pages, few rows, and dry runs.
 
 The result is exact but for pages that went to their target since the plan was made, in a plan whose
-sample met none of them: they count as moved. Of absent and unmovable pages, the move itself tells.
+sample met none of them: they count as moved. The move itself reports absent and unmovable pages.
 """
 
 from __future__ import annotations
