@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from hmd.machine.process_id import PROC, ProcessId, identify
-from hmd.sample.task_events import Forked, TaskEvents
+from hmd.sample.task_events import Forked, TaskEvents, TaskRecord
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -23,6 +23,13 @@ class DescendantTracker:
         self._events, self._proc = events, proc
         self._name: dict[int, str] = {root.pid: ""}
         self._ended: set[int] = set()
+        self._unread: list[TaskRecord] = []
+
+    def use(self, events: TaskEvents) -> None:
+        """Go on with other rings; records of the last ones are not lost."""
+        if self._events is not None:
+            self._unread += self._events.read()
+        self._events = events
 
     def born(self) -> tuple[ProcessId, ...]:
         """Return the processes that were forked since the last call, oldest first."""
@@ -30,7 +37,8 @@ class DescendantTracker:
             return ()
         found: dict[int, ProcessId] = {}
         ended, self._ended = self._ended, set()
-        for record in self._events.read():
+        records, self._unread = [*self._unread, *self._events.read()], []
+        for record in records:
             if not isinstance(record, Forked):
                 if record.pid in self._name:
                     self._name[record.pid] = record.name

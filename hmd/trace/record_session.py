@@ -21,7 +21,7 @@ from hmd.machine.topology import Topology
 from hmd.sample.auto_select import SampleSettings
 from hmd.trace.gated_launch import Launched, attach
 from hmd.trace.metadata import describe
-from hmd.trace.record_inputs import ClockPair, Sources, open_sources
+from hmd.trace.record_inputs import ClockPair, SourceRenewal, Sources, open_sources
 from hmd.trace.recorder import Recorder, RecordSettings
 from hmd.trace.trace import Ending
 from hmd.trace.trace_writer import TraceWriter
@@ -83,7 +83,8 @@ def record_command(request: RecordRequest, command: Sequence[str]) -> RecordResu
         process = identify(child.pid)
         if process is None:
             raise TargetError(f"{command[0]} was killed before it began: start it again")
-        recorder = Recorder(process, sources, writer, request.settings)
+        renewal = SourceRenewal(request.sample)
+        recorder = Recorder(process, sources, writer, request.settings, renewal=renewal)
         recorder.begin()
         began = sources.now()
         recorder.since_ns = began.ns
@@ -103,7 +104,8 @@ def record_running(request: RecordRequest, pid: int) -> RecordResult:
         process = identify(pid)
         if process is None:
             raise TargetError(f"process {pid} has just exited: name another")
-        recorder = Recorder(process, sources, writer, request.settings)
+        renewal = SourceRenewal(request.sample)
+        recorder = Recorder(process, sources, writer, request.settings, renewal=renewal)
         recorder.begin()
         began = sources.now()
         _run(recorder, running.wait, request.seconds)
@@ -159,8 +161,7 @@ def _finish(
     runtime_ns = max(0, ended.ns - began.ns)  # the clocks of two CPUs may differ
     elapsed_ns = ended.monotonic_ns - began.monotonic_ns
     writer.end(Ending(began.ns, runtime_ns, code, elapsed_ns))
-    sampler = sources.sampler
-    stats = sampler.stats
+    sampler, losses = sources.sampler, sources.losses
     return RecordResult(
         runtime_ns,
         sources.clock.kind,
@@ -169,8 +170,8 @@ def _finish(
         recorder.processes,
         recorder.short_lived,
         writer.samples,
-        stats.lost,
-        stats.throttled,
+        losses.lost,
+        losses.throttled,
         sampler.period,
         sampler.pair_period,
         sampler.detail,

@@ -24,7 +24,7 @@ from hmd.machine.targets import TargetSpec
 from hmd.machine.threads import ThreadTimes, last_cpu, thread_times
 from hmd.trace.descendants import DescendantTracker
 from hmd.trace.placement_log import PlacementLog, resident
-from hmd.trace.record_inputs import ClockPair, Sources
+from hmd.trace.record_inputs import ClockPair, SourceRenewal, Sources
 from hmd.trace.trace import Losses, TracedProcess
 from hmd.trace.trace_writer import TraceWriter
 
@@ -131,11 +131,15 @@ class Recorder:
         writer: TraceWriter,
         settings: RecordSettings | None = None,
         proc: Path = PROC,
+        renewal: SourceRenewal | None = None,
     ) -> None:
-        """Record from open sources; the caller closes them."""
+        """Record from open sources; the caller closes them.
+
+        With a ``renewal``, they are opened again where CPUs come or go.
+        """
         self._root = root
         self._sources, self._writer = sources, writer
-        self._sampler, self._clock = sources.sampler, sources.clock
+        self._clock, self._renewal = sources.clock, renewal
         self._settings = settings or RecordSettings()
         self._proc = proc
         self._watcher = ProcessWatcher([TargetSpec("recorded", pids=(root.pid,))], proc)
@@ -173,7 +177,7 @@ class Recorder:
         self._family.born()
         # The first call of each function takes long, so it comes before the program's exec.
         members = self._watcher.scan()["recorded"] or (self._root,)
-        self._sampler.read()
+        self._sources.sampler.read()
         mappings = read_mappings(self._root.pid, self._proc)
         if mappings is not None:
             resident(self._root.pid, mappings, self._proc)
@@ -181,6 +185,7 @@ class Recorder:
 
     def poll(self) -> None:
         """Drain the rings and write all changes."""
+        self._follow_cpus()
         born = self._family.born()
         members = self._watcher.scan()["recorded"]
         # Processes that ended since the last poll have samples too.
@@ -197,14 +202,26 @@ class Recorder:
             now = partial(one.now_ns, self._clock, self._proc)
             one.write_mappings(self._writer, now(), self._proc)
             one.write_placement(self._writer, self._settings, now)
-        stats = self._sampler.stats
-        losses = Losses(stats.lost, stats.throttled)
+        losses = self._sources.losses
         if losses != self._losses:
             self._losses = losses
             self._writer.losses(self._clock.now_ns(), losses)
         if time.monotonic() - self._flushed_s >= FLUSH_S:
             self._flushed_s = time.monotonic()
             self._writer.flush()
+
+    def _follow_cpus(self) -> None:
+        """Go on with sources that see the CPUs which are online now."""
+        if self._renewal is None:
+            return
+        sampler, tasks = self._renewal.opened(self._sources)
+        if tasks is not None:
+            self._family.use(tasks)
+            self._sources.use_tasks(tasks)
+        if sampler is not None:
+            self._read()
+            self._sources.use_sampler(sampler)
+            sampler.track(self._tracked)
 
     def _forget_ended(self, born: Iterable[ProcessId]) -> None:
         """Free what was kept of processes that have ended; their samples have been written.
@@ -271,7 +288,7 @@ class Recorder:
 
     def _read(self) -> None:
         self._write_names()
-        batch = self._sampler.read()
+        batch = self._sources.sampler.read()
         batch = batch.take(batch.time_ns >= np.uint64(self.since_ns))
         index = np.array([self._index[p] for p in self._tracked], np.uint16)
         self._writer.samples_of(batch, index)
@@ -286,7 +303,7 @@ class Recorder:
         tracked = tuple(process for process in processes if process in self._followed)
         if tracked != self._tracked:
             self._tracked = tracked
-            self._sampler.track(tracked)
+            self._sources.sampler.track(tracked)
 
     def _write_names(self) -> None:
         """Write the processes that have no row yet: by then the first has its name by exec."""
