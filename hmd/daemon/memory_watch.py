@@ -11,14 +11,13 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from hmd.daemon.stage_settings import DETAIL_BYTES
 from hmd.heat.geometry import CHUNK_PAGES
 from hmd.heat.heat_table import HeatTable
 from hmd.machine.memory_limit import MemoryLimit, MemoryLimitReader
 
-DETAIL_BYTES: Final = 12 * CHUNK_PAGES
-"""Memory of a chunk's detail."""
 TICK_BYTES: Final = 16 * CHUNK_PAGES
-"""What a tick needs for it: rates, and the bins by which rows are selected."""
+"""What a tick needs for a chunk's detail: rates, and the bins by which rows are selected."""
 
 STAY_SHARE: Final = 0.9
 GROW_SHARE: Final = 0.8

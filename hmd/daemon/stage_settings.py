@@ -12,12 +12,14 @@ from hmd.config.quantities import Amount
 from hmd.decide import registry
 from hmd.decide.plan import FastLimits, Policy
 from hmd.errors import UsageError
+from hmd.heat.geometry import CHUNK_BYTES
 from hmd.heat.heat_settings import HeatSettings
 from hmd.heat.residency_sweep import SweepSettings
 from hmd.heat.space_outline import Patterns
 from hmd.machine.linear_pattern import LinearPattern
 from hmd.machine.process_id import ProcessId
 from hmd.machine.targets import TargetSpec
+from hmd.machine.topology import Topology
 from hmd.migrate import APPLY_TICKS, MoverSettings, PageoutSettings
 from hmd.observe.observer import ObservedConfig
 from hmd.pipeline.cpu_budget import SHARE_MOST, BudgetSettings
@@ -131,9 +133,14 @@ def budget_settings(config: Config) -> BudgetSettings:
     return BudgetSettings(config.sample.cpu_quota, config.tick, config.tick_most)
 
 
-def sweep_settings(config: Config) -> SweepSettings:
-    """Return the time and the pages of the first ticks' sweeps: half of the CPU quota."""
-    return swept_within(SweepSettings(), SHARE_MOST * config.sample.cpu_quota * config.tick)
+def sweep_settings(config: Config, topology: Topology) -> SweepSettings:
+    """Return the time and the pages of the first ticks' sweeps: half of the CPU quota.
+
+    All memory of the machine may be shared.
+    """
+    units = sum(node.total_bytes for node in topology.nodes) // CHUNK_BYTES
+    settings = SweepSettings(shared_units=max(SweepSettings().shared_units, units))
+    return swept_within(settings, SHARE_MOST * config.sample.cpu_quota * config.tick)
 
 
 def mover_settings(config: Config) -> MoverSettings:

@@ -176,7 +176,7 @@ def build(
             quota=QuotaControl(budget, _period(config, chosen.sampler)),
             budget=budget,
             heat=_heat(config, topology, before),
-            sweep=_sweep(config, before, proc),
+            sweep=_sweep(config, topology, before, proc),
             policy=stage_settings.policy(config),
             mover=_mover(config, before, proc),
             pageout=_pageout(config, before, proc),
@@ -221,10 +221,12 @@ def _heat(config: Config, topology: Topology, before: Stages | None) -> HeatTabl
     return HeatTable(stage_settings.heat_settings(config), topology.latency_ns)
 
 
-def _sweep(config: Config, before: Stages | None, proc: Path) -> ResidencySweep:
+def _sweep(
+    config: Config, topology: Topology, before: Stages | None, proc: Path
+) -> ResidencySweep:
     if before:
         return before.sweep  # the quota sets what a step may take, tick by tick
-    return ResidencySweep(stage_settings.sweep_settings(config), KernelMemory(proc))
+    return ResidencySweep(stage_settings.sweep_settings(config, topology), KernelMemory(proc))
 
 
 def _mover(config: Config, before: Stages | None, proc: Path) -> Mover:

@@ -23,7 +23,8 @@ Views = npt.NDArray[np.uint16]
 VIEWS_END: Final = 0xFFFF
 """Numbers of mappings are below it, and from 1 on: 0 is none."""
 DETAILS_MOST: Final = 1 << 16
-"""Units with pages of their own: 128 GiB of dense shared memory in 64 MiB."""
+"""Units with pages of their own, where it is not known how much memory there is: 128 GiB of dense
+shared memory in 64 MiB."""
 
 _MIXED: Final = np.uint16(0xFFFF)
 _LEAST_UNITS: Final = 64

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.heat_table import HeatTable
+from hmd.heat.page_claims import DETAILS_MOST
 from hmd.heat.page_query import ask_nodes
 from hmd.heat.shared_pages import SharedPages
 from hmd.heat.space_outline import (
@@ -54,13 +55,15 @@ class SweepSettings:
 
     ``pages_per_step`` and ``step_s`` (of CPU time) bound a step; it makes at least one query.
     Mappings are read every ``mappings_ticks`` ticks. A process is swept at least every
-    ``sweep_ticks_most`` ticks, as far as steps suffice.
+    ``sweep_ticks_most`` ticks, as far as steps suffice. Of files that several processes map, the
+    pages of ``shared_units`` times 2 MiB are counted one by one, in 1 KiB each where they are used.
     """
 
     pages_per_step: int = 1 << 18
     step_s: float = 0.01
     mappings_ticks: int = 4
     sweep_ticks_most: int = 32
+    shared_units: int = DETAILS_MOST
 
 
 class ResidencySweep:
@@ -80,7 +83,8 @@ class ResidencySweep:
         self._kept: dict[ProcessId, Patterns] = {}
         self._processes: tuple[ProcessId, ...] = ()
         self._reading: OutlineReading | None = None
-        self._shared, self._owners = SharedPages(), SpaceOwners(self._memory.compare)
+        self._shared = SharedPages(self.settings.shared_units)
+        self._owners = SpaceOwners(self._memory.compare)
         self._read_turn = self._sweep_turn = self._turn_steps = 0
 
     def keep(self, patterns: Mapping[ProcessId, Patterns]) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
-from hmd.heat.page_claims import PageClaims
+from hmd.heat.page_claims import DETAILS_MOST, PageClaims
 from hmd.heat.shared_views import SharedView, SharedViews, ViewColumns, of_page_keys, page_keys
 from hmd.machine.process_id import ProcessId
 from hmd.machine.resident_pages import ResidentPart
@@ -33,8 +33,9 @@ _AHEAD_UNITS = 1 << 15
 class SharedPages:
     """Which process counts each page that several may map."""
 
-    def __init__(self) -> None:
-        self._views, self._claims = SharedViews(), PageClaims()
+    def __init__(self, units: int = DETAILS_MOST) -> None:
+        """Count pages one by one in so many 2 MiB of files."""
+        self._views, self._claims = SharedViews(), PageClaims(units)
         self._processes: tuple[ProcessId, ...] = ()
         self._columns: ViewColumns | None = None
 

@@ -11,9 +11,11 @@ from hmd.daemon import stage_settings
 from hmd.decide import registry
 from hmd.decide.policies.histogram import Histogram, HistogramSettings
 from hmd.errors import ConfigError
+from hmd.heat.geometry import CHUNK_BYTES
 from hmd.heat.heat_settings import HeatSettings
 from hmd.machine.process_id import ProcessId
 from hmd.machine.targets import TargetSpec
+from hmd.machine.topology import Node, Topology
 from hmd.migrate import MoverSettings
 from hmd.sample.auto_select import SampleSettings
 
@@ -59,7 +61,16 @@ def test_mover_settings_long_tick_burst_and_apply_time_follow_tick() -> None:
 
 @pytest.mark.parametrize(("text", "pages"), [("tick: 10ms", 1 << 12), ("tick: 1h", 1 << 18)])
 def test_sweep_settings_extreme_ticks_pages_bounded(text: str, pages: int) -> None:
-    assert stage_settings.sweep_settings(loads(text)).pages_per_step == pages
+    assert stage_settings.sweep_settings(loads(text), Topology(())).pages_per_step == pages
+
+
+@pytest.mark.parametrize(("gib", "shared_gib"), [(16, 128), (4096, 4096)])
+def test_sweep_settings_shared_memory_of_all_nodes_counted_by_page(
+    gib: int, shared_gib: int
+) -> None:
+    nodes = tuple(Node(i, (), gib << 29, (), 0) for i in (0, 1))
+    settings = stage_settings.sweep_settings(loads(""), Topology(nodes))
+    assert settings.shared_units * CHUNK_BYTES == shared_gib << 30
 
 
 PROCESSES = {ProcessId(1, 1): "a", ProcessId(2, 1): "b", ProcessId(3, 1): "a"}
