@@ -6,12 +6,14 @@ import socket
 import stat
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hmd.control import status_socket
 from hmd.control.client import ask
 from hmd.control.request import MAX_REQUEST_BYTES
 from hmd.control.status_socket import MAX_OWN_CLIENTS, StatusSocket
@@ -58,6 +60,21 @@ def test_status_socket_mode_owner_and_group_only(served: Path) -> None:
 
 def test_status_socket_large_answer_complete(served: Path) -> None:
     assert ask(served, "large")["rows"][-1] == 299_999
+
+
+def test_status_socket_unread_answers_of_one_user_bounded(
+    served: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = len(send(served, b'{"command": "large"}\n'))
+    monkeypatch.setattr(status_socket, "MAX_OWN_UNREAD_BYTES", 2 * size)
+    with ExitStack() as held:
+        for _ in range(4):  # two answers that are not read, and requests beyond them
+            unread = held.enter_context(socket.socket(socket.AF_UNIX))
+            unread.connect(str(served))
+            unread.sendall(b'{"command": "large"}\n')
+        answers = [send(served, b'{"command": "large"}\n') for _ in range(2)]
+        assert all("read the answers" in json.loads(answer)["error"] for answer in answers)
+    assert ask(served, "status") == {"ticks": 7}
 
 
 @pytest.mark.parametrize(
