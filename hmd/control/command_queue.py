@@ -14,7 +14,7 @@ import json
 import logging
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -31,6 +31,9 @@ MAX_WAITING: Final = 64
 
 MAX_OWN_WAITING: Final = 16
 """Those of one user."""
+
+PROMPT: Final = frozenset({"pause", "resume"})
+"""Commands that set a flag alone, so that they can be executed within a tick."""
 
 _Waiting: TypeAlias = tuple[ControlRequest, PendingAnswer]
 
@@ -90,24 +93,30 @@ class CommandQueue:
                 raise HmdError("too many admin requests wait: try again")
             waiting.append((request, pending))
 
-    def _next(self) -> _Waiting | None:
+    def _next(self, only: Container[str] | None) -> _Waiting | None:
+        """Return the next request; None if it is not one of ``only`` these commands."""
         with self._lock:
             for waiting in (self._administrators, self._users):
-                if waiting:
+                if waiting and (only is None or waiting[0][0].command in only):
                     return waiting.popleft()
+                if waiting:
+                    return None
         return None
 
-    def serve(self, publish: Callable[[], None] = lambda: None) -> None:
+    def serve(
+        self, publish: Callable[[], None] = lambda: None, only: Container[str] | None = None
+    ) -> None:
         """Execute the requests that wait: administrators' first, each in the order of arrival.
 
-        Returns after as many as can wait at once, however many arrive meanwhile.
+        Returns after as many as can wait at once, however many arrive meanwhile; before the first
+        one of another command than ``only`` these.
 
         ``publish`` updates the status. It is called before each answer is sent, since a client
         that has its answer may ask for the status next.
         """
         self._request_log.flush()
         for _ in range(2 * MAX_WAITING):
-            waiting = self._next()
+            waiting = self._next(only)
             if waiting is None:
                 return
             request, pending = waiting

@@ -14,7 +14,7 @@ from typing import Any
 
 from hmd.config import Config
 from hmd.control.admin_commands import AdminCommands
-from hmd.control.command_queue import CommandQueue
+from hmd.control.command_queue import PROMPT, CommandQueue
 from hmd.daemon import stage_settings
 from hmd.daemon.drain_progress import control_numbers, send_drain_request
 from hmd.daemon.endpoints import Endpoints
@@ -177,7 +177,9 @@ class Service:
         self._guard.run(Stage.SAMPLE, lambda: self._follow_sampler(now_s), None)
         stages = self.stages
         before = (stages.processes, stages.targets)
-        changed = self._guard.run(Stage.SAMPLE, lambda: stages.follow(now_s), False)
+        changed = self._guard.run(
+            Stage.SAMPLE, lambda: stages.follow(now_s, self._serve_prompt), False
+        )
         if changed and stages.processes and not before[0]:
             load = partial(registry.warm, between=self._notifier.alive)
             self._guard.run(Stage.HEAT, load, None)
@@ -247,6 +249,11 @@ class Service:
     def _serve(self) -> None:
         """Execute the admin requests that wait, and publish the admin state."""
         self._control.serve(lambda: self._guard.run(Stage.OBSERVE, self._publish_control, None))
+
+    def _serve_prompt(self) -> None:
+        """Execute the requests that need not wait for the end of a scan of all processes."""
+        publish = partial(self._guard.run, Stage.OBSERVE, self._publish_control, None)
+        self._control.serve(publish, only=PROMPT)
 
     def _publish_control(self) -> None:
         numbers = control_numbers(

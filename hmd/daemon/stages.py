@@ -7,7 +7,7 @@ that stay keep their pages' heat.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,15 +77,17 @@ class Stages(TickStages):
     _scan_cpu_s: float = 0.0
     _tracking: bool = False
 
-    def follow(self, now_s: float) -> bool:
+    def follow(self, now_s: float, between: Callable[[], None] = lambda: None) -> bool:
         """Update the set of processes; return whether it changed.
+
+        ``between`` is called now and then while processes are read, and may change nothing here.
 
         Exits are seen at once, new processes when a scan is due: scans take their share of the CPU
         quota at most, as far as they are less than ``SCAN_MOST_S`` apart.
         """
         begun_s = time.thread_time()
         try:
-            return self._follow(now_s)
+            return self._follow(now_s, between)
         finally:
             self.discovery_cpu_s += time.thread_time() - begun_s
 
@@ -95,7 +97,7 @@ class Stages(TickStages):
         apart_s = self._scan_cpu_s / self.budget.discovery_share
         return max(self.config.rescan, min(apart_s, SCAN_MOST_S))
 
-    def _follow(self, now_s: float) -> bool:
+    def _follow(self, now_s: float, between: Callable[[], None]) -> bool:
         gone = self.exits.exited()
         scan = now_s - self._scanned_s >= self.rescan_s
         if not (gone or scan):
@@ -104,7 +106,7 @@ class Stages(TickStages):
         if scan:
             self._scanned_s = now_s
             begun_s = time.thread_time()
-            found = {p: name for name, group in self.watcher.scan().items() for p in group}
+            found = {p: name for name, group in self.watcher.scan(between).items() for p in group}
             self._scan_cpu_s = time.thread_time() - begun_s
         before = (self.processes, self.targets) if self._tracking else None
         if before == (tuple(found), tuple(found.values())):
@@ -221,9 +223,7 @@ def _heat(config: Config, topology: Topology, before: Stages | None) -> HeatTabl
     return HeatTable(stage_settings.heat_settings(config), topology.latency_ns)
 
 
-def _sweep(
-    config: Config, topology: Topology, before: Stages | None, proc: Path
-) -> ResidencySweep:
+def _sweep(config: Config, topology: Topology, before: Stages | None, proc: Path) -> ResidencySweep:
     if before:
         return before.sweep  # the quota sets what a step may take, tick by tick
     return ResidencySweep(stage_settings.sweep_settings(config, topology), KernelMemory(proc))

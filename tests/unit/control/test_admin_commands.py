@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hmd.control.admin_commands import AdminCommands
 from hmd.control.admin_state import AdminState, Pin
-from hmd.control.command_queue import MAX_WAITING, CommandQueue
+from hmd.control.command_queue import MAX_WAITING, PROMPT, CommandQueue
 from hmd.control.permission import check_known
 from hmd.control.request import ControlRequest, Peer
 from hmd.errors import HmdError, NotPermittedError, TargetError, UsageError
@@ -186,6 +186,19 @@ def test_admin_requests_executed_in_order_and_counted(control: CommandQueue) -> 
     assert json.loads(answers[3].result())["done"].startswith("paused")
     assert json.loads(answers[4].result())["done"] == "resumed"
     assert control.outcomes["resume", "done"] == control.outcomes["resume", "refused"] == 1
+
+
+def test_admin_queue_served_within_a_tick_leaves_other_requests_in_order(
+    control: CommandQueue, state: AdminState
+) -> None:
+    names = ("pause", "drain", "resume")
+    answers = [control.put(ControlRequest(name, {}, ROOT_PEER)) for name in names]
+    control.serve(only=PROMPT)
+    assert [answer.done() for answer in answers] == [True, False, False]
+    assert state.paused
+    control.serve()
+    assert all(answer.done() for answer in answers)
+    assert not state.paused
 
 
 def test_admin_request_withdrawn_not_executed(control: CommandQueue, state: AdminState) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from hmd.errors import ConfigError
-from hmd.machine.processes import ProcessWatcher, TargetSpec
+from hmd.machine.processes import SCAN_BLOCK, ProcessWatcher, TargetSpec
 from tests.unit.machine.conftest import FakeProc
 
 
@@ -57,6 +57,15 @@ def test_watcher_cmdline_of_megabytes_searched_at_start_only(proc: FakeProc) -> 
     assert one(proc, cmdline="thing (?:a+)+$") == [11]
     assert one(proc, cmdline="(?:a|a)*!") == []
     assert one(proc, cmdline="-cp.*server") == [12]
+
+
+def test_watcher_scan_of_many_processes_calls_back_between_blocks(proc: FakeProc) -> None:
+    for pid in range(10, 10 + 3 * SCAN_BLOCK):
+        proc.add(pid)
+    scan, calls = watcher(proc, TargetSpec("t", exe="*")), []
+    found = scan.scan(lambda: calls.append(scan.stats.scans))
+    assert calls == [0, 0, 0]
+    assert len(found["t"]) == 1 + 3 * SCAN_BLOCK
 
 
 def test_watcher_kernel_threads_zombies_and_self_left_out(proc: FakeProc) -> None:
