@@ -1,4 +1,4 @@
-"""Clients that try to keep others out: idle connections, and requests that are refused.
+"""Clients that try to keep others out: idle connections, requests that are refused, busy loops.
 
 Each runs in a process of its own as a user who may connect to the status socket, that is, a member
 of its group, until it is killed. What the daemon closes is opened again.
@@ -21,6 +21,8 @@ ATTACKER_UID: Final = 64711
 HTTP_CONNECTIONS: Final = 2000
 SOCKET_CONNECTIONS: Final = 40
 REFUSED_PER_S: Final = 1000
+BUSY_PER_CPU: Final = 40
+BUSY_S: Final = 10.0
 REOPEN_S: Final = 1.0
 
 Connect = Callable[[], socket.socket]
@@ -51,6 +53,14 @@ def request_refused(path: Path, rate_per_s: int) -> None:
         time.sleep(max(0.0, due_s - time.monotonic()))
 
 
+def keep_busy() -> None:
+    """Use all CPU time that there is, every other 10 seconds: meanwhile requests are few."""
+    while True:
+        turn, left_s = divmod(time.monotonic(), BUSY_S)
+        if turn % 2:
+            time.sleep(BUSY_S - left_s)
+
+
 @contextmanager
 def attackers(path: Path, metrics_port: int, group: int) -> Iterator[None]:
     """Run all of them at once."""
@@ -72,17 +82,19 @@ def attackers(path: Path, metrics_port: int, group: int) -> Iterator[None]:
         lambda: hold_idle(http, HTTP_CONNECTIONS),
         lambda: hold_idle(idle_client, SOCKET_CONNECTIONS),
         lambda: request_refused(path, REFUSED_PER_S),
+        *[keep_busy] * (BUSY_PER_CPU * len(os.sched_getaffinity(0))),
     ]
     context = multiprocessing.get_context("fork")
     running = [context.Process(target=_as_attacker, args=(work, group)) for work in works]
-    for process in running:
-        process.start()
     try:
+        for process in running:
+            process.start()
         yield
     finally:
         for process in running:
-            process.kill()
-            process.join()
+            if process.is_alive():
+                process.kill()
+                process.join()
 
 
 def _as_attacker(work: Callable[[], None], group: int) -> None:

@@ -1,8 +1,10 @@
 """The service while hostile clients flood it: prints figures, writes build/hostile-clients.json.
 
-A daemon on this host as its service runs it (another user, RLIMIT_NPROC 64, RLIMIT_NOFILE 1024).
-Another user holds 2,000 idle HTTP connections and 40 idle clients of the status socket, and sends
-1,000 requests per second that are refused. Meanwhile root pauses and resumes hmd twice per second,
+A daemon on this host as its service runs it (another user, RLIMIT_NPROC 64, RLIMIT_NOFILE 1024, the
+unit's niceness).
+Another user holds 2,000 idle HTTP connections and 40 idle clients of the status socket, sends 1,000
+requests per second that are refused, and every other 10 seconds runs 40 busy processes per CPU.
+Meanwhile root pauses and resumes hmd twice per second,
 and a third user scrapes the metrics four times per second. Needs root.
 
     python -m bench.hostile.clients [--seconds 60] [--publish]

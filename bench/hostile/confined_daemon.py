@@ -1,6 +1,8 @@
 """A daemon as its service runs it: another user, the unit's capabilities, few tasks and files.
 
-RLIMIT_NPROC stands for the unit's TasksMax: this user has no other processes.
+RLIMIT_NPROC stands for the unit's TasksMax: this user has no other processes. It has the unit's
+niceness and competes for CPUs with all other processes: in no control group of its own, where a
+unit has its share whatever other users run.
 """
 
 from __future__ import annotations
@@ -92,16 +94,23 @@ def _compile(cache: Path) -> None:
 
 
 def _as_service() -> list[str]:
-    """Return the command that runs another as the unit's user with its capabilities."""
-    found = re.search(r"^AmbientCapabilities=(.*)$", UNIT.read_text(), re.MULTILINE)
-    assert found is not None
-    names = [name.removeprefix("CAP_").lower() for name in found[1].split()]
+    """Return the command that runs another as the unit's user, nice, with its capabilities."""
+    names = [name.removeprefix("CAP_").lower() for name in _of_unit("AmbientCapabilities").split()]
     given = ",".join(f"+{name}" for name in names)
     return [
+        *("nice", "-n", _of_unit("Nice")),
         *("setpriv", f"--reuid={DAEMON_UID}", f"--regid={DAEMON_UID}", "--clear-groups"),
         *(f"--inh-caps={given}", f"--ambient-caps={given}", f"--bounding-set=-all,{given}"),
         "--no-new-privs",
     ]
+
+
+def _of_unit(option: str) -> str:
+    """Return the value of an option of the unit."""
+    found = re.search(rf"^{option}=(.*)$", UNIT.read_text(), re.MULTILINE)
+    if found is None:
+        raise HmdError(f"{UNIT} has no {option}")
+    return found[1]
 
 
 def _wait_ready(daemon: subprocess.Popen[bytes], log: Path) -> None:

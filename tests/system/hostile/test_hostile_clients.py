@@ -1,7 +1,8 @@
 """Hostile clients stop, starve and blind nothing: `make test-hostile` runs this for ten minutes.
 
-Another user holds 2,000 idle HTTP connections and 40 idle clients of the status socket, and has
-1,000 requests per second refused, all at once. The daemon may have 64 tasks and 1,024 files.
+Another user holds 2,000 idle HTTP connections and 40 idle clients of the status socket, has 1,000
+requests per second refused, and runs 40 busy processes per CPU every other 10 seconds. The daemon
+may have 64 tasks and 1,024 files.
 """
 
 from __future__ import annotations
