@@ -2,7 +2,8 @@
 
     python -m bench.tensors [PART|TRACE...]      parts: traces, host, flash, noise (all)
 
-With names of traces, only these are measured; rows of others stay as the file has them.
+With names of traces, only these are measured; other rows stay as build/tensors.json, or else
+docs/results/tensors.json, has them.
 
 Needs the data that ``HMD_G10_DATA`` names. Every row is planned and simulated here; the step's
 share of the ideal and the lower bound stand next to it. Prints each row when it is measured.
@@ -13,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -30,7 +31,9 @@ from hmd.tensors.tensor_trace import TensorTrace
 from hmd.tensors.tensor_trace_file import read_trace
 from hmd.units import GIB
 
-OUT: Final = Path(__file__).resolve().parents[1] / "build/tensors.json"
+_HERE: Final = Path(__file__).resolve().parents[1]
+OUT: Final = _HERE / "build/tensors.json"
+PUBLISHED: Final = _HERE / "docs/results/tensors.json"
 TRACES: Final = (
     *(f"bert-{batch}" for batch in (128, 256, 512, 1024)),
     *(f"resnet152-{batch}" for batch in (256, 1024, 1280)),
@@ -106,15 +109,11 @@ def geomean(values: list[float]) -> float:
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, float]:
     """Return the geometric means of shares on the base system, and the least ratios of speeds."""
-    seconds = {(r["trace"], r["rules"], r["tiers"], r["planner"]): r["seconds"] for r in rows}
     shares: dict[str, list[float]] = {"g10": [], "ours": []}
     for row in rows:
         if row["tiers"] == "g10" and row["planner"] in shares:
             shares[row["planner"]].append(row["ideal_seconds"] / row["seconds"])
-    ratios: dict[str, list[float]] = {name: [] for name in PLANNERS if name != "ours"}
-    for (trace, rules, tiers, planner), time in seconds.items():
-        if planner in ratios:
-            ratios[planner].append(time / seconds[trace, rules, tiers, "ours"])
+    ratios = ratios_to_ours(rows)
     return {
         "g10_geomean_share_of_ideal": geomean(shares["g10"]),
         "ours_geomean_share_of_ideal": geomean(shares["ours"]),
@@ -123,17 +122,30 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
+def ratios_to_ours(rows: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """Return the times of each planner over those of ``ours``, on the same cases."""
+    keys = ("trace", "rules", "tiers")
+    ours = {tuple(r[key] for key in keys): r["seconds"] for r in rows if r["planner"] == "ours"}
+    ratios: dict[str, list[float]] = {}
+    for row in rows:
+        same = tuple(row[key] for key in keys)
+        if row["planner"] != "ours" and same in ours:
+            ratios.setdefault(row["planner"], []).append(row["seconds"] / ours[same])
+    return ratios
+
+
 def main(words: list[str]) -> None:
     """Measure the parts, trace by trace, and keep the other rows that the file has."""
-    document: dict[str, Any] = json.loads(OUT.read_text()) if OUT.exists() else {"parts": {}}
     names = [word for word in words if word in TRACES]
     print(HEAD)
     for part in [word for word in words if word in PARTS] or list(PARTS):
         for name in names or PARTS[part]:
-            rows = list(rows_of(part, name))
-            kept = [row for row in document["parts"].get(part, []) if row["trace"] != name]
-            document["parts"][part] = kept + rows
-            write(document)
+            if part == "noise":
+                keep_rows(
+                    (row for rules in RULES.values() for row in noise_rows(name, rules)), part
+                )
+            else:
+                keep_rows(rows_of(part, name))
 
 
 def rows_of(part: str, name: str) -> Iterator[dict[str, Any]]:
@@ -145,24 +157,27 @@ def rows_of(part: str, name: str) -> Iterator[dict[str, Any]]:
         for size in HOST_GIB:
             system = base.changed({"host": size * GIB})
             yield from measured(load(name), system, f"host {size} GiB", ("g10", "ours"))
-    elif part == "flash":
+    else:
         for rate in FLASH_GBPS:
             system = base.changed(rates={"pcie": 32.0, "dram": 32.0, "flash": rate})
             yield from measured(load(name), system, f"flash {rate:g} GB/s", ("g10", "ours"))
-    else:
-        for rules in RULES.values():
-            yield from noise_rows(name, rules)
 
 
-def write(document: dict[str, Any]) -> None:
-    """Write all parts, the rows of planners together, and the summary."""
-    parts = document["parts"]
-    rows = [row for name in ("traces", "host", "flash") for row in parts.get(name, [])]
-    document |= {"rows": rows, "noise": parts.get("noise", []), "command": "make bench-tensors"}
-    if parts.get("traces"):
-        document |= summary(rows)
+def keep_rows(rows: Iterable[dict[str, Any]], key: str = "rows") -> None:
+    """Write rows into the file, in place of those of the same case, and the summary."""
+    document: dict[str, Any] = json.loads((OUT if OUT.exists() else PUBLISHED).read_text())
+    found = {case(row): row for row in document.get(key, [])}
+    for row in rows:
+        found[case(row)] = row
+    document |= {key: list(found.values()), "command": "make bench-tensors"}
+    document |= summary(document["rows"])
     OUT.parent.mkdir(exist_ok=True)
     OUT.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def case(row: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what tells rows apart."""
+    return tuple(row.get(key) for key in ("trace", "rules", "tiers", "planner", "noise"))
 
 
 if __name__ == "__main__":

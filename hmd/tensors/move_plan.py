@@ -36,7 +36,9 @@ class MovePlan:
 
     ``synchronous``: a kernel waits until the moves that begin with it are done. ``recompute`` has
     kernels and tensors of the traced step; moves number those of the step with recomputations
-    (:mod:`hmd.tensors.recomputation`).
+    (:mod:`hmd.tensors.recomputation`). A plan of an integer program has ``objective_seconds``, the
+    program's own price of the step, and ``gap``, by how much of it a better solution could be
+    cheaper.
     """
 
     kernel: Ints
@@ -46,6 +48,8 @@ class MovePlan:
     size: Ints
     synchronous: bool = field(default=False)
     recompute: tuple[tuple[int, int], ...] = field(default=())
+    objective_seconds: float | None = field(default=None)
+    gap: float | None = field(default=None)
 
     def __len__(self) -> int:
         return len(self.kernel)

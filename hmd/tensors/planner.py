@@ -7,8 +7,9 @@ simulator prices; a planner calls the simulator only to search.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from typing import Final
@@ -22,6 +23,31 @@ from hmd.tensors.tensor_trace import TensorTrace
 from hmd.tensors.vitality import Vitality, vitality
 
 
+@dataclass
+class MadePlans:
+    """The plans made for a problem so far, with the CPU time that each took.
+
+    ``reused_s`` sums the times of plans that were taken from here instead of being made again.
+    """
+
+    plans: dict[str, tuple[MovePlan, float]] = field(default_factory=dict)
+    reused_s: float = 0.0
+
+    def plan(self, name: str, make: Callable[[], MovePlan]) -> MovePlan:
+        """Return the plan of a planner, made once."""
+        if name in self.plans:
+            self.reused_s += self.plans[name][1]
+        else:
+            begin, reused = time.process_time(), self.reused_s
+            plan = make()
+            self.plans[name] = plan, time.process_time() - begin + self.reused_s - reused
+        return self.plans[name][0]
+
+    def seconds(self, name: str) -> float:
+        """Return the CPU time of a plan, that of the plans which it tried included."""
+        return self.plans[name][1]
+
+
 @dataclass(frozen=True)
 class StepProblem:
     """A step to plan: its trace, the memory system, and the rules of its price."""
@@ -29,6 +55,7 @@ class StepProblem:
     trace: TensorTrace
     system: MemorySystem
     rules: PricingRules
+    made: MadePlans = field(default_factory=MadePlans, compare=False, repr=False)
 
     @cached_property
     def life(self) -> Vitality:
@@ -63,11 +90,11 @@ class PlannerEntry:
         return self.in_place is None or self.in_place == system.in_place
 
     def plan(self, problem: StepProblem) -> MovePlan:
-        """Return this planner's plan; raises UsageError where it does not suit the system."""
+        """Return this planner's plan, made once; UsageError where it does not suit the system."""
         if not self.suits(problem.system):
             raise UsageError(f"planner {self.name} does not plan for {problem.system.name}")
         plan_step: PlanStep = import_module(f"hmd.tensors.planners.{self.module}").plan_step
-        return plan_step(problem)
+        return problem.made.plan(self.name, lambda: plan_step(problem))
 
 
 PLANNERS: Final = {

@@ -5,7 +5,8 @@ capacity of the fastest tier. Times are in milliseconds, sizes in MiB. Moves hap
 most ``window`` kernels next to a use, spread over the window by the kernels' times; where the plan
 is synchronous, at one kernel that waits for them. Where kernels cannot compute from slower tiers,
 every use is in the fastest, what does not fit costs its transfer, and moves that are late cost
-their delay.
+their delay. Where they can and tensors are split, the solver chooses what each kernel of a window
+carries, no move is late and the capacity is never exceeded.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from hmd.tensors.integer_program import IntegerProgram, ProgramSolution
 from hmd.tensors.planner import StepProblem
 from hmd.tensors.tensor_spans import TensorSpans, tensor_spans
 from hmd.tensors.tensor_trace import Bools, Floats, Ints
+from hmd.tensors.window_flows import WindowFlows, add_window_flows
 from hmd.units import MIB
 
 
@@ -66,6 +68,7 @@ class ResidencyModel:
         self.windows = gap_windows(problem, self.spans, options)
         self._fast = self._add_spans()
         self._stay, self._away = self._add_gaps()
+        self._flows = self._add_flows()
         self._add_occupancy()
         if not options.synchronous and not options.static:
             self._add_bandwidth()
@@ -83,7 +86,8 @@ class ResidencyModel:
             away = values[self._away].reshape(gaps, self._lower)
         seconds = (solution.objective + self._constant) / 1e3
         bound = (solution.bound + self._constant) / 1e3
-        return Residency(self.spans, self.windows, fast, away, seconds, (seconds - bound) / seconds)
+        windows = self._flows.placed(self.windows, values) if self._flows else self.windows
+        return Residency(self.spans, windows, fast, away, seconds, (seconds - bound) / seconds)
 
     # Columns
 
@@ -145,6 +149,15 @@ class ResidencyModel:
             program.add_entries(rows, self._fast[spans.before], -1.0)
         return stay, np.empty(0, np.int64)
 
+    def _add_flows(self) -> WindowFlows | None:
+        """Add what each kernel of a window carries, where tensors are split between tiers."""
+        spans = self.spans
+        if not self.problem.system.in_place or self._options.whole:
+            return None
+        ends = self._fast[spans.before], self._fast[spans.after], self._stay
+        size = self._size[spans.tensor[spans.before]]
+        return add_window_flows(self._program, self.windows, size, ends)
+
     def _move_cost(self) -> tuple[Floats, Floats]:
         """Return what moving out and in costs, (G,): time if synchronous, else almost nothing."""
         system = self.problem.system
@@ -171,7 +184,7 @@ class ResidencyModel:
         for gap in range(len(self.spans.before)):
             self._gap_terms(gap, fast, lower, constant)
         room = system.tiers[0].capacity / MIB * self._options.capacity
-        self._limit(fast, room, constant, spill=True)
+        self._limit(fast, room, constant, spill=self._flows is None)
         for tier, terms in enumerate(lower):
             capacity = system.tiers[tier + 1].capacity / MIB
             if not system.in_place and capacity < self._size.sum():
@@ -185,6 +198,15 @@ class ResidencyModel:
         start, end = (int(spans.last[before]) + 1) % kernels, int(spans.first[after])
         size = float(self._size[spans.tensor[before]])
         out, back = self.windows[gap]
+        if self._flows:
+            fast.add(int(self._stay[gap]), size, start, end)
+            leaving, coming = (self._flows.of(gap, inwards=way) for way in (False, True))
+            for kernel, column in zip(out.kernels.tolist(), leaving.tolist(), strict=True):
+                if kernel != start:
+                    fast.add(column, 1.0, start, (kernel + 1) % kernels)
+            for kernel, column in zip(back.kernels.tolist(), coming.tolist(), strict=True):
+                fast.add(column, 1.0, kernel, end)
+            return
         pieces = [
             *((start, (int(k) + 1) % kernels, share) for k, share in _late(out, start)),
             *((int(k), end, float(share)) for k, share in _late(back, end)),
@@ -244,9 +266,10 @@ class ResidencyModel:
         }
         if system.in_place:
             self._add_slow_time(list(rows.values()))
-        late = program.add_columns(np.ones(kernels), np.inf)
-        for each in rows.values():
-            program.add_entries(each, late, -1.0)
+        if self._flows is None:
+            late = program.add_columns(np.ones(kernels), np.inf)
+            for each in rows.values():
+                program.add_entries(each, late, -1.0)
         for gap in range(len(self.spans.before)):
             for window, inwards in zip(self.windows[gap], (False, True), strict=True):
                 self._add_load(gap, window, rows, inwards=inwards)
@@ -260,8 +283,12 @@ class ResidencyModel:
             for number in system.path(tier):
                 link = system.links[number]
                 rate = link.inwards if inwards or link.half_duplex else link.outwards
-                load = size * MIB * window.shares / (rate * 1e6 * self._options.bandwidth)
+                per_mib = MIB / (rate * 1e6 * self._options.bandwidth)
                 at = rows[number, inwards or link.half_duplex][window.kernels]
+                if self._flows:
+                    self._program.add_entries(at, self._flows.of(gap, inwards=inwards), per_mib)
+                    continue
+                load = size * per_mib * window.shares
                 if system.in_place:
                     owner = (spans.after if inwards else spans.before)[gap]
                     self._program.add_entries(at, self._fast[owner], load)

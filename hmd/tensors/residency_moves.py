@@ -67,19 +67,21 @@ def _allocations(problem: StepProblem) -> list[Move]:
 
 
 def _first_fetches(residency: Residency, problem: StepProblem) -> list[Move]:
-    """Return the fetches of persistent tensors that stay in the fastest tier once they are there.
+    """Return the fetches of persistent tensors that are in the fastest tier in one of their spans.
 
-    They find nothing to fetch from the second step on.
+    Parts that never leave it have no other fetch. From the second step on, these find nothing to
+    fetch.
     """
-    spans = residency.spans
-    stays = np.ones(problem.trace.tensors, np.bool_)
-    leaves = residency.away.sum(axis=1) > 0
-    stays[spans.tensor[spans.before[leaves]]] = False
-    stays[spans.tensor[residency.fast < 0.5]] = False
-    stays &= problem.trace.tensor_persistent & (problem.life.first >= 0)
+    spans, life = residency.spans, problem.life
+    gone = np.ones(len(spans), np.bool_)
+    gone[spans.before[residency.away.sum(axis=1) < 1 - 1e-6]] = False
+    whole = (residency.fast > 1 - 1e-6) & problem.trace.tensor_persistent[spans.tensor] & ~gone
+    rows = np.flatnonzero(whole)
+    tensors, at = np.unique(spans.tensor[rows], return_index=True)
+    first = np.maximum(spans.first[rows[at]], life.first[tensors])
     return [
-        (int(problem.life.first[tensor]), int(tensor), ANY, 0, WHOLE)
-        for tensor in np.flatnonzero(stays)
+        (int(kernel), int(tensor), ANY, 0, WHOLE)
+        for kernel, tensor in zip(first.tolist(), tensors.tolist(), strict=True)
     ]
 
 

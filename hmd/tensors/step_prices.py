@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +15,11 @@ from hmd.tensors.step_simulator import StepResult
 
 @dataclass(frozen=True, slots=True)
 class StepPrice:
-    """A planned step: times in seconds; ``tiers`` has capacities in bytes, None for unlimited."""
+    """A planned step: times in seconds; ``tiers`` has capacities in bytes, None for unlimited.
+
+    ``plan_seconds`` is CPU time. Plans of integer programs have the program's own price and the
+    relative gap to the best that there may be.
+    """
 
     trace: str
     rules: str
@@ -28,6 +31,8 @@ class StepPrice:
     bound_seconds: float
     plan_seconds: float
     moved_bytes: int
+    objective_seconds: float | None
+    gap: float | None
     recomputed: int
     """Tensors that the plan computes again; the bound is for plans without."""
 
@@ -39,9 +44,7 @@ def price_planner(problem: StepProblem, name: str) -> tuple[StepPrice, MovePlan,
     MovePlanError where the step cannot run on the system.
     """
     entry = planner_named(name)
-    begin = time.perf_counter()
     plan = entry.plan(problem)
-    planned = time.perf_counter() - begin
     result = problem.price(plan)
     system = problem.system
     price = StepPrice(
@@ -55,8 +58,10 @@ def price_planner(problem: StepProblem, name: str) -> tuple[StepPrice, MovePlan,
         seconds=result.seconds,
         ideal_seconds=problem.trace.ideal_seconds,
         bound_seconds=lower_bound_seconds(problem.trace, system),
-        plan_seconds=planned,
+        plan_seconds=problem.made.seconds(name),
         moved_bytes=result.moved_bytes,
+        objective_seconds=plan.objective_seconds,
+        gap=plan.gap,
         recomputed=len(plan.recompute),
     )
     return price, plan, result

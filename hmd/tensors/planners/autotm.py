@@ -7,6 +7,7 @@ written back is moved again when it next leaves, as the simulator does.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from hmd.tensors.gap_windows import ResidencyOptions
@@ -21,5 +22,12 @@ LIMIT_S: Final = 60.0
 
 def plan_step(problem: StepProblem) -> MovePlan:
     """Return the plan of the best residency that the solver finds in its time."""
-    residency = ResidencyModel(problem, ResidencyOptions()).solve(LIMIT_S)
-    return plan_of(residency_moves(residency, problem))
+    return plan_of_model(problem, ResidencyOptions(), LIMIT_S)
+
+
+def plan_of_model(problem: StepProblem, options: ResidencyOptions, limit_s: float) -> MovePlan:
+    """Return the plan of a residency model, with the program's price and optimality gap."""
+    residency = ResidencyModel(problem, options).solve(limit_s)
+    moves = residency_moves(residency, problem)
+    plan = plan_of(moves, synchronous=options.synchronous)
+    return replace(plan, objective_seconds=residency.seconds, gap=residency.gap)

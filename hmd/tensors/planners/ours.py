@@ -9,8 +9,8 @@
    is kept. G10's plan and two variants take part where the system has three tiers. Of steps with
    many thousand kernels only the first plans are tried.
 
-Where kernels compute in place, the cheapest plan of AutoTM's three forms, Sentinel, DeepTM and
-``lru-free`` is taken.
+Where kernels compute in place, tensors are split between the tiers by a linear program
+(``split_residency``); the cheapest of its plans and those of the other planners is taken.
 """
 
 from __future__ import annotations
@@ -30,16 +30,9 @@ from hmd.tensors.eviction_choice import (
 )
 from hmd.tensors.lower_bound import lower_bound_seconds
 from hmd.tensors.move_plan import ANY, WHOLE, Move, MovePlan, MovePlanError, plan_of
-from hmd.tensors.planner import StepProblem
-from hmd.tensors.planners import (
-    autotm,
-    autotm_static,
-    autotm_sync,
-    deeptm,
-    g10,
-    lru_free,
-    sentinel,
-)
+from hmd.tensors.planner import StepProblem, planner_named
+from hmd.tensors.planners import g10
+from hmd.tensors.split_residency import split_plans
 from hmd.tensors.tensor_trace import Bools, Floats, Ints
 from hmd.tensors.transfer_slots import book_departures, book_returns, choose_slower, mark_away
 
@@ -68,6 +61,17 @@ _HOST: Final = 0.998
 
 _BUFFERED: Final = 0.1
 """Share of the fastest tier for what has returned early from the slowest."""
+
+_IN_PLACE: Final = (
+    "lru-free",
+    "lru",
+    "sentinel",
+    "autotm-static",
+    "autotm-sync",
+    "autotm",
+    "deeptm",
+)
+"""Planners whose plans are tried where kernels compute in place, the quick ones first."""
 
 _PIECES: Final = 160
 """Parts are fetched in pieces of the fastest tier's capacity divided by this."""
@@ -123,12 +127,17 @@ def _drafts(
 
 
 def _in_place(problem: StepProblem) -> Iterator[tuple[MovePlan, float]]:
-    """Yield the plans of other planners: there, none is the best for every capacity."""
-    for planner in (lru_free, autotm, autotm_static, autotm_sync, sentinel, deeptm):
-        try:
-            plan = planner.plan_step(problem)
+    """Yield plans that split tensors, then those of the other planners: none is always best."""
+    try:
+        for plan in split_plans(problem):
             yield plan, problem.price(plan).seconds
-        except MovePlanError:
+    except (ArithmeticError, MovePlanError):
+        pass
+    for name in _IN_PLACE:
+        try:
+            plan = planner_named(name).plan(problem)
+            yield plan, problem.price(plan).seconds
+        except (ArithmeticError, MovePlanError):
             continue
 
 
