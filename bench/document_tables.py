@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from bench.compare.comparison_tables import classes, contention, moved, speedups, summary, swept
 from bench.markdown_table import table
+from bench.planner_tables import in_place_steps, noise, programs, tier_sweeps
 
 Results = Mapping[str, Any]
 PRESETS = ("dram-pm", "dram-cxl", "hbm-dram")
@@ -184,6 +185,10 @@ TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
         long_traces,
         samplers,
         steps,
+        tier_sweeps,
+        in_place_steps,
+        programs,
+        noise,
     )
 }
 """Tables by the name that documents use."""

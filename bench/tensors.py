@@ -176,7 +176,7 @@ def keep_rows(rows: Iterable[dict[str, Any]], key: str = "rows") -> None:
 
 
 def case(row: dict[str, Any]) -> tuple[Any, ...]:
-    """Return what tells rows apart."""
+    """Return what distinguishes rows."""
     return tuple(row.get(key) for key in ("trace", "rules", "tiers", "planner", "noise"))
 
 

@@ -53,6 +53,9 @@ _PRICED_KERNELS: Final = 25_000
 _ENOUGH: Final = 1.0005
 """A plan this close to the lower bound is not improved further."""
 
+_ENOUGH_IN_PLACE: Final = 1.0001
+"""The same where kernels compute in place."""
+
 _LINKS: Final = 0.95
 """Share of the links that is booked."""
 
@@ -80,7 +83,8 @@ _PIECES: Final = 160
 def plan_step(problem: StepProblem) -> MovePlan:
     """Return the cheapest of the plans tried."""
     best, best_seconds = plan_of([]), np.inf
-    enough = _ENOUGH * lower_bound_seconds(problem.trace, problem.system)
+    share = _ENOUGH_IN_PLACE if problem.system.in_place else _ENOUGH
+    enough = share * lower_bound_seconds(problem.trace, problem.system)
     priced = 0
     for plan, seconds in _candidates(problem):
         priced += problem.trace.kernels

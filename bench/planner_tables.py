@@ -1,0 +1,75 @@
+"""Tables of docs/results/tensors.json; :mod:`bench.document_tables` lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bench.markdown_table import table
+
+Results = Mapping[str, Any]
+
+_IN_PLACE = ("lru-free", "autotm-static", "autotm-sync", "autotm", "sentinel", "deeptm", "ours")
+
+
+def tier_sweeps(results: Results) -> str:
+    """Return the shares of the ideal for other host memories and other flash."""
+    head = ["trace", "rules", "tiers", "g10", "ours", "bound"]
+    return table(head, _shares(results, ("g10", "ours"), _swept, bound=True), text=3)
+
+
+def in_place_steps(results: Results) -> str:
+    """Return the shares of the ideal where kernels compute from DRAM and persistent memory."""
+    head = ["trace", "rules", "tiers", *_IN_PLACE]
+    return table(head, _shares(results, _IN_PLACE, _dram, bound=False), text=3)
+
+
+def programs(results: Results) -> str:
+    """Return how far the price of each integer program is from the simulator's, and its gap."""
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    names = ("autotm-static", "autotm-sync", "autotm", "ours")
+    for row in results["tensors"]["rows"]:
+        if _dram(row["tiers"]) and row["rules"] == "strict" and row["objective_seconds"]:
+            cells = found.setdefault((row["trace"], row["tiers"]), {})
+            difference = row["objective_seconds"] / row["seconds"] - 1
+            cells[row["planner"]] = f"{100 * difference:+.1f} % ({100 * row['gap']:.2f} %)"
+    rows = [[*key, *(cells.get(name, "-") for name in names)] for key, cells in found.items()]
+    return table(["trace", "tiers", *names], rows, text=2)
+
+
+def noise(results: Results) -> str:
+    """Return what plans lose, in points, to noise of the kernels' times that they do not know."""
+    rows = [
+        [
+            row["trace"],
+            row["rules"],
+            f"± {100 * row['noise']:.0f} %",
+            f"{row['seeds']}",
+            f"{row['mean_loss_points']:.3f}",
+            f"{row['worst_loss_points']:.3f}",
+        ]
+        for row in results["tensors"]["noise"]
+    ]
+    return table(["trace", "rules", "noise", "seeds", "mean loss", "worst loss"], rows, text=3)
+
+
+def _swept(tiers: str) -> bool:
+    return tiers.startswith(("host", "flash"))
+
+
+def _dram(tiers: str) -> bool:
+    return tiers.startswith("dram-pm")
+
+
+def _shares(
+    results: Results, names: tuple[str, ...], chosen: Callable[[str], bool], *, bound: bool
+) -> list[list[str]]:
+    """Return rows of the chosen systems: trace, rules, tiers, share of the ideal per planner."""
+    found: dict[tuple[str, str, str], dict[str, str]] = {}
+    for row in results["tensors"]["rows"]:
+        if chosen(row["tiers"]):
+            cells = found.setdefault((row["trace"], row["rules"], row["tiers"]), {})
+            cells[row["planner"]] = f"{row['ideal_seconds'] / row['seconds']:.4f}"
+            cells["bound"] = f"{row['ideal_seconds'] / row['bound_seconds']:.4f}"
+    columns = (*names, "bound") if bound else names
+    return [[*key, *(cells[name] for name in columns)] for key, cells in found.items()]
