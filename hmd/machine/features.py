@@ -15,6 +15,7 @@ from pathlib import Path
 from hmd.machine.damon_ownership import damon_finding
 from hmd.machine.diagnostic import Diagnostic, Severity
 from hmd.machine.huge_pages import HugeSource, read_huge_pages
+from hmd.machine.hugetlb_pools import hugetlb_finding
 from hmd.machine.mappings import read_mappings
 from hmd.machine.numa_nodes import read_topology
 from hmd.machine.process_id import PROC
@@ -34,6 +35,7 @@ def feature_findings(proc: Path = PROC, sysfs: Path = _SYSFS) -> tuple[Diagnosti
         _memory_tiers(sysfs),
         _pidfd(),
         _huge_page_knowledge(proc),
+        hugetlb_finding(sysfs),
         damon_finding(sysfs),
     )
 
