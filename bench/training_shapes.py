@@ -56,12 +56,25 @@ def scattered(layers: int, draw: np.random.Generator) -> Graph:
     return graph
 
 
+def residual(layers: int, draw: np.random.Generator) -> Graph:
+    """Return a chain in which every third layer also reads the one three before."""
+    graph = chain(layers, draw)
+    for layer in range(3, layers, 3):
+        graph[layer].append(layer - 3)
+    return graph
+
+
 SHAPES: Final[dict[str, Callable[[int, np.random.Generator], Graph]]] = {
     "chain": chain,
     "wide": wide,
     "nested": nested,
     "scattered": scattered,
+    "residual": residual,
+    "recurrent": chain,
 }
+
+SHARED_WEIGHTS: Final = {"recurrent": 3}
+"""Layers that have weights of their own; the others use these again in turn."""
 
 
 @dataclass
@@ -93,7 +106,8 @@ def training_trace(shape: str, layers: int, seed: int = 0) -> TensorTrace:
     size, time = draw.lognormal(3.0, 0.8, layers), draw.lognormal(1.0, 0.6, layers)
     step = _Step()
     output = [step.tensor(TensorKind.ACTIVATION, each) for each in size]
-    weight = [step.tensor(TensorKind.WEIGHT, each / 8) for each in size]
+    own = [step.tensor(TensorKind.WEIGHT, each / 8) for each in size[: _own_weights(shape, layers)]]
+    weight = [own[layer % len(own)] for layer in range(layers)]
     for layer, read in enumerate(graph):
         step.kernel(time[layer], [weight[layer], *(output[e] for e in read)], [output[layer]])
     gradient: dict[int, int] = {}
@@ -103,11 +117,15 @@ def training_trace(shape: str, layers: int, seed: int = 0) -> TensorTrace:
             if each not in gradient:
                 gradient[each] = step.tensor(TensorKind.GRADIENT, size[each])
         # An output that no layer reads has no gradient: its backward kernel reads the output alone.
-        own = [gradient[layer]] if layer in gradient else []
-        reads = [weight[layer], output[layer], *own, *(output[each] for each in read)]
+        come = [gradient[layer]] if layer in gradient else []
+        reads = [weight[layer], output[layer], *come, *(output[each] for each in read)]
         step.kernel(2 * time[layer], reads, [gradient[each] for each in read])
-        step.kernel(0.1 * time[layer], [weight[layer], *own], [weight[layer]])
+        step.kernel(0.1 * time[layer], [weight[layer], *come], [weight[layer]])
     return _trace(f"{shape}-{layers}-{seed}", step)
+
+
+def _own_weights(shape: str, layers: int) -> int:
+    return min(SHARED_WEIGHTS.get(shape, layers), layers)
 
 
 def _trace(name: str, step: _Step) -> TensorTrace:

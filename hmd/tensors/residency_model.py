@@ -233,6 +233,8 @@ class ResidencyModel:
 
     def _limit(self, terms: _Terms, capacity: float, constant: Floats, *, spill: bool) -> None:
         """Limit the sum of terms per kernel; with ``spill``, more costs a transfer out and in."""
+        if not terms.rows:
+            return  # nothing can move
         program, kernels = self._program, len(constant)
         system = self.problem.system
         occupied = program.add_columns(np.zeros(kernels), np.inf)

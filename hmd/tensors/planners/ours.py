@@ -1,13 +1,16 @@
-"""The planner ``ours``: evict in parts by farthest next use, on links booked with stalled times.
+"""The planner ``ours``: the cheapest of several kinds of plans, each tried with several margins.
 
-1. Belady's choice of what leaves, in bytes, over a step that repeats (``eviction_choice``).
-2. Departures at once and in order, on the links' free bytes; what the host has no room for goes to
-   flash, the longest periods first (``transfer_slots``).
-3. Fetches as early as there is room, those that are used first choosing first, in pieces.
-4. The plan is priced, and planned again with the lengths that its kernels had, stalls included,
-   since transfers overlap stalls too. Some margins of the fastest tier are tried; the cheapest plan
-   is kept. G10's plan and two variants take part where the system has three tiers. Of steps with
-   many thousand kernels only the first plans are tried.
+1. The schedule of a linear program of all bytes over all kernels (``transfer_program``), for steps
+   of some hundred kernels; also with its parts booked as below.
+2. Belady's choice of what leaves, in bytes, over a step that repeats (``eviction_choice``), with
+   transfers booked kernel by kernel (``transfer_draft``). The plan is priced, and planned again
+   with the lengths that its kernels had, stalls included, since transfers overlap stalls too.
+3. G10's plan where the system has three tiers, then with other shares of the tier and the links.
+4. The plans of ``lru-free``, ``sentinel`` and, for short steps, ``autotm`` and ``deeptm``.
+
+A margin that helps one step harms another: how much of the tiers and links a plan may use is
+searched in the simulator, for each step. The search ends when a plan is next to the lower
+bound, or after so many simulated kernels.
 
 Where kernels compute in place, tensors are split between the tiers by a linear program
 (``split_residency``); the cheapest of its plans and those of the other planners is taken.
@@ -16,54 +19,60 @@ Where kernels compute in place, tensors are split between the tiers by a linear 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from hmd.tensors.eviction_choice import (
-    EvictedParts,
-    StepUses,
-    choose_evictions,
-    step_uses,
-    written_first,
-)
+from hmd.errors import MissingError
+from hmd.tensors.eviction_choice import step_uses
 from hmd.tensors.lower_bound import lower_bound_seconds
-from hmd.tensors.move_plan import ANY, WHOLE, Move, MovePlan, MovePlanError, plan_of
+from hmd.tensors.move_plan import MovePlan, MovePlanError, plan_of
 from hmd.tensors.planner import StepProblem, planner_named
 from hmd.tensors.planners import g10
 from hmd.tensors.split_residency import split_plans
-from hmd.tensors.tensor_trace import Bools, Floats, Ints
-from hmd.tensors.transfer_slots import book_departures, book_returns, choose_slower, mark_away
+from hmd.tensors.transfer_draft import TransferDraft
+from hmd.tensors.transfer_program import schedule_transfers
 
-_VARIANTS: Final = ((False, 0.99), (True, 0.99), (True, 0.95), (False, 0.95))
-"""Plans tried: whether the choice minds the links, and the share of the fastest tier it fills."""
+PricedPlans = Iterator[tuple[MovePlan, float]]
 
-_G10_VARIANTS: Final = (
-    (g10.TARGET, False, g10.LINKS),
-    (0.94, True, g10.LINKS),
-    (0.90, True, 1.18),
+_DRAFTS: Final = ((True, 0.99), (True, 0.95), (False, 0.95), (False, 1.0), (True, 1.0))
+"""Further drafts: whether the choice minds the links, and the share of the fastest tier filled."""
+
+_PROGRAM_SHARES: Final = (
+    (1.0, 0.998, 1.0),
+    (0.99, 0.99, 0.97),
+    (0.98, 0.97, 0.95),
+    (1.0, 0.9, 0.9),
 )
-"""G10's plans tried: share of the fastest tier, whether fetches need all their room, links."""
+"""Shares of the fastest tier, the second tier and the links that programs use."""
 
 _ROUNDS: Final = 3
-_PRICED_KERNELS: Final = 25_000
+_STEP: Final = 1.1
+"""Links of G10's plans are booked so many times as much as before, while that helps."""
+
+_LONG_KERNELS: Final = 2_500
+"""Of steps with more kernels only the plans that take seconds are made."""
+
+_PROGRAM_KERNELS: Final = 400
+"""Linear programs are solved for steps of up to so many kernels."""
+
+_PRICED_KERNELS: Final = 30_000
 """Kernels simulated over all plans tried, after which no further plan is tried."""
+
+_LONG_PRICED: Final = 20_000
+"""The same of long steps."""
+
+_PROGRAM_S: Final = 10.0
+"""Time that a program takes at most."""
+
+_SHORT_KERNELS: Final = 120
+"""Integer programs are solved for steps of up to so many kernels."""
 
 _ENOUGH: Final = 1.0005
 """A plan this close to the lower bound is not improved further."""
 
 _ENOUGH_IN_PLACE: Final = 1.0001
 """The same where kernels compute in place."""
-
-_LINKS: Final = 0.95
-"""Share of the links that is booked."""
-
-_HOST: Final = 0.998
-"""Share of the second tier that plans fill."""
-
-_BUFFERED: Final = 0.1
-"""Share of the fastest tier for what has returned early from the slowest."""
 
 _IN_PLACE: Final = (
     "lru-free",
@@ -76,61 +85,130 @@ _IN_PLACE: Final = (
 )
 """Planners whose plans are tried where kernels compute in place, the quick ones first."""
 
-_PIECES: Final = 160
-"""Parts are fetched in pieces of the fastest tier's capacity divided by this."""
-
 
 def plan_step(problem: StepProblem) -> MovePlan:
     """Return the cheapest of the plans tried."""
     best, best_seconds = plan_of([]), np.inf
     share = _ENOUGH_IN_PLACE if problem.system.in_place else _ENOUGH
-    enough = share * lower_bound_seconds(problem.trace, problem.system)
-    priced = 0
-    for plan, seconds in _candidates(problem):
-        priced += problem.trace.kernels
+    enough = share * _least_seconds(problem)
+    kernels = problem.trace.kernels
+    most = _PRICED_KERNELS if kernels <= _LONG_KERNELS else _LONG_PRICED
+    for number, (plan, seconds) in enumerate(_candidates(problem), 1):
         if seconds < best_seconds:
             best, best_seconds = plan, seconds
-        if best_seconds <= enough or (priced >= _PRICED_KERNELS and not problem.system.in_place):
+        if best_seconds <= enough or (number * kernels >= most and not problem.system.in_place):
             break
     return best
 
 
-def _candidates(problem: StepProblem) -> Iterator[tuple[MovePlan, float]]:
-    """Yield plans with their prices."""
+def _least_seconds(problem: StepProblem) -> float:
+    """Return what no plan undercuts by much.
+
+    Kernels that compute while pages arrive undercut the bound a little: of short steps the search
+    continues until their ideal.
+    """
+    in_place = problem.system.in_place
+    if problem.rules.overlap and not in_place and problem.trace.kernels <= _SHORT_KERNELS:
+        return problem.trace.ideal_seconds
+    return lower_bound_seconds(problem.trace, problem.system)
+
+
+def _candidates(problem: StepProblem) -> PricedPlans:
+    """Yield plans with their prices: first one of each kind, then those with other margins."""
     if problem.system.in_place:
         yield from _in_place(problem)
         return
-    yield from _drafts(problem, _VARIANTS[:1])
     if len(problem.system.tiers) > 2:
-        for target, exact, links in _G10_VARIANTS:
-            plan = g10.plan_to_target(problem, target, exact=exact, links=links)
-            yield plan, problem.price(plan).seconds
-    yield from _drafts(problem, _VARIANTS[1:])
+        yield from _of_others(problem, "g10")
+    yield from _drafts(problem, 0.99, aware=False)
+    yield from _of_others(problem, "lru-free")
+    if problem.trace.kernels <= _LONG_KERNELS:
+        yield from _of_others(problem, "sentinel")
+    if problem.trace.kernels <= _PROGRAM_KERNELS:
+        for shares in _PROGRAM_SHARES:
+            yield from _programs(problem, shares)
+    if problem.trace.kernels <= _SHORT_KERNELS:
+        yield from _of_others(problem, "autotm", "deeptm")
+    if len(problem.system.tiers) > 2:
+        yield from _g10_variants(problem)
+    for aware, margin in _DRAFTS:
+        yield from _drafts(problem, margin, aware=aware)
 
 
-def _drafts(
-    problem: StepProblem, variants: tuple[tuple[bool, float], ...]
-) -> Iterator[tuple[MovePlan, float]]:
-    """Yield the plans of some variants; each is planned again with its stalled times."""
+def _of_others(problem: StepProblem, *names: str) -> PricedPlans:
+    """Yield the plans of other planners."""
+    for name in names:
+        try:
+            plan = planner_named(name).plan(problem)
+        except (MovePlanError, MissingError, ArithmeticError):
+            continue
+        yield from _priced(problem, plan)
+
+
+def _priced(problem: StepProblem, plan: MovePlan) -> PricedPlans:
+    """Yield a plan with its price, if it can be carried out."""
+    try:
+        yield plan, problem.price(plan).seconds
+    except MovePlanError:
+        return
+
+
+def _programs(problem: StepProblem, shares: tuple[float, float, float]) -> PricedPlans:
+    """Yield the plans of a linear program's schedule: as it is, and with its parts booked again."""
+    try:
+        schedule = schedule_transfers(problem, shares, _PROGRAM_S)
+    except (MissingError, ArithmeticError):
+        return
     uses = step_uses(problem.trace, problem.life)
-    for aware, margin in variants:
-        seconds = problem.trace.kernel_seconds
-        previous = np.inf
-        for _ in range(_ROUNDS):
-            plan = _Draft(problem, uses, seconds, margin, aware).plan()
-            try:
-                result = problem.price(plan)
-            except MovePlanError:
-                break
-            yield plan, result.seconds
-            if result.seconds > previous * 0.999:
-                break
-            previous = result.seconds
-            lengths = np.diff(np.append(result.begin, result.end[-1]))
-            seconds = np.maximum(lengths / problem.trace.ticks_per_second, 1e-9)
+    draft = TransferDraft(problem, uses, schedule.seconds, shares[0], aware=False)
+    for plan in (
+        draft.scheduled(schedule.parts, schedule.to_last, schedule.fetched),
+        draft.booked(schedule.parts, schedule.to_last),
+    ):
+        yield from _priced(problem, plan)
 
 
-def _in_place(problem: StepProblem) -> Iterator[tuple[MovePlan, float]]:
+def _g10_variants(problem: StepProblem) -> PricedPlans:
+    """Yield G10's plans that book more of the links, then that fill less of the fastest tier.
+
+    Fetches of these move earlier only where all of them have room.
+    """
+    best, target, links = np.inf, g10.TARGET, g10.LINKS
+    steps = [(0.0, _STEP)] * 6 + [(-0.02, 1.0), (-0.03, 1.0)]
+    improves = True
+    for less, more in steps:
+        if not improves and more > 1:
+            continue
+        tried = (target + less, links * more)
+        plan = g10.plan_to_target(problem, tried[0], exact=True, links=tried[1])
+        seconds = np.inf
+        for _, seconds in _priced(problem, plan):
+            yield plan, seconds
+        improves = seconds < best
+        if improves:
+            best, (target, links) = seconds, tried
+
+
+def _drafts(problem: StepProblem, margin: float, *, aware: bool) -> PricedPlans:
+    """Yield plans of booked parts; each is planned again with its stalled times."""
+    uses = step_uses(problem.trace, problem.life)
+    seconds = problem.trace.kernel_seconds
+    previous = np.inf
+    for _ in range(_ROUNDS):
+        plan = TransferDraft(problem, uses, seconds, margin, aware).plan()
+        try:
+            result = problem.price(plan)
+        except MovePlanError:
+            break
+        yield plan, result.seconds
+        if result.seconds > previous * 0.999:
+            break
+        previous = result.seconds
+        lengths = np.diff(np.append(result.begin, result.end[-1]))
+        seconds = np.maximum(lengths / problem.trace.ticks_per_second, 1e-9)
+
+
+def _in_place(problem: StepProblem) -> PricedPlans:
     """Yield plans that split tensors, then those of the other planners: none is always best."""
     try:
         for plan in split_plans(problem):
@@ -143,120 +221,3 @@ def _in_place(problem: StepProblem) -> Iterator[tuple[MovePlan, float]]:
             yield plan, problem.price(plan).seconds
         except (ArithmeticError, MovePlanError):
             continue
-
-
-@dataclass
-class _Draft:
-    """One plan in the making, with the lengths that kernels are expected to have."""
-
-    problem: StepProblem
-    uses: StepUses
-    seconds: Floats
-    margin: float
-    aware: bool
-
-    def plan(self) -> MovePlan:
-        """Return the moves for these lengths."""
-        trace, system = self.problem.trace, self.problem.system
-        capacity = self.margin * system.tiers[0].capacity
-        allocated = self._allocations()
-        chosen = choose_evictions(trace, self.uses, allocated, int(capacity), self._links())
-        parts = _in_pieces(chosen, system.tiers[0].capacity // _PIECES)
-        to_flash = self._to_flash(parts)
-        lowest = len(system.tiers) - 1
-        out, back = (
-            [system.bandwidth(tier, inwards=way) for tier in (1, lowest)] for way in (False, True)
-        )
-        left = book_departures(parts, to_flash, self.seconds, (out[0], out[1]))
-        occupied = self._occupied(allocated)
-        mark_away(parts, left, occupied)
-        limits = (self.seconds, _LINKS * back[0], _LINKS * back[1], capacity)
-        fetched = book_returns(parts, left, to_flash, occupied, limits)
-        moves = self._lives(allocated)
-        moves += self._transfers(parts, to_flash, fetched)
-        return plan_of(moves)
-
-    def _links(self) -> tuple[Floats, Floats, int] | None:
-        """Return what the fastest link carries per kernel, where the choice minds it."""
-        if not self.aware:
-            return None
-        system, step = self.problem.system, float(self.seconds.sum())
-        out, back = (_LINKS * system.bandwidth(1, inwards=way) for way in (False, True))
-        early = _BUFFERED * system.tiers[0].capacity / back
-        window = max(4, int(early / step * len(self.seconds)))
-        return self.seconds * out, self.seconds * back, window
-
-    def _allocations(self) -> Ints:
-        """Return the kernel with which each intermediate is allocated, -1 for none."""
-        trace, life = self.problem.trace, self.problem.life
-        start = np.concatenate([[0.0], np.cumsum(self.seconds)])
-        cost = self.problem.system.allocation_seconds_per_byte
-        before = start[np.maximum(life.birth, 0)] - 1.5 * cost * trace.tensor_bytes - 20e-6
-        slot = np.maximum(np.searchsorted(start, before, side="right") - 1, 0)
-        return np.where(life.birth >= 0, slot, -1)
-
-    def _occupied(self, allocated: Ints) -> Floats:
-        """Return the bytes of all that is alive, per kernel, without evictions."""
-        trace, uses = self.problem.trace, self.uses
-        change = np.zeros(trace.kernels + 1)
-        own = allocated >= 0
-        np.add.at(change, allocated[own], trace.tensor_bytes[own].astype(np.float64))
-        np.add.at(change, uses.alive_until[own], -trace.tensor_bytes[own].astype(np.float64))
-        kept = trace.tensor_persistent & (self.problem.life.first >= 0)
-        return np.cumsum(change[:-1]) + float(trace.tensor_bytes[kept].sum())
-
-    def _to_flash(self, parts: EvictedParts) -> Bools:
-        """Return which parts go to the last tier because the second has no room for them."""
-        system = self.problem.system
-        last = len(system.tiers) - 1
-        if last == 1:
-            return np.zeros(len(parts.tensor), np.bool_)
-        rates = tuple(_LINKS * system.bandwidth(last, inwards=way) for way in (False, True))
-        room = _HOST * system.tiers[1].capacity
-        buffered = _BUFFERED * system.tiers[0].capacity
-        return choose_slower(parts, self.seconds, (rates[0], rates[1]), room, buffered)
-
-    def _lives(self, allocated: Ints) -> list[Move]:
-        """Return allocations before birth and frees at death."""
-        trace, life, none = self.problem.trace, self.problem.life, self.problem.none
-        moves: list[Move] = []
-        rewritten = set(written_first(trace).tolist())
-        for tensor in np.flatnonzero(allocated >= 0).tolist():
-            moves.append((int(allocated[tensor]), tensor, none, 0, WHOLE))
-            end = int(self.uses.alive_until[tensor])
-            if end < trace.kernels:
-                moves.append((end, tensor, ANY, none, WHOLE))
-            elif tensor in rewritten and int(life.birth[tensor]) > int(allocated[tensor]) > 0:
-                moves.append((0, tensor, ANY, none, WHOLE))
-        return moves
-
-    def _transfers(self, parts: EvictedParts, to_flash: Bools, fetched: Ints) -> list[Move]:
-        """Return evictions and fetches; pieces of one tensor that move together are one move."""
-        slots, last = self.problem.trace.kernels, len(self.problem.system.tiers) - 1
-        size = self.problem.trace.tensor_bytes
-        tier = np.where(to_flash, last, 1)
-        summed: dict[tuple[int, int, int, int, int], int] = {}
-        for part in np.argsort(parts.end, kind="stable").tolist():
-            tensor, lower = int(parts.tensor[part]), int(tier[part])
-            end = int(parts.end[part]) % slots
-            for key in (
-                (int(parts.start[part]) % slots, 0, tensor, 0, lower),
-                (int(fetched[part]) % slots, 1 + end, tensor, lower, 0),
-            ):
-                summed[key] = summed.get(key, 0) + int(parts.size[part])
-        return [
-            (kernel, tensor, source, target, WHOLE if total >= size[tensor] else total)
-            for (kernel, _, tensor, source, target), total in sorted(summed.items())
-        ]
-
-
-def _in_pieces(parts: EvictedParts, piece: int) -> EvictedParts:
-    """Return the parts cut into pieces of at most so many bytes."""
-    piece = max(piece - piece % 4096, 4096)
-    count = -(-parts.size // piece)
-    row = np.repeat(np.arange(len(count)), count)
-    number = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
-    size = np.minimum(parts.size[row] - number * piece, piece)
-    return EvictedParts(
-        parts.tensor[row], parts.start[row], parts.end[row], parts.needed[row], size
-    )

@@ -7,7 +7,7 @@ from hmd.tensors.lower_bound import lower_bound_seconds
 from hmd.tensors.memory_system import MemorySystem
 from hmd.tensors.planner import PLANNERS, StepProblem, planner_named
 from hmd.tensors.pricing_rules import RULES, STRICT
-from tests.unit.tensors.conftest import in_place_system, small_system
+from tests.unit.tensors.conftest import R, W, in_place_system, make_trace, small_system
 from tests.unit.tensors.test_residency_model import chain
 
 
@@ -36,3 +36,10 @@ def test_planner_with_moves_beats_faults(name: str) -> None:
 def test_planner_of_unknown_name_is_refused_with_the_names() -> None:
     with pytest.raises(UsageError, match="no planner 'best': take lru, "):
         planner_named("best")
+
+
+@pytest.mark.parametrize("system", [small_system(44), in_place_system(30)], ids=["gpu", "in-place"])
+def test_autotm_of_step_without_gaps_evicts_nothing(system: MemorySystem) -> None:
+    problem = StepProblem(make_trace([8], [(1, [(0, W)]), (1, [(0, R)])]), system, STRICT)
+    plan = PLANNERS["autotm"].plan(problem)
+    assert not (plan.target == 1).any()
