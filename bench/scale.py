@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from bench.peak_memory import peak_mib
 from bench.scale_plot import draw
 from bench.scale_results import RESULTS, merged, publish, quota_rows, ratios
-from bench.scaled_memory import ScaledMemory
+from bench.scaled_memory import FAST, ScaledMemory
 from bench.scaled_samples import PATTERNS, ScaledSamples
 from hmd.decide import registry
 from hmd.heat.heat_table import HeatTable
@@ -78,7 +79,7 @@ class ScaledRun:
     def __init__(self, case: ScaleCase) -> None:
         chunks = case.tracked_gib * GIB // HUGE_PAGE_BYTES // case.processes
         self._asks_freely = True
-        memory = ScaledMemory(case.processes, chunks, huge=case.page_kib == 2048)
+        self._memory = memory = ScaledMemory(case.processes, chunks, huge=case.page_kib == 2048)
         pages = case.processes * chunks * HUGE_PAGE_PAGES
         self.samples = ScaledSamples(case.pattern, case.processes, pages, SAMPLES)
         self.heat = HeatTable(latency_ns=memory.topology().latency_ns)
@@ -118,6 +119,11 @@ class ScaledRun:
         self._timer.begin()
         run_tick(self._stages, self._timer, self._now_s)
         return dict(self._timer.seconds)
+
+    def fast_share(self, address: npt.NDArray[np.uint64]) -> float:
+        """Return the share of accesses of the first process, by address, that the fast node has."""
+        pid = self._memory.processes[0].pid
+        return float((self._memory.nodes(pid, address) == FAST).mean())
 
     def _clock(self) -> float:
         return 0.0 if self._asks_freely else time.process_time()

@@ -1,7 +1,8 @@
 """Terabytes of simulated memory in few bytes, behind the protocols of sweep and mover.
 
-Pages lie as their chunk of 2 MiB does, until a move brings single pages elsewhere. Moves are made
-at once and cost nothing; one into a node without room raises ``ValueError``.
+Pages lie as their chunk of 2 MiB does, until a move brings single pages elsewhere: such a chunk has
+a bit per page. Moves are made at once and cost nothing; one into a node without room raises
+``ValueError``.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ class ScaledMemory:
         self.chunks, self.huge = chunks, huge
         self._node = np.full((processes, chunks), SLOW, np.int8)
         self._node[:, : max(chunks // 10, 1)] = FAST
-        self._split: dict[tuple[int, int], npt.NDArray[np.int8]] = {}
+        # The row of bits of each chunk, 0 of those without: bits of pages that lie elsewhere.
+        self._row = np.zeros((processes, chunks), np.int32)
+        self._bits = np.zeros((1, HUGE_PAGE_PAGES // 8), np.uint8)
+        self._free = np.empty(0, np.int32)
         pages = processes * chunks * HUGE_PAGE_PAGES
         fast = int(np.count_nonzero(self._node == FAST)) * HUGE_PAGE_PAGES
         self._total = np.array([fast + fast // 16 + HUGE_PAGE_PAGES, 2 * pages], np.int64)
@@ -92,13 +96,11 @@ class ScaledMemory:
         inside = (chunk >= 0) & (chunk < self.chunks)
         chunk = np.where(inside, chunk, 0)
         found = self._node[process, chunk]
-        if self._split:
-            begins = np.append(True, chunk[1:] != chunk[:-1])
-            for one in chunk[begins].tolist():
-                pages = self._split.get((process, one))
-                if pages is not None:
-                    rows = chunk == one
-                    found[rows] = pages[page[rows]]
+        if len(self._bits) > 1:
+            some = np.flatnonzero(self._row[process, chunk])
+            page = page[some]
+            byte = self._bits[self._row[process, chunk[some]], page // 8]
+            found[some] ^= (byte >> (page % 8).astype(np.uint8) & 1).astype(np.int8)
         return np.where(inside, found, -errno.ENOENT).astype(np.int16)
 
     query_nodes = nodes
@@ -110,29 +112,47 @@ class ScaledMemory:
         del flags
         process, target = pid - _FIRST_PID, int(nodes[0])
         chunk, page = _places(addresses)
-        order = np.argsort(chunk, kind="stable")
-        chunks, first = np.unique(chunk[order], return_index=True)
-        for one, pages in zip(chunks.tolist(), np.split(page[order], first[1:]), strict=True):
-            self._move(process, one, pages, target)
-        if self._used[target] > self._total[target]:
-            raise ValueError(f"node {target} has no room for {len(addresses)} pages")
+        chunks = np.unique(chunk)
+        if self.huge:
+            moved = chunks[self._node[process, chunks] != target]
+            self._count(len(moved) * HUGE_PAGE_PAGES, target)
+            self._node[process, moved] = target
+            return 0, nodes.astype(np.int32)
+        moved = self.nodes(pid, addresses) != target
+        self._count(int(np.count_nonzero(moved)), target)
+        self._give_bits(process, chunks)
+        row, page = self._row[process, chunk[moved]], page[moved]
+        np.bitwise_xor.at(self._bits, (row, page // 8), (1 << (page % 8)).astype(np.uint8))
+        self._take_bits(process, chunks)
         return 0, nodes.astype(np.int32)
 
-    def _move(self, process: int, chunk: int, pages: npt.NDArray[np.int64], target: int) -> None:
-        """Move some pages of a chunk: all of them where it is a huge page."""
-        key = (process, chunk)
-        now = self._split.get(key)
-        if now is None:
-            now = np.full(HUGE_PAGE_PAGES, self._node[process, chunk], np.int8)
-        moved = np.arange(HUGE_PAGE_PAGES) if self.huge else pages
-        self._used -= np.bincount(now[moved], minlength=2)
-        self._used[target] += len(moved)
-        now[moved] = target
-        if (now == target).all():
-            self._node[process, chunk] = target
-            self._split.pop(key, None)
-        else:
-            self._split[key] = now
+    def _count(self, pages: int, target: int) -> None:
+        """Count pages that move to ``target`` from the other node."""
+        self._used[target] += pages
+        self._used[1 - target] -= pages
+        if self._used[target] > self._total[target]:
+            raise ValueError(f"node {target} has no room for {pages} pages")
+
+    def _give_bits(self, process: int, chunks: npt.NDArray[np.int64]) -> None:
+        """Give rows of bits to chunks that have none."""
+        bare = chunks[self._row[process, chunks] == 0]
+        if len(bare) > len(self._free):
+            before = len(self._bits)
+            more = max(before // 4, len(bare))
+            self._bits = np.concatenate([self._bits, np.zeros((more, 64), np.uint8)])
+            self._free = np.append(self._free, np.arange(before, before + more, dtype=np.int32))
+        self._row[process, bare] = self._free[: len(bare)]
+        self._free = self._free[len(bare) :]
+
+    def _take_bits(self, process: int, chunks: npt.NDArray[np.int64]) -> None:
+        """Take the rows of bits of chunks whose pages all lie on one node."""
+        rows = self._row[process, chunks]
+        every, none = ((self._bits[rows] == byte).all(axis=1) for byte in (255, 0))
+        self._node[process, chunks[every]] ^= 1
+        alike = every | none
+        self._bits[rows[alike]] = 0
+        self._row[process, chunks[alike]] = 0
+        self._free = np.append(self._free, rows[alike])
 
 
 def _places(addresses: Addresses) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -2,7 +2,7 @@
 
 Pages are drawn over all processes together. ``zipf`` gives the page of rank r a weight of
 r ** -0.99, and spreads ranks over memory; ``contiguous`` and ``scattered`` give 90 % of samples to
-a tenth of the pages, which lie together or anywhere.
+a tenth of the pages, which lie together or anywhere, and ``sparse`` to one page in 1024, anywhere.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from hmd.units import PAGE_BYTES
 PATTERNS = ("zipf", "contiguous", "scattered")
 PERIOD = 101
 _EXPONENT = 0.99
-_HOT_SHARE, _HOT_PAGES = 0.9, 0.1
+_HOT_SHARE = 0.9
+_HOT_PAGES = {"contiguous": 0.1, "scattered": 0.1, "sparse": 1 / 1024}
 # An odd multiplier permutes the numbers below a power of two (Knuth, TAOCP 2, 3.2.1.2).
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
@@ -32,11 +33,11 @@ class ScaledSamples:
 
     capabilities = CAPABILITIES["pmu"]
 
-    def __init__(self, pattern: str, processes: int, pages: int, count: int) -> None:
+    def __init__(self, pattern: str, processes: int, pages: int, count: int, seed: int = 1) -> None:
         self.count, self.shift = count, 0.0
         self._pattern, self._pages = pattern, pages
         self._each = pages // processes
-        self._random = np.random.default_rng(1)
+        self._random = np.random.default_rng(seed)
 
     def read(self) -> AccessBatch:
         """Draw a tick's samples."""
@@ -54,6 +55,14 @@ class ScaledSamples:
             np.full(n, PERIOD, np.uint32),
         )
 
+    def hottest(self, share: float) -> float:
+        """Return the share of accesses that this share of pages has, the hottest ones."""
+        if self._pattern == "zipf":
+            rest = 1.0 - _EXPONENT
+            return float(((share * self._pages) ** rest - 1.0) / (self._pages**rest - 1.0))
+        hot = _HOT_PAGES[self._pattern]
+        return _HOT_SHARE * min(share / hot, 1.0) + (1.0 - _HOT_SHARE) * share
+
     def _drawn(self, n: int) -> npt.NDArray[np.int64]:
         if self._pattern == "zipf":
             # The inverse of the continuous distribution.
@@ -63,7 +72,9 @@ class ScaledSamples:
             return self._spread(np.minimum(rank, self._pages).astype(np.int64) - 1)
         page = self._random.integers(0, self._pages, n)
         hot = self._random.random(n) < _HOT_SHARE
-        page[hot] = self._random.integers(0, int(self._pages * _HOT_PAGES), int(hot.sum()))
+        page[hot] = self._random.integers(
+            0, int(self._pages * _HOT_PAGES[self._pattern]), int(hot.sum())
+        )
         if self._pattern == "contiguous":
             # In the middle of memory, none of it on the fast node.
             return (page + self._pages // 2) % self._pages
