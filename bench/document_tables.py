@@ -139,6 +139,19 @@ def moves(results: Results) -> str:
     return table(head, rows, text=1)
 
 
+def guard(results: Results) -> str:
+    """Return speeds relative to no moves, with MiB moved, without the guard and with it."""
+    rows = []
+    for case in results["guard"]["cases"]:
+        times, moved = case["seconds"], case["moved_mib"]
+        cells = [
+            f"{times['none'] / times[name]:.3f} ({moved[name]})"
+            for name in ("unguarded", "guarded")
+        ]
+        rows.append([case["program"], case["ratio"], *cells])
+    return table(["program", "ratio", "without the guard", "with it"], rows, text=2)
+
+
 def _speeds(found: Results, cases: str) -> str:
     names = list(found["geomean"])
     rows = []
@@ -178,6 +191,7 @@ TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
         bounds,
         moves,
         learned,
+        guard,
         swept,
         estimator,
         ablations,

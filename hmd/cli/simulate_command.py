@@ -102,7 +102,8 @@ def _add_daemon(parser: argparse.ArgumentParser) -> None:
         "--guard",
         choices=("auto", "on", "off"),
         default="auto",
-        help="make only moves that earlier ones have earned, as decide.guard (auto: for learned)",
+        help="make only moves that earlier ones have earned, as decide.guard (auto: for histogram "
+        "and learned)",
     )
     group.add_argument(
         "--bounds",

@@ -166,8 +166,9 @@ class _Decide(ConfigSection):
         WithJsonSchema({"type": ["string", "boolean", "null"], "examples": [AUTO, "true"]}),
     ] = None
     """Whether moves are made only on credit that earlier moves have earned, by samples taken after
-    them: true, false, or auto, which is true for the policy learned. Where moves do not pay, hmd
-    continues with the policy histogram, then with no moves, and tries again later."""
+    them: true, false, or auto, which is true for the policies histogram and learned. Where moves do
+    not pay, hmd continues with the policy histogram, then with no moves, and tries again later. No
+    effect where a target has fast_min or fast_max."""
     pageout: Annotated[
         float | None,
         Field(ge=1.0),

@@ -9,6 +9,8 @@ is the rule of conservative bandits (Wu et al., "Conservative bandits", ICML 201
 
 Where the credit is spent, moves did not pay: the guard goes on with the rule policy, and if that
 does not pay either, with no moves. Later it tries again, each time after a longer wait.
+
+Where targets have limits of the fastest tier, nothing is guarded: limits hold at any cost.
 """
 
 from __future__ import annotations
@@ -104,6 +106,8 @@ class MoveGuard:
         nodes = nodes_of(machine, 0.0, 0)
         if nodes.tiers < 2 or not len(pages):
             return Plan.empty(pages.processes)
+        if machine.limits is not None:  # what targets are promised is no question of profit
+            return self.guarded.plan(pages, machine)
         if pages.tick < self._tick:  # a new table: the daemon's configuration has changed
             self._clear()
         if pages.tick != self._tick:

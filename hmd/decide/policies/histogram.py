@@ -105,4 +105,5 @@ ABOUT = About(
     make=Histogram,
     kernels=("hmd.decide.hottest_fit",),
     default=True,
+    guard=True,
 )

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from hmd.cli.status_tables import guard_state
+from hmd.config.quantities import Amount
 from hmd.daemon.guard_report import GuardReport
 from hmd.decide import registry
 from hmd.decide.move_guard import GuardLevel, MoveGuard
@@ -122,11 +123,26 @@ def test_guard_useful_policy_keeps_its_gain(preset: Preset) -> None:
     assert policy.state.predicted_s > 0.3 * policy.state.saved_s
 
 
-def test_registry_guards_learned_by_default_and_rules_on_request() -> None:
-    assert isinstance(registry.guarded("learned", {}, None), MoveGuard)
-    assert not isinstance(registry.guarded("learned", {}, False), MoveGuard)
-    assert not isinstance(registry.guarded("histogram", {}, None), MoveGuard)
+def test_guard_targets_with_limits_not_guarded(preset: Preset) -> None:
+    """A limit holds although its moves cost more than they save."""
+    pages = adversary("streaming")
+    limited = replace(SETTINGS, fast_max=Amount(share=0.1))
+    stream = stream_of(pages, GUARDED_PAGES)
+    runs = [
+        simulate(
+            stream, preset, GUARDED_HOT, registry.guarded("histogram", KEPT, guard), limited
+        ).moved_bytes
+        for guard in (True, False)
+    ]
+    assert runs[0] == runs[1] > 0
+
+
+def test_registry_guards_histogram_and_learned_by_default_others_on_request() -> None:
+    for name in ("histogram", "learned"):
+        assert isinstance(registry.guarded(name, {}, None), MoveGuard)
+        assert not isinstance(registry.guarded(name, {}, False), MoveGuard)
+    assert not isinstance(registry.guarded("benefit", {}, None), MoveGuard)
     report = GuardReport(logging.getLogger("hmd.guard"))
-    assert report.of(registry.guarded("histogram", {}, None)) is None
+    assert report.of(registry.guarded("benefit", {}, None)) is None
     assert guard_state(None) == []
     assert isinstance(registry.guarded("benefit", {}, True), MoveGuard)
