@@ -136,7 +136,8 @@ class HeatTable:
         age(self.chunks.used, following, columns.owner, columns.idle, columns.rested)
         samples = (batch.process, batch.address, batch.kind, batch.period, batch.weight_ns)
         latency_ns = self._latency_ns if _has_latencies(batch) else self._latency_ns[:0]
-        weights = SampleWeights(self._kind_weight, latency_ns)
+        most = self.clocks.weight_most.astype(np.float32)
+        weights = SampleWeights(self._kind_weight, most, latency_ns)
         none = np.zeros((len(self.processes), 3), np.float64)
         sums = SampleSums(np.zeros(1, np.int64), none, self._waits)
         before = self.chunks.used

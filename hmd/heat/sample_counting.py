@@ -59,10 +59,12 @@ class SampleWeights(NamedTuple):
     """What samples count for.
 
     ``kind_weight``, shape ``(processes, KINDS)``, multiplies the period of a sample.
+    ``most``, shape ``(processes,)``, bounds what a sample counts for.
     ``latency_ns`` is the idle latency of each node; empty if samples have no latencies.
     """
 
     kind_weight: Float32Plane
+    most: Float32s
     latency_ns: Float32s
 
 
@@ -189,7 +191,7 @@ def count_samples(
     longer idle. A chunk without detail asks for it when its samples show that its pages differ.
     """
     process, address, kind, period, weight_ns = samples
-    kind_weight, latency_ns = weights
+    kind_weight, most, latency_ns = weights
     keys, rows = index.keys, index.rows
     recent, recent_sum, node = columns.recent, columns.recent_sum, columns.node
     counts, free, asking = state
@@ -232,6 +234,7 @@ def count_samples(
         code = np.int64(node[detail, page] if detail >= 0 else columns.code[chunk])
         if len(latency_ns) and kind[i] == _LOAD:
             weight *= _stall_share(weight_ns[i], code, latency_ns, waits)
+        weight = min(weight, most[slot])
         recent_sum[chunk] += weight
         totals[slot, 0] += 1.0
         totals[slot, 1] += weight

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,12 @@ from hmd.heat.chunk_columns import WindowClocks
 from hmd.heat.heat_settings import HeatSettings
 from hmd.machine.process_id import ProcessId
 
+WEIGHT_OVER_MEAN: Final = 8.0
+"""Bound of a sample's weight over the mean weight of its process's samples (winsorized samples)."""
+
+WEIGHED_SAMPLES: Final = 64
+"""Samples of a process after which their mean weight is known well enough for that bound."""
+
 Weights: TypeAlias = npt.NDArray[np.float64]
 
 
@@ -25,14 +31,15 @@ Weights: TypeAlias = npt.NDArray[np.float64]
 class _Columns:
     """Sums per process, shape ``(processes,)``; see :class:`Clocks` for the first three.
 
-    ``samples`` is the number in the open window, ``weights`` and ``squares`` are the cooled sums of
-    sample weights and of their squares.
+    ``samples`` is the number in the open window; ``counted``, ``weights`` and ``squares`` are the
+    cooled number of samples, and the cooled sums of their weights and of the squares.
     """
 
     clock: Weights
     window: Weights
     rate: Weights
     samples: Weights
+    counted: Weights
     weights: Weights
     squares: Weights
 
@@ -79,6 +86,19 @@ class Clocks:
         return unit
 
     @property
+    def weight_most(self) -> Weights:
+        """The most that a sample may weigh; infinite before a process has ``WEIGHED_SAMPLES``.
+
+        A sample of a rare kind stands for many accesses: a store for 64 times as many as a load. A
+        few of them would make ``unit``, and with it the noise of all pages, several times larger.
+        Where they are not few, the mean weight is high, and the bound with it.
+        """
+        counted, weights = self._columns.counted, self._columns.weights
+        most = np.full(len(counted), np.inf)
+        np.divide(WEIGHT_OVER_MEAN * weights, counted, out=most, where=counted >= WEIGHED_SAMPLES)
+        return most
+
+    @property
     def bundle(self) -> WindowClocks:
         """The columns as kernels take them."""
         return WindowClocks(self.clock, self.window, self.unit)
@@ -104,6 +124,7 @@ class Clocks:
         self.rate[:] = np.where(known, (self.rate + rate) / 2, rate)
         self.window[:] += weights
         self._columns.samples[:] += samples
+        self._columns.counted[:] += samples
         self._columns.weights[:] += weights
         self._columns.squares[:] += squares
         self.tick += 1
@@ -129,6 +150,7 @@ class Clocks:
         """Close the windows that :meth:`due` returned, once the table has added them to heat."""
         closed, columns = window > 0, self._columns
         self.clock[closed] = self.clock[closed] * keep[closed] + window[closed]
+        columns.counted[closed] *= keep[closed]
         columns.weights[closed] *= keep[closed]
         columns.squares[closed] *= keep[closed]
         columns.samples[closed] = 0.0

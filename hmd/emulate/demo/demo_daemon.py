@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +22,13 @@ from hmd.units import PAGE_BYTES
 SOCKET = "/run/hmd/hmd.sock"
 TICK_S = 12.0
 START_TIMEOUT_S = 300
+RELOAD_TIMEOUT_S = 120
 
 # Settings of the demonstration that differ from the defaults:
 # tick      the daemon runs many times slower than on the modelled machine, as the programs do
 # headroom  the fast node is reduced to 1.1 hot sets, less than a share of the whole node
-# period    fixed, because the daemon's work on the slow emulated CPU exceeds any quota
+# period    fixed for each program, because the daemon's work on the slow emulated CPU exceeds any
+#           quota
 # cpu_quota a whole CPU, for the same reason: half of it bounds the scans and the sweep
 _TARGET = """\
   - name: {name}
@@ -37,7 +40,7 @@ rescan: 2s
 targets:
 {targets}sample:
   sampler: emulated
-  period: 167
+  period: {period}
   cpu_quota: 100%
 decide:
   policy: histogram
@@ -63,8 +66,18 @@ class Moved:
 class DemoDaemon:
     """A running daemon, queried through its socket by ``hmd status`` and ``hmd heatmap``."""
 
-    def __init__(self, machine: Machine):
-        self._machine = machine
+    def __init__(self, machine: Machine, configure: Callable[[int], None], job: Job):
+        self._machine, self._configure, self._job = machine, configure, job
+
+    def sample_every(self, period: int) -> None:
+        """Reload the configuration with another sampling period, in cache misses per sample."""
+        self._configure(period)
+        self._job.send_signal(signal.SIGHUP)
+        give_up = time.monotonic() + RELOAD_TIMEOUT_S
+        while self.ask("status")["sampler"]["period"] != period:
+            if time.monotonic() > give_up:
+                raise HmdError(f"the daemon in the guest does not sample every {period} misses")
+            time.sleep(0.5)
 
     def ask(self, family: str, *words: str) -> dict[str, Any]:
         """Return the JSON of ``hmd FAMILY --json`` in the guest."""
@@ -89,15 +102,22 @@ class DemoDaemon:
 
 @contextmanager
 def running_daemon(
-    machine: Machine, programs: Sequence[str], folder: Path, meter: Meter
+    machine: Machine, programs: Sequence[str], period: int, folder: Path, meter: Meter
 ) -> Iterator[DemoDaemon]:
     """Run ``hmd run`` for processes of these commands; the daemon stops at the end of the context.
 
-    ``folder``, which is shared with the guest, receives the configuration and the log.
+    It samples every ``period`` cache misses at first. ``folder``, which is shared with the guest,
+    receives the configuration and the log.
     """
     config, log = folder / "demo-hmd.yaml", folder / "demo-hmd.log"
     targets = "".join(_TARGET.format(name=name) for name in programs)
-    config.write_text(_CONFIG.format(tick_s=TICK_S, targets=targets, socket=SOCKET))
+
+    def configure(period: int) -> None:
+        config.write_text(
+            _CONFIG.format(tick_s=TICK_S, targets=targets, period=period, socket=SOCKET)
+        )
+
+    configure(period)
     machine.run(["mkdir", "-p", str(Path(SOCKET).parent)], check=True)
     command = [sys.executable, "-m", "hmd", "run", "--preload", "--config", str(config)]
     with log.open("wb") as stream:
@@ -109,9 +129,9 @@ def running_daemon(
             )
             _wait_for_socket(machine, job, stream)
         try:
-            yield DemoDaemon(machine)
+            yield DemoDaemon(machine, configure, job)
         finally:
-            job.send_signal(15)
+            job.send_signal(signal.SIGTERM)
             job.wait(60)
 
 

@@ -27,7 +27,7 @@ class HotSet:
 
     footprint_bytes: int = 32 * MIB
     hot_bytes: int = 16 * MIB
-    seconds: float = 88.0
+    seconds: float = 112.0
     still_seconds: float = 16.0
     interval_ms: int = 500
 

@@ -146,3 +146,19 @@ def test_heat_table_memory_at_most_12_5_bytes_per_page() -> None:
     table.update(batch([(0, i * CHUNK_BYTES, 0, 1) for i in range(1024)]))
     assert table.stats.chunks == 1024
     assert table.stats.bytes <= 12.5 * 1024 * 512
+
+
+def test_heat_table_few_heavy_samples_leave_the_noise_of_the_others() -> None:
+    process = ProcessId(7, 1)
+    table = HeatTable(HeatSettings())
+    table.track([process])
+    loads = batch([(0, CHUNK_BYTES + i % 512 * PAGE_BYTES, Kind.LOAD, 100) for i in range(4_000)])
+    period = np.full(4_000, 100, np.uint32)
+    table.update(replace(loads, period=period))
+    period[:4] = 6_400  # stores: one in a thousand, each for 64 times as many accesses
+    table.update(replace(loads, period=period))
+    assert 100 <= table.clocks.unit[0] < 110
+    period[:] = 6_400  # all of them are stores now: each counts in full before long
+    for _ in range(12):
+        table.update(replace(loads, period=period))
+    assert table.clocks.weight_most[0] > 6_400

@@ -93,11 +93,11 @@ def bench(modelled: Machine) -> Bench:
 def test_model_small_pages_delay_dependent_loads_by_walks(bench: Bench) -> None:
     preset = bench.preset
     asked = calibration_targets.walked_latency(preset, preset.nodes[1]).value
-    huge = bench.run("chase", 1, asked).modelled_ns[0]
-    small = bench.run("walk", 1, asked).modelled_ns[0]
+    # The guest's other software evicts lines, which only adds to a run: the least of some counts.
+    huge = min(bench.run("chase", 1, asked).modelled_ns[0] for _ in range(3))
+    small = min(bench.run("walk", 1, asked).modelled_ns[0] for _ in range(3))
     delay_ns = asked - preset.nodes[1].read_latency_ns
-    # The guest's other software evicts lines in both runs: some nanoseconds more in either.
-    assert 0.4 * delay_ns < small - huge < 2 * delay_ns
+    assert 0.9 * delay_ns < small - huge < 1.6 * delay_ns
 
 
 def test_model_sample_takes_time_of_sampled_cpu(bench: Bench, modelled: Machine) -> None:
