@@ -83,6 +83,13 @@ def server_program() -> str:
     return str(link)
 
 
+def redis_starts() -> list[list[str]]:
+    """Return commands that load the programs of a trial and end at once."""
+    return [
+        [program, "--version"] for program in (server_program(), "redis-cli", "redis-benchmark")
+    ]
+
+
 def _set_command(number: int) -> bytes:
     """Return the request (RESP) that stores a key."""
     key = b"key:%012d" % number
