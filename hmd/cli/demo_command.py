@@ -23,7 +23,7 @@ examples:
   hmd demo --output /tmp/demo  write picture, figures and logs there
 
 The two programs:
-  hotset   8-byte updates, 90 % of them in a hot set that moves half-variant; verifies its memory
+  hotset   8-byte updates, 90 % of them in a hot set that moves half-way; verifies its memory
   redis    redis-server under redis-benchmark, which requests the newest quarter of the keys
 Each runs all-fast, all-slow, and twice with a fast node 10 % larger than its hot set: by first
 touch and under hmd.
@@ -84,7 +84,7 @@ def _draw(shown: Demonstration, path: Path) -> list[str]:
     seen = pids(shown.heat)
     if not seen:
         return []
-    draw(shown.heat, seen[0], path, title="hotset: its hot set moves half-variant")
+    draw(shown.heat, seen[0], path, title="hotset: its hot set moves half-way")
     return [str(path)]
 
 
