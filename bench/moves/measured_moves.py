@@ -27,7 +27,7 @@ from hmd.machine.process_id import ProcessId, identify
 from hmd.migrate import Mover, MoverSettings
 from hmd.units import HUGE_PAGE_PAGES, PAGE_BYTES
 
-MIB: Final = 128
+MOVED_MIB: Final = 128
 ROUNDS: Final = 2
 """Moves of all pages there and back by each mover, in turns: what disturbs one disturbs all."""
 
@@ -60,7 +60,9 @@ class TimedProgram:
 
     def plan(self, node: int) -> Plan:
         """Return the plan that moves all its pages to a node."""
-        address = np.arange(self.start, self.start + (MIB << 20), self.page_bytes, dtype=np.uint64)
+        address = np.arange(
+            self.start, self.start + (MOVED_MIB << 20), self.page_bytes, dtype=np.uint64
+        )
         count = len(address)
         return Plan(
             processes=(self.process,),
@@ -105,7 +107,12 @@ class TimedCalls:
 @contextmanager
 def timed_program(path: str, page_bytes: int) -> Iterator[TimedProgram]:
     """Run timed_accesses on its CPU."""
-    words = [path, str(MIB), "small" if page_bytes == PAGE_BYTES else "huge", str(INTERVAL_NS)]
+    words = [
+        path,
+        str(MOVED_MIB),
+        "small" if page_bytes == PAGE_BYTES else "huge",
+        str(INTERVAL_NS),
+    ]
     with subprocess.Popen(
         ["taskset", "-c", str(PROGRAM_CPU), *words],
         stdin=subprocess.PIPE,
@@ -133,7 +140,7 @@ def throughputs(program: TimedProgram, loop: str) -> dict[str, MoveTimes]:
                     begun_s = time.perf_counter()
                     outcome = mover.apply(plan)
                     times.seconds.append(time.perf_counter() - begun_s)
-                    assert outcome.moved_bytes == MIB << 20, outcome.pages
+                    assert outcome.moved_bytes == MOVED_MIB << 20, outcome.pages
                 else:
                     _run_loop(program, loop, int(name), node, times)
     found["hmd"].calls_s = calls.seconds
@@ -142,7 +149,14 @@ def throughputs(program: TimedProgram, loop: str) -> dict[str, MoveTimes]:
 
 def _run_loop(program: TimedProgram, loop: str, pages: int, node: int, times: MoveTimes) -> None:
     entries = max(pages * PAGE_BYTES // program.page_bytes, 1)
-    numbers = (program.process.pid, program.start, MIB << 20, program.page_bytes, entries, node)
+    numbers = (
+        program.process.pid,
+        program.start,
+        MOVED_MIB << 20,
+        program.page_bytes,
+        entries,
+        node,
+    )
     done = subprocess.run([loop, *map(str, numbers)], check=True, stdout=subprocess.PIPE, text=True)
     result = json.loads(done.stdout)
     assert not result["failed"]

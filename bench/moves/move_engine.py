@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from bench.moves.measured_moves import MIB
+from bench.moves.measured_moves import MOVED_MIB
 from bench.scale_results import publish
 from hmd.emulate.assets import compile_static
 from hmd.emulate.boot import Machine
@@ -78,7 +78,7 @@ def _mover_row(page_kib: int, name: str, times: Mapping[str, list[float]]) -> di
     return {
         "page_kib": page_kib,
         "mover": name if name == "hmd" else f"loop of {name} pages",
-        "mib_per_s": round(MIB / float(np.median(times["seconds"])), 1),
+        "mib_per_s": round(MOVED_MIB / float(np.median(times["seconds"])), 1),
         "call_p99_ms": round(float(np.quantile(calls_ms, 0.99)), 2),
     }
 

@@ -16,5 +16,6 @@ def test_kernel_features_on_this_host_are_all_tried() -> None:
     assert found["move_pages"].level == Severity.OK
     assert set(found) == {
         "move_pages", "page size", "kernel memory tiers", "pidfd", "huge page knowledge", "DAMON",
+        "hugetlbfs pages",
     }  # fmt: skip
     assert found["page size"].level == Severity.OK
