@@ -35,8 +35,8 @@ SETTLING_DILATION = 50.0
 """Dilation while redis settles under hmd; nothing is measured then."""
 
 PERIOD = {"hotset": 499, "redis": 83}
-"""Cache misses per sample. A sample costs the program 0.25 µs and its part of an interrupt. hotset
-misses some ten times as often as redis, so that either loses 1 to 3 % of its rate to sampling."""
+"""Cache misses per sample. A sample costs the program 0.25 µs and its part of an interrupt, and
+hotset misses far more often than redis: one period suits only one of them."""
 
 SPARE = 1.10
 """Size of the reduced fast node in hot sets."""
