@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.compare.testbed import PLACED, Testbed
-from hmd.emulate.assets import compile_static
+from hmd.emulate.c_compiler import compile_static
 from hmd.emulate.demo.variants import FAST_NODE, SERVICE_CPU, service
 
 HOLD_PAGES = Path(__file__).parents[1] / "workloads/hold_pages.c"

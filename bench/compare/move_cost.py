@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from bench.compare.testbed import FIRST_TOUCH, Testbed, stage
-from hmd.emulate.assets import compile_static
+from hmd.emulate.c_compiler import compile_static
 from hmd.emulate.demo.variants import PROGRAM_CPU
 from hmd.emulate.guest_command import Command
 from hmd.errors import HmdError

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.compare.host_contention import HostContention
-from hmd.emulate.assets import WORKLOADS, compile_static
+from hmd.emulate.assets import WORKLOADS
 from hmd.emulate.boot import Machine
+from hmd.emulate.c_compiler import compile_static
 from hmd.emulate.demo.fast_node import FastNode, open_fast_node
 from hmd.emulate.demo.meter import Meter
 from hmd.emulate.demo.variants import FAST_NODE, PROGRAM_CPU, SERVICE_CPU, SLOW_NODE, service

@@ -24,7 +24,7 @@ from bench.suite.program import (
     SuiteProgram,
     programs_folder,
 )
-from hmd.emulate.assets import compile_static
+from hmd.emulate.c_compiler import compile_static
 from hmd.emulate.guest_command import BASE_ENVIRONMENT, Command
 from hmd.errors import MissingError
 

@@ -9,10 +9,8 @@ of their source.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,34 +90,3 @@ def cache_folder() -> Path:
         folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hmd"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-def compile_static(source: Path, options: Sequence[str] = ()) -> Path:
-    """Compile one C file into a static program, or return the cached one if nothing changed.
-
-    Headers in the file's folder and in the folders of ``-I`` options are parts of it. Raises
-    MissingError without a compiler, and where compilation fails (no static libc).
-    """
-    arguments = ["-O2", "-std=gnu11", "-static", "-s", *options]
-    folders = [source.parent, *(Path(word[2:]) for word in options if word.startswith("-I"))]
-    headers = sorted(path for folder in folders for path in folder.glob("*.h"))
-    digest = hashlib.sha256("\0".join(arguments).encode())
-    for path in (source, *headers):
-        digest.update(path.read_bytes())
-    target = cache_folder() / f"{source.stem}-{digest.hexdigest()[:16]}"
-    if target.exists():
-        return target
-    compiler = find_program("cc", "gcc and libc6-dev")
-    partial = target.with_suffix(f".{os.getpid()}")
-    outcome = subprocess.run(
-        [compiler, *arguments, "-o", str(partial), str(source), "-lpthread"],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    if outcome.returncode != 0:
-        partial.unlink(missing_ok=True)
-        first = (outcome.stderr.strip() or "no message").splitlines()[0]
-        raise MissingError(f"cannot compile {source.name} for the emulated machine: {first}")
-    partial.rename(target)
-    return target

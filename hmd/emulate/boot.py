@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Self
 
 from hmd.emulate import assets, initramfs, kernel_image, qemu
+from hmd.emulate.c_compiler import compile_static
 from hmd.emulate.guest_agent import Agent, GuestError, Job, Sink
 from hmd.emulate.kernel_cache import guest_environment
 from hmd.emulate.model_params import ModelPart, packed
@@ -36,7 +37,8 @@ DEFAULT_DILATION = 20.0
 
 SHARED_BYTES = 64 << 20  # counters and rings; a PCI BAR is a power of two
 
-_INIT_SOURCE = Path(__file__).with_name("guest") / "init.c"
+_GUEST = Path(__file__).with_name("guest")
+_INIT, *_INIT_PARTS = (_GUEST / f"{name}.c" for name in ("init", "boot", "frames", "jobs"))
 
 
 class Machine:
@@ -281,7 +283,7 @@ class Machine:
     ) -> subprocess.Popen[bytes]:
         self._log = self._memory_file("hmd-log")
         shares = [(f"hmd_rw{i}", path, True) for i, path in enumerate(self._share)]
-        init = assets.compile_static(_INIT_SOURCE).read_bytes()
+        init = compile_static(_INIT, more_sources=_INIT_PARTS).read_bytes()
         writable = {tag: str(path) for tag, path, _ in shares}
         image = initramfs.build(kernel, init, writable, self._first)
         files = qemu.BootFiles(

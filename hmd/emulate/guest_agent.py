@@ -1,4 +1,4 @@
-"""Commands in the running guest: the host's end of the virtio port to guest/init.c.
+"""Commands in the running guest: the host's end of the virtio port to guest/frames.c.
 
 A frame is ``{u32 type, u32 job, u32 length}`` and a payload, little endian, on one stream socket.
 One thread reads frames; any number of jobs may run at once. Output is copied once.
@@ -31,7 +31,7 @@ class GuestError(HmdError):
 
 
 class Frame(IntEnum):
-    """Frame types, as in guest/init.c."""
+    """Frame types, as in guest/frames.h."""
 
     START = 1
     STDIN = 2

@@ -15,8 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hmd.emulate.assets import WORKLOADS, compile_static
+from hmd.emulate.assets import WORKLOADS
 from hmd.emulate.boot import Machine
+from hmd.emulate.c_compiler import compile_static
 from hmd.emulate.guest_command import Command
 from hmd.emulate.miss_recording_file import read_recording
 from hmd.emulate.miss_stream import MissRecording

@@ -15,8 +15,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hmd.emulate.assets import WORKLOADS, cache_folder, compile_static
+from hmd.emulate.assets import WORKLOADS, cache_folder
 from hmd.emulate.boot import Machine
+from hmd.emulate.c_compiler import compile_static
 from hmd.emulate.guest_agent import GuestError, Job
 from hmd.errors import HmdError
 from hmd.machine.page_cache import reclaimable_bytes

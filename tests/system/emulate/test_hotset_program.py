@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hmd.emulate.assets import compile_static
+from hmd.emulate.c_compiler import compile_static
 from hmd.emulate.demo.hotset import INCLUDES, SOURCE
 
 

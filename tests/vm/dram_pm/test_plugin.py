@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hmd.emulate import boot
-from hmd.emulate.assets import compile_static
 from hmd.emulate.boot import Machine
+from hmd.emulate.c_compiler import compile_static
 from hmd.machine.plugin_memory import PluginVcpuCounters
 
 ACCESSES = 200_000

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.emulate.assets import compile_static
 from hmd.emulate.boot import Machine
+from hmd.emulate.c_compiler import compile_static
 from hmd.emulate.demo.hotset import INCLUDES, SOURCE
 from hmd.machine.plugin_memory import PluginVcpuCounters
 from hmd.sample.access_batch import Kind

@@ -51,7 +51,8 @@ struct timing_params { uint32_t nodes, vcpus; ...; };
 
 struct shared_header {
     uint64_t load_period, store_period, pair_period, prefetched_period, clock_ps;
-    uint32_t ldlat_ns, enabled, each_interrupts;
+    uint32_t ldlat_ns, enabled, each_interrupts, vcpus, recorded_vcpus;
+    uint64_t recorded;
     ...;
 };
 struct shared_vcpu { uint64_t clock_ps, load_samples, store_samples, lost_samples; ...; };
@@ -105,6 +106,14 @@ void shootdown_begin(unsigned vcpus);
 extern uint32_t rounds_sent[4], rounds_received[4];
 uint32_t shootdown_targets(uint32_t icr_low, uint32_t icr_high, unsigned self, unsigned vcpus);
 
+struct recording { uint64_t capacity; ...; };
+int recording_open(struct recording *recording, const char *path, struct shared_header *header,
+                   const struct timing *timing, unsigned vcpus, const char **why);
+void record_wakes(struct recording *recording, uint64_t count);
+void guest_writes(struct shared_header *header, const uint64_t *words, size_t count,
+                  const volatile bool *stop);
+extern unsigned highest_asked;
+
 #define TRANSLATION_EMPTY ...
 struct translations { ...; };
 void translations_forget(struct translations *known);
@@ -119,6 +128,7 @@ SOURCE = """
 #include "machine.h"
 #include "pacing.h"
 #include "pebs.h"
+#include "recording.h"
 #include "shared.h"
 #include "translation.h"
 
@@ -152,9 +162,35 @@ int qemu_plugin_read_register(struct qemu_plugin_register *handle, GByteArray *b
 	return sizeof(register_cr3);
 }
 
+unsigned highest_asked; /* of all vCPUs whose counters were asked for */
+
 const struct timing_vcpu_counters *timing_counters_of(const struct timing *timing, unsigned vcpu)
 {
+	if (vcpu > highest_asked)
+		highest_asked = vcpu;
 	return &counted;
+}
+
+bool timing_runs(const struct timing *timing, unsigned vcpu)
+{
+	return true;
+}
+
+/* Wake-ups of vCPU 0, each with a mark of every other vCPU that is recorded. */
+static void record_wakes(struct recording *recording, uint64_t count)
+{
+	struct timing_miss wake = { .flags = TIMING_WAKE };
+
+	for (uint64_t i = 0; i < count; i++)
+		recording_observe(recording, 0, &wake);
+}
+
+/* A guest that writes the count of records all the time. */
+static void guest_writes(struct shared_header *header, const uint64_t *words, size_t count,
+				const volatile bool *stop)
+{
+	for (size_t i = 0; !*stop; i++)
+		__atomic_store_n(&header->recorded, words[i % count], __ATOMIC_RELAXED);
 }
 
 /* Records so far: without an interrupt each, and with. */
@@ -235,6 +271,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
         "invalidation_code",
         "pacing",
         "pebs",
+        "recording",
         "registers",
         "sampling",
         "shared",
