@@ -14,8 +14,9 @@ _IN_PLACE = ("lru-free", "autotm-static", "autotm-sync", "autotm", "sentinel", "
 
 def tier_sweeps(results: Results) -> str:
     """Return the shares of the ideal for other host memories and other flash."""
-    head = ["trace", "rules", "tiers", "g10", "ours", "bound"]
-    return table(head, _shares(results, ("g10", "ours"), _swept, bound=True), text=3)
+    names = ("g10", "g10@1.394", "ours")
+    head = ["trace", "rules", "tiers", *names, "bound"]
+    return table(head, _shares(results, names, _swept, bound=True), text=3)
 
 
 def in_place_steps(results: Results) -> str:
@@ -72,4 +73,4 @@ def _shares(
             cells[row["planner"]] = f"{row['ideal_seconds'] / row['seconds']:.4f}"
             cells["bound"] = f"{row['ideal_seconds'] / row['bound_seconds']:.4f}"
     columns = (*names, "bound") if bound else names
-    return [[*key, *(cells[name] for name in columns)] for key, cells in found.items()]
+    return [[*key, *(cells.get(name, "-") for name in columns)] for key, cells in found.items()]

@@ -26,6 +26,7 @@ examples:
   hmd plan step.npz --tiers g10 --planner ours
   hmd plan step.npz --tiers g10 --compare
   hmd plan step.npz --tiers g10 --sweep gpu --steps 6     how much GPU memory the step needs
+  hmd plan step.npz --tiers g10 --sweep gpu --picture sweep.png
   hmd plan step.npz --tiers g10 --moves plan.json --picture plan.png
 """
 
@@ -64,7 +65,10 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--moves", type=Path, metavar="FILE", help="write the plan's moves as JSON")
     parser.add_argument(
-        "--picture", type=Path, metavar="FILE", help="draw tiers, links and stalls: .png, .svg"
+        "--picture",
+        type=Path,
+        metavar="FILE",
+        help="draw tiers, links and stalls, or the sweep: .png, .svg",
     )
     parser.add_argument("--json", action="store_true", help="print JSON: seconds, bytes, shares")
     parser.set_defaults(func=run)
@@ -81,8 +85,10 @@ def run(args: argparse.Namespace) -> int:
     """Plan, price and print."""
     if args.compare and args.sweep:
         raise UsageError("plan: take either --compare or --sweep")
-    if (args.compare or args.sweep) and (args.moves or args.picture):
-        raise UsageError("plan: --moves and --picture go with one plan")
+    if (args.compare or args.sweep) and args.moves:
+        raise UsageError("plan: --moves goes with one plan")
+    if args.compare and args.picture:
+        raise UsageError("plan: --picture goes with one plan or --sweep")
     from hmd.tensors.memory_system import load_system
     from hmd.tensors.planner import StepProblem
     from hmd.tensors.pricing_rules import rules_named
@@ -139,7 +145,13 @@ def _swept(args: argparse.Namespace, problem: StepProblem) -> list[StepPrice]:
     if args.sweep not in system.names:
         raise UsageError(f"plan: no tier {args.sweep!r}: take {', '.join(system.names)}")
     problems = sweep_capacities(problem, args.sweep, args.steps)
-    return [price_planner(each, args.planner)[0] for each in _progress(problems, "capacities")]
+    found = _progress(problems, "capacities")
+    prices = [price_planner(each, args.planner)[0] for each in found]
+    if args.picture is not None:
+        from hmd.cli.plan_plot import draw_sweep
+
+        draw_sweep(prices, args.sweep, args.picture)
+    return prices
 
 
 def _progress(items: list[Any], what: str) -> Any:

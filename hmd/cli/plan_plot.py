@@ -1,13 +1,19 @@
-"""The plot of a planned step: residency by tier, use of the links, and stalls over its time."""
+"""Plots of planned steps.
+
+Of one step: residency by tier, use of the links, and stalls over its time. Of a sweep: the step's
+time over the capacity of a tier.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from hmd.cli.plotting import load_pyplot, save_plot
 from hmd.tensors.planner import StepProblem
+from hmd.tensors.step_prices import StepPrice
 from hmd.tensors.step_simulator import StepResult
 from hmd.units import GIB
 
@@ -40,4 +46,24 @@ def draw(problem: StepProblem, result: StepResult, file: Path) -> None:
         each.legend(loc="upper right")
     share = problem.trace.ideal_seconds / (end[-1] - begin[0])
     figure.suptitle(f"{problem.trace.name}: {end[-1]:.2f} s, {share:.1%} of the ideal")
+    save_plot(figure, file)
+
+
+def draw_sweep(prices: Sequence[StepPrice], tier: str, file: Path) -> None:
+    """Write the plot of a sweep over the capacity of a tier; raises what ``plotting`` raises."""
+    pyplot = load_pyplot()
+    figure, axis = pyplot.subplots(figsize=(9, 5), layout="tight")
+    capacity = [(price.tiers[tier] or 0) / GIB for price in prices]
+    lines = {
+        prices[0].planner: [price.seconds for price in prices],
+        "lower bound": [price.bound_seconds for price in prices],
+        "ideal": [price.ideal_seconds for price in prices],
+    }
+    for label, seconds in lines.items():
+        axis.plot(capacity, seconds, marker="o", label=label)
+    axis.set_xlabel(f"capacity of {tier} (GiB)")
+    axis.set_ylabel("time of the step (s)")
+    axis.set_ylim(bottom=0)
+    axis.legend()
+    figure.suptitle(f"{prices[0].trace}, rules {prices[0].rules}")
     save_plot(figure, file)

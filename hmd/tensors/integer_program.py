@@ -5,6 +5,7 @@ Columns and rows are added in blocks; entries are added per row. All columns are
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,7 +80,7 @@ class IntegerProgram:
         self._most[self._starts.index(int(rows[0]))][:] += by
 
     def solve(self, limit_s: float, relative_gap: float = 1e-3) -> ProgramSolution:
-        """Return the best solution found within about ``limit_s`` seconds.
+        """Return the best solution found within about ``limit_s`` seconds of CPU time.
 
         Raises MissingError without highspy, ArithmeticError where no solution was found.
         """
@@ -108,12 +109,24 @@ class IntegerProgram:
         return ProgramSolution(found.values, found.objective, bound)
 
     def _run(self, solver: Any, limit_s: float) -> ProgramSolution:
-        solver.setOptionValue("time_limit", limit_s + solver.getRunTime())
-        solver.run()
+        begin = time.process_time()
+
+        def stop(event: Any) -> None:
+            if time.process_time() - begin > limit_s:
+                event.interrupt()
+
+        # HiGHS's own limit is of elapsed time: plans would depend on what else the machine does.
+        for each in (solver.cbSimplexInterrupt, solver.cbMipInterrupt):
+            each.subscribe(stop)
+        try:
+            solver.run()
+        finally:
+            for each in (solver.cbSimplexInterrupt, solver.cbMipInterrupt):
+                each.unsubscribe(stop)
         info = solver.getInfo()
         values = np.array(solver.getSolution().col_value)
         if len(values) != self.columns or info.primal_solution_status != 2:
-            raise ArithmeticError("the program has no solution within the time limit")
+            raise ArithmeticError("the program has no solution within its CPU time")
         objective = float(info.objective_function_value)
         return ProgramSolution(values, objective, objective)
 

@@ -2,8 +2,9 @@
 
 When kernel k begins, all but the capacity of tier 0 of what is alive has left it, and all but the
 capacity of tiers 0 and 1 has gone below tier 1, at the rates of the links; persistent tensors count
-from their first use. What is used in kernels k to j must be in tier 0 by then: its bytes above tier
-0's capacity return between the starts of k and j. Later kernels take their times from there.
+from their first use. What is used in kernels k to j must be in tier 0 by then: its bytes above the
+capacity of the tiers before tier t return from t or below between the starts of k and j, at the
+rate of those links. Later kernels take their times from there.
 """
 
 from __future__ import annotations
@@ -69,8 +70,9 @@ def _with_returns(
 ) -> float:
     """Return the bound by what must return after each of the kernels with most bytes alive."""
     live = _live_since_first_use(trace, life)
-    capacity = system.tiers[0].capacity
-    rate = _rate_below(system, 1, inwards=True)
+    tiers = range(1, len(system.tiers))
+    kept = np.cumsum([tier.capacity for tier in system.tiers])
+    rates = [_rate_below(system, tier, inwards=True) for tier in tiers]
     best = 0.0
     order = np.lexsort((trace.use_kernel, trace.use_tensor))
     tensor, kernel = trace.use_tensor[order], trace.use_kernel[order]
@@ -83,6 +85,8 @@ def _with_returns(
         uses = kernel[later][at]
         keep = alive[owners]
         size = np.bincount(uses[keep], trace.tensor_bytes[owners[keep]], trace.kernels)
-        returned = np.maximum(np.cumsum(size) - capacity, 0) / rate
-        best = max(best, float((earliest[peak] + returned + after)[peak:].max()))
+        used = np.cumsum(size)
+        for tier, rate in zip(tiers, rates, strict=True):
+            returned = np.maximum(used - kept[tier - 1], 0) / rate
+            best = max(best, float((earliest[peak] + returned + after)[peak:].max()))
     return best

@@ -3,7 +3,8 @@
 Read from YAML; presets are the files of hmd/tensors/presets. Kernels run next to the first tier. A
 link joins two tiers or junctions; pages take the path of the fewest links to and from tier 0.
 Bandwidths are in 10^9 bytes per second: ``in`` towards tier 0, ``out`` away from it. A link with
-``half_duplex`` shares ``in`` between both directions.
+``half_duplex`` shares ``in`` between both directions. Before the first page of each transaction,
+one move of one tensor, its path is busy for the sum of its links' ``latency_us``.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from hmd.tensors.step_state import (
     NO_ROOM,
     OUT,
     QUEUE_ROWS,
+    SET_UP,
     SLOT,
     WHOLE_PAGES,
     compiled,
@@ -49,6 +50,28 @@ def _spend(given: Any, state: Any, tier: int, way: int, pages: int) -> None:
             break
         state.budget[link, 0 if given.link_half[link] else way] -= pages
     state.log_moved[state.scalars[KERNEL], tier, way] += pages
+
+
+@compiled
+def _set_up(given: Any, state: Any, queue: int, tier: int, way: int) -> bool:
+    """Spend the latency of the transaction at a queue's front; returns whether pages can follow.
+
+    The links of the path carry nothing else meanwhile.
+    """
+    row = state.queue_ends[queue, 0] & (QUEUE_ROWS - 1)
+    if state.queue_setup[queue, row] < 0:
+        state.queue_setup[queue, row] = given.setup[tier, way]
+    left = state.queue_setup[queue, row]
+    if left == 0:
+        return True
+    spent = min(left, _available(given, state, tier, way))
+    for link in given.paths[tier]:
+        if link < 0:
+            break
+        state.budget[link, 0 if given.link_half[link] else way] -= spent
+    state.queue_setup[queue, row] = left - spent
+    state.scalars[SET_UP] += spent
+    return bool(left == spent)
 
 
 @compiled
@@ -101,6 +124,8 @@ def _evict(given: Any, state: Any, tier: int) -> None:
         target = _overflow_tier(given, state, tier)
         if target == 0:
             return
+        if not _set_up(given, state, queue, target, OUT):
+            return
         room = given.capacity[target] - state.occupied[target]
         pages = min(count, room, _available(given, state, target, OUT))
         if pages <= 0:
@@ -133,6 +158,8 @@ def _fetch(given: Any, state: Any, queue: int, source: int, allocations: int) ->
             if state.inbound[tensor, source] == 0:
                 continue
             count = state.inbound[tensor, source]
+        if source < tiers and not _set_up(given, state, queue, source, IN):
+            return allocations
         pages = min(count, allocations)
         if source < tiers:
             pages = min(pages, _available(given, state, source, IN))

@@ -32,6 +32,7 @@ def append_pages(state: Any, queue: int, tensor: int, pages: int) -> None:
         return
     state.queue_tensor[queue, end & mask] = tensor
     state.queue_pages[queue, end & mask] = pages
+    state.queue_setup[queue, end & mask] = -1
     state.queue_ends[queue, 1] = end + 1
 
 

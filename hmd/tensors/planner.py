@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
 from typing import Final
@@ -72,7 +72,8 @@ class StepProblem:
         return simulate_step(self.trace, self.system, self.rules, plan, steps=steps)
 
 
-PlanStep = Callable[[StepProblem], MovePlan]
+PlanStep = Callable[..., MovePlan]
+"""Takes a :class:`StepProblem`, and ``factor`` where the entry has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,9 @@ class PlannerEntry:
     in_place: bool | None = None
     """Whether kernels must be able (True) or unable (False) to compute from every tier."""
 
+    factor: float | None = None
+    """Factor of the target that ``g10`` fills."""
+
     def suits(self, system: MemorySystem) -> bool:
         """Return whether the planner can plan for a memory system."""
         return self.in_place is None or self.in_place == system.in_place
@@ -94,7 +98,8 @@ class PlannerEntry:
         if not self.suits(problem.system):
             raise UsageError(f"planner {self.name} does not plan for {problem.system.name}")
         plan_step: PlanStep = import_module(f"hmd.tensors.planners.{self.module}").plan_step
-        return problem.made.plan(self.name, lambda: plan_step(problem))
+        options = {} if self.factor is None else {"factor": self.factor}
+        return problem.made.plan(self.name, lambda: plan_step(problem, **options))
 
 
 PLANNERS: Final = {
@@ -117,7 +122,18 @@ PLANNERS: Final = {
 
 
 def planner_named(name: str) -> PlannerEntry:
-    """Return a planner; raises UsageError for a name that there is not."""
+    """Return a planner; raises UsageError for a name that there is not.
+
+    ``g10@FACTOR`` is G10's planner with another target.
+    """
+    if name.startswith("g10@"):
+        try:
+            factor = float(name.removeprefix("g10@"))
+        except ValueError:
+            factor = 0.0
+        if not 0.1 <= factor <= 10:
+            raise UsageError(f"planner {name!r}: the factor is a number from 0.1 to 10")
+        return replace(PLANNERS["g10"], name=name, factor=factor)
     if name not in PLANNERS:
-        raise UsageError(f"no planner {name!r}: take {', '.join(PLANNERS)}")
+        raise UsageError(f"no planner {name!r}: take {', '.join(PLANNERS)}, or g10@FACTOR")
     return PLANNERS[name]

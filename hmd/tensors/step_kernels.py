@@ -34,6 +34,7 @@ from hmd.tensors.step_state import (
     PAGE_BYTES,
     QUEUE_ROWS,
     QUEUED,
+    SET_UP,
     SLOT,
     SLOT_TICKS,
     SLOW_FAULT_TICKS,
@@ -231,7 +232,7 @@ def _wait(given: Any, state: Any, until_idle: bool) -> None:
     idle = 0
     limit = IDLE_SLOTS if given.rules[KEEP_RUNNING] else 1000 * IDLE_SLOTS
     while (s[QUEUED] > 0 if until_idle else s[MISSING] > 0) and s[ERROR] == FINE:
-        before, missing = s[QUEUED], s[MISSING]
+        before, missing, set_up = s[QUEUED], s[MISSING], s[SET_UP]
         # Never so many slots that the last missing page could arrive before their end: it waits
         # for the links and for room.
         speed = came
@@ -246,7 +247,8 @@ def _wait(given: Any, state: Any, until_idle: bool) -> None:
         slots = max(1, min(MOST_SLOTS, int(earliest)))
         s[NOW] = max(s[NOW], (s[SLOT] + slots - 1) * given.numbers[SLOT_TICKS])
         move_slots(given, state, slots)
-        idle = idle + slots if s[QUEUED] == before and s[MISSING] == missing else 0
+        still = s[QUEUED] == before and s[MISSING] == missing and s[SET_UP] == set_up
+        idle = idle + slots if still else 0
         if idle > limit:
             if until_idle:
                 return

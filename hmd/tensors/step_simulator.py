@@ -19,7 +19,7 @@ from hmd.tensors.plan_check import check_plan
 from hmd.tensors.pricing_rules import PricingRules
 from hmd.tensors.recomputation import recomputed_step
 from hmd.tensors.step_kernels import run_step
-from hmd.tensors.tensor_trace import Ints, TensorTrace
+from hmd.tensors.tensor_trace import Floats, Ints, TensorTrace
 from hmd.tensors.vitality import Vitality, vitality
 
 SLOT_PAGES: Final = 50
@@ -161,6 +161,7 @@ def _input(
         paths,
         rates,
         np.array([link.half_duplex for link in system.links]),
+        _setup_pages(system, rates, ticks / trace.ticks_per_second),
         np.array([system.bandwidth(tier, inwards=True) / 1000 for tier in (1, tiers - 1)]),
         price,
         np.concatenate([[0], np.cumsum(moves)]),
@@ -181,6 +182,21 @@ def _input(
     )
 
 
+def _setup_pages(system: MemorySystem, rates: Floats, slot_seconds: float) -> Ints:
+    """Return the latency of a transaction in pages that its path carries meanwhile, (N, 2).
+
+    ``rates`` (L, 2) are pages per slot of each link, in and out.
+    """
+    pages = np.zeros((len(system.tiers), 2), np.int64)
+    for tier in range(1, len(system.tiers)):
+        path = system.path(tier)
+        slots = sum(system.links[number].latency_us for number in path) / 1e6 / slot_seconds
+        for way in (compiled.IN, compiled.OUT):
+            rate = min(rates[link, 0 if system.links[link].half_duplex else way] for link in path)
+            pages[tier, way] = np.ceil(slots * rate)
+    return pages
+
+
 def _state(
     trace: TensorTrace, system: MemorySystem, given: compiled.StepInput
 ) -> compiled.StepState:
@@ -196,7 +212,7 @@ def _state(
     queues = 3 * tiers
     run_links = np.full((_RUNS, 4), -1, np.int64)
     run_links[:-1, 1] = np.arange(1, _RUNS)
-    scalars = np.zeros(10, np.int64)
+    scalars = np.zeros(11, np.int64)
     scalars[[compiled.HEAD, compiled.TAIL]] = -1
     return compiled.StepState(
         rest,
@@ -204,6 +220,7 @@ def _state(
         np.zeros(tensors, np.int64),
         occupied,
         np.zeros(tensors, np.bool_),
+        np.zeros((queues, compiled.QUEUE_ROWS), np.int64),
         np.zeros((queues, compiled.QUEUE_ROWS), np.int64),
         np.zeros((queues, compiled.QUEUE_ROWS), np.int64),
         np.zeros((queues, 2), np.int64),

@@ -38,7 +38,7 @@ OVERLAP, KEEP_RUNNING, DROP_DEAD, WHOLE_PAGES, SYNCHRONOUS, IN_PLACE = range(6)
 # Indices of StepInput.numbers.
 SLOT_TICKS, ALLOCATED_PER_SLOT, FAULT_TICKS, SLOW_FAULT_TICKS, HERTZ, PAGE_BYTES = range(6)
 # Indices of StepState.scalars.
-NOW, SLOT, MISSING, KERNEL, HEAD, TAIL, UNUSED, ERROR, ERROR_TENSOR, QUEUED = range(10)
+NOW, SLOT, MISSING, KERNEL, HEAD, TAIL, UNUSED, ERROR, ERROR_TENSOR, QUEUED, SET_UP = range(11)
 # Values of scalars[ERROR].
 FINE, NO_ROOM, STUCK, QUEUE_OVERFLOW, RUNS_OVERFLOW = range(5)
 
@@ -47,9 +47,10 @@ class StepInput(NamedTuple):
     """What a step consists of: K kernels, U uses, T tensors, N tiers, L links, M moves.
 
     ``paths`` (N, L) has the links between a tier and tier 0, padded by -1; ``link_rate`` (L, 2) is
-    in pages per slot, in and out; ``link_half`` (L,) marks links that share one rate.
-    ``fault_rate`` (2,) is in bytes per ms, from the second and from the last tier. ``price``
-    (N, 2) has ticks per page that a kernel reads and writes in place.
+    in pages per slot, in and out; ``link_half`` (L,) marks links that share one rate. ``setup``
+    (N, 2) has the latency of a transaction between a tier and tier 0, in pages that its path
+    carries meanwhile. ``fault_rate`` (2,) is in bytes per ms, from the second and from the last
+    tier. ``price`` (N, 2) has ticks per page that a kernel reads and writes in place.
     """
 
     ticks: Array
@@ -64,6 +65,7 @@ class StepInput(NamedTuple):
     paths: Array
     link_rate: Array
     link_half: Array
+    setup: Array
     fault_rate: Array
     price: Array
     move_start: Array
@@ -79,7 +81,8 @@ class StepState(NamedTuple):
 
     ``rest`` (T, N+1) and ``inbound`` (T, N+1) count pages at rest, and on the way to tier 0 by
     source; ``leaving`` (T,) those of tier 0 that wait to leave. Queues: faults by source (1 to N),
-    then moves ahead by source, then evictions by destination.
+    then moves ahead by source, then evictions by destination. ``queue_setup`` is what is left of
+    the latency of each row, -1 before its first page.
     """
 
     rest: Array
@@ -89,6 +92,7 @@ class StepState(NamedTuple):
     needed: Array
     queue_tensor: Array
     queue_pages: Array
+    queue_setup: Array
     queue_ends: Array
     run_tensor: Array
     run_pages: Array

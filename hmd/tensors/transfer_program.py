@@ -47,7 +47,7 @@ def schedule_transfers(
     """Return the schedule of least waiting in these shares of the two fastest tiers and the links.
 
     Destinations are the second tier and the slowest. Raises MissingError without highspy, and
-    ArithmeticError where there is no solution within ``limit_s`` seconds.
+    ArithmeticError where there is no solution within ``limit_s`` seconds of CPU time.
     """
     return _TransferProgram(problem, shares).solve(limit_s)
 

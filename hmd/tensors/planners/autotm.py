@@ -17,7 +17,7 @@ from hmd.tensors.residency_model import ResidencyModel
 from hmd.tensors.residency_moves import residency_moves
 
 LIMIT_S: Final = 60.0
-"""Time that the solver takes at most."""
+"""CPU time that the solver takes at most."""
 
 
 def plan_step(problem: StepProblem) -> MovePlan:

@@ -63,7 +63,7 @@ _LONG_PRICED: Final = 20_000
 """The same of long steps."""
 
 _PROGRAM_S: Final = 10.0
-"""Time that a program takes at most."""
+"""CPU time that a program takes at most."""
 
 _SHORT_KERNELS: Final = 120
 """Integer programs are solved for steps of up to so many kernels."""

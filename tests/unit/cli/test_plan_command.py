@@ -70,10 +70,20 @@ def test_plan_picture_is_written(step: list[str], tmp_path: Path) -> None:
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_plan_sweep_picture_is_written(step: list[str], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    options = ["--sweep", "gpu", "--steps", "2", "--planner", "lru-free"]
+    assert main(["plan", *step, *options, "--picture", str(tmp_path / "sweep.svg")]) == Exit.OK
+    assert "<svg" in (tmp_path / "sweep.svg").read_text()
+
+
 @pytest.mark.parametrize(
     ("options", "code"),
     [
         (["--planner", "best"], Exit.USAGE),
+        (["--planner", "g10@none"], Exit.USAGE),
+        (["--compare", "--picture", "plan.png"], Exit.USAGE),
+        (["--sweep", "gpu", "--moves", "plan.json"], Exit.USAGE),
         (["--rules", "loose"], Exit.USAGE),
         (["--sweep", "tape"], Exit.USAGE),
         (["--compare", "--sweep", "gpu"], Exit.USAGE),

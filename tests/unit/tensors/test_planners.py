@@ -38,6 +38,21 @@ def test_planner_of_unknown_name_is_refused_with_the_names() -> None:
         planner_named("best")
 
 
+def test_g10_with_higher_target_evicts_less() -> None:
+    problem = StepProblem(chain(), small_system(30), STRICT)
+    evicted = [
+        int(((plan.target > 0) & (plan.target < problem.none)).sum())
+        for plan in (planner_named(name).plan(problem) for name in ("g10", "g10@1.3", "g10@5"))
+    ]
+    assert evicted[0] > evicted[1] > evicted[2] == 0
+
+
+@pytest.mark.parametrize("name", ["g10@", "g10@much", "g10@0", "g10@nan", "g10@1000"])
+def test_g10_with_wrong_factor_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=r"the factor is a number from 0\.1 to 10"):
+        planner_named(name)
+
+
 @pytest.mark.parametrize("system", [small_system(44), in_place_system(30)], ids=["gpu", "in-place"])
 def test_autotm_of_step_without_gaps_evicts_nothing(system: MemorySystem) -> None:
     problem = StepProblem(make_trace([8], [(1, [(0, W)]), (1, [(0, R)])]), system, STRICT)

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from hmd.tensors.memory_system import load_system
+from hmd.tensors.lower_bound import lower_bound_seconds
+from hmd.tensors.memory_system import MemorySystem, load_system
 from hmd.tensors.move_plan import ANY, WHOLE, Move, MovePlanError, plan_of
 from hmd.tensors.planner import PLANNERS, StepProblem
 from hmd.tensors.pricing_rules import G10, RULES, STRICT
@@ -60,6 +61,64 @@ def test_step_part_of_tensor_moves_only_its_bytes() -> None:
     found = simulate_step(pair(), small_system(64), STRICT, plan_of(moves))
     assert found.moved[:, HOST, 1].sum() == 2 * MIB
     assert found.moved[:, HOST, 0].sum() == 2 * MIB
+
+
+def with_latency(system: MemorySystem, **latencies: float) -> MemorySystem:
+    """Return a system whose links have these latencies, in microseconds."""
+    links = tuple(
+        link.model_copy(update={"latency_us": latencies.get(link.name, 0.0)})
+        for link in system.links
+    )
+    return system.model_copy(update={"links": links})
+
+
+def fetched_late(tensors: int) -> tuple[TensorTrace, list[Move]]:
+    """Return a step that needs 8 MiB, in so many tensors, when it begins to fetch them."""
+    both = range(tensors)
+    trace = make_trace(
+        [8 // tensors] * tensors,
+        [(1, [(each, W) for each in both]), (10, []), (1, [(each, R) for each in both])],
+    )
+    moves = [(0, each, NONE, GPU, WHOLE) for each in both]
+    moves += [(1, each, GPU, HOST, WHOLE) for each in both]
+    return trace, moves + [(2, each, HOST, GPU, WHOLE) for each in both]
+
+
+@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize("tensors", [1, 4])
+def test_latency_delays_each_transaction_by_its_path(rules: str, tensors: int) -> None:
+    trace, moves = fetched_late(tensors)
+    systems = (small_system(8), with_latency(small_system(8), pcie=300.0, dram=200.0, flash=7e5))
+    stalls = [
+        simulate_step(trace, system, RULES[rules], plan_of(moves)).seconds for system in systems
+    ]
+    # A slot has 25 us; latencies of one path add up, those of other links do not count.
+    assert stalls[1] - stalls[0] == pytest.approx(tensors * 500e-6, abs=30e-6)
+
+
+def test_latency_of_one_tensor_in_parts_counts_once() -> None:
+    trace, moves = fetched_late(1)
+    halves: list[Move] = [*moves[:2], (2, 0, HOST, GPU, 4 * MIB), (2, 0, HOST, GPU, 4 * MIB)]
+    system = with_latency(small_system(8), pcie=500.0)
+    prices = [
+        simulate_step(trace, system, STRICT, plan_of(each)).seconds for each in (moves, halves)
+    ]
+    assert prices[0] == prices[1]
+
+
+def test_latency_longer_than_idle_limit_is_waited_for() -> None:
+    trace = make_trace([8], [(1, [(0, R)])], persistent=[0])
+    system = with_latency(small_system(8), flash=9e5)
+    found = simulate_step(trace, system, STRICT, plan_of([]), steps=1)
+    assert found.seconds == pytest.approx(0.9 + 8 * MIB / 2e9 + 1e-3, abs=200e-6)
+
+
+def test_latency_leaves_bound_below_price() -> None:
+    system = with_latency(small_system(8), pcie=400.0)
+    found = simulate_step(pair(), system, STRICT, plan_of([]))
+    assert lower_bound_seconds(pair(), system) == lower_bound_seconds(pair(), small_system(8))
+    assert found.seconds > simulate_step(pair(), small_system(8), STRICT, plan_of([])).seconds
+    assert found.seconds > lower_bound_seconds(pair(), system)
 
 
 def test_step_flash_takes_over_from_full_host() -> None:
