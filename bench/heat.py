@@ -62,16 +62,7 @@ def batch_of(samples: int, pages: int, seed: int = 1) -> AccessBatch:
     page = random.integers(0, pages, samples)
     hot = random.random(samples) < 0.9
     page[hot] = random.integers(0, pages // 10, int(hot.sum()))
-    return AccessBatch(
-        np.zeros(samples, np.int32),
-        page.astype(np.uint64) * np.uint64(PAGE_BYTES),
-        np.zeros(samples, np.uint8),
-        np.zeros(samples, np.uint16),
-        np.zeros(samples, np.uint32),
-        np.zeros(samples, np.uint64),
-        np.zeros(samples, np.uint32),
-        np.full(samples, 199, np.uint32),
-    )
+    return AccessBatch.of(page.astype(np.uint64) * np.uint64(PAGE_BYTES), period=199)
 
 
 def full_table(settings: HeatSettings, chunks: int = CHUNKS) -> HeatTable:

@@ -128,15 +128,10 @@ def tick_of(targets: tuple[str, ...], seed: int) -> TickRecord:
     random = np.random.default_rng(seed)
     processes = tuple(ProcessId(number, 1) for number in range(PROCESSES))
     page = random.integers(0, 1000, SAMPLES).astype(np.uint64)
-    batch = AccessBatch(
-        random.integers(0, PROCESSES, SAMPLES).astype(np.int32),
+    batch = AccessBatch.of(
         page * np.uint64(PAGE_BYTES),
-        np.zeros(SAMPLES, np.uint8),
-        np.zeros(SAMPLES, np.uint16),
-        np.zeros(SAMPLES, np.uint32),
-        np.zeros(SAMPLES, np.uint64),
-        np.zeros(SAMPLES, np.uint32),
-        np.full(SAMPLES, 1009, np.uint32),
+        random.integers(0, PROCESSES, SAMPLES).astype(np.int32),
+        period=1009,
     )
     source, target = (2, 0) if seed % 2 else (0, 2)
     plan = Plan(

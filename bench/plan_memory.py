@@ -56,17 +56,7 @@ def filled(rows: int) -> HeatTable:
 
 
 def _samples(pages: np.ndarray[tuple[int], np.dtype[np.int64]]) -> AccessBatch:
-    n = len(pages)
-    return AccessBatch(
-        np.zeros(n, np.int32),
-        pages.astype(np.uint64) * np.uint64(PAGE_BYTES),
-        np.zeros(n, np.uint8),
-        np.zeros(n, np.uint16),
-        np.zeros(n, np.uint32),
-        np.zeros(n, np.uint64),
-        np.zeros(n, np.uint32),
-        np.full(n, 100, np.uint32),
-    )
+    return AccessBatch.of(pages.astype(np.uint64) * np.uint64(PAGE_BYTES), period=100)
 
 
 def plans(heat: HeatTable) -> dict[str, Callable[[], Plan]]:

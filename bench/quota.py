@@ -33,6 +33,7 @@ from hmd.pipeline.tick import run_tick
 from hmd.sample.access_batch import AccessBatch
 from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.period_control import PRIMES, PeriodControl, PeriodSettings
+from hmd.sample.record_cost import RecordTime
 from hmd.sample.ring_sampler import READ_ROWS
 from hmd.sample.sampler import Sampler, SamplerStats
 from hmd.units import GIB, HUGE_PAGE_BYTES, HUGE_PAGE_PAGES
@@ -85,7 +86,7 @@ class PacedSamples(ScaledSamples):
     ladder: tuple[int, ...] = PRIMES
     pair_period: int | None = None
     outside_cpu_s = 0.0
-    record_s = 0.0
+    record_time = RecordTime()
 
     def __init__(self, processes: int, pages: int) -> None:
         super().__init__("zipf", processes, pages, 0)

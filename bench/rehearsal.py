@@ -145,15 +145,8 @@ class Rehearsal:
         if self._latency_ns is not None:
             waits[:] = self._latency_ns(self.fast_share)
         address = BASE + page.astype(np.uint64) * np.uint64(PAGE_BYTES)
-        return AccessBatch(
-            np.zeros(n, np.int32),
-            address,
-            np.zeros(n, np.uint8),
-            np.zeros(n, np.uint16),
-            np.zeros(n, np.uint32),
-            np.zeros(n, np.uint64),
-            waits[self.node[page]].astype(np.uint32),
-            np.full(n, 101, np.uint32),
+        return AccessBatch.of(
+            address, weight_ns=waits[self.node[page]].astype(np.uint32), period=101
         )
 
     def tick(self) -> RehearsalTick:

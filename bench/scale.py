@@ -76,10 +76,13 @@ class ScaleRow:
 class ScaledRun:
     """The stages of a tick over a simulated machine."""
 
-    def __init__(self, case: ScaleCase) -> None:
+    def __init__(self, case: ScaleCase, fast_chunks: int | None = None) -> None:
+        """``fast_chunks`` of each process lie on the fast node, by default a tenth."""
         chunks = case.tracked_gib * GIB // HUGE_PAGE_BYTES // case.processes
         self._asks_freely = True
-        self._memory = memory = ScaledMemory(case.processes, chunks, huge=case.page_kib == 2048)
+        self._memory = memory = ScaledMemory(
+            case.processes, chunks, huge=case.page_kib == 2048, fast=fast_chunks
+        )
         pages = case.processes * chunks * HUGE_PAGE_PAGES
         self.samples = ScaledSamples(case.pattern, case.processes, pages, SAMPLES)
         self.heat = HeatTable(latency_ns=memory.topology().latency_ns)

@@ -28,17 +28,17 @@ Addresses = npt.NDArray[np.uint64]
 
 
 class ScaledMemory:
-    """Processes of equal size, with a tenth of their memory on a fast node that has little room.
+    """Processes of equal size, with part of their memory on a fast node that has little room.
 
-    Each has ``chunks`` chunks in one mapping, all resident, the first tenth of them on the fast
-    node. With ``huge`` every chunk is a huge page.
+    Each has ``chunks`` chunks in one mapping, all resident, the first ``fast`` of them, by default
+    a tenth, on the fast node. With ``huge`` every chunk is a huge page.
     """
 
-    def __init__(self, processes: int, chunks: int, *, huge: bool) -> None:
+    def __init__(self, processes: int, chunks: int, *, huge: bool, fast: int | None = None) -> None:
         self.processes = tuple(ProcessId(_FIRST_PID + i, 1) for i in range(processes))
         self.chunks, self.huge = chunks, huge
         self._node = np.full((processes, chunks), SLOW, np.int8)
-        self._node[:, : max(chunks // 10, 1)] = FAST
+        self._node[:, : max(chunks // 10, 1) if fast is None else fast] = FAST
         # The row of bits of each chunk, 0 of those without: bits of pages that lie elsewhere.
         self._row = np.zeros((processes, chunks), np.int32)
         self._bits = np.zeros((1, HUGE_PAGE_PAGES // 8), np.uint8)

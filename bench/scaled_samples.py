@@ -2,7 +2,8 @@
 
 Pages are drawn over all processes together. ``zipf`` gives the page of rank r a weight of
 r ** -0.99, and spreads ranks over memory; ``contiguous`` and ``scattered`` give 90 % of samples to
-a tenth of the pages, which lie together or anywhere, and ``sparse`` to one page in 1024, anywhere.
+a tenth of the pages, which lie together or anywhere, ``sparse`` to one page in 1024, anywhere, and
+``gibibyte`` to 1 GiB that lies together, however much memory there is.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy.typing as npt
 from bench.scaled_memory import BASE
 from hmd.sample.access_batch import AccessBatch
 from hmd.sample.capabilities import CAPABILITIES
-from hmd.units import PAGE_BYTES
+from hmd.units import GIB, PAGE_BYTES
 
 PATTERNS = ("zipf", "contiguous", "scattered")
 PERIOD = 101
@@ -44,15 +45,10 @@ class ScaledSamples:
         n = self.count
         page = (self._drawn(n) + int(self.shift * self._pages)) % self._pages
         within = (page % self._each).astype(np.uint64)
-        return AccessBatch(
-            (page // self._each).astype(np.int32),
+        return AccessBatch.of(
             np.uint64(BASE) + within * np.uint64(PAGE_BYTES),
-            np.zeros(n, np.uint8),
-            np.zeros(n, np.uint16),
-            np.zeros(n, np.uint32),
-            np.zeros(n, np.uint64),
-            np.zeros(n, np.uint32),
-            np.full(n, PERIOD, np.uint32),
+            (page // self._each).astype(np.int32),
+            period=PERIOD,
         )
 
     def hottest(self, share: float) -> float:
@@ -60,8 +56,20 @@ class ScaledSamples:
         if self._pattern == "zipf":
             rest = 1.0 - _EXPONENT
             return float(((share * self._pages) ** rest - 1.0) / (self._pages**rest - 1.0))
-        hot = _HOT_PAGES[self._pattern]
+        hot = self._hot / self._pages
         return _HOT_SHARE * min(share / hot, 1.0) + (1.0 - _HOT_SHARE) * share
+
+    def hot_addresses(self) -> npt.NDArray[np.uint64]:
+        """Return the hot pages of one process where they lie together, from the first on."""
+        page = self._pages // 2 + int(self.shift * self._pages) + np.arange(self._hot)
+        return np.uint64(BASE) + (page % self._pages).astype(np.uint64) * np.uint64(PAGE_BYTES)
+
+    @property
+    def _hot(self) -> int:
+        """The number of hot pages."""
+        if self._pattern == "gibibyte":
+            return GIB // PAGE_BYTES
+        return int(self._pages * _HOT_PAGES[self._pattern])
 
     def _drawn(self, n: int) -> npt.NDArray[np.int64]:
         if self._pattern == "zipf":
@@ -72,10 +80,8 @@ class ScaledSamples:
             return self._spread(np.minimum(rank, self._pages).astype(np.int64) - 1)
         page = self._random.integers(0, self._pages, n)
         hot = self._random.random(n) < _HOT_SHARE
-        page[hot] = self._random.integers(
-            0, int(self._pages * _HOT_PAGES[self._pattern]), int(hot.sum())
-        )
-        if self._pattern == "contiguous":
+        page[hot] = self._random.integers(0, self._hot, int(hot.sum()))
+        if self._pattern in ("contiguous", "gibibyte"):
             # In the middle of memory, none of it on the fast node.
             return (page + self._pages // 2) % self._pages
         return self._spread(page)

@@ -57,7 +57,7 @@ class WrittenRing:
 class _Unswitched:
     """The control of rings that no kernel writes."""
 
-    record_s = 0.0
+    record_s = now_s = 0.0
 
     def __init__(self, cpus: int) -> None:
         self.cpus = range(cpus)

@@ -25,8 +25,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hmd.emulate.assets import compile_static
 from hmd.emulate.boot import Machine
+from hmd.emulate.c_compiler import compile_static
 from hmd.emulate.miss_recording_file import read_recording
 from hmd.errors import HmdError
 from hmd.sample.capabilities import SamplerName

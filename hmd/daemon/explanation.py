@@ -2,7 +2,7 @@
 
 Takes the stages between two ticks and the journal of moves; gives plain values: heat, price, the
 page that they compete with, what the policy adds (:class:`ExplainingPolicy`), and their last moves.
-Costs as much as a view of all pages.
+Costs as much as a plan: what it shows is bounded as a policy's view is, whatever a target has.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from hmd.errors import TargetError
 from hmd.heat.page_view import PageView
 from hmd.machine.process_id import ProcessId
 from hmd.observe.move_journal import MoveJournal
+from hmd.pipeline.tick import POLICY_ROWS
 from hmd.pipeline.tick_stages import TickStages
 from hmd.units import PAGE_BYTES
 
@@ -41,20 +42,27 @@ class ExplainingPolicy(Protocol):
 
 
 def explain(
-    stages: TickStages, journal: MoveJournal, process: ProcessId, address: int | None
+    stages: TickStages,
+    journal: MoveJournal,
+    process: ProcessId,
+    address: int | None,
+    rows_most: int = POLICY_ROWS,
 ) -> dict[str, Any]:
     """Return why the page at an address, or the most disputed ones, are where they are.
 
-    Raises ``TargetError`` for a process without known pages, or an address without one.
+    Compares with ``rows_most`` pages of all processes, as a plan does. Raises ``TargetError`` for a
+    process without known pages, or an address without one.
     """
     heat, admin = stages.heat, stages.admin
     if process not in heat.processes:
         raise TargetError(f"process {process.pid} belongs to no target: see hmd status")
     pinned = admin.pinned_mask(heat.processes, stages.targets)
-    pages = heat.view(stages.topology, pinned)
+    slot = heat.processes.index(process)
+    also = _numbers(stages, pinned, slot, address)
+    pages = heat.view(stages.topology, pinned, rows_most, also)
     machine = MachineView(stages.topology, stages.memory, 0.0, stages.tick_s, 1 << 40)
     nodes = nodes_of(machine, 0.0, 0)
-    rows = _rows(pages, heat.processes.index(process), address)
+    rows = _rows(pages, slot, address)
     if not len(rows):
         what = "has no known pages yet" if address is None else f"has no page at {address:#x}"
         raise TargetError(f"process {process.pid} {what}: the sweep may not have reached it")
@@ -79,6 +87,25 @@ def explain(
         ]
         found.append(one)
     return {"pid": process.pid, "plans": policy.name, "guard": guard, "pages": found}
+
+
+def _numbers(
+    stages: TickStages, pinned: npt.NDArray[np.bool_], slot: int, address: int | None
+) -> npt.NDArray[np.int64]:
+    """Return the numbers of rows that are looked at, whether or not a policy's view has them.
+
+    Without an address, the process's hottest on slower tiers and its longest idle on the fastest.
+    """
+    heat, topology = stages.heat, stages.topology
+    if address is not None:
+        number = heat.view(topology, pinned).number_at(slot, np.array([address], np.uint64))
+        return number[number >= 0]
+    leaves = np.zeros((2, len(pinned), len(topology.latency_ns)), np.bool_)
+    for tier, nodes in enumerate(topology.tiers):
+        leaves[min(tier, 1), slot, list(nodes)] = True
+    coldest = heat.leaving(topology, pinned, leaves[0], LISTED, longest_idle=True).number
+    hottest = heat.leaving(topology, pinned, leaves[1], LISTED).number
+    return np.concatenate([hottest, coldest])
 
 
 def _rows(pages: PageView, slot: int, address: int | None) -> npt.NDArray[np.int64]:

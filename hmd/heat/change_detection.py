@@ -24,9 +24,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from hmd.heat.chunk_columns import ChunkColumns, KeptShares, WindowClocks
+from hmd.heat.chunk_columns import ChunkColumns, WindowClocks
 from hmd.heat.geometry import ABSENT, BLOCK_PAGES, CHUNK_BLOCKS, CHUNK_PAGES, FIXED, FULL_EXPOSURE
-from hmd.heat.kernels import Float64Plane, Float64s, Int8Plane, inline, kernel
+from hmd.heat.kernels import Float32Plane, Float64Plane, Float64s, Int8Plane, inline, kernel
 
 # A chunk whose rate changes by less than a fifth has not changed, however certain that is.
 _CHUNK_TOLERANCE: Final = 0.1
@@ -95,7 +95,7 @@ class _Pages(NamedTuple):
 
 
 @inline
-def _compare(row: np.int64, columns: ChunkColumns, scales: _Scales, into: _Pages) -> None:
+def _compare(row: int, columns: ChunkColumns, scales: _Scales, into: _Pages) -> None:
     """Fill ``into`` of a chunk's pages; without branches, so that it takes several at a time."""
     heat, recent, exposure = columns.heat, columns.recent, columns.exposure
     grain, window, per_unit = scales
@@ -111,9 +111,7 @@ def _compare(row: np.int64, columns: ChunkColumns, scales: _Scales, into: _Pages
 
 
 @inline
-def _add_by_node(
-    p: np.int32, row: np.int64, node: Int8Plane, pages: _Pages, sums: NodeSums
-) -> None:
+def _add_by_node(p: np.int32, row: int, node: Int8Plane, pages: _Pages, sums: NodeSums) -> None:
     """Add the pages of a chunk that have a history to the sums of their nodes."""
     alike, first = True, node[row, 0]
     counted, expected, variance = 0.0, 0.0, 0.0
@@ -140,17 +138,17 @@ def _add_by_node(
 
 @kernel
 def believe(
-    chunks: int,
     columns: ChunkColumns,
     clocks: WindowClocks,
     surprise: float,
-    kept: KeptShares,
+    kept: Float32Plane,
     nodes: NodeSums,
 ) -> None:
-    """Fill ``kept``: 1 where the window does not contradict a history.
+    """Fill ``kept`` of the pages of chunks in detail: 1 where no window contradicts a history.
 
     ``surprise`` is the deviation, in standard deviations, from which a history loses weight.
-    ``nodes``, zeros before, gets the sums by process and node.
+    ``nodes`` gets the sums by process and node, unless it has no nodes. Chunks that are counted as
+    a whole have :func:`hmd.heat.whole_chunks.believe_wholes`.
     """
     heat_sum, recent_sum = columns.heat_sum, columns.recent_sum
     clock, window, unit = clocks.clock, clocks.window, clocks.unit
@@ -161,37 +159,24 @@ def believe(
     history, variance = np.zeros(CHUNK_PAGES, np.float64), np.zeros(CHUNK_PAGES, np.float64)
     deviation2 = np.zeros(CHUNK_PAGES, np.float64)
     pages = _Pages(samples, predicted, history, variance, deviation2)
-    counted_on, expected_on, variance_on = nodes
     most = surprise * surprise
-    for chunk in range(chunks):
-        p, row = columns.process[chunk], columns.detail[chunk]
+    for row in range(len(columns.owner)):
+        chunk = np.int64(columns.owner[row])
+        if chunk < 0:
+            continue
+        p = columns.process[chunk]
         if (
             window[p] <= 0.0
             or clock[p] <= 0.0
             or (heat_sum[chunk] == 0.0 and recent_sum[chunk] == 0.0)
         ):
-            if row < 0:
-                kept.chunks[chunk] = 1.0
-            else:
-                kept.pages[row, :] = 1.0
+            kept[row, :] = 1.0
             continue
         w = window[p] / unit[p]
         grain = clock[p] / FULL_EXPOSURE / unit[p]
-        if row < 0:
-            past = grain * columns.exposed[chunk]
-            kept.chunks[chunk] = 1.0
-            if past > 0.0:
-                n, f = recent_sum[chunk] / unit[p], heat_sum[chunk] * w / past / unit[p]
-                kept.chunks[chunk] = _believed(n, f, w / past, most, _CHUNK_TOLERANCE)
-                code = columns.code[chunk]
-                on = FIXED - code if code <= FIXED else code
-                if on != ABSENT:
-                    counted_on[p, on] += n
-                    expected_on[p, on] += f
-                    variance_on[p, on] += f * w / past
-            continue
         _compare(row, columns, _Scales(grain, w, 1.0 / unit[p]), pages)
-        _add_by_node(p, row, columns.node, pages, nodes)
+        if nodes.counted.shape[1]:
+            _add_by_node(p, row, columns.node, pages, nodes)
         all_counted, all_expected, all_exposed = 0.0, 0.0, 0.0
         for block in range(CHUNK_BLOCKS):
             n, f, e = 0.0, 0.0, 0.0
@@ -222,7 +207,7 @@ def believe(
                 own = 1.0
                 if pages.deviation2[i] > most:
                     own = math.exp(most - pages.deviation2[i])
-                kept.pages[row, i] = min(together, own)
+                kept[row, i] = min(together, own)
 
 
 @kernel

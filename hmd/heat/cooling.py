@@ -14,12 +14,13 @@ qualitative observations", 1989), with a discount that change detection sets.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
-from hmd.heat.chunk_columns import ChunkColumns, KeptShares, WindowClocks
+from hmd.heat.chunk_columns import ChunkColumns, WindowClocks
 from hmd.heat.geometry import ABSENT, CHUNK_PAGES, FIXED, FULL_EXPOSURE
-from hmd.heat.kernels import Float64Plane, Float64s, inline, kernel
+from hmd.heat.kernels import Float32Plane, Float64Plane, Float64s, inline, kernel
 
 
 @inline
@@ -42,58 +43,89 @@ def _revised(counted: float, expected: float, change: float) -> tuple[float, flo
     return (change, 1.0) if change < 1.0 else (0.0, 0.0)
 
 
+class _WindowScales(NamedTuple):
+    """What a process's pages share: the share of history to keep, weight per step of exposure.
+
+    Then the weight of its ``window``, steps per weight of the new clock, and the least heat.
+    """
+
+    keep: float
+    grain: float
+    window: float
+    coded: float
+    least: float
+
+
+@inline
+def _changed(p: np.int32, change: Float64Plane) -> bool:
+    """Return whether the rate of any node of a process has changed."""
+    changed = False
+    for on in range(change.shape[1]):
+        changed |= change[p, on] != 1.0
+    return changed
+
+
+@inline
+def _cool(row: int, columns: ChunkColumns, scales: _WindowScales, kept: Float32Plane) -> float:
+    """Add the window to the history of a chunk's pages on nodes that have not changed.
+
+    Returns the sum of their heat. Without branches, so that it takes several pages at a time.
+    """
+    keep, grain, window, coded, least = scales
+    heat, recent = columns.heat[row], columns.recent[row]
+    exposure, share = columns.exposure[row], kept[row]
+    total = 0.0
+    for i in range(len(heat)):
+        left = keep * share[i]
+        cooled = left * heat[i] + recent[i]
+        cooled = cooled if cooled > least else 0.0
+        step = np.int32((left * grain * exposure[i] + window) * coded + 0.5)
+        heat[i], recent[i] = np.float32(cooled), np.float32(0.0)
+        exposure[i] = np.uint8(max(step, np.int32(1)))
+        total += cooled
+    return total
+
+
 @kernel
 def fold(
-    chunks: int,
     columns: ChunkColumns,
     clocks: WindowClocks,
     window: Float64s,
     keep: Float64s,
-    kept: KeptShares,
+    kept: Float32Plane,
     change: Float64Plane,
 ) -> None:
-    """End the window of every process whose ``window`` is above 0.
+    """End the window of the pages of every process whose ``window`` is above 0.
 
     Per process, ``window`` is the weight of the samples of a window that ends, else 0, and
     ``keep`` is the share of the history that cooling leaves. ``kept`` are the shares of histories
     that change detection leaves, ``change`` the change of the rate of each process's pages by node.
-    ``recent`` is added to ``heat`` and cleared.
+    ``recent`` is added to ``heat`` and cleared. Chunks that are counted as a whole have
+    :func:`hmd.heat.whole_chunks.fold_wholes`.
     """
     heat, recent, exposure = columns.heat, columns.recent, columns.exposure
     heat_sum, recent_sum = columns.heat_sum, columns.recent_sum
     clock, unit = clocks.clock, clocks.unit
-    for chunk in range(chunks):
-        p = columns.process[chunk]
-        if window[p] <= 0.0:
+    for row in range(len(columns.owner)):
+        chunk = np.int64(columns.owner[row])
+        if chunk < 0 or window[columns.process[chunk]] <= 0.0:
             continue
+        p = columns.process[chunk]
         w = window[p]
         full = keep[p] * clock[p] + w
         grain = clock[p] / FULL_EXPOSURE
-        row = columns.detail[chunk]
-        if row < 0:
-            left = keep[p] * kept.chunks[chunk]
-            past, old = left * grain * columns.exposed[chunk], left * heat_sum[chunk]
-            code = columns.code[chunk]
-            on = FIXED - code if code <= FIXED else code
-            if on != ABSENT and change[p, on] != 1.0 and columns.exposed[chunk]:
-                expected = heat_sum[chunk] * w / (grain * columns.exposed[chunk])
-                of_heat, of_exposure = _revised(
-                    recent_sum[chunk] / unit[p], expected / unit[p], change[p, on]
-                )
-                old *= of_heat
-                past *= of_exposure
-            cooled = old + recent_sum[chunk]
-            heat_sum[chunk] = cooled if cooled > 1e-3 * unit[p] else 0.0
-            columns.exposed[chunk] = _coded(past + w, full)
-            recent_sum[chunk] = 0.0
-            continue
         if heat_sum[chunk] == 0.0 and recent_sum[chunk] == 0.0:
             for i in range(CHUNK_PAGES):
                 exposure[row, i] = _coded(keep[p] * grain * exposure[row, i] + w, full)
             continue
         total = np.float64(0.0)
+        scales = _WindowScales(keep[p], grain, w, FULL_EXPOSURE / full, 1e-3 * unit[p])
+        if not _changed(p, change):
+            heat_sum[chunk] = _cool(row, columns, scales, kept)
+            recent_sum[chunk] = 0.0
+            continue
         for i in range(CHUNK_PAGES):
-            left = keep[p] * kept.pages[row, i]
+            left = keep[p] * kept[row, i]
             past = left * grain * exposure[row, i]
             old = left * heat[row, i]
             code = columns.node[row, i]

@@ -27,9 +27,16 @@ from hmd.heat.page_detail import drop_details, grant_details
 from hmd.heat.page_view import PageView
 from hmd.heat.placing import place_pages, place_wholes
 from hmd.heat.rates import estimate
-from hmd.heat.sample_counting import KINDS, SampleSums, SampleWeights, count_samples
+from hmd.heat.sample_counting import (
+    KINDS,
+    SampleSums,
+    SampleWeights,
+    count_samples,
+    find_nodes,
+)
 from hmd.heat.sample_windows import Clocks
 from hmd.heat.settling import PlanColumns, Settled
+from hmd.heat.whole_chunks import believe_wholes, count_estimated, estimate_wholes, fold_wholes
 from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Topology
 from hmd.sample.access_batch import AccessBatch, Kind
@@ -75,6 +82,7 @@ class HeatTable:
         self._nodes = 1
         self.last_batch = AccessBatch.empty()
         """The samples of the last update; none once the processes have changed since."""
+        self._sampled = np.empty(0, np.int16)
         self._rates: TableRates | None = None
         self._resident: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
 
@@ -126,7 +134,7 @@ class HeatTable:
     def update(self, batch: AccessBatch, elapsed_s: float = 1.0) -> None:
         """Count the samples of a tick that took ``elapsed_s``; call it also without samples."""
         self.changed()
-        self.last_batch = batch
+        self.last_batch, self._sampled = batch, np.full(len(batch), -1, np.int16)
         if not self.processes:  # nothing to count, and no kernels to load
             self.clocks.count(np.zeros((0, 3), np.float64), elapsed_s)
             self.stats.ignored += len(batch)
@@ -140,12 +148,12 @@ class HeatTable:
         weights = SampleWeights(self._kind_weight, most, latency_ns)
         none = np.zeros((len(self.processes), 3), np.float64)
         sums = SampleSums(np.zeros(1, np.int64), none, self._waits)
-        before = self.chunks.used
+        before, sampled = self.chunks.used, self._sampled
         row = 0
         while True:
             chunks = self.chunks
             row = count_samples(
-                row, samples, weights, chunks.columns, chunks.index, chunks.state, sums
+                row, samples, weights, chunks.columns, chunks.index, chunks.state, sums, sampled
             )
             if row == len(batch):
                 break
@@ -168,14 +176,15 @@ class HeatTable:
         topology: Topology,
         pinned: npt.NDArray[np.bool_] | None = None,
         rows_most: int | None = None,
+        also: npt.NDArray[np.int64] | None = None,
     ) -> PageView:
         """Return the resident pages as they are now, with tiers by ``topology``.
 
         Pages of ``pinned`` processes, shape ``(processes,)``, are not movable in it. Of a table
         with more than twice ``rows_most`` rows it shows so many, those that a plan may be about
-        (:mod:`hmd.heat.row_selection`); None shows all.
+        (:mod:`hmd.heat.row_selection`), and the rows of the numbers ``also``; None shows all.
         """
-        return PageView(self, topology, pinned, rows_most)
+        return PageView(self, topology, pinned, rows_most, also=also)
 
     def leaving(
         self,
@@ -210,8 +219,10 @@ class HeatTable:
                 np.empty(used, np.float32),
             )
             intensity = clocks.rate * self._priority
-            kept = self._credible(NodeSums.zeros(len(self.processes), self._nodes))
-            estimate(used, chunks.columns, clocks.bundle, intensity, kept, rates)
+            kept = self._credible(NodeSums.zeros(len(self.processes), 0))
+            columns, bundle = chunks.columns, clocks.bundle
+            estimate_wholes(used, columns, bundle, intensity, kept.chunks, rates)
+            estimate(columns, bundle, intensity, kept.pages, rates)
             self._rates = rates
         return self._rates
 
@@ -227,6 +238,15 @@ class HeatTable:
         per_weight = np.divide(clocks.rate, total, out=np.zeros_like(total), where=total > 0)
         rates: npt.NDArray[np.float64] = counted * per_weight[process]
         return rates
+
+    def sampled_nodes(self, batch: AccessBatch) -> npt.NDArray[np.int16]:
+        """Return where the last update found each sample's page, -1 where not known then.
+
+        Of another batch nothing is known; shape ``(len(batch),)``.
+        """
+        if batch is self.last_batch and len(self._sampled) == len(batch):
+            return self._sampled.copy()
+        return np.full(len(batch), -1, np.int16)
 
     def changed(self) -> None:
         """Discard the rates: samples, resident pages or weights are no longer the same."""
@@ -318,6 +338,18 @@ class HeatTable:
         movable, fixed = self._resident
         return movable.copy(), fixed.copy()
 
+    def nodes_at(
+        self, process: npt.NDArray[np.int32], address: npt.NDArray[np.uint64]
+    ) -> npt.NDArray[np.int16]:
+        """Return the node of the page at each address of a process, -1 where none is known.
+
+        All columns have shape ``(n,)``, ``process`` are slots. Costs about 3 ns per page.
+        """
+        node = np.empty(len(address), np.int16)
+        if len(address):
+            find_nodes(process, address, self.chunks.index, self.chunks.columns, node)
+        return node
+
     def _close_waits(self) -> None:
         """Set the loaded latency of the nodes for which enough loads waited."""
         enough = self._waits[:, 0] >= _WAITS_LEAST
@@ -329,12 +361,8 @@ class HeatTable:
         """Add the windows that have enough samples to the history."""
         chunks, clocks = self.chunks, self.clocks
         used, columns = chunks.used, chunks.columns
-        # A chunk that is counted as a whole is one thing to estimate.
-        known = np.minimum(columns.resident[:used], 1)
-        counted = np.where(columns.detail[:used] >= 0, columns.resident[:used], known)
-        resident = np.bincount(
-            columns.process[:used], weights=counted, minlength=len(self.processes)
-        ).astype(np.float64)
+        resident = np.zeros(len(self.processes), np.float64)
+        count_estimated(used, columns, resident)
         window, keep = clocks.due(resident)
         if not window.any():
             return
@@ -342,20 +370,23 @@ class HeatTable:
         kept = self._credible(nodes)
         change = np.ones_like(nodes.counted)
         node_changes(nodes, self.settings.surprise, change)
-        fold(used, columns, clocks.bundle, window, keep, kept, change)
+        fold_wholes(used, columns, clocks.bundle, window, keep, kept.chunks, change)
+        fold(columns, clocks.bundle, window, keep, kept.pages, change)
         clocks.close(window, keep)
         self.stats.windows += int(np.count_nonzero(window))
 
     def _credible(self, nodes: NodeSums) -> KeptShares:
         """Return the shares of their history to keep of each page and each chunk.
 
-        ``nodes``, shape ``(processes, nodes)``, gets the sums of the window.
+        ``nodes``, shape ``(processes, nodes)``, gets the sums of the window, unless it has none.
         """
         chunks, surprise = self.chunks, self.settings.surprise
         kept = KeptShares(
             np.empty(chunks.columns.node.shape, np.float32), np.empty(chunks.used, np.float32)
         )
-        believe(chunks.used, chunks.columns, self.clocks.bundle, surprise, kept, nodes)
+        columns, bundle = chunks.columns, self.clocks.bundle
+        believe(columns, bundle, surprise, kept.pages, nodes)
+        believe_wholes(chunks.used, columns, bundle, surprise, kept.chunks, nodes)
         return kept
 
     def _note_nodes(self, codes: npt.NDArray[np.int8]) -> None:

@@ -46,6 +46,7 @@ KERNEL_MODULES: Final = (
     "hmd.heat.sample_counting",
     "hmd.heat.cooling",
     "hmd.heat.rates",
+    "hmd.heat.whole_chunks",
     "hmd.heat.page_counts",
     "hmd.heat.idle_age",
     "hmd.heat.change_detection",

@@ -44,6 +44,14 @@ class PageState:
         self._follow(pages)
         self._values[pages.number] = values
 
+    def in_place(self, pages: PageView) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+        """Return the kept values themselves, and where among them each row of a view is.
+
+        Values that are written there are kept; the array is valid until the next call.
+        """
+        self._follow(pages)
+        return self._values, pages.number
+
     def _follow(self, pages: PageView) -> None:
         """Bring the stored values to where the table has the pages now."""
         chunks = pages.chunks

@@ -75,14 +75,16 @@ class PageView:
         pinned: npt.NDArray[np.bool_] | None = None,
         rows_most: int | None = None,
         number: npt.NDArray[np.int64] | None = None,
+        also: npt.NDArray[np.int64] | None = None,
     ) -> None:
         """Take tiers from ``topology``; pages of ``pinned`` processes are not movable.
 
-        More than twice ``rows_most`` rows are not shown, but so many of them; with ``number``, the
-        rows of these numbers.
+        More than twice ``rows_most`` rows are not shown, but so many of them, and those of the
+        numbers ``also``; with ``number``, the rows of these numbers.
         """
         self._table = table
-        self._rows_most, self._chosen = rows_most, number
+        self._rows_most, self._chosen, self._also = rows_most, number, also
+        self._by_node: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = {}
         self._pinned = np.zeros(len(table.processes), np.bool_) if pinned is None else pinned
         self._tier_of_node = np.full(max(len(topology.latency_ns), 1), -1, np.int8)
         for tier, nodes in enumerate(topology.tiers):
@@ -157,7 +159,7 @@ class PageView:
         rows = self._wholes + self.chunks.used
         count = np.zeros(rows, np.int64)
         for process in range(len(self.processes)):
-            number = self._number_at(process, batch.address[batch.process == process])
+            number = self.number_at(process, batch.address[batch.process == process])
             count += np.bincount(number[number >= 0], minlength=rows)
         return count[self.number].astype(np.float32)
 
@@ -218,7 +220,7 @@ class PageView:
         """Return the row of each address of a process, -1 where none is shown."""
         if not len(self):
             return np.full(len(address), -1, np.int64)
-        number = self._number_at(process, address)
+        number = self.number_at(process, address)
         order = self._order
         at = np.minimum(np.searchsorted(self.number[order], number), len(order) - 1)
         return np.where(self.number[order[at]] == number, order[at], -1)
@@ -228,7 +230,7 @@ class PageView:
 
         Also of pages that are not shown.
         """
-        number = self._number_at(process, address)
+        number = self.number_at(process, address)
         found = number >= 0
         rates = PageRates(np.empty(found.sum(), np.float32), np.empty(found.sum(), np.float32))
         gather_rates(number[found], self._table.rates(), rates)
@@ -241,17 +243,10 @@ class PageView:
 
         First the pages that are shown and neither fixed nor pinned, then all others.
         """
-        movable, fixed = self._table.resident_pages(nodes)
-        fixed[self._pinned] += movable[self._pinned]
-        movable[self._pinned] = 0
-        if self._is_partial:
-            columns, every = self._columns, movable + fixed
-            shown = self.movable & (columns.node < nodes)
-            place = self.process[shown].astype(np.int64) * nodes + columns.node[shown]
-            count = np.bincount(place, columns.size[shown], movable.size)
-            movable = count.astype(np.int64).reshape(movable.shape)
-            fixed = every - movable
-        return movable, fixed
+        if nodes not in self._by_node:
+            self._by_node[nodes] = self._count_by_node(nodes)
+        movable, fixed = self._by_node[nodes]
+        return movable.copy(), fixed.copy()
 
     @property
     def chunks(self) -> Chunks:
@@ -268,8 +263,11 @@ class PageView:
         """The number of the first chunk that is one row."""
         return len(self.chunks.columns.owner) * CHUNK_PAGES
 
-    def _number_at(self, process: int, address: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """Return the number of the row at each address of a process, -1 where no page is."""
+    def number_at(self, process: int, address: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        """Return the number of the row at each address of a process, -1 where no page is.
+
+        Also of pages that are not shown; not for policies.
+        """
         columns = self.chunks.columns
         chunk = self.chunks.find(process, address).astype(np.int64)
         page = (address % np.uint64(CHUNK_BYTES) // np.uint64(PAGE_BYTES)).astype(np.int64)
@@ -280,6 +278,19 @@ class PageView:
         number = np.where((detail < 0) | huge, self._wholes + chunk, detail * CHUNK_PAGES + page)
         resident = NODE_OF_CODE[code.view(np.uint8)] >= 0
         return np.where((chunk >= 0) & resident, number, -1)
+
+    def _count_by_node(self, nodes: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        movable, fixed = self._table.resident_pages(nodes)
+        fixed[self._pinned] += movable[self._pinned]
+        movable[self._pinned] = 0
+        if self._is_partial:
+            columns, every = self._columns, movable + fixed
+            shown = self.movable & (columns.node < nodes)
+            place = self.process[shown].astype(np.int64) * nodes + columns.node[shown]
+            count = np.bincount(place, columns.size[shown], movable.size)
+            movable = count.astype(np.int64).reshape(movable.shape)
+            fixed = every - movable
+        return movable, fixed
 
     def _address(
         self, number: npt.NDArray[np.int64], chunk: npt.NDArray[np.int64]
@@ -312,7 +323,10 @@ class PageView:
         selection = Selection(number, beyond, self._table.hand)
         tiers = TierCodes(self._pinned, tier_of_code(self._tier_of_node))
         rates = self._table.rates()
-        return select_rows(chunks.used, chunks.columns, rates, tiers, selection), beyond
+        number = select_rows(chunks.used, chunks.columns, rates, tiers, selection)
+        if self._also is not None:
+            number = np.concatenate([number, np.setdiff1d(self._also, number)])
+        return number, beyond
 
     @cached_property
     def _order(self) -> npt.NDArray[np.intp]:

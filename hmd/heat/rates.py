@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from hmd.heat.chunk_columns import ChunkColumns, KeptShares, TableRates, WindowClocks
+from hmd.heat.chunk_columns import ChunkColumns, TableRates, WindowClocks
 from hmd.heat.geometry import ABSENT, BLOCK_PAGES, CHUNK_BLOCKS, CHUNK_PAGES, FULL_EXPOSURE
-from hmd.heat.kernels import Float32s, Float64s, inline, kernel
+from hmd.heat.kernels import Float32Plane, Float32s, Float64s, inline, kernel
 
 # Without evidence, pages of a block are taken to differ by about their mean; that prior weighs as
 # much as this many squared samples.
@@ -46,7 +46,7 @@ class _Estimates(NamedTuple):
 
 @inline
 def _count(
-    chunk: int, columns: ChunkColumns, kept: KeptShares, clocks: WindowClocks, into: _Estimates
+    chunk: int, columns: ChunkColumns, kept: Float32Plane, clocks: WindowClocks, into: _Estimates
 ) -> None:
     """Fill samples and exposure of a chunk's pages, and samples and mean rate of its blocks."""
     node, heat, recent = columns.node, columns.heat, columns.recent
@@ -60,8 +60,8 @@ def _count(
         n, e = 0.0, 0.0
         for i in range(block * BLOCK_PAGES, (block + 1) * BLOCK_PAGES):
             there = per_unit if node[row, i] != ABSENT else 0.0
-            count[i] = (kept.pages[row, i] * heat[row, i] + recent[row, i]) * there
-            exposed[i] = (kept.pages[row, i] * grain * exposure[row, i] + window) * there
+            count[i] = (kept[row, i] * heat[row, i] + recent[row, i]) * there
+            exposed[i] = (kept[row, i] * grain * exposure[row, i] + window) * there
             n += count[i]
             e += exposed[i]
         into.sampled[block] = n + _UNSEEN
@@ -106,7 +106,7 @@ def _shrink(intensity: float, common: float, found: _Estimates) -> None:
 
 @inline
 def _spreads(
-    columns: ChunkColumns, clocks: WindowClocks, kept: KeptShares, into: _Estimates
+    columns: ChunkColumns, clocks: WindowClocks, kept: Float32Plane, into: _Estimates
 ) -> Float64s:
     """Return the spread of pages within blocks of each process, shape ``(processes,)``."""
     excess = np.full(len(clocks.clock), _PRIOR_SPREAD * _PRIOR_WEIGHT)
@@ -126,51 +126,30 @@ def _spreads(
     return spread
 
 
-@inline
-def _estimate_whole(
-    chunk: int,
-    columns: ChunkColumns,
-    clocks: WindowClocks,
-    intensity: Float64s,
-    kept: KeptShares,
-    rates: TableRates,
-) -> None:
-    """Fill the rate and support of a chunk that is counted as a whole."""
-    p, share = columns.process[chunk], kept.chunks[chunk]
-    per_unit = 1.0 / clocks.unit[p] if clocks.unit[p] > 0.0 else 0.0
-    past = share * clocks.clock[p] / FULL_EXPOSURE * columns.exposed[chunk]
-    n = (share * columns.heat_sum[chunk] + columns.recent_sum[chunk]) * per_unit + _UNSEEN
-    e = (past + clocks.window[p]) * per_unit * columns.resident[chunk]
-    rates.chunk_rate[chunk] = intensity[p] * n / e if e > 0.0 else 0.0
-    rates.chunk_support[chunk] = n if e > 0.0 else 0.0
-
-
 @kernel
 def estimate(
-    chunks: int,
     columns: ChunkColumns,
     clocks: WindowClocks,
     intensity: Float64s,
-    kept: KeptShares,
+    kept: Float32Plane,
     rates: TableRates,
 ) -> None:
-    """Fill ``rates``; 0 for absent pages.
+    """Fill ``rates`` of chunks that have detail; 0 for absent pages.
 
     ``intensity`` is the rate of each process, in accesses per second. ``kept`` are the shares of
-    histories that :func:`hmd.heat.change_detection.believe` leaves.
+    histories that :func:`hmd.heat.change_detection.believe` leaves. Chunks that are counted as a
+    whole have :func:`hmd.heat.whole_chunks.estimate_wholes`, which goes first.
     """
     page_count, page_exposure = np.zeros(CHUNK_PAGES, np.float64), np.zeros(CHUNK_PAGES, np.float64)
     block_count, block_mean = np.zeros(CHUNK_BLOCKS, np.float64), np.zeros(CHUNK_BLOCKS, np.float64)
     rate, support = np.zeros(CHUNK_PAGES, np.float32), np.zeros(CHUNK_PAGES, np.float32)
     found = _Estimates(page_count, page_exposure, block_count, block_mean, rate, support)
     spread = _spreads(columns, clocks, kept, found)
-    for chunk in range(chunks):
-        p, row = columns.process[chunk], columns.detail[chunk]
-        if row < 0:
-            _estimate_whole(chunk, columns, clocks, intensity, kept, rates)
+    for row in range(len(columns.owner)):
+        chunk = int(columns.owner[row])
+        if chunk < 0 or columns.resident[chunk] == 0:
             continue
-        if columns.resident[chunk] == 0:
-            continue
+        p = columns.process[chunk]
         _count(chunk, columns, kept, clocks, found)
         if columns.huge[chunk]:
             n, e = page_count.sum() + _UNSEEN, page_exposure.sum()

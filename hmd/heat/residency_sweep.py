@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from hmd.heat.forked_pages import ForkedPages
 from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.heat_table import HeatTable
 from hmd.heat.page_claims import DETAILS_MOST
-from hmd.heat.page_query import ask_nodes
+from hmd.heat.page_query import QueriedMachine, ask_nodes
 from hmd.heat.shared_pages import SharedPages
 from hmd.heat.space_outline import (
     OutlineReading,
@@ -57,6 +58,7 @@ class SweepSettings:
     Mappings are read every ``mappings_ticks`` ticks. A process is swept at least every
     ``sweep_ticks_most`` ticks, as far as steps suffice. Of files that several processes map, the
     pages of ``shared_units`` times 2 MiB are counted one by one, in 1 KiB each where they are used.
+    Pages that several processes map are unmovable unless ``move_shared``.
     """
 
     pages_per_step: int = 1 << 18
@@ -64,6 +66,7 @@ class SweepSettings:
     mappings_ticks: int = 4
     sweep_ticks_most: int = 32
     shared_units: int = DETAILS_MOST
+    move_shared: bool = False
 
 
 class ResidencySweep:
@@ -84,6 +87,8 @@ class ResidencySweep:
         self._processes: tuple[ProcessId, ...] = ()
         self._reading: OutlineReading | None = None
         self._shared = SharedPages(self.settings.shared_units)
+        self._forks = ForkedPages(self.settings.shared_units)
+        self._refused: set[ProcessId] = set()
         self._owners = SpaceOwners(self._memory.compare)
         self._read_turn = self._sweep_turn = self._turn_steps = 0
 
@@ -97,18 +102,27 @@ class ResidencySweep:
                 self._spaces.pop(process, None)
         self._kept = dict(patterns)
 
-    def fold(self, batch: AccessBatch, processes: tuple[ProcessId, ...]) -> AccessBatch:
-        """Return samples of ``processes`` as if each page were accessed where it counts.
+    def fold(self, batch: AccessBatch, heat: HeatTable) -> AccessBatch:
+        """Return samples of a table's processes as if each page were accessed where it counts.
 
         A page that several processes map counts for one of them.
         """
-        self._follow(processes)
+        self._follow(heat.processes)
         slots = self._owners.slots()
         if slots is not None:
             unknown = batch.process < 0
             process = np.where(unknown, batch.process, slots[batch.process])
             batch = replace(batch, process=process.astype(np.int32))
-        return self._shared.fold(batch)
+        return self._forks.fold(self._shared.fold(batch), heat)
+
+    def refused(self, processes: Iterable[ProcessId]) -> None:
+        """Note that pages of these processes could not be moved: others map them too.
+
+        They are swept from the start; such pages are unmovable as long as it is so.
+        """
+        for process in set(processes) - self._refused:
+            self._refused.add(process)
+            self._restart(process)
 
     def step(self, heat: HeatTable) -> int:
         """Ask for the nodes of some pages; returns how many."""
@@ -134,14 +148,24 @@ class ResidencySweep:
         if processes is self._processes:
             return
         self._shared.keep(processes)
+        alone = self._forks.keep(processes)
         self._owners.keep(processes)
         slots = {process: slot for slot, process in enumerate(processes)}
+        self._refused = {process for process in self._refused if process in slots}
         self._spaces = {p: space for p, space in self._spaces.items() if p in slots}
         self._read_turn, self._sweep_turn = (
             slots.get(self._processes[turn], turn) if turn < len(self._processes) else turn
             for turn in (self._read_turn, self._sweep_turn)
         )
         self._processes = processes
+        for process in alone:
+            self._restart(process)
+
+    def _restart(self, process: ProcessId) -> None:
+        """Sweep a process from the start: which of its pages may move has changed."""
+        space = self._spaces.get(process)
+        if space is not None and space.tracked:
+            space.left = deque(space.outline.runs)
 
     def _read_some(self, heat: HeatTable) -> None:
         """Read the mappings of the next processes for which that is due."""
@@ -182,6 +206,7 @@ class ResidencySweep:
             return True
         if before != owner:
             self._shared.take(process, ())
+            self._forks.join(process, "")
             chunks = heat.chunks
             chunks.remove(np.flatnonzero(chunks.columns.process[: chunks.used] == slot))
             heat.changed()
@@ -212,6 +237,7 @@ class ResidencySweep:
         if reading.shared or self._shared.shares(process):
             namespace = self._memory.mount_namespace(process)
             self._shared.take(process, in_namespace(reading.shared, namespace))
+        self._forks.join(process, self._memory.fork_family(process) if reading.parts else "")
         if not reading.parts:
             self._spaces.pop(process, None)
             return
@@ -220,6 +246,7 @@ class ResidencySweep:
         if space is None:
             space = SweptSpace(outline, huge, tick, tick, deque(outline.runs))
             self._spaces[process] = space
+            self._forks.begun(process)
         lost = less(space.outline.runs, outline.runs)
         space.left.extendleft(reversed(less(outline.runs, space.outline.runs)))
         if len(space.left) > _LEFT_RUNS:
@@ -253,18 +280,19 @@ class ResidencySweep:
 
     def _continue(self, heat: HeatTable, slot: int, space: SweptSpace, pages: int) -> int:
         """Ask for the next chunks of a process's sweep, or begin one that is due."""
-        tick = heat.clocks.tick
+        process, tick = heat.processes[slot], heat.clocks.tick
         if not space.left:
             if tick - space.begun < space.sweep_ticks:
                 return 0
             space.begun = tick
             space.asked = space.changed = 0
             space.left.extend(space.outline.runs)
+            self._forks.begun(process)
         asked = 0
         while space.left and asked < pages and not (asked and self._over()):
             first, last = space.left.popleft()
             start, end = first * CHUNK_BYTES, (last + 1) * CHUNK_BYTES
-            until = self._shared.ahead(heat.processes[slot], start, end)
+            until = self._shared.ahead(process, start, end)
             if until == start:
                 count, until = self._ask(heat, slot, space, (start, end), pages - asked)
                 asked += count
@@ -273,6 +301,7 @@ class ResidencySweep:
             if self._over():
                 break
         if not space.left:
+            self._forks.swept(process)
             calm = space.changed * 64 < space.asked
             ticks = space.sweep_ticks * 2 if calm else space.sweep_ticks // 2
             space.sweep_ticks = min(max(1, ticks), self.settings.sweep_ticks_most)
@@ -285,7 +314,8 @@ class ResidencySweep:
 
         Returns the number of pages asked for, and the address up to which all is known.
         """
-        known, machine = (space.outline, space.huge), (self._memory, self._shared)
+        known, shared = (space.outline, space.huge), self.settings.move_shared
+        machine = QueriedMachine(self._memory, self._shared, self._forks, self._refused, shared)
         answered = ask_nodes(heat, slot, known, span, pages, machine)
         space.changed += answered.changed
         space.asked += answered.recorded

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.heat.chunk_columns import ChunkColumns, TableRates
-from hmd.heat.geometry import CHUNK_PAGES
+from hmd.heat.geometry import ABSENT, CHUNK_PAGES
 from hmd.heat.kernels import (
     Bools,
     Float64Plane,
@@ -90,6 +90,16 @@ class Sides(NamedTuple):
     lowest: Int16s
 
 
+class _RowSums(NamedTuple):
+    """Sums over rows of one process and node, as :class:`Beyond` has them."""
+
+    accesses: float
+    seen: float
+    first: float
+    second: float
+    noise: float
+
+
 class _Limits(NamedTuple):
     """The bin on each side of a tier up to which rows are shown, and how many of that bin."""
 
@@ -135,6 +145,153 @@ def _add(
         sums.moments[process, 3] += sign * rate / support
 
 
+@inline
+def _only_code(row: int, columns: ChunkColumns) -> int:
+    """Return the code of all pages of a chunk in detail, ``ABSENT`` where they differ."""
+    node = columns.node[row]
+    first, alike = node[0], True
+    for i in range(len(node)):
+        alike &= node[i] == first
+    return int(first) if alike else ABSENT
+
+
+@inline
+def _store(place: tuple[int, int], pages: int, sums: _RowSums, beyond: Beyond) -> None:
+    """Add the sums over rows of one process and node."""
+    process = place[0]
+    beyond.accesses[place] += sums.accesses
+    beyond.pages[place] += pages
+    beyond.moments[process, 0] += sums.seen
+    beyond.moments[process, 1] += sums.first
+    beyond.moments[process, 2] += sums.second
+    beyond.moments[process, 3] += sums.noise
+
+
+@inline
+def _count_wholes(
+    chunks: int,
+    columns: ChunkColumns,
+    rates: TableRates,
+    bins: RowBins,
+    tiers: TierCodes,
+    sides: Sides,
+    beyond: Beyond,
+) -> None:
+    """Count chunks that are one row; neighbours mostly lie on one node, and are added up first."""
+    process, detail, huge, node = columns.process, columns.detail, columns.huge, columns.node
+    leaving, coming, highest, lowest = sides
+    pinned, tier_of_code = tiers
+    last, at_process, at_code = len(leaving) - 1, -1, 0
+    pages, accesses, seen, first, second, noise = 0, 0.0, 0.0, 0.0, 0.0, 0.0
+    for chunk in range(chunks):
+        highest[chunk], lowest[chunk] = -1, BINS
+        row, resident = detail[chunk], int(columns.resident[chunk])
+        p = int(process[chunk])
+        if resident == 0 or pinned[p] or (row >= 0 and not huge[chunk]):
+            continue
+        code = int(columns.code[chunk] if row < 0 else node[row, 0])
+        strays = int(columns.strays[chunk]) if row < 0 else 0
+        tier = tier_of_code[code & 255]
+        if tier < 0 or strays * STRAYS > resident:
+            continue
+        if p != at_process or code != at_code:
+            if at_process >= 0:
+                sums = _RowSums(accesses, seen, first, second, noise)
+                _store((at_process, at_code), pages, sums, beyond)
+            at_process, at_code = p, code
+            pages, accesses, seen, first, second, noise = 0, 0.0, 0.0, 0.0, 0.0, 0.0
+        rate, support = np.float64(rates.chunk_rate[chunk]), np.float64(rates.chunk_support[chunk])
+        size = resident - strays if row < 0 else CHUNK_PAGES
+        accesses += rate * size
+        pages += size
+        if support > 0.0:
+            seen += 1.0
+            first += rate
+            second += rate * rate
+            noise += rate / support
+        if tier < last:
+            lowest[chunk] = bins.chunk_leaving[chunk]
+            leaving[tier, lowest[chunk]] += 1
+        if tier > 0:
+            highest[chunk] = bins.chunk_coming[chunk]
+            if highest[chunk] >= 0:
+                coming[tier, highest[chunk]] += 1
+    if at_process >= 0:
+        sums = _RowSums(accesses, seen, first, second, noise)
+        _store((at_process, at_code), pages, sums, beyond)
+
+
+@inline
+def _count_alike(
+    row: int,
+    place: tuple[int, int],
+    tier: int,
+    rates: TableRates,
+    bins: RowBins,
+    sides: Sides,
+    beyond: Beyond,
+) -> tuple[int, int]:
+    """Count the pages of a chunk in detail that all lie on one node.
+
+    Returns the bins of the hottest that may come and of the coldest that may leave.
+    """
+    rate, support = rates.page_rate[row], rates.page_support[row]
+    accesses, seen, first, second, noise = 0.0, 0.0, 0.0, 0.0, 0.0
+    for i in range(len(rate)):
+        r, there = np.float64(rate[i]), support[i] > 0.0
+        accesses += r
+        seen += 1.0 if there else 0.0
+        first += r if there else 0.0
+        second += r * r if there else 0.0
+        noise += r / support[i] if there else 0.0
+    _store(place, CHUNK_PAGES, _RowSums(accesses, seen, first, second, noise), beyond)
+    most, least = -1, BINS
+    if tier < len(sides.leaving) - 1:
+        at, count = bins.page_leaving[row], sides.leaving[tier]
+        for i in range(len(at)):
+            count[at[i]] += 1
+            least = min(least, at[i])
+    if tier > 0:
+        at, count = bins.page_coming[row], sides.coming[tier]
+        for i in range(len(at)):
+            most = max(most, at[i])
+            if at[i] >= 0:
+                count[at[i]] += 1
+    return most, least
+
+
+@inline
+def _count_mixed(
+    row: int,
+    p: int,
+    columns: ChunkColumns,
+    tier_of_code: Int8s,
+    rates: TableRates,
+    bins: RowBins,
+    sides: Sides,
+    beyond: Beyond,
+) -> tuple[int, int]:
+    """Count the pages of a chunk in detail that lie on several nodes; as :func:`_count_alike`."""
+    leaving, coming = sides.leaving, sides.coming
+    most, least, last = -1, BINS, len(leaving) - 1
+    for i in range(CHUNK_PAGES):
+        code = columns.node[row, i]
+        tier = tier_of_code[code & 255]
+        if tier < 0:
+            continue
+        _add(1.0, (p, code), 1, (rates.page_rate[row, i], rates.page_support[row, i]), beyond)
+        if tier < last:
+            at = bins.page_leaving[row, i]
+            leaving[tier, at] += 1
+            least = min(least, at)
+        if tier > 0:
+            at = bins.page_coming[row, i]
+            if at >= 0:
+                coming[tier, at] += 1
+            most = max(most, at)
+    return most, least
+
+
 @kernel
 def count_sides(
     chunks: int,
@@ -146,63 +303,24 @@ def count_sides(
     beyond: Beyond,
 ) -> None:
     """Fill ``sides`` and add all movable rows to ``beyond``."""
-    process, detail, huge, node = columns.process, columns.detail, columns.huge, columns.node
-    leaving, coming, highest, lowest = sides
-    pinned, tier_of_code = tiers
-    accesses, pages, moments = beyond
-    last = len(leaving) - 1
-    for chunk in range(chunks):
-        p, row, resident = process[chunk], detail[chunk], columns.resident[chunk]
-        highest[chunk], lowest[chunk] = -1, BINS
-        if resident == 0 or pinned[p]:
+    _count_wholes(chunks, columns, rates, bins, tiers, sides, beyond)
+    for row in range(len(columns.owner)):
+        chunk = int(columns.owner[row])
+        if chunk < 0 or columns.huge[chunk] or columns.resident[chunk] == 0:
             continue
-        if row < 0 or huge[chunk]:
-            strays = columns.strays[chunk] if row < 0 else 0
-            code = columns.code[chunk] if row < 0 else node[row, 0]
-            tier = tier_of_code[code & 255]
-            if tier < 0 or strays * STRAYS > resident:
-                continue
-            rate, support = rates.chunk_rate[chunk], rates.chunk_support[chunk]
-            size = resident - strays if row < 0 else CHUNK_PAGES
-            _add(1.0, (p, code), size, (rate, support), beyond)
-            if tier < last:
-                lowest[chunk] = bins.chunk_leaving[chunk]
-                leaving[tier, lowest[chunk]] += 1
-            if tier > 0:
-                highest[chunk] = bins.chunk_coming[chunk]
-                if highest[chunk] >= 0:
-                    coming[tier, highest[chunk]] += 1
+        p = int(columns.process[chunk])
+        if tiers.pinned[p]:
             continue
-        # As _add, with sums that stay in registers.
+        code = _only_code(row, columns)
+        tier = int(tiers.tier_of_code[code & 255])
         most, least = -1, BINS
-        seen, first, second, noise = 0, 0.0, 0.0, 0.0
-        for i in range(CHUNK_PAGES):
-            code = node[row, i]
-            tier = tier_of_code[code & 255]
-            if tier < 0:
-                continue
-            rate, support = np.float64(rates.page_rate[row, i]), rates.page_support[row, i]
-            accesses[p, code] += rate
-            pages[p, code] += 1
-            if support > 0.0:
-                seen += 1
-                first += rate
-                second += rate * rate
-                noise += rate / support
-            if tier < last:
-                at = bins.page_leaving[row, i]
-                leaving[tier, at] += 1
-                least = min(least, at)
-            if tier > 0:
-                at = bins.page_coming[row, i]
-                if at >= 0:
-                    coming[tier, at] += 1
-                most = max(most, at)
-        highest[chunk], lowest[chunk] = most, least
-        moments[p, 0] += seen
-        moments[p, 1] += first
-        moments[p, 2] += second
-        moments[p, 3] += noise
+        if code == ABSENT:
+            most, least = _count_mixed(
+                row, p, columns, tiers.tier_of_code, rates, bins, sides, beyond
+            )
+        elif tier >= 0:
+            most, least = _count_alike(row, (p, code), tier, rates, bins, sides, beyond)
+        sides.highest[chunk], sides.lowest[chunk] = most, least
 
 
 @kernel
@@ -225,7 +343,11 @@ def take_sides(
     last = len(sides.leaving) - 1
     limits = _limits(sides.leaving, sides.coming, (len(number) - by_hand) // max(2 * last, 1))
     bound, left = limits
-    least_up, most_down = bound[:, 1].min(), bound[:, 0].max()
+    # Nothing comes from the fastest tier, nothing leaves the slowest.
+    least_up, most_down = BINS, -1
+    for tier in range(last):
+        least_up = min(least_up, int(bound[tier + 1, 1]))
+        most_down = max(most_down, int(bound[tier, 0]))
     pinned, tier_of_code = tiers
     wholes, end = len(columns.owner) * CHUNK_PAGES, 0
     start, reached = hand[0] if hand[0] < chunks else 0, 0
@@ -240,7 +362,17 @@ def take_sides(
         one = row < 0 or huge[chunk]
         strays = columns.strays[chunk] if row < 0 else 0
         size = resident - strays if row < 0 else (CHUNK_PAGES if one else 1)
+        # The bins that no row of the chunk is taken between, where all its pages lie on one tier.
+        above, below = BINS, -1
+        if not (one or in_turn):
+            only = _only_code(row, columns)
+            tier = int(tier_of_code[only & 255])
+            if only != ABSENT:
+                above = int(bound[tier, 0]) if 0 <= tier < last else -1
+                below = int(bound[tier, 1]) if tier > 0 else BINS
         for i in range(1 if one else CHUNK_PAGES):
+            if not one and bins.page_leaving[row, i] > above and bins.page_coming[row, i] < below:
+                continue
             code = columns.code[chunk] if row < 0 else node[row, i]
             tier = tier_of_code[code & 255]
             if tier < 0 or strays * STRAYS > resident:

@@ -24,6 +24,9 @@ WEIGHT_OVER_MEAN: Final = 8.0
 WEIGHED_SAMPLES: Final = 64
 """Samples of a process after which their mean weight is known well enough for that bound."""
 
+UNIT_OVER_WINDOW: Final = 2.0
+"""Bound of a history's weight per sample over that of a window that is added to it."""
+
 Weights: TypeAlias = npt.NDArray[np.float64]
 
 
@@ -31,14 +34,16 @@ Weights: TypeAlias = npt.NDArray[np.float64]
 class _Columns:
     """Sums per process, shape ``(processes,)``; see :class:`Clocks` for the first three.
 
-    ``samples`` is the number in the open window; ``counted``, ``weights`` and ``squares`` are the
-    cooled number of samples, and the cooled sums of their weights and of the squares.
+    ``samples`` is the number in the open window, ``window_squares`` the sum of the squares of their
+    weights; ``counted``, ``weights`` and ``squares`` are the cooled number of samples, and the
+    cooled sums of their weights and of the squares, with the open window.
     """
 
     clock: Weights
     window: Weights
     rate: Weights
     samples: Weights
+    window_squares: Weights
     counted: Weights
     weights: Weights
     squares: Weights
@@ -124,6 +129,7 @@ class Clocks:
         self.rate[:] = np.where(known, (self.rate + rate) / 2, rate)
         self.window[:] += weights
         self._columns.samples[:] += samples
+        self._columns.window_squares[:] += squares
         self._columns.counted[:] += samples
         self._columns.weights[:] += weights
         self._columns.squares[:] += squares
@@ -144,14 +150,39 @@ class Clocks:
             )
         else:
             halving = np.full(len(resident), float(settings.cooling_samples))
-        return window, np.exp2(-samples / halving)
+        return window, np.exp2(-samples / halving) * self._comparable(window)
+
+    def _comparable(self, window: Weights) -> Weights:
+        """Return the share of its history's weight that each process keeps for its window's sake.
+
+        Where the sampling period has become shorter, a sample of the history weighs many of the
+        window: a few of the first would outweigh all that come later, and ``unit`` would show them
+        as noise. History weighs as much as its samples do in units of ``UNIT_OVER_WINDOW`` times
+        the window's, as estimates of different variance are combined.
+        """
+        columns = self._columns
+        past, squares = columns.weights - window, columns.squares - columns.window_squares
+        known = (window > 0) & (past > 0) & (squares > 0)
+        share = np.ones_like(window)
+        most = UNIT_OVER_WINDOW * columns.window_squares * past
+        np.divide(most, window * squares, out=share, where=known)
+        return np.minimum(share, 1.0)
 
     def close(self, window: Weights, keep: Weights) -> None:
         """Close the windows that :meth:`due` returned, once the table has added them to heat."""
         closed, columns = window > 0, self._columns
-        self.clock[closed] = self.clock[closed] * keep[closed] + window[closed]
-        columns.counted[closed] *= keep[closed]
-        columns.weights[closed] *= keep[closed]
-        columns.squares[closed] *= keep[closed]
+        share = self._comparable(window)
+
+        def fold(past: Weights, new: Weights, kept: Weights) -> Weights:
+            return (past * kept + new)[closed]
+
+        self.clock[closed] = fold(self.clock, window, keep)
+        for column, new, kept in (
+            (columns.counted, columns.samples, keep / share),
+            (columns.weights, window, keep),
+            (columns.squares, columns.window_squares, keep * share),
+        ):
+            column[closed] = fold(column - new, new, kept)
         columns.samples[closed] = 0.0
+        columns.window_squares[closed] = 0.0
         self.window[closed] = 0.0

@@ -55,6 +55,11 @@ class SharedPages:
         """Return whether a process has mappings of files."""
         return bool(self._views.of(process))
 
+    def covers(self, process: ProcessId, start: int, end: int) -> bool:
+        """Return whether one mapping of a file has all addresses from ``start`` to ``end``."""
+        views = self._views.within(process, start, end)
+        return any(v.range.start <= start and end <= v.range.end for v in views)
+
     def take(self, process: ProcessId, ranges: Iterable[SharedRange]) -> None:
         """Set the mappings of files of a process."""
         gone, changed = self._views.take(process, ranges)

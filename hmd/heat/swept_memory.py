@@ -15,10 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.machine.address_space import compare_spaces
+from hmd.machine.fork_family import fork_family
 from hmd.machine.huge_pages import HugeSource, huge_source
 from hmd.machine.mappings import Mappings
 from hmd.machine.maps_pieces import mapping_pieces
 from hmd.machine.move_pages import query_nodes
+from hmd.machine.page_sharing import PageSharing, page_sharing
 from hmd.machine.process_id import PROC, ProcessId, identify
 from hmd.machine.resident_pages import ResidentPart, every_page, resident_part
 
@@ -42,6 +44,14 @@ class SweptMemory(Protocol):
 
     def mount_namespace(self, process: ProcessId) -> int:
         """Return the number of the mount namespace that paths are valid in, 0 if not known."""
+        ...
+
+    def fork_family(self, process: ProcessId) -> str:
+        """Return what forks of a program have in common; empty if not known."""
+        ...
+
+    def sharing(self, process: ProcessId, addresses: Addresses) -> npt.NDArray[np.uint8]:
+        """Return who maps each page, as ``PageSharing``; ``addresses`` are ascending."""
         ...
 
     def resident(
@@ -80,6 +90,14 @@ class KernelMemory:
             return (self._proc / str(process.pid) / "ns/mnt").stat().st_ino
         except OSError:
             return 0  # exited, or not permitted
+
+    def fork_family(self, process: ProcessId) -> str:
+        """Compare addresses that execve(2) chooses."""
+        return fork_family(process, self._proc)
+
+    def sharing(self, process: ProcessId, addresses: Addresses) -> npt.NDArray[np.uint8]:
+        """Read pagemap."""
+        return page_sharing(process.pid, addresses, self._proc)
 
     def resident(
         self, process: ProcessId, start: int, end: int, huge: Addresses, pages: int
@@ -133,6 +151,16 @@ class ModelledMemory:
         """Return the same for all: they are on one machine."""
         del process
         return 1
+
+    def fork_family(self, process: ProcessId) -> str:
+        """Return nothing: no process is a fork."""
+        del process
+        return ""
+
+    def sharing(self, process: ProcessId, addresses: Addresses) -> npt.NDArray[np.uint8]:
+        """Return ALONE for all pages."""
+        del process
+        return np.full(len(addresses), PageSharing.ALONE, np.uint8)
 
     def resident(
         self, process: ProcessId, start: int, end: int, huge: Addresses, pages: int

@@ -103,13 +103,18 @@ class ExitWatch:
         # Costs what has exited, not what is watched; open while there is a process.
         self._epoll: select.epoll | None = None
 
-    def watch(self, processes: Iterable[ProcessId]) -> None:
-        """Replace the watched set; processes that stay keep their descriptor."""
+    def watch(
+        self, processes: Iterable[ProcessId], same: Callable[[ProcessId], bool] = alive
+    ) -> None:
+        """Replace the watched set; processes that stay keep their descriptor.
+
+        ``same`` returns whether the pid of a process is still its own.
+        """
         wanted = set(processes)
         for process in self._watched.keys() - wanted:
             self._forget(process)
         for process in wanted - self._watched.keys():
-            fd = self._watched[process] = self._open(process)
+            fd = self._watched[process] = self._open(process, same)
             if fd is None:
                 self._without_fd.add(process)
         if not self._fds and self._epoll is not None:
@@ -125,11 +130,15 @@ class ExitWatch:
             self._forget(process)
         return frozenset(gone)
 
+    def runs(self, process: ProcessId) -> bool:
+        """Return whether a pidfd is known to be the process's and had not reported its exit."""
+        return self._watched.get(process) is not None
+
     def close(self) -> None:
         """Stop watching all; may be called twice."""
         self.watch(())
 
-    def _open(self, process: ProcessId) -> int | None:
+    def _open(self, process: ProcessId, same: Callable[[ProcessId], bool]) -> int | None:
         if not self._real:
             return None
         try:
@@ -139,7 +148,7 @@ class ExitWatch:
         except OSError:
             return None  # exited, ENOSYS or EMFILE: looked up in /proc
         # Opened by pid: only now is it certain that the pid has not been given to another.
-        if not alive(process):
+        if not same(process):
             os.close(fd)
             return None
         self._epoll.register(fd, select.EPOLLIN)

@@ -60,12 +60,15 @@ def every_page(
 ) -> ResidentPart:
     """Return a part of at most ``PART_PAGES`` in which all pages may be resident.
 
-    ``start`` and ``end`` are multiples of 2 MiB; ``huge`` are the starts of huge pages.
+    ``start`` and ``end`` are multiples of 2 MiB; ``huge`` are the starts of huge pages, ascending.
+    Costs what the part has, however many huge pages lie elsewhere.
     """
     blocks_most = max(1, min(most_pages, PART_PAGES) // HUGE_PAGE_PAGES)
     end = min(end, start + blocks_most * HUGE_PAGE_BYTES)
     blocks = np.arange(start, end, HUGE_PAGE_BYTES, dtype=np.uint64)
-    whole = np.isin(blocks, huge)
+    begin, past = np.searchsorted(huge, np.array([start, end], np.uint64))
+    whole = np.zeros(len(blocks), np.bool_)
+    whole[(huge[begin:past] - np.uint64(start)) // np.uint64(HUGE_PAGE_BYTES)] = True
     offsets = np.arange(0, HUGE_PAGE_BYTES, PAGE_BYTES, dtype=np.uint64)
     pages = (blocks[~whole, None] + offsets).reshape(-1)
     return ResidentPart(pages, blocks[whole], end)

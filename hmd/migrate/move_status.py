@@ -51,14 +51,21 @@ class MoveStatus(IntEnum):
     """The target node has no memory (ENODEV)."""
     PERMISSION = 17
     """CAP_SYS_PTRACE is missing, or CAP_SYS_NICE for MOVE_ALL (EPERM)."""
-    OTHER = 18
+    NO_HUGE_PAGE = 18
+    """A hugetlbfs page of 1 GiB, and no free one in the target node's pool (ENOMEM)."""
+    OTHER = 19
     """Any other errno."""
 
 
 FAILURES: Final = frozenset(status for status in MoveStatus if status >= MoveStatus.NOT_PRESENT)
 """The page is not on its target although the move was tried, or would have been."""
 
-PUNISHED: Final = (MoveStatus.BUSY, MoveStatus.SHARED, MoveStatus.UNMOVABLE)
+PUNISHED: Final = (
+    MoveStatus.BUSY,
+    MoveStatus.SHARED,
+    MoveStatus.UNMOVABLE,
+    MoveStatus.NO_HUGE_PAGE,
+)
 """Failures of the page itself, likely to repeat soon: such pages get a retry backoff."""
 
 STUCK: Final = (*PUNISHED, MoveStatus.SKIPPED, MoveStatus.BLACKLISTED)

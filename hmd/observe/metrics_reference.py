@@ -38,6 +38,7 @@ REASONS = {
     MoveStatus.CPUSET: "the process's cpuset lacks the target node",
     MoveStatus.OFFLINE: "the target node has no memory",
     MoveStatus.PERMISSION: "CAP_SYS_PTRACE is missing, or CAP_SYS_NICE for `move_all`",
+    MoveStatus.NO_HUGE_PAGE: "a hugetlbfs page of 1 GiB, and the target node's pool has none free",
     MoveStatus.OTHER: "any other error",
 }
 """Why planned pages did not move."""

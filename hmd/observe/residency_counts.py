@@ -8,7 +8,6 @@ import numpy.typing as npt
 from hmd.heat.geometry import FIXED
 from hmd.heat.heat_table import HeatTable
 from hmd.heat.page_counts import COLDEST, HEAT_BINS, count_heat
-from hmd.heat.sample_counting import find_nodes
 from hmd.machine.topology import Topology
 from hmd.observe.snapshot import HEAT_LOG2
 from hmd.sample.access_batch import AccessBatch
@@ -26,12 +25,13 @@ def plain_node(node: npt.NDArray[np.int8]) -> npt.NDArray[np.int16]:
 def sample_nodes(heat: HeatTable, batch: AccessBatch) -> npt.NDArray[np.int16]:
     """Return the node of each sample's page, -1 where unknown; shape ``(len(batch),)``.
 
-    Costs about 3 ns per sample (bench/ring.py).
+    Counting has found the nodes of most samples of the last update; others are looked up, which
+    costs about 3 ns per sample (bench/ring.py).
     """
-    node = np.empty(len(batch), np.int16)
-    chunks = heat.chunks
-    if len(batch):
-        find_nodes(batch.process, batch.address, chunks.index, chunks.columns, node)
+    node = heat.sampled_nodes(batch)
+    unknown = np.flatnonzero(node < 0)
+    if len(unknown):
+        node[unknown] = heat.nodes_at(batch.process[unknown], batch.address[unknown])
     return node
 
 

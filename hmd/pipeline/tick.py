@@ -16,7 +16,7 @@ from hmd.decide.admin_moves import drain_moves, machine_after, pin_moves, withou
 from hmd.decide.idle_selection import idle_pages
 from hmd.decide.plan import MachineView, Plan
 from hmd.machine.topology import Topology
-from hmd.migrate import STUCK, MoveOutcome
+from hmd.migrate import STUCK, MoveOutcome, MoveStatus
 from hmd.observe.residency_counts import sample_nodes
 from hmd.observe.tick_record import Stage, TickRecord
 from hmd.pipeline.admin_progress import note_progress
@@ -66,7 +66,7 @@ def run_tick(stages: TickStages, guard: StageTimer, now_s: float) -> TickRecord:
 def read_samples(stages: TickStages) -> AccessBatch:
     """Return the samples since the last tick; those of shared pages are the counting process's."""
     begun_s = time.thread_time()
-    batch = stages.sweep.fold(stages.sampler.read(), stages.heat.processes)
+    batch = stages.sweep.fold(stages.sampler.read(), stages.heat)
     stages.sampling_cpu_s += time.thread_time() - begun_s
     return batch
 
@@ -144,6 +144,8 @@ def migrate(stages: TickStages, plan: Plan, now_s: float) -> MoveOutcome | None:
     if len(plan):
         outcome = stages.mover.apply(plan, now_s)
         stages.heat.settle(plan, outcome.node, np.isin(outcome.status, STUCK))
+        shared = np.unique(plan.process[outcome.status == MoveStatus.SHARED])
+        stages.sweep.refused(plan.processes[slot] for slot in shared)
     note_progress(stages, plan, outcome)
     return outcome
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+T = TypeVar("T", bound=np.generic)
 
 
 class Kind(IntEnum):
@@ -54,15 +56,38 @@ class AccessBatch:
         return AccessBatch(**taken)
 
     @classmethod
+    def of(
+        cls,
+        address: npt.ArrayLike,
+        process: npt.ArrayLike = 0,
+        *,
+        kind: npt.ArrayLike = Kind.LOAD,
+        time_ns: npt.ArrayLike = 0,
+        weight_ns: npt.ArrayLike = 0,
+        period: npt.ArrayLike = 1,
+    ) -> AccessBatch:
+        """Return samples of a source that knows no CPU and no thread; a scalar is of all rows."""
+        addresses = np.asarray(address, np.uint64)
+        count = len(addresses)
+        return cls(
+            _column(process, np.int32, count),
+            addresses,
+            _column(kind, np.uint8, count),
+            np.zeros(count, np.uint16),
+            np.zeros(count, np.uint32),
+            _column(time_ns, np.uint64, count),
+            _column(weight_ns, np.uint32, count),
+            _column(period, np.uint32, count),
+        )
+
+    @classmethod
     def empty(cls) -> AccessBatch:
         """Return a batch without samples."""
-        return cls(
-            np.empty(0, np.int32),
-            np.empty(0, np.uint64),
-            np.empty(0, np.uint8),
-            np.empty(0, np.uint16),
-            np.empty(0, np.uint32),
-            np.empty(0, np.uint64),
-            np.empty(0, np.uint32),
-            np.empty(0, np.uint32),
-        )
+        return cls.of(np.empty(0, np.uint64))
+
+
+def _column(values: npt.ArrayLike, kind: type[T], count: int) -> npt.NDArray[T]:
+    """Return a column of its own: callers may write it."""
+    column = np.empty(count, kind)
+    column[:] = values
+    return column

@@ -28,9 +28,10 @@ from hmd.machine.damon_ownership import NOTE, DamonClaim
 from hmd.machine.damon_sysfs import Kdamonds
 from hmd.machine.kdamond import DamonRegions, Kdamond
 from hmd.machine.process_id import PROC, ProcessId
-from hmd.sample.access_batch import AccessBatch, Kind
+from hmd.sample.access_batch import AccessBatch
 from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.damon_cycle import FIRST_US, REGIONS, DamonCycle, Seen, monitoring
+from hmd.sample.record_cost import RecordTime
 from hmd.sample.sampler import SamplerStats
 from hmd.units import PAGE_BYTES
 
@@ -116,9 +117,9 @@ class DamonSampler:
         return self._watch.cpu_s
 
     @property
-    def record_s(self) -> float:
-        """0: no records are taken on the programs' CPUs."""
-        return 0.0
+    def record_time(self) -> RecordTime:
+        """All 0: no records are taken on the programs' CPUs."""
+        return RecordTime()
 
     def set_period(self, period: int) -> int:
         """Set the time between cycles, clamped to the ladder's bounds; returns it."""
@@ -165,16 +166,10 @@ class DamonSampler:
         self.stats.wakeups += count > 0
         if not ours:
             return AccessBatch.empty()
-        return AccessBatch(
-            process=np.repeat(
-                np.array([i for i, _, _ in ours], np.int32), [len(a) for _, a, _ in ours]
-            ),
-            address=np.concatenate([address for _, address, _ in ours]),
-            kind=np.full(count, Kind.LOAD, np.uint8),
-            cpu=np.zeros(count, np.uint16),
-            thread=np.zeros(count, np.uint32),
-            time_ns=np.full(count, seen.time_ns, np.uint64),
-            weight_ns=np.zeros(count, np.uint32),
+        return AccessBatch.of(
+            np.concatenate([address for _, address, _ in ours]),
+            np.repeat([i for i, _, _ in ours], [len(address) for _, address, _ in ours]),
+            time_ns=seen.time_ns,
             period=np.concatenate([told for _, _, told in ours]),
         )
 

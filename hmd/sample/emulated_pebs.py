@@ -126,8 +126,12 @@ class EmulatedControl:
         self._pairs = pairs
         self._on = False
         self.cpus = range(memory.vcpus)
-        # The daemon's clock is the guest's, in which modelled time takes longer.
-        self.record_s = PEBS_RECORD.seconds(buffered=not timestamps) * (memory.dilation or 1.0)
+        self.record_s = PEBS_RECORD.seconds(buffered=not timestamps)
+
+    @property
+    def now_s(self) -> float:
+        """Modelled time: the guest's clock, which the daemon has, runs unevenly faster."""
+        return self._memory.clock_ps * 1e-12
 
     def start(self) -> None:
         """Start sampling; records that an earlier reader left in the rings are skipped."""

@@ -27,6 +27,7 @@ from hmd.machine.process_id import PROC, ProcessId, alive
 from hmd.machine.procfs import absent, open_to_read
 from hmd.sample.access_batch import AccessBatch, Kind
 from hmd.sample.capabilities import Capabilities
+from hmd.sample.record_cost import RecordTime
 from hmd.sample.sampler import SamplerStats
 from hmd.units import PAGE_BYTES
 
@@ -116,9 +117,9 @@ class PageScanSampler:
         return 0.0
 
     @property
-    def record_s(self) -> float:
-        """0: no records are taken on the programs' CPUs."""
-        return 0.0
+    def record_time(self) -> RecordTime:
+        """All 0: no records are taken on the programs' CPUs."""
+        return RecordTime()
 
     def set_period(self, period: int) -> int:
         """Set the period, clamped to the ladder's bounds; returns it."""
@@ -150,17 +151,11 @@ class PageScanSampler:
         self.stats.wakeups += count > 0
         if not count:
             return AccessBatch.empty()
-        return AccessBatch(
-            process=np.repeat(
-                np.array([i for i, _ in found], np.int32), [len(pages) for _, pages in found]
-            ),
-            address=np.concatenate([pages for _, pages in found]) * np.uint64(PAGE_BYTES),
-            kind=np.full(count, self._bits.kind, np.uint8),
-            cpu=np.zeros(count, np.uint16),
-            thread=np.zeros(count, np.uint32),
-            time_ns=np.full(count, time.monotonic_ns(), np.uint64),
-            weight_ns=np.zeros(count, np.uint32),
-            period=np.ones(count, np.uint32),
+        return AccessBatch.of(
+            np.concatenate([pages for _, pages in found]) * np.uint64(PAGE_BYTES),
+            np.repeat([i for i, _ in found], [len(pages) for _, pages in found]),
+            kind=self._bits.kind,
+            time_ns=time.monotonic_ns(),
         )
 
     def _next(self, pages: int) -> list[_Piece]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -338,6 +339,11 @@ class PerfControl:
         self.record_s = record_s
         self._rings, self._seconds = tuple(rings), tuple(seconds)
         self._scales = tuple(scales) if scales is not None else (1,) * len(self._rings)
+
+    @property
+    def now_s(self) -> float:
+        """CLOCK_MONOTONIC: programs have it, too."""
+        return time.monotonic()
 
     def start(self) -> None:
         """Enable all events. Raises ``PerfError``."""

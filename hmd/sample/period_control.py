@@ -12,6 +12,9 @@ and halves per tick at most where they become fewer.
 
 Records also take time of the programs that they are taken on (``record_cost``), on the CPU that
 accesses most up to a limit of its own. The longer of both periods is used.
+
+A program that has just started is seen with the period of the start, not with that of the program
+before it.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isqrt
 
+from hmd.sample.record_cost import RecordTime
 from hmd.sample.sample_cost import SampleCost
 
 PRIMES = (
@@ -79,8 +83,9 @@ class TickCost:
     ``units`` is what that part grows with: samples, or these CPU seconds themselves where all of
     them follow from the period. ``lost`` samples did not fit into rings. ``stretch`` is how many
     times longer the quota has made the tick: other work counts as if it had not, since samples
-    would otherwise take what longer ticks save. ``records_s`` is the time that records took of the
-    CPU with most of them.
+    would otherwise take what longer ticks save. ``overhead`` is the share of its time that records
+    took of the CPU with most of them. ``period`` is that with which the samples were taken, 0 for
+    the present one: a tick reads what was sampled before it set its own.
     """
 
     elapsed_s: float
@@ -89,27 +94,20 @@ class TickCost:
     units: float
     lost: int = 0
     stretch: float = 1.0
-    records_s: float = 0.0
-
-    @property
-    def overhead(self) -> float:
-        """Share of the time of the CPU with most records that they took."""
-        return self.records_s / self.elapsed_s if self.elapsed_s > 0 else 0.0
+    overhead: float = 0.0
+    period: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class CostCounters:
-    """Sums since the start: seconds on the clock and of CPU time, samples, lost samples.
-
-    ``records_s`` is the time of programs that records took, as in ``TickCost``.
-    """
+    """Sums since the start: seconds on the clock and of CPU time, samples, lost ones, records."""
 
     now_s: float
     cpu_s: float
     sampling_cpu_s: float
     samples: int
     lost: int
-    records_s: float = 0.0
+    records: RecordTime
 
     def since(self, earlier: CostCounters) -> TickCost:
         """Return what came since an earlier reading."""
@@ -119,7 +117,7 @@ class CostCounters:
             self.sampling_cpu_s - earlier.sampling_cpu_s,
             self.samples - earlier.samples,
             self.lost - earlier.lost,
-            records_s=self.records_s - earlier.records_s,
+            overhead=self.records.share_since(earlier.records),
         )
 
 
@@ -139,7 +137,8 @@ class PeriodControl:
         ):
             raise ValueError("a ladder of periods ascends")
         self._settings = settings
-        self._rung = len(self._ladder) // 2 if start is None else self._at_least(start)
+        self._start = len(self._ladder) // 2 if start is None else self._at_least(start)
+        self._rung = self._start
         self._cost = SampleCost()
         self._use = self._other = 0.0
         self._accesses = self._records = 0.0
@@ -159,7 +158,8 @@ class PeriodControl:
         """Return the period after a tick; ``quota`` replaces that of the settings.
 
         Lost samples mean that rings overflow between two reads; the period then increases by one
-        rung at least. Without samples it stays: what a shorter one would cost is not known.
+        rung at least. Without samples it goes back to that of the start, as what comes next is not
+        known, and halves per tick at most; it never becomes longer.
         """
         if tick.elapsed_s <= 0:
             return self.period
@@ -168,11 +168,15 @@ class PeriodControl:
         other_s = max(0.0, tick.cpu_s - samples_s) * tick.stretch
         self._observe(tick.cpu_s / tick.elapsed_s, other_s / tick.elapsed_s)
         if tick.units > 0:
-            seen = tick.units * self.period / tick.elapsed_s
-            self._accesses = max(seen, self._accesses / 2)
-            self._records = max(tick.overhead * self.period, self._records / 2)
+            period = tick.period or self.period
+            self._accesses = max(tick.units * period / tick.elapsed_s, self._accesses / 2)
+            self._records = max(tick.overhead * period, self._records / 2)
             share = self._settings.quota if quota is None else quota
             self._approach(self._wanted(self._cost.per_unit_s * self._accesses, share))
+        else:
+            self._accesses, self._records = self._accesses / 2, self._records / 2
+            if self._rung > self._start:
+                self._rung = max(self._start, self._at_least(self.period / 2))
         if tick.lost > 0:
             self._rung = min(self._rung + 1, len(self._ladder) - 1)
         return self.period

@@ -25,6 +25,22 @@ class RecordCost:
         return (self.record_ns + self.interrupt_ns / records) * 1e-9
 
 
+@dataclass(frozen=True, slots=True)
+class RecordTime:
+    """Sums of a sampler: ``taken_s`` of the CPU with most records, by a clock at ``now_s``.
+
+    The clock is that of the programs, which is not the daemon's in the emulated machine.
+    """
+
+    taken_s: float = 0.0
+    now_s: float = 0.0
+
+    def share_since(self, earlier: RecordTime) -> float:
+        """Return the share of the CPU's time that records have taken since an earlier reading."""
+        elapsed_s = self.now_s - earlier.now_s
+        return (self.taken_s - earlier.taken_s) / elapsed_s if elapsed_s > 0 else 0.0
+
+
 PEBS_RECORD: Final = RecordCost(record_ns=250, interrupt_ns=4000, buffer_records=327)
 """PEBS of Skylake and later.
 

@@ -23,6 +23,7 @@ from hmd.sample.access_batch import AccessBatch, Kind
 from hmd.sample.capabilities import Capabilities
 from hmd.sample.perf_ring import RecordColumns, RingCounts
 from hmd.sample.period_control import partner, stands_for
+from hmd.sample.record_cost import RecordTime
 from hmd.sample.sampler import SamplerStats
 
 READ_ROWS = 1 << 18
@@ -67,6 +68,11 @@ class RingControl(Protocol):
     @property
     def record_s(self) -> float:
         """What a record takes of its CPU, in seconds; 0: not known."""
+        ...
+
+    @property
+    def now_s(self) -> float:
+        """The time now, in seconds, by the clock of programs."""
         ...
 
     def start(self) -> None:
@@ -160,9 +166,10 @@ class RingSampler:
         return 0.0
 
     @property
-    def record_s(self) -> float:
-        """What a record costs the program that it is taken on, in seconds; 0: not known."""
-        return self._control.record_s
+    def record_time(self) -> RecordTime:
+        """What records have cost the programs on the CPU with most of them."""
+        control = self._control
+        return RecordTime(self.stats.busiest_records * control.record_s, control.now_s)
 
     def set_period(self, period: int) -> int:
         """Set the period, clamped to the ladder's bounds; returns it."""

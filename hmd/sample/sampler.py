@@ -9,6 +9,7 @@ from typing import Protocol
 from hmd.machine.process_id import ProcessId
 from hmd.sample.access_batch import AccessBatch
 from hmd.sample.capabilities import Capabilities
+from hmd.sample.record_cost import RecordTime
 
 
 @dataclass(slots=True)
@@ -67,8 +68,8 @@ class Sampler(Protocol):
         ...
 
     @property
-    def record_s(self) -> float:
-        """What a record costs the program that it is taken on, in seconds; 0: not known."""
+    def record_time(self) -> RecordTime:
+        """What records have cost the programs that they were taken on; all 0: not known."""
         ...
 
     def set_period(self, period: int) -> int:

@@ -109,8 +109,9 @@ class SimulatedPmu:
         elapsed_s, self._read_s = now_s - self._read_s, now_s
         if self._control is not None:
             taken_s = records * self._machine.record_s
+            share = taken_s / elapsed_s if elapsed_s > 0 else 0.0
             self.period = self._control.update(
-                TickCost(elapsed_s, 0.0, 0.0, records, records_s=taken_s)
+                TickCost(elapsed_s, 0.0, 0.0, records, overhead=share)
             )
 
     def _arrived(self, records: int) -> npt.NDArray[np.bool_]:

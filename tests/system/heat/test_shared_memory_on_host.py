@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +14,11 @@ from bench.hostile.scale_cases import NeighbourCase, compiled, neighbours
 from hmd.heat.heat_table import HeatTable
 from hmd.heat.residency_sweep import ResidencySweep, SweepSettings
 from hmd.machine.mappings import read_mappings
-from hmd.machine.process_id import ProcessId, identify
+from hmd.machine.process_id import ProcessId
 from hmd.machine.processes import ProcessWatcher, TargetSpec
 from hmd.sample.access_batch import AccessBatch
 from hmd.units import MIB, PAGE_BYTES
+from tests.system.heat.waiting_children import children
 
 SIZE = 16 * MIB
 PAGES = SIZE // PAGE_BYTES
@@ -35,37 +34,9 @@ def touch(memory: mmap.mmap, first: int, last: int) -> None:
         memory[page * PAGE_BYTES] = 1
 
 
-@contextmanager
-def children(*works: Callable[[], None]) -> Iterator[list[ProcessId]]:
-    """Children that have done their work and then wait."""
-    pids: list[int] = []
-    try:
-        for work in works:
-            ready, done = os.pipe()
-            pid = os.fork()
-            if not pid:
-                try:
-                    work()
-                    os.write(done, b"1")
-                    while True:
-                        signal.pause()
-                finally:
-                    os._exit(1)
-            pids.append(pid)
-            os.close(done)
-            assert os.read(ready, 1) == b"1"
-            os.close(ready)
-        found = [identify(pid) for pid in pids]
-        yield [process for process in found if process is not None]
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-
-
 def swept(sweep: ResidencySweep, table: HeatTable, ticks: int = 3) -> None:
     for _ in range(ticks):
-        table.update(sweep.fold(AccessBatch.empty(), table.processes))
+        table.update(sweep.fold(AccessBatch.empty(), table))
         sweep.step(table)
 
 
@@ -156,24 +127,14 @@ def test_samples_of_shared_pages_fold_to_the_process_that_counts_them() -> None:
         swept(sweep, table)
         start = [address_of(process, "hmd-segment")[0] for process in processes]
         batch = samples([0, 1, 1], [start[0], start[1] + 8 * PAGE_BYTES + 5, PAGE_BYTES])
-        folded = sweep.fold(batch, table.processes)
+        folded = sweep.fold(batch, table)
     os.close(descriptor)
     assert folded.process.tolist() == [0, 0, 1]
     assert folded.address.tolist() == [start[0], start[0] + 8 * PAGE_BYTES + 5, PAGE_BYTES]
 
 
 def samples(process: list[int], address: list[int]) -> AccessBatch:
-    zero = np.zeros(len(process))
-    return AccessBatch(
-        np.array(process, np.int32),
-        np.array(address, np.uint64),
-        zero.astype(np.uint8),
-        zero.astype(np.uint16),
-        zero.astype(np.uint32),
-        zero.astype(np.uint64),
-        zero.astype(np.uint32),
-        np.ones(len(process), np.uint32),
-    )
+    return AccessBatch.of(np.array(address, np.uint64), np.array(process, np.int32))
 
 
 @pytest.mark.parametrize("kind", ["anonymous", "file"])
@@ -207,7 +168,7 @@ def test_processes_of_one_address_space_tracked_as_one(tmp_path: Path) -> None:
         pages = int((movable + fixed).sum())
         # Samples of any of them are the owner's; when it is gone, another has the pages.
         batch = samples([3, 20], [5 * PAGE_BYTES, 6 * PAGE_BYTES])
-        assert sweep.fold(batch, table.processes).process.tolist() == [owner, owner]
+        assert sweep.fold(batch, table).process.tolist() == [owner, owner]
         table.track(processes[:owner] + processes[owner + 1 :])
         swept(sweep, table)
         movable, fixed = table.resident_pages(8)

@@ -21,18 +21,7 @@ MAP_NORESERVE = 0x4000  # asm-generic/mman.h
 def tick(table: HeatTable, sweep: ResidencySweep, address: int | None = None) -> int:
     batch = AccessBatch.empty()
     if address is not None:
-        one = np.ones(1, np.uint32)
-        zero = np.zeros(1)
-        batch = AccessBatch(
-            zero.astype(np.int32),
-            np.array([address], np.uint64),
-            zero.astype(np.uint8),
-            zero.astype(np.uint16),
-            zero.astype(np.uint32),
-            zero.astype(np.uint64),
-            zero.astype(np.uint32),
-            one,
-        )
+        batch = AccessBatch.of(np.array([address], np.uint64))
     table.update(batch)
     return sweep.step(table)
 

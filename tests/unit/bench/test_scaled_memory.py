@@ -10,7 +10,7 @@ import pytest
 from bench.scaled_memory import BASE, FAST, SLOW, ScaledMemory
 from bench.scaled_samples import ScaledSamples
 from hmd.machine.move_pages import MoveFlags
-from hmd.units import HUGE_PAGE_PAGES, PAGE_BYTES
+from hmd.units import GIB, HUGE_PAGE_PAGES, PAGE_BYTES
 
 CHUNKS = 40
 
@@ -56,3 +56,12 @@ def test_scaled_samples_share_of_hottest_tenth_as_drawn(pattern: str) -> None:
     _, count = np.unique(samples.read().address, return_counts=True)
     hottest = np.sort(count)[::-1][: (1 << 14) // 10].sum()
     assert hottest / 50_000 == pytest.approx(samples.hottest(0.1), abs=0.01)
+
+
+def test_scaled_samples_hot_gibibyte_moved_has_nine_tenths_of_samples() -> None:
+    samples = ScaledSamples("gibibyte", 1, 4 * GIB // PAGE_BYTES, 10_000)
+    samples.shift = 0.25
+    hot, address = samples.hot_addresses(), samples.read().address
+    assert len(hot) == GIB // PAGE_BYTES
+    share = ((address >= hot[0]) & (address <= hot[-1])).mean()
+    assert share == pytest.approx(0.9 + 0.1 / 4, abs=0.01)

@@ -59,18 +59,7 @@ class Two:
         n = 40_000
         process = (self._random.random(n) >= self._share).astype(np.int32)
         page = self._random.integers(*self.used, n).astype(np.uint64)
-        self.heat.update(
-            AccessBatch(
-                process,
-                page * np.uint64(PAGE_BYTES),
-                np.zeros(n, np.uint8),
-                np.zeros(n, np.uint16),
-                np.zeros(n, np.uint32),
-                np.zeros(n, np.uint64),
-                np.zeros(n, np.uint32),
-                np.full(n, 11, np.uint32),
-            )
-        )
+        self.heat.update(AccessBatch.of(page * np.uint64(PAGE_BYTES), process, period=11))
         machine = self.machine()
         plan = self._policy.plan(self.heat.view(machine.topology), machine)
         self.heat.settle(plan, plan.to_node, np.zeros(len(plan), np.bool_))

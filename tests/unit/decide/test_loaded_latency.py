@@ -50,15 +50,10 @@ def waited(latency_ns: list[int], node: int) -> HeatTable:
     table.place(0, np.zeros(1, np.uint64), np.full((1, CHUNK_PAGES), node, np.int8))
     count = len(latency_ns)
     table.update(
-        AccessBatch(
-            np.zeros(count, np.int32),
+        AccessBatch.of(
             np.arange(count, dtype=np.uint64) % CHUNK_PAGES * np.uint64(PAGE_BYTES),
-            np.zeros(count, np.uint8),
-            np.zeros(count, np.uint16),
-            np.zeros(count, np.uint32),
-            np.zeros(count, np.uint64),
-            np.array(latency_ns, np.uint32),
-            np.full(count, 101, np.uint32),
+            weight_ns=np.array(latency_ns, np.uint32),
+            period=101,
         )
     )
     return table

@@ -21,17 +21,7 @@ PROCESS = ProcessId(10, 1)
 
 
 def batch(pages: list[int], period: int = 1) -> AccessBatch:
-    n = len(pages)
-    return AccessBatch(
-        np.zeros(n, np.int32),
-        np.array(pages, np.uint64) * np.uint64(PAGE_BYTES),
-        np.zeros(n, np.uint8),
-        np.zeros(n, np.uint16),
-        np.zeros(n, np.uint32),
-        np.zeros(n, np.uint64),
-        np.zeros(n, np.uint32),
-        np.full(n, period, np.uint32),
-    )
+    return AccessBatch.of(np.array(pages, np.uint64) * np.uint64(PAGE_BYTES), period=period)
 
 
 CHUNKS = 3

@@ -19,18 +19,8 @@ START = np.array([7 * CHUNK_BYTES], np.uint64)
 
 
 def batch(*pages: int) -> AccessBatch:
-    n = len(pages)
     address = START[0] + np.array(pages, np.uint64) * np.uint64(PAGE_BYTES)
-    return AccessBatch(
-        np.zeros(n, np.int32),
-        address,
-        np.zeros(n, np.uint8),
-        np.zeros(n, np.uint16),
-        np.zeros(n, np.uint32),
-        np.zeros(n, np.uint64),
-        np.zeros(n, np.uint32),
-        np.ones(n, np.uint32),
-    )
+    return AccessBatch.of(address)
 
 
 def table(*, huge: bool = False, resident: int = CHUNK_PAGES) -> HeatTable:

@@ -24,17 +24,7 @@ SLOW = np.ones((1, CHUNK_PAGES), np.int8)
 
 
 def batch(pages: npt.NDArray[np.int64]) -> AccessBatch:
-    n = len(pages)
-    return AccessBatch(
-        np.zeros(n, np.int32),
-        pages.astype(np.uint64) * np.uint64(PAGE_BYTES),
-        np.zeros(n, np.uint8),
-        np.zeros(n, np.uint16),
-        np.zeros(n, np.uint32),
-        np.zeros(n, np.uint64),
-        np.zeros(n, np.uint32),
-        np.full(n, 100, np.uint32),
-    )
+    return AccessBatch.of(pages.astype(np.uint64) * np.uint64(PAGE_BYTES), period=100)
 
 
 def table(chunks: int, details: int, node: npt.NDArray[np.int8] | None = None) -> HeatTable:

@@ -36,17 +36,7 @@ def table() -> HeatTable:
 
 
 def batch(process: int, *addresses: int, period: int = 100) -> AccessBatch:
-    n = len(addresses)
-    return AccessBatch(
-        np.full(n, process, np.int32),
-        np.array(addresses, np.uint64),
-        np.zeros(n, np.uint8),
-        np.zeros(n, np.uint16),
-        np.zeros(n, np.uint32),
-        np.zeros(n, np.uint64),
-        np.zeros(n, np.uint32),
-        np.full(n, period, np.uint32),
-    )
+    return AccessBatch.of(np.array(addresses, np.uint64), process, period=period)
 
 
 def test_page_view_rows_have_size_node_and_tier() -> None:

@@ -31,17 +31,7 @@ def table_of(
         pages = np.repeat(np.arange(len(count), dtype=np.uint64), count)
         process.append(np.full(len(pages), slot, np.int32))
         address.append(pages * np.uint64(PAGE_BYTES))
-    n = sum(map(len, process))
-    batch = AccessBatch(
-        np.concatenate(process),
-        np.concatenate(address),
-        np.zeros(n, np.uint8),
-        np.zeros(n, np.uint16),
-        np.zeros(n, np.uint32),
-        np.zeros(n, np.uint64),
-        np.zeros(n, np.uint32),
-        np.full(n, PERIOD, np.uint32),
-    )
+    batch = AccessBatch.of(np.concatenate(address), np.concatenate(process), period=PERIOD)
     for _ in range(ticks):
         table.update(batch)
     return table
@@ -105,15 +95,8 @@ def test_rates_of_busy_process_higher_order_of_idle_kept() -> None:
     count = np.zeros(CHUNK_PAGES, np.int64)
     count[0], count[100] = 300, 100
     table = table_of(count, count)
-    one = AccessBatch(
-        np.zeros(400, np.int32),
-        np.repeat(np.array([0, 100], np.uint64) * np.uint64(PAGE_BYTES), [300, 100]),
-        np.zeros(400, np.uint8),
-        np.zeros(400, np.uint16),
-        np.zeros(400, np.uint32),
-        np.zeros(400, np.uint64),
-        np.zeros(400, np.uint32),
-        np.full(400, PERIOD, np.uint32),
+    one = AccessBatch.of(
+        np.repeat(np.array([0, 100], np.uint64) * np.uint64(PAGE_BYTES), [300, 100]), period=PERIOD
     )
     for _ in range(6):
         table.update(one)

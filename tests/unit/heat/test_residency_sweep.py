@@ -73,18 +73,7 @@ def setting(pages: int = 1 << 20) -> tuple[HeatTable, Spaces, ResidencySweep]:
 def tick(table: HeatTable, sweep: ResidencySweep, address: int | None = None) -> int:
     batch = AccessBatch.empty()
     if address is not None:
-        one = np.ones(1, np.uint32)
-        zero = np.zeros(1)
-        batch = AccessBatch(
-            zero.astype(np.int32),
-            np.array([address], np.uint64),
-            zero.astype(np.uint8),
-            zero.astype(np.uint16),
-            zero.astype(np.uint32),
-            zero.astype(np.uint64),
-            zero.astype(np.uint32),
-            one,
-        )
+        batch = AccessBatch.of(np.array([address], np.uint64))
     table.update(batch)
     return sweep.step(table)
 

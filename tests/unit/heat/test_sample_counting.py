@@ -41,16 +41,11 @@ samples = st.lists(
 
 def batch(rows: list[Sample]) -> AccessBatch:
     columns: list[Any] = list(zip(*rows, strict=True)) if rows else [[], [], [], []]
-    n = len(rows)
-    return AccessBatch(
-        np.array(columns[0], np.int32),
+    return AccessBatch.of(
         np.array(columns[1], np.uint64),
-        np.array(columns[2], np.uint8),
-        np.zeros(n, np.uint16),
-        np.zeros(n, np.uint32),
-        np.zeros(n, np.uint64),
-        np.zeros(n, np.uint32),
-        np.array(columns[3], np.uint32),
+        np.array(columns[0], np.int32),
+        kind=np.array(columns[2], np.uint8),
+        period=np.array(columns[3], np.uint32),
     )
 
 

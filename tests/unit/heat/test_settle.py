@@ -129,16 +129,7 @@ def test_heat_table_sample_of_absent_page_requests_sweep() -> None:
     table.place(0, np.zeros(1, np.uint64), node)
     for page, swept in ((2, True), (3, False)):
         row = np.array([page * PAGE_BYTES], np.uint64)
-        one = AccessBatch(
-            np.zeros(1, np.int32),
-            row,
-            np.zeros(1, np.uint8),
-            np.zeros(1, np.uint16),
-            np.zeros(1, np.uint32),
-            np.zeros(1, np.uint64),
-            np.zeros(1, np.uint32),
-            np.ones(1, np.uint32),
-        )
+        one = AccessBatch.of(row)
         table.update(one)
         assert (table.chunks.columns.swept[0] > 0) == swept
 

@@ -70,7 +70,7 @@ def setting(*maps: tuple[int, int, int]) -> tuple[HeatTable, Segments, Residency
 
 
 def tick(table: HeatTable, sweep: ResidencySweep, batch: AccessBatch | None = None) -> None:
-    table.update(sweep.fold(batch or AccessBatch.empty(), table.processes))
+    table.update(sweep.fold(batch or AccessBatch.empty(), table))
     sweep.step(table)
 
 
@@ -80,17 +80,7 @@ def pages(table: HeatTable) -> list[int]:
 
 
 def samples(process: list[int], address: list[int]) -> AccessBatch:
-    zero = np.zeros(len(process))
-    return AccessBatch(
-        np.array(process, np.int32),
-        np.array(address, np.uint64),
-        zero.astype(np.uint8),
-        zero.astype(np.uint16),
-        zero.astype(np.uint32),
-        zero.astype(np.uint64),
-        zero.astype(np.uint32),
-        np.ones(len(process), np.uint32),
-    )
+    return AccessBatch.of(np.array(address, np.uint64), np.array(process, np.int32))
 
 
 def test_segment_of_many_processes_counted_and_queried_once() -> None:
@@ -160,7 +150,7 @@ def test_samples_of_all_processes_heat_one_row() -> None:
     page = 5 * PAGE_BYTES
     # The first two, the third at its own offset, and an address outside the mappings.
     batch = samples([0, 1, 2, 1], [(1 << 32) + page, (2 << 32) + page, (3 << 32) + page, page])
-    folded = sweep.fold(batch, table.processes)
+    folded = sweep.fold(batch, table)
     assert folded.process.tolist() == [0, 0, 0, 1]
     assert folded.address.tolist() == [
         (1 << 32) + page,
@@ -175,7 +165,7 @@ def test_samples_after_the_counting_process_exits_stay_where_they_are() -> None:
     tick(table, sweep)
     table.track([ProcessId(2, 1)])
     batch = samples([0], [(2 << 32) + PAGE_BYTES])
-    assert sweep.fold(batch, table.processes) is batch
+    assert sweep.fold(batch, table) is batch
     tick(table, sweep, batch)
     assert pages(table) == [PAGES]
 

@@ -26,15 +26,11 @@ def counted(latencies: list[int], kinds: list[Kind], nodes: list[int]) -> list[f
     node[0, :n] = nodes
     table.place(0, np.zeros(1, np.uint64), node)
     table.update(
-        AccessBatch(
-            np.zeros(n, np.int32),
+        AccessBatch.of(
             np.arange(n, dtype=np.uint64) * np.uint64(PAGE_BYTES),
-            np.array(kinds, np.uint8),
-            np.zeros(n, np.uint16),
-            np.zeros(n, np.uint32),
-            np.zeros(n, np.uint64),
-            np.array(latencies, np.uint32),
-            np.full(n, 1000, np.uint32),
+            kind=np.array(kinds, np.uint8),
+            weight_ns=np.array(latencies, np.uint32),
+            period=1000,
         )
     )
     counts: list[float] = table.chunks.columns.recent[0, :n].tolist()

@@ -278,3 +278,41 @@ def test_watcher_thousands_of_processes_all_descendants_found(proc: FakeProc) ->
     found = watcher(proc, TargetSpec("t", exe="w")).scan()["t"]
     assert len(found) == 200
     assert all(p.start_ticks == p.pid for p in found)
+
+
+def test_watcher_same_process_until_its_pid_is_given_to_another(
+    proc: FakeProc, tmp_path: Path
+) -> None:
+    proc.add(10, exe="/bin/wanted")
+    watch = watcher(proc, TargetSpec("t", exe="wanted"))
+    (process,) = watch.scan()["t"]
+    assert watch.same(process)
+    (proc.root / "10").rename(tmp_path / "former")
+    assert not watch.same(process)
+    proc.add(10, exe="/bin/wanted", start=500)
+    assert not watch.same(process)
+
+
+def test_watcher_same_process_after_its_folder_got_another_inode(
+    proc: FakeProc, tmp_path: Path
+) -> None:
+    proc.add(10, exe="/bin/wanted")
+    watch = watcher(proc, TargetSpec("t", exe="wanted"))
+    (process,) = watch.scan()["t"]
+    (proc.root / "10").rename(tmp_path / "former")
+    proc.add(10, exe="/bin/wanted")
+    assert watch.same(process)
+
+
+def test_watcher_running_processes_need_no_stat_at_reread(proc: FakeProc) -> None:
+    clock = Clock()
+    for pid in range(10, 20):
+        proc.add(pid, exe="/bin/wanted")
+    watch = watcher(proc, TargetSpec("t", exe="wanted"), clock=clock, reread_s=10)
+    processes = watch.scan()["t"]
+    clock.now_s = 10
+    before = watch.stats.reads
+    proc.add(12, exe="/bin/other")  # exec: the same pid and start time
+    found = watch.scan(runs=lambda process: process in processes)["t"]
+    assert pids({"t": found})["t"] == [10, 11, *range(13, 20)]
+    assert watch.stats.reads == before + 2  # of init and of the test, which do not count as running

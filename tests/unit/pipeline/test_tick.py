@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from bench.rehearsal import Rehearsal, hot_blocks
-from bench.rehearsed_memory import PROCESS, Tier
+from bench.rehearsed_memory import PROCESS, RehearsedMemory, Tier
 from hmd.control.admin_state import Pin
 from hmd.decide.plan import MachineView, Plan
 from hmd.decide.policies.histogram import Histogram, HistogramSettings
 from hmd.heat.page_view import PageView
+from hmd.heat.swept_memory import ModelledMemory
+from hmd.machine.page_sharing import PageSharing
+from hmd.machine.process_id import ProcessId
 from hmd.observe.tick_record import Stage
 from hmd.pipeline.stage_guard import StageGuard
 from hmd.pipeline.tick import run_tick
 from hmd.pipeline.tick_stages import TickStages
 from hmd.sample.access_batch import AccessBatch
+
+Column = npt.NDArray[np.generic]
 
 PAGES, FAST = 2048, 600
 
@@ -103,6 +110,27 @@ def test_mover_fails_the_plan_is_recorded_without_an_outcome(
     assert tick.failed == {Stage.MIGRATE}
     assert len(tick.plan) > 0
     assert tick.outcome is None
+
+
+def test_refused_moves_of_shared_pages_are_not_tried_tick_after_tick(
+    stages: TickStages, guard: StageGuard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(
+        _: RehearsedMemory, pid: int, addresses: Column, nodes: Column, flags: int
+    ) -> tuple[int, Column]:
+        return 0, np.full(len(addresses), -errno.EACCES, np.int32)
+
+    def shared(_: ModelledMemory, process: ProcessId, addresses: Column) -> Column:
+        return np.full(len(addresses), PageSharing.FORKED, np.uint8)
+
+    monkeypatch.setattr(RehearsedMemory, "move_pages", refuse)
+    monkeypatch.setattr(ModelledMemory, "sharing", shared)
+    planned = []
+    for number in range(20):
+        guard.begin()
+        planned.append(len(run_tick(stages, guard, float(number)).plan))
+    assert planned[0] > 0
+    assert sum(planned[2:]) == 0
 
 
 def test_paused_heat_is_counted_and_nothing_moves(stages: TickStages, guard: StageGuard) -> None:

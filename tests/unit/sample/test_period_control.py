@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from math import gcd
 
 import pytest
@@ -96,7 +97,7 @@ def test_period_where_accesses_cease_halves_per_tick_at_most() -> None:
     assert periods[-1] == PRIMES[0]
 
 
-def test_period_without_samples_is_kept() -> None:
+def test_period_without_samples_at_the_start_is_kept() -> None:
     c = control()
     before = c.period
     for _ in range(20):
@@ -139,7 +140,7 @@ def test_period_without_elapsed_time_is_kept() -> None:
 def recorded(c: PeriodControl, accesses: float, record_s: float = 2.6e-7) -> TickCost:
     """A second of a CPU with so many accesses, whose samples cost the daemon hardly anything."""
     samples = accesses / c.period
-    return TickCost(1.0, 1e-9 * samples, 1e-9 * samples, samples, records_s=record_s * samples)
+    return TickCost(1.0, 1e-9 * samples, 1e-9 * samples, samples, overhead=record_s * samples)
 
 
 def test_period_records_beyond_the_overhead_lengthen_it_at_once() -> None:
@@ -157,7 +158,7 @@ def test_period_overhead_of_another_setting_holds_that_one() -> None:
 def test_period_records_within_the_overhead_leave_the_quota_in_force() -> None:
     quota_only, both = control(start=1009), control(start=1009)
     expensive = tick(4 * QUOTA)
-    assert both.update(replace(expensive, records_s=0.005)) == quota_only.update(expensive)
+    assert both.update(replace(expensive, overhead=0.005)) == quota_only.update(expensive)
 
 
 def test_period_records_that_cease_halve_it_per_tick_at_most() -> None:
@@ -215,3 +216,25 @@ def test_period_of_a_stream_that_starts_and_ends_follows_in_few_ticks() -> None:
     assert 2e-6 * 1e7 / flooded <= 1.5 * QUOTA
     after = run(2e5, 8)[-1]
     assert quiet <= after <= 2 * quiet
+
+
+def test_period_samples_of_the_last_period_count_with_it() -> None:
+    c, accesses, record_s = control(start=199), 2e7, 2.6e-7
+    taken, periods = c.period, []
+    for _ in range(8):
+        samples = accesses / taken
+        cost = TickCost(1.0, 1e-9, 1e-9, samples, overhead=record_s * samples, period=taken)
+        taken = c.period  # in force while the next tick's samples are taken
+        periods.append(c.update(cost))
+    wanted = accesses * record_s / 0.01
+    assert periods == [pytest.approx(wanted, rel=0.2)] * 8
+
+
+def test_period_between_two_programs_goes_back_to_the_start() -> None:
+    c = control(start=199)
+    long = c.update(recorded(c, accesses=2e8))
+    periods = [c.update(TickCost(1.0, 1e-4, 1e-4, 0)) for _ in range(8)]
+    assert long > 4000
+    assert periods[-1] == 199
+    assert all(after >= before / 2 for before, after in pairwise([long, *periods]))
+    assert c.update(recorded(c, accesses=1e5)) == 199

@@ -19,6 +19,7 @@ from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.perf_events import ring_pages_within
 from hmd.sample.perf_ring import RecordColumns, Ring, RingCounts, SampleType
 from hmd.sample.pid_attribution import TrackedPids
+from hmd.sample.record_cost import RecordTime
 from hmd.sample.ring_sampler import RingSampler
 
 FIXTURE = Path(__file__).parents[2] / "fixtures/machines/xeon6-cxl/proc"
@@ -47,6 +48,7 @@ class Switch:
 
     cpus: Sequence[int]
     record_s: float = 0.0
+    now_s: float = 17.0
     calls: list[str] = field(default_factory=list)
 
     def start(self) -> None:
@@ -185,7 +187,7 @@ def test_ring_sampler_records_of_a_cpu_include_others_lost_ones_and_all_its_ring
     sampler.read()
     assert (sampler.stats.samples, sampler.stats.lost) == (4, 6)
     assert (sampler.stats.records, sampler.stats.busiest_records) == (11, 7 + 1)
-    assert sampler.record_s == 3e-7
+    assert sampler.record_time == RecordTime(8 * 3e-7, 17.0)
 
 
 def test_ring_sampler_source_is_on_while_tracking() -> None:

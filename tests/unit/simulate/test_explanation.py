@@ -6,7 +6,10 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from hmd.cli.main import main
@@ -18,6 +21,7 @@ from hmd.decide.feature_kernel import FEATURES
 from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import Preset
 from hmd.errors import Exit, TargetError
+from hmd.heat.page_columns import gather_pages
 from hmd.machine.process_id import ProcessId
 from hmd.observe.move_journal import MoveJournal
 from hmd.simulate.simulated_machine import PROGRAM, SimulatedMachine
@@ -44,7 +48,7 @@ class Explained:
         # As in the daemon, without what takes modelled time.
         self.daemon.stages.policy = chosen
 
-    def of(self, address: int | None = None, process: ProcessId = PROGRAM) -> dict[str, object]:
+    def of(self, address: int | None = None, process: ProcessId = PROGRAM) -> dict[str, Any]:
         return explain(self.daemon.stages, self.journal, process, address)
 
 
@@ -79,6 +83,30 @@ def test_explain_every_policy_gives_heat_price_and_reason(explained: Explained) 
         explained.of(process=ProcessId(5, 5))
     with pytest.raises(TargetError, match="no page at"):
         explained.of(0x1000)
+
+
+def test_explain_of_any_page_costs_a_bounded_view(
+    explained: Explained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages that a bounded view does not show are explained with the figures of a full one."""
+    stages, rows_most, shown = explained.daemon.stages, 16, []
+    every = stages.heat.view(stages.topology)
+    assert len(every) > 4 * rows_most
+
+    def counted(number: npt.NDArray[np.int64], *others: Any) -> None:
+        shown.append(len(number))
+        gather_pages(number, *others)
+
+    addresses = every.address[:: len(every) // 8].tolist()
+    full = [explained.of(address) for address in addresses]
+    monkeypatch.setattr("hmd.heat.page_view.gather_pages", counted)
+    for address, document in zip(addresses, full, strict=True):
+        bounded = explain(stages, explained.journal, PROGRAM, address, rows_most)
+        for name in ("address", "node", "rate", "samples", "idle_ticks", "saving_s_per_s"):
+            assert bounded["pages"][0][name] == pytest.approx(document["pages"][0][name])
+    listed = explain(stages, explained.journal, PROGRAM, None, rows_most)
+    assert 1 <= len(listed["pages"]) <= 10
+    assert 0 < max(shown) <= rows_most + 10
 
 
 @pytest.mark.parametrize("name", ["histogram", "learned"])

@@ -19,10 +19,10 @@ POLICIES = sorted({system.policy for system in systems() if system.policy})
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_daemon_without_fixed_period_runs_with_defaults(policy: str) -> None:
-    config = loads(json.dumps(configuration(policy, Pace(PACE.tick_s))), "comparison")
+    config = loads(json.dumps(configuration(policy)), "comparison")
     default = loads("{}", "default")
     assert config.sample.period is None
-    assert config.sample.cpu_quota == default.sample.cpu_quota
+    assert config.sample.overhead == default.sample.overhead
     assert config.migrate.page_cache == default.migrate.page_cache
     assert config.tick == PACE.tick_s
 

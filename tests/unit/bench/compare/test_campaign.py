@@ -1,0 +1,43 @@
+"""bench/compare/campaign.py: a program that cannot run here does not stop the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from bench.compare import campaign
+from bench.compare.comparison_case import ComparisonCase
+from bench.suite.program import SuiteProgram
+from hmd.emulate.guest_command import Command
+from hmd.errors import ConfigError, HmdError
+
+CASES = [ComparisonCase.parse(f"{name}:1:2:first-touch") for name in ("cg", "pagerank", "index")]
+
+
+def test_program_that_cannot_be_prepared_fails_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    booted: list[int] = []
+
+    def prepare(program: SuiteProgram, _inputs: Path) -> Command:
+        if program.name == "pagerank":
+            raise ConfigError("pagerank needs python3-igraph")
+        return Command(("true",), {}, "")
+
+    def boot(commands: Sequence[Command], *_: object) -> None:
+        booted.append(len(commands))
+        raise HmdError("no machine here")
+
+    monkeypatch.setattr(campaign, "prepare", prepare)
+    monkeypatch.setattr(campaign, "stage", boot)
+
+    outcomes = campaign.run_cases(CASES, tmp_path, tmp_path, lambda _line: None)
+
+    assert booted == [2]
+    assert {case.program: why for case, why in outcomes.failed.items()} == {
+        "cg": "no machine here",
+        "pagerank": "pagerank needs python3-igraph",
+        "index": "no machine here",
+    }
