@@ -2,7 +2,8 @@
 
 Takes columns of a view, what earlier ticks left and sums by process; gives a row per feature. All
 rates enter as base-2 logarithms of their ratios to a mean, so that neither the machine's speed nor
-the sampling period matters. About 40 ns per page.
+the sampling period matters. Logarithms are computed feature by feature, so that they vectorise.
+About 15 ns per page.
 """
 
 from __future__ import annotations
@@ -39,8 +40,13 @@ FEATURES: Final = (
 KEPT_SHORT, KEPT_LONG, SQUARES, GAP, SAMPLED, SEEN, KEPT_PHASE = range(7)
 KEPT: Final = KEPT_PHASE + PHASES
 TICKS: Final = 1 << 20
-#: Columns of means by process: rate, samples of 1, 4 and 16 ticks, samples of the phase.
-RATE, NOW, SHORT, LONG, PHASE = range(5)
+#: Columns of sums by process, of which all but the last have means: rate, samples of 1, 4 and 16
+#: ticks, samples of the phase, 4 KiB pages, and the accesses of the fastest tier.
+RATE, NOW, SHORT, LONG, PHASE, SIZE, FAST = range(7)
+SUMS: Final = FAST + 1
+#: Columns of sums by vicinity.
+NEAR_RATE, NEAR_NOW, NEAR_SIZE = range(3)
+NEAR_SUMS: Final = NEAR_SIZE + 1
 #: What a tick adds to the averages over 4 and over 16 ticks, of gaps, and of phases.
 SHORT_GAIN: Final = np.float32(0.25)
 LONG_GAIN: Final = np.float32(1 / 16)
@@ -50,7 +56,11 @@ PHASE_GAIN: Final = np.float32(0.125)
 _FLOOR: Final = np.float32(0.1)
 # Samples that are added to counts before a ratio of two of them.
 _CALM: Final = np.float32(0.05)
+_LEAST: Final = np.float32(1e-20)
 _WEAR: Final = np.float32(1 / 64)
+# Of the features, those that are logarithms: all before wear, and size.
+_WEAR_AT: Final = FEATURES.index("wear")
+_SIZE_AT: Final = FEATURES.index("size")
 
 
 def _logarithm() -> tuple[float, ...]:
@@ -63,8 +73,12 @@ _C4, _C3, _C2, _C1, _C0 = (np.float32(c) for c in _logarithm())
 
 
 class RowColumns(NamedTuple):
-    """What the view says, shape ``(n,)``; ``tier`` is -1 for unknown ones."""
+    """What the view says, shape ``(n,)``; ``tier`` is -1 for unknown ones.
 
+    ``number`` is where what a row keeps is among the kept values.
+    """
+
+    number: Int64s
     process: Int32s
     vicinity: Int64s
     tier: Int64s
@@ -79,7 +93,8 @@ class RowColumns(NamedTuple):
 class Surroundings(NamedTuple):
     """What pages share.
 
-    ``process``, shape ``(processes, 5)``: means per page as ``RATE`` to ``PHASE`` number them.
+    ``mean``, shape ``(processes, 5)``: means per page as ``RATE`` to ``PHASE`` number them;
+    ``inverse``: one over each, and over a little more than 0 where there is none.
     ``common``, shape ``(processes, 3)``: the features process_rate, rate_change, fast_change.
     ``vicinity_rate`` and ``vicinity_samples``, shape
     ``(vicinities,)``: means per page of each 2 MiB.
@@ -87,7 +102,8 @@ class Surroundings(NamedTuple):
     features phase_ticks, phase_similarity, fast_free.
     """
 
-    process: Float64Plane
+    mean: Float32Plane
+    inverse: Float32Plane
     common: Float64Plane
     vicinity_rate: Float64s
     vicinity_samples: Float64s
@@ -106,38 +122,67 @@ def _log2(x: np.float32) -> np.float32:
 
 
 @inline
-def _ratio(x: np.float32, mean: np.float32) -> np.float32:
-    """Return the logarithm of x over its mean, with a floor."""
-    return _log2((x + _FLOOR * mean + np.float32(1e-20)) / (mean + np.float32(1e-20)))
+def _ratio(x: np.float32, mean: np.float32, inverse: np.float32) -> np.float32:
+    """Return x over its mean, with a floor."""
+    return (x + _FLOOR * mean + _LEAST) * inverse
 
 
 @kernel
-def age_kept(kept: Float32Plane, samples: Float32s, tick: int, phase: int) -> None:
-    """Bring what pages keep, shape ``(n, KEPT)``, to this ``tick`` of a ``phase``.
+def age_kept(
+    kept: Float32Plane, number: Int64s, samples: Float32s, tick: int, phase: int, new: bool
+) -> None:
+    """Bring what rows keep, ``kept[number]`` of shape ``(n, KEPT)``, to this ``tick``.
 
-    ``samples``, shape ``(n,)``, are those of the tick. Times are modulo ``TICKS``, which float32
-    has exactly.
+    ``samples``, shape ``(n,)``, are those of the tick; of a ``phase`` that is ``new`` nothing is
+    known yet. Times are modulo ``TICKS``, which float32 has exactly.
     """
     now = np.float32(tick % TICKS)
     for row in range(len(samples)):
-        count = samples[row]
-        elapsed = now - kept[row, SEEN]
+        at, count = number[row], samples[row]
+        elapsed = now - kept[at, SEEN]
         elapsed += np.float32(TICKS) if elapsed < 0 else np.float32(0)
         stay_short, stay_long = np.float32(1) - SHORT_GAIN, np.float32(1) - LONG_GAIN
         if elapsed != 1:
             stay_short, stay_long = stay_short**elapsed, stay_long**elapsed
         # This tick's samples stand for those of the ticks between.
         short, long = np.float32(1) - stay_short, np.float32(1) - stay_long
-        kept[row, KEPT_SHORT] = kept[row, KEPT_SHORT] * stay_short + short * count
-        kept[row, KEPT_LONG] = kept[row, KEPT_LONG] * stay_long + long * count
-        kept[row, SQUARES] = kept[row, SQUARES] * stay_long + long * count * count
-        kept[row, KEPT_PHASE + phase] += PHASE_GAIN * (count - kept[row, KEPT_PHASE + phase])
+        kept[at, KEPT_SHORT] = kept[at, KEPT_SHORT] * stay_short + short * count
+        kept[at, KEPT_LONG] = kept[at, KEPT_LONG] * stay_long + long * count
+        kept[at, SQUARES] = kept[at, SQUARES] * stay_long + long * count * count
+        known = np.float32(0) if new else kept[at, KEPT_PHASE + phase]
+        kept[at, KEPT_PHASE + phase] = known + PHASE_GAIN * (count - known)
         if count > 0:
-            since = now - kept[row, SAMPLED]
+            since = now - kept[at, SAMPLED]
             since += np.float32(TICKS) if since < 0 else np.float32(0)
-            kept[row, GAP] += GAP_GAIN * (since - kept[row, GAP])
-            kept[row, SAMPLED] = now
-        kept[row, SEEN] = now
+            kept[at, GAP] += GAP_GAIN * (since - kept[at, GAP])
+            kept[at, SAMPLED] = now
+        kept[at, SEEN] = now
+
+
+@kernel
+def sum_rows(
+    kept: Float32Plane,
+    phase: int,
+    rows: RowColumns,
+    by_process: Float64Plane,
+    by_vicinity: Float64Plane,
+) -> None:
+    """Add the rows to sums of shapes ``(processes, SUMS)`` and ``(vicinities, NEAR_SUMS)``."""
+    for row in range(len(rows.rate)):
+        at, p, near = rows.number[row], rows.process[row], rows.vicinity[row]
+        size, samples = np.float32(rows.size[row]), rows.samples[row]
+        served = rows.rate[row] * size
+        by_process[p, RATE] += served
+        by_process[p, NOW] += samples
+        by_process[p, SHORT] += kept[at, KEPT_SHORT]
+        by_process[p, LONG] += kept[at, KEPT_LONG]
+        by_process[p, PHASE] += kept[at, KEPT_PHASE + phase]
+        by_process[p, SIZE] += size
+        if rows.tier[row] == 0:
+            by_process[p, FAST] += served
+        by_vicinity[near, NEAR_RATE] += served
+        by_vicinity[near, NEAR_NOW] += samples
+        by_vicinity[near, NEAR_SIZE] += size
 
 
 @kernel
@@ -146,37 +191,45 @@ def fill_features(
     phase: int,
     rows: RowColumns,
     around: Surroundings,
+    begin: int,
     features: Float32Plane,
 ) -> None:
-    """Fill ``features``, shape ``(len(FEATURES), n)``, in the order of ``FEATURES``."""
-    one, zero = np.float32(1), np.float32(0)
-    for row in range(len(rows.rate)):
-        p, near, tier = rows.process[row], rows.vicinity[row], max(rows.tier[row], 0)
+    """Fill ``features``, shape ``(len(FEATURES), k)``, with those of the k rows from ``begin``."""
+    one, zero, count = np.float32(1), np.float32(0), features.shape[1]
+    for i in range(count):
+        row = begin + i
+        at, p, near = rows.number[row], rows.process[row], rows.vicinity[row]
+        tier = max(rows.tier[row], 0)
         size = max(np.float32(rows.size[row]), one)
-        short, long = kept[row, KEPT_SHORT], kept[row, KEPT_LONG]
-        idle, gap = np.float32(rows.idle[row]), kept[row, GAP]
-        mean_now = np.float32(around.process[p, NOW])
-        mean_rate = np.float32(around.process[p, RATE])
-        features[0, row] = _ratio(rows.rate[row], mean_rate)
-        features[1, row] = _ratio(rows.samples[row] / size, mean_now)
-        features[2, row] = _ratio(short / size, np.float32(around.process[p, SHORT]))
-        features[3, row] = _ratio(long / size, np.float32(around.process[p, LONG]))
-        features[4, row] = _log2((short + _CALM) / (long + _CALM))
-        features[5, row] = _log2(one + rows.support[row])
-        features[6, row] = _log2(one + idle)
-        features[7, row] = _log2(one + gap)
-        features[8, row] = _log2((one + idle) / (one + gap))
-        spread = max(kept[row, SQUARES] - long * long, zero)
-        features[9, row] = _log2((spread + _CALM) / (long + _CALM))
-        features[10, row] = _ratio(np.float32(around.vicinity_rate[near]), mean_rate)
-        features[11, row] = _ratio(np.float32(around.vicinity_samples[near]), mean_now)
-        there = kept[row, KEPT_PHASE + phase] / size
-        features[12, row] = _ratio(there, np.float32(around.process[p, PHASE]))
-        features[13, row] = np.float32(rows.wear[row]) * _WEAR
-        features[14, row] = _log2(size)
-        features[15, row] = one if tier > 0 else zero
-        features[16, row] = np.float32(around.latency[tier])
-        features[17, row] = np.float32(around.load[tier])
+        each = one / size
+        short, long = kept[at, KEPT_SHORT], kept[at, KEPT_LONG]
+        idle, gap = np.float32(rows.idle[row]), kept[at, GAP]
+        rate, over_rate = around.mean[p, RATE], around.inverse[p, RATE]
+        now, over_now = around.mean[p, NOW], around.inverse[p, NOW]
+        features[0, i] = _ratio(rows.rate[row], rate, over_rate)
+        features[1, i] = _ratio(rows.samples[row] * each, now, over_now)
+        features[2, i] = _ratio(short * each, around.mean[p, SHORT], around.inverse[p, SHORT])
+        features[3, i] = _ratio(long * each, around.mean[p, LONG], around.inverse[p, LONG])
+        features[4, i] = (short + _CALM) / (long + _CALM)
+        features[5, i] = one + rows.support[row]
+        features[6, i] = one + idle
+        features[7, i] = one + gap
+        features[8, i] = (one + idle) / (one + gap)
+        spread = max(kept[at, SQUARES] - long * long, zero)
+        features[9, i] = (spread + _CALM) / (long + _CALM)
+        features[10, i] = _ratio(np.float32(around.vicinity_rate[near]), rate, over_rate)
+        features[11, i] = _ratio(np.float32(around.vicinity_samples[near]), now, over_now)
+        there = kept[at, KEPT_PHASE + phase] * each
+        features[12, i] = _ratio(there, around.mean[p, PHASE], around.inverse[p, PHASE])
+        features[_WEAR_AT, i] = np.float32(rows.wear[row]) * _WEAR
+        features[_SIZE_AT, i] = size
+        features[15, i] = one if tier > 0 else zero
+        features[16, i] = np.float32(around.latency[tier])
+        features[17, i] = np.float32(around.load[tier])
         for shared in range(3):
-            features[18 + shared, row] = np.float32(around.common[p, shared])
-            features[21 + shared, row] = np.float32(around.phase[shared])
+            features[18 + shared, i] = np.float32(around.common[p, shared])
+            features[21 + shared, i] = np.float32(around.phase[shared])
+    for feature in range(_SIZE_AT + 1):
+        if feature != _WEAR_AT:
+            for i in range(count):
+                features[feature, i] = _log2(features[feature, i])

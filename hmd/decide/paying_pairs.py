@@ -28,13 +28,13 @@ def paying_pairs(coming: Side, leaving: Side, room: int) -> tuple[Counts, Counts
     ``room`` is how many pages fit without a demotion; below 0, so many leave in any case. A row
     comes if its gain exceeds the loss of the last row that leaves for it.
     """
-    order = np.argsort(-coming.value, kind="stable")
+    order = _rising(-coming.value)
     gain = coming.value[order]
     # What loses more than the best gain leaves for nothing: there is no need to sort it.
     near = np.arange(len(leaving.value))
     if room >= 0:
         near = np.flatnonzero(leaving.value < (gain[0] if len(gain) else 0.0))
-    last = near[np.argsort(leaving.value[near], kind="stable")]
+    last = near[_rising(leaving.value[near])]
     loss, made = leaving.value[last], np.cumsum(leaving.size[last])
     needed = np.cumsum(coming.size[order]) - max(room, 0)
     price = np.where(needed > 0, np.append(loss, np.inf)[np.searchsorted(made, needed)], 0.0)
@@ -43,3 +43,15 @@ def paying_pairs(coming: Side, leaving: Side, room: int) -> tuple[Counts, Counts
     needs = max(-room, 0) + (max(int(needed[count - 1]), 0) if count else 0)
     gone = last[: int(np.searchsorted(made, needs)) + 1] if needs else last[:0]
     return order[:count], gone
+
+
+def _rising(value: Values) -> Counts:
+    """Return the rows by rising value, to the precision of float32; equal ones in row order.
+
+    The bits of a value and its row in one integer sort several times faster than a stable argsort.
+    """
+    bits = value.astype(np.float32).view(np.int32)
+    # Of negative numbers, the bits after the sign fall as the number rises.
+    keys = np.where(bits < 0, bits ^ 0x7FFFFFFF, bits).astype(np.int64)
+    both: Counts = np.sort(keys << 32 | np.arange(len(value), dtype=np.int64))
+    return both & 0xFFFFFFFF

@@ -61,15 +61,10 @@ class Scene:
         chunk = random.integers(0, len(self.chunks), n)
         page = (random.random(n) ** 8 * CHUNK_PAGES).astype(np.uint64)
         owner = np.array([process for process, _, _ in self.chunks], np.int32)
-        return AccessBatch(
-            owner[chunk],
+        return AccessBatch.of(
             chunk.astype(np.uint64) * np.uint64(CHUNK_BYTES) + page * np.uint64(PAGE_BYTES),
-            np.zeros(n, np.uint8),
-            np.zeros(n, np.uint16),
-            np.zeros(n, np.uint32),
-            np.zeros(n, np.uint64),
-            np.zeros(n, np.uint32),
-            np.full(n, 7, np.uint32),
+            owner[chunk],
+            period=7,
         )
 
     def machine(self) -> MachineView:

@@ -14,7 +14,7 @@ from hmd.decide.feature_kernel import FEATURES
 from hmd.decide.learned_features import LearnedFeatures, PageFeatures
 from hmd.decide.learned_weights import LearnedWeights
 from hmd.decide.node_arrays import nodes_of
-from hmd.decide.policies.learned import Learned, LearnedSettings
+from hmd.decide.policies.learned import _ROWS_AT_ONCE, Learned, LearnedSettings
 from hmd.decide.policies.none import NonePolicy
 from hmd.units import PAGE_BYTES
 from tests.unit.decide.test_learned_weights import HEADER
@@ -80,6 +80,23 @@ def test_learned_network_predicts_nothing_moves_nothing(tmp_path: Path) -> None:
     replace(weights).write(path)
     run = rehearsal(hot_blocks(PAGES, HOT, 16, seed=3), path, samples=400)
     assert sum(run.tick().moved_pages for _ in range(8)) == 0
+
+
+def test_learned_predictions_in_parts_equal_network_on_all_features() -> None:
+    from hmd.decide.learned_network import run_network
+
+    run = rehearsal(hot_blocks(PAGES, HOT, 16, seed=3))
+    for _ in range(3):
+        run.tick()
+    policy, machine = run.policy, run.machine
+    assert isinstance(policy, Learned)
+    pages = run.heat.view(machine.topology)
+    nodes = nodes_of(machine, 0.0, HEADROOM * PAGE_BYTES)
+    features = policy._features.of(pages, machine, nodes)
+    octaves = run_network(features.columns, *policy.weights.packed())
+    expected = features.base * np.exp2(np.clip(octaves, -8, 8))
+    assert len(pages) > 2 * _ROWS_AT_ONCE
+    assert np.allclose(policy.predicted(pages, machine, nodes), expected, rtol=1e-4)
 
 
 def test_features_finite_and_independent_of_scale() -> None:
