@@ -27,6 +27,7 @@ from hmd.observe.residency_counts import heat_pages, resident_pages
 from hmd.observe.tick_record import Stage
 from hmd.sample.access_batch import AccessBatch
 from hmd.sample.capabilities import CAPABILITIES
+from hmd.sample.record_cost import RecordTime
 from hmd.sample.sampler import SamplerStats
 from hmd.simulate.simulated_machine import SimulatedMachine
 from hmd.simulate.simulated_pmu import PmuSettings, SimulatedPmu
@@ -44,7 +45,7 @@ class SampledProgram:
 
     name, detail = "simulated", "misses"
     capabilities = CAPABILITIES["emulated"]
-    pair_period, outside_cpu_s, record_s = None, 0.0, 0.0
+    pair_period, outside_cpu_s, record_time = None, 0.0, RecordTime()
 
     def __init__(self, machine: SimulatedMachine, sampling: PmuSettings) -> None:
         self._pmu = SimulatedPmu(machine, sampling)

@@ -21,8 +21,8 @@ import numpy as np
 
 from bench.moves.measured_moves import MOVED_MIB
 from bench.scale_results import publish
-from hmd.emulate.assets import compile_static
 from hmd.emulate.boot import Machine
+from hmd.emulate.c_compiler import compile_static
 from hmd.emulate.preset import load
 from hmd.emulate.preset_overrides import with_nodes
 from hmd.errors import HmdError

@@ -83,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
         _sampler(args.sampler, args.root),
         start=not args.no_start,
         root=args.root,
+        demotes_cache=_demotes_cache(args.root),
     )
     if places:
         plan = replace(plan, notes=(*plan.notes, refusal(places)))
@@ -148,6 +149,15 @@ def _sampler(asked: str | None, root: Path) -> str:
         if found.works and CAPABILITIES[found.name].automatic:
             return found.name
     raise MissingError("no sampler works here: 'hmd doctor' shows what each of them lacks")
+
+
+def _demotes_cache(root: Path) -> bool:
+    """Return whether the configuration asks for headroom from page cache."""
+    from hmd.config import load
+    from hmd.install.changes import CONFIG
+
+    config = root / CONFIG.relative_to("/")
+    return config.is_file() and load(config).migrate.cache_headroom > 0
 
 
 def _check_machine(root: Path) -> None:

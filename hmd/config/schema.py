@@ -171,6 +171,12 @@ class MigrateSection(ConfigSection):
     page_cache: Share = 1.0
     """Share of a node's reclaimable page cache (clean, mapped by no process, inactive) that moves
     to the node may replace. 0%: moves use free memory only."""
+    cache_headroom: Share = 0.0
+    """Share of each faster node to keep free for programs' allocations: where less is free, page
+    cache that was not read for cache_age moves to the next slower node (needs DAMON with
+    migrate_cold, Linux 6.11). 0%: page cache leaves only for pages that hmd promotes."""
+    cache_age: Annotated[Duration, Field(ge=0.1, le=3600)] = 60.0
+    """Time without a read after which page cache counts as unused."""
     move_all: bool = False
     """Also move pages that several processes map (needs CAP_SYS_NICE)."""
     dry_run: bool = False
@@ -201,6 +207,10 @@ class Config(ConfigSection):
     tick_most: Annotated[Duration, Field(ge=0.01, le=3600)] = 10.0
     """Longest tick: ticks lengthen where hmd would otherwise use more than sample.cpu_quota, and
     shorten again. No effect if shorter than tick."""
+    tick_least: Annotated[Duration, Field(ge=0.01, le=3600)] | None = None
+    """Length of the tick after one that replaced more than a sixteenth of what targets have on the
+    faster tiers, so that the rest of a hot set that has moved follows sooner. No effect while CPU
+    time is owed to sample.cpu_quota. Unset: as tick."""
     rescan: Annotated[Duration, Field(ge=0.1, le=3600)] = 5.0
     """Time between two scans for processes that match the targets."""
     machine: MachineSection = MachineSection()

@@ -46,6 +46,8 @@ Queries = Mapping[str, Callable[[ControlRequest], bytes]]
 """By command: a function that returns the JSON document of the answer to a request, as far as its
 caller may see it; called in the socket's thread."""
 
+_READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+
 PendingAnswer = Future[bytes]
 AdminHandlers = Mapping[str, Callable[[ControlRequest], PendingAnswer]]
 """By command: a function that queues an admin request and returns the future of its answer, a JSON
@@ -54,7 +56,10 @@ document."""
 
 @dataclass(eq=False, slots=True)
 class _Client:
-    """One connection: it waits for its request, then for a pending answer, then to be read."""
+    """One connection: it waits for its request, then for a pending answer, then to be read.
+
+    ``watched`` is what the selector watches it for: nothing while it need not wait for it.
+    """
 
     socket: socket.socket
     peer: Peer
@@ -62,6 +67,7 @@ class _Client:
     request: bytearray = field(default_factory=bytearray)
     pending: PendingAnswer | None = None
     answer: memoryview | None = None
+    watched: int = 0
 
 
 class StatusSocket:
@@ -91,6 +97,7 @@ class StatusSocket:
         self._places: FairPlaces[_Client] = FairPlaces(
             MAX_CLIENTS, MAX_OWN_CLIENTS, [0, os.geteuid()]
         )
+        self._next_s = float("inf")
         self._closing = False
         self._closing_lock = threading.Lock()
         self._thread = threading.Thread(target=self._serve, name="hmd-status", daemon=True)
@@ -134,8 +141,9 @@ class StatusSocket:
                 else:
                     self._answer_pending()
             now_s = time.monotonic()
-            for client in [c for c in self._clients.values() if c.deadline_s <= now_s]:
-                self._expire(client)
+            if now_s >= self._next_s:
+                for client in [c for c in self._clients.values() if c.deadline_s <= now_s]:
+                    self._expire(client)
 
     def _answer_pending(self) -> None:
         """Send the pending answers that are complete."""
@@ -146,9 +154,8 @@ class StatusSocket:
                 self._send(client, _result(client.pending))
 
     def _timeout_s(self) -> float | None:
-        if not self._clients:
-            return None
-        return max(0.0, min(c.deadline_s for c in self._clients.values()) - time.monotonic())
+        self._next_s = min((c.deadline_s for c in self._clients.values()), default=float("inf"))
+        return max(0.0, self._next_s - time.monotonic()) if self._clients else None
 
     def _accept(self) -> None:
         for _ in range(MAX_CLIENTS):
@@ -167,7 +174,6 @@ class StatusSocket:
         connection.setblocking(False)
         client = _Client(connection, peer, time.monotonic() + CLIENT_TIME_S)
         self._clients[connection.fileno()] = client
-        self._selector.register(connection, selectors.EVENT_READ, client)
         leaving = self._places.enter(client, peer.uid)
         if leaving is not None:
             self._refuse(leaving)
@@ -191,9 +197,21 @@ class StatusSocket:
             else:
                 self._write(client)
         except BlockingIOError:
-            pass
+            self._watch(client, _WRITE if client.answer is not None else _READ)
         except OSError:
             self._drop(client)
+
+    def _watch(self, client: _Client, events: int) -> None:
+        """Have the selector watch a client for other events than before, or for nothing."""
+        if events == client.watched:
+            return
+        if not client.watched:
+            self._selector.register(client.socket, events, client)
+        elif events:
+            self._selector.modify(client.socket, events, client)
+        else:
+            self._selector.unregister(client.socket)
+        client.watched = events
 
     def _read(self, client: _Client) -> None:
         data = client.socket.recv(MAX_REQUEST_BYTES)
@@ -201,9 +219,11 @@ class StatusSocket:
         line, newline, _ = client.request.partition(b"\n")
         if not newline and not data:
             self._drop(client)
-        elif newline or len(client.request) > MAX_REQUEST_BYTES:
+        elif not newline and len(client.request) <= MAX_REQUEST_BYTES:
+            self._watch(client, _READ)
+        else:
             # Read no more of it: further input of the client must not wake the thread.
-            self._selector.unregister(client.socket)
+            self._watch(client, 0)
             self._places.requested(client)
             self._dispatch(client, bytes(line))
 
@@ -233,8 +253,7 @@ class StatusSocket:
             answer = error_answer(HmdError("read the answers that wait for you first"))
         client.answer = memoryview(answer + b"\n")
         client.deadline_s = time.monotonic() + CLIENT_TIME_S
-        self._selector.register(client.socket, selectors.EVENT_WRITE, client)
-        self._step(client)
+        self._step(client)  # most take the answer at once
 
     def _unread_bytes(self, peer: Peer) -> int:
         own = (c.answer for c in self._clients.values() if c.peer.uid == peer.uid)
@@ -243,7 +262,9 @@ class StatusSocket:
     def _write(self, client: _Client) -> None:
         assert client.answer is not None
         client.answer = client.answer[client.socket.send(client.answer) :]
-        if not client.answer:
+        if client.answer:
+            self._watch(client, _WRITE)
+        else:
             self._drop(client)
 
     def _expire(self, client: _Client) -> None:
@@ -268,8 +289,7 @@ class StatusSocket:
     def _drop(self, client: _Client) -> None:
         self._clients.pop(client.socket.fileno(), None)
         self._places.leave(client)
-        with contextlib.suppress(KeyError, ValueError):
-            self._selector.unregister(client.socket)
+        self._watch(client, 0)
         client.socket.close()
 
 

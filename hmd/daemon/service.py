@@ -16,6 +16,7 @@ from hmd.config import Config
 from hmd.control.admin_commands import AdminCommands
 from hmd.control.command_queue import PROMPT, CommandQueue
 from hmd.daemon import stage_settings
+from hmd.daemon.cache_upkeep import CacheUpkeep
 from hmd.daemon.drain_progress import control_numbers, send_drain_request
 from hmd.daemon.endpoints import Endpoints
 from hmd.daemon.explanation import explain
@@ -52,6 +53,9 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 PAGE_COUNT_S = 10.0
 """Seconds between two counts of all pages by heat, which cost as much as a decision."""
+
+REPLACED_SHARE = 1 / 16
+"""Share of what targets have on the faster tiers whose replacement in one tick is much."""
 
 LOST_TICKS = 30
 """Ticks in a row that fail outside all stages, after which the daemon ends to be started again."""
@@ -97,6 +101,7 @@ class Service:
             self._control = CommandQueue(commands, self._wakeup.wake, self._log, proc)
             self._nodes = NodeWatch(sysfs)
             self._sampler_upkeep = SamplerUpkeep(self._log, sysfs)
+            self._cache_upkeep = CacheUpkeep(self._log)
             self.followed: Mapping[ProcessId, str] = {}
             self._publish_control()
             self._ticks = TickWatch()
@@ -140,6 +145,7 @@ class Service:
         """Close everything."""
         self._endpoints.close()
         self._drain_worker.close()
+        self._cache_upkeep.close()
         self.stages.close()
         self._wakeup.close()
 
@@ -191,6 +197,7 @@ class Service:
         self._guard.run(Stage.SAMPLE, lambda: stages.begin_tick(now_s), None)
         self._guard.run(Stage.HEAT, lambda: self._memory_watch.follow(stages.heat, now_s), None)
         tick = run_tick(stages, self._guard, now_s)
+        self._guard.run(Stage.MIGRATE, lambda: self._follow_cache(now_s), None)
         drain = partial(send_drain_request, stages, self._drain_worker, now_s)
         self._guard.run(Stage.MIGRATE, drain, None)
         self._sampler_upkeep.ticked(failed=Stage.SAMPLE in self._guard.failed)
@@ -287,14 +294,26 @@ class Service:
         if found is not None:
             self._rebuild(self._configured, found)
 
+    def _follow_cache(self, now_s: float) -> None:
+        """Demote unused page cache where the configuration asks for headroom."""
+        self._cache_upkeep.follow(self.stages, now_s)
+        self.stages.demotion_cpu_s = self._cache_upkeep.cpu_s
+        self.observer.demoting(self._cache_upkeep.active)
+
     def _hold_quota(self, tick: TickRecord, changed: bool) -> None:
         stages, outcome = self.stages, tick.outcome
         moved_bytes = 0 if outcome is None or outcome.dry_run else outcome.moved_bytes
         rate = stages.config.migrate.rate
         changing = changed or 2 * moved_bytes >= rate * stages.config.tick > 0
         cpu_s = dict(self._guard.cpu_s)
-        stages.hold_quota(time.monotonic(), cpu_s, changing=changing)
+        replaced = moved_bytes > REPLACED_SHARE * self._fast_bytes()
+        stages.hold_quota(time.monotonic(), cpu_s, changing=changing, replaced=replaced)
         self.observer.budgeted(stages.budget.numbers(stages.rescan_s, stages.quota.overhead))
+
+    def _fast_bytes(self) -> int:
+        """Return what targets have on all tiers but the slowest, at the last observation."""
+        targets = self.observer.latest.targets
+        return sum(sum(target.numbers.resident_bytes[:-1]) for target in targets)
 
     def _observe(self, tick: TickRecord) -> None:
         stages = self.stages

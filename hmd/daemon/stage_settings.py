@@ -16,11 +16,13 @@ from hmd.heat.geometry import CHUNK_BYTES
 from hmd.heat.heat_settings import HeatSettings
 from hmd.heat.residency_sweep import SweepSettings
 from hmd.heat.space_outline import Patterns
+from hmd.machine.cache_kdamond import CacheWatch
 from hmd.machine.linear_pattern import LinearPattern
 from hmd.machine.process_id import ProcessId
 from hmd.machine.targets import TargetSpec
 from hmd.machine.topology import Topology
 from hmd.migrate import APPLY_TICKS, MoverSettings, PageoutSettings
+from hmd.migrate.cache_demotion import CacheSettings
 from hmd.observe.observer import ObservedConfig
 from hmd.pipeline.cpu_budget import SHARE_MOST, BudgetSettings
 from hmd.pipeline.quota_control import swept_within
@@ -130,7 +132,7 @@ def heat_settings(config: Config) -> HeatSettings:
 
 def budget_settings(config: Config) -> BudgetSettings:
     """Return the CPU quota, and the lengths of ticks that keep it."""
-    return BudgetSettings(config.sample.cpu_quota, config.tick, config.tick_most)
+    return BudgetSettings(config.sample.cpu_quota, config.tick, config.tick_most, config.tick_least)
 
 
 def sweep_settings(config: Config, topology: Topology) -> SweepSettings:
@@ -139,7 +141,9 @@ def sweep_settings(config: Config, topology: Topology) -> SweepSettings:
     All memory of the machine may be shared.
     """
     units = sum(node.total_bytes for node in topology.nodes) // CHUNK_BYTES
-    settings = SweepSettings(shared_units=max(SweepSettings().shared_units, units))
+    settings = SweepSettings(
+        shared_units=max(SweepSettings().shared_units, units), move_shared=config.migrate.move_all
+    )
     return swept_within(settings, SHARE_MOST * config.sample.cpu_quota * config.tick)
 
 
@@ -154,6 +158,15 @@ def mover_settings(config: Config) -> MoverSettings:
         move_shared=migrate.move_all,
         dry_run=migrate.dry_run,
     )
+
+
+def cache_settings(config: Config) -> CacheSettings | None:
+    """Return which page cache to demote for headroom, None for none: at a quarter of the rate."""
+    migrate = config.migrate
+    if migrate.cache_headroom == 0 or migrate.dry_run:
+        return None
+    watch = CacheWatch(migrate.cache_age, max(1, migrate.rate // 4), config.sample.cpu_quota)
+    return CacheSettings(migrate.cache_headroom, watch)
 
 
 def pageout_settings(config: Config) -> PageoutSettings:

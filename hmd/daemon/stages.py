@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hmd.config import Config
@@ -106,14 +106,15 @@ class Stages(TickStages):
         if scan:
             self._scanned_s = now_s
             begun_s = time.thread_time()
-            found = {p: name for name, group in self.watcher.scan(between).items() for p in group}
+            groups = self.watcher.scan(between, self.exits.runs)
+            found = {p: name for name, group in groups.items() for p in group}
             self._scan_cpu_s = time.thread_time() - begun_s
         before = (self.processes, self.targets) if self._tracking else None
         if before == (tuple(found), tuple(found.values())):
             return False
         self._tracking = True
         self.processes, self.targets = tuple(found), tuple(found.values())
-        self.exits.watch(self.processes)
+        self.exits.watch(self.processes, self.watcher.same)
         self.heat.track(self.processes)
         self.heat.weigh(*stage_settings.weights(self.config, self.targets))
         self.sweep.keep(stage_settings.kept_mappings(self.config, found))
@@ -126,10 +127,17 @@ class Stages(TickStages):
         self.quota.begin(self, self.sampler, now_s)
 
     def hold_quota(
-        self, now_s: float, stage_cpu_s: Mapping[Stage, float], *, changing: bool
+        self,
+        now_s: float,
+        stage_cpu_s: Mapping[Stage, float],
+        *,
+        changing: bool,
+        replaced: bool = False,
     ) -> None:
         """Adapt what the next tick may cost to what the daemon has used, after a tick."""
-        self.quota.update(self, self.sampler, now_s, stage_cpu_s, changing=changing)
+        self.quota.update(
+            self, self.sampler, now_s, stage_cpu_s, changing=changing, replaced=replaced
+        )
 
     def enter(self) -> None:
         """Come into force: adapt what was taken over to the topology of these stages."""
@@ -225,7 +233,9 @@ def _heat(config: Config, topology: Topology, before: Stages | None) -> HeatTabl
 
 def _sweep(config: Config, topology: Topology, before: Stages | None, proc: Path) -> ResidencySweep:
     if before:
-        return before.sweep  # the quota sets what a step may take, tick by tick
+        sweep = before.sweep  # the quota sets what a step may take, tick by tick
+        sweep.settings = replace(sweep.settings, move_shared=config.migrate.move_all)
+        return sweep
     return ResidencySweep(stage_settings.sweep_settings(config, topology), KernelMemory(proc))
 
 

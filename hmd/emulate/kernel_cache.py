@@ -6,15 +6,10 @@ NUMBA_CPU_NAME and NUMBA_CPU_FEATURES override: code for ``generic`` runs on hos
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+from hmd.decide import registry
 from hmd.emulate.assets import cache_folder
-from hmd.errors import MissingError
-
-_PROGRAM = "from hmd.decide.registry import warm; warm()"
 
 
 def guest_environment() -> dict[str, str]:
@@ -28,21 +23,12 @@ def guest_environment() -> dict[str, str]:
 
 
 def warm_kernels() -> None:
-    """Compile the kernels that the guest's cache lacks; the first time takes about 10 s.
+    """Compile the kernels that the guest's cache lacks; the first time takes a minute.
 
     Raises MissingError where compilation fails.
     """
     _folder().mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM],
-        env={**os.environ, **guest_environment()},
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode != 0:
-        last = (done.stderr.strip() or "no message").splitlines()[-1]
-        raise MissingError(f"cannot compile hmd's kernels for the guest: {last}")
+    registry.warm_apart(guest_environment())
 
 
 def _folder() -> Path:

@@ -21,6 +21,7 @@ from hmd.sample.capabilities import CAPABILITIES
 UNIT_NAME = "hmd.service"
 UNIT = Path("/etc/systemd/system") / UNIT_NAME
 SAMPLER = Path("/etc/systemd/system/hmd.service.d/10-sampler.conf")
+PAGE_CACHE = Path("/etc/systemd/system/hmd.service.d/20-page-cache.conf")
 SYSUSERS = Path("/etc/sysusers.d/hmd.conf")
 TMPFILES = Path("/etc/tmpfiles.d/hmd.conf")
 SYSCTL = Path("/etc/sysctl.d/60-hmd.conf")
@@ -96,12 +97,19 @@ class InstallChanges:
 
 
 def plan_enable(
-    folder: Path, hmd: Path, sampler: str, *, start: bool, root: Path
+    folder: Path,
+    hmd: Path,
+    sampler: str,
+    *,
+    start: bool,
+    root: Path,
+    demotes_cache: bool = False,
 ) -> InstallChanges:
     """Return the changes that make hmd start at boot; ``folder`` contains the shipped files.
 
     ``hmd`` is the command that the unit runs, ``sampler`` the one that works here, ``root`` the
-    machine's root directory. With ``start`` the service is also started or restarted.
+    machine's root directory. With ``start`` the service is also started or restarted. With
+    ``demotes_cache`` it may use DAMON, whatever the sampler.
     """
     wanted: list[tuple[Path, str | None]] = [(CONFIG, _config(folder, root))]
     packaged = hmd == PACKAGED_HMD and any(
@@ -115,6 +123,9 @@ def plan_enable(
         ]
     drop_in = shipped_files.sampler_drop_in(folder, sampler)
     wanted.append((SAMPLER, drop_in.read_text() if drop_in is not None else None))
+    damon = shipped_files.sampler_drop_in(folder, "damon") if demotes_cache else None
+    damon = damon if damon != drop_in else None
+    wanted.append((PAGE_CACHE, damon.read_text() if damon is not None else None))
     commands = [("systemd-sysusers",), ("systemd-tmpfiles", "--create", TMPFILES.name)]
     if _opens_perf_events(sampler) and read_privileges(root / "proc").perf_for_admins:
         wanted.append((SYSCTL, _PERFMON))
@@ -123,12 +134,14 @@ def plan_enable(
     if start:
         commands.append(("systemctl", "restart", UNIT_NAME))
     notes = [f"sampler: {sampler}" + (f", which needs {drop_in.name}" if drop_in else "")]
+    if damon is not None:
+        notes.append(f"migrate.cache_headroom, which needs {damon.name}")
     return InstallChanges(_changes(wanted, root), tuple(commands), tuple(notes))
 
 
 def plan_disable(root: Path) -> InstallChanges:
     """Return the changes that remove the service; configuration and /var/lib/hmd stay."""
-    files = [(path, None) for path in (UNIT, SAMPLER, SYSUSERS, TMPFILES, SYSCTL)]
+    files = [(path, None) for path in (UNIT, SAMPLER, PAGE_CACHE, SYSUSERS, TMPFILES, SYSCTL)]
     return InstallChanges(
         _changes(files, root),
         (("systemctl", "daemon-reload"),),

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from hmd.machine.damon_ownership import holder
 from hmd.machine.damon_sysfs import Kdamonds
 from hmd.machine.diagnostic import Diagnostic, Severity
 from hmd.machine.process_id import PROC
@@ -133,6 +134,9 @@ def _damon_schemes(sysfs: Path) -> Diagnostic | None:
         moving += [f"{thread.name}: {action}" for action in sorted(actions & _DAMOS_MOVERS)]
     if not moving:
         return Diagnostic(name, Severity.OK, "none that moves pages")
+    owner = holder(kdamonds)
+    if owner is not None and not owner.left:
+        return Diagnostic(name, Severity.OK, f"those of hmd (pid {owner.pid}) alone")
     first = moving[0].split(":")[0]
     return Diagnostic(
         name,

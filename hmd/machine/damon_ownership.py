@@ -39,9 +39,11 @@ class Holder:
 
 
 class DamonClaim:
-    """The claim to DAMON, with one kdamond; lasts until ``release``."""
+    """The claim to DAMON, with ``count`` kdamonds; lasts until ``release``."""
 
-    def __init__(self, kdamonds: Kdamonds, note: Path = NOTE, proc: Path = PROC) -> None:
+    def __init__(
+        self, kdamonds: Kdamonds, note: Path = NOTE, proc: Path = PROC, count: int = 1
+    ) -> None:
         """Claim DAMON, after stopping what a killed hmd left.
 
         Raises MissingError where this kernel has none, or another program uses it.
@@ -56,7 +58,7 @@ class DamonClaim:
         try:
             stop_left(kdamonds, self._fd)
             _refuse_others(kdamonds)
-            kdamonds.set_count(1)
+            kdamonds.set_count(count)
             self._identity = kdamonds.identity(0)
             noted = {"pid": os.getpid(), "kdamond": self._identity}
             os.pwrite(self._fd, json.dumps(noted).encode().ljust(_NOTE_BYTES), 0)
@@ -67,7 +69,7 @@ class DamonClaim:
     def release(self) -> None:
         """Remove the kdamond, unless another program has it by now. Called once, when it is off."""
         try:
-            if self._kdamonds.identity(0) == self._identity and not self._kdamonds.is_on(0):
+            if self._kdamonds.identity(0) == self._identity and not self._kdamonds.running():
                 self._kdamonds.set_count(0)
             os.ftruncate(self._fd, 0)
         finally:
@@ -106,18 +108,19 @@ def _noted(fd: int) -> dict[str, int]:
 
 
 def stop_left(kdamonds: Kdamonds, fd: int) -> bool:
-    """Stop the kdamond that the note names; returns whether it still existed."""
+    """Stop the kdamonds whose first the note names; returns whether they still existed."""
     identity = _noted(fd).get("kdamond")
-    if kdamonds.count != 1 or identity is None or identity != kdamonds.identity(0):
+    if identity is None or identity != kdamonds.identity(0):
         return False
-    kdamonds.switch_off(0)
+    for index in range(kdamonds.count or 0):
+        kdamonds.switch_off(index)
     kdamonds.set_count(0)
     os.ftruncate(fd, 0)
     return True
 
 
 def stop_left_behind(kdamonds: Kdamonds, note: Path = NOTE) -> Holder | None:
-    """Stop the kdamond that a killed hmd left, if any; returns that hmd."""
+    """Stop the kdamonds that a killed hmd left, if any; returns that hmd."""
     found = holder(kdamonds, note)
     if found is None or not found.left:
         return None
@@ -133,7 +136,7 @@ def stop_left_behind(kdamonds: Kdamonds, note: Path = NOTE) -> Holder | None:
 
 def holder(kdamonds: Kdamonds, note: Path = NOTE) -> Holder | None:
     """Return the hmd that uses DAMON or was killed while it used it, or None."""
-    identity = kdamonds.identity(0) if kdamonds.count == 1 else None
+    identity = kdamonds.identity(0) if kdamonds.count else None
     if identity is None:
         return None
     try:

@@ -34,8 +34,8 @@ def hugetlb_finding(sysfs: Path) -> Diagnostic:
             name,
             Severity.WARN,
             state,
-            "a page of 1 GiB moves only to a free one of the target node's pool; a call that fails "
-            "for it looks like one to a full node, and other pages of its batch stay",
+            "a page of 1 GiB moves only to a free one of the target node's pool; hmd tries it "
+            "again after a delay, which costs a failed call",
             "set `keep: [/anon_hugepage, /dev/hugepages]` for the targets, or keep free pages of "
             "1 GiB on each node",
         )

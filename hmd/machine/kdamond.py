@@ -25,7 +25,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.machine.damon_sysfs import DamonError, Kdamonds
-from hmd.machine.process_id import PROC, ProcessId, identify, read_stat
+from hmd.machine.kdamond_thread import KdamondThread
+from hmd.machine.process_id import PROC
 from hmd.machine.procfs import absent
 
 PATIENCE = 16
@@ -35,7 +36,6 @@ _MOST = 2**32 - 1
 _NEVER_US = 3600 * 10**6
 _REGIONS_LEAST = 3  # which damon_set_attrs() asks for
 _MOST_BYTES = 2**64 - 1
-_TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,29 +93,20 @@ class Kdamond:
         self.waited_s = 0.0
         self._clock = clock
         self._all = kdamonds
-        self._proc = proc
         self._folder = kdamonds.path / "0/contexts/0"
-        self._identity = kdamonds.identity(0)
-        self._pid: int | None = None
-        self._thread: ProcessId | None = None
-        self._ticks = 0
-        self._past_ticks = 0
+        self._thread = KdamondThread(kdamonds, proc=proc)
         self._staged: list[DamonRegions] = []
         self._targets_inode: int | None = None
 
     @property
     def running(self) -> bool:
         """True while it monitors; it ends with its last target."""
-        return self._pid is not None and self._all.is_on(0) and self._all.thread(0) == self._pid
+        return self._thread.running
 
     @property
     def cpu_s(self) -> float:
         """CPU time of the kernel threads since the construction, in seconds."""
-        if self._thread is not None:
-            stat = read_stat(self._thread.pid, self._proc)
-            if stat is not None and stat.process == self._thread:
-                self._ticks = stat.cpu_ticks
-        return (self._past_ticks + self._ticks) / _TICKS_A_SECOND
+        return self._thread.cpu_s
 
     def start(
         self, pids: Sequence[int], regions: Sequence[DamonRegions], monitoring: Monitoring
@@ -126,13 +117,9 @@ class Kdamond:
         taken the kdamond.
         """
         self.stop()
-        if self._all.is_on(0) or self._all.identity(0) != self._identity:
-            raise DamonError(errno.EBUSY, "the kdamond of hmd has been taken")
+        self._thread.check()
         self._stage(pids, regions, monitoring)
-        self._all.write("0/state", "on")
-        self._pid = self._all.thread(0)
-        # In a container /proc may not show it.
-        self._thread = identify(self._pid, self._proc) if self._pid else None
+        self._thread.start()
 
     def _stage(
         self, pids: Sequence[int], regions: Sequence[DamonRegions], monitoring: Monitoring
@@ -201,10 +188,7 @@ class Kdamond:
 
     def stop(self) -> None:
         """Stop monitoring. Raises DamonError."""
-        self._past_ticks = round(self.cpu_s * _TICKS_A_SECOND)
-        if self.running:
-            self._all.switch_off(0)
-        self._pid, self._thread, self._ticks = None, None, 0
+        self._thread.stop()
 
     def look(self) -> list[DamonRegions] | None:
         """Return the regions of each target, counted in the aggregation that ends then.

@@ -7,7 +7,8 @@ kernel's answers are (mm/migrate.c, do_pages_move, since 4.17):
   is migrated as one run.
 * A run that migrates completely gets its node in ``status``. A run that does not ends the call:
   its statuses and all later ones stay untouched, and the call returns how many pages are left.
-* -ENOMEM ends the call the same way, as its error.
+* -ENOMEM ends the call the same way, as its error: the node is full, or it has no free hugetlbfs
+  page of 1 GiB for one of the run's pages.
 * A page of a folio (huge page, large folio) that an earlier page of the call queued gets EBUSY,
   although it moves with that folio.
 
@@ -30,6 +31,8 @@ from hmd.migrate.batches import BatchSize
 from hmd.migrate.move_status import MoveStatus, of_call, of_pages
 
 Rows = npt.NDArray[np.intp]
+PageCheck = Callable[[ProcessId, npt.NDArray[np.uint64], int], npt.NDArray[np.bool_]]
+"""Says which pages of a process a node has no page for, though it may have room."""
 
 
 class PageCalls(Protocol):
@@ -67,7 +70,8 @@ class EngineStats:
 class MovePagesEngine:
     """The move_pages engine for one group at a time.
 
-    ``read_stat`` reads /proc/PID/stat; ``clock`` returns seconds.
+    ``read_stat`` reads /proc/PID/stat; ``clock`` returns seconds. ``no_huge_page`` is asked where
+    a call ends as on a full node: pages that it names fail alone, the others come next.
     """
 
     def __init__(
@@ -78,8 +82,10 @@ class MovePagesEngine:
         size: BatchSize,
         flags: MoveFlags,
         tries: int,
+        no_huge_page: PageCheck,
     ) -> None:
         self._calls = calls
+        self._no_huge_page = no_huge_page
         self._read_stat = read_stat
         self._clock = clock
         self._flags = flags
@@ -196,6 +202,12 @@ class MovePagesEngine:
         refusal = of_call(result)
         if refusal is MoveStatus.INVALID:
             refusal = self._without_memory(process)
+        if refusal is MoveStatus.NO_MEMORY:
+            lacking = self._no_huge_page(process, addresses, node)
+            lacking &= status == MoveStatus.PENDING
+            if lacking.any():
+                status[lacking] = MoveStatus.NO_HUGE_PAGE
+                return None, status, np.zeros(len(status), np.bool_)
         status[(status == MoveStatus.PENDING) & ~untouched] = MoveStatus.BUSY
         return refusal, status, ~untouched
 

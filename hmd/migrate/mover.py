@@ -16,11 +16,12 @@ import numpy.typing as npt
 
 from hmd.decide.plan import Plan
 from hmd.machine import move_pages as kernel_pages
+from hmd.machine.gigantic_pages import GiganticPages
 from hmd.machine.move_pages import MoveFlags
 from hmd.machine.process_id import ProcessId, ProcessStat, read_stat
 from hmd.migrate.batches import BatchSize
 from hmd.migrate.budget import TokenBucket
-from hmd.migrate.move_pages_engine import MovePagesEngine, PageCalls
+from hmd.migrate.move_pages_engine import MovePagesEngine, PageCalls, PageCheck
 from hmd.migrate.move_status import NODE_WIDE, PROCESS_WIDE, PUNISHED, MoveStatus
 from hmd.migrate.outcome import MoveOutcome, MoverStats
 from hmd.migrate.page_filter import MovableMappings, PageFilter
@@ -59,6 +60,7 @@ class Mover:
 
     ``calls`` are the two functions of ``hmd.machine.move_pages``, ``stat`` reads /proc/PID/stat,
     and ``page_filter`` says which pages may move: by default all but shared executable code.
+    ``no_huge_page`` says which pages a node has no hugetlbfs page for; by default the kernel does.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Mover:
         *,
         stat: Callable[[int], ProcessStat | None] = read_stat,
         page_filter: PageFilter | None = None,
+        no_huge_page: PageCheck | None = None,
     ) -> None:
         self.settings = settings = settings or MoverSettings()
         self.stats = MoverStats()
@@ -81,7 +84,9 @@ class Mover:
             settings.least_batch_pages, settings.most_batch_pages, settings.call_target_s
         )
         flags = MoveFlags.MOVE_ALL if settings.move_shared else MoveFlags.MOVE
-        self._engine = MovePagesEngine(calls, stat, clock, size, flags, settings.tries)
+        self._engine = MovePagesEngine(
+            calls, stat, clock, size, flags, settings.tries, no_huge_page or GiganticPages()
+        )
 
     def stop(self) -> None:
         """Defer the rest of this plan and all later plans; signal handlers may call it."""

@@ -92,6 +92,7 @@ class Observer:
         self._control = ControlNumbers()
         self._budget = BudgetNumbers()
         self._guard: GuardState | None = None
+        self._demoting: frozenset[int] = frozenset()
         self.use(setting, topology, sampler)
 
     def use(self, setting: ObservedConfig, topology: Topology, sampler: Sampler) -> None:
@@ -119,6 +120,10 @@ class Observer:
         """Publish what the guard of moves knows; None where moves are not guarded."""
         self._guard = guard
         self.latest = replace(self.latest, guard=guard)
+
+    def demoting(self, nodes: frozenset[int]) -> None:
+        """Set the nodes whose unused page cache is being demoted; the next snapshot shows them."""
+        self._demoting = nodes
 
     def budgeted(self, budget: BudgetNumbers) -> None:
         """Publish what the CPU time went to, and what gives way to keep the quota."""
@@ -172,7 +177,7 @@ class Observer:
             overhead_limit=setting.overhead,
             policy=setting.policy,
             tiers=counters.topology.tiers,
-            nodes=_nodes(counters.topology, self._memory),
+            nodes=_nodes(counters.topology, self._memory, self._demoting),
             sampler=self._source(),
             reload=self._reload,
             ticks=counters.ticks,
@@ -280,12 +285,14 @@ def _totals(sums: RowSums, resident: npt.NDArray[np.int64]) -> list[AccessTotals
     ]
 
 
-def _nodes(topology: Topology, memory: Sequence[NodeMemory]) -> tuple[NodeNumbers, ...]:
+def _nodes(
+    topology: Topology, memory: Sequence[NodeMemory], demoting: frozenset[int]
+) -> tuple[NodeNumbers, ...]:
     latency_ns = topology.latency_ns
     cache = {each.node: each.cache_bytes for each in memory}
     size = {node.id: node.total_bytes for node in topology.nodes}
     return tuple(
-        NodeNumbers(node, tier, size[node], latency_ns[node], cache.get(node, 0))
+        NodeNumbers(node, tier, size[node], latency_ns[node], cache.get(node, 0), node in demoting)
         for tier, nodes in enumerate(topology.tiers)
         for node in nodes
     )

@@ -78,7 +78,8 @@ class SamplerNumbers:
 class NodeNumbers:
     """A memory node; ``latency_ns`` is the load latency of the unloaded node.
 
-    ``cache_bytes`` of its page cache count as room for moves.
+    ``cache_bytes`` of its page cache count as room for moves. ``demoting``: unused page cache
+    leaves it now.
     """
 
     id: int
@@ -86,6 +87,7 @@ class NodeNumbers:
     total_bytes: int
     latency_ns: float
     cache_bytes: int = 0
+    demoting: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,11 +53,15 @@ _WEIGHT: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class BudgetSettings:
-    """``quota`` is a share of one CPU, ``tick_s`` to ``tick_most_s`` the length of a tick."""
+    """``quota`` is a share of one CPU, ``tick_s`` to ``tick_most_s`` the length of a tick.
+
+    The tick that follows many moves lasts ``tick_least_s``; as long as ``tick_s`` if None.
+    """
 
     quota: float = 0.01
     tick_s: float = 1.0
     tick_most_s: float = 10.0
+    tick_least_s: float | None = None
 
 
 class CpuBudget:
@@ -121,10 +125,18 @@ class CpuBudget:
             self._since_plan = 0
         return self.planned
 
-    def ticked(self, elapsed_s: float, cpu_s: Mapping[Work, float], *, changing: bool) -> None:
+    def ticked(
+        self,
+        elapsed_s: float,
+        cpu_s: Mapping[Work, float],
+        *,
+        changing: bool,
+        replaced: bool = False,
+    ) -> None:
         """Add the CPU time of a tick that took ``elapsed_s`` with the wait for it.
 
-        ``changing``: processes have come or gone, or moves were many.
+        ``changing``: processes have come or gone, or moves were many. ``replaced``: moves replaced
+        much of what the faster tiers hold.
         """
         for work, seconds in cpu_s.items():
             self.spent_s[work] += seconds
@@ -137,7 +149,8 @@ class CpuBudget:
         self.plan_ticks = self._plan_ticks()
         beyond_s = self._owed_s / quota - (CHANGE_S if changing else CALM_S)
         most_s = max(self.settings.tick_most_s, self.settings.tick_s)
-        self.tick_s = min(max(beyond_s, self.settings.tick_s), most_s)
+        hurried = replaced and self._owed_s <= 0
+        self.tick_s = min(max(beyond_s, self._least_s(hurried=hurried)), most_s)
 
     def numbers(self, discovery_s: float, overhead: float) -> BudgetNumbers:
         """Return the state for metrics; ``discovery_s`` is the time between two scans.
@@ -168,6 +181,12 @@ class CpuBudget:
         self._fixed_s += _WEIGHT * (fixed_s - self._fixed_s)
         weight = 1 - math.exp(-elapsed_s / CREDIT_S)
         self._discovery += weight * (cpu_s.get(Work.DISCOVERY, 0.0) / elapsed_s - self._discovery)
+
+    def _least_s(self, *, hurried: bool) -> float:
+        settings = self.settings
+        if not hurried or settings.tick_least_s is None:
+            return settings.tick_s
+        return min(settings.tick_least_s, settings.tick_s)
 
     def _left(self) -> float:
         """Return the share of the CPU that plans and the fixed work of ticks leave, of half.

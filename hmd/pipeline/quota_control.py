@@ -1,7 +1,7 @@
 """Keeps a tick's stages within the CPU quota: measures their CPU time, sets what gives way.
 
 Takes the stages after each tick; sets the sampling period, the share of the sweep and the length of
-the next tick. CPU time is that of the thread of the tick and of kernel threads that sample for it.
+the next tick. CPU time is that of the thread of the tick and of kernel threads that work for it.
 Threads that answer clients do not count: a client could make the daemon idle. Costs about 10 µs per
 tick.
 """
@@ -35,6 +35,7 @@ class _Reading:
     cost: CostCounters
     sweep_cpu_s: float
     discovery_cpu_s: float
+    demotion_cpu_s: float
 
 
 class QuotaControl:
@@ -44,6 +45,7 @@ class QuotaControl:
         self.budget, self.period = budget, period
         self._last: _Reading | None = None
         self._cost: TickCost | None = None
+        self._taken = 0  # the period of the samples that a tick reads
         self.overhead = 0.0
         """Share of a CPU that records took in the last tick, of the CPU with most of them."""
 
@@ -55,28 +57,31 @@ class QuotaControl:
         stage_cpu_s: Mapping[Stage, float],
         *,
         changing: bool,
+        replaced: bool = False,
     ) -> None:
         """Take the costs of a tick that has ended; the thread of the tick calls it.
 
-        ``stage_cpu_s`` is the CPU time of its stages.
+        ``stage_cpu_s`` is the CPU time of its stages; ``changing`` and ``replaced`` are those of
+        ``CpuBudget.ticked``.
         """
         now = _reading(stages, sampler, now_s)
         if self._last is not None:
             tick = now.cost.since(self._last.cost)
             sweep_s = now.sweep_cpu_s - self._last.sweep_cpu_s
             discovery_s = now.discovery_cpu_s - self._last.discovery_cpu_s
+            demotion_s = now.demotion_cpu_s - self._last.demotion_cpu_s
             spent_s = {
                 Work.SAMPLES: tick.sampling_cpu_s,
                 Work.SWEEP: sweep_s,
                 Work.DISCOVERY: discovery_s,
                 Work.DECIDE: stage_cpu_s.get(Stage.DECIDE, 0.0),
-                Work.MIGRATE: stage_cpu_s.get(Stage.MIGRATE, 0.0),
+                Work.MIGRATE: stage_cpu_s.get(Stage.MIGRATE, 0.0) + demotion_s,
                 Work.OBSERVE: stage_cpu_s.get(Stage.OBSERVE, 0.0),
             }
             spent_s[Work.OTHER] = max(0.0, tick.cpu_s - sum(spent_s.values()))
             stretch = self.budget.stretch
-            self.budget.ticked(tick.elapsed_s, spent_s, changing=changing)
-            self._cost = replace(tick, stretch=stretch)
+            self.budget.ticked(tick.elapsed_s, spent_s, changing=changing, replaced=replaced)
+            self._cost = replace(tick, stretch=stretch, period=self._taken)
             self.overhead = tick.overhead
             step_s = self.budget.sweep_share * self.budget.tick_s
             stages.sweep.settings = swept_within(stages.sweep.settings, step_s)
@@ -87,12 +92,13 @@ class QuotaControl:
         """Set the sampling period that follows from the last tick; raises what the sampler does."""
         if self._last is None:
             self._last = _reading(stages, sampler, now_s)
+        self._taken = sampler.period
         tick, self._cost = self._cost, None
         if tick is None or self.period is None:
             return
         if not sampler.capabilities.counts_accesses:
-            # The period sets how much is scanned, whatever the scans find.
-            tick = replace(tick, units=tick.sampling_cpu_s)
+            # The period sets how much a tick scans, whatever the scans find.
+            tick = replace(tick, units=tick.sampling_cpu_s, period=0)
         wanted = self.period.update(tick, self.budget.samples_share)
         if wanted != sampler.period:
             sampler.set_period(wanted)
@@ -111,10 +117,10 @@ def _reading(stages: TickStages, sampler: Sampler, now_s: float) -> _Reading:
     stats, outside_s = sampler.stats, sampler.outside_cpu_s
     cost = CostCounters(
         now_s,
-        time.thread_time() + outside_s,
+        time.thread_time() + outside_s + stages.demotion_cpu_s,
         stages.sampling_cpu_s + outside_s,
         stats.samples + stats.dropped,
         stats.lost,
-        stats.busiest_records * sampler.record_s,
+        sampler.record_time,
     )
-    return _Reading(cost, stages.sweep_cpu_s, stages.discovery_cpu_s)
+    return _Reading(cost, stages.sweep_cpu_s, stages.discovery_cpu_s, stages.demotion_cpu_s)

@@ -55,7 +55,8 @@ class TickStages:
     administrators' pause, drains and pins. Pages that were idle for ``pageout_s`` are paged out,
     none if None. ``memory`` is that of the nodes at the last tick, () before the first.
     ``sampling_cpu_s`` is the CPU time of reading and counting samples in all ticks, ``sweep_cpu_s``
-    that of sweeps, ``discovery_cpu_s`` that of scans for processes. ``budget`` decides in which
+    that of sweeps, ``discovery_cpu_s`` that of scans for processes, ``demotion_cpu_s``
+    that of kernel threads that demote page cache. ``budget`` decides in which
     ticks the policy plans; in all of them if None.
     """
 
@@ -77,4 +78,5 @@ class TickStages:
     sampling_cpu_s: float = 0.0
     sweep_cpu_s: float = 0.0
     discovery_cpu_s: float = 0.0
+    demotion_cpu_s: float = 0.0
     budget: CpuBudget | None = None

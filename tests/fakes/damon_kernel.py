@@ -19,7 +19,9 @@ class DamonKernel:
     """
 
     SCHEME = (
-        *("action", "access_pattern/sz/max", "access_pattern/age/max"),
+        *("action", "target_nid", "access_pattern/sz/max"),
+        *("access_pattern/age/min", "access_pattern/age/max"),
+        *("quotas/bytes", "quotas/ms", "quotas/reset_interval_ms"),
         *("access_pattern/nr_accesses/min", "access_pattern/nr_accesses/max"),
         *("filters/nr_filters", "tried_regions/total_bytes"),
     )
@@ -85,7 +87,8 @@ class DamonKernel:
 
     def reap(self) -> None:
         """End the kdamond where all its targets have gone."""
-        if self.on() and not any(alive(pid) for pid in self.targets()):
+        virtual = self.on() and (self.path / "0/contexts/0/operations").read_text() == "vaddr\n"
+        if virtual and not any(alive(pid) for pid in self.targets()):
             (self.path / "0/state").write_text("off\n")
 
     def _command(self, kdamond: Path, text: str) -> None:
@@ -94,7 +97,7 @@ class DamonKernel:
         match text:
             case "on":
                 self._refuse(errno.EBUSY, running or self.exclusive)
-                self._refuse(errno.EINVAL, not all(alive(pid) for pid in self.targets()))
+                self._refuse(errno.EINVAL, not self._can_start(kdamond))
                 (kdamond / "pid").write_text(f"{os.getpid()}\n")
                 (kdamond / "state").write_text("on\n")
             case "off":
@@ -105,6 +108,11 @@ class DamonKernel:
                 for i, pid in enumerate(self.targets()):
                     self._tell(kdamond / f"contexts/0/schemes/{i}", pid)
                 self.looks += 1
+
+    def _can_start(self, kdamond: Path) -> bool:
+        if (kdamond / "contexts/0/operations").read_text() == "paddr\n":
+            return self._number(kdamond / "contexts/0/targets/0/regions/nr_regions") > 0
+        return all(alive(pid) for pid in self.targets())
 
     def _tell(self, scheme: Path, pid: int) -> None:
         matching = (scheme / "filters/0/matching").read_text()

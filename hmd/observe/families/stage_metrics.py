@@ -34,7 +34,7 @@ FAMILIES: Final = (
     gauge(
         "hmd_tick_interval_seconds",
         "seconds",
-        "Interval between ticks now: tick, or longer, up to tick_most, for the CPU quota.",
+        "Interval between ticks now: tick, longer for the CPU quota, shorter after many moves.",
         of(lambda now: now.tick_s),
     ),
     gauge(

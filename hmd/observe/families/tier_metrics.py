@@ -52,6 +52,14 @@ FAMILIES: Final = (
         "tier",
     ),
     gauge(
+        "hmd_node_page_cache_demoting",
+        "",
+        "1 while unused page cache of a node moves to a slower one (migrate.cache_headroom).",
+        _by_node(lambda node: node.demoting),
+        "numa_node",
+        "tier",
+    ),
+    gauge(
         "hmd_node_load_latency_seconds",
         "seconds",
         "Load latency of an unloaded node: from the firmware (HMAT), or 90 ns without it.",

@@ -12,6 +12,7 @@ from hmd.pipeline.quota_control import QuotaControl
 from hmd.sample.access_batch import AccessBatch
 from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.period_control import PeriodControl, PeriodSettings
+from hmd.sample.record_cost import RecordTime
 from hmd.sample.sampler import SamplerStats
 
 TEXT = "targets: [{name: a, pid: 1}]\nsample: {sampler: faults}\n"
@@ -29,7 +30,7 @@ class Outside:
         self.stats = SamplerStats()
         self.period = 1
         self.outside_cpu_s = 0.0
-        self.record_s = 0.0
+        self.record_time = RecordTime()
 
     def set_period(self, period: int) -> int:
         self.period = period
@@ -66,12 +67,13 @@ def test_cpu_quota_includes_kernel_thread_time(stages: Stages, share: float, mos
 def test_overhead_of_records_lengthens_the_period_and_is_published(stages: Stages) -> None:
     sampler = Outside()
     sampler.capabilities = CAPABILITIES["pmu"]
-    sampler.record_s = 1e-6
     control = PeriodControl(PeriodSettings(overhead=0.01), sampler.ladder, sampler.period)
+    taken_s = 0.0
     ours = replace(stages, sampler=sampler, quota=QuotaControl(stages.budget, control))
     for second in range(1, 10):
         sampler.stats.samples += 1000
-        sampler.stats.busiest_records += 40_000 // sampler.period
+        taken_s += 40_000 // sampler.period * 1e-6
+        sampler.record_time = RecordTime(taken_s, float(second))
         ours.begin_tick(float(second))
         ours.hold_quota(float(second), {}, changing=False)
     assert sampler.period == 4

@@ -33,6 +33,7 @@ from hmd.pipeline.tick import run_tick
 from hmd.pipeline.tick_stages import TickStages
 from hmd.sample.access_batch import AccessBatch
 from hmd.sample.capabilities import CAPABILITIES
+from hmd.sample.record_cost import RecordTime
 from hmd.sample.sampler import SamplerStats
 
 FAST, SLOW = 0, 2
@@ -84,7 +85,7 @@ class Sampler:
     ladder: tuple[int, ...] = (1009,)
     pair_period: int | None = None
     outside_cpu_s = 0.0
-    record_s = 0.0
+    record_time = RecordTime()
 
     def __init__(self, draw: Callable[[], AccessBatch]) -> None:
         self.stats = SamplerStats()
@@ -250,14 +251,4 @@ class Machine:
         address = np.concatenate(
             [p.base + page * PAGE for p, page in zip(PROGRAMS, pages, strict=True)]
         ).astype(np.uint64)
-        n = len(process)
-        return AccessBatch(
-            process,
-            address,
-            np.zeros(n, np.uint8),
-            np.zeros(n, np.uint16),
-            np.zeros(n, np.uint32),
-            np.zeros(n, np.uint64),
-            np.zeros(n, np.uint32),
-            np.full(n, self.sampler.period, np.uint32),
-        )
+        return AccessBatch.of(address, process, period=self.sampler.period)

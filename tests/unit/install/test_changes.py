@@ -13,6 +13,7 @@ from hmd.cli.main import main
 from hmd.errors import Exit
 from hmd.install.changes import (
     CONFIG,
+    PAGE_CACHE,
     SAMPLER,
     SYSCTL,
     SYSUSERS,
@@ -109,6 +110,22 @@ def test_enable_other_sampler_removes_previous_drop_in(tmp_path: Path) -> None:
     assert kinds(plan, tmp_path)[SAMPLER] == "remove"
     apply(plan)
     assert not drop_in.exists()
+
+
+@pytest.mark.parametrize(("sampler", "needs_it"), [("pmu", True), ("damon", False)])
+def test_enable_with_headroom_from_page_cache_lets_hmd_use_damon(
+    tmp_path: Path, sampler: str, needs_it: bool
+) -> None:
+    plan = plan_enable(
+        shipped_folder(), HMD, sampler, start=True, root=tmp_path, demotes_cache=True
+    )
+    assert (PAGE_CACHE in kinds(plan, tmp_path)) == needs_it
+    apply(plan)
+    there = [path.relative_to("/") for path in (SAMPLER, PAGE_CACHE)]
+    written = [tmp_path / path for path in there if (tmp_path / path).exists()]
+    assert ["/sys/kernel/mm/damon" in path.read_text() for path in written] == [True]
+    apply(plan_disable(tmp_path))
+    assert not any(path.exists() for path in written)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ class Folio:
     isolated: bool = False  # cannot even be queued: EBUSY
     shared: bool = False  # EACCES without MOVE_ALL
     zero: bool = False  # EFAULT
+    gigantic: bool = False  # of hugetlbfs: moves to a free page of the node's pool only
 
 
 @dataclass
@@ -68,6 +69,10 @@ class FakeKernel:
 
     def nodes_of(self, pid: int) -> dict[int, int]:
         return {a: f.node for a, f in self.processes[pid].memory.items()}
+
+    def no_huge_page(self, process: ProcessId, addresses: np.ndarray, node: int) -> np.ndarray:
+        memory = self.processes[process.pid].memory
+        return np.array([a in memory and memory[a].gigantic for a in addresses.tolist()], np.bool_)
 
     def clock(self) -> float:
         return self.now_s
@@ -154,7 +159,7 @@ class FakeKernel:
             if folio.pinned:
                 failed += 1
                 continue
-            if self.free[node] < folio.pages:
+            if folio.gigantic or self.free[node] < folio.pages:
                 queue.clear()
                 return -errno.ENOMEM
             self.free[node] -= folio.pages
@@ -192,6 +197,7 @@ def make_mover(kernel: FakeKernel, **settings: object) -> Mover:
         calls=kernel,
         stat=kernel.stat,
         page_filter=lambda _, addresses: np.ones(len(addresses), np.bool_),
+        no_huge_page=kernel.no_huge_page,
     )
 
 

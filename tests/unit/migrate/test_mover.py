@@ -236,6 +236,22 @@ def test_mover_full_node_gets_no_more_calls(
     assert kernel.free[0] == 0
 
 
+@pytest.mark.parametrize("at", [0, 300, 599])
+def test_mover_page_of_1_gib_without_free_one_others_move(
+    bench: SimpleNamespace, kernel: Any, process: Any, at: int
+) -> None:
+    rows = rows_of(600, 1, 0)
+    fill(kernel, rows)
+    kernel.processes[process.pid].memory[BASE + at * PAGE].gigantic = True
+    mover = bench.mover(kernel, least_batch_pages=256)
+    outcome = mover.apply(bench.plan([process], rows))
+    assert outcome.moved == {(1, 0): 599}
+    assert outcome.failures == {MoveStatus.NO_HUGE_PAGE: 1}
+    # The page waits for its retry; the node is not taken for full.
+    again = mover.apply(bench.plan([process], rows[at : at + 1]))
+    assert statuses(again) == [MoveStatus.BLACKLISTED]
+
+
 def test_mover_full_node_demotions_make_room_for_promotions(
     bench: SimpleNamespace, kernel: Any, process: Any
 ) -> None:

@@ -12,6 +12,7 @@ from hmd.observe.observer import ObservedConfig, Observer
 from hmd.observe.tick_record import Stage, TickRecord
 from hmd.sample.access_batch import AccessBatch
 from hmd.sample.capabilities import CAPABILITIES
+from hmd.sample.record_cost import RecordTime
 from hmd.sample.sampler import SamplerStats
 
 REDIS, BATCH = ProcessId(101, 1), ProcessId(102, 2)
@@ -27,7 +28,7 @@ class QuietSampler:
     ladder: tuple[int, ...] = (1009,)
     pair_period: int | None = None
     outside_cpu_s = 1.5
-    record_s = 0.0
+    record_time = RecordTime()
 
     def __init__(self) -> None:
         self.stats = SamplerStats(samples=5, lost=1)
@@ -64,15 +65,8 @@ def observer(topology: Topology) -> Observer:
 
 def batch(process: list[int], period: int = 10) -> AccessBatch:
     n = len(process)
-    return AccessBatch(
-        np.array(process, np.int32),
-        np.arange(n, dtype=np.uint64) * np.uint64(4096),
-        np.zeros(n, np.uint8),
-        np.zeros(n, np.uint16),
-        np.zeros(n, np.uint32),
-        np.zeros(n, np.uint64),
-        np.zeros(n, np.uint32),
-        np.full(n, period, np.uint32),
+    return AccessBatch.of(
+        np.arange(n, dtype=np.uint64) * np.uint64(4096), np.array(process, np.int32), period=period
     )
 
 

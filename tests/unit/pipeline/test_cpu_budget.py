@@ -168,3 +168,21 @@ def test_budget_reloaded_keeps_what_is_owed_and_spent() -> None:
     after = CpuBudget(BudgetSettings(2 * QUOTA), before)
     assert after.owed_s == before.owed_s
     assert after.numbers(5.0, 0.0).cpu_s[Work.OTHER] == 2.0
+
+
+def test_tick_after_many_moves_is_short_unless_cpu_time_is_owed() -> None:
+    budget = CpuBudget(BudgetSettings(QUOTA, 2.0, 10.0, 0.5))
+    budget.ticked(2.0, {}, changing=False, replaced=True)
+    assert budget.tick_s == 0.5
+    budget.ticked(0.5, {}, changing=False)
+    assert budget.tick_s == 2.0
+    budget.ticked(2.0, {Work.OTHER: (CREDIT_S + 3) * QUOTA}, changing=False, replaced=True)
+    assert budget.owed_s > 0
+    assert budget.tick_s == 2.0
+
+
+@pytest.mark.parametrize("least_s", [None, 2.0, 5.0])
+def test_tick_after_many_moves_is_never_longer(least_s: float | None) -> None:
+    budget = CpuBudget(BudgetSettings(QUOTA, 2.0, 10.0, least_s))
+    budget.ticked(2.0, {}, changing=False, replaced=True)
+    assert budget.tick_s == 2.0
