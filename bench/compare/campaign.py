@@ -128,6 +128,9 @@ class _Campaign:
             together = [case for case in left if self._ran(case) == first]
             if service is BootService.DAMON:
                 together = together[:1]
+            together = self._prepared(together)
+            if not together:
+                continue
             try:
                 self._boot(service, together)
             except GuestError as error:
@@ -137,6 +140,18 @@ class _Campaign:
                     self._fail(left, GuestError("the emulated machine ended in every boot"))
             except (HmdError, subprocess.SubprocessError) as error:
                 self._fail(together, error)
+
+    def _prepared(self, cases: Sequence[ComparisonCase]) -> list[ComparisonCase]:
+        """Return the cases whose programs can run here; the others fail."""
+        ready = []
+        for case in cases:
+            try:
+                self._command(case.program)
+            except (HmdError, subprocess.SubprocessError) as error:
+                self._fail([case], error)
+            else:
+                ready.append(case)
+        return ready
 
     def _boot(self, service: BootService, cases: Sequence[ComparisonCase]) -> None:
         if service is BootService.HMD:
@@ -150,7 +165,7 @@ class _Campaign:
             _service(service, ready, systems) as running,
         ):
             if running is not None:
-                self._warm_up(ready, cases[0])
+                self._warm_up(ready, cases[0], running)
             for system in systems:
                 with ready.having(system.knobs):
                     if running is not None:
@@ -159,11 +174,11 @@ class _Campaign:
                         if case.system == system.name:
                             self._try(ready, case, system, running)
 
-    def _warm_up(self, ready: Testbed, case: ComparisonCase) -> None:
+    def _warm_up(self, ready: Testbed, case: ComparisonCase, running: GuestDaemon) -> None:
         """Run a program once unmeasured: QEMU translates the daemon's code on its first run."""
         self._say(f"warming up with {case.program}")
         try:
-            self._trial(ready, case, system_named(case.system))
+            self._trial(ready, case, system_named(case.system), running)
         except GuestError:
             raise
         except (HmdError, subprocess.SubprocessError) as error:
@@ -177,7 +192,7 @@ class _Campaign:
                 trial = self._trial(ready, case, system)
             else:
                 before, discovery = running.progress(), Discovery(running)
-                trial = self._trial(ready, case, system, discovery)
+                trial = self._trial(ready, case, system, running, discovery)
                 trial = _with_pace(trial, before, running.progress(), discovery.seconds)
         except GuestError:
             raise
@@ -202,10 +217,13 @@ class _Campaign:
         ready: Testbed,
         case: ComparisonCase,
         system: System,
+        running: GuestDaemon | None = None,
         discovery: Discovery | None = None,
     ) -> ComparisonTrial:
         fast = case.fast_bytes(self._footprint(case.program))
-        service = guest_damon.running_damon(ready) if system.service is BootService.DAMON else None
+        service = running.moving() if running is not None else None
+        if system.service is BootService.DAMON:
+            service = guest_damon.running_damon(ready)
         return run_trial(
             ready,
             self._command(case.program),

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -103,15 +103,18 @@ def measure(system: str, programs: list[str], ratio: str) -> None:
     if system == "hmd":
         policy = system_named(HMD_DEFAULT).policy
         for pace in HMD:
-            with _booted(commands) as ready, running_daemon(ready, policy, pace):
-                _try(ready, {"warming up": next(iter(commands.values()))}, {}, "")
+            with _booted(commands) as ready, running_daemon(ready, policy, pace) as daemon:
+                first = {"warming up": next(iter(commands.values()))}
+                _try(ready, first, {}, "", daemon.moving)
                 period = pace.period or "by quota"
-                _try(ready, commands, fast, f"tick {pace.tick_s} s, period {period}")
+                setting = f"tick {pace.tick_s} s, period {period}"
+                _try(ready, commands, fast, setting, daemon.moving)
         return
     if system == "damon":
         for watch, (name, command) in product(DAMON, commands.items()):
             with _booted({name: command}) as ready:
-                _try(ready, {name: command}, fast, _describe(watch), watch)
+                service = partial(running_damon, ready, watch)
+                _try(ready, {name: command}, fast, _describe(watch), service)
         return
     with _booted(commands) as ready:
         for knobs in KERNEL:
@@ -135,12 +138,11 @@ def _try(
     commands: Mapping[str, Command],
     fast: Mapping[str, int | None],
     setting: str,
-    watch: DamonSettings | None = None,
+    service: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> None:
     for name, command in commands.items():
-        damon = running_damon(ready, watch) if watch else None
         try:
-            trial = run_trial(ready, command, FIRST_TOUCH, fast.get(name), service=damon)
+            trial = run_trial(ready, command, FIRST_TOUCH, fast.get(name), service=service())
         except GuestError:
             raise
         except HmdError as error:

@@ -5,10 +5,12 @@ tick, rescan   a tick is as short as the daemon's work allows, because the guest
                a hundred times slower than modelled time, and the daemon with it
 headroom       scaled to a fast node of a few megabytes: 2 % of 3 MiB, as by default
 rate           no limit: a limit protects other programs, and there are none
-period         fixed: under cpu_quota at its default the fixed part of a tick in emulation
-               lengthens it to the maximum (docs/lab/2026-11-page-cache.md)
-quota          a whole CPU with a fixed period: half of it bounds the scans and the sweep, which an
-               emulated CPU does some twenty times more slowly
+quota          a whole CPU: an emulated CPU runs the daemon some twenty times more slowly, and under
+               cpu_quota at its default the fixed part of a tick lengthens the sampling period to
+               the maximum (docs/lab/2026-11-page-cache.md)
+
+The sampling period is the one of the service: records may take 1 % of the program's time
+(``sample.overhead``). Only experiments fix it.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from pathlib import Path
 from signal import SIGHUP, SIGTERM
 from typing import Any
 
+from bench.compare.guest_damon import SETTLE_S
 from bench.compare.testbed import GROUP, Testbed
 from hmd.decide import registry
 from hmd.emulate.demo.variants import service
@@ -36,6 +39,13 @@ import json, pathlib, sys
 from hmd.control.client import ask
 print(json.dumps(ask(pathlib.Path(sys.argv[1]), "status", timeout_s=60)))
 """
+_ADMIN = """\
+import pathlib, sys
+from hmd.control.client import send_admin_request
+send_admin_request(pathlib.Path(sys.argv[1]), sys.argv[2], timeout_s=60)
+"""
+CACHE = {"cache_headroom": "100%", "cache_age": "500ms"}
+"""All of the fast node is for programs, and page cache on it is unused as soon as for DAMON."""
 _START_TIMEOUT_S = 300
 _STOP_TIMEOUT_S = 120
 _READY, _RELOADED, _NOT_RELOADED = "info: ready: ", "info: reloaded ", "error: reload"
@@ -45,14 +55,14 @@ _READY, _RELOADED, _NOT_RELOADED = "info: ready: ", "info: reloaded ", "error: r
 class Pace:
     """The daemon's tick in seconds of the guest's clock, and its sampling period in misses.
 
-    Without a period, the CPU quota sets it.
+    Without a period, ``sample.overhead`` sets it.
     """
 
     tick_s: float
     period: int | None = None
 
 
-PACE = Pace(0.25, 83)
+PACE = Pace(0.25)
 
 EXPERIMENT_PERIOD = 83
 """The period of simulations that have no run in the guest to take one from."""
@@ -66,13 +76,13 @@ def configuration(policy: str, pace: Pace = PACE) -> dict[str, Any]:
         "targets": [{"name": "program", "cgroup": GROUP}],
         "sample": {"sampler": "emulated"} | _sampling(pace),
         "decide": {"policy": policy} | _scaled_headroom(policy),
-        "migrate": {"rate": "10GiB/s"},
+        "migrate": {"rate": "10GiB/s"} | CACHE,
         "observe": {"metrics": "off", "socket": SOCKET},
     }
 
 
 def _sampling(pace: Pace) -> dict[str, Any]:
-    return {"period": pace.period, "cpu_quota": "100%"} if pace.period else {}
+    return {"cpu_quota": "100%"} | ({"period": pace.period} if pace.period else {})
 
 
 def _scaled_headroom(policy: str) -> dict[str, Any]:
@@ -134,6 +144,28 @@ class GuestDaemon:
             resident_bytes=status["resident_bytes"],
         )
 
+    @contextmanager
+    def moving(self) -> Iterator[None]:
+        """Let the daemon move pages, from ``SETTLE_S`` before; otherwise it is paused.
+
+        Without that it demotes the page cache that the fast node is being filled with.
+        """
+        self._order("resume")
+        time.sleep(SETTLE_S)
+        try:
+            yield
+        finally:
+            self._order("pause")
+
+    def pause(self) -> None:
+        """Let the daemon move no pages until ``moving``."""
+        self._order("pause")
+
+    def _order(self, command: str) -> None:
+        done = self._stage.machine.run(service([sys.executable, "-c", _ADMIN, SOCKET, command]))
+        if done.returncode:
+            raise HmdError(f"the daemon in the guest does not {command}: {done.stderr.strip()}")
+
     def check(self) -> None:
         """Raise HmdError if the daemon has ended."""
         if self._job.poll() is not None:
@@ -156,6 +188,7 @@ def running_daemon(stage: Testbed, policy: str, pace: Pace = PACE) -> Iterator[G
         try:
             running = GuestDaemon(stage, policy, pace, config, log, job)
             _wait_until_ready(running, log)
+            running.pause()
             yield running
         finally:
             job.send_signal(SIGTERM)

@@ -3,6 +3,7 @@
     python -m bench.compare.policies                               all (`make bench-policies`)
     python -m bench.compare.policies --fresh                       all, without stored results
     python -m bench.compare.policies --known                       none: only stored results
+    python -m bench.compare.policies --known --guest-only          these without the oracle
     python -m bench.compare.policies drift:1:8:hmd:benefit,...     these, versus committed results
     python -m bench.compare.policies --resume drift:1:8:...        those of them without a result
 
@@ -81,6 +82,11 @@ def main() -> int:
         "--known", action="store_true", help="run nothing, summarise stored results"
     )
     parser.add_argument(
+        "--guest-only",
+        action="store_true",
+        help="neither the oracle nor simulations, which need a recording of each program",
+    )
+    parser.add_argument(
         "--runs", type=int, default=RUNS, help=f"most runs of each case (default {RUNS})"
     )
     args = parser.parse_args()
@@ -107,8 +113,9 @@ def main() -> int:
             run=not args.known,
             most_runs=args.runs,
         )
-        oracle = oracle_seconds(outcomes.trials, SUITE, FOLDER, say)
-        simulated = simulations(outcomes.trials, SUITE, FOLDER, say)
+        recorded = {} if args.guest_only else outcomes.trials
+        oracle = oracle_seconds(recorded, SUITE, FOLDER, say)
+        simulated = simulations(recorded, SUITE, FOLDER, say)
     except HmdError as error:
         print(f"bench-policies: {error}", file=sys.stderr)
         return int(error.exit_code)

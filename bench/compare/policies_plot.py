@@ -1,4 +1,4 @@
-"""The plot of the comparison: speed of each system relative to all fast, by program and ratio."""
+"""The plot of the comparison: speed of each system over first touch, by program and ratio."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.compare.comparison_case import SWEPT
+from bench.compare.systems import FIRST
 
 WHOLE = ("all-fast", "all-slow")
 
@@ -25,13 +26,16 @@ def draw(document: Mapping[str, Any], path: Path) -> None:
         (c["program"], c["ratio"], c["system"]): c["modelled_seconds"] for c in document["cases"]
     }
     ratios = [r for r in document["ratios"] if any(key[1] == r for key in took)]
-    systems = [s for s in document["systems"] if s not in WHOLE and not s.endswith(SWEPT)]
+    systems = [
+        s
+        for s in document["systems"]
+        if s not in WHOLE and s != FIRST.name and not s.endswith(SWEPT)
+    ]
     programs = document["programs"]
     if not ratios or not systems:
         return
-    figure, axes = plt.subplots(
-        len(ratios), 1, figsize=(12, 2.7 * len(ratios) + 0.6), squeeze=False
-    )
+    height = 3.2 * len(ratios) + 0.6
+    figure, axes = plt.subplots(len(ratios), 1, figsize=(12, height), squeeze=False)
     colours = _colours(systems)
     for axis, ratio in zip(axes[:, 0], ratios, strict=True):
         width = 0.85 / len(systems)
@@ -44,16 +48,15 @@ def draw(document: Mapping[str, Any], path: Path) -> None:
                 label=system,
                 color=colours[system],
             )
-        _mark(axis, [_speed(took, name, "whole", "all-slow") for name in programs], ":")
+        _mark(axis, [_speed(took, name, ratio, "all-fast", of="whole") for name in programs], ":")
         _mark(axis, [_speed(took, name, ratio, "oracle") for name in programs], "-")
         axis.axhline(1, color="black", linewidth=0.6)
-        axis.set_xticks(range(len(programs)), programs)
-        axis.set_ylabel(f"{ratio}: speed of all fast")
+        axis.set_xticks(range(len(programs)), programs, rotation=20, ha="right")
+        axis.set_ylabel(f"{ratio}: speed over first touch")
     figure.legend(
         *axes[0, 0].get_legend_handles_labels(), fontsize="small", ncols=6, loc="upper center"
     )
-    axes[-1, 0].set_xlabel("black: static oracle; dotted: all slow", fontsize="small")
-    figure.tight_layout(rect=(0, 0, 1, 1 - 0.6 / (2.7 * len(ratios) + 0.6)))
+    figure.tight_layout(rect=(0, 0, 1, 1 - 0.6 / height))
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
@@ -73,12 +76,17 @@ def _colours(systems: Sequence[str]) -> dict[str, Any]:
 
 
 def _mark(axis: Any, heights: Sequence[float], style: str) -> None:
+    """Draw a line over each program's bars; none where the height is 0."""
     for row, height in enumerate(heights):
-        axis.hlines(height, row - 0.45, row + 0.45, color="black", linestyle=style, linewidth=1)
+        if height:
+            axis.hlines(height, row - 0.45, row + 0.45, "black", style, linewidth=1)
 
 
-def _speed(took: Mapping[Any, float], program: str, ratio: str, system: str) -> float:
-    """Return the all-fast runtime over that of a system; 0 where either is missing."""
-    whole = took.get((program, "whole", "all-fast"))
-    mine = took.get((program, ratio, system))
-    return whole / mine if whole and mine else 0.0
+def _speed(took: Mapping[Any, float], program: str, ratio: str, system: str, of: str = "") -> float:
+    """Return first touch's runtime over that of a system; 0 where either is missing.
+
+    ``of`` is the system's ratio where that is another.
+    """
+    base = took.get((program, ratio, FIRST.name))
+    mine = took.get((program, of or ratio, system))
+    return base / mine if base and mine else 0.0

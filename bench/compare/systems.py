@@ -71,7 +71,7 @@ class System:
         if not self.scarce:
             return (WHOLE,)
         if self.swept:
-            return RATIOS[1:2]
+            return RATIOS[:1]
         secondary = self.policy not in ("", registry.DEFAULT)
         return RATIOS[:1] if secondary else RATIOS
 

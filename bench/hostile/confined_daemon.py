@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hmd.control.client import ask
-from hmd.decide.registry import warm
+from hmd.decide.registry import warm_apart
 from hmd.errors import HmdError
 
 UNIT: Final = Path(__file__).parents[2] / "systemd/hmd.service"
@@ -63,7 +63,8 @@ def confined_daemon(targets: list[dict[str, Any]], metrics_port: int) -> Iterato
         }
         config.write_text(json.dumps(document))  # JSON is YAML
         environ = {**os.environ, "NUMBA_CACHE_DIR": str(cache)}
-        _compile(KERNELS)
+        KERNELS.mkdir(parents=True, exist_ok=True)
+        warm_apart({"NUMBA_CACHE_DIR": str(KERNELS)})
         shutil.copytree(KERNELS, cache)
         for path in (run, *cache.rglob("*"), cache):
             shutil.chown(path, DAEMON_UID, DAEMON_UID)
@@ -83,14 +84,6 @@ def confined_daemon(targets: list[dict[str, Any]], metrics_port: int) -> Iterato
                     own.wait(30)
                 except subprocess.TimeoutExpired:
                     own.kill()
-
-
-def _compile(cache: Path) -> None:
-    """Compile the kernels that a folder lacks: 10 s the first time."""
-    cache.mkdir(parents=True, exist_ok=True)
-    program = f"from {warm.__module__} import warm; warm()"
-    environ = {**os.environ, "NUMBA_CACHE_DIR": str(cache)}
-    subprocess.run([sys.executable, "-c", program], env=environ, check=True)
 
 
 def _as_service() -> list[str]:

@@ -2,22 +2,27 @@
 
 The real service, with the sampler ``faults``, follows programs that are many
 or that map much (neighbours.c). ``python -m bench.hostile.scale_cases [CASE...]`` runs each for a
-minute. Ticks, stops and CPU are CPU time of the daemon.
+minute. Ticks, stops and CPU are CPU time of the daemon; its kernels are compiled before, by another
+process.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
+
+from hmd.decide.registry import warm_apart
 
 HERE = Path(__file__).parent
 RESULTS = Path("docs/results/hostile.json")
@@ -67,7 +72,7 @@ class NeighbourCost:
     """Seconds are CPU time of the daemon; ``cpu_over_quota`` is its share over its quota.
 
     ``tracked_mib`` are the movable pages of the heat table, ``reported_mib`` what metrics say is
-    resident of all targets.
+    resident of all targets, ``log`` is what the daemon wrote.
     """
 
     case: str
@@ -80,6 +85,13 @@ class NeighbourCost:
     processes: int
     tracked_mib: float
     reported_mib: float
+    log: str
+
+    def document(self) -> dict[str, Any]:
+        """Return the published fields: all but the log."""
+        document = asdict(self)
+        del document["log"]
+        return document
 
 
 def compiled(folder: Path) -> Path:
@@ -104,27 +116,55 @@ def neighbours(program: Path, case: NeighbourCase) -> Iterator[None]:
             process.kill()
 
 
-def measure(case: NeighbourCase, folder: Path, program: Path, seconds: float) -> NeighbourCost:
-    """Run the service next to a case's processes, and return what it cost."""
-    config, result, socket = folder / "hmd.yaml", folder / "result.json", folder / "hmd.sock"
+def measure(
+    cases: Sequence[NeighbourCase], folder: Path, program: Path, seconds: float
+) -> list[NeighbourCost]:
+    """Run a service next to each case's processes, all at once, and return what each cost.
+
+    A service finds the processes of its case by their path, which is a copy of ``program``.
+    """
+    folders = [folder / f"{number}" for number in range(len(cases))]
+    with ExitStack() as running:
+        for case, own in zip(cases, folders, strict=True):
+            own.mkdir()
+            running.enter_context(neighbours(Path(shutil.copy(program, own)), case))
+        daemons = [
+            running.enter_context(_service(case, own, own / program.name))
+            for case, own in zip(cases, folders, strict=True)
+        ]
+        for daemon, own in zip(daemons, folders, strict=True):
+            _wait_until_ready(daemon, own / "log")
+        time.sleep(seconds)
+        for daemon in daemons:
+            daemon.send_signal(signal.SIGTERM)
+        for daemon in daemons:
+            daemon.wait(60)
+    return [_cost(case, own) for case, own in zip(cases, folders, strict=True)]
+
+
+@contextmanager
+def _service(case: NeighbourCase, folder: Path, program: Path) -> Iterator[subprocess.Popen[bytes]]:
+    config, socket = folder / "hmd.yaml", folder / "hmd.sock"
     selector = case.selector or f"exe: {program}"
     config.write_text(
         f"targets:\n- {{name: neighbours, {selector}}}\n"
         f"sample: {{sampler: faults, cpu_quota: {case.quota:.0%}}}\n"
         f"observe: {{metrics: 'off', socket: {socket}}}\n"
     )
-    with neighbours(program, case):
-        words = [sys.executable, "-m", "bench.hostile.measured_service", str(config), str(result)]
-        with (folder / "log").open("wb") as log, subprocess.Popen(words, stderr=log) as daemon:
-            try:
-                _wait_for(lambda: b"ready: " in (folder / "log").read_bytes() or daemon.poll())
-                time.sleep(seconds)
-                daemon.send_signal(signal.SIGTERM)
-                daemon.wait(60)
-            except BaseException:
-                daemon.kill()
-                raise
-    found = json.loads(result.read_text())
+    words = [sys.executable, "-m", "bench.hostile.measured_service", str(config), _result(folder)]
+    with (folder / "log").open("wb") as log, subprocess.Popen(words, stderr=log) as daemon:
+        try:
+            yield daemon
+        finally:
+            daemon.kill()
+
+
+def _result(folder: Path) -> str:
+    return str(folder / "result.json")
+
+
+def _cost(case: NeighbourCase, folder: Path) -> NeighbourCost:
+    found = json.loads(Path(_result(folder)).read_text())
     return NeighbourCost(
         case=case.name,
         worst_tick_s=found["worst_tick_s"],
@@ -136,16 +176,18 @@ def measure(case: NeighbourCase, folder: Path, program: Path, seconds: float) ->
         processes=found["processes"],
         tracked_mib=found["pages"] * 4096 / 2**20,
         reported_mib=found["reported_bytes"] / 2**20,
+        log=(folder / "log").read_text(),
     )
 
 
-def _wait_for(what: Callable[[], object]) -> None:
+def _wait_until_ready(daemon: subprocess.Popen[bytes], log: Path) -> None:
     deadline_s = time.monotonic() + START_S
-    while time.monotonic() < deadline_s:
-        if what():
-            return
+    while b"ready: " not in log.read_bytes():
+        if daemon.poll() is not None:
+            raise RuntimeError(f"the daemon has ended: {log.read_text()}")
+        if time.monotonic() > deadline_s:
+            raise RuntimeError(f"the daemon is not ready after {START_S:g} s")
         time.sleep(0.05)
-    raise RuntimeError(f"the daemon is not ready after {START_S:g} s")
 
 
 def main() -> None:
@@ -153,10 +195,11 @@ def main() -> None:
     chosen = [c for c in CASES if not sys.argv[1:] or any(a in c.name for a in sys.argv[1:])]
     seconds = float(os.environ.get("SECONDS_EACH", SECONDS))
     rows = []
+    warm_apart({})
     print(f"{'case':30} {'tick s':>8} {'CPU/quota':>9} {'RSS MiB':>8} {'stop s':>7} {'ticks':>6}")
     for case in chosen:
         with TemporaryDirectory() as folder:
-            cost = measure(case, Path(folder), compiled(Path(folder)), seconds)
+            (cost,) = measure([case], Path(folder), compiled(Path(folder)), seconds)
         rows.append(cost)
         print(
             f"{cost.case:30} {cost.worst_tick_s:8.3f} {cost.cpu_over_quota:9.2f} "
@@ -166,7 +209,7 @@ def main() -> None:
         )
     if len(rows) == len(CASES):
         found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-        found["scale"] = [asdict(row) for row in rows]
+        found["scale"] = [row.document() for row in rows]
         RESULTS.write_text(json.dumps(found, indent=1) + "\n")
 
 
