@@ -6,36 +6,46 @@ does not change them.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from bench.hostile.scale_cases import CASES, NeighbourCase, NeighbourCost, compiled, measure
+from hmd.decide.registry import warm_apart
 
-SEGMENT = "200 on one 1 GiB memfd"
-SECONDS = {"10,000 idle forks": 60.0, SEGMENT: 12.0}
-"""Longest where the first scan is a large part of the cost."""
-OTHERS_SECONDS = 20.0
+FORKS, SEGMENT = "10,000 idle forks", "200 on one 1 GiB memfd"
+SECONDS = 60.0
+"""The budget permits a burst at the start: over a minute, it keeps to its bound (cpu_budget.py)."""
 WORST_TICK_S = 2.0
 STOP_S = 2.0
 CPU_OVER_QUOTA = 2.0
 LEAST_RSS_MIB, RSS_SHARE = 250.0, 0.02
 
+pytestmark = pytest.mark.timeout(900)
+
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compiled(tmp_path_factory.mktemp("neighbours"))
+def costs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, NeighbourCost]:
+    """What each case costs: all at once but the forks, which each of the daemons would look at."""
+    warm_apart({})
+    program = compiled(tmp_path_factory.mktemp("program"))
+    groups = [
+        [case for case in CASES if case.name == FORKS],
+        [case for case in CASES if case.name != FORKS],
+    ]
+    found = [
+        cost
+        for group in groups
+        for cost in measure(group, tmp_path_factory.mktemp("neighbours"), program, SECONDS)
+    ]
+    return {cost.case: cost for cost in found}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_daemon_next_to_neighbours_stays_within_bounds(
-    case: NeighbourCase, program: Path, tmp_path: Path
+    case: NeighbourCase, costs: dict[str, NeighbourCost]
 ) -> None:
-    seconds = SECONDS.get(case.name, OTHERS_SECONDS)
-    cost: NeighbourCost = measure(case, tmp_path, program, seconds)
-    log = (tmp_path / "log").read_text()
-    assert cost.ticks > 1, log
-    assert cost.failed == 0, log
+    cost = costs[case.name]
+    assert cost.ticks > 1, cost.log
+    assert cost.failed == 0, cost.log
     assert cost.processes >= case.processes
     assert cost.worst_tick_s < WORST_TICK_S
     assert cost.stop_s < STOP_S
