@@ -208,9 +208,9 @@ class Config(ConfigSection):
     """Longest tick: ticks lengthen where hmd would otherwise use more than sample.cpu_quota, and
     shorten again. No effect if shorter than tick."""
     tick_least: Annotated[Duration, Field(ge=0.01, le=3600)] | None = None
-    """Length of the tick after one that replaced more than a sixteenth of what targets have on the
-    faster tiers, so that the rest of a hot set that has moved follows sooner. No effect while CPU
-    time is owed to sample.cpu_quota. Unset: as tick."""
+    """Length of the tick after one in which a hot set moved: the faster tiers served fewer of the
+    accesses than before, or moves replaced more than a sixteenth of what targets have there. No
+    effect while CPU time is owed to sample.cpu_quota. Unset: as tick."""
     rescan: Annotated[Duration, Field(ge=0.1, le=3600)] = 5.0
     """Time between two scans for processes that match the targets."""
     machine: MachineSection = MachineSection()

@@ -45,6 +45,7 @@ from hmd.observe.move_journal import MoveJournal
 from hmd.observe.observer import Observer, Places
 from hmd.observe.residency_counts import heat_pages, resident_pages
 from hmd.observe.tick_record import Stage, TickRecord
+from hmd.pipeline.hot_set_watch import HotSetWatch
 from hmd.pipeline.stage_guard import StageGuard
 from hmd.pipeline.tick import run_tick
 from hmd.sample.auto_select import Chosen
@@ -53,9 +54,6 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 PAGE_COUNT_S = 10.0
 """Seconds between two counts of all pages by heat, which cost as much as a decision."""
-
-REPLACED_SHARE = 1 / 16
-"""Share of what targets have on the faster tiers whose replacement in one tick is much."""
 
 LOST_TICKS = 30
 """Ticks in a row that fail outside all stages, after which the daemon ends to be started again."""
@@ -96,6 +94,7 @@ class Service:
             stages = self.stages
             self.observer = Observer(setting, stages.topology, stages.sampler, proc=proc)
             self._heat_map = HeatHistory(stages.topology)
+            self._hot_set = HotSetWatch()
             self._drain_worker = DrainWorker(self._log, proc, sysfs)
             commands = AdminCommands(stages.admin, self, proc)
             self._control = CommandQueue(commands, self._wakeup.wake, self._log, proc)
@@ -306,11 +305,11 @@ class Service:
         rate = stages.config.migrate.rate
         changing = changed or 2 * moved_bytes >= rate * stages.config.tick > 0
         cpu_s = dict(self._guard.cpu_s)
-        replaced = moved_bytes > REPLACED_SHARE * self._fast_bytes()
-        stages.hold_quota(time.monotonic(), cpu_s, changing=changing, replaced=replaced)
+        unsettled = self._hot_set.moves(tick, stages.topology, self._faster_bytes())
+        stages.hold_quota(time.monotonic(), cpu_s, changing=changing, unsettled=unsettled)
         self.observer.budgeted(stages.budget.numbers(stages.rescan_s, stages.quota.overhead))
 
-    def _fast_bytes(self) -> int:
+    def _faster_bytes(self) -> int:
         """Return what targets have on all tiers but the slowest, at the last observation."""
         targets = self.observer.latest.targets
         return sum(sum(target.numbers.resident_bytes[:-1]) for target in targets)

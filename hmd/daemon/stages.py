@@ -132,11 +132,11 @@ class Stages(TickStages):
         stage_cpu_s: Mapping[Stage, float],
         *,
         changing: bool,
-        replaced: bool = False,
+        unsettled: bool = False,
     ) -> None:
         """Adapt what the next tick may cost to what the daemon has used, after a tick."""
         self.quota.update(
-            self, self.sampler, now_s, stage_cpu_s, changing=changing, replaced=replaced
+            self, self.sampler, now_s, stage_cpu_s, changing=changing, unsettled=unsettled
         )
 
     def enter(self) -> None:

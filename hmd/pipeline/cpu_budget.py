@@ -55,7 +55,7 @@ _WEIGHT: Final = 0.2
 class BudgetSettings:
     """``quota`` is a share of one CPU, ``tick_s`` to ``tick_most_s`` the length of a tick.
 
-    The tick that follows many moves lasts ``tick_least_s``; as long as ``tick_s`` if None.
+    The tick after one in which a hot set moves lasts ``tick_least_s``; ``tick_s`` if None.
     """
 
     quota: float = 0.01
@@ -131,12 +131,12 @@ class CpuBudget:
         cpu_s: Mapping[Work, float],
         *,
         changing: bool,
-        replaced: bool = False,
+        unsettled: bool = False,
     ) -> None:
         """Add the CPU time of a tick that took ``elapsed_s`` with the wait for it.
 
-        ``changing``: processes have come or gone, or moves were many. ``replaced``: moves replaced
-        much of what the faster tiers hold.
+        ``changing``: processes have come or gone, or moves were many. ``unsettled``: a hot set
+        moves (:mod:`hmd.pipeline.hot_set_watch`).
         """
         for work, seconds in cpu_s.items():
             self.spent_s[work] += seconds
@@ -149,7 +149,7 @@ class CpuBudget:
         self.plan_ticks = self._plan_ticks()
         beyond_s = self._owed_s / quota - (CHANGE_S if changing else CALM_S)
         most_s = max(self.settings.tick_most_s, self.settings.tick_s)
-        hurried = replaced and self._owed_s <= 0
+        hurried = unsettled and self._owed_s <= 0
         self.tick_s = min(max(beyond_s, self._least_s(hurried=hurried)), most_s)
 
     def numbers(self, discovery_s: float, overhead: float) -> BudgetNumbers:

@@ -57,11 +57,11 @@ class QuotaControl:
         stage_cpu_s: Mapping[Stage, float],
         *,
         changing: bool,
-        replaced: bool = False,
+        unsettled: bool = False,
     ) -> None:
         """Take the costs of a tick that has ended; the thread of the tick calls it.
 
-        ``stage_cpu_s`` is the CPU time of its stages; ``changing`` and ``replaced`` are those of
+        ``stage_cpu_s`` is the CPU time of its stages; ``changing`` and ``unsettled`` are those of
         ``CpuBudget.ticked``.
         """
         now = _reading(stages, sampler, now_s)
@@ -80,7 +80,7 @@ class QuotaControl:
             }
             spent_s[Work.OTHER] = max(0.0, tick.cpu_s - sum(spent_s.values()))
             stretch = self.budget.stretch
-            self.budget.ticked(tick.elapsed_s, spent_s, changing=changing, replaced=replaced)
+            self.budget.ticked(tick.elapsed_s, spent_s, changing=changing, unsettled=unsettled)
             self._cost = replace(tick, stretch=stretch, period=self._taken)
             self.overhead = tick.overhead
             step_s = self.budget.sweep_share * self.budget.tick_s

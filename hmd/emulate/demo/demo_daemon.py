@@ -26,7 +26,7 @@ RELOAD_TIMEOUT_S = 120
 
 # Settings of the demonstration that differ from the defaults:
 # tick      the daemon runs many times slower than on the modelled machine, as the programs do
-# tick_least  a quarter of a tick after one that replaced much, as a hot set that has moved needs
+# tick_least  a quarter of a tick after one in which a hot set moved
 # headroom  the fast node is reduced to 1.1 hot sets, less than a share of the whole node
 # period    fixed for each program, because the daemon's work on the slow emulated CPU exceeds any
 #           quota

@@ -172,11 +172,11 @@ def test_budget_reloaded_keeps_what_is_owed_and_spent() -> None:
 
 def test_tick_after_many_moves_is_short_unless_cpu_time_is_owed() -> None:
     budget = CpuBudget(BudgetSettings(QUOTA, 2.0, 10.0, 0.5))
-    budget.ticked(2.0, {}, changing=False, replaced=True)
+    budget.ticked(2.0, {}, changing=False, unsettled=True)
     assert budget.tick_s == 0.5
     budget.ticked(0.5, {}, changing=False)
     assert budget.tick_s == 2.0
-    budget.ticked(2.0, {Work.OTHER: (CREDIT_S + 3) * QUOTA}, changing=False, replaced=True)
+    budget.ticked(2.0, {Work.OTHER: (CREDIT_S + 3) * QUOTA}, changing=False, unsettled=True)
     assert budget.owed_s > 0
     assert budget.tick_s == 2.0
 
@@ -184,5 +184,5 @@ def test_tick_after_many_moves_is_short_unless_cpu_time_is_owed() -> None:
 @pytest.mark.parametrize("least_s", [None, 2.0, 5.0])
 def test_tick_after_many_moves_is_never_longer(least_s: float | None) -> None:
     budget = CpuBudget(BudgetSettings(QUOTA, 2.0, 10.0, least_s))
-    budget.ticked(2.0, {}, changing=False, replaced=True)
+    budget.ticked(2.0, {}, changing=False, unsettled=True)
     assert budget.tick_s == 2.0
