@@ -83,9 +83,10 @@ def test_cache_read_again_half_of_it_is_room(full: testbed.Testbed) -> None:
     before = room_bytes(full)
     for _ in range(3):
         full.fast_node.read_cache()
+    # What reads it may add pages of its own, and cache goes meanwhile.
+    cached = cached_bytes(full)
     room = room_bytes(full)
-    # What reads it may add pages of its own.
-    assert 0.45 * before < room <= cached_bytes(full)
+    assert 0.45 * before < room <= max(cached, cached_bytes(full))
     assert moved_pages(full, room // PAGE_BYTES) > 0.95 * room / PAGE_BYTES
 
 
