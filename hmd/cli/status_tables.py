@@ -57,7 +57,7 @@ def guard_state(guard: Mapping[str, Any] | None) -> list[str]:
     """Return a line on what the guard of moves found, none where moves are not guarded."""
     if not guard:
         return []
-    plans = {"policy": "", "rule": "; the rule histogram plans", "none": "; nothing moves"}
+    plans = {"policy": "", "rule": "; the rule benefit plans", "none": "; nothing moves"}
     retry = f", next try in {guard['retry_ticks']} ticks" if guard["retry_ticks"] else ""
     return [
         f"guard: moves saved {guard['saved_s']:.3g} s of program time and cost "

@@ -167,7 +167,7 @@ class _Decide(ConfigSection):
     ] = None
     """Whether moves are made only on credit that earlier moves have earned, by samples taken after
     them: true, false, or auto, which is true for the policies histogram and learned. Where moves do
-    not pay, hmd continues with the policy histogram, then with no moves, and tries again later. No
+    not pay, hmd continues with the policy benefit, then with no moves, and tries again later. No
     effect where a target has fast_min or fast_max."""
     pageout: Annotated[
         float | None,

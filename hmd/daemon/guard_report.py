@@ -9,7 +9,7 @@ from hmd.decide.plan import Policy
 
 _NOW = {
     GuardLevel.POLICY: "the policy plans again",
-    GuardLevel.RULE: "the rule histogram plans",
+    GuardLevel.RULE: "the rule benefit plans",
     GuardLevel.NONE: "nothing moves",
 }
 

@@ -111,7 +111,9 @@ class MachineView:
 
     ``now_s`` is a clock of the caller's (real or virtual), ``tick_s`` the length of a tick,
     ``budget_bytes`` what the mover may move in this tick. ``limits`` are kept by
-    :func:`hmd.decide.plan_builder.build_plan` for every policy; None where there are none.
+    :func:`hmd.decide.plan_builder.build_plan` for every policy; None where there are none. Where
+    accesses are not ``counted``, rates order pages, but say nothing of time: such samplers see once
+    per tick whether a page was accessed.
     """
 
     topology: Topology
@@ -120,6 +122,7 @@ class MachineView:
     tick_s: float
     budget_bytes: int
     limits: FastLimits | None = None
+    counted: bool = True
 
 
 class Policy(Protocol):

@@ -29,6 +29,7 @@ from hmd.heat.placing import place_pages, place_wholes
 from hmd.heat.rates import estimate
 from hmd.heat.sample_counting import (
     KINDS,
+    CountedSamples,
     SampleSums,
     SampleWeights,
     count_samples,
@@ -80,9 +81,8 @@ class HeatTable:
         self._priority = np.ones(0, np.float64)
         self._worn = False
         self._nodes = 1
-        self.last_batch = AccessBatch.empty()
+        self.last_batch, self._counted = AccessBatch.empty(), _none_counted(0)
         """The samples of the last update; none once the processes have changed since."""
-        self._sampled = np.empty(0, np.int16)
         self._rates: TableRates | None = None
         self._resident: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
 
@@ -109,7 +109,7 @@ class HeatTable:
         if tuple(processes) == self.processes:
             return
         self.changed()
-        self.last_batch = AccessBatch.empty()
+        self.last_batch, self._counted = AccessBatch.empty(), _none_counted(0)
         slots = self.clocks.track(processes)
         self.chunks.renumber(slots)
         count = len(processes)
@@ -134,7 +134,7 @@ class HeatTable:
     def update(self, batch: AccessBatch, elapsed_s: float = 1.0) -> None:
         """Count the samples of a tick that took ``elapsed_s``; call it also without samples."""
         self.changed()
-        self.last_batch, self._sampled = batch, np.full(len(batch), -1, np.int16)
+        self.last_batch, self._counted = batch, _none_counted(len(batch))
         if not self.processes:  # nothing to count, and no kernels to load
             self.clocks.count(np.zeros((0, 3), np.float64), elapsed_s)
             self.stats.ignored += len(batch)
@@ -148,12 +148,12 @@ class HeatTable:
         weights = SampleWeights(self._kind_weight, most, latency_ns)
         none = np.zeros((len(self.processes), 3), np.float64)
         sums = SampleSums(np.zeros(1, np.int64), none, self._waits)
-        before, sampled = self.chunks.used, self._sampled
+        before, counted = self.chunks.used, self._counted
         row = 0
         while True:
             chunks = self.chunks
             row = count_samples(
-                row, samples, weights, chunks.columns, chunks.index, chunks.state, sums, sampled
+                row, samples, weights, chunks.columns, chunks.index, chunks.state, sums, counted
             )
             if row == len(batch):
                 break
@@ -239,13 +239,18 @@ class HeatTable:
         rates: npt.NDArray[np.float64] = counted * per_weight[process]
         return rates
 
+    @property
+    def sample_weights(self) -> npt.NDArray[np.float32]:
+        """What each sample of ``last_batch`` counted for, 0 if it was ignored."""
+        return self._counted.weight
+
     def sampled_nodes(self, batch: AccessBatch) -> npt.NDArray[np.int16]:
         """Return where the last update found each sample's page, -1 where not known then.
 
         Of another batch nothing is known; shape ``(len(batch),)``.
         """
-        if batch is self.last_batch and len(self._sampled) == len(batch):
-            return self._sampled.copy()
+        if batch is self.last_batch and len(self._counted.node) == len(batch):
+            return self._counted.node.copy()
         return np.full(len(batch), -1, np.int16)
 
     def changed(self) -> None:
@@ -413,3 +418,8 @@ class HeatTable:
 def _has_latencies(batch: AccessBatch) -> bool:
     """Return whether the sampler measures latencies: some loads then have one above 0."""
     return bool(batch.weight_ns[batch.kind == Kind.LOAD].any())
+
+
+def _none_counted(samples: int) -> CountedSamples:
+    """Return what is known of samples before they are counted."""
+    return CountedSamples(np.full(samples, -1, np.int16), np.zeros(samples, np.float32))

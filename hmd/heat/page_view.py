@@ -109,6 +109,12 @@ class PageView:
         """Accesses per second of each process, without its priority; shape ``(processes,)``."""
         return self._table.clocks.rate
 
+    @cached_property
+    def process_samples(self) -> npt.NDArray[np.int64]:
+        """Number of samples of each process in the last tick, shape ``(processes,)``."""
+        slot = self._table.last_batch.process
+        return np.bincount(slot[slot >= 0], minlength=len(self.processes))[: len(self.processes)]
+
     @property
     def loaded_ns(self) -> npt.NDArray[np.float64]:
         """Mean latency of each node in recent samples, by node id; near 0 where not measured."""
@@ -155,12 +161,8 @@ class PageView:
 
         Costs about 50 ns per sample and 2 ns per page of the table.
         """
-        batch = self._table.last_batch
-        rows = self._wholes + self.chunks.used
-        count = np.zeros(rows, np.int64)
-        for process in range(len(self.processes)):
-            number = self.number_at(process, batch.address[batch.process == process])
-            count += np.bincount(number[number >= 0], minlength=rows)
+        number = self._sampled
+        count = np.bincount(number[number >= 0], minlength=self._wholes + self.chunks.used)
         return count[self.number].astype(np.float32)
 
     @cached_property
@@ -237,6 +239,20 @@ class PageView:
         rate = np.zeros(len(number), np.float32)
         rate[found] = rates.rate
         return rate
+
+    def tick_share_at(
+        self, process: int, address: npt.NDArray[np.uint64]
+    ) -> npt.NDArray[np.float64]:
+        """Return the part of the process's accesses in the last tick that each address had.
+
+        By samples; also of pages that are not shown. Costs about 3 ns per page of the table for
+        the first process, and 50 ns per address.
+        """
+        own = self._table.last_batch.process == process
+        total = float(self._table.sample_weights[own].sum())
+        number = self.number_at(process, address)
+        weight = np.where(number >= 0, self._tick_weight[number], 0.0)
+        return weight / total if total > 0 else weight
 
     def pages_by_node(self, nodes: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return 4 KiB pages per process and node, shape ``(processes, nodes)``.
@@ -327,6 +343,24 @@ class PageView:
         if self._also is not None:
             number = np.concatenate([number, np.setdiff1d(self._also, number)])
         return number, beyond
+
+    @cached_property
+    def _sampled(self) -> npt.NDArray[np.int64]:
+        """The number of the row of each sample of the last tick, -1 where no page is."""
+        batch = self._table.last_batch
+        number = np.full(len(batch), -1, np.int64)
+        for process in range(len(self.processes)):
+            own = np.flatnonzero(batch.process == process)
+            number[own] = self.number_at(process, batch.address[own])
+        return number
+
+    @cached_property
+    def _tick_weight(self) -> npt.NDArray[np.float64]:
+        """What the samples of the last tick counted for, by the number of their row."""
+        number, rows = self._sampled, self._wholes + self.chunks.used
+        there = number >= 0
+        weight = self._table.sample_weights[there]
+        return np.bincount(number[there], weight, rows).astype(np.float64)
 
     @cached_property
     def _order(self) -> npt.NDArray[np.intp]:

@@ -38,13 +38,11 @@ _HAND_SHARE: Final = 4
 class Beyond(NamedTuple):
     """Sums over the movable pages that a view leaves out; shape ``(processes, nodes)``.
 
-    ``accesses`` per second, with priorities, and 4 KiB ``pages``. ``moments`` has a row per process
-    for rates r of support s: the number of rows with s > 0, and their sums of r, r ** 2 and r / s.
+    ``accesses`` per second, with priorities, and 4 KiB ``pages``.
     """
 
     accesses: Float64Plane
     pages: Int64Plane
-    moments: Float64Plane
 
     @classmethod
     def none(cls, processes: int, nodes: int) -> Beyond:
@@ -52,7 +50,6 @@ class Beyond(NamedTuple):
         return cls(
             np.zeros((processes, nodes)),
             np.zeros((processes, nodes), np.int64),
-            np.zeros((processes, 4)),
         )
 
 
@@ -90,16 +87,6 @@ class Sides(NamedTuple):
     lowest: Int16s
 
 
-class _RowSums(NamedTuple):
-    """Sums over rows of one process and node, as :class:`Beyond` has them."""
-
-    accesses: float
-    seen: float
-    first: float
-    second: float
-    noise: float
-
-
 class _Limits(NamedTuple):
     """The bin on each side of a tier up to which rows are shown, and how many of that bin."""
 
@@ -127,22 +114,10 @@ def _limits(leaving: Int64Plane, coming: Int64Plane, most: int) -> _Limits:
 
 
 @inline
-def _add(
-    sign: float, place: tuple[int, int], size: int, row: tuple[np.float32, np.float32], sums: Beyond
-) -> None:
-    """Add a row to the sums, or take it out with a ``sign`` of -1.
-
-    ``place`` is its process and its node, ``row`` its rate and its support.
-    """
-    rate, support = np.float64(row[0]), row[1]
-    sums.accesses[place] += sign * rate * size
-    sums.pages[place] += int(sign) * size
-    if support > 0.0:
-        process = place[0]
-        sums.moments[process, 0] += sign
-        sums.moments[process, 1] += sign * rate
-        sums.moments[process, 2] += sign * rate * rate
-        sums.moments[process, 3] += sign * rate / support
+def _add(sign: int, place: tuple[int, int], size: int, rate: np.float32, sums: Beyond) -> None:
+    """Add a row to the sums, or take it out with a ``sign`` of -1; ``place``: process and node."""
+    sums.accesses[place] += np.float64(rate) * (sign * size)
+    sums.pages[place] += sign * size
 
 
 @inline
@@ -156,15 +131,10 @@ def _only_code(row: int, columns: ChunkColumns) -> int:
 
 
 @inline
-def _store(place: tuple[int, int], pages: int, sums: _RowSums, beyond: Beyond) -> None:
+def _store(place: tuple[int, int], pages: int, accesses: float, beyond: Beyond) -> None:
     """Add the sums over rows of one process and node."""
-    process = place[0]
-    beyond.accesses[place] += sums.accesses
+    beyond.accesses[place] += accesses
     beyond.pages[place] += pages
-    beyond.moments[process, 0] += sums.seen
-    beyond.moments[process, 1] += sums.first
-    beyond.moments[process, 2] += sums.second
-    beyond.moments[process, 3] += sums.noise
 
 
 @inline
@@ -182,7 +152,7 @@ def _count_wholes(
     leaving, coming, highest, lowest = sides
     pinned, tier_of_code = tiers
     last, at_process, at_code = len(leaving) - 1, -1, 0
-    pages, accesses, seen, first, second, noise = 0, 0.0, 0.0, 0.0, 0.0, 0.0
+    pages, accesses = 0, 0.0
     for chunk in range(chunks):
         highest[chunk], lowest[chunk] = -1, BINS
         row, resident = detail[chunk], int(columns.resident[chunk])
@@ -196,19 +166,12 @@ def _count_wholes(
             continue
         if p != at_process or code != at_code:
             if at_process >= 0:
-                sums = _RowSums(accesses, seen, first, second, noise)
-                _store((at_process, at_code), pages, sums, beyond)
+                _store((at_process, at_code), pages, accesses, beyond)
             at_process, at_code = p, code
-            pages, accesses, seen, first, second, noise = 0, 0.0, 0.0, 0.0, 0.0, 0.0
-        rate, support = np.float64(rates.chunk_rate[chunk]), np.float64(rates.chunk_support[chunk])
+            pages, accesses = 0, 0.0
         size = resident - strays if row < 0 else CHUNK_PAGES
-        accesses += rate * size
+        accesses += np.float64(rates.chunk_rate[chunk]) * size
         pages += size
-        if support > 0.0:
-            seen += 1.0
-            first += rate
-            second += rate * rate
-            noise += rate / support
         if tier < last:
             lowest[chunk] = bins.chunk_leaving[chunk]
             leaving[tier, lowest[chunk]] += 1
@@ -217,8 +180,7 @@ def _count_wholes(
             if highest[chunk] >= 0:
                 coming[tier, highest[chunk]] += 1
     if at_process >= 0:
-        sums = _RowSums(accesses, seen, first, second, noise)
-        _store((at_process, at_code), pages, sums, beyond)
+        _store((at_process, at_code), pages, accesses, beyond)
 
 
 @inline
@@ -235,16 +197,11 @@ def _count_alike(
 
     Returns the bins of the hottest that may come and of the coldest that may leave.
     """
-    rate, support = rates.page_rate[row], rates.page_support[row]
-    accesses, seen, first, second, noise = 0.0, 0.0, 0.0, 0.0, 0.0
+    rate = rates.page_rate[row]
+    accesses = 0.0
     for i in range(len(rate)):
-        r, there = np.float64(rate[i]), support[i] > 0.0
-        accesses += r
-        seen += 1.0 if there else 0.0
-        first += r if there else 0.0
-        second += r * r if there else 0.0
-        noise += r / support[i] if there else 0.0
-    _store(place, CHUNK_PAGES, _RowSums(accesses, seen, first, second, noise), beyond)
+        accesses += np.float64(rate[i])
+    _store(place, CHUNK_PAGES, accesses, beyond)
     most, least = -1, BINS
     if tier < len(sides.leaving) - 1:
         at, count = bins.page_leaving[row], sides.leaving[tier]
@@ -279,7 +236,7 @@ def _count_mixed(
         tier = tier_of_code[code & 255]
         if tier < 0:
             continue
-        _add(1.0, (p, code), 1, (rates.page_rate[row, i], rates.page_support[row, i]), beyond)
+        _add(1, (p, code), 1, rates.page_rate[row, i], beyond)
         if tier < last:
             at = bins.page_leaving[row, i]
             leaving[tier, at] += 1
@@ -398,8 +355,7 @@ def take_sides(
             number[end] = wholes + chunk if one else row * CHUNK_PAGES + i
             end += 1
             rate = rates.chunk_rate[chunk] if one else rates.page_rate[row, i]
-            support = rates.chunk_support[chunk] if one else rates.page_support[row, i]
-            _add(-1.0, (p, code), size, (rate, support), beyond)
+            _add(-1, (p, code), size, rate, beyond)
     hand[0] = reached if reached < chunks else 0
     return end
 

@@ -81,6 +81,17 @@ class SampleSums(NamedTuple):
     waits: Float64Plane
 
 
+class CountedSamples(NamedTuple):
+    """What is known of each sample after it was counted; shape ``(samples,)``.
+
+    ``node`` of its page as :func:`find_nodes` has it, -1 before; ``weight`` that it counts for, 0
+    before.
+    """
+
+    node: Int16s
+    weight: Float32s
+
+
 @inline
 def _find(keys: Int64s, key: np.int64) -> np.int64:
     """Return the position of ``key``, or the free position where it belongs."""
@@ -181,12 +192,11 @@ def count_samples(
     index: ChunkIndex,
     state: ChunkCounts,
     sums: SampleSums,
-    sampled: Int16s,
+    counted: CountedSamples,
 ) -> int:
     """Count samples from row ``begin`` on; returns the row that found no free chunk, or the end.
 
-    ``samples`` are a batch's process, address, kind, period and latency in ns. ``sampled``,
-    -1 before, gets the node of each one's page, as :func:`find_nodes` does. A sample of no
+    ``samples`` are a batch's process, address, kind, period and latency in ns. A sample of no
     tracked process or no user address is ignored. A chunk that is not in the table is added, with
     no history, while ``columns`` has capacity, and with detail while rows of pages are free. A
     chunk with samples of a page that was absent is marked as never swept, and a sampled page is no
@@ -234,10 +244,11 @@ def count_samples(
         page = np.int64(address[i] >> np.uint64(PAGE_SHIFT)) & (CHUNK_PAGES - 1)
         weight = np.float32(period[i]) * kind_weight[slot, kind[i]]
         code = np.int64(node[detail, page] if detail >= 0 else columns.code[chunk])
-        sampled[i] = FIXED - code if code <= FIXED else code
+        counted.node[i] = FIXED - code if code <= FIXED else code
         if len(latency_ns) and kind[i] == _LOAD:
             weight *= _stall_share(weight_ns[i], code, latency_ns, waits)
         weight = min(weight, most[slot])
+        counted.weight[i] = weight
         recent_sum[chunk] += weight
         totals[slot, 0] += 1.0
         totals[slot, 1] += weight

@@ -1,4 +1,4 @@
-"""Tells from a tick whether the hot set moves, so that the next tick can be shorter.
+"""Shows from a tick whether the hot set moves, so that the next tick can be shorter.
 
 Two signs, each of which comes before the move is complete: the faster tiers serve a smaller share
 of the samples than in the tick before, and moves have replaced much of what they hold.

@@ -95,6 +95,7 @@ def decide(stages: TickStages, now_s: float) -> Plan:
         tick_s=stages.tick_s,
         budget_bytes=stages.mover.plan_bytes(now_s),
         limits=stages.limits,
+        counted=stages.sampler.capabilities.counts_accesses,
     )
     pinned = admin.pinned_mask(heat.processes, stages.targets)
     requested, machine = admin_moves(stages, machine, pinned)

@@ -1,4 +1,4 @@
-"""The benefit policy: a move is made if it saves more time than it costs.
+"""The default policy: a move is made if it saves more time than it costs.
 
 Takes rates per page, latencies of tiers and the persistence of heat
 (:mod:`hmd.decide.persistence`), gives a plan. A promotion saves the page's accesses per second,
@@ -9,8 +9,12 @@ a pair does not pay. So nothing moves where nothing pays, and there is no thresh
 Latencies are current, from samples: where the bandwidth of a fast tier is the limit, loads wait
 longer for it than for the tier below, and hot pages are demoted until they wait alike.
 
-Savings and losses are both taken at the cautious end of what a page's samples allow. About 60 ns
-per page.
+Rates are the expected accesses of pages, whatever their number of samples (:mod:`hmd.heat.rates`).
+With ``confidence``, savings and losses are taken at the cautious end of what samples allow. About
+60 ns per page.
+
+Where samples count no accesses, no time follows from them, and it plans as
+:mod:`hmd.decide.policies.histogram` does.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from hmd.decide.parallelism import parallelism
 from hmd.decide.paying_pairs import Side, paying_pairs
 from hmd.decide.persistence import Persistence
 from hmd.decide.plan import MachineView, Plan
+from hmd.decide.policies.histogram import Histogram, HistogramSettings
 from hmd.decide.tunables import About, Search, headroom_bytes, headroom_fraction, knob
 from hmd.decide.wanted import Wanted
 from hmd.heat.geometry import MOVE_WEAR
@@ -49,19 +54,19 @@ class BenefitSettings:
     headroom_fraction: float = headroom_fraction()
     headroom_bytes: int = headroom_bytes()
     move_ns: float = knob(
-        5000.0,
+        3000.0,
         "Cost of moving 4 KiB to its program, in nanoseconds: a higher cost means fewer moves.",
         least=1,
         search=Search(200, 50_000, log=True),
     )
     confidence: float = knob(
-        2.0,
+        0.6,
         "How certain a gain must be, in standard deviations of each page's heat.",
         most=10,
         search=Search(0, 4),
     )
     samples_min: float = knob(
-        2.0,
+        1.0,
         "Samples that a page needs before it is promoted.",
         most=1000,
         search=Search(1, 32, log=True),
@@ -77,11 +82,15 @@ class Benefit:
         self.settings = settings or BenefitSettings()
         self._persistence = Persistence()
         self._balance = Balance()
+        kept = HistogramSettings(self.settings.headroom_fraction, self.settings.headroom_bytes)
+        self._ranking = Histogram(kept)
 
     def plan(self, pages: PageView, machine: MachineView) -> Plan:
         """Return the moves to make now; an empty plan where nothing pays."""
         from hmd.decide.plan_builder import build_plan
 
+        if not machine.counted:
+            return self._ranking.plan(pages, machine)
         settings = self.settings
         nodes = nodes_of(machine, settings.headroom_fraction, settings.headroom_bytes)
         if not nodes.can_move(pages, machine):
@@ -95,12 +104,10 @@ class Benefit:
             limit = most - share if most < 1 else _NO_LIMIT
             movers += ledger.fill(tier, latency, nodes, limit)
             movers += ledger.shed(tier, latency, share - most)
+        self._persistence.follow(pages, ledger.competitors())
         if not movers and not nodes.relieve[:-1].any() and nodes.limits is None:
             return Plan.empty(pages.processes)
-        plan = build_plan(pages, nodes, ledger.wanted_rows(), machine.budget_bytes)
-        up = nodes.tier[plan.to_node] < nodes.tier[plan.from_node]
-        self._persistence.planned(plan.take(np.flatnonzero(up)), pages)
-        return plan
+        return build_plan(pages, nodes, ledger.wanted_rows(), machine.budget_bytes)
 
 
 class _Ledger:
@@ -117,12 +124,8 @@ class _Ledger:
         self._size = pages.size[self._rows].astype(np.int64)
         process = pages.process[self._rows]
         sampled = pages.support[self._rows]
-        rate, self._support = _shrunk(
-            pages.rate[self._rows].astype(np.float64),
-            sampled.astype(np.float64),
-            process,
-            pages.beyond.moments,
-        )
+        rate = pages.rate[self._rows].astype(np.float64)
+        self._support = sampled.astype(np.float64)
         self._here = pages.tier[self._rows]
         self.wanted = self._here.copy()
         root = np.sqrt(self._support + ANSCOMBE)
@@ -194,6 +197,10 @@ class _Ledger:
         self._shed[gone] = True
         return len(gone)
 
+    def competitors(self) -> npt.NDArray[np.int64]:
+        """Return the rows of the view that could be promoted."""
+        return self._rows[(self._here > 0) & self._known]
+
     def wanted_rows(self) -> Wanted:
         """Return what is wanted by the rows of the view."""
         tier = np.full(self._pages, -1, np.int8)
@@ -203,36 +210,11 @@ class _Ledger:
         return Wanted(tier, key, must)
 
 
-def _shrunk(
-    rate: Values, support: Values, process: npt.NDArray[np.int32], beyond: Values
-) -> tuple[Values, Values]:
-    """Return rates and supports, shrunk toward the mean of their process.
-
-    Among many equally hot pages the hottest samples look hot by chance, and swaps would never end.
-    How much pages differ beyond chance, by the method of moments, is the prior of a Gamma-Poisson
-    model, as in :mod:`hmd.heat.rates` within blocks. All columns have shape ``(n,)``, but for the
-    moments of the pages that are not shown (:class:`hmd.heat.row_selection.Beyond`).
-    """
-    seen = support > 0
-    slots = len(beyond)
-    others, rates, squares, units = beyond.T
-    count = np.maximum(np.bincount(process[seen], minlength=slots) + others, 1)
-    mean = (np.bincount(process[seen], rate[seen], slots) + rates) / count
-    unit = rate / np.maximum(support, _LEAST_SUPPORT)
-    gap = (rate - mean[process]) ** 2 - mean[process] * unit
-    hidden = squares - 2 * mean * rates + others * mean**2 - mean * units
-    excess = np.maximum((np.bincount(process[seen], gap[seen], slots) + hidden) / count, 0.0)
-    alike = (mean**2 / np.maximum(excess, _LEAST_SUPPORT * np.maximum(mean**2, 1e-30)))[process]
-    own = np.maximum(mean[process], 1e-30)
-    exposed = support / np.maximum(rate, 1e-30) + alike / own
-    drawn = np.divide(support + alike, exposed, out=rate.copy(), where=seen)
-    return drawn, np.where(seen, support + alike, support)
-
-
 ABOUT = About(
     name=Benefit.name,
     does="Makes the moves that save more time than they cost.",
-    use="All programs: it fills fast tiers as histogram does, and moves nothing if that is best.",
+    use="All programs: a good first choice.",
     settings=BenefitSettings,
     make=Benefit,
+    default=True,
 )

@@ -1,4 +1,4 @@
-"""The default policy: fill the fast tiers, less headroom, with the hottest pages that fit.
+"""The histogram policy: fill the fast tiers, less headroom, with the hottest pages that fit.
 
 Takes rates per page and the machine, gives a plan; about 12 ns per tracked page and 0.4 µs per
 move. The threshold between hot and cold follows from the histogram of heat and the free memory,
@@ -35,7 +35,7 @@ class HistogramSettings:
         search=Search(1, 8, log=True),
     )
     confidence: float = knob(
-        1.25,
+        1.2,
         "How certain that must be, in standard deviations of each page's heat.",
         most=10,
         search=Search(0, 4),
@@ -88,7 +88,7 @@ class Histogram:
         promoted = choose(columns, nodes.by_tier(resident + nodes.room), rule, result)
         if not promoted and not nodes.relieve[:-1].any() and nodes.limits is None:
             return Plan.empty(pages.processes)
-        accesses, beyond_pages, _ = pages.beyond
+        accesses, beyond_pages = pages.beyond
         served = result.served + nodes.tier_sums(accesses.sum(axis=0)) * machine.tick_s
         there = nodes.by_tier(resident) + nodes.tier_sums(beyond_pages.sum(axis=0))
         mean = served / np.maximum(there, 1)
@@ -100,10 +100,9 @@ class Histogram:
 ABOUT = About(
     name=Histogram.name,
     does="Fills the fast tiers, less their headroom, with the hottest pages that fit.",
-    use="Programs whose hot pages show in access counts; a good first choice.",
+    use="Programs whose hot set is small and stays: it knows no cost of moves.",
     settings=HistogramSettings,
     make=Histogram,
     kernels=("hmd.decide.hottest_fit",),
-    default=True,
     guard=True,
 )

@@ -45,8 +45,8 @@ targets:
   period: {period}
   cpu_quota: 100%
 decide:
-  policy: histogram
-  histogram:
+  policy: benefit
+  benefit:
     headroom: 0%
     headroom_min: 256KiB
 migrate:

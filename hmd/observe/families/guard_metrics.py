@@ -19,7 +19,7 @@ FAMILIES: Final = (
     gauge(
         "hmd_guard_level",
         "",
-        "Who plans moves under decide.guard: 0 the policy, 1 the rule histogram, 2 none. -1 where "
+        "Who plans moves under decide.guard: 0 the policy, 1 the rule benefit, 2 none. -1 where "
         "moves are not guarded; the other figures are then 0.",
         of(lambda now: -1.0 if now.guard is None else float(now.guard.level)),
     ),

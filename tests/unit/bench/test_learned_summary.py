@@ -15,8 +15,8 @@ def case(ratio: str, **seconds: float) -> dict[str, Any]:
 
 
 CASES = [
-    case("1:2", first_touch=8.0, none=8.4, histogram=4.0, learned=3.2),
-    case("1:8", first_touch=8.0, none=8.0, histogram=8.0, learned=10.0),
+    case("1:2", first_touch=8.0, none=8.4, benefit=4.0, learned=3.2),
+    case("1:8", first_touch=8.0, none=8.0, benefit=8.0, learned=10.0),
 ]
 
 

@@ -11,7 +11,7 @@ from bench.scale_results import QUOTA, RESULTS, merged, publish, quota_rows, rat
 
 
 def row(gib: int, heat_ms: float, **case: Any) -> dict[str, Any]:
-    names = {"processes": 1, "page_kib": 4, "pattern": "zipf", "policy": "histogram"}
+    names = {"processes": 1, "page_kib": 4, "pattern": "zipf", "policy": "benefit"}
     cost = {"heat_ms": heat_ms, "decide_ms": 10.0, "rss_mib": 200.0}
     return {"tracked_gib": gib, **names, **cost, **case}
 
@@ -48,5 +48,5 @@ def test_published_quota_is_that_of_the_quota_bench() -> None:
 
 def test_draw_rows_of_sizes_pages_and_processes_picture_written(tmp_path: Path) -> None:
     rows = [row(gib, 9.0, page_kib=kib) for gib in (4, 1024) for kib in (4, 2048)]
-    draw({"rows": [*rows, row(1024, 9.0, processes=1000)]}, tmp_path / "scale.png", "histogram")
+    draw({"rows": [*rows, row(1024, 9.0, processes=1000)]}, tmp_path / "scale.png", "benefit")
     assert (tmp_path / "scale.png").read_bytes().startswith(b"\x89PNG")

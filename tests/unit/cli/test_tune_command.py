@@ -74,6 +74,7 @@ def test_tune_json_same_seed_same_answer(
     traces: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["tune", traces[0], *SMALL, "--holdout", traces[1], "--trials", "3", "--json"]
+    words += ["--policy", "histogram"]
     answers = []
     for _ in range(2):
         assert main([*words, "--knob", "hysteresis=1:3", "--knob", "worth"]) == Exit.OK
@@ -147,8 +148,12 @@ def test_tune_without_optuna_names_extra(
         (["TRACE", "--policy", "best"], Exit.CONFIG, "no policy 'best'"),
         (["TRACE", "--policy", "none"], Exit.USAGE, "nothing to search"),
         (["TRACE", "--knob", "speed=1:2"], Exit.USAGE, "no knob 'speed'"),
-        (["TRACE", "--knob", "hysteresis=2:1"], Exit.USAGE, "must be less than"),
-        (["TRACE", "--knob", "worth", "--set", "worth=1%"], Exit.USAGE, "both set and searched"),
+        (["TRACE", "--knob", "confidence=2:1"], Exit.USAGE, "must be less than"),
+        (
+            ["TRACE", "--knob", "move_ns", "--set", "move_ns=900"],
+            Exit.USAGE,
+            "both set and searched",
+        ),
         (["TRACE", "--fast", "0%"], Exit.USAGE, "less than a page"),
         (["TRACE", "--period", "0"], Exit.USAGE, "--period must be"),
         (["TRACE", "--holdout", "TRACE"], Exit.USAGE, "is named twice"),

@@ -9,8 +9,7 @@ from hmd.config import Config, loads
 from hmd.config.schema import SampleSection
 from hmd.daemon import stage_settings
 from hmd.decide import registry
-from hmd.decide.move_guard import MoveGuard
-from hmd.decide.policies.histogram import Histogram, HistogramSettings
+from hmd.decide.policies.benefit import Benefit, BenefitSettings
 from hmd.errors import ConfigError
 from hmd.heat.geometry import CHUNK_BYTES
 from hmd.heat.heat_settings import HeatSettings
@@ -24,10 +23,8 @@ from hmd.sample.auto_select import SampleSettings
 def test_stage_settings_default_configuration_equals_stage_defaults() -> None:
     config = Config()
     policy = stage_settings.policy(config)
-    assert isinstance(policy, MoveGuard)
-    policy = policy.guarded
-    assert isinstance(policy, Histogram)
-    assert policy.settings == HistogramSettings()
+    assert isinstance(policy, Benefit)
+    assert policy.settings == BenefitSettings()
     assert stage_settings.heat_settings(config) == HeatSettings()
     assert stage_settings.sample_settings(config) == SampleSettings()
     mover, own = stage_settings.mover_settings(config), MoverSettings()

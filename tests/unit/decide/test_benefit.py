@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,7 @@ import numpy.typing as npt
 from bench.rehearsal import Rehearsal, hot_blocks
 from bench.rehearsed_memory import Tier
 from hmd.decide.policies.benefit import Benefit, BenefitSettings
+from hmd.decide.policies.histogram import Histogram, HistogramSettings
 from hmd.heat.geometry import CHUNK_PAGES
 from hmd.units import PAGE_BYTES
 
@@ -131,3 +133,16 @@ def test_benefit_overloaded_fast_tier_relieved() -> None:
     fast_ns, slow_ns = crowded(run.fast_share)
     assert fast_ns < 1.2 * slow_ns
     assert run.fast_share > 0.3
+
+
+def test_benefit_where_accesses_are_not_counted_plans_as_histogram() -> None:
+    run = rehearsal(hot_blocks(PAGES, 1536, 16, seed=3), move_ns=1e9)
+    for _ in range(6):
+        run.tick()
+    view = run.heat.view(run.machine.topology)
+    machine = replace(run.machine, counted=False)
+    kept = HistogramSettings(0.0, HEADROOM * PAGE_BYTES)
+    ours, theirs = (policy.plan(view, machine) for policy in (run.policy, Histogram(kept)))
+    assert len(ours) > 1000
+    assert ours.address.tolist() == theirs.address.tolist()
+    assert not len(run.policy.plan(view, run.machine))

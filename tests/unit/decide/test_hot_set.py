@@ -1,4 +1,4 @@
-"""How fast the default policy follows a hot set, and how few pages it moves without one.
+"""How fast the histogram policy follows a hot set, and how few pages it moves without one.
 
 The program: 32768 pages, of which 12288 get 90 % of the accesses; the fast tier holds a tenth
 more than those. Bounds leave room for other seeds; bench/policy.py prints the figures.

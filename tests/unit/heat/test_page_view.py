@@ -12,7 +12,7 @@ from hmd.heat.heat_table import HeatTable
 from hmd.heat.page_state import PageState
 from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Node, Topology
-from hmd.sample.access_batch import AccessBatch
+from hmd.sample.access_batch import AccessBatch, Kind
 from hmd.units import PAGE_BYTES
 
 TWO_TIERS = Topology((Node(0, (0,), 1 << 30, (10, 20), 0), Node(2, (), 1 << 34, (20, 10), 1)))
@@ -125,3 +125,16 @@ def test_page_state_rows_move_values_follow_pages() -> None:
     expected = np.where(pages.process == 0, 1000 + chunk, chunk)
     expected[chunk == 9] = -1
     assert state.read(pages).tolist() == expected.tolist()
+
+
+def test_share_of_the_tick_at_addresses_goes_by_the_weights_of_samples() -> None:
+    made = table()
+    made.weigh(np.ones(2), np.full(2, 3.0))
+    asked = np.uint64(6 * CHUNK_BYTES) + np.array([5, 7, 8], np.uint64) * np.uint64(PAGE_BYTES)
+    kind = np.array([Kind.LOAD, Kind.STORE, Kind.LOAD, Kind.LOAD], np.uint8)
+    process = np.array([1, 1, 1, 0], np.int32)
+    made.update(AccessBatch.of(asked[[0, 0, 1, 2]], process, kind=kind, period=10))
+    view = made.view(TWO_TIERS)
+    assert view.process_samples.tolist() == [1, 3]
+    assert view.tick_share_at(1, asked) == pytest.approx([0.8, 0.2, 0.0])
+    assert view.tick_share_at(0, asked) == pytest.approx([0.0, 0.0, 0.0])

@@ -119,3 +119,29 @@ def test_rates_without_samples_zero() -> None:
     assert not rates.rate.any()
     assert not rates.support.any()
     assert dense_rates(HeatTable()).rate.shape == (0, CHUNK_PAGES)
+
+
+def test_rates_where_all_memory_is_accessed_alike_are_alike() -> None:
+    count = np.random.default_rng(4).poisson(2.0, 16 * CHUNK_PAGES)
+    rates = dense_rates(table_of(count))
+    assert count.std() > 1.3
+    assert rates.rate.std() < 0.02 * rates.rate.mean()
+
+
+def test_rates_of_chunks_that_differ_keep_their_difference() -> None:
+    mean = np.repeat([4.0, 0.5] * 8, CHUNK_PAGES)
+    count = np.random.default_rng(4).poisson(mean)
+    rates = dense_rates(table_of(count)).rate.reshape(-1, 2, CHUNK_PAGES) / PERIOD
+    assert rates[:, 0].mean() == pytest.approx(4.0, rel=0.05)
+    assert rates[:, 1].mean() == pytest.approx(0.5, rel=0.1)
+
+
+def test_rates_of_few_scattered_hot_pages_rise_with_the_first_sample() -> None:
+    random = np.random.default_rng(4)
+    hot = random.random(16 * CHUNK_PAGES) < 0.1
+    count = random.poisson(np.where(hot, 0.5, 0.005))
+    rates = dense_rates(table_of(count)).rate.reshape(-1) / PERIOD
+    unseen, once = rates[count == 0].mean(), rates[count == 1].mean()
+    assert hot[count == 1].mean() > 0.8
+    assert once > 5 * unseen
+    assert once < 1.0

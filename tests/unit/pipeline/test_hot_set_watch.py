@@ -69,7 +69,7 @@ def topology(program: Rehearsal) -> Topology:
         ((900, 100), (700, 300), True),
         ((900, 100), (700, 300, 5000), True),
         ((900, 100), (800, 200), False),  # a fall of less than an eighth
-        ((9, 1), (5, 5), False),  # too few samples to tell
+        ((9, 1), (5, 5), False),  # too few samples to show it
         ((100, 900), (700, 300), False),  # a rise
         ((900, 100), (0, 0), False),
         ((0, 0, 100), (100, 900), False),

@@ -77,8 +77,9 @@ def test_guard_adversarial_program_hardly_slower_than_without_moves(
 ) -> None:
     pages = adversary(name)
     still = run(pages, preset, registry.make("none")).runtime_s
-    for policy in ("learned", "histogram"):
-        guarded = registry.guarded(policy, KEPT, True)
+    # The default policy needs no guard: it knows what moves cost.
+    for policy, guard in (("benefit", False), ("learned", True), ("histogram", True)):
+        guarded = registry.guarded(policy, KEPT, guard)
         assert still / run(pages, preset, guarded).runtime_s >= WORST, policy
 
 
@@ -100,13 +101,13 @@ def test_guard_harmful_policy_stopped_and_reported(
     assert still / guarded.runtime_s >= WORST
     state = report.of(policy)
     assert state is not None
-    assert (state.fallbacks, state.level) == (2, GuardLevel.NONE)
+    # The rule to fall back to moves nothing either.
+    assert (state.fallbacks, state.level) == (1, GuardLevel.RULE)
     assert state.retry_ticks > 0
-    first, second = (record.getMessage() for record in caplog.records)
-    assert "the rule histogram plans; next try in 64 ticks" in first
-    assert "nothing moves" in second
+    (first,) = (record.getMessage() for record in caplog.records)
+    assert "the rule benefit plans; next try in 64 ticks" in first
     (line,) = guard_state({**asdict(state), "level": state.level.name.lower()})
-    assert "nothing moves, next try in" in line
+    assert "the rule benefit plans, next try in" in line
 
 
 def test_guard_useful_policy_keeps_its_gain(preset: Preset) -> None:

@@ -89,7 +89,7 @@ def test_tune_defaults_first_and_best_trial_chosen(search: Search) -> None:
     tuned = search()
     assert [trial.number for trial in tuned.trials] == list(range(TRIALS + 1))
     default = tuned.trials[0]
-    assert (default.values["samples_min"], default.values["confidence"]) == (2.0, 1.25)
+    assert (default.values["samples_min"], default.values["confidence"]) == (2.0, 1.2)
     costs = [trial.cost for trial in tuned.trials if trial.cost is not None]
     assert tuned.best.cost == min(costs) < max(costs)
     assert tuned.finished
