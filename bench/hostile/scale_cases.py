@@ -95,10 +95,13 @@ class NeighbourCost:
 
 
 def compiled(folder: Path) -> Path:
-    """Return neighbours.c as a program."""
+    """Return neighbours.c as a program.
+
+    Static: how much of libc.so a process maps depends on what of it is in the page cache.
+    """
     program = folder / "neighbours"
     source = str(HERE / "neighbours.c")
-    subprocess.run(["cc", "-O2", "-o", str(program), source], check=True)
+    subprocess.run(["cc", "-O2", "-static", "-o", str(program), source], check=True)
     return program
 
 
