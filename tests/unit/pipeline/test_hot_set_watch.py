@@ -6,28 +6,13 @@ import numpy as np
 import pytest
 
 from bench.rehearsal import Rehearsal, hot_blocks
-from bench.rehearsed_memory import Tier
 from hmd.decide.plan import Plan
-from hmd.decide.policies.histogram import Histogram, HistogramSettings
 from hmd.machine.topology import Topology
 from hmd.observe.tick_record import TickRecord
 from hmd.pipeline.hot_set_watch import HotSetWatch
 from hmd.sample.access_batch import AccessBatch
 from hmd.units import PAGE_BYTES
-
-PAGES, FAST = 2048, 600
-
-
-@pytest.fixture
-def program() -> Rehearsal:
-    """Hot pages on the slow node, and a fast node that is empty."""
-    return Rehearsal(
-        Histogram(HistogramSettings(headroom_fraction=0.0, headroom_bytes=0)),
-        (Tier(FAST), Tier(2 * PAGES)),
-        hot_blocks(PAGES, 512, 16, seed=1),
-        np.ones(PAGES, np.int8),
-        samples_per_tick=20_000,
-    )
+from tests.unit.pipeline.conftest import PAGES
 
 
 def served(faster: int, slower: int, unknown: int = 0) -> TickRecord:
@@ -37,30 +22,30 @@ def served(faster: int, slower: int, unknown: int = 0) -> TickRecord:
     return TickRecord(0.0, (), (), batch, node, Plan.empty(), None)
 
 
-def test_hot_set_moves_until_it_is_on_the_faster_tier_again(program: Rehearsal) -> None:
+def test_hot_set_moves_until_it_is_on_the_faster_tier_again(rehearsal: Rehearsal) -> None:
     watch = HotSetWatch()
-    topology = program.machine.topology
+    topology = rehearsal.machine.topology
 
     def moves() -> bool:
-        program.tick()
-        assert program.record is not None
-        faster_bytes = int((program.node == 0).sum()) * PAGE_BYTES
-        return watch.moves(program.record, topology, faster_bytes)
+        rehearsal.tick()
+        assert rehearsal.record is not None
+        faster_bytes = int((rehearsal.node == 0).sum()) * PAGE_BYTES
+        return watch.moves(rehearsal.record, topology, faster_bytes)
 
     assert moves()
     settled = [moves() for _ in range(12)]
     assert not any(settled[4:])
-    assert program.fast_share > 0.8
-    program.weights = hot_blocks(PAGES, 512, 16, seed=2)
+    assert rehearsal.fast_share > 0.8
+    rehearsal.weights = hot_blocks(PAGES, 512, 16, seed=2)
     assert moves()
     settled = [moves() for _ in range(20)]
     assert not any(settled[12:])
-    assert program.fast_share > 0.8
+    assert rehearsal.fast_share > 0.8
 
 
 @pytest.fixture
-def topology(program: Rehearsal) -> Topology:
-    return program.machine.topology
+def topology(rehearsal: Rehearsal) -> Topology:
+    return rehearsal.machine.topology
 
 
 @pytest.mark.parametrize(

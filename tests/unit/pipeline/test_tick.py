@@ -10,11 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bench.rehearsal import Rehearsal, hot_blocks
-from bench.rehearsed_memory import PROCESS, RehearsedMemory, Tier
+from bench.rehearsal import Rehearsal
+from bench.rehearsed_memory import PROCESS, RehearsedMemory
 from hmd.control.admin_state import Pin
 from hmd.decide.plan import MachineView, Plan
-from hmd.decide.policies.histogram import Histogram, HistogramSettings
 from hmd.heat.page_view import PageView
 from hmd.heat.swept_memory import ModelledMemory
 from hmd.machine.page_sharing import PageSharing
@@ -27,26 +26,12 @@ from hmd.sample.access_batch import AccessBatch
 
 Column = npt.NDArray[np.generic]
 
-PAGES, FAST = 2048, 600
-
 
 class FailingPolicy:
     name = "failing"
 
     def plan(self, pages: PageView, machine: MachineView) -> Plan:
         raise KeyError("policy")
-
-
-@pytest.fixture
-def rehearsal() -> Rehearsal:
-    """Hot pages on the slow node, and a fast node that is empty."""
-    return Rehearsal(
-        Histogram(HistogramSettings(headroom_fraction=0.0, headroom_bytes=0)),
-        (Tier(FAST), Tier(2 * PAGES)),
-        hot_blocks(PAGES, 512, 16, seed=1),
-        np.ones(PAGES, np.int8),
-        samples_per_tick=20_000,
-    )
 
 
 @pytest.fixture

@@ -1,0 +1,24 @@
+"""The program over which tests run ticks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bench.rehearsal import Rehearsal, hot_blocks
+from bench.rehearsed_memory import Tier
+from hmd.decide.policies.histogram import Histogram, HistogramSettings
+
+PAGES, FAST = 2048, 600
+
+
+@pytest.fixture
+def rehearsal() -> Rehearsal:
+    """Hot pages on the slow node, and a fast node that is empty."""
+    return Rehearsal(
+        Histogram(HistogramSettings(headroom_fraction=0.0, headroom_bytes=0)),
+        (Tier(FAST), Tier(2 * PAGES)),
+        hot_blocks(PAGES, 512, 16, seed=1),
+        np.ones(PAGES, np.int8),
+        samples_per_tick=20_000,
+    )
