@@ -196,12 +196,13 @@ def main(arguments: list[str]) -> int:
 
 
 def write(rows: list[dict[str, Any]], arguments: list[str]) -> None:
-    """Write the rows and their picture into build/."""
+    """Write the rows into build/, and a picture of those of the default policy."""
     OUTPUT.parent.mkdir(exist_ok=True)
     command = " ".join(["python -m bench.scale", *arguments])
     document = {"command": command, "rows": rows, **ratios(rows)}
     OUTPUT.write_text(json.dumps(document, indent=1) + "\n")
-    draw(document, PICTURE, registry.DEFAULT)
+    if any(row["policy"] == registry.DEFAULT for row in rows):
+        draw(document, PICTURE, registry.DEFAULT)
 
 
 def publish_rows(found: list[dict[str, Any]]) -> None:

@@ -15,7 +15,7 @@ expected to last as long again (Lindy's law). This bounds the loss of moves by w
 saved, as in ski rental (Karlin et al., "Competitive randomized algorithms for non-uniform
 problems", 1994).
 
-Costs about 50 ns per sample and 0.5 ms per tick.
+Costs about 0.1 µs per sample and 2 ms per tick (100,000 samples, a table of 1 TiB).
 """
 
 from __future__ import annotations
