@@ -12,12 +12,19 @@ import hmd
 from bench.compare import guest_daemon, guest_damon
 from bench.compare.comparison_case import ComparisonCase
 from bench.compare.systems import BootService, system_named
-from bench.compare.testbed import CACHES, FAST_NODE_BYTES, FLUSH_US, MEASURE, PRESET
+from bench.compare.testbed import (
+    CACHES,
+    FAST_NODE_BYTES,
+    FLUSH_US,
+    MEASURE,
+    PRESET,
+    SERVICE_CACHE_BYTES,
+)
 from bench.suite.ground_truth import program_digest
 from hmd.emulate.preset import load
 
 _DAEMON_ROOMS = ("machine", "sample", "heat", "decide", "migrate", "pipeline", "daemon", "native")
-_SETTING = (MEASURE, FAST_NODE_BYTES, FLUSH_US, CACHES)
+_SETTING = (MEASURE, FAST_NODE_BYTES, FLUSH_US, CACHES, SERVICE_CACHE_BYTES)
 
 
 def case_digest(case: ComparisonCase, dilation: float) -> str:

@@ -77,6 +77,7 @@ class TimingParams:
     shootdown_send_ps: int = 0
     shootdown_receive_ps: int = 0
     llcs: int = 1
+    first_llc_bytes: int = 0
     parts: ModelPart = ModelPart.ALL
 
 

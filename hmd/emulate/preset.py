@@ -97,11 +97,13 @@ class CorePreset(_CheckedPreset):
 class CachePreset(_CheckedPreset):
     """The last-level cache of all CPUs, or ``count`` caches of which CPU i uses number i % count.
 
-    Several caches model several sockets or core complexes.
+    Several caches model several sockets or core complexes. ``first_size`` is the size of number 0
+    where it differs from that of the others.
     """
 
     count: Annotated[int, Field(ge=1, le=MAX_CPUS)] = 1
     size: Size
+    first_size: Size | None = None
     ways: Annotated[int, Field(ge=1, le=64)]
     hit_ns: Annotated[float, Field(ge=0, le=1000)]
     source: str

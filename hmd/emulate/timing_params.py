@@ -27,6 +27,7 @@ def timing_params(preset: Preset, parts: ModelPart = ModelPart.ALL) -> TimingPar
         instruction_ps=_picoseconds(preset.core.instruction_ns),
         llcs=min(preset.cache.count, preset.cpus),
         llc_bytes=preset.cache.size,
+        first_llc_bytes=preset.cache.first_size or 0,
         llc_ways=preset.cache.ways,
         llc_hit_ps=_picoseconds(preset.cache.hit_ns),
         mshrs=preset.core.line_fill_buffers,

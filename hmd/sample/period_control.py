@@ -198,8 +198,13 @@ class PeriodControl:
         return max(cost / allowed, self._records / self._settings.overhead)
 
     def _approach(self, period: float) -> None:
-        """Take the rung at a period, unless the present one is within the slack of it."""
+        """Take the rung at a period, unless the present one is within the slack of it.
+
+        A shorter period is at least half of the present one: a tick in which a program accesses
+        little, such as its first, says nothing of the next one.
+        """
         slack = self._settings.hysteresis
+        period = max(period, self.period / 2)
         if not period / (1 + slack) <= self.period <= period / (1 - slack):
             self._rung = self._at_least(period)
 

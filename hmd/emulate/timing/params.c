@@ -55,15 +55,21 @@ static const char *nodes_overlap(const struct timing_params *params)
 	return NULL;
 }
 
+static bool llc_bytes_wrong(uint32_t bytes, uint32_t ways)
+{
+	return bytes < CACHE_LINE_BYTES * ways || bytes % (CACHE_LINE_BYTES * ways);
+}
+
 static const char *llc_wrong(const struct timing_params *params)
 {
 	if (params->llcs < 1 || params->llcs > params->vcpus)
 		return "llcs must be 1 to vcpus";
 	if (params->llc_ways < 1 || params->llc_ways > CACHE_MAX_WAYS)
 		return "llc_ways must be 1 to " VALUE(CACHE_MAX_WAYS);
-	if (params->llc_bytes < CACHE_LINE_BYTES * params->llc_ways ||
-	    params->llc_bytes % (CACHE_LINE_BYTES * params->llc_ways))
+	if (llc_bytes_wrong(params->llc_bytes, params->llc_ways))
 		return "llc_bytes must be a multiple of 64 * llc_ways, and not 0";
+	if (params->first_llc_bytes && llc_bytes_wrong(params->first_llc_bytes, params->llc_ways))
+		return "first_llc_bytes must be a multiple of 64 * llc_ways, or 0";
 	return NULL;
 }
 

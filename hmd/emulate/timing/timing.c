@@ -376,8 +376,10 @@ struct timing *timing_new(const struct timing_params *params, const char **why)
 	timing->params = *params;
 	for (uint32_t i = 0; i < params->llcs; i++) {
 		bool shared = i + params->llcs < params->vcpus;
+		bool differs = i == 0 && params->first_llc_bytes;
+		uint32_t bytes = differs ? params->first_llc_bytes : params->llc_bytes;
 
-		if (!cache_init(&timing->cache[i], params->llc_bytes, params->llc_ways, shared)) {
+		if (!cache_init(&timing->cache[i], bytes, params->llc_ways, shared)) {
 			timing_free(timing);
 			return NULL;
 		}

@@ -47,6 +47,7 @@ struct timing_params {
 	uint32_t instruction_ps;          /* per retired instruction, all else hidden */
 	uint32_t llcs;                    /* last-level caches; vCPU i uses number i % llcs */
 	uint32_t llc_bytes, llc_ways;     /* of each; line is 64 bytes */
+	uint32_t first_llc_bytes;         /* of number 0, where it differs; 0: as the others */
 	uint32_t llc_hit_ps;              /* visible cost of an LLC hit, after overlap */
 	uint32_t mshrs;                   /* line fill buffers a vCPU: outstanding misses */
 	uint32_t rob_instructions;        /* reorder window */

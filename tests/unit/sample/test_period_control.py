@@ -82,9 +82,16 @@ def test_period_above_the_quota_is_corrected_at_once() -> None:
     assert 4 * 1009 <= period <= 4 * 1009 * 1.4
 
 
-def test_period_at_start_shortens_to_the_quota_at_once() -> None:
+def test_period_at_start_shortens_to_the_quota_by_halves() -> None:
     c = control(start=4751)
-    assert c.update(tick(QUOTA / 8)) == pytest.approx(4751 / 8, rel=0.2)
+    costs = [replace(tick(QUOTA / 8), period=4751)] * 3
+    assert [c.update(cost) for cost in costs] == pytest.approx([2375, 1188, 594], rel=0.2)
+
+
+def test_period_after_a_quiet_first_tick_is_at_least_half() -> None:
+    c = control(start=199, ladder=(*SMALL_PRIMES, *PRIMES))
+    quiet = replace(tick(QUOTA / 100, samples=29), overhead=0.0005)
+    assert c.update(quiet) >= 199 / 2
 
 
 def test_period_where_accesses_cease_halves_per_tick_at_most() -> None:

@@ -110,6 +110,22 @@ def test_line_evicted_from_one_cache_stays_in_the_other(machine: Machine, column
     assert set(levels(model, columns(mine, start=1000))) == {CacheLevel.LLC}
 
 
+def test_first_cache_of_another_size_keeps_what_the_others_evict(
+    machine: Machine, columns: Columns
+) -> None:
+    lines = 2 * L1_BYTES // 64
+    model = machine(
+        parts=ModelPart.CACHE, llcs=2, llc_bytes=lines * 32, first_llc_bytes=lines * 64
+    )
+    address = 64 * np.arange(lines)
+    kept = []
+    for vcpu in (0, 1):
+        model.replay(columns(address, vcpu=vcpu))
+        again = levels(model, columns(address, vcpu=vcpu, start=1000))
+        kept.append(again.count(CacheLevel.LLC))
+    assert kept == [lines, 0]
+
+
 def test_cache_hit_costs_its_latency_and_l1_hit_nothing(machine: Machine, columns: Columns) -> None:
     model = machine(parts=ModelPart.CACHE)
     model.replay(columns([0, L1_BYTES]))

@@ -111,6 +111,7 @@ def test_idle_cpu_waits_for_outstanding_misses(machine: Machine, columns: Column
         ({"llc_bytes": 0}, "llc_bytes must be a multiple"),
         ({"llc_bytes": 1000}, "llc_bytes must be a multiple"),
         ({"llc_bytes": 1 << 33}, "out of range"),
+        ({"first_llc_bytes": 1000}, "first_llc_bytes must be a multiple"),
     ],
 )
 def test_parameter_out_of_range_is_refused_by_name(
