@@ -48,7 +48,7 @@ class Switch:
     def stop(self) -> None:
         """Do nothing."""
 
-    def set_period(self, period: int) -> None:
+    def set_period(self, period: int, store_factor: int) -> None:
         """Do nothing."""
 
     def close(self) -> None:

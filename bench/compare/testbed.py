@@ -3,10 +3,11 @@
 The program runs on CPU 1 with a private last-level cache, and with timer ticks, from which NUMA
 balancing scans a task's memory. Everything else that can be moved runs on CPU 0 and allocates on
 the slow node. CPU 0 has a cache of its own as on another socket, of the size of a real one: the
-program's cache is scaled to the programs, which the working set of services is not. Pages are 4 KiB: transparent huge
-pages are off for every system, because 2 MiB of these programs stand for gigabytes. Files that
-programs read are in the page cache, on the slow node, before measurements. The fast node is full
-of the page cache of another file when a program starts.
+program's cache is scaled to the programs, which the working set of services is not.
+
+Pages are 4 KiB: transparent huge pages are off for every system, because 2 MiB of these programs
+stand for gigabytes. Files that programs read are in the page cache, on the slow node, before
+measurements. The fast node is full of the page cache of another file when a program starts.
 """
 
 from __future__ import annotations

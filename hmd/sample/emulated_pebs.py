@@ -121,7 +121,7 @@ class EmulatedControl:
 
     def __init__(self, memory: SharedMemory, period: int, *, timestamps: bool, pairs: bool) -> None:
         self._memory = memory
-        self._period = period
+        self._period, self._store_factor = period, 1
         self._timestamps = timestamps
         self._pairs = pairs
         self._on = False
@@ -146,9 +146,9 @@ class EmulatedControl:
         self._on = False
         self._memory.stop_sampling()
 
-    def set_period(self, period: int) -> None:
+    def set_period(self, period: int, store_factor: int = 1) -> None:
         """Sample one in ``period`` load misses; with pairs, twice."""
-        self._period = period
+        self._period, self._store_factor = period, store_factor
         if self._on:
             self._apply()
 
@@ -156,7 +156,7 @@ class EmulatedControl:
         pair_period = partner(self._period) if self._pairs else 0
         self._memory.sample(
             self._period,
-            STORE_SCALE * self._period,
+            STORE_SCALE * self._store_factor * self._period,
             _LDLAT_NS,
             pair_period,
             PREFETCHED_SCALE * self._period,

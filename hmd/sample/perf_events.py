@@ -241,6 +241,11 @@ class PerfRing:
         return self._cpu
 
     @property
+    def kind(self) -> Kind:
+        """The kind of accesses of its samples, as far as these do not say."""
+        return self._kind
+
+    @property
     def pages(self) -> int:
         """Data pages that were mapped."""
         return self._pages
@@ -355,10 +360,11 @@ class PerfControl:
         for ring in (*self._rings, *self._seconds):
             ring.disable()
 
-    def set_period(self, period: int) -> None:
-        """Set every event's period. Raises ``PerfError``."""
+    def set_period(self, period: int, store_factor: int = 1) -> None:
+        """Set every event's period, that of stores times ``store_factor``. Raises ``PerfError``."""
         for ring, scale in zip(self._rings, self._scales, strict=True):
-            ring.set_period(period * scale)
+            factor = store_factor if ring.kind is Kind.STORE else 1
+            ring.set_period(period * scale * factor)
         for ring in self._seconds:
             ring.set_period(partner(period))
 

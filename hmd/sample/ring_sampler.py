@@ -25,6 +25,7 @@ from hmd.sample.perf_ring import RecordColumns, RingCounts
 from hmd.sample.period_control import partner, stands_for
 from hmd.sample.record_cost import RecordTime
 from hmd.sample.sampler import SamplerStats
+from hmd.sample.store_factor import StoreFactor
 
 READ_ROWS = 1 << 18
 """Most rows of one read, which bounds its time; further samples are lost and counted as lost.
@@ -83,8 +84,8 @@ class RingControl(Protocol):
         """Stop sampling; the rings keep their records."""
         ...
 
-    def set_period(self, period: int) -> None:
-        """Sample one in ``period`` accesses from now on."""
+    def set_period(self, period: int, store_factor: int) -> None:
+        """Sample one in ``period`` accesses from now on, stores more rarely by ``store_factor``."""
         ...
 
     def close(self) -> None:
@@ -138,6 +139,7 @@ class RingSampler:
         self._control = control
         self._attribution = attribution
         self._period = period
+        self._store_factor = StoreFactor()
         self._ns_per_weight = ns_per_weight
         self._counts_instructions = counts_instructions
         self._pairs = pairs
@@ -175,7 +177,7 @@ class RingSampler:
         """Set the period, clamped to the ladder's bounds; returns it."""
         period = min(max(period, self.ladder[0]), self.ladder[-1])
         if period != self._period and not self._closed:
-            self._control.set_period(period)
+            self._control.set_period(period, self._store_factor.value)
             self._period = period
         return self._period
 
@@ -243,11 +245,13 @@ class RingSampler:
         over = [place for place, ring in filled if ring.drain(columns)]
         if over:
             self._first = (self._first + over[0] + 1) % len(rings)
-        records = Counter[int]()
+        records, dropped = Counter[int](), self.stats.dropped
         for _, ring in filled:
             records[self._cpu_of[ring]] += self._add_counts(ring)
         self.stats.records += records.total()
         self.stats.busiest_records += max(records.values(), default=0)
+        if self._store_factor.update(records.total(), self.stats.dropped - dropped):
+            self._control.set_period(self._period, self._store_factor.value)
 
     def _add_counts(self, ring: Drainable) -> int:
         """Add to the statistics what has come since the ring was last counted; return records."""

@@ -23,7 +23,9 @@ from hmd.sample.record_cost import RecordTime
 from hmd.sample.ring_sampler import RingSampler
 
 FIXTURE = Path(__file__).parents[2] / "fixtures/machines/xeon6-cxl/proc"
-TYPE = SampleType.TID | SampleType.ADDR | SampleType.CPU | SampleType.WEIGHT
+TYPE = SampleType.TID | SampleType.ADDR | SampleType.CPU | SampleType.WEIGHT | SampleType.DATA_SRC
+STORE_HIT = 4 | (2 | 8) << 5
+"""PERF_MEM_OP_STORE, PERF_MEM_LVL_HIT | PERF_MEM_LVL_L1 (perf_event_open(2))."""
 
 
 class Memory:
@@ -34,8 +36,9 @@ class Memory:
         self.bytes: npt.NDArray[np.uint8] = np.zeros(4096 + 4096, np.uint8)
         self.ring = Ring.over(self.bytes, TYPE, kind)
 
-    def sample(self, pid: int, address: int, weight: int = 0) -> None:
-        record = struct.pack("<IHHIIQIIQ", 9, 0, 40, pid, pid, address, self.cpu, 0, weight)
+    def sample(self, pid: int, address: int, weight: int = 0, source: int = 0) -> None:
+        fields = (pid, pid, address, self.cpu, 0, weight, source)
+        record = struct.pack("<IHHIIQIIQQ", 9, 0, 48, *fields)
         (head,) = words = self.bytes[1024:1032].view(np.uint64)
         for i, byte in enumerate(record):
             self.bytes[4096 + (int(head) + i) % 4096] = byte
@@ -57,8 +60,8 @@ class Switch:
     def stop(self) -> None:
         self.calls.append("stop")
 
-    def set_period(self, period: int) -> None:
-        self.calls.append(f"period {period}")
+    def set_period(self, period: int, store_factor: int) -> None:
+        self.calls.append(f"period {period}" + (f", stores x {store_factor}" * (store_factor > 1)))
 
     def close(self) -> None:
         self.calls.append("close")
@@ -130,6 +133,27 @@ def test_ring_sampler_pairs_halve_the_period_of_loads() -> None:
         memory.sample(os.getpid(), 0x1000)
     assert sampler.read().period.tolist() == [4, 4, 7]
     assert sampler_over(memories)[0].pair_period is None
+
+
+def test_ring_sampler_stores_that_hit_caches_are_sampled_more_rarely() -> None:
+    memory = Memory(0)
+    sampler, switch = sampler_over([memory])
+    sampler.track([us()])
+    for hits in (60, 60, 0, 0):
+        for _ in range(hits):
+            memory.sample(os.getpid(), 0x1000, source=STORE_HIT)
+        for _ in range(64 - hits):
+            memory.sample(os.getpid(), 0x1000)
+        assert len(sampler.read()) == 64 - hits
+    periods = [call for call in switch.calls if call.startswith("period")]
+    assert periods == [
+        "period 11, stores x 2",
+        "period 11, stores x 4",
+        "period 11, stores x 2",
+        "period 11",
+    ]
+    sampler.set_period(7)
+    assert switch.calls[-1] == "period 7"
 
 
 def test_ring_sampler_latency_in_nanoseconds_never_wraps() -> None:

@@ -114,9 +114,7 @@ def test_first_cache_of_another_size_keeps_what_the_others_evict(
     machine: Machine, columns: Columns
 ) -> None:
     lines = 2 * L1_BYTES // 64
-    model = machine(
-        parts=ModelPart.CACHE, llcs=2, llc_bytes=lines * 32, first_llc_bytes=lines * 64
-    )
+    model = machine(parts=ModelPart.CACHE, llcs=2, llc_bytes=lines * 32, first_llc_bytes=lines * 64)
     address = 64 * np.arange(lines)
     kept = []
     for vcpu in (0, 1):

@@ -1,0 +1,40 @@
+"""How much more rarely stores are sampled where they hit the first-level cache."""
+
+from __future__ import annotations
+
+from hmd.sample.store_factor import MOST, StoreFactor
+
+
+def test_store_factor_doubles_while_hits_take_most_records() -> None:
+    factor = StoreFactor()
+    found = []
+    for _ in range(8):
+        factor.update(1000, 900)
+        found.append(factor.value)
+    assert found == [2, 4, 8, 16, 32, 64, MOST, MOST]
+
+
+def test_store_factor_without_hits_returns_to_one() -> None:
+    factor = StoreFactor()
+    factor.update(1000, 900)
+    factor.update(1000, 900)
+    assert [factor.update(1000, 0), factor.value] == [True, 2]
+    assert [factor.update(1000, 0), factor.value] == [True, 1]
+    assert [factor.update(1000, 0), factor.value] == [False, 1]
+
+
+def test_store_factor_waits_for_enough_records() -> None:
+    factor = StoreFactor()
+    assert not any(factor.update(10, 10) for _ in range(6))
+    assert factor.update(10, 10)
+
+
+def test_store_factor_converges_where_hits_follow_it() -> None:
+    """Loads take 900 records per read, stores that hit 10,000 over the factor."""
+    factor = StoreFactor()
+    for _ in range(40):
+        hits = 10_000 // factor.value
+        factor.update(900 + hits, hits)
+    hits = 10_000 // factor.value
+    assert hits / (900 + hits) <= 0.15
+    assert factor.value == MOST
