@@ -113,6 +113,7 @@ def sample_memory(
         ladder=LADDER,
         counts_instructions=True,
         pairs=pairs,
+        all_stores=timestamps,
     )
 
 

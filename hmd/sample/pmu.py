@@ -96,6 +96,7 @@ def open_pmu(
         ladder=PRIMES,
         ns_per_weight=read_cpu_model(proc).ns_per_cycle,
         pairs=bool(seconds),
+        all_stores=timestamps,
     )
 
 

@@ -123,11 +123,13 @@ class RingSampler:
         read_rows: int = READ_ROWS,
         counts_instructions: bool = False,
         pairs: bool = False,
+        all_stores: bool = False,
     ) -> None:
         """Own ``control`` from now on. ``ns_per_weight`` is the unit of the latency.
 
         ``counts_instructions``: samples contain an instruction count (READ). ``pairs``: two
-        counters count loads, the second with the ``partner`` of the period.
+        counters count loads, the second with the ``partner`` of the period. ``all_stores``: stores
+        keep their period whatever their records show (:mod:`hmd.sample.store_factor`).
         """
         self.name = name
         self.detail = detail
@@ -139,7 +141,7 @@ class RingSampler:
         self._control = control
         self._attribution = attribution
         self._period = period
-        self._store_factor = StoreFactor()
+        self._store_factor, self._all_stores = StoreFactor(), all_stores
         self._ns_per_weight = ns_per_weight
         self._counts_instructions = counts_instructions
         self._pairs = pairs
@@ -250,7 +252,8 @@ class RingSampler:
             records[self._cpu_of[ring]] += self._add_counts(ring)
         self.stats.records += records.total()
         self.stats.busiest_records += max(records.values(), default=0)
-        if self._store_factor.update(records.total(), self.stats.dropped - dropped):
+        hits = self.stats.dropped - dropped
+        if not self._all_stores and self._store_factor.update(records.total(), hits):
             self._control.set_period(self._period, self._store_factor.value)
 
     def _add_counts(self, ring: Drainable) -> int:

@@ -79,6 +79,7 @@ def sampler_over(
     ns_per_weight: float = 1.0,
     pairs: bool = False,
     record_s: float = 0.0,
+    all_stores: bool = False,
 ) -> tuple[RingSampler, Switch]:
     switch = Switch([memory.cpu for memory in memories], record_s)
     sampler = RingSampler(
@@ -93,6 +94,7 @@ def sampler_over(
         ns_per_weight=ns_per_weight,
         read_rows=rows,
         pairs=pairs,
+        all_stores=all_stores,
     )
     return sampler, switch
 
@@ -154,6 +156,17 @@ def test_ring_sampler_stores_that_hit_caches_are_sampled_more_rarely() -> None:
     ]
     sampler.set_period(7)
     assert switch.calls[-1] == "period 7"
+
+
+def test_ring_sampler_of_all_stores_keeps_their_period() -> None:
+    memory = Memory(0)
+    sampler, switch = sampler_over([memory], all_stores=True)
+    sampler.track([us()])
+    for _ in range(3):
+        for _ in range(70):
+            memory.sample(os.getpid(), 0x1000, source=STORE_HIT)
+        sampler.read()
+    assert not [call for call in switch.calls if call.startswith("period")]
 
 
 def test_ring_sampler_latency_in_nanoseconds_never_wraps() -> None:
