@@ -15,13 +15,14 @@ expected to last as long again (Lindy's law). This bounds the loss of moves by w
 saved, as in ski rental (Karlin et al., "Competitive randomized algorithms for non-uniform
 problems", 1994).
 
-Costs about 0.1 µs per sample and 2 ms per tick (100,000 samples, a table of 1 TiB).
+Costs about 5 ns per sample, 8 ns per row of the view and 50 ns per page that is followed.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -150,13 +151,28 @@ class Persistence:
             observed.predicted *= _MEMORY
             observed.counted *= _MEMORY
         samples = pages.process_samples
+        live = [(each, slots.get(each.process, -1)) for each in self._cohorts]
+        live = [(each, slot) for each, slot in live if slot >= 0 and samples[slot]]
+        shares = _shares(pages, live)
+        for (cohort, slot), had in zip(live, shares, strict=True):
+            observed = self._observed[cohort.process]
+            observed.predicted[cohort.age] += samples[slot] * cohort.share
+            observed.counted[cohort.age] += samples[slot] * had
         for cohort in self._cohorts:
-            slot = slots.get(cohort.process)
-            if slot is not None and samples[slot]:
-                observed = self._observed[cohort.process]
-                had = float(pages.tick_share_at(slot, cohort.address).sum())
-                observed.predicted[cohort.age] += samples[slot] * cohort.share
-                observed.counted[cohort.age] += samples[slot] * had
             cohort.age += 1
         while self._cohorts and self._cohorts[0].age >= AGES:
             self._cohorts.popleft()
+
+
+def _shares(pages: PageView, cohorts: Sequence[tuple[_Cohort, int]]) -> list[float]:
+    """Return the part of their process's accesses in the last tick that cohorts had.
+
+    Each comes with the slot of its process.
+    """
+    if not cohorts:
+        return []
+    length = [len(cohort.address) for cohort, _ in cohorts]
+    process = np.repeat(np.array([slot for _, slot in cohorts], np.int32), length)
+    address = np.concatenate([cohort.address for cohort, _ in cohorts])
+    each = pages.tick_share_at(process, address)
+    return [float(own.sum()) for own in np.split(each, np.cumsum(length)[:-1])]

@@ -54,6 +54,7 @@ KERNEL_MODULES: Final = (
     "hmd.heat.page_detail",
     "hmd.heat.row_bins",
     "hmd.heat.row_selection",
+    "hmd.heat.sampled_rows",
     "hmd.heat.leaving_rows",
 )
 

@@ -136,5 +136,6 @@ def test_share_of_the_tick_at_addresses_goes_by_the_weights_of_samples() -> None
     made.update(AccessBatch.of(asked[[0, 0, 1, 2]], process, kind=kind, period=10))
     view = made.view(TWO_TIERS)
     assert view.process_samples.tolist() == [1, 3]
-    assert view.tick_share_at(1, asked) == pytest.approx([0.8, 0.2, 0.0])
-    assert view.tick_share_at(0, asked) == pytest.approx([0.0, 0.0, 0.0])
+    slots = np.array([1, 1, 1, 0, 1], np.int32)
+    share = view.tick_share_at(slots, np.concatenate([asked, asked[:1], asked[:1]]))
+    assert share == pytest.approx([0.8, 0.2, 0.0, 0.0, 0.8])
