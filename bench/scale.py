@@ -42,8 +42,6 @@ PUBLISHED_PICTURE = ROOT / "docs/images/scale.png"
 SAMPLES = 100_000
 WARM_TICKS, TICKS = 12, 8
 BUDGET_BYTES = 256 << 20
-# Pages of a step of the sweep before the first tick.
-_SWEPT_PAGES = 1 << 20
 SIZES = ("4:1", "64:1", "1024:1", "4096:1", "1024:1000")
 """GiB and processes of the cases."""
 
@@ -79,7 +77,6 @@ class ScaledRun:
     def __init__(self, case: ScaleCase, fast_chunks: int | None = None) -> None:
         """``fast_chunks`` of each process lie on the fast node, by default a tenth."""
         chunks = case.tracked_gib * GIB // HUGE_PAGE_BYTES // case.processes
-        self._asks_freely = True
         self._memory = memory = ScaledMemory(
             case.processes, chunks, huge=case.page_kib == 2048, fast=fast_chunks
         )
@@ -87,8 +84,10 @@ class ScaledRun:
         self.samples = ScaledSamples(case.pattern, case.processes, pages, SAMPLES)
         self.heat = HeatTable(latency_ns=memory.topology().latency_ns)
         self.heat.track(memory.processes)
-        settings = SweepSettings(pages_per_step=_SWEPT_PAGES, mappings_ticks=1 << 30)
-        self._sweep = ResidencySweep(settings, ModelledMemory(memory), self._clock)
+        memory.place_all(self.heat)
+        self._sweep = ResidencySweep(
+            SweepSettings(), ModelledMemory(memory), clock=time.process_time
+        )
         self._stages = TickStages(
             topology=memory.topology(),
             sampler=self.samples,
@@ -110,11 +109,6 @@ class ScaledRun:
         )
         self._timer = StageTimer(time.process_time)
         self._now_s = 0.0
-        # What sweeps have found before the first measured tick; from then on steps are bounded.
-        while self.heat.chunks.used < case.processes * chunks:
-            self._sweep.step(self.heat)
-        self._asks_freely = False
-        self._sweep.settings = SweepSettings()
 
     def tick(self) -> dict[Stage, float]:
         """Run a tick; returns the CPU seconds of its stages."""
@@ -127,9 +121,6 @@ class ScaledRun:
         """Return the share of accesses of the first process, by address, that the fast node has."""
         pid = self._memory.processes[0].pid
         return float((self._memory.nodes(pid, address) == FAST).mean())
-
-    def _clock(self) -> float:
-        return 0.0 if self._asks_freely else time.process_time()
 
 
 def measure(case: ScaleCase) -> ScaleRow:

@@ -12,6 +12,7 @@ import errno
 import numpy as np
 import numpy.typing as npt
 
+from hmd.heat.heat_table import HeatTable
 from hmd.machine.mappings import MappingAccess, MappingKind, Mappings
 from hmd.machine.move_pages import MoveFlags
 from hmd.machine.process_id import ProcessId, ProcessStat
@@ -23,6 +24,8 @@ BASE = 0x7000_0000_0000
 
 FAST, SLOW = 0, 1
 _FIRST_PID = 1000
+# Chunks whose pages are recorded at a time.
+_PLACED_CHUNKS = 2048
 
 Addresses = npt.NDArray[np.uint64]
 
@@ -67,6 +70,17 @@ class ScaledMemory:
     def stat(self, pid: int) -> ProcessStat:
         """Return /proc/PID/stat."""
         return ProcessStat(pid, 1, 1, b"program", b"R", 0, 0, 0)
+
+    def place_all(self, heat: HeatTable) -> None:
+        """Record all pages in a table that tracks the processes, as a whole sweep would."""
+        starts = np.uint64(BASE) + np.arange(self.chunks, dtype=np.uint64) * np.uint64(
+            HUGE_PAGE_BYTES
+        )
+        for slot in range(len(self.processes)):
+            for begin in range(0, self.chunks, _PLACED_CHUNKS):
+                some = slice(begin, begin + _PLACED_CHUNKS)
+                node = np.repeat(self._node[slot, some, None], HUGE_PAGE_PAGES, axis=1)
+                heat.place(slot, starts[some], node, np.full(len(node), self.huge))
 
     def mappings(self, pid: int) -> Mappings:
         """Return the only mapping of a process."""
