@@ -15,7 +15,7 @@ expected to last as long again (Lindy's law). This bounds the loss of moves by w
 saved, as in ski rental (Karlin et al., "Competitive randomized algorithms for non-uniform
 problems", 1994).
 
-Costs about 5 ns per sample, 8 ns per row of the view and 50 ns per page that is followed.
+Costs about 5 ns per sample, 4 ns per row of the view and 50 ns per page that is followed.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
+from hmd.decide.process_sums import add_accesses
 from hmd.machine.process_id import ProcessId
 
 if TYPE_CHECKING:
@@ -128,9 +129,9 @@ class Persistence:
         """Follow the hottest of the rows that compete for a promotion in this tick."""
         accesses = pages.rate[rows].astype(np.float64) * pages.size[rows]
         process = pages.process[rows]
-        every = pages.rate.astype(np.float64) * pages.size
-        slots = len(pages.processes)
-        total = np.bincount(pages.process, every, slots) + pages.beyond.accesses.sum(axis=1)
+        total = np.zeros(len(pages.processes))
+        add_accesses(pages.process, pages.size, pages.rate, total)
+        total += pages.beyond.accesses.sum(axis=1)
         for slot in np.argsort(-total, kind="stable")[:_PROCESSES].tolist():
             own = np.flatnonzero(process == slot)
             if total[slot] <= 0 or not len(own):

@@ -37,6 +37,7 @@ _KERNELS: Final = (
     "hmd.decide.guard_kernel",
     "hmd.decide.move_order",
     "hmd.decide.move_phases",
+    "hmd.decide.process_sums",
 )
 
 

@@ -11,7 +11,7 @@ longer for it than for the tier below, and hot pages are demoted until they wait
 
 Rates are the expected accesses of pages, whatever their number of samples (:mod:`hmd.heat.rates`).
 With ``confidence``, savings and losses are taken at the cautious end of what samples allow. About
-60 ns per page.
+25 ns per row.
 
 Where samples count no accesses, no time follows from them, and it plans as
 :mod:`hmd.decide.policies.histogram` does.
@@ -26,8 +26,15 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.decide.bandwidth_balance import Balance
-from hmd.decide.confidence import ANSCOMBE
 from hmd.decide.loaded_latency import loaded_latency_ns
+from hmd.decide.move_values import (
+    MoveWeights,
+    Rivals,
+    RowValues,
+    ViewRows,
+    find_rivals,
+    value_rows,
+)
 from hmd.decide.node_arrays import Nodes, nodes_of
 from hmd.decide.parallelism import parallelism
 from hmd.decide.paying_pairs import Side, paying_pairs
@@ -43,6 +50,8 @@ if TYPE_CHECKING:
 
 _NO_LIMIT: Final = 2.0
 _LEAST_SUPPORT: Final = 1e-9
+# Wear of one move doubles the cost of the next.
+_MOVES_OF_WEAR: Final = np.exp2(np.arange(256) / float(MOVE_WEAR))
 
 Values = npt.NDArray[np.float64]
 
@@ -120,32 +129,25 @@ class _Ledger:
     def __init__(self, pages: PageView, settings: BenefitSettings, weight_s: Values) -> None:
         """``weight_s`` is how many seconds of its accesses a page saves, by process."""
         self._pages = len(pages)
-        self._rows = np.flatnonzero(pages.movable)
-        self._size = pages.size[self._rows].astype(np.int64)
-        process = pages.process[self._rows]
-        sampled = pages.support[self._rows]
-        rate = pages.rate[self._rows].astype(np.float64)
-        self._support = sampled.astype(np.float64)
-        self._here = pages.tier[self._rows]
-        self.wanted = self._here.copy()
-        root = np.sqrt(self._support + ANSCOMBE)
-        each = rate * weight_s[process] / np.maximum(self._support, _LEAST_SUPPORT)
-        half = settings.confidence / 2
-        self._least = each * np.maximum(root - half, 0.0) ** 2
-        self._most = np.where(self._support > 0, each * (root + half) ** 2, 0.0)
-        self._served = self._most * self._size
+        move_ns = settings.move_ns * _MOVES_OF_WEAR
+        columns = RowValues.empty(self._pages)
+        count = value_rows(
+            ViewRows(pages.tier, pages.size, pages.wear, pages.process, pages.rate, pages.support),
+            MoveWeights(weight_s, move_ns),
+            settings.confidence,
+            settings.samples_min,
+            columns,
+        )
+        self._values = values = columns.first(count)
+        self.wanted = values.here.copy()
         self._beyond = (pages.beyond.accesses * weight_s[:, None]).sum(axis=0)
-        self._all_served = float(self._served.sum() + self._beyond.sum())
-        # Wear of one move doubles the cost of the next.
-        worn = np.exp2(pages.wear[self._rows] / float(MOVE_WEAR))
-        self._cost = settings.move_ns * worn
-        self._known = sampled >= settings.samples_min
-        self.value = self._most.copy()
-        self._shed = np.zeros(len(self._rows), np.bool_)
+        self._all_served = float(values.served.sum() + self._beyond.sum())
+        self.value = values.most.copy()
+        self._shed = np.zeros(count, np.bool_)
 
     def shares(self, nodes: Nodes) -> list[float]:
         """Return the share of all accesses that each tier serves."""
-        shown = np.bincount(self._here, self._served, nodes.tiers)
+        shown = np.bincount(self._values.here, self._values.served, nodes.tiers)
         served = shown + nodes.tier_sums(self._beyond)
         shares: list[float] = (served / max(float(served.sum()), _LEAST_SUPPORT)).tolist()
         return shares
@@ -157,26 +159,24 @@ class _Ledger:
         demoted in rising order of what they lose, as long as the saving exceeds the loss, and until
         the promoted pages have the share ``most`` of all accesses.
         """
-        coming = np.flatnonzero((self.wanted > tier) & self._known)
-        nearer = latency[self._here[coming]] - latency[tier]
-        gain = self._least[coming] * nearer - self._cost[coming]
-        coming, gain = coming[gain > 0], gain[gain > 0]
+        values, rivals = self._values, Rivals.empty(len(self.wanted))
+        comes, leaves = find_rivals(tier, self.wanted, values, latency, rivals)
+        coming, gain = rivals.coming[:comes], rivals.gain[:comes]
         order = np.argsort(-gain, kind="stable")
         coming, gain = coming[order], gain[order]
-        comes = np.cumsum(self._served[coming])
-        fit = np.searchsorted(comes, most * self._all_served, side="right")
+        share = np.cumsum(values.served[coming])
+        fit = np.searchsorted(share, most * self._all_served, side="right")
         coming, gain = coming[:fit], gain[:fit]
-        leaving = np.flatnonzero(self.wanted == tier)
-        loss = self._most[leaving] * (latency[tier + 1] - latency[tier]) + self._cost[leaving]
+        leaving, loss = rivals.leaving[:leaves], rivals.loss[:leaves]
         came, went = paying_pairs(
-            Side(gain, self._size[coming]),
-            Side(loss, self._size[leaving]),
+            Side(gain, values.size[coming]),
+            Side(loss, values.size[leaving]),
             int(nodes.by_tier(nodes.room)[tier]),
         )
         came, gone = coming[came], leaving[went]
         self.wanted[came] = tier
         self.wanted[gone] = tier + 1
-        self.value[came] = self._least[came]
+        self.value[came] = values.least[came]
         return len(came)
 
     def shed(self, tier: int, latency: Values, share: float) -> int:
@@ -187,11 +187,12 @@ class _Ledger:
         """
         if share <= 0:
             return 0
-        there = np.flatnonzero((self.wanted == tier) & (self._here == tier) & self._known)
-        saved = self._least[there] * (latency[tier] - latency[tier + 1])
-        there = there[saved > self._cost[there]]
-        there = there[np.argsort(-self._most[there], kind="stable")]
-        served = np.cumsum(self._served[there])
+        values = self._values
+        there = np.flatnonzero((self.wanted == tier) & (values.here == tier) & values.known)
+        saved = values.least[there] * (latency[tier] - latency[tier + 1])
+        there = there[saved > values.cost[there]]
+        there = there[np.argsort(-values.most[there], kind="stable")]
+        served = np.cumsum(values.served[there])
         gone = there[: int(np.searchsorted(served, share * self._all_served, side="right"))]
         self.wanted[gone] = tier + 1
         self._shed[gone] = True
@@ -199,14 +200,15 @@ class _Ledger:
 
     def competitors(self) -> npt.NDArray[np.int64]:
         """Return the rows of the view that could be promoted."""
-        return self._rows[(self._here > 0) & self._known]
+        return self._values.row[(self._values.here > 0) & self._values.known]
 
     def wanted_rows(self) -> Wanted:
         """Return what is wanted by the rows of the view."""
         tier = np.full(self._pages, -1, np.int8)
         key = np.zeros(self._pages, np.float32)
         must = np.zeros(self._pages, np.bool_)
-        tier[self._rows], key[self._rows], must[self._rows] = self.wanted, self.value, self._shed
+        rows = self._values.row
+        tier[rows], key[rows], must[rows] = self.wanted, self.value, self._shed
         return Wanted(tier, key, must)
 
 
@@ -217,4 +219,5 @@ ABOUT = About(
     settings=BenefitSettings,
     make=Benefit,
     default=True,
+    kernels=("hmd.decide.move_values",),
 )

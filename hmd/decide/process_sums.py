@@ -1,0 +1,31 @@
+"""Sums over the rows of a view, by process: accesses per second, and time spent waiting for them.
+
+Takes columns of a view. About 1 ns per row.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hmd.heat.kernels import Float32s, Float64s, Int8s, Int32s, Uint16s, kernel
+
+
+@kernel
+def add_accesses(process: Int32s, size: Uint16s, rate: Float32s, sums: Float64s) -> None:
+    """Add the accesses per second of all rows, shape ``(n,)``, to ``sums`` by process."""
+    for row in range(len(process)):
+        sums[process[row]] += np.float64(rate[row]) * size[row]
+
+
+@kernel
+def add_waits(
+    process: Int32s, size: Uint16s, rate: Float32s, wait_ns: Float64s, node: Int8s, sums: Float64s
+) -> None:
+    """Add accesses per second times the latency of their node to ``sums`` by process.
+
+    ``wait_ns`` is the latency by node id. Rows on other nodes, below 0 or above, wait for nothing.
+    """
+    for row in range(len(process)):
+        on = node[row]
+        if 0 <= on < len(wait_ns):
+            sums[process[row]] += np.float64(rate[row]) * wait_ns[on] * size[row]
