@@ -53,6 +53,7 @@ KERNEL_MODULES: Final = (
     "hmd.heat.page_columns",
     "hmd.heat.page_detail",
     "hmd.heat.row_bins",
+    "hmd.heat.row_sides",
     "hmd.heat.row_selection",
     "hmd.heat.sampled_rows",
     "hmd.heat.leaving_rows",
@@ -90,10 +91,12 @@ Float64s: TypeAlias = Annotated[npt.NDArray[np.float64], Layout()]
 # Contiguous arrays of two dimensions, and of three.
 Int8Plane: TypeAlias = Annotated[npt.NDArray[np.int8], _PLANE]
 Int16Plane: TypeAlias = Annotated[npt.NDArray[np.int16], _PLANE]
+Int32Plane: TypeAlias = Annotated[npt.NDArray[np.int32], _PLANE]
 Int64Plane: TypeAlias = Annotated[npt.NDArray[np.int64], _PLANE]
 Uint8Plane: TypeAlias = Annotated[npt.NDArray[np.uint8], _PLANE]
 Float32Plane: TypeAlias = Annotated[npt.NDArray[np.float32], _PLANE]
 Float64Plane: TypeAlias = Annotated[npt.NDArray[np.float64], _PLANE]
+Int32Cube: TypeAlias = Annotated[npt.NDArray[np.int32], Layout(3)]
 Float64Cube: TypeAlias = Annotated[npt.NDArray[np.float64], Layout(3)]
 # Arrays of one dimension and any stride, which are only read. They do not fit into a bundle:
 # numba converts arrays in plain tuples only.

@@ -39,7 +39,8 @@ from hmd.heat.page_columns import (
     list_rows,
     tier_of_code,
 )
-from hmd.heat.row_selection import Beyond, Selection, TierCodes, select_rows
+from hmd.heat.row_selection import Selection, select_rows
+from hmd.heat.row_sides import Beyond, TierCodes
 from hmd.heat.sampled_rows import AskedRows, weigh_rows
 from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Topology
