@@ -26,7 +26,8 @@ from hmd.heat.page_counts import count_nodes
 from hmd.heat.page_detail import drop_details, grant_details
 from hmd.heat.page_view import PageView
 from hmd.heat.placing import place_pages, place_wholes
-from hmd.heat.rates import estimate
+from hmd.heat.rate_priors import PriorSums, priors_of
+from hmd.heat.rates import PageSpreads, estimate, sum_up
 from hmd.heat.sample_counting import (
     KINDS,
     CountedSamples,
@@ -222,7 +223,9 @@ class HeatTable:
             kept = self._credible(NodeSums.zeros(len(self.processes), 0))
             columns, bundle = chunks.columns, clocks.bundle
             estimate_wholes(used, columns, bundle, intensity, kept.chunks, rates)
-            estimate(columns, bundle, intensity, kept.pages, rates)
+            sums, spreads = PriorSums.zeros(len(intensity)), PageSpreads.empty(len(columns.owner))
+            sum_up(columns, bundle, kept.pages, sums, spreads)
+            estimate(columns, bundle, intensity, kept.pages, priors_of(sums), spreads, rates)
             self._rates = rates
         return self._rates
 
