@@ -45,6 +45,15 @@ def paying_pairs(coming: Side, leaving: Side, room: int) -> tuple[Counts, Counts
     return order[:count], gone
 
 
+def falling(value: Values) -> Counts:
+    """Return the rows by falling value; equal ones in row order.
+
+    Sorts what :func:`_rising` has nearly sorted, which a stable argsort does in one pass.
+    """
+    near = _rising(-value)
+    return near[np.argsort(-value[near], kind="stable")]
+
+
 def _rising(value: Values) -> Counts:
     """Return the rows by rising value, to the precision of float32; equal ones in row order.
 

@@ -14,14 +14,14 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hmd.heat.change_detection import NodeSums, believe, node_changes
-from hmd.heat.chunk_columns import KeptShares, TableRates
+from hmd.heat.change_detection import NodeSums
+from hmd.heat.chunk_columns import TableRates
 from hmd.heat.chunks import Chunks
-from hmd.heat.cooling import fold
 from hmd.heat.geometry import ABSENT, FIXED
 from hmd.heat.heat_settings import HeatSettings, HeatStats
 from hmd.heat.idle_age import age, successors
 from hmd.heat.leaving_rows import count_leaving, leaving_codes, leaving_rows
+from hmd.heat.loaded_waits import LoadedWaits
 from hmd.heat.page_counts import count_nodes
 from hmd.heat.page_detail import drop_details, grant_details
 from hmd.heat.page_view import PageView
@@ -38,15 +38,12 @@ from hmd.heat.sample_counting import (
 )
 from hmd.heat.sample_windows import Clocks
 from hmd.heat.settling import PlanColumns, Settled
-from hmd.heat.whole_chunks import believe_wholes, count_estimated, estimate_wholes, fold_wholes
+from hmd.heat.wear_fading import fade_wear
+from hmd.heat.whole_chunks import estimate_wholes
+from hmd.heat.window_closing import close_windows, credible
 from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Topology
 from hmd.sample.access_batch import AccessBatch, Kind
-
-# Loads that waited for a node and that give a mean latency, and the share of the last mean that a
-# tick with fewer of them keeps.
-_WAITS_LEAST = 50.0
-_WAITS_FADE = 0.8
 
 LEAST_DETAILS = 64
 """Chunks whose pages are counted one by one however little memory there is: 400 KiB."""
@@ -68,12 +65,7 @@ class HeatTable:
         access. A page that the prefetcher streams is then colder than one whose misses stall.
         """
         self.settings = settings or HeatSettings()
-        self._idle_ns = tuple(latency_ns)
-        self._latency_ns = np.array(latency_ns, np.float32)
-        self._waits = np.zeros((len(self._latency_ns), 2), np.float64)
-        self.loaded_ns: npt.NDArray[np.float64] = np.zeros(len(self._latency_ns))
-        """Mean latency of recent loads that waited for a node, by node id, in ns: above that of an
-        idle node while requests queue there. Near 0 where samples have no latencies."""
+        self._waits = LoadedWaits(latency_ns)
         self.stats = HeatStats()
         self.chunks = Chunks(self.settings.detail_chunks)
         self.hand = np.zeros(1, np.int64)
@@ -89,12 +81,17 @@ class HeatTable:
 
     def expect(self, latency_ns: Sequence[float]) -> None:
         """Set the latencies of idle nodes; heat is kept, measured latencies start again."""
-        if tuple(latency_ns) == tuple(self._idle_ns):
-            return
-        self._idle_ns = tuple(latency_ns)
-        self._latency_ns = np.array(latency_ns, np.float32)
-        self._waits = np.zeros((len(latency_ns), 2), np.float64)
-        self.loaded_ns = np.zeros(len(latency_ns))
+        if not self._waits.expects(latency_ns):
+            self._waits = LoadedWaits(latency_ns)
+
+    @property
+    def loaded_ns(self) -> npt.NDArray[np.float64]:
+        """Mean latency of recent loads that waited for a node, by node id, in ns.
+
+        Above that of an idle node while requests queue there. Near 0 where samples have no
+        latencies.
+        """
+        return self._waits.mean_ns
 
     @property
     def processes(self) -> tuple[ProcessId, ...]:
@@ -144,11 +141,10 @@ class HeatTable:
         following = successors(self.clocks.tick + 1)
         age(self.chunks.used, following, columns.owner, columns.idle, columns.rested)
         samples = (batch.process, batch.address, batch.kind, batch.period, batch.weight_ns)
-        latency_ns = self._latency_ns if _has_latencies(batch) else self._latency_ns[:0]
         most = self.clocks.weight_most.astype(np.float32)
-        weights = SampleWeights(self._kind_weight, most, latency_ns)
+        weights = SampleWeights(self._kind_weight, most, self._waits.idle_of(batch))
         none = np.zeros((len(self.processes), 3), np.float64)
-        sums = SampleSums(np.zeros(1, np.int64), none, self._waits)
+        sums = SampleSums(np.zeros(1, np.int64), none, self._waits.sums)
         before, counted = self.chunks.used, self._counted
         row = 0
         while True:
@@ -165,9 +161,9 @@ class HeatTable:
         self.stats.samples += len(batch) - ignored
         self.stats.ignored += ignored
         self.clocks.count(sums.weights, elapsed_s)
-        self._close_waits()
-        self._close_windows()
+        self._waits.close()
         clocks = self.clocks
+        self.stats.windows += close_windows(chunks, clocks, self.settings.surprise, self._nodes)
         self.stats.details_lost += grant_details(chunks, clocks.bundle, clocks.tick)
         self._fade_wear()
         self._measure()
@@ -220,7 +216,8 @@ class HeatTable:
                 np.empty(used, np.float32),
             )
             intensity = clocks.rate * self._priority
-            kept = self._credible(NodeSums.zeros(len(self.processes), 0))
+            no_sums = NodeSums.zeros(len(self.processes), 0)
+            kept = credible(chunks, clocks, self.settings.surprise, no_sums)
             columns, bundle = chunks.columns, clocks.bundle
             estimate_wholes(used, columns, bundle, intensity, kept.chunks, rates)
             sums, spreads = PriorSums.zeros(len(intensity)), PageSpreads.empty(len(columns.owner))
@@ -358,45 +355,6 @@ class HeatTable:
             find_nodes(process, address, self.chunks.index, self.chunks.columns, node)
         return node
 
-    def _close_waits(self) -> None:
-        """Set the loaded latency of the nodes for which enough loads waited."""
-        enough = self._waits[:, 0] >= _WAITS_LEAST
-        self.loaded_ns[enough] = self._waits[enough, 1] / self._waits[enough, 0]
-        self.loaded_ns[~enough] *= _WAITS_FADE
-        self._waits[enough] = 0.0
-
-    def _close_windows(self) -> None:
-        """Add the windows that have enough samples to the history."""
-        chunks, clocks = self.chunks, self.clocks
-        used, columns = chunks.used, chunks.columns
-        resident = np.zeros(len(self.processes), np.float64)
-        count_estimated(used, columns, resident)
-        window, keep = clocks.due(resident)
-        if not window.any():
-            return
-        nodes = NodeSums.zeros(len(self.processes), self._nodes)
-        kept = self._credible(nodes)
-        change = np.ones_like(nodes.counted)
-        node_changes(nodes, self.settings.surprise, change)
-        fold_wholes(used, columns, clocks.bundle, window, keep, kept.chunks, change)
-        fold(columns, clocks.bundle, window, keep, kept.pages, change)
-        clocks.close(window, keep)
-        self.stats.windows += int(np.count_nonzero(window))
-
-    def _credible(self, nodes: NodeSums) -> KeptShares:
-        """Return the shares of their history to keep of each page and each chunk.
-
-        ``nodes``, shape ``(processes, nodes)``, gets the sums of the window, unless it has none.
-        """
-        chunks, surprise = self.chunks, self.settings.surprise
-        kept = KeptShares(
-            np.empty(chunks.columns.node.shape, np.float32), np.empty(chunks.used, np.float32)
-        )
-        columns, bundle = chunks.columns, self.clocks.bundle
-        believe(columns, bundle, surprise, kept.pages, nodes)
-        believe_wholes(chunks.used, columns, bundle, surprise, kept.chunks, nodes)
-        return kept
-
     def _note_nodes(self, codes: npt.NDArray[np.int8]) -> None:
         """Make the sums by node as wide as the highest node of a ``node`` column."""
         if codes.size:
@@ -405,22 +363,14 @@ class HeatTable:
 
     def _fade_wear(self) -> None:
         """Reduce the wear of moved pages."""
-        if not self._worn:
-            return
-        pages, wholes = self.chunks.columns.wear, self.chunks.columns.worn[: self.chunks.used]
-        pages -= (pages >> 4) + (pages > 0)
-        wholes -= (wholes >> 4) + (wholes > 0)
-        self._worn = bool(pages.any() or wholes.any())
+        if self._worn:
+            columns = self.chunks.columns
+            self._worn = fade_wear(columns.wear, columns.worn[: self.chunks.used])
 
     def _measure(self) -> None:
         self.stats.chunks = self.chunks.used
         self.stats.details = self.chunks.details
         self.stats.bytes = self.chunks.nbytes
-
-
-def _has_latencies(batch: AccessBatch) -> bool:
-    """Return whether the sampler measures latencies: some loads then have one above 0."""
-    return bool(batch.weight_ns[batch.kind == Kind.LOAD].any())
 
 
 def _none_counted(samples: int) -> CountedSamples:

@@ -49,6 +49,7 @@ KERNEL_MODULES: Final = (
     "hmd.heat.whole_chunks",
     "hmd.heat.page_counts",
     "hmd.heat.idle_age",
+    "hmd.heat.wear_fading",
     "hmd.heat.change_detection",
     "hmd.heat.page_columns",
     "hmd.heat.page_detail",

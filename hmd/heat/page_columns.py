@@ -15,7 +15,18 @@ import numpy.typing as npt
 
 from hmd.heat.chunk_columns import ChunkColumns, TableRates
 from hmd.heat.geometry import ABSENT, CHUNK_PAGES, FIXED
-from hmd.heat.kernels import Bools, Float32s, Int8s, Int64s, Uint8s, Uint16s, inline, kernel
+from hmd.heat.kernels import (
+    Bools,
+    Float32s,
+    Int8s,
+    Int32s,
+    Int64Plane,
+    Int64s,
+    Uint8s,
+    Uint16s,
+    inline,
+    kernel,
+)
 
 _CODES: Final = np.arange(256, dtype=np.uint8).view(np.int8).astype(np.int16)
 #: A chunk that is counted as a whole is movable while at most one page in this many is elsewhere.
@@ -70,11 +81,24 @@ def tier_of_code(tier_of_node: npt.NDArray[np.int8]) -> npt.NDArray[np.int8]:
     return tier
 
 
+@kernel
 def count_rows(chunks: int, columns: ChunkColumns) -> int:
     """Return the number of rows that all pages of the table take."""
-    resident = columns.resident[:chunks]
-    one = columns.huge[:chunks] | (columns.detail[:chunks] < 0)
-    return int(np.where(one, resident > 0, resident).sum())
+    rows = 0
+    for chunk in range(chunks):
+        resident = int(columns.resident[chunk])
+        one = int(columns.huge[chunk]) | int(columns.detail[chunk] < 0)
+        rows += min(resident, 1) if one else resident
+    return rows
+
+
+@kernel
+def count_shown(process: Int32s, pages: PageColumns, count: Int64Plane) -> None:
+    """Add the 4 KiB pages of movable rows to ``count``, shape ``(processes, nodes)``."""
+    for row in range(len(process)):
+        node = pages.node[row]
+        if pages.tier[row] >= 0 and node < count.shape[1]:
+            count[process[row], node] += pages.size[row]
 
 
 @kernel

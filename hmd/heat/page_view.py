@@ -34,6 +34,7 @@ from hmd.heat.page_columns import (
     PageColumns,
     PageRates,
     count_rows,
+    count_shown,
     gather_pages,
     gather_rates,
     list_rows,
@@ -309,11 +310,9 @@ class PageView:
         fixed[self._pinned] += movable[self._pinned]
         movable[self._pinned] = 0
         if self._is_partial:
-            columns, every = self._columns, movable + fixed
-            shown = self.movable & (columns.node < nodes)
-            place = self.process[shown].astype(np.int64) * nodes + columns.node[shown]
-            count = np.bincount(place, columns.size[shown], movable.size)
-            movable = count.astype(np.int64).reshape(movable.shape)
+            every = movable + fixed
+            movable = np.zeros_like(every)
+            count_shown(self.process, self._columns, movable)
             fixed = every - movable
         return movable, fixed
 

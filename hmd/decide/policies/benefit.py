@@ -37,7 +37,7 @@ from hmd.decide.move_values import (
 )
 from hmd.decide.node_arrays import Nodes, nodes_of
 from hmd.decide.parallelism import parallelism
-from hmd.decide.paying_pairs import Side, paying_pairs
+from hmd.decide.paying_pairs import Side, falling, paying_pairs
 from hmd.decide.persistence import Persistence
 from hmd.decide.plan import MachineView, Plan
 from hmd.decide.policies.histogram import Histogram, HistogramSettings
@@ -162,7 +162,7 @@ class _Ledger:
         values, rivals = self._values, Rivals.empty(len(self.wanted))
         comes, leaves = find_rivals(tier, self.wanted, values, latency, rivals)
         coming, gain = rivals.coming[:comes], rivals.gain[:comes]
-        order = np.argsort(-gain, kind="stable")
+        order = falling(gain)
         coming, gain = coming[order], gain[order]
         share = np.cumsum(values.served[coming])
         fit = np.searchsorted(share, most * self._all_served, side="right")
