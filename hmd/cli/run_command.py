@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hmd.errors import Exit, HmdError, TransientError, is_transient
+from hmd.garbage_pause import garbage_paused
 
 if TYPE_CHECKING:
     from hmd.cli.main import Subparsers
@@ -81,6 +82,17 @@ def run(args: argparse.Namespace) -> int:
     """Run the daemon until SIGTERM, SIGINT or the last tick."""
     # One thread is faster than the thread pool for arrays of this size, and costs less memory.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    with garbage_paused():
+        service = _start(args)
+    try:
+        service.run(args.ticks)
+    finally:
+        service.close()
+    return Exit.OK
+
+
+def _start(args: argparse.Namespace) -> Service:
+    """Return the service that the arguments ask for."""
     from hmd.config import load
     from hmd.daemon.log import start_log
     from hmd.daemon.notify import Notifier
@@ -101,14 +113,9 @@ def run(args: argparse.Namespace) -> int:
     read()  # report a wrong file before the kernels are loaded
     from hmd.daemon.service import Service
 
-    service = started(
+    return started(
         lambda: Service(read, str(args.config), notifier, preload=args.preload), notifier
     )
-    try:
-        service.run(args.ticks)
-    finally:
-        service.close()
-    return Exit.OK
 
 
 def started(start: Callable[[], Service], notifier: Notifier) -> Service:

@@ -17,6 +17,7 @@ from hmd.config.policy_sections import limits, written
 from hmd.config.quantities import format_like
 from hmd.config.schema import Config, TargetSection
 from hmd.config.section import ConfigSection
+from hmd.config.setting_effects import effects
 from hmd.decide import registry
 from hmd.decide.tunables import About, Knob, Unit
 
@@ -96,9 +97,9 @@ def _topics() -> Iterator[Topic]:
 
 def _topic(path: str, section: type[ConfigSection], defaults: ConfigSection) -> Topic:
     properties = section.model_json_schema()["properties"]
-    given = defaults.model_dump(mode="json")
+    given, does = defaults.model_dump(mode="json"), effects(section)
     settings = (
-        _setting(key, field, properties[key], given[key])
+        _setting(key, field, properties[key], given[key], does.get(key, ""))
         for key, field in section.model_fields.items()
         if not isinstance(field.default, ConfigSection)
     )
@@ -110,10 +111,12 @@ def _documented(section: type[ConfigSection]) -> str:
     return next(kind.__doc__ for kind in section.__mro__ if kind.__doc__)
 
 
-def _setting(key: str, field: FieldInfo, schema: dict[str, Any], default: object) -> SettingRow:
+def _setting(
+    key: str, field: FieldInfo, schema: dict[str, Any], default: object, effect: str
+) -> SettingRow:
     kind = _kind(schema)
     shown = "" if field.is_required() or key == "pid" else _written(default)
-    return SettingRow(key, kind, shown, _limits(field, schema), _line(field.description or ""))
+    return SettingRow(key, kind, shown, _limits(field, schema), _line(effect))
 
 
 def _kind(schema: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from hmd.config.schema import Config, TargetSection
 from hmd.config.section import ConfigSection
+from hmd.config.setting_effects import effects
 
 
 def json_schema() -> dict[str, Any]:
@@ -23,7 +24,10 @@ def json_schema() -> dict[str, Any]:
         name = type(section).__name__
         properties = (schema if name == "Config" else schema["$defs"][name])["properties"]
         written = section.model_dump(mode="json")
+        described = effects(type(section))
         for key, entry in properties.items():
+            if key in described:
+                entry["description"] = described[key]
             if "default" in entry:
                 entry["default"] = written[key]
             if isinstance(getattr(section, key), ConfigSection) or key == "targets":

@@ -26,6 +26,7 @@ from hmd.config.quantities import (
     parse_size,
 )
 from hmd.config.section import ConfigSection
+from hmd.config.setting_effects import effects
 from hmd.decide import registry
 from hmd.decide.tunables import About, Knob, Unit, Value
 from hmd.errors import ConfigError
@@ -234,8 +235,8 @@ def decide_example() -> str:
     ]
     sections = [example(name) for name in registry.names()]
     policy = f"  policy: {registry.DEFAULT}\n"
-    effect = " ".join((_Decide.model_fields["pageout"].description or "").split())
-    guards = " ".join((_Decide.model_fields["guard"].description or "").split())
+    does = effects(_Decide)
+    effect, guards = (" ".join(does[key].split()) for key in ("pageout", "guard"))
     guard = [*(f"  # {line}\n" for line in wrap(guards, 94)), f"  guard: {AUTO}\n"]
     pageout = [*(f"  # {line}\n" for line in wrap(effect, 94)), f"  pageout: {NEVER}\n"]
     return "".join(["decide:\n", *choices, policy, *guard, *pageout, *sections])

@@ -13,9 +13,7 @@ class ConfigSection(BaseModel):
     Frozen; unknown keys are errors, and no value is converted silently.
     """
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     @model_validator(mode="before")
     @classmethod

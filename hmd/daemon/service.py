@@ -89,7 +89,8 @@ class Service:
             self.stages = build(config, None, proc, sysfs)
             undo.callback(self.stages.close)
             if preload or any(self.stages.watcher.scan().values()):
-                registry.warm(notifier.alive)  # while the service manager waits for the start
+                # While the service manager waits for the start.
+                registry.warm(notifier.alive, (config.decide.policy,))
             setting = stage_settings.observer_setting(config, file)
             stages = self.stages
             self.observer = Observer(setting, stages.topology, stages.sampler, proc=proc)
@@ -186,8 +187,7 @@ class Service:
             Stage.SAMPLE, lambda: stages.follow(now_s, self._serve_prompt), False
         )
         if changed and stages.processes and not before[0]:
-            load = partial(registry.warm, between=self._notifier.alive)
-            self._guard.run(Stage.HEAT, load, None)
+            self._guard.run(Stage.HEAT, self._load_kernels, None)
         if changed:
             after = dict(zip(stages.processes, stages.targets, strict=True))
             self._target_log.changed(dict(zip(*before, strict=True)), after, now_s)
@@ -247,10 +247,16 @@ class Service:
         old.close(successor=new)
         new.enter()
         self.stages = new
+        if self.followed:
+            self._guard.run(Stage.DECIDE, self._load_kernels, None)
         setting = stage_settings.observer_setting(config, self._file)
         self.observer.use(setting, new.topology, new.sampler)
         if new.topology.tiers != old.topology.tiers:
             self._heat_map.use(new.topology)
+
+    def _load_kernels(self) -> None:
+        """Load the kernels of heat and of the policy, as far as they are not loaded."""
+        registry.warm(self._notifier.alive, (self.stages.policy.name,))
 
     def _serve(self) -> None:
         """Execute the admin requests that wait, and publish the admin state."""

@@ -12,13 +12,14 @@ import os
 import pkgutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from hmd.decide import policies
 from hmd.decide.plan import Policy
 from hmd.decide.tunables import About
 from hmd.errors import ConfigError, MissingError
+from hmd.garbage_pause import garbage_paused
 
 
 def _found() -> dict[str, About]:
@@ -94,16 +95,27 @@ def make(name: str, settings: Mapping[str, object] | None = None) -> Policy:
     return chosen.make(chosen.settings(**values))
 
 
-def kernel_modules() -> tuple[str, ...]:
-    """Return the modules with kernels of the decide room."""
-    return _KERNELS + tuple(name for about in _POLICIES.values() for name in about.kernels)
+def kernel_modules(policies: Collection[str] | None = None) -> tuple[str, ...]:
+    """Return the modules with kernels of the decide room that these policies call, default all."""
+    chosen = [about for name, about in _POLICIES.items() if policies is None or name in policies]
+    modules = (*_KERNELS, *(name for about in chosen for name in about.kernels))
+    return tuple(dict.fromkeys(modules))
 
 
-def warm(between: Callable[[], None] = lambda: None) -> None:
-    """Compile or load all kernels of heat and policies; ``between`` is called after some each."""
+def warm(
+    between: Callable[[], None] = lambda: None, policies: Collection[str] | None = None
+) -> None:
+    """Compile or load all kernels of heat and of these policies, default all.
+
+    ``between`` is called after some each. The default policy is what a guard falls back to.
+    """
     from hmd.heat import kernels
 
-    kernels.warm(kernels.KERNEL_MODULES + kernel_modules(), between)
+    chosen = None if policies is None else {*policies, DEFAULT}
+    modules = kernels.unloaded(kernels.KERNEL_MODULES + kernel_modules(chosen))
+    if modules:
+        with garbage_paused():
+            kernels.warm(modules, between)
 
 
 def warm_apart(environment: Mapping[str, str]) -> None:

@@ -18,8 +18,10 @@ and 0.3 s to import numba. A call goes through a ``LazyKernel``, which adds 0.1 
 from __future__ import annotations
 
 import importlib
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import cache
 from types import NoneType
 from typing import (
     Annotated,
@@ -182,6 +184,11 @@ def load(module: str) -> None:
         _unloaded.pop(module, None)
 
 
+def unloaded(modules: Iterable[str]) -> tuple[str, ...]:
+    """Return the modules that are not imported, or have kernels that are not loaded."""
+    return tuple(name for name in modules if name not in sys.modules or name in _unloaded)
+
+
 def warm(
     modules: tuple[str, ...] = KERNEL_MODULES, between: Callable[[], None] = lambda: None
 ) -> int:
@@ -197,6 +204,7 @@ def warm(
     return len(modules)
 
 
+@cache
 def _check_type(hint: Any) -> None:
     """Raise ``TypeError`` for an annotation that has no numba type."""
     if hint in _SCALARS or get_origin(hint) is Annotated:
@@ -218,6 +226,7 @@ def _signature(function: Callable[..., Any]) -> Any:
     return returned(*(_numba_type(hint) for hint in hints.values()))
 
 
+@cache
 def _numba_type(hint: Any) -> Any:
     """Return the numba type of an annotation that ``_check_type`` accepts."""
     import numba

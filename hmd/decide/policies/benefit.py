@@ -219,5 +219,5 @@ ABOUT = About(
     settings=BenefitSettings,
     make=Benefit,
     default=True,
-    kernels=("hmd.decide.move_values",),
+    kernels=("hmd.decide.move_values", "hmd.decide.hottest_fit"),
 )

@@ -86,6 +86,21 @@ def test_registry_kernel_modules_complete() -> None:
     assert {f"hmd.decide.{file.stem}" for file in files} == set(registry.kernel_modules())
 
 
+def test_registry_warm_loads_the_kernels_of_the_chosen_policy_alone() -> None:
+    script = (
+        "from hmd.decide import registry; from hmd.heat import kernels\n"
+        "registry.warm(policies=('none',))\n"
+        "print(*kernels.unloaded(registry.kernel_modules()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    left = set(done.stdout.split())
+    assert set(registry.about("learned").kernels) <= left
+    # What a guard falls back to is there.
+    assert not left & set(registry.kernel_modules((registry.DEFAULT,)))
+
+
 def test_config_load_does_not_import_numba() -> None:
     script = "import sys; from hmd.config import loads; loads(''); print('numba' in sys.modules)"
     done = subprocess.run(
