@@ -124,7 +124,8 @@ class ScaledRun:
 
 
 def measure(case: ScaleCase) -> ScaleRow:
-    """Run a case in this process."""
+    """Run a case in this process, with its kernels loaded as the daemon loads them."""
+    registry.warm(policies=(case.policy,))
     run = ScaledRun(case)
     for _ in range(WARM_TICKS):
         run.tick()

@@ -110,12 +110,14 @@ def warm(
     ``between`` is called after some each. The default policy is what a guard falls back to.
     """
     from hmd.heat import kernels
+    from hmd.heat.compiler_memory import release_compiler
 
     chosen = None if policies is None else {*policies, DEFAULT}
     modules = kernels.unloaded(kernels.KERNEL_MODULES + kernel_modules(chosen))
     if modules:
         with garbage_paused():
             kernels.warm(modules, between)
+        release_compiler()
 
 
 def warm_apart(environment: Mapping[str, str]) -> None:
