@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hmd.collector_pause import collector_paused
 from hmd.errors import Exit, HmdError, TransientError, is_transient
-from hmd.garbage_pause import garbage_paused
 
 if TYPE_CHECKING:
     from hmd.cli.main import Subparsers
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the daemon until SIGTERM, SIGINT or the last tick."""
     # One thread is faster than the thread pool for arrays of this size, and costs less memory.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    with garbage_paused():
+    with collector_paused():
         service = _start(args)
     try:
         service.run(args.ticks)

@@ -82,7 +82,16 @@ class RowValues(NamedTuple):
 
     def first(self, rows: int) -> RowValues:
         """Return the columns of the first rows."""
-        return RowValues(*(column[:rows] for column in self))
+        return RowValues(
+            self.row[:rows],
+            self.here[:rows],
+            self.size[:rows],
+            self.least[:rows],
+            self.most[:rows],
+            self.served[:rows],
+            self.cost[:rows],
+            self.known[:rows],
+        )
 
 
 class Rivals(NamedTuple):

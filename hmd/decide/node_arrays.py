@@ -6,7 +6,7 @@ Every policy starts from these. Costs a few microseconds.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,12 @@ from hmd.units import PAGE_BYTES
 
 if TYPE_CHECKING:
     from hmd.heat.page_view import PageView
+
+
+UNKNOWN_SHARE: Final = 0.02
+"""Share of a node that stays free where it is not known what programs allocate."""
+ALLOCATION_MOST: Final = 1 / 8
+"""The most of the fastest tier that stays free for allocations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +61,12 @@ class Nodes:
         return self.by_tier(self.room) < -self.by_tier(self.headroom) / 2
 
 
-def nodes_of(machine: MachineView, headroom_fraction: float, headroom_bytes: int) -> Nodes:
+def nodes_of(machine: MachineView, headroom_fraction: float | None, headroom_bytes: int) -> Nodes:
     """Return the machine's nodes as arrays.
 
     ``headroom_fraction`` of a node's memory, and at least ``headroom_bytes``, stays free on every
-    tier but the last, on which ``headroom_bytes`` stay free.
+    tier but the last, on which ``headroom_bytes`` stay free. Where it is None, the fastest tier
+    keeps free what programs are expected to allocate, at most ``ALLOCATION_MOST`` of it.
     """
     topology = machine.topology
     ranks = sorted({node.tier for node in topology.nodes})
@@ -71,14 +78,24 @@ def nodes_of(machine: MachineView, headroom_fraction: float, headroom_bytes: int
         tier[node.id] = ranks.index(node.tier)
         for other, hops in zip(topology.nodes, node.distances, strict=False):
             distance[node.id, other.id] = hops
+    fast = sum(m.total_bytes for m in machine.memory if m.node < size and tier[m.node] == 0)
     for memory in machine.memory:
         if memory.node >= size or tier[memory.node] < 0:
             continue
         keep = headroom_bytes
         if tier[memory.node] < len(ranks) - 1:
-            keep = max(keep, int(headroom_fraction * memory.total_bytes))
+            share = headroom_fraction
+            if share is None:
+                share = _expected_share(machine, fast) if tier[memory.node] == 0 else UNKNOWN_SHARE
+            keep = max(keep, int(share * memory.total_bytes))
         headroom[memory.node] = keep // PAGE_BYTES
         room[memory.node] = (memory.room_bytes - keep) // PAGE_BYTES
-    fast = [m.total_bytes for m in machine.memory if m.node < size and tier[m.node] == 0]
     near = np.argsort(distance, axis=1, kind="stable").astype(np.int64)
-    return Nodes(tier, room, headroom, near, len(ranks), sum(fast), machine.limits)
+    return Nodes(tier, room, headroom, near, len(ranks), fast, machine.limits)
+
+
+def _expected_share(machine: MachineView, fast_bytes: int) -> float:
+    """Return the share of the fastest tier that programs are expected to allocate."""
+    if machine.allocation_bytes is None or not fast_bytes:
+        return UNKNOWN_SHARE
+    return min(machine.allocation_bytes / fast_bytes, ALLOCATION_MOST)

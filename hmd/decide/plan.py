@@ -113,7 +113,8 @@ class MachineView:
     ``budget_bytes`` what the mover may move in this tick. ``limits`` are kept by
     :func:`hmd.decide.plan_builder.build_plan` for every policy; None where there are none. Where
     accesses are not ``counted``, rates order pages, but say nothing of time: such samplers see once
-    per tick whether a page was accessed.
+    per tick whether a page was accessed. ``allocation_bytes`` is what programs are expected to
+    allocate until the next tick, None where that is not known.
     """
 
     topology: Topology
@@ -123,6 +124,7 @@ class MachineView:
     budget_bytes: int
     limits: FastLimits | None = None
     counted: bool = True
+    allocation_bytes: int | None = None
 
 
 class Policy(Protocol):

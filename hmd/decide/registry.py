@@ -15,11 +15,11 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
+from hmd.collector_pause import collector_paused
 from hmd.decide import policies
 from hmd.decide.plan import Policy
 from hmd.decide.tunables import About
 from hmd.errors import ConfigError, MissingError
-from hmd.garbage_pause import garbage_paused
 
 
 def _found() -> dict[str, About]:
@@ -115,7 +115,7 @@ def warm(
     chosen = None if policies is None else {*policies, DEFAULT}
     modules = kernels.unloaded(kernels.KERNEL_MODULES + kernel_modules(chosen))
     if modules:
-        with garbage_paused():
+        with collector_paused():
             kernels.warm(modules, between)
         release_compiler()
 

@@ -53,11 +53,15 @@ _ROWS: Final = tuple(_DTYPES)[:7]
 # Only of recordings of several CPUs; meets_at is stored row by row.
 _OF_THREADS: Final[Mapping[str, str]] = {"cpu_rows": "<i8", "meets_at": "<u8"}
 
+# Only of recordings that know which pages the program gave back.
+_OF_FREES: Final[Mapping[str, str]] = {"free_row": "<i8", "free_page": "<u4"}
+
 
 def read_miss_file(path: Path) -> dict[str, Any]:
     """Return the columns, and the number ``user_pages``; raises HmdError for any other file.
 
-    Those of several CPUs have ``cpu_rows``, and ``meets_at`` of shape ``(meetings, cpus)``.
+    Those of several CPUs have ``cpu_rows``, and ``meets_at`` of shape ``(meetings, cpus)``; some
+    of one CPU have ``free_row`` and ``free_page``.
     """
     try:
         with path.open("rb") as file, ZipFile(file) as archive:
@@ -65,8 +69,11 @@ def read_miss_file(path: Path) -> dict[str, Any]:
             wanted = {**_DTYPES}
             if "cpu_rows.npy" in archive.namelist():
                 wanted |= _OF_THREADS
+            if "free_row.npy" in archive.namelist():
+                wanted |= _OF_FREES
             found = {name: _member(archive, name, descr, size) for name, descr in wanted.items()}
         _check(found)
+        _check_frees(found)
         if "cpu_rows" in found:
             found["meets_at"] = _meetings(found)
     except OSError as error:
@@ -123,6 +130,21 @@ def _check(found: Mapping[str, Any]) -> None:
             raise ValueError("instructions out of order")
     if int(found["paid_hits"].sum(dtype=np.uint64)) > MAX_INSTRUCTIONS:
         raise ValueError("too many cache hits")
+
+
+def _check_frees(found: Mapping[str, Any]) -> None:
+    """Raise ValueError where pages that are given back are out of range, or out of order."""
+    if "free_row" not in found:
+        return
+    row, page = found["free_row"], found["free_page"]
+    if "cpu_rows" in found or len(row) != len(page):
+        raise ValueError("frees of several CPUs" if "cpu_rows" in found else "frees of no page")
+    if not len(row):
+        return
+    if (row[1:] < row[:-1]).any() or int(row[0]) < 0 or int(row[-1]) > len(found["page"]):
+        raise ValueError("frees out of order")
+    if int(page.max()) >= int(found["user_pages"]):
+        raise ValueError("frees of no page")
 
 
 def _rows_by_cpu(found: Mapping[str, Any]) -> list[tuple[int, int]]:

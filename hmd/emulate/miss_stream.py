@@ -62,10 +62,23 @@ class ThreadOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class PageFrees:
+    """Pages that a program gives back: munmap(2), brk(2), MADV_DONTNEED; columns of shape ``(k,)``.
+
+    ``page`` is free before the miss of ``row``, which does not fall, until its next access, which
+    allocates it again.
+    """
+
+    row: npt.NDArray[np.int64]
+    page: npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True)
 class MissStream:
     """Misses in program order; columns of shape ``(n,)``, ``page_address`` of ``(pages,)``.
 
-    Those of several CPUs stand one CPU after the other; ``threads`` is None for one CPU.
+    Those of several CPUs stand one CPU after the other; ``threads`` is None for one CPU. ``frees``
+    are known of streams of one CPU only; None where none are.
     ``instructions`` is cumulative, per CPU. ``paid_hits`` are cache hits since the previous row
     that cost time, ``near_hits`` those of them soon after that row, by steps (timing.h). ``page``
     indexes ``page_address``, ``line`` is the line in the page, ``flags`` of ``MissFlag``.
@@ -84,6 +97,7 @@ class MissStream:
     page_address: npt.NDArray[np.uint64]
     user_pages: int
     threads: ThreadOrder | None = None
+    frees: PageFrees | None = None
 
     def __len__(self) -> int:
         """Return the number of misses."""
@@ -122,8 +136,10 @@ class MissStream:
             columns = {
                 field.name: getattr(self, field.name)
                 for field in fields(self)
-                if field.name != "threads"
+                if field.name not in ("threads", "frees")
             }
+            if self.frees is not None:
+                columns |= {"free_row": self.frees.row, "free_page": self.frees.page}
             if self.threads is not None:
                 columns |= {
                     "cpu_rows": self.threads.cpu_rows,
@@ -137,7 +153,12 @@ class MissStream:
         """Read a file that ``write`` wrote; raises HmdError for any other file."""
         found = read_miss_file(path)
         order = {name: found.pop(name) for name in ("cpu_rows", "meets_at") if name in found}
-        return cls(**found, threads=ThreadOrder(**order) if order else None)
+        freed = {name: found.pop(f"free_{name}", None) for name in ("row", "page")}
+        return cls(
+            **found,
+            threads=ThreadOrder(**order) if order else None,
+            frees=None if freed["row"] is None else PageFrees(**freed),
+        )
 
 
 @dataclass(frozen=True, slots=True)

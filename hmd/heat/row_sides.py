@@ -133,9 +133,8 @@ def _count_run(
     leaving, coming = bins.chunk_leaving[begin:end], bins.chunk_coming[begin:end]
     pages, accesses = 0, 0.0
     for i in range(len(rate)):
-        size = np.int64(resident[i])
-        accesses += np.float64(rate[i]) * size
-        pages += size
+        accesses += np.float64(rate[i]) * resident[i]
+        pages += int(resident[i])
     _store((int(columns.process[begin]), int(columns.code[begin])), pages, accesses, beyond)
     if tier < tiers - 1:
         for i in range(len(rate)):

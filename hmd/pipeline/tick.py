@@ -86,6 +86,7 @@ def decide(stages: TickStages, now_s: float) -> Plan:
     """Return the administrators' moves, then the policy's with what room and budget are left."""
     heat, admin = stages.heat, stages.admin
     stages.memory = stages.node_memory(stages.topology, now_s)
+    stages.allocations.follow(stages.memory)
     if admin.paused or not heat.processes or not plan_due(stages):
         return Plan.empty(heat.processes)
     machine = MachineView(
@@ -96,6 +97,7 @@ def decide(stages: TickStages, now_s: float) -> Plan:
         budget_bytes=stages.mover.plan_bytes(now_s),
         limits=stages.limits,
         counted=stages.sampler.capabilities.counts_accesses,
+        allocation_bytes=stages.allocations.expected_bytes,
     )
     pinned = admin.pinned_mask(heat.processes, stages.targets)
     requested, machine = admin_moves(stages, machine, pinned)

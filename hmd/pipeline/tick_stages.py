@@ -23,6 +23,7 @@ from hmd.heat.residency_sweep import ResidencySweep
 from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import NodeMemory, Topology
 from hmd.migrate import Mover, Pageout
+from hmd.pipeline.allocation_watch import AllocationWatch
 from hmd.pipeline.cpu_budget import CpuBudget
 from hmd.sample.access_batch import AccessBatch
 from hmd.sample.capabilities import Capabilities
@@ -57,7 +58,8 @@ class TickStages:
     ``sampling_cpu_s`` is the CPU time of reading and counting samples in all ticks, ``sweep_cpu_s``
     that of sweeps, ``discovery_cpu_s`` that of scans for processes, ``demotion_cpu_s``
     that of kernel threads that demote page cache. ``budget`` decides in which
-    ticks the policy plans; in all of them if None.
+    ticks the policy plans; in all of them if None. ``allocations`` says how much memory programs
+    are expected to allocate.
     """
 
     topology: Topology
@@ -80,3 +82,4 @@ class TickStages:
     discovery_cpu_s: float = 0.0
     demotion_cpu_s: float = 0.0
     budget: CpuBudget | None = None
+    allocations: AllocationWatch = field(default_factory=AllocationWatch)

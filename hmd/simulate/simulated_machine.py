@@ -246,7 +246,8 @@ class SimulatedMachine:
         return self._memory.free_pages(node, self.row)
 
     def _allocate_ahead(self) -> None:
-        """Place the pages that are not accessed yet."""
+        """Place the pages that are not accessed yet, or not since they were given back."""
+        self._memory.free_until(self.row)
         pages = self._memory.allocate_ahead(self.row, self._reserved)
         for node in (FAST, SLOW):
             there = pages[self._memory.node[pages] == node]

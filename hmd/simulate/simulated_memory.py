@@ -1,7 +1,8 @@
 """The memory of a simulated machine: which node each page of the program is on.
 
-Pages are allocated at their first access, on the fast node while it has room. ``row`` is the next
-miss of the program, which says what it has accessed so far.
+Pages are allocated at their first access, on the fast node while it has room; those that the
+program gives back (:class:`hmd.emulate.miss_stream.PageFrees`) at their next access. ``row``
+is the next miss of the program, which says what it has accessed so far.
 """
 
 from __future__ import annotations
@@ -39,6 +40,20 @@ class SimulatedMemory:
         self._address = stream.page_address[:pages]
         self._first_row = first_rows(stream)
         self._by_first_row = np.argsort(self._first_row, kind="stable")
+        self._frees, self._freed = stream.frees, 0
+        self._again = next_rows(stream)
+
+    def free_until(self, row: int) -> None:
+        """Take the pages that the program has given back by ``row`` and not accessed since."""
+        if self._frees is None:
+            return
+        end = int(np.searchsorted(self._frees.row, row, side="right"))
+        events = np.arange(self._freed, end)
+        self._freed = end
+        events = events[self._again[events] >= row]
+        if len(events):
+            self._first_row[self._frees.page[events]] = self._again[events]
+            self._by_first_row = np.argsort(self._first_row, kind="stable")
 
     def free_pages(self, node: int, row: int) -> int:
         """Return the free pages of a node."""
@@ -98,6 +113,21 @@ class SimulatedMemory:
     def _resident(self, page: Pages, row: int) -> npt.NDArray[np.bool_]:
         resident: npt.NDArray[np.bool_] = (self._first_row[page] < row) & (self.node[page] != OUT)
         return resident
+
+
+def next_rows(stream: MissStream) -> npt.NDArray[np.int64]:
+    """Return the row of the next access to each page that is given back, or the end; ``(k,)``."""
+    if stream.frees is None:
+        return np.empty(0, np.int64)
+    page, end = stream.frees.page.astype(np.int64), len(stream)
+    freed = np.zeros(stream.pages, np.bool_)
+    freed[page] = True
+    rows = np.flatnonzero(freed[stream.page])
+    # By page, then by row: one number for both.
+    accesses = np.sort(stream.page[rows].astype(np.int64) * (end + 1) + rows)
+    at = np.searchsorted(accesses, page * (end + 1) + stream.frees.row)
+    found = np.append(accesses, -1)[at]
+    return np.where(found // (end + 1) == page, found % (end + 1), end)
 
 
 def two_tiers(preset: Preset, pages: tuple[int, int]) -> Topology:

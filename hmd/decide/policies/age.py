@@ -29,7 +29,7 @@ _NEVER: Final = 1 << 30
 class AgeSettings:
     """How the age policy decides."""
 
-    headroom_fraction: float = headroom_fraction()
+    headroom_fraction: float | None = headroom_fraction()
     headroom_bytes: int = headroom_bytes()
     active_s: float | None = knob(
         None,

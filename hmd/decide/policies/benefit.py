@@ -60,7 +60,7 @@ Values = npt.NDArray[np.float64]
 class BenefitSettings:
     """How the benefit policy decides."""
 
-    headroom_fraction: float = headroom_fraction()
+    headroom_fraction: float | None = headroom_fraction()
     headroom_bytes: int = headroom_bytes()
     move_ns: float = knob(
         3000.0,

@@ -32,7 +32,7 @@ _LEAST_RATE: Final = 1e-30
 class HeatClassesSettings:
     """How the heat-classes policy decides."""
 
-    headroom_fraction: float = headroom_fraction()
+    headroom_fraction: float | None = headroom_fraction()
     headroom_bytes: int = headroom_bytes()
     classes: int = knob(
         10,

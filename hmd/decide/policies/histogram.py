@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class HistogramSettings:
     """How the histogram policy decides."""
 
-    headroom_fraction: float = headroom_fraction()
+    headroom_fraction: float | None = headroom_fraction()
     headroom_bytes: int = headroom_bytes()
     hysteresis: float = knob(
         1.5,

@@ -34,7 +34,7 @@ _MIX_2: Final = np.uint64(0x94D049BB133111EB)
 class InterleaveSettings:
     """How the interleave policy decides."""
 
-    headroom_fraction: float = headroom_fraction()
+    headroom_fraction: float | None = headroom_fraction()
     headroom_bytes: int = headroom_bytes()
     fast_share: float | None = knob(
         None,

@@ -44,7 +44,7 @@ _ROWS_AT_ONCE: Final = 4000
 class LearnedSettings:
     """How the learned policy decides."""
 
-    headroom_fraction: float = headroom_fraction()
+    headroom_fraction: float | None = headroom_fraction()
     headroom_bytes: int = headroom_bytes()
     weights: str | None = knob(
         None,

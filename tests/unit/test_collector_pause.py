@@ -1,4 +1,4 @@
-"""Pauses of the garbage collector."""
+"""Pauses of the cyclic collector."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hmd.garbage_pause import garbage_paused
+from hmd.collector_pause import collector_paused
 
 
 class Cycle:
@@ -22,8 +22,8 @@ def thawed() -> Iterator[None]:
     gc.unfreeze()
 
 
-def test_garbage_of_a_pause_is_not_looked_for() -> None:
-    with garbage_paused():
+def test_cycle_of_a_pause_is_not_looked_for() -> None:
+    with collector_paused():
         assert not gc.isenabled()
         left = weakref.ref(Cycle())
     assert gc.isenabled()
@@ -31,8 +31,8 @@ def test_garbage_of_a_pause_is_not_looked_for() -> None:
     assert left() is not None
 
 
-def test_garbage_after_a_pause_is_collected() -> None:
-    with garbage_paused():
+def test_cycle_after_a_pause_is_collected() -> None:
+    with collector_paused():
         pass
     left = weakref.ref(Cycle())
     gc.collect()
@@ -40,8 +40,8 @@ def test_garbage_after_a_pause_is_collected() -> None:
 
 
 def test_pause_within_a_pause_does_not_end_it() -> None:
-    with garbage_paused():
-        with garbage_paused():
+    with collector_paused():
+        with collector_paused():
             pass
         assert not gc.isenabled()
     assert gc.isenabled()

@@ -1,8 +1,8 @@
-"""Pauses of Python's garbage collector, where much is loaded that stays.
+"""Pauses of Python's cyclic collector (gc), where much is loaded that stays.
 
 Imports and compiled kernels make hundreds of thousands of objects, nearly all of which live as long
-as the process: to look through them again and again for garbage takes a tenth of the start, and a
-collection of all of them some 50 ms of a later tick.
+as the process: to look through them again and again takes a tenth of the start, and a collection of
+all of them some 50 ms of a later tick.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def garbage_paused() -> Iterator[None]:
-    """Collect no garbage within; what is there at the end is never looked through again."""
+def collector_paused() -> Iterator[None]:
+    """Collect nothing within; what is there at the end is never looked through again."""
     enabled = gc.isenabled()
     gc.disable()
     try:

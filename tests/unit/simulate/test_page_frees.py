@@ -1,0 +1,107 @@
+"""Pages that a program gives back and allocates again, and the headroom that awaits them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from hmd.decide import registry
+from hmd.emulate.miss_stream import MissStream, PageFrees
+from hmd.emulate.preset import Preset
+from hmd.errors import HmdError
+from hmd.simulate.simulated_memory import FAST, SLOW, SimulatedMemory
+from hmd.simulate.simulated_pmu import PmuSettings
+from hmd.simulate.simulation import Simulated, SimulationSettings, simulate
+from tests.unit.simulate.conftest import BASE, stream_of
+
+SETTINGS = SimulationSettings(tick_s=0.004, delay_s=0.0005, sampling=PmuSettings(period=23))
+DATA, WARM, BUFFER, BUFFERS = 1536, 768, 128, 6
+FAST_PAGES = 640
+USED, BETWEEN = 100_000, 60_000
+"""Misses while a buffer is in use, and until the next one is allocated."""
+
+
+def given_back(page: list[int], frees: list[tuple[int, int]], pages: int) -> MissStream:
+    """A stream that touches no page at the start, with frees of (row, page)."""
+    touched = stream_of(np.array(page, np.int64), pages)
+    rows = slice(pages, pages + len(page))
+    cut = {name: getattr(touched, name)[rows] for name in (
+        "instructions", "paid_hits", "near_hits", "page", "line", "flags", "depends")}  # fmt: skip
+    row, freed = zip(*frees, strict=True)
+    return replace(
+        touched, **cut, frees=PageFrees(np.array(row, np.int64), np.array(freed, np.uint32))
+    )
+
+
+def buffers() -> MissStream:
+    """More warm data than the fast node holds, and hot buffers, one after the other."""
+    random = np.random.default_rng(1)
+
+    def data(misses: int) -> npt.NDArray[np.int64]:
+        warm = DATA - WARM + random.integers(0, WARM, misses)
+        return np.where(random.random(misses) < 0.8, warm, random.integers(0, DATA, misses))
+
+    page, frees = [np.arange(DATA), data(2 * USED)], []
+    for number in range(BUFFERS):
+        first = DATA + number * BUFFER
+        hot = first + random.integers(0, BUFFER, USED)
+        page.append(np.where(random.random(USED) < 0.9, hot, data(USED)))
+        end = sum(map(len, page))
+        frees += [(end, first + i) for i in range(BUFFER)]
+        page.append(data(BETWEEN))
+    return given_back(np.concatenate(page).tolist(), frees, DATA + BUFFERS * BUFFER)
+
+
+def run(stream: MissStream, preset: Preset, name: str, **settings: object) -> Simulated:
+    kept = {"headroom_bytes": 8 * 4096, **settings}
+    policy = registry.make(name, kept)
+    return simulate(stream, preset, FAST_PAGES, policy, SETTINGS)
+
+
+def test_page_given_back_is_not_resident_until_its_next_access() -> None:
+    memory = SimulatedMemory(given_back([0, 1, 2, 3, 2, 0], [(3, 0), (3, 2)], 4), 2)
+    address = np.uint64(BASE) + np.arange(4, dtype=np.uint64) * np.uint64(4096)
+    memory.allocate_ahead(0, 0)
+    assert memory.nodes(address, 3).tolist() == [FAST, FAST, SLOW, -2]
+    memory.free_until(3)
+    memory.allocate_ahead(3, 0)
+    assert memory.nodes(address, 3).tolist() == [-2, FAST, -2, -2]
+    assert memory.free_pages(FAST, 3) == 1
+    # The next page to be accessed takes the room; what is given back comes again.
+    assert memory.nodes(address, 6).tolist() == [SLOW, FAST, SLOW, FAST]
+
+
+def test_page_accessed_since_it_was_given_back_stays() -> None:
+    memory = SimulatedMemory(given_back([0, 1, 0, 1], [(2, 0)], 2), 2)
+    memory.allocate_ahead(0, 0)
+    memory.free_until(3)
+    assert memory.free_pages(FAST, 3) == 0
+
+
+def test_frees_are_read_as_written(tmp_path: Path) -> None:
+    stream = given_back([0, 1, 2, 0], [(2, 0), (3, 1)], 3)
+    stream.write(tmp_path / "made.misses")
+    read = MissStream.read(tmp_path / "made.misses").frees
+    assert read is not None
+    assert (read.row.tolist(), read.page.tolist()) == ([2, 3], [0, 1])
+
+
+@pytest.mark.parametrize("frees", [[(3, 1), (2, 0)], [(5, 0)], [(-1, 0)], [(2, 3)]])
+def test_frees_out_of_range_are_refused(tmp_path: Path, frees: list[tuple[int, int]]) -> None:
+    given_back([0, 1, 2, 0], frees, 3).write(tmp_path / "made.misses")
+    with pytest.raises(HmdError, match="frees"):
+        MissStream.read(tmp_path / "made.misses")
+
+
+@pytest.mark.parametrize(("name", "most"), [("histogram", 0.99), ("benefit", 1.0)])
+def test_room_kept_for_the_next_buffer_pays(name: str, most: float, preset: Preset) -> None:
+    stream = buffers()
+    kept, filled, fixed = (
+        run(stream, preset, name, headroom_fraction=share).runtime_s for share in (None, 0.0, 0.02)
+    )
+    assert kept < most * filled
+    assert kept < most * fixed
