@@ -48,7 +48,7 @@ class RehearsalTick:
 
 
 class Rehearsal:
-    """One program on a machine of one node per tier, under one policy.
+    """One program on a machine of one node per tier, or with tiers of ``ranks``, under one policy.
 
     ``weights``, shape ``(pages,)``, is how often each page is accessed, in any unit, and may be
     replaced between ticks; ``node`` says where each page starts. Chunks that are ``huge`` move
@@ -72,6 +72,7 @@ class Rehearsal:
         budget_bytes: int = 1 << 40,
         seed: int = 1,
         latency_ns: Callable[[float], Sequence[float]] | None = None,
+        ranks: Sequence[int] | None = None,
     ) -> None:
         self.weights = weights
         self.samples_per_tick = samples_per_tick
@@ -80,7 +81,7 @@ class Rehearsal:
         self._latency_ns = latency_ns
         self._random = np.random.default_rng(seed)
         self._now_s, self._timer = 0.0, StageTimer()
-        self._memory = memory = RehearsedMemory(tiers, node, huge)
+        self._memory = memory = RehearsedMemory(tiers, node, huge, ranks)
         table = HeatTable(heat, latency_ns(0.0) if latency_ns else ())
         table.track([PROCESS])
         self._stages = TickStages(

@@ -37,19 +37,25 @@ class RehearsedMemory:
     """Where the program's pages are: what the sweep and the mover ask of the kernel.
 
     ``node``, shape ``(pages,)``, is the node of each page; chunks that are ``huge`` move whole.
+    ``ranks`` is the rank of the tier of each node; by default each node is a tier.
     """
 
     def __init__(
-        self, tiers: Sequence[Tier], node: npt.NDArray[np.int8], huge: npt.NDArray[np.bool_] | None
+        self,
+        tiers: Sequence[Tier],
+        node: npt.NDArray[np.int8],
+        huge: npt.NDArray[np.bool_] | None,
+        ranks: Sequence[int] | None = None,
     ) -> None:
         self.node = node.copy()
         self._tiers = tiers
+        self._ranks = range(len(tiers)) if ranks is None else ranks
         huge = np.zeros(0, np.bool_) if huge is None else huge
         starts = np.flatnonzero(huge).astype(np.uint64) * np.uint64(HUGE_PAGE_BYTES)
         self._huge = np.uint64(BASE) + starts
 
     def topology(self) -> Topology:
-        """Return one node per tier, each as far from the next."""
+        """Return the nodes, each as far from the next."""
         count = len(self._tiers)
         return Topology(
             tuple(
@@ -58,7 +64,7 @@ class RehearsedMemory:
                     (0,) if number == 0 else (),
                     tier.total_pages * PAGE_BYTES,
                     tuple(10 + 10 * abs(number - other) for other in range(count)),
-                    number,
+                    self._ranks[number],
                     tier.latency_ns,
                 )
                 for number, tier in enumerate(self._tiers)
