@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from bench.peak_memory import peak_mib
 from bench.scale_plot import draw
-from bench.scale_results import RESULTS, merged, publish, quota_rows, ratios
+from bench.scale_results import RESULTS, default_cost, merged, publish, quota_rows, ratios
 from bench.scaled_memory import FAST, ScaledMemory
 from bench.scaled_samples import PATTERNS, ScaledSamples
 from hmd.decide import registry
@@ -215,7 +215,10 @@ def publish_rows(found: list[dict[str, Any]]) -> None:
     rows = merged(known, found)
     command = {"command": "python -m bench.scale --publish"}
     draw(
-        publish(command | {"rows": rows, **ratios(rows), "quota": quota_rows()}),
+        publish(
+            command
+            | {"rows": rows, **ratios(rows), "default": default_cost(rows), "quota": quota_rows()}
+        ),
         PUBLISHED_PICTURE,
         registry.DEFAULT,
     )

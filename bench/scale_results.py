@@ -50,6 +50,23 @@ def ratios(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     }
 
 
+def default_cost(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return the cost of the default policy with 4 KiB pages and Zipf's law, by size.
+
+    ``sum_ms`` is of heat and decisions, ``sweep_ms`` what of it is the sweep. Sizes are written as
+    ``1024:1``: GiB and processes.
+    """
+    return {
+        f"{row['tracked_gib']}:{row['processes']}": {
+            "sum_ms": round(cost_ms(row), 1),
+            "sweep_ms": row["sweep_ms"],
+            "rss_mib": row["rss_mib"],
+        }
+        for row in rows
+        if _case(row)[2:] == (4, PATTERNS[0], registry.DEFAULT)
+    }
+
+
 def quota_rows(path: Path = QUOTA) -> list[dict[str, Any]]:
     """Return what each case of the quota asked for and used, as shares of one CPU."""
     rows = json.loads(path.read_text())["quota"]

@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from bench.scale_plot import draw
-from bench.scale_results import QUOTA, RESULTS, merged, publish, quota_rows, ratios
+from bench.scale_results import (
+    QUOTA,
+    RESULTS,
+    default_cost,
+    merged,
+    publish,
+    quota_rows,
+    ratios,
+)
 
 
 def row(gib: int, heat_ms: float, **case: Any) -> dict[str, Any]:
@@ -30,6 +38,19 @@ def test_merged_rows_of_same_case_replaced_others_kept_in_order() -> None:
 def test_ratios_of_default_case_only() -> None:
     rows = [row(4, 10.0), row(1024, 30.0), row(1024, 90.0, processes=1000), row(4, 1.0, page_kib=2)]
     assert ratios(rows) == {"ratio_1tib_over_4gib": 2.0}
+
+
+def test_cost_of_default_case_by_size() -> None:
+    rows = [row(4, 10.0, sweep_ms=9.0), row(1024, 30.0, sweep_ms=8.0, processes=1000)]
+    rows += [
+        row(4, 1.0, page_kib=2048),
+        row(4, 1.0, policy="age"),
+        row(4, 1.0, pattern="scattered"),
+    ]
+    assert default_cost(rows) == {
+        "4:1": {"sum_ms": 20.0, "sweep_ms": 9.0, "rss_mib": 200.0},
+        "1024:1000": {"sum_ms": 40.0, "sweep_ms": 8.0, "rss_mib": 200.0},
+    }
 
 
 def test_publish_other_keys_kept(tmp_path: Path) -> None:

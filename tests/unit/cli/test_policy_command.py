@@ -30,7 +30,8 @@ def test_policy_list_json_names_and_default(capsys: pytest.CaptureFixture[str]) 
 def test_policy_show_units_and_effects(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["policy", "show", "histogram"]) == Exit.OK
     text = capsys.readouterr().out
-    assert "headroom       2%" in text
+    assert "headroom       auto" in text
+    assert "headroom_min   4MiB" in text
     assert "0% to 99%" in text
     assert "hysteresis: How many times hotter a page must be" in text
 
