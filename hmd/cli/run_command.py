@@ -67,7 +67,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--preload",
         action="store_true",
-        help="load numba and the kernels at the start, not with the first process (about 120 MiB)",
+        help="load numba and the kernels at the start, not with the first process (about 75 MiB)",
     )
     parser.add_argument(
         "--log-level",
