@@ -56,37 +56,59 @@ _LEAST: Final = 1e-9
 
 
 class _Observed:
-    """One process: the tick since which it is tracked, and samples of competitors by their age.
+    """Samples of competitors by process and by their age, of the processes that are tracked.
 
-    As many as were ``predicted``, and the ``counted`` ones.
+    ``since`` is the tick since which each is, shape ``(processes,)``; as many samples as were
+    ``predicted``, and the ``counted`` ones, shape ``(processes, AGES)``.
     """
 
-    def __init__(self, tick: int) -> None:
-        self.since = tick
-        self.predicted, self.counted = np.zeros(AGES), np.zeros(AGES)
+    def __init__(self) -> None:
+        self._processes: tuple[ProcessId, ...] = ()
+        self.since = np.zeros(0, np.int64)
+        self.predicted, self.counted = np.zeros((0, AGES)), np.zeros((0, AGES))
 
-    def horizon(self, tick: int) -> float:
-        """Return the sum of the parts over ages, as far as heat is expected to last."""
+    def begin(self, processes: tuple[ProcessId, ...], tick: int) -> None:
+        """Fade what was observed; forget processes that are not tracked any more."""
+        if processes != self._processes:
+            slots = {process: slot for slot, process in enumerate(self._processes)}
+            before = np.array([slots.get(process, -1) for process in processes], np.int64)
+            known, shape = before >= 0, (len(processes), AGES)
+            since, old = np.full(len(processes), tick, np.int64), before[known]
+            predicted, counted = np.zeros(shape), np.zeros(shape)
+            since[known] = self.since[old]
+            predicted[known], counted[known] = self.predicted[old], self.counted[old]
+            self.since, self.predicted, self.counted = since, predicted, counted
+            self._processes = processes
+        self.predicted *= _MEMORY
+        self.counted *= _MEMORY
+
+    def horizons(self, tick: int) -> Values:
+        """Return the sums of the parts over ages, as far as heat is expected to last."""
         tracked = tick - self.since + 1 + _BEFORE
         parts = self._parts()
-        if tracked <= AGES:
-            return float(parts[:tracked].sum())
-        longest = parts[-1] * (tracked - AGES)
-        late = float(parts[AGES // 2 :].mean() / max(parts[0], _LEAST))
-        beyond = longest
-        if late < 1.0:
+        found: Values = parts.sum(axis=1)
+        longest = parts[:, -1] * (tracked - AGES)
+        late = parts[:, AGES // 2 :].mean(axis=1) / np.maximum(parts[:, 0], _LEAST)
+        beyond = longest.copy()
+        for slot in np.flatnonzero((late < 1.0) & (tracked > AGES)).tolist():
             # As exp(-age / ticks), of which the later half of the ages has the mean ``late``.
-            ticks = 0.75 * AGES / -math.log(max(late, _LEAST))
-            beyond = min(parts[0] * ticks * math.exp(-AGES / ticks), longest)
-        return float(parts.sum() + beyond)
+            ticks = 0.75 * AGES / -math.log(max(late[slot], _LEAST))
+            falling = parts[slot, 0] * ticks * math.exp(-AGES / ticks)
+            beyond[slot] = min(falling, longest[slot])
+        for ages in np.unique(tracked[tracked <= AGES]).tolist():
+            short = np.flatnonzero(tracked == ages)
+            found[short], beyond[short] = parts[short, :ages].sum(axis=1), 0.0
+        found += beyond
+        return found
 
     def _parts(self) -> Values:
         """Return the parts that came true by age; an age without samples has that before it."""
-        parts, part, most = np.empty(AGES), 1.0, _PART_MOST
+        parts = np.empty(self.predicted.shape)
+        part, most = np.ones(len(parts)), np.full(len(parts), _PART_MOST)
         for age in range(AGES):
-            part = (self.counted[age] + _PRIOR * part) / (self.predicted[age] + _PRIOR)
-            part = most = min(part, most)
-            parts[age] = part
+            part = (self.counted[:, age] + _PRIOR * part) / (self.predicted[:, age] + _PRIOR)
+            part = most = np.minimum(part, most)
+            parts[:, age] = part
         return parts
 
 
@@ -107,7 +129,7 @@ class Persistence:
     """Learns the horizon of each process."""
 
     def __init__(self) -> None:
-        self._observed: dict[ProcessId, _Observed] = {}
+        self._observed = _Observed()
         self._cohorts: deque[_Cohort] = deque()
         self._tick = -1
 
@@ -118,12 +140,12 @@ class Persistence:
         """
         tick = pages.tick
         if tick < self._tick:  # a new table: the daemon's configuration has changed
-            self._observed.clear()
+            self._observed = _Observed()
             self._cohorts.clear()
         if tick != self._tick:
             self._tick = tick
             self._learn(pages)
-        return np.array([self._observed[process].horizon(tick) for process in pages.processes])
+        return self._observed.horizons(tick)
 
     def follow(self, pages: PageView, rows: Rows) -> None:
         """Follow the hottest of the rows that compete for a promotion in this tick."""
@@ -146,19 +168,15 @@ class Persistence:
     def _learn(self, pages: PageView) -> None:
         """Compare what each cohort was to have of the samples of the last tick with what it had."""
         slots = {process: slot for slot, process in enumerate(pages.processes)}
-        known = {process: self._observed.get(process) for process in slots}
-        self._observed = {p: seen or _Observed(self._tick) for p, seen in known.items()}
-        for observed in self._observed.values():
-            observed.predicted *= _MEMORY
-            observed.counted *= _MEMORY
+        observed = self._observed
+        observed.begin(pages.processes, self._tick)
         samples = pages.process_samples
         live = [(each, slots.get(each.process, -1)) for each in self._cohorts]
         live = [(each, slot) for each, slot in live if slot >= 0 and samples[slot]]
         shares = _shares(pages, live)
         for (cohort, slot), had in zip(live, shares, strict=True):
-            observed = self._observed[cohort.process]
-            observed.predicted[cohort.age] += samples[slot] * cohort.share
-            observed.counted[cohort.age] += samples[slot] * had
+            observed.predicted[slot, cohort.age] += samples[slot] * cohort.share
+            observed.counted[slot, cohort.age] += samples[slot] * had
         for cohort in self._cohorts:
             cohort.age += 1
         while self._cohorts and self._cohorts[0].age >= AGES:

@@ -66,12 +66,12 @@ def test_tick_of_10000_processes_promotes_the_hot_pages_of_large_ones() -> None:
     planned = np.zeros(PROCESSES, np.int64)
     for tick in range(4):
         # Nine in ten samples hit the first chunk of a large process, the others any process.
-        slot = random.integers(0, LARGE, 50_000)
+        drawn = random.integers(0, LARGE, 50_000)
         other = random.random(50_000) < 0.1
-        slot[other] = random.integers(0, PROCESSES, int(other.sum()))
+        drawn[other] = random.integers(0, PROCESSES, int(other.sum()))
         page = random.integers(0, CHUNK_PAGES, 50_000).astype(np.uint64)
         address = np.uint64(CHUNK_BYTES) + page * np.uint64(PAGE_BYTES)
-        heat.update(AccessBatch.of(address, slot.astype(np.int32), period=100))
+        heat.update(AccessBatch.of(address, drawn.astype(np.int32), period=100))
         machine = MachineView(topology, memory, float(tick), 1.0, GIB, allocation_bytes=0)
         plan = policy.plan(heat.view(topology, rows_most=1 << 17), machine)
         moved = np.bincount(plan.process, plan.pages, PROCESSES).astype(np.int64)
