@@ -292,10 +292,10 @@ def _kernel(given: Any, state: Any, kernel: int) -> None:
         _order(given, state, given.move_tensor[move], given.move_to[move], given.move_pages[move])
     ticks = given.ticks[kernel]
     if given.rules[IN_PLACE]:
-        ticks += _in_place_ticks(given, state, kernel)
         if given.rules[SYNCHRONOUS]:
+            # The kernel finds its operands, and room for what it writes, where the moves leave them.
             _wait(given, state, True)
-        end = s[NOW] + ticks
+        end = s[NOW] + ticks + _in_place_ticks(given, state, kernel)
     else:
         counts = np.zeros((2, 4), np.int64)
         _begin_faults(given, state, kernel, counts)
