@@ -107,8 +107,9 @@ EXPECTED = (
     ExpectedSkip("tests/system/packaging/test_wheel.py::*", "*no checkout", is_no_checkout),
     ExpectedSkip("tests/unit/tensors/*", "no G10 data", has_no_g10_data),
     # The extra torch is not in the locked versions: a gigabyte, and packages of CUDA elsewhere.
-    ExpectedSkip(
-        "tests/unit/tensors/capture/test_training_script.py", "no PyTorch", has_no_pytorch
+    *(
+        ExpectedSkip(f"tests/unit/tensors/capture/{name}.py", "no PyTorch", has_no_pytorch)
+        for name in ("test_training_script", "test_exported_graph")
     ),
     # The extra train needs PyTorch.
     ExpectedSkip("tests/unit/learn/test_tiering_env.py", "no gymnasium", has_no_gymnasium),

@@ -21,7 +21,16 @@ contains: kernels, tensors by kind, peak and working set, inactive periods and r
 RECORD_DESCRIPTION = """\
 Run a PyTorch training script unchanged and record its step: kernels with their times, tensors, and
 which kernel uses which. A step ends when an optimizer's step() returns. The script is stopped when
-enough steps are recorded. Needs the extra torch.
+enough steps are recorded. With --graph, the step of an exported graph is derived without running
+it, for models that are too large for this machine. Needs the extra torch.
+"""
+
+RECORD_EXAMPLES = """\
+examples:
+  hmd tensors record -o step.npz train.py --batch 32
+  hmd tensors record --graph --tflops 312 --gbps 2039 -o step.npz model.pt2
+
+exit codes: 0 recorded; 1 the script or graph has no step; 2 wrong usage; 4 PyTorch is missing
 """
 
 EXAMPLES = """\
@@ -58,6 +67,7 @@ def _add_record(actions: Any) -> None:
         help="record the step of a PyTorch training script",
         usage="hmd tensors record [options] SCRIPT [ARGUMENTS]",
         description=RECORD_DESCRIPTION,
+        epilog=RECORD_EXAMPLES,
     )
     record.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="the trace (default SCRIPT.npz here)"
@@ -76,11 +86,48 @@ def _add_record(actions: Any) -> None:
         metavar="N",
         help="recorded steps; times are their medians (default 5)",
     )
-    record.add_argument("script", type=Path, metavar="SCRIPT", help="a Python program")
+    record.add_argument(
+        "--graph",
+        action="store_true",
+        help="SCRIPT is a graph of torch.export.save (.pt2): no step runs, times are modelled",
+    )
+    record.add_argument(
+        "--optimizer",
+        choices=("adam", "sgd"),
+        default="adam",
+        help="with --graph: the update of the step (default adam)",
+    )
+    record.add_argument(
+        "--tflops",
+        type=_rate,
+        default=19.5,
+        metavar="N",
+        help="with --graph: 10^12 operations per second of the processor (default 19.5, A100 fp32)",
+    )
+    record.add_argument(
+        "--gbps",
+        type=_rate,
+        default=1555.0,
+        metavar="N",
+        help="with --graph: 10^9 bytes per second of its memory (default 1555, A100)",
+    )
+    record.add_argument(
+        "script", type=Path, metavar="SCRIPT", help="a Python program, or a graph with --graph"
+    )
     record.add_argument(
         "words", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="the script's arguments"
     )
     record.set_defaults(func=run_record)
+
+
+def _rate(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r}: take a number above 0")
+    return value
 
 
 def run_record(args: argparse.Namespace) -> int:
@@ -94,7 +141,13 @@ def run_record(args: argparse.Namespace) -> int:
         raise missing_extra("hmd tensors record", "PyTorch", "torch")
     from hmd.tensors.capture.training_script import RecordedSteps, record_script
 
-    trace = record_script(args.script, args.words, RecordedSteps(args.warmup, args.steps))
+    if args.graph:
+        from hmd.tensors.capture.exported_graph import record_graph
+        from hmd.tensors.capture.roofline_recorder import Roofline
+
+        trace = record_graph(args.script, args.optimizer, Roofline(args.tflops, args.gbps))
+    else:
+        trace = record_script(args.script, args.words, RecordedSteps(args.warmup, args.steps))
     output = args.output or Path(f"{trace.name}.npz")
     try:
         write_trace(trace, output)

@@ -55,12 +55,16 @@ class DispatchRecorder(TorchDispatchMode):
         if self._log is None:
             return func(*args, **kwargs)
         given = list(self._argument_uses(func, args, kwargs))
+        result, elapsed = self.timed(func, args, kwargs)
+        self._add(func, given, result, elapsed)
+        return result
+
+    def timed(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> tuple[Any, int]:
+        """Return an operator's result and the nanoseconds that it took."""
         begin = self._clock()
         result = func(*args, **kwargs)
         _synchronize()
-        elapsed = self._clock() - begin
-        self._add(func, given, result, elapsed)
-        return result
+        return result, self._clock() - begin
 
     def _add(self, func: Any, given: list[StorageUse], result: Any, elapsed: int) -> None:
         assert self._log is not None

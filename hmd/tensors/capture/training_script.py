@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import runpy
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +41,7 @@ class TrainingScriptError(HmdError):
     """A script failed, or made no steps that could be recorded."""
 
 
-class _EnoughSteps(BaseException):
+class EnoughSteps(BaseException):
     """Ends the script; no Exception, so that the script does not handle it."""
 
 
@@ -62,7 +62,7 @@ def record_script(script: Path, words: list[str], steps: RecordedSteps) -> Tenso
 def _run(script: Path) -> None:
     try:
         runpy.run_path(str(script), run_name="__main__")
-    except _EnoughSteps:
+    except EnoughSteps:
         return
     except SystemExit as error:
         if error.code not in (None, 0):
@@ -90,10 +90,14 @@ def _as_main(script: Path, words: list[str]) -> Iterator[None]:
 class StepRecorder:
     """A context in which steps of optimizers are recorded."""
 
-    def __init__(self, steps: RecordedSteps) -> None:
+    def __init__(
+        self,
+        steps: RecordedSteps,
+        recorder: Callable[[StorageTable], DispatchRecorder] = DispatchRecorder,
+    ) -> None:
         self._steps = steps
         self._storages = StorageTable()
-        self._recorder = DispatchRecorder(self._storages)
+        self._recorder = recorder(self._storages)
         self._hooks = ExitStack()
         self._leader: int | None = None
         self._ended = 0
@@ -125,8 +129,12 @@ class StepRecorder:
         source = f"{source}, torch {torch.__version__}, {device}"
         return steady_trace(self._logs, device, name=name, source=source)
 
-    def _module_runs(self, module: Any, inputs: Any) -> None:
+    def note_module(self, module: Any) -> None:
+        """Note a module whose parameters and buffers are weights."""
         self._modules[id(module)] = module
+
+    def _module_runs(self, module: Any, inputs: Any) -> None:
+        self.note_module(module)
 
     def _update_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._optimizers[id(optimizer)] = optimizer
@@ -148,7 +156,7 @@ class StepRecorder:
             self._name_kinds()
             self._logs.append(self._with_facts(log))
             if len(self._logs) == self._steps.measured:
-                raise _EnoughSteps
+                raise EnoughSteps
         if self._ended >= self._steps.warmup:
             self._recorder.begin()
 
