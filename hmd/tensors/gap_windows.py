@@ -46,8 +46,8 @@ def gap_windows(
 ) -> tuple[tuple[MoveWindow, MoveWindow], ...]:
     """Return the windows out of and back into the fastest tier of each gap."""
     trace, system = problem.trace, problem.system
-    out_rate = system.bandwidth(1, inwards=False)
-    in_rate = system.bandwidth(1, inwards=True)
+    rates = [system.bandwidth(1, inwards=way) for way in (False, True)]
+    latency = system.latency_seconds(1)
     windows = []
     for row, length in enumerate(spans.gap_kernels(trace.kernels).tolist()):
         before, after = int(spans.before[row]), int(spans.after[row])
@@ -57,10 +57,11 @@ def gap_windows(
             out = MoveWindow(np.array([start]), np.ones(1))
             windows.append((out, MoveWindow(np.array([end]), np.ones(1))))
             continue
+        out_s, in_s = (latency + size / rate for rate in rates)
         half = max(length // 2, 1)
-        leaving = _take(problem, (start, 1), min(half, options.window), _SLACK * size / out_rate)
+        leaving = _take(problem, (start, 1), min(half, options.window), _SLACK * out_s)
         most = min(length - len(leaving), options.window)
-        coming = _take(problem, (end - 1, -1), most, _SLACK * size / in_rate)[::-1]
+        coming = _take(problem, (end - 1, -1), most, _SLACK * in_s)[::-1]
         windows.append((_window(problem, leaving), _window(problem, coming)))
     return tuple(windows)
 

@@ -4,7 +4,8 @@ Read from YAML; presets are the files of hmd/tensors/presets. Kernels run next t
 link joins two tiers or junctions; pages take the path of the fewest links to and from tier 0.
 Bandwidths are in 10^9 bytes per second: ``in`` towards tier 0, ``out`` away from it. A link with
 ``half_duplex`` shares ``in`` between both directions. Before the first page of each transaction,
-one move of one tensor, its path is busy for the sum of its links' ``latency_us``.
+one move of one tensor, its path is busy for the sum of its links' ``latency_us``. A kernel that
+computes in place waits ``access_us`` of a tier for each operand that has bytes there.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ UNLIMITED = 1 << 60
 
 _UNITS = {"KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": 1024 * GIB}
 Gigabytes = Annotated[float, Field(gt=0, le=100_000)]
+Microseconds = Annotated[float, Field(ge=0, le=1e6)]
 
 
 def parse_bytes(value: Any) -> int:
@@ -45,12 +47,16 @@ class _Checked(BaseModel):
 
 
 class TensorTier(_Checked):
-    """One tier. With ``read`` and ``write``, kernels can compute from it at these bandwidths."""
+    """One tier. With ``read`` and ``write``, kernels can compute from it at these bandwidths.
+
+    ``access_us`` is what each operand with bytes in a lower tier adds to a kernel.
+    """
 
     name: Annotated[str, Field(pattern=r"[a-z][a-z0-9_-]*$")]
     capacity: Capacity = UNLIMITED
     read: Gigabytes | None = None
     write: Gigabytes | None = None
+    access_us: Microseconds = 0.0
 
 
 class TierLink(_Checked):
@@ -61,7 +67,7 @@ class TierLink(_Checked):
     inwards: Annotated[Gigabytes, Field(alias="in")]
     outwards: Annotated[Gigabytes, Field(alias="out")]
     half_duplex: bool = False
-    latency_us: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    latency_us: Microseconds = 0.0
 
 
 class MemorySystem(_Checked):
@@ -83,6 +89,8 @@ class MemorySystem(_Checked):
         rates = [tier.read is not None and tier.write is not None for tier in self.tiers]
         if any(rates) and not all(rates):
             raise ValueError("tiers: give read and write to all tiers, or to none")
+        if self.tiers[0].access_us or (not all(rates) and any(t.access_us for t in self.tiers)):
+            raise ValueError("tiers: access_us is for lower tiers that kernels compute from")
         for tier in names[1:]:
             if not self._path(tier):
                 raise ValueError(f"links: none lead from {tier} to {names[0]}")
@@ -120,6 +128,15 @@ class MemorySystem(_Checked):
         return 1e9 * min(
             link.inwards if inwards or link.half_duplex else link.outwards for link in links
         )
+
+    def latency_seconds(self, tier: int) -> float:
+        """Return what a transaction between a tier and tier 0 takes before its first page."""
+        return sum(self.links[number].latency_us for number in self.path(tier)) / 1e6
+
+    def transfer_rate(self, tier: int, size: float, *, inwards: bool) -> float:
+        """Return the bytes per second of successive transactions of so many bytes each."""
+        rate = self.bandwidth(tier, inwards=inwards)
+        return size / (self.latency_seconds(tier) + size / rate) if size > 0 else rate
 
     def changed(
         self, capacities: dict[str, int] | None = None, rates: dict[str, float] | None = None

@@ -120,7 +120,7 @@ class ResidencyModel:
         mode = self.spans.use_mode
         bytes_used = self.problem.trace.tensor_bytes[tensor]
         per_byte = (mode & 1) * rate[0] + (mode >> 1) * rate[1]
-        return np.asarray(bytes_used * 1e3 * per_byte, np.float64)
+        return np.asarray(bytes_used * 1e3 * per_byte + slow.access_us / 1e3, np.float64)
 
     def _add_gaps(self) -> tuple[Ints, Ints]:
         """Add the columns of gaps: shares that stay (in place), or that leave per lower tier."""
@@ -164,8 +164,9 @@ class ResidencyModel:
         size = self._size[self.spans.tensor[self.spans.before]]
         if not self._options.synchronous:
             return size * 1e-6, size * 1e-6
+        latency = system.latency_seconds(1) * 1e3
         out_ms = size * MIB * 1e3 / system.bandwidth(1, inwards=False)
-        return out_ms, size * MIB * 1e3 / system.bandwidth(1, inwards=True)
+        return out_ms + latency, size * MIB * 1e3 / system.bandwidth(1, inwards=True) + latency
 
     # Rows
 
@@ -290,7 +291,8 @@ class ResidencyModel:
                 if self._flows:
                     self._program.add_entries(at, self._flows.of(gap, inwards=inwards), per_mib)
                     continue
-                load = size * per_mib * window.shares
+                # Each kernel of the window begins a transaction.
+                load = size * per_mib * window.shares + system.latency_seconds(tier) * 1e3
                 if system.in_place:
                     owner = (spans.after if inwards else spans.before)[gap]
                     self._program.add_entries(at, self._fast[owner], load)

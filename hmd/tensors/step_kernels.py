@@ -177,6 +177,8 @@ def _in_place_ticks(given: Any, state: Any, kernel: int) -> int:
         _place_new(given, state, tensor)
         for place in range(1, tiers):
             pages = state.rest[tensor, place] + state.inbound[tensor, place]
+            if pages > 0:
+                added += given.access[place]
             if mode & 1:
                 added += pages * given.price[place, IN]
             if mode & 2:
@@ -293,7 +295,7 @@ def _kernel(given: Any, state: Any, kernel: int) -> None:
     ticks = given.ticks[kernel]
     if given.rules[IN_PLACE]:
         if given.rules[SYNCHRONOUS]:
-            # The kernel finds its operands, and room for what it writes, where the moves leave them.
+            # Operands and room for results are where the moves leave them.
             _wait(given, state, True)
         end = s[NOW] + ticks + _in_place_ticks(given, state, kernel)
     else:

@@ -164,6 +164,7 @@ def _input(
         _setup_pages(system, rates, ticks / trace.ticks_per_second),
         np.array([system.bandwidth(tier, inwards=True) / 1000 for tier in (1, tiers - 1)]),
         price,
+        np.array([tier.access_us for tier in system.tiers]) / 1e6 * trace.ticks_per_second,
         np.concatenate([[0], np.cumsum(moves)]),
         plan.tensor,
         plan.target,
@@ -190,7 +191,7 @@ def _setup_pages(system: MemorySystem, rates: Floats, slot_seconds: float) -> In
     pages = np.zeros((len(system.tiers), 2), np.int64)
     for tier in range(1, len(system.tiers)):
         path = system.path(tier)
-        slots = sum(system.links[number].latency_us for number in path) / 1e6 / slot_seconds
+        slots = system.latency_seconds(tier) / slot_seconds
         for way in (compiled.IN, compiled.OUT):
             rate = min(rates[link, 0 if system.links[link].half_duplex else way] for link in path)
             pages[tier, way] = np.ceil(slots * rate)

@@ -50,7 +50,8 @@ class StepInput(NamedTuple):
     in pages per slot, in and out; ``link_half`` (L,) marks links that share one rate. ``setup``
     (N, 2) has the latency of a transaction between a tier and tier 0, in pages that its path
     carries meanwhile. ``fault_rate`` (2,) is in bytes per ms, from the second and from the last
-    tier. ``price`` (N, 2) has ticks per page that a kernel reads and writes in place.
+    tier. ``price`` (N, 2) has ticks per page that a kernel reads and writes in place, and
+    ``access`` (N,) ticks per operand.
     """
 
     ticks: Array
@@ -68,6 +69,7 @@ class StepInput(NamedTuple):
     setup: Array
     fault_rate: Array
     price: Array
+    access: Array
     move_start: Array
     move_tensor: Array
     move_to: Array

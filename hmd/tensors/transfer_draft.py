@@ -56,7 +56,7 @@ class TransferDraft:
         capacity = self.margin * system.tiers[0].capacity
         lowest = len(system.tiers) - 1
         out, back = (
-            [system.bandwidth(tier, inwards=way) for tier in (1, lowest)] for way in (False, True)
+            [self._rate(tier, inwards=way) for tier in (1, lowest)] for way in (False, True)
         )
         left = book_departures(parts, to_flash, self.seconds, (out[0], out[1]))
         occupied = self._occupied(self._allocations())
@@ -75,10 +75,16 @@ class TransferDraft:
         if not self.aware:
             return None
         system, step = self.problem.system, float(self.seconds.sum())
-        out, back = (_LINKS * system.bandwidth(1, inwards=way) for way in (False, True))
+        out, back = (_LINKS * self._rate(1, inwards=way) for way in (False, True))
         early = _BUFFERED * system.tiers[0].capacity / back
         window = max(4, int(early / step * len(self.seconds)))
         return self.seconds * out, self.seconds * back, window
+
+    def _rate(self, tier: int, *, inwards: bool) -> float:
+        """Return what a path carries in pieces, bytes per second, latencies included."""
+        trace, system = self.problem.trace, self.problem.system
+        piece = min(system.tiers[0].capacity / _PIECES, float(trace.tensor_bytes.mean()))
+        return system.transfer_rate(tier, piece, inwards=inwards)
 
     def _allocations(self) -> Ints:
         """Return the kernel with which each intermediate is allocated, -1 for none."""
@@ -105,7 +111,7 @@ class TransferDraft:
         last = len(system.tiers) - 1
         if last == 1:
             return np.zeros(len(parts.tensor), np.bool_)
-        rates = tuple(_LINKS * system.bandwidth(last, inwards=way) for way in (False, True))
+        rates = tuple(_LINKS * self._rate(last, inwards=way) for way in (False, True))
         room = HOST_SHARE * system.tiers[1].capacity
         buffered = _BUFFERED * system.tiers[0].capacity
         return choose_slower(parts, self.seconds, (rates[0], rates[1]), room, buffered)

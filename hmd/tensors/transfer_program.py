@@ -152,20 +152,30 @@ class _TransferProgram:
         system = self._problem.system
         for number, link in enumerate(system.links):
             flows = [
-                flow
+                (flow, self._latency_ms(tier))
                 for tier, flow in zip(self._tiers, self._flows, strict=True)
                 if number in system.path(tier)
             ]
-            out, back = ([flow[way] for flow in flows] for way in (0, 1))
+            out, back = ([(flow[way], ms) for flow, ms in flows] for way in (0, 1))
             if link.half_duplex:
                 self._limit(out + back, link.inwards)
             else:
                 self._limit(out, link.outwards)
                 self._limit(back, link.inwards)
 
-    def _limit(self, flows: list[Ints], gigabytes: float) -> None:
-        """Limit the sum of flows per slot to what a link of so many GB/s carries."""
+    def _latency_ms(self, tier: int) -> float:
+        """Return the latency of transactions per MiB, those of a tensor of mean size."""
+        if not len(self._size):
+            return 0.0
+        return self._problem.system.latency_seconds(tier) * 1e3 / float(self._size.mean())
+
+    def _limit(self, flows: list[tuple[Ints, float]], gigabytes: float) -> None:
+        """Limit the sum of flows per slot to what a link of so many GB/s carries.
+
+        Each flow comes with its latency per MiB, in ms.
+        """
         rows = self._program.add_rows(np.full(self._kernels, -np.inf), self._times)
         self._program.add_entries(rows, self._waits, -1.0)
-        for columns in flows:
-            self._program.add_entries(rows, columns, MIB / (self._links * gigabytes * 1e6))
+        for columns, latency in flows:
+            per_mib = MIB / (self._links * gigabytes * 1e6) + latency
+            self._program.add_entries(rows, columns, per_mib)

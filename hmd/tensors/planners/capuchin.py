@@ -60,6 +60,7 @@ def recomputations(problem: StepProblem) -> list[Recomputation]:
     over = problem.life.live_bytes > problem.system.tiers[0].capacity
     crowded = np.concatenate([[0], np.cumsum(over)])
     rate = problem.system.bandwidth(1, inwards=True)
+    latency = problem.system.latency_seconds(1)
     found: dict[int, tuple[float, float, int]] = {}
     for tensor, start, end, seconds in zip(
         periods.tensor.tolist(),
@@ -72,7 +73,7 @@ def recomputations(problem: StepProblem) -> list[Recomputation]:
         if producer < 0 or end <= start or crowded[end] == crowded[start]:
             continue
         again, size = float(trace.kernel_seconds[producer]), int(trace.tensor_bytes[tensor])
-        if again < 2 * size / rate and _inputs_live(problem, producer, end):
+        if again < 2 * (latency + size / rate) and _inputs_live(problem, producer, end):
             found[tensor] = max(
                 found.get(tensor, (0.0, 0.0, 0)), (seconds, size / max(again, 1e-9), end)
             )

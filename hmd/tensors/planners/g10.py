@@ -70,6 +70,7 @@ class _G10Planner:
         self.host_free = np.full(trace.kernels, system.tiers[_HOST].capacity, np.float64)
         self.pcie = system.bandwidth(_HOST, inwards=True) * links / 1e6
         self.ssd = system.bandwidth(self.flash, inwards=True) * links / 1e6
+        self.latency_us = tuple(system.latency_seconds(tier) * 1e6 for tier in (self.flash, _HOST))
         self.time_us = trace.kernel_seconds * 1e6
         self.start_us = np.concatenate([[0.0], np.cumsum(self.time_us)])
         # Free bytes: link (PCIe, flash), direction, kernel.
@@ -140,7 +141,11 @@ class _G10Planner:
         return _HOST if busy and has_room else self.flash
 
     def _transfer_us(self, size: float) -> tuple[float, float]:
-        return _FAULT_US + _FLASH_US + size / self.ssd, _FAULT_US + size / self.pcie
+        flash_us, host_us = self.latency_us
+        return (
+            _FAULT_US + _FLASH_US + flash_us + size / self.ssd,
+            _FAULT_US + host_us + size / self.pcie,
+        )
 
     def _slot_of(self, time_us: float) -> int:
         return max(int(np.searchsorted(self.start_us, time_us, side="right")) - 1, 0)

@@ -78,11 +78,13 @@ def _stream(problem: StepProblem, size: int) -> Iterator[Move]:
     begins = [int(life.first[bucket].min()) for bucket in buckets]
     starts = np.concatenate([[0.0], np.cumsum(trace.kernel_seconds)])
     rate = problem.system.bandwidth(HOST, inwards=True)
+    latency = problem.system.latency_seconds(HOST)
     for number, bucket in enumerate(buckets):
         if number:
             fetch = begins[number - 1]
         else:
-            lead = _AHEAD * float(trace.tensor_bytes[bucket].sum()) / rate
+            lead = float(trace.tensor_bytes[bucket].sum()) / rate + latency * len(bucket)
+            lead *= _AHEAD
             fetch = int(np.searchsorted(starts, starts[begins[0]] - lead, "right")) - 1
         for tensor in bucket.tolist():
             yield max(fetch, 0), tensor, ANY, 0, WHOLE

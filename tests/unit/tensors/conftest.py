@@ -67,13 +67,16 @@ def small_system(gpu_mib: int, host_mib: int = 1024, gbps: float = 8.0) -> Memor
     )
 
 
-def in_place_system(fast_mib: int) -> MemorySystem:
-    """Return DRAM and persistent memory: 100 and 40 GB/s read, 50 and 10 GB/s written."""
+def in_place_system(fast_mib: int, access_us: float = 0.0) -> MemorySystem:
+    """Return DRAM and persistent memory: 100 and 40 GB/s read, 50 and 10 GB/s written.
+
+    ``access_us`` is the price of an operand in persistent memory beyond its bandwidths.
+    """
     return MemorySystem(
         name="in-place",
         tiers=(
             TensorTier(name="dram", capacity=fast_mib * MIB, read=100, write=50),
-            TensorTier(name="pm", capacity=4 * GIB, read=40, write=10),
+            TensorTier(name="pm", capacity=4 * GIB, read=40, write=10, access_us=access_us),
         ),
         links=(
             TierLink.model_validate(

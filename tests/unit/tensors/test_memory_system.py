@@ -25,6 +25,16 @@ def test_g10_preset_paths_and_bandwidths() -> None:
     assert set(system.path(1)) & set(system.path(2)) == {0}
 
 
+def test_latency_of_path_lowers_rate_of_small_transactions() -> None:
+    system = load_system("g10")
+    links = (system.links[0].model_copy(update={"latency_us": 10.0}), *system.links[1:])
+    slow = system.model_copy(update={"links": links})
+    assert slow.latency_seconds(1) == pytest.approx(10e-6)
+    assert system.transfer_rate(1, 4096, inwards=True) == system.bandwidth(1, inwards=True)
+    expected = 4096 / (10e-6 + 4096 / 15.754e9)
+    assert slow.transfer_rate(1, 4096, inwards=True) == pytest.approx(expected)
+
+
 def test_changed_system_has_other_capacity_and_rate() -> None:
     system = load_system("g10").changed({"host": 16 * GIB}, {"flash": 6.4})
     assert system.tiers[1].capacity == 16 * GIB
@@ -45,6 +55,11 @@ def test_changed_system_has_other_capacity_and_rate() -> None:
             "{name: x, tiers: [{name: a, capacity: 3 apples}, {name: b}],"
             " links: [{name: l, between: [a, b], in: 1, out: 1}]}",
             "write a size with its unit",
+        ),
+        (
+            "{name: x, tiers: [{name: a}, {name: b, access_us: 1}],"
+            " links: [{name: l, between: [a, b], in: 1, out: 1}]}",
+            "access_us is for lower tiers that kernels compute from",
         ),
     ],
 )

@@ -102,6 +102,23 @@ def test_residency_in_place_costs_what_the_simulator_says(
     assert problem.price(plan, steps=3).seconds == pytest.approx(residency.seconds, rel=0.02)
 
 
+@pytest.mark.parametrize("synchronous", [True, False])
+def test_residency_counts_latencies_of_accesses_and_moves(synchronous: bool) -> None:
+    trace = chain(kernel_ms=0.5)
+    system = in_place_system(int(vitality(trace).peak_bytes * 0.5 / MIB), access_us=120.0)
+    link = system.links[0].model_copy(update={"latency_us": 90.0})
+    slow = system.model_copy(update={"links": (link,)})
+    options = ResidencyOptions(synchronous=synchronous)
+    seconds = []
+    for each in (in_place_system(system.tiers[0].capacity // MIB), slow):
+        problem = StepProblem(trace, each, STRICT)
+        residency = ResidencyModel(problem, options).solve(20.0)
+        plan = plan_of(residency_moves(residency, problem), synchronous=synchronous)
+        assert problem.price(plan, steps=3).seconds == pytest.approx(residency.seconds, rel=0.02)
+        seconds.append(residency.seconds)
+    assert seconds[1] > seconds[0] + 100e-6
+
+
 def test_residency_in_place_moves_never_cost_more_than_none() -> None:
     trace = chain(kernel_ms=0.5)
     problem = StepProblem(trace, in_place_system(30), STRICT)

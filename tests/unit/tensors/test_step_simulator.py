@@ -133,6 +133,23 @@ def test_kernels_in_place_pay_for_slow_operands() -> None:
     assert found.seconds - trace.ideal_seconds == pytest.approx(slow, rel=1e-4)
 
 
+def test_kernels_in_place_wait_for_access_per_slow_operand() -> None:
+    trace = make_trace([8, 8], [(1, [(0, W)]), (1, [(1, W)]), (1, [(0, R), (1, R)])])
+    systems = (in_place_system(8), in_place_system(8, access_us=70.0))
+    prices = [simulate_step(trace, each, STRICT, plan_of([])).seconds for each in systems]
+    # Tensor 1 is in the slower tier, and two kernels use it.
+    assert prices[1] - prices[0] == pytest.approx(2 * 70e-6, abs=1e-9)
+
+
+def test_synchronous_kernel_finds_what_it_waited_for() -> None:
+    trace = make_trace([8], [(1, [(0, R)]), (1, [])], persistent=[0])
+    moves: list[Move] = [(0, 0, HOST, GPU, WHOLE), (1, 0, GPU, HOST, WHOLE)]
+    plan = plan_of(moves, synchronous=True)
+    found = simulate_step(trace, in_place_system(8), STRICT, plan)
+    transfers = 8 * MIB * (1 / 40e9 + 1 / 10e9)
+    assert found.seconds - trace.ideal_seconds == pytest.approx(transfers, abs=20e-6)
+
+
 @pytest.mark.parametrize(
     ("moves", "message"),
     [
