@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Plan when the tensors of a training step move between memory tiers, and simulate the plan. The trace
 names kernels, tensors and uses (docs: tensor traces and plans); the memory system is a preset or a
-YAML file. The table shows the step's time, its share of the time with unlimited fast memory, and a
-lower bound that no plan undercuts.
+YAML file. The table shows the step's time, its share of the time with unlimited fast memory, a
+lower bound that no plan undercuts, the bytes that cross links, and the CPU time of planning.
 """
 
 EXAMPLES = """\
@@ -28,6 +28,10 @@ examples:
   hmd plan step.npz --tiers g10 --sweep gpu --steps 6     how much GPU memory the step needs
   hmd plan step.npz --tiers g10 --sweep gpu --picture sweep.png
   hmd plan step.npz --tiers g10 --moves plan.json --picture plan.png
+  hmd plan step.npz --tiers g10 --plan plan.json          the price of a plan from elsewhere
+
+exit codes: 0 planned; 1 a damaged trace, or a plan that cannot be carried out; 2 wrong usage;
+3 a wrong memory system; 4 a package is missing (autotm and deeptm need the extra ilp)
 """
 
 
@@ -45,10 +49,17 @@ def add_parser(subparsers: Subparsers) -> None:
         "--tiers",
         default="g10",
         metavar="FILE",
-        help="memory system: a preset or a YAML file (default g10)",
+        help="memory system: g10, dram-pm, hbm-dram-flash, or a YAML file (default g10)",
     )
     parser.add_argument(
-        "--planner", default="ours", metavar="NAME", help="the planner (default ours)"
+        "--planner",
+        default="ours",
+        metavar="NAME",
+        help="the planner: lru, lru-free, g10, g10@FACTOR, autotm, autotm-static, autotm-sync,"
+        " capuchin, deeptm, myelin, sentinel or ours (default ours)",
+    )
+    parser.add_argument(
+        "--plan", type=Path, metavar="FILE", help="price the moves of a JSON file instead"
     )
     parser.add_argument(
         "--rules",
@@ -89,6 +100,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("plan: --moves goes with one plan")
     if args.compare and args.picture:
         raise UsageError("plan: --picture goes with one plan or --sweep")
+    if args.plan and (args.compare or args.sweep):
+        raise UsageError("plan: --plan goes without --compare and --sweep")
     from hmd.tensors.memory_system import load_system
     from hmd.tensors.planner import StepProblem
     from hmd.tensors.pricing_rules import rules_named
@@ -109,10 +122,14 @@ def _planned(args: argparse.Namespace, problem: StepProblem) -> StepPrice:
     import json
 
     from hmd.errors import os_error
-    from hmd.tensors.move_plan import plan_document
-    from hmd.tensors.step_prices import price_planner
+    from hmd.tensors.move_plan import plan_document, read_plan
+    from hmd.tensors.step_prices import price_plan, price_planner
 
-    price, plan, result = price_planner(problem, args.planner)
+    if args.plan is not None:
+        plan = read_plan(args.plan, problem.system.names)
+        price, result = price_plan(problem, plan, args.plan.name)
+    else:
+        price, plan, result = price_planner(problem, args.planner)
     if args.moves is not None:
         document = plan_document(plan, problem.system.names)
         try:

@@ -187,4 +187,6 @@ def load_system(name: str) -> MemorySystem:
         problem = error.errors()[0]
         field = ".".join(str(part) for part in problem["loc"])
         message = problem["msg"].removeprefix("Value error, ")
+        if not problem["loc"] and problem["type"] == "model_type":
+            message = "write a mapping with name, tiers and links"
         raise ConfigError(": ".join(part for part in (name, field, message) if part)) from None

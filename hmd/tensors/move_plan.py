@@ -94,16 +94,19 @@ def read_plan(path: Path, names: tuple[str, ...]) -> MovePlan:
         recompute = document.get("recompute", [])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise MovePlanError(f"{path}: no plan: {error}") from None
+    for key, value in (("moves", rows), ("recompute", recompute)):
+        if not isinstance(value, list):
+            raise MovePlanError(f"{path}: no plan: {key} is a list")
     numbers = {name: number for number, name in enumerate([*names, "none"])} | {"any": ANY}
     moves: list[Move] = []
     for at, row in enumerate(rows):
         if not isinstance(row, list) or len(row) not in (4, 5):
             raise MovePlanError(f"{path}: move {at}: write [kernel, tensor, from, to(, bytes)]")
         for name in row[2:4]:
-            if name not in numbers:
+            if not isinstance(name, str) or name not in numbers:
                 raise MovePlanError(f"{path}: move {at}: no tier {name!r}")
         whole = [row[0], row[1], *row[4:]]
-        if not all(isinstance(value, int) for value in whole):
+        if not all(type(value) is int for value in whole):
             raise MovePlanError(f"{path}: move {at}: kernel, tensor and bytes are whole numbers")
         size = row[4] if len(row) == 5 else WHOLE
         moves.append((row[0], row[1], numbers[row[2]], numbers[row[3]], size))

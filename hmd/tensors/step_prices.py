@@ -43,8 +43,15 @@ def price_planner(problem: StepProblem, name: str) -> tuple[StepPrice, MovePlan,
     Raises UsageError for a planner that does not exist or does not suit the system, and
     MovePlanError where the step cannot run on the system.
     """
-    entry = planner_named(name)
-    plan = entry.plan(problem)
+    plan = planner_named(name).plan(problem)
+    price, result = price_plan(problem, plan, name, problem.made.seconds(name))
+    return price, plan, result
+
+
+def price_plan(
+    problem: StepProblem, plan: MovePlan, name: str, plan_seconds: float = 0.0
+) -> tuple[StepPrice, StepResult]:
+    """Simulate a plan from anywhere and return the row that is named so, and its simulation."""
     result = problem.price(plan)
     system = problem.system
     price = StepPrice(
@@ -58,13 +65,13 @@ def price_planner(problem: StepProblem, name: str) -> tuple[StepPrice, MovePlan,
         seconds=result.seconds,
         ideal_seconds=problem.trace.ideal_seconds,
         bound_seconds=lower_bound_seconds(problem.trace, system),
-        plan_seconds=problem.made.seconds(name),
+        plan_seconds=plan_seconds,
         moved_bytes=result.moved_bytes,
         objective_seconds=plan.objective_seconds,
         gap=plan.gap,
         recomputed=len(plan.recompute),
     )
-    return price, plan, result
+    return price, result
 
 
 def sweep_capacities(problem: StepProblem, tier: str, steps: int) -> list[StepProblem]:

@@ -114,3 +114,44 @@ def test_tensors_info_table_and_picture(
     assert main(["tensors", "info", step[0], "--picture", str(tmp_path / "step.png")]) == Exit.OK
     assert "32.0 MiB" in capsys.readouterr().out
     assert (tmp_path / "step.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_written_plan_has_the_same_price_when_read(
+    step: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = tmp_path / "plan.json"
+    assert main(["plan", *step, "--moves", str(plan), "--json"]) == Exit.OK
+    (planned,) = json.loads(capsys.readouterr().out)["rows"]
+    assert main(["plan", *step, "--plan", str(plan), "--json"]) == Exit.OK
+    (read,) = json.loads(capsys.readouterr().out)["rows"]
+    assert (read["planner"], read["plan_seconds"]) == ("plan.json", 0.0)
+    assert [read[key] for key in ("seconds", "moved_bytes", "bound_seconds")] == [
+        planned[key] for key in ("seconds", "moved_bytes", "bound_seconds")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"moves": [[0, 99, "none", "gpu"]]}', "kernel 0, tensor 99: no tensor 99"),
+        ('{"moves": [[99, 0, "none", "gpu"]]}', "kernel 99, tensor 0: no kernel 99"),
+        ('{"moves": [[0, 0, "none", "disk"]]}', "no tier 'disk'"),
+        ('{"moves": [[0, 0, "none"]]}', r"write [kernel, tensor, from, to(, bytes)]"),
+        ('{"moves": [[0.5, 0, "none", "gpu"]]}', "whole numbers"),
+        ('{"moves": [[0, 0, ["gpu"], "gpu"]]}', "no tier ['gpu']"),
+        ('{"moves": 3}', "moves is a list"),
+        ('{"moves": [], "recompute": 3}', "recompute is a list"),
+        ('{"moves": [[1, 0, "gpu", "none"]]}', "kernel 1, tensor 0: freed, and read later"),
+        ("[", "no plan"),
+        ("[]", "no plan"),
+    ],
+)
+def test_wrong_plan_refused_in_one_line(
+    text: str, message: str, step: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text(text)
+    assert main(["plan", *step, "--plan", str(plan)]) == Exit.FAILURE
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert (printed.err.count("\n"), printed.out) == (1, "")
