@@ -73,6 +73,7 @@ test-hostile: setup ## Test the service under hostile clients for ten minutes (m
 bench-tensors: setup ## Compare planners of training steps on G10's traces; build/tensors.json
 	@$(PYTHON) -m bench.tensors
 	@$(PYTHON) -m bench.tensors_in_place
+	@$(PYTHON) -m bench.tensors_made
 
 bench-learned: setup ## Compare the learned policy on programs that its training never saw; build/learned.json
 	@setup/suite.sh

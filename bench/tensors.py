@@ -214,10 +214,23 @@ def keep_rows(rows: Iterable[dict[str, Any]], key: str = "rows") -> None:
     for row in rows:
         document = kept_document()
         found = {case(each): each for each in document.get(key, [])} | {case(row): row}
-        document |= {key: list(found.values()), "command": "make bench-tensors"}
+        rows_now = [{"command": command_of(each)} | each for each in found.values()]
+        document |= {key: rows_now, "command": "make bench-tensors"}
         document |= summary(document["rows"])
         OUT.parent.mkdir(exist_ok=True)
         OUT.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def command_of(row: dict[str, Any]) -> str:
+    """Return the command that measures a row of this bench or of bench.tensors_in_place again."""
+    trace, tiers = row["trace"], row.get("tiers", "")
+    if tiers.startswith("dram-pm"):
+        share = float(tiers.split()[-1].rstrip("%")) / 100
+        return f"python -m bench.tensors_in_place {trace} {share:g}"
+    if "noise" in row:
+        return f"python -m bench.tensors noise {trace}"
+    part = tiers.split()[0]
+    return f"python -m bench.tensors {'traces' if part == 'g10' else part} {trace}"
 
 
 def kept_document() -> dict[str, Any]:

@@ -64,6 +64,15 @@ def residual(layers: int, draw: np.random.Generator) -> Graph:
     return graph
 
 
+def experts(layers: int, draw: np.random.Generator) -> Graph:
+    """Return blocks of a router, the two experts that it chose, and a layer that joins them."""
+    graph: Graph = []
+    while len(graph) < layers:
+        router = len(graph)
+        graph += [[router - 1] if router else [], [router], [router], [router + 1, router + 2]]
+    return graph[:layers]
+
+
 SHAPES: Final[dict[str, Callable[[int, np.random.Generator], Graph]]] = {
     "chain": chain,
     "wide": wide,
@@ -71,10 +80,15 @@ SHAPES: Final[dict[str, Callable[[int, np.random.Generator], Graph]]] = {
     "scattered": scattered,
     "residual": residual,
     "recurrent": chain,
+    "experts": experts,
 }
 
 SHARED_WEIGHTS: Final = {"recurrent": 3}
 """Layers that have weights of their own; the others use these again in turn."""
+
+
+IDLE_WEIGHTS: Final = {"experts": 3}
+"""Weights per layer that the step does not use, as those of the experts that were not chosen."""
 
 
 @dataclass
@@ -108,6 +122,8 @@ def training_trace(shape: str, layers: int, seed: int = 0) -> TensorTrace:
     output = [step.tensor(TensorKind.ACTIVATION, each) for each in size]
     own = [step.tensor(TensorKind.WEIGHT, each / 8) for each in size[: _own_weights(shape, layers)]]
     weight = [own[layer % len(own)] for layer in range(layers)]
+    for each in range(IDLE_WEIGHTS.get(shape, 0) * layers):
+        step.tensor(TensorKind.WEIGHT, size[each % layers] / 8)
     for layer, read in enumerate(graph):
         step.kernel(time[layer], [weight[layer], *(output[e] for e in read)], [output[layer]])
     gradient: dict[int, int] = {}
