@@ -7,6 +7,7 @@ simulator prices; a planner calls the simulator only to search.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -67,9 +68,16 @@ class StepProblem:
         """The number that stands for "not allocated" in moves."""
         return len(self.system.tiers)
 
-    def price(self, plan: MovePlan, *, steps: int = 2) -> StepResult:
-        """Simulate a plan; raises MovePlanError for one that cannot be carried out."""
-        return simulate_step(self.trace, self.system, self.rules, plan, steps=steps)
+    def price(
+        self, plan: MovePlan, *, steps: int = 2, limit_seconds: float = math.inf
+    ) -> StepResult:
+        """Simulate a plan; raises MovePlanError for one that cannot be carried out.
+
+        With ``limit_seconds`` also for one that takes longer, without simulating it to its end.
+        """
+        return simulate_step(
+            self.trace, self.system, self.rules, plan, steps=steps, limit_seconds=limit_seconds
+        )
 
 
 PlanStep = Callable[..., MovePlan]

@@ -25,6 +25,7 @@ from hmd.tensors.step_state import (
     IN_PLACE,
     KEEP_RUNNING,
     KERNEL,
+    LIMIT,
     MISSING,
     MOST_SLOTS,
     NO_ROOM,
@@ -40,6 +41,7 @@ from hmd.tensors.step_state import (
     SLOW_FAULT_TICKS,
     STUCK,
     SYNCHRONOUS,
+    TOO_SLOW,
     compiled,
 )
 
@@ -332,6 +334,8 @@ def run_step(given: Any, state: Any) -> None:
     state.log_moved[:] = 0
     for kernel in range(len(given.ticks)):
         _kernel(given, state, kernel)
+        if state.scalars[NOW] > state.scalars[LIMIT]:
+            state.scalars[ERROR] = TOO_SLOW
         if state.scalars[ERROR] != FINE:
             return
     if given.rules[DROP_DEAD]:

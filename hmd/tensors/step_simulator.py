@@ -25,6 +25,7 @@ from hmd.tensors.vitality import Vitality, vitality
 SLOT_PAGES: Final = 50
 """Pages of a slot on the fastest path, as in G10's simulator."""
 
+_NEVER: Final = 1 << 62
 _RUNS: Final = 1 << 18
 _FREE_PAGES: Final = 1 << 40  # pages per slot where allocation takes no time
 _PROBLEMS: Final = {
@@ -33,6 +34,10 @@ _PROBLEMS: Final = {
     compiled.QUEUE_OVERFLOW: "the plan queues too many moves",
     compiled.RUNS_OVERFLOW: "the plan splits tensors into too many parts",
 }
+
+
+class SlowPlanError(MovePlanError):
+    """A plan takes longer than the limit of its simulation."""
 
 
 @dataclass(frozen=True)
@@ -71,12 +76,15 @@ def simulate_step(
     *,
     steps: int = 2,
     checked: bool = True,
+    limit_seconds: float = np.inf,
 ) -> StepResult:
     """Price a plan; raises MovePlanError for one that cannot be carried out.
 
     Columns of the result have the kernels of the step with the plan's recomputations.
 
-    ``checked`` is False where the caller has checked the plan, as for other kernel times.
+    ``checked`` is False where the caller has checked the plan, as for other kernel times. With
+    ``limit_seconds``, a plan that no step carries out in less raises SlowPlanError, and its last
+    step is simulated no further than to there.
     """
     trace = recomputed_step(trace, plan.recompute)
     life = vitality(trace)
@@ -85,7 +93,10 @@ def simulate_step(
     given = _input(trace, life, system, rules, plan)
     state = _state(trace, system, given)
     times = [0]
-    for _ in range(steps):
+    limit = min(limit_seconds * trace.ticks_per_second, float(_NEVER))
+    for step in range(steps):
+        if step == steps - 1 and all(duration >= limit for duration in np.diff(times)):
+            state.scalars[compiled.LIMIT] = min(times[-1] + int(limit), _NEVER)
         run_step(given, state)
         _raise(trace, state)
         times.append(int(state.scalars[compiled.NOW]))
@@ -106,6 +117,8 @@ def _raise(trace: TensorTrace, state: compiled.StepState) -> None:
     error = int(state.scalars[compiled.ERROR])
     if error == compiled.FINE:
         return
+    if error == compiled.TOO_SLOW:
+        raise SlowPlanError(f"{trace.name}: the plan takes longer than the limit")
     kernel, tensor = int(state.scalars[compiled.KERNEL]), int(state.scalars[compiled.ERROR_TENSOR])
     what = f", tensor {tensor}" if error == compiled.NO_ROOM else ""
     raise MovePlanError(f"{trace.name}: kernel {kernel}{what}: {_PROBLEMS[error]}")
@@ -213,8 +226,9 @@ def _state(
     queues = 3 * tiers
     run_links = np.full((_RUNS, 4), -1, np.int64)
     run_links[:-1, 1] = np.arange(1, _RUNS)
-    scalars = np.zeros(11, np.int64)
+    scalars = np.zeros(compiled.LIMIT + 1, np.int64)
     scalars[[compiled.HEAD, compiled.TAIL]] = -1
+    scalars[compiled.LIMIT] = _NEVER
     return compiled.StepState(
         rest,
         np.zeros_like(rest),

@@ -6,7 +6,7 @@
    transfers booked kernel by kernel (``transfer_draft``). The plan is priced, and planned again
    with the lengths that its kernels had, stalls included, since transfers overlap stalls too.
 3. G10's plan where the system has three tiers, then with other shares of the tier and the links.
-4. The plans of ``lru-free``, ``sentinel`` and, for short steps, ``autotm`` and ``deeptm``.
+4. The plans of ``lru-free``, ``lru``, ``sentinel`` and, for short steps, ``autotm`` and ``deeptm``.
 
 A margin that helps one step harms another: how much of the tiers and links a plan may use is
 searched in the simulator, for each step. The search ends when a plan is next to the lower
@@ -19,6 +19,8 @@ Where kernels compute in place, tensors are split between the tiers by a linear 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -56,11 +58,14 @@ _LONG_KERNELS: Final = 2_500
 _PROGRAM_KERNELS: Final = 400
 """Linear programs are solved for steps of up to so many kernels."""
 
-_PRICED_KERNELS: Final = 30_000
+_PRICED_KERNELS: Final = 32_000
 """Kernels simulated over all plans tried, after which no further plan is tried."""
 
-_LONG_PRICED: Final = 20_000
+_LONG_PRICED: Final = 50_000
 """The same of long steps."""
+
+_SENTINEL_KERNELS: Final = 6_000
+"""Sentinel's search, of six plans, is made for steps of up to so many kernels."""
 
 _PROGRAM_S: Final = 10.0
 """CPU time that a program takes at most."""
@@ -86,6 +91,13 @@ _IN_PLACE: Final = (
 """Planners whose plans are tried where kernels compute in place, the quick ones first."""
 
 
+@dataclass
+class FastestPlan:
+    """The price of the best plan so far: others are simulated no further than to there."""
+
+    seconds: float = np.inf
+
+
 def plan_step(problem: StepProblem) -> MovePlan:
     """Return the cheapest of the plans tried."""
     best, best_seconds = plan_of([]), np.inf
@@ -93,9 +105,11 @@ def plan_step(problem: StepProblem) -> MovePlan:
     enough = share * _least_seconds(problem)
     kernels = problem.trace.kernels
     most = _PRICED_KERNELS if kernels <= _LONG_KERNELS else _LONG_PRICED
-    for number, (plan, seconds) in enumerate(_candidates(problem), 1):
+    fastest = FastestPlan()
+    for number, (plan, seconds) in enumerate(_candidates(problem, fastest), 1):
         if seconds < best_seconds:
             best, best_seconds = plan, seconds
+            fastest.seconds = seconds
         if best_seconds <= enough or (number * kernels >= most and not problem.system.in_place):
             break
     return best
@@ -113,47 +127,49 @@ def _least_seconds(problem: StepProblem) -> float:
     return lower_bound_seconds(problem.trace, problem.system)
 
 
-def _candidates(problem: StepProblem) -> PricedPlans:
+def _candidates(problem: StepProblem, fastest: FastestPlan) -> PricedPlans:
     """Yield plans with their prices: first one of each kind, then those with other margins."""
     if problem.system.in_place:
-        yield from _in_place(problem)
+        yield from _in_place(problem, fastest)
         return
     if len(problem.system.tiers) > 2:
-        yield from _of_others(problem, "g10")
+        yield from _of_others(problem, fastest, "g10")
     yield from _drafts(problem, 0.99, aware=False)
-    yield from _of_others(problem, "lru-free")
-    if problem.trace.kernels <= _LONG_KERNELS:
-        yield from _of_others(problem, "sentinel")
+    yield from _of_others(problem, fastest, "lru-free", "lru")
+    if problem.trace.kernels <= _SENTINEL_KERNELS:
+        yield from _of_others(problem, fastest, "sentinel")
     if problem.trace.kernels <= _PROGRAM_KERNELS:
         for shares in _PROGRAM_SHARES:
-            yield from _programs(problem, shares)
+            yield from _programs(problem, fastest, shares)
     if problem.trace.kernels <= _SHORT_KERNELS:
-        yield from _of_others(problem, "autotm", "deeptm")
+        yield from _of_others(problem, fastest, "autotm", "deeptm")
     if len(problem.system.tiers) > 2:
         yield from _g10_variants(problem)
     for aware, margin in _DRAFTS:
         yield from _drafts(problem, margin, aware=aware)
 
 
-def _of_others(problem: StepProblem, *names: str) -> PricedPlans:
+def _of_others(problem: StepProblem, fastest: FastestPlan, *names: str) -> PricedPlans:
     """Yield the plans of other planners."""
     for name in names:
         try:
             plan = planner_named(name).plan(problem)
         except (MovePlanError, MissingError, ArithmeticError):
             continue
-        yield from _priced(problem, plan)
+        yield from _priced(problem, fastest, plan)
 
 
-def _priced(problem: StepProblem, plan: MovePlan) -> PricedPlans:
-    """Yield a plan with its price, if it can be carried out."""
-    try:
-        yield plan, problem.price(plan).seconds
-    except MovePlanError:
-        return
+def _priced(problem: StepProblem, fastest: FastestPlan, plan: MovePlan) -> PricedPlans:
+    """Yield a plan with its price, infinite where it cannot be carried out or is no faster."""
+    seconds = np.inf
+    with suppress(MovePlanError):
+        seconds = problem.price(plan, limit_seconds=fastest.seconds).seconds
+    yield plan, seconds
 
 
-def _programs(problem: StepProblem, shares: tuple[float, float, float]) -> PricedPlans:
+def _programs(
+    problem: StepProblem, fastest: FastestPlan, shares: tuple[float, float, float]
+) -> PricedPlans:
     """Yield the plans of a linear program's schedule: as it is, and with its parts booked again."""
     try:
         schedule = schedule_transfers(problem, shares, _PROGRAM_S)
@@ -165,7 +181,7 @@ def _programs(problem: StepProblem, shares: tuple[float, float, float]) -> Price
         draft.scheduled(schedule.parts, schedule.to_last, schedule.fetched),
         draft.booked(schedule.parts, schedule.to_last),
     ):
-        yield from _priced(problem, plan)
+        yield from _priced(problem, fastest, plan)
 
 
 def _g10_variants(problem: StepProblem) -> PricedPlans:
@@ -181,9 +197,9 @@ def _g10_variants(problem: StepProblem) -> PricedPlans:
             continue
         tried = (target + less, links * more)
         plan = g10.plan_to_target(problem, tried[0], exact=True, links=tried[1])
-        seconds = np.inf
-        for _, seconds in _priced(problem, plan):
-            yield plan, seconds
+        (priced,) = _priced(problem, FastestPlan(), plan)
+        yield priced
+        seconds = priced[1]
         improves = seconds < best
         if improves:
             best, (target, links) = seconds, tried
@@ -208,16 +224,11 @@ def _drafts(problem: StepProblem, margin: float, *, aware: bool) -> PricedPlans:
         seconds = np.maximum(lengths / problem.trace.ticks_per_second, 1e-9)
 
 
-def _in_place(problem: StepProblem) -> PricedPlans:
+def _in_place(problem: StepProblem, fastest: FastestPlan) -> PricedPlans:
     """Yield plans that split tensors, then those of the other planners: none is always best."""
     try:
         for plan in split_plans(problem):
-            yield plan, problem.price(plan).seconds
-    except (ArithmeticError, MovePlanError):
+            yield from _priced(problem, fastest, plan)
+    except (ArithmeticError, MissingError):
         pass
-    for name in _IN_PLACE:
-        try:
-            plan = planner_named(name).plan(problem)
-            yield plan, problem.price(plan).seconds
-        except (ArithmeticError, MovePlanError):
-            continue
+    yield from _of_others(problem, fastest, *_IN_PLACE)

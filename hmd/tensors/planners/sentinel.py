@@ -27,9 +27,10 @@ def plan_step(problem: StepProblem) -> MovePlan:
     for length in lengths:
         plan = plan_of(_moves(problem, length))
         try:
-            price = problem.price(plan).seconds
+            limit = best[0] if best else np.inf
+            price = problem.price(plan, limit_seconds=limit).seconds
         except MovePlanError:
-            # A longer interval keeps more at once than the fastest tier takes.
+            # Slower, or a longer interval keeps more at once than the fastest tier takes.
             continue
         if best is None or price < best[0]:
             best = price, plan

@@ -7,7 +7,7 @@ from hmd.tensors.memory_system import MemorySystem, load_system
 from hmd.tensors.move_plan import ANY, WHOLE, Move, MovePlanError, plan_of
 from hmd.tensors.planner import PLANNERS, StepProblem
 from hmd.tensors.pricing_rules import G10, RULES, STRICT
-from hmd.tensors.step_simulator import simulate_step
+from hmd.tensors.step_simulator import SlowPlanError, simulate_step
 from hmd.tensors.tensor_trace import TensorTrace
 from hmd.units import MIB
 from tests.unit.tensors.conftest import R, W, in_place_system, make_trace, small_system
@@ -139,6 +139,17 @@ def test_kernels_in_place_wait_for_access_per_slow_operand() -> None:
     prices = [simulate_step(trace, each, STRICT, plan_of([])).seconds for each in systems]
     # Tensor 1 is in the slower tier, and two kernels use it.
     assert prices[1] - prices[0] == pytest.approx(2 * 70e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_step_beyond_limit_is_refused_and_below_it_priced_alike(rules: str) -> None:
+    trace, moves = fetched_late(4)
+    plan, system = plan_of(moves), small_system(8)
+    price = simulate_step(trace, system, RULES[rules], plan)
+    below = simulate_step(trace, system, RULES[rules], plan, limit_seconds=price.seconds + 1e-6)
+    assert below.step_ticks == price.step_ticks
+    with pytest.raises(SlowPlanError, match="longer than the limit"):
+        simulate_step(trace, system, RULES[rules], plan, limit_seconds=price.seconds * 0.9)
 
 
 def test_synchronous_kernel_finds_what_it_waited_for() -> None:
