@@ -1,6 +1,8 @@
 """Planners where kernels compute from DRAM and persistent memory; writes build/tensors.json.
 
-    python -m bench.tensors_in_place [TRACE...] [SHARE...]     all traces; 0.1, 0.2, 0.4 and 0.8
+    python -m bench.tensors_in_place [TRACE...] [SHARE...] [PLANNER...]
+
+All traces, shares 0.1, 0.2, 0.4 and 0.8 and all planners unless given; other rows stay as they are.
 
 DRAM has these shares of the step's peak. Traces are the recorded steps, as in
 :mod:`bench.recorded_steps`, and those of G10. The programs of AutoTM do not know the rules: they
@@ -15,7 +17,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from bench.recorded_steps import RECORDED, recorded_step
-from bench.tensors import TRACES, keep_rows, load, show
+from bench.tensors import TRACES, keep_rows, load, revision, show
 from hmd.tensors.memory_system import load_system
 from hmd.tensors.planner import PLANNERS, MadePlans, StepProblem
 from hmd.tensors.pricing_rules import RULES
@@ -26,7 +28,7 @@ SHARES: Final = (0.2, 0.4, 0.1, 0.8)
 WITHOUT_RULES: Final = ("autotm", "autotm-static", "autotm-sync")
 
 
-def rows_of(name: str, share: float) -> Iterator[dict[str, Any]]:
+def rows_of(name: str, share: float, planners: list[str]) -> Iterator[dict[str, Any]]:
     """Yield a row per planner and set of rules, ``ours`` last: it tries the others' plans."""
     system = load_system("dram-pm")
     trace = recorded_step(name, system) if name in RECORDED else load(name)
@@ -36,13 +38,14 @@ def rows_of(name: str, share: float) -> Iterator[dict[str, Any]]:
     solved: dict[str, Any] = {}
     for rules in RULES.values():
         problem = StepProblem(trace, system, rules, MadePlans(dict(solved)))
-        for planner in (each for each, entry in PLANNERS.items() if entry.suits(system)):
+        for planner in (each for each in planners if PLANNERS[each].suits(system)):
             price, _, _ = price_planner(problem, planner)
-            row = asdict(price) | {"tiers": tiers_label(share)}
+            row = asdict(price) | {"tiers": tiers_label(share), "revision": revision()}
             del row["system"]
             show(row)
             yield row
-        solved = {each: problem.made.plans[each] for each in WITHOUT_RULES}
+        made = problem.made.plans
+        solved = {each: made[each] for each in WITHOUT_RULES if each in made}
 
 
 def tiers_label(share: float) -> str:
@@ -54,10 +57,12 @@ def main(words: list[str]) -> None:
     """Measure traces and shares, and keep the other rows that the file has."""
     known = (*RECORDED, *TRACES)
     names = [word for word in words if word in known] or known
-    shares = [float(word) for word in words if word not in known] or SHARES
+    planners = [word for word in PLANNERS if word in words] or list(PLANNERS)
+    rest = [word for word in words if word not in known and word not in PLANNERS]
+    shares = [float(word) for word in rest] or SHARES
     for share in shares:
         for name in names:
-            keep_rows(rows_of(name, share))
+            keep_rows(rows_of(name, share, planners))
 
 
 if __name__ == "__main__":
