@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from hmd.extras import missing_extra
 from hmd.tensors.tensor_trace import Floats, Ints
+
+_FEASIBLE: Final = 2
+"""HiGHS's status of a solution that satisfies all rows."""
+
+_DIVES: Final = (0.5, 0.75, 0.9, 1.0)
+"""Shares of the integer columns that are rounded, one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,21 +131,34 @@ class IntegerProgram:
                 each.unsubscribe(stop)
         info = solver.getInfo()
         values = np.array(solver.getSolution().col_value)
-        if len(values) != self.columns or info.primal_solution_status != 2:
+        if len(values) != self.columns or info.primal_solution_status != _FEASIBLE:
             raise ArithmeticError("the program has no solution within its CPU time")
         objective = float(info.objective_function_value)
         return ProgramSolution(values, objective, objective)
 
     def _start_from(self, solver: Any, whole: Ints, relaxed: Floats) -> None:
-        """Give the solver the relaxed solution, rounded, as a first solution."""
-        upper = np.concatenate(self._upper)[whole]
-        rounded = (relaxed[whole] > 0.5).astype(np.float64)
+        """Give the solver a first solution: the relaxed one, rounded in steps.
+
+        The most decided columns are rounded first, and the others solved again before they are
+        (diving; Achterberg, "Constraint Integer Programming", 2007, section 9.3).
+        """
         count = len(whole)
-        solver.changeColsBounds(count, whole, rounded, rounded)
-        solver.run()
+        least, most = np.zeros(count), np.concatenate(self._upper)[whole]
+        upper, values = most.copy(), relaxed[whole]
+        for share in _DIVES:
+            rounded = np.rint(values)
+            decided = np.argsort(np.abs(values - rounded), kind="stable")[: int(share * count)]
+            least[decided] = most[decided] = rounded[decided]
+            solver.changeColsBounds(count, whole, least, most)
+            solver.run()
+            if solver.getInfo().primal_solution_status != _FEASIBLE:
+                break
+            values = np.array(solver.getSolution().col_value)[whole]
+        found = solver.getInfo().primal_solution_status == _FEASIBLE
         start = solver.getSolution()
         solver.changeColsBounds(count, whole, np.zeros(count), upper)
-        solver.setSolution(start)
+        if found:
+            solver.setSolution(start)
 
     def _model(self, highspy: Any) -> Any:
         row, column, value = (np.concatenate(part) for part in zip(*self._entries, strict=True))
