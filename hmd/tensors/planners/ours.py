@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -61,7 +62,7 @@ _PROGRAM_KERNELS: Final = 400
 _PRICED_KERNELS: Final = 32_000
 """Kernels simulated over all plans tried, after which no further plan is tried."""
 
-_LONG_PRICED: Final = 50_000
+_LONG_PRICED: Final = 40_000
 """The same of long steps."""
 
 _SENTINEL_KERNELS: Final = 6_000
@@ -134,8 +135,12 @@ def _candidates(problem: StepProblem, fastest: FastestPlan) -> PricedPlans:
         return
     if len(problem.system.tiers) > 2:
         yield from _of_others(problem, fastest, "g10")
-    yield from _drafts(problem, 0.99, aware=False)
-    yield from _of_others(problem, fastest, "lru-free", "lru")
+    drafts = _drafts(problem, 0.99, aware=False)
+    yield from islice(drafts, 1)
+    # Where dead tensors are dropped, lru frees them as lru-free does.
+    names = ("lru-free",) if problem.rules.drop_dead else ("lru-free", "lru")
+    yield from _of_others(problem, fastest, *names)
+    yield from drafts
     if problem.trace.kernels <= _SENTINEL_KERNELS:
         yield from _of_others(problem, fastest, "sentinel")
     if problem.trace.kernels <= _PROGRAM_KERNELS:
