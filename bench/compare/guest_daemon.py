@@ -3,7 +3,7 @@
 Settings that differ from the defaults of the daemon:
 tick, rescan   a tick is as short as the daemon's work allows, because the guest's clock runs about
                a hundred times slower than modelled time, and the daemon with it
-headroom       scaled to a fast node of a few megabytes: 2 % of 3 MiB, as by default
+headroom       fixed, scaled to a fast node of a few megabytes: 2 % of 3 MiB
 rate           no limit: a limit protects other programs, and there are none
 quota          a whole CPU: an emulated CPU runs the daemon some twenty times more slowly, and under
                cpu_quota at its default the fixed part of a tick lengthens the sampling period to
