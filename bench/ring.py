@@ -40,7 +40,7 @@ RUNS = 15
 class Switch:
     """A control without effect: the benchmark writes the ring."""
 
-    cpus, record_s, now_s = (0,), 0.0, 0.0
+    cpus, record_s, now_s, thins_stores = (0,), 0.0, 0.0, False
 
     def start(self) -> None:
         """Do nothing."""

@@ -58,6 +58,7 @@ class _Unswitched:
     """The control of rings that no kernel writes."""
 
     record_s = now_s = 0.0
+    thins_stores = False
 
     def __init__(self, cpus: int) -> None:
         self.cpus = range(cpus)

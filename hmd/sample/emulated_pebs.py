@@ -113,7 +113,6 @@ def sample_memory(
         ladder=LADDER,
         counts_instructions=True,
         pairs=pairs,
-        all_stores=timestamps,
     )
 
 
@@ -128,6 +127,7 @@ class EmulatedControl:
         self._on = False
         self.cpus = range(memory.vcpus)
         self.record_s = PEBS_RECORD.seconds(buffered=not timestamps)
+        self.thins_stores = not timestamps
 
     @property
     def now_s(self) -> float:

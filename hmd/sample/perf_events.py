@@ -334,12 +334,16 @@ class PerfControl:
         scales: Sequence[int] | None = None,
         seconds: Sequence[PerfRing] = (),
         record_s: float = 0.0,
+        *,
+        thins_stores: bool = False,
     ) -> None:
         """``scales`` are, per ring, what a period is multiplied by.
 
         ``seconds`` are rings of second counters, which have the period's ``partner``. A record
-        takes ``record_s`` of its CPU, 0 where that is not known.
+        takes ``record_s`` of its CPU, 0 where that is not known. ``thins_stores``: stores are
+        sampled more rarely where their records show nothing (:mod:`hmd.sample.store_factor`).
         """
+        self.thins_stores = thins_stores
         self.cpus = [ring.cpu for ring in (*rings, *seconds)]
         self.record_s = record_s
         self._rings, self._seconds = tuple(rings), tuple(seconds)

@@ -89,14 +89,19 @@ def open_pmu(
         "pmu",
         f"{' and '.join(names)} on {len(online)} CPUs{note}",
         [*rings, *seconds],
-        PerfControl(rings, scales, seconds, _record_cost(specs).seconds(buffered=not timestamps)),
+        PerfControl(
+            rings,
+            scales,
+            seconds,
+            _record_cost(specs).seconds(buffered=not timestamps),
+            thins_stores=not timestamps,
+        ),
         TrackedPids(proc),
         capabilities=CAPABILITIES["pmu"],
         period=period,
         ladder=PRIMES,
         ns_per_weight=read_cpu_model(proc).ns_per_cycle,
         pairs=bool(seconds),
-        all_stores=timestamps,
     )
 
 

@@ -76,6 +76,14 @@ class RingControl(Protocol):
         """The time now, in seconds, by the clock of programs."""
         ...
 
+    @property
+    def thins_stores(self) -> bool:
+        """Whether stores are sampled more rarely where their records show nothing.
+
+        See :mod:`hmd.sample.store_factor`.
+        """
+        ...
+
     def start(self) -> None:
         """Start sampling."""
         ...
@@ -123,13 +131,11 @@ class RingSampler:
         read_rows: int = READ_ROWS,
         counts_instructions: bool = False,
         pairs: bool = False,
-        all_stores: bool = False,
     ) -> None:
         """Own ``control`` from now on. ``ns_per_weight`` is the unit of the latency.
 
         ``counts_instructions``: samples contain an instruction count (READ). ``pairs``: two
-        counters count loads, the second with the ``partner`` of the period. ``all_stores``: stores
-        keep their period whatever their records show (:mod:`hmd.sample.store_factor`).
+        counters count loads, the second with the ``partner`` of the period.
         """
         self.name = name
         self.detail = detail
@@ -141,7 +147,7 @@ class RingSampler:
         self._control = control
         self._attribution = attribution
         self._period = period
-        self._store_factor, self._all_stores = StoreFactor(), all_stores
+        self._store_factor = StoreFactor()
         self._ns_per_weight = ns_per_weight
         self._counts_instructions = counts_instructions
         self._pairs = pairs
@@ -253,7 +259,7 @@ class RingSampler:
         self.stats.records += records.total()
         self.stats.busiest_records += max(records.values(), default=0)
         hits = self.stats.dropped - dropped
-        if not self._all_stores and self._store_factor.update(records.total(), hits):
+        if self._control.thins_stores and self._store_factor.update(records.total(), hits):
             self._control.set_period(self._period, self._store_factor.value)
 
     def _add_counts(self, ring: Drainable) -> int:

@@ -52,6 +52,7 @@ class Switch:
     cpus: Sequence[int]
     record_s: float = 0.0
     now_s: float = 17.0
+    thins_stores: bool = True
     calls: list[str] = field(default_factory=list)
 
     def start(self) -> None:
@@ -79,9 +80,9 @@ def sampler_over(
     ns_per_weight: float = 1.0,
     pairs: bool = False,
     record_s: float = 0.0,
-    all_stores: bool = False,
+    thins_stores: bool = True,
 ) -> tuple[RingSampler, Switch]:
-    switch = Switch([memory.cpu for memory in memories], record_s)
+    switch = Switch([memory.cpu for memory in memories], record_s, thins_stores=thins_stores)
     sampler = RingSampler(
         "test",
         "",
@@ -94,7 +95,6 @@ def sampler_over(
         ns_per_weight=ns_per_weight,
         read_rows=rows,
         pairs=pairs,
-        all_stores=all_stores,
     )
     return sampler, switch
 
@@ -160,7 +160,7 @@ def test_ring_sampler_stores_that_hit_caches_are_sampled_more_rarely() -> None:
 
 def test_ring_sampler_of_all_stores_keeps_their_period() -> None:
     memory = Memory(0)
-    sampler, switch = sampler_over([memory], all_stores=True)
+    sampler, switch = sampler_over([memory], thins_stores=False)
     sampler.track([us()])
     for _ in range(3):
         for _ in range(70):

@@ -58,5 +58,5 @@ def test_trace_and_its_export_are_for_their_user(tmp_path: Path) -> None:
 def test_miss_recording_is_for_its_user(tmp_path: Path) -> None:
     path = tmp_path / "a.misses"
     columns: dict[str, Any] = dict.fromkeys(MissStream.__dataclass_fields__, np.zeros(0, np.uint8))
-    MissStream(**columns | {"threads": None}).write(path)
+    MissStream(**columns | {"threads": None, "frees": None}).write(path)
     assert mode(path) == 0o600
