@@ -2,9 +2,9 @@
 
     python -m bench.guard [--recordings FOLDER] [--programs NAME,...] [--ratios 1:2,...]
 
-Samples are at their cost, one per 332 misses, as in :mod:`bench.learned`. Prints a table and writes
-build/guard.json. Takes a minute of CPU per case, and a minute per program for its recording the
-first time.
+Samples are at their cost, as many as the daemon takes by default, as in :mod:`bench.learned`.
+Prints a table and writes build/guard.json. Takes a minute of CPU per case, and a minute per program
+for its recording the first time.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any, Final
 
-from bench.compare.bounds import LONG_PERIOD, SETTINGS
+from bench.compare.bounds import OVERHEAD, SETTINGS, fast_pages
 from bench.compare.policies import ROOT, SUITE
 from bench.compare.testbed import PRESET
 from bench.suite.ground_truth import recorded
@@ -27,7 +26,6 @@ from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import load
 from hmd.errors import HmdError
 from hmd.learn.training_rows import HEADROOM_BYTES
-from hmd.simulate.simulated_pmu import PmuSettings
 from hmd.simulate.simulation import simulate
 
 OUTPUT = ROOT / "build" / "guard.json"
@@ -40,8 +38,7 @@ GUARDED, UNGUARDED = "guarded", "unguarded"
 def case(stream: MissStream, program: str, ratio: str) -> dict[str, Any]:
     """Return seconds and MiB moved with no moves, with the guard and without it."""
     preset = load(PRESET)
-    fast_pages = stream.user_pages // (1 + int(ratio.partition(":")[2]))
-    settings = replace(SETTINGS, sampling=PmuSettings(LONG_PERIOD))
+    pages = fast_pages(stream, ratio)
     kept = {"headroom_fraction": 0.0, "headroom_bytes": HEADROOM_BYTES}
     policies = {
         "none": registry.make("none"),
@@ -49,7 +46,7 @@ def case(stream: MissStream, program: str, ratio: str) -> dict[str, Any]:
         GUARDED: registry.guarded(registry.DEFAULT, kept, True),
     }
     runs = {
-        label: simulate(stream, preset, fast_pages, policy, settings)
+        label: simulate(stream, preset, pages, policy, SETTINGS)
         for label, policy in policies.items()
     }
     return {
@@ -71,7 +68,7 @@ def summary(cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "command": "python -m bench.guard",
         "preset": PRESET,
-        "period": LONG_PERIOD,
+        "overhead": OVERHEAD,
         "geomean_vs_unguarded": round(geometric_mean(gains), 4),
         "worst_vs_unguarded": round(min(gains), 4),
         "worst_vs_none": worst(GUARDED),

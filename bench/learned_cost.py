@@ -4,7 +4,7 @@
 
 A program of 100,000 pages, two in five on the fast node, has 90 % of its accesses on a quarter of
 them. A decision is the policy's part of a tick, from the heat table to the plan: the median CPU
-time over ticks, each with new samples, next to that of the histogram policy. Features and network
+time over ticks, each with new samples, next to that of the default policy. Features and network
 are also timed apart. ``--publish`` writes the decision to docs/results/learned.json.
 """
 
@@ -25,7 +25,6 @@ from bench.rehearsed_memory import Tier
 from hmd.decide import registry
 from hmd.decide.learned_features import LearnedFeatures
 from hmd.decide.learned_network import run_network
-from hmd.decide.node_arrays import nodes_of
 from hmd.decide.plan import MachineView, Plan, Policy
 from hmd.decide.policies.learned import Learned
 from hmd.heat.page_view import PageView
@@ -85,18 +84,16 @@ def measure() -> dict[str, float]:
     policy = registry.make(Learned.name)
     assert isinstance(policy, Learned)
     learned_ms, program = decision_ms(policy)
-    machine = program.machine
-    nodes = nodes_of(machine, policy.settings.headroom_fraction, policy.settings.headroom_bytes)
     shape, weight = policy.weights.packed()
     features = LearnedFeatures()
-    pages = program.heat.view(machine.topology)
-    columns = features.of(pages, machine, nodes).columns
+    pages = program.heat.view(program.machine.topology)
+    columns = features.rows(pages).columns()
     return {
         "rows": float(len(pages)),
-        "features_ms": timed_ms(lambda: features.of(pages, machine, nodes)),
+        "features_ms": timed_ms(lambda: features.rows(pages).columns()),
         "network_ms": timed_ms(lambda: run_network(columns, shape, weight)),
         "decision_ms": learned_ms,
-        "histogram_decision_ms": decision_ms(registry.make("histogram"))[0],
+        "rule_decision_ms": decision_ms(registry.make(registry.DEFAULT))[0],
     }
 
 

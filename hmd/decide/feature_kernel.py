@@ -1,9 +1,10 @@
-"""The kernel of the learned policy's features: what pages did lately, without units.
+"""The kernels of the learned policy's features: what pages and their surroundings did, unit-free.
 
-Takes columns of a view, what earlier ticks left and sums by process; gives a row per feature. All
-rates enter as base-2 logarithms of their ratios to a mean, so that neither the machine's speed nor
-the sampling period matters. Logarithms are computed feature by feature, so that they vectorise.
-About 15 ns per page.
+Takes columns of a view, what earlier ticks left, and tables by part of memory; gives a row per
+feature. All rates enter as base-2 logarithms of their ratios to a mean, so that neither the speed
+of the machine nor the sampling period matters. What a page shares with others is a logarithm
+already, by part of memory; those of the page are computed feature by feature, so that they
+vectorise. About 15 ns per page.
 """
 
 from __future__ import annotations
@@ -12,55 +13,56 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from hmd.decide.phase_memory import PHASES
 from hmd.heat.kernels import (
     Float32Plane,
     Float32s,
     Float64Plane,
-    Float64s,
+    Int8s,
     Int32s,
     Int64s,
     Uint8s,
     Uint16s,
+    Uint64s,
     inline,
     kernel,
 )
 
 FEATURES: Final = (
-    "rate", "samples_1", "samples_4", "samples_16", "trend", "support", "idle", "gap", "overdue",
-    "burst", "vicinity_rate", "vicinity_samples", "phase_samples", "wear", "size", "slow",
-    "latency", "load", "process_rate", "rate_change", "fast_change", "phase_ticks",
-    "phase_similarity", "fast_free",
+    "rate", "samples_1", "samples_4", "samples_16", "support", "idle", "gap",
+    "block_next", "block_now", "block_past", "area_next", "area_now", "area_past",
+    "wear", "slow", "similarity", "ticks", "density", "rate_change",
 )  # fmt: skip
 """Names in the order of the columns; docs/reference/learned-features.md describes them."""
 
-#: What a page keeps from tick to tick: samples per tick, averaged over 4 and over 16 ticks, their
-#: squares over 16, ticks between samples, the ticks of its last sample and of this figure's last
-#: change, and samples per tick of each phase.
-KEPT_SHORT, KEPT_LONG, SQUARES, GAP, SAMPLED, SEEN, KEPT_PHASE = range(7)
-KEPT: Final = KEPT_PHASE + PHASES
+#: What a page keeps from tick to tick: samples per tick, averaged over 4 and over 16 ticks, ticks
+#: between samples, the ticks of its last sample and of this figure's last change.
+KEPT_SHORT, KEPT_LONG, GAP, SAMPLED, SEEN = range(5)
+KEPT: Final = SEEN + 1
 TICKS: Final = 1 << 20
-#: Columns of sums by process, of which all but the last have means: rate, samples of 1, 4 and 16
-#: ticks, samples of the phase, 4 KiB pages, and the accesses of the fastest tier.
-RATE, NOW, SHORT, LONG, PHASE, SIZE, FAST = range(7)
-SUMS: Final = FAST + 1
-#: Columns of sums by vicinity.
-NEAR_RATE, NEAR_NOW, NEAR_SIZE = range(3)
-NEAR_SUMS: Final = NEAR_SIZE + 1
-#: What a tick adds to the averages over 4 and over 16 ticks, of gaps, and of phases.
+#: Columns of sums by process: of rate, of samples of 1, 4 and 16 ticks, and 4 KiB pages.
+RATE, NOW, SHORT, LONG, SIZE = range(5)
+SUMS: Final = SIZE + 1
+#: Parts of memory: blocks, then areas of eight times a block; each of both has its number.
+BLOCKS: Final = 2048
+AREAS: Final = 256
+PARTS: Final = BLOCKS + AREAS
+AREA_SHIFT: Final = 3
+#: Columns of the tables by part.
+NEXT, PRESENT, PAST = range(3)
+#: What a tick adds to the averages over 4 and over 16 ticks, and of gaps.
 SHORT_GAIN: Final = np.float32(0.25)
 LONG_GAIN: Final = np.float32(1 / 16)
 GAP_GAIN: Final = np.float32(0.25)
-PHASE_GAIN: Final = np.float32(0.125)
-# A page without any counts as a tenth of the mean.
-_FLOOR: Final = np.float32(0.1)
-# Samples that are added to counts before a ratio of two of them.
-_CALM: Final = np.float32(0.05)
+FLOOR: Final = np.float32(0.1)
+"""A page without any counts as this part of the mean."""
 _LEAST: Final = np.float32(1e-20)
 _WEAR: Final = np.float32(1 / 64)
-# Of the features, those that are logarithms: all before wear, and size.
-_WEAR_AT: Final = FEATURES.index("wear")
-_SIZE_AT: Final = FEATURES.index("size")
+# Of the features, the first are logarithms that are still to be taken.
+_LOGARITHMS: Final = FEATURES.index("block_next")
+_SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
+_BLOCK_BITS: Final = np.uint64(64 - 11)
+_AREA_BITS: Final = np.uint64(64 - 8)
+_PROCESS_BITS: Final = np.uint64(44)
 
 
 def _logarithm() -> tuple[float, ...]:
@@ -75,13 +77,15 @@ _C4, _C3, _C2, _C1, _C0 = (np.float32(c) for c in _logarithm())
 class RowColumns(NamedTuple):
     """What the view says, shape ``(n,)``; ``tier`` is -1 for unknown ones.
 
-    ``number`` is where what a row keeps is among the kept values.
+    ``number`` is where what a row keeps is among the kept values; ``block`` and ``area`` are its
+    parts of memory.
     """
 
     number: Int64s
     process: Int32s
-    vicinity: Int64s
-    tier: Int64s
+    block: Int32s
+    area: Int32s
+    tier: Int8s
     size: Uint16s
     wear: Uint8s
     rate: Float32s
@@ -93,23 +97,18 @@ class RowColumns(NamedTuple):
 class Surroundings(NamedTuple):
     """What pages share.
 
-    ``mean``, shape ``(processes, 5)``: means per page as ``RATE`` to ``PHASE`` number them;
+    ``mean``, shape ``(processes, 4)``: means per page as ``RATE`` to ``LONG`` number them;
     ``inverse``: one over each, and over a little more than 0 where there is none.
-    ``common``, shape ``(processes, 3)``: the features process_rate, rate_change, fast_change.
-    ``vicinity_rate`` and ``vicinity_samples``, shape
-    ``(vicinities,)``: means per page of each 2 MiB.
-    ``latency`` and ``load``, shape ``(tiers,)``, are features; ``phase``, shape ``(3,)``, the
-    features phase_ticks, phase_similarity, fast_free.
+    ``parts``, shape ``(PARTS, 3)``: features as ``NEXT`` to ``PAST`` number them, logarithms.
+    ``common``, shape ``(3,)``: the features similarity, ticks, density.
+    ``change``, shape ``(processes,)``: the feature rate_change.
     """
 
     mean: Float32Plane
     inverse: Float32Plane
-    common: Float64Plane
-    vicinity_rate: Float64s
-    vicinity_samples: Float64s
-    latency: Float64s
-    load: Float64s
-    phase: Float64s
+    parts: Float32Plane
+    common: Float32s
+    change: Float32s
 
 
 @inline
@@ -124,17 +123,31 @@ def _log2(x: np.float32) -> np.float32:
 @inline
 def _ratio(x: np.float32, mean: np.float32, inverse: np.float32) -> np.float32:
     """Return x over its mean, with a floor."""
-    return (x + _FLOOR * mean + _LEAST) * inverse
+    return (x + FLOOR * mean + _LEAST) * inverse
 
 
 @kernel
-def age_kept(
-    kept: Float32Plane, number: Int64s, samples: Float32s, tick: int, phase: int, new: bool
+def number_parts(
+    address: Uint64s, process: Int32s, pid: Uint64s, shift: int, block: Int32s, area: Int32s
 ) -> None:
+    """Fill ``block`` and ``area``, of 2**shift and 8 * 2**shift bytes.
+
+    Both are hashes of address and ``pid``, shape ``(processes,)``.
+    """
+    for row in range(len(address)):
+        base = pid[process[row]] << _PROCESS_BITS
+        first = address[row] >> np.uint64(shift)
+        second = first >> np.uint64(AREA_SHIFT)
+        block[row] = np.int32(((first ^ base) * _SPREAD) >> _BLOCK_BITS)
+        area[row] = np.int32(((second ^ base) * _SPREAD) >> _AREA_BITS)
+
+
+@kernel
+def age_kept(kept: Float32Plane, number: Int64s, samples: Float32s, tick: int) -> None:
     """Bring what rows keep, ``kept[number]`` of shape ``(n, KEPT)``, to this ``tick``.
 
-    ``samples``, shape ``(n,)``, are those of the tick; of a ``phase`` that is ``new`` nothing is
-    known yet. Times are modulo ``TICKS``, which float32 has exactly.
+    ``samples``, shape ``(n,)``, are those of the tick. Times are modulo ``TICKS``, which float32
+    has exactly.
     """
     now = np.float32(tick % TICKS)
     for row in range(len(samples)):
@@ -148,9 +161,6 @@ def age_kept(
         short, long = np.float32(1) - stay_short, np.float32(1) - stay_long
         kept[at, KEPT_SHORT] = kept[at, KEPT_SHORT] * stay_short + short * count
         kept[at, KEPT_LONG] = kept[at, KEPT_LONG] * stay_long + long * count
-        kept[at, SQUARES] = kept[at, SQUARES] * stay_long + long * count * count
-        known = np.float32(0) if new else kept[at, KEPT_PHASE + phase]
-        kept[at, KEPT_PHASE + phase] = known + PHASE_GAIN * (count - known)
         if count > 0:
             since = now - kept[at, SAMPLED]
             since += np.float32(TICKS) if since < 0 else np.float32(0)
@@ -161,34 +171,30 @@ def age_kept(
 
 @kernel
 def sum_rows(
-    kept: Float32Plane,
-    phase: int,
-    rows: RowColumns,
-    by_process: Float64Plane,
-    by_vicinity: Float64Plane,
+    kept: Float32Plane, rows: RowColumns, by_process: Float64Plane, by_part: Float64Plane
 ) -> None:
-    """Add the rows to sums of shapes ``(processes, SUMS)`` and ``(vicinities, NEAR_SUMS)``."""
+    """Add the rows to sums of shapes ``(processes, SUMS)`` and ``(PARTS, 2)``.
+
+    The latter are samples of the tick, and pages of 4 KiB.
+    """
     for row in range(len(rows.rate)):
-        at, p, near = rows.number[row], rows.process[row], rows.vicinity[row]
+        at, p = rows.number[row], rows.process[row]
+        block, area = rows.block[row], BLOCKS + rows.area[row]
         size, samples = np.float32(rows.size[row]), rows.samples[row]
-        served = rows.rate[row] * size
-        by_process[p, RATE] += served
+        by_process[p, RATE] += rows.rate[row] * size
         by_process[p, NOW] += samples
         by_process[p, SHORT] += kept[at, KEPT_SHORT]
         by_process[p, LONG] += kept[at, KEPT_LONG]
-        by_process[p, PHASE] += kept[at, KEPT_PHASE + phase]
         by_process[p, SIZE] += size
-        if rows.tier[row] == 0:
-            by_process[p, FAST] += served
-        by_vicinity[near, NEAR_RATE] += served
-        by_vicinity[near, NEAR_NOW] += samples
-        by_vicinity[near, NEAR_SIZE] += size
+        by_part[block, 0] += samples
+        by_part[area, 0] += samples
+        by_part[block, 1] += size
+        by_part[area, 1] += size
 
 
 @kernel
 def fill_features(
     kept: Float32Plane,
-    phase: int,
     rows: RowColumns,
     around: Surroundings,
     begin: int,
@@ -196,40 +202,28 @@ def fill_features(
 ) -> None:
     """Fill ``features``, shape ``(len(FEATURES), k)``, with those of the k rows from ``begin``."""
     one, zero, count = np.float32(1), np.float32(0), features.shape[1]
+    mean, inverse, parts = around.mean, around.inverse, around.parts
     for i in range(count):
         row = begin + i
-        at, p, near = rows.number[row], rows.process[row], rows.vicinity[row]
-        tier = max(rows.tier[row], 0)
-        size = max(np.float32(rows.size[row]), one)
-        each = one / size
-        short, long = kept[at, KEPT_SHORT], kept[at, KEPT_LONG]
-        idle, gap = np.float32(rows.idle[row]), kept[at, GAP]
-        rate, over_rate = around.mean[p, RATE], around.inverse[p, RATE]
-        now, over_now = around.mean[p, NOW], around.inverse[p, NOW]
-        features[0, i] = _ratio(rows.rate[row], rate, over_rate)
-        features[1, i] = _ratio(rows.samples[row] * each, now, over_now)
-        features[2, i] = _ratio(short * each, around.mean[p, SHORT], around.inverse[p, SHORT])
-        features[3, i] = _ratio(long * each, around.mean[p, LONG], around.inverse[p, LONG])
-        features[4, i] = (short + _CALM) / (long + _CALM)
-        features[5, i] = one + rows.support[row]
-        features[6, i] = one + idle
-        features[7, i] = one + gap
-        features[8, i] = (one + idle) / (one + gap)
-        spread = max(kept[at, SQUARES] - long * long, zero)
-        features[9, i] = (spread + _CALM) / (long + _CALM)
-        features[10, i] = _ratio(np.float32(around.vicinity_rate[near]), rate, over_rate)
-        features[11, i] = _ratio(np.float32(around.vicinity_samples[near]), now, over_now)
-        there = kept[at, KEPT_PHASE + phase] * each
-        features[12, i] = _ratio(there, around.mean[p, PHASE], around.inverse[p, PHASE])
-        features[_WEAR_AT, i] = np.float32(rows.wear[row]) * _WEAR
-        features[_SIZE_AT, i] = size
-        features[15, i] = one if tier > 0 else zero
-        features[16, i] = np.float32(around.latency[tier])
-        features[17, i] = np.float32(around.load[tier])
+        at, p = rows.number[row], rows.process[row]
+        each = one / max(np.float32(rows.size[row]), one)
+        short, long = kept[at, KEPT_SHORT] * each, kept[at, KEPT_LONG] * each
+        features[0, i] = _ratio(rows.rate[row], mean[p, RATE], inverse[p, RATE])
+        features[1, i] = _ratio(rows.samples[row] * each, mean[p, NOW], inverse[p, NOW])
+        features[2, i] = _ratio(short, mean[p, SHORT], inverse[p, SHORT])
+        features[3, i] = _ratio(long, mean[p, LONG], inverse[p, LONG])
+        features[4, i] = one + rows.support[row]
+        features[5, i] = one + np.float32(rows.idle[row])
+        features[6, i] = one + kept[at, GAP]
+        block, area = rows.block[row], BLOCKS + rows.area[row]
+        for column in range(3):
+            features[7 + column, i] = parts[block, column]
+            features[10 + column, i] = parts[area, column]
+        features[13, i] = np.float32(rows.wear[row]) * _WEAR
+        features[14, i] = one if rows.tier[row] > 0 else zero
         for shared in range(3):
-            features[18 + shared, i] = np.float32(around.common[p, shared])
-            features[21 + shared, i] = np.float32(around.phase[shared])
-    for feature in range(_SIZE_AT + 1):
-        if feature != _WEAR_AT:
-            for i in range(count):
-                features[feature, i] = _log2(features[feature, i])
+            features[15 + shared, i] = around.common[shared]
+        features[18, i] = around.change[p]
+    for feature in range(_LOGARITHMS):
+        for i in range(count):
+            features[feature, i] = _log2(features[feature, i])

@@ -1,8 +1,10 @@
-"""The features of the learned policy: scale-free figures per row, and the rate they start from.
+"""The features of the learned policy: scale-free figures per row.
 
-Takes the page view of each tick, gives a column per feature (:data:`FEATURES`, in version
-:data:`VERSION`) and a base rate. Figures of earlier ticks are kept per page, 40 bytes each. The
-first call of a tick learns from it; a second gives the same. About 60 ns per page.
+Takes the page view of each tick, gives a column per feature
+(:data:`hmd.decide.feature_kernel.FEATURES`, in version :data:`VERSION`). Figures of earlier ticks
+are kept per page, 20 bytes each, and by part of memory: blocks of 64 KiB or, beyond 128 MiB, a
+2048th of the memory, and areas of eight blocks. The first call of a tick learns from it; a second
+gives the same. About 40 ns per page.
 """
 
 from __future__ import annotations
@@ -13,23 +15,21 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from hmd.decide.loaded_latency import loaded_latency_ns, tier_latency_ns
-from hmd.decide.node_arrays import Nodes
-from hmd.decide.phase_memory import PhaseMemory, ProgramPhase
-from hmd.decide.plan import MachineView
+from hmd.decide.sequence_memory import Sequel, SequenceMemory
 from hmd.machine.process_id import ProcessId
+from hmd.units import PAGE_BYTES
 
 if TYPE_CHECKING:
     from hmd.decide.feature_kernel import RowColumns, Surroundings
     from hmd.heat.page_state import PageState
     from hmd.heat.page_view import PageView
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Version of the features: weights are of one version, and a change of a feature is another."""
 
-_FLOOR: Final = 0.01
-"""Share of its process's mean that a page's base rate has at least: none is beyond prediction."""
-
+_BLOCK_SHIFT: Final = 16
+# Averages over about 2 and 16 ticks, of parts and of processes.
+_NOW: Final = 0.4
 _LONG: Final = 1 / 16
 _LEAST: Final = 1e-12
 _LEAST_MEAN: Final = 1e-20
@@ -38,27 +38,13 @@ Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class PageFeatures:
-    """The rows of a view: ``columns`` of shape ``(len(FEATURES), n)``, ``base`` of ``(n,)``.
-
-    ``base`` is in accesses per second and 4 KiB page, as ``PageView.rate``. A prediction is this
-    times two to the power of what a network returns.
-    """
-
-    columns: npt.NDArray[np.float32]
-    base: npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
 class RowFeatures:
-    """The features of the rows of a view, computed for some rows at a time.
+    """The rows of a view; features are computed for some rows at a time.
 
-    ``base`` is as in :class:`PageFeatures`. It is valid until the features of the next tick.
+    Valid until the features of the next tick.
     """
 
-    base: npt.NDArray[np.float32]
     _kept: npt.NDArray[np.float32]
-    _phase: int
     _rows: RowColumns
     _around: Surroundings
 
@@ -66,15 +52,15 @@ class RowFeatures:
         """Fill ``columns``, shape ``(len(FEATURES), k)``, with those of the k rows from there."""
         from hmd.decide.feature_kernel import fill_features
 
-        fill_features(self._kept, self._phase, self._rows, self._around, begin, columns)
+        fill_features(self._kept, self._rows, self._around, begin, columns)
 
+    def columns(self) -> npt.NDArray[np.float32]:
+        """Return the features of all rows, shape ``(len(FEATURES), n)``."""
+        from hmd.decide.feature_kernel import FEATURES
 
-@dataclass(slots=True)
-class _ProcessHistory:
-    """Averages of a process over 16 ticks: accesses per second, and their share on fast nodes."""
-
-    rate: float
-    fast: float
+        every = np.empty((len(FEATURES), len(self._rows.rate)), np.float32)
+        self.fill(0, every)
+        return every
 
 
 class LearnedFeatures:
@@ -84,24 +70,32 @@ class LearnedFeatures:
         self._clear()
 
     def _clear(self) -> None:
-        self._tick = -1
+        self._tick, self._ticks = -1, 0
         self._kept: PageState | None = None
-        self._phases = PhaseMemory()
-        self._phase = ProgramPhase(0, 0, False, 1.0)
-        self._history: dict[ProcessId, _ProcessHistory] = {}
+        self._rate: dict[ProcessId, float] = {}
+        self._forget_parts(_BLOCK_SHIFT)
 
-    def of(self, pages: PageView, machine: MachineView, nodes: Nodes) -> PageFeatures:
-        """Return the features of all rows of a view, movable or not."""
-        from hmd.decide.feature_kernel import FEATURES
+    def _forget_parts(self, shift: int) -> None:
+        """Begin with parts of another size."""
+        from hmd.decide.feature_kernel import BLOCKS, PARTS
 
-        rows = self.rows(pages, machine, nodes)
-        columns = np.empty((len(FEATURES), len(pages)), np.float32)
-        rows.fill(0, columns)
-        return PageFeatures(columns, rows.base)
+        self._shift = shift
+        self._sequence = SequenceMemory(PARTS, BLOCKS)
+        self._now, self._past = np.zeros(PARTS), np.zeros(PARTS)
+        self._sequel = Sequel(np.zeros(PARTS, np.float32), 0.0, 0)
 
-    def rows(self, pages: PageView, machine: MachineView, nodes: Nodes) -> RowFeatures:
+    def rows(self, pages: PageView) -> RowFeatures:
         """Learn from the tick of a view; return the features of its rows, not computed yet."""
-        from hmd.decide.feature_kernel import KEPT, RATE, RowColumns, age_kept
+        from hmd.decide.feature_kernel import (
+            BLOCKS,
+            KEPT,
+            PARTS,
+            SUMS,
+            RowColumns,
+            age_kept,
+            number_parts,
+            sum_rows,
+        )
         from hmd.heat.page_state import PageState
 
         if pages.tick < self._tick:  # a new table: the daemon's configuration has changed
@@ -111,14 +105,19 @@ class LearnedFeatures:
         kept, number = self._kept.in_place(pages)
         news = pages.tick != self._tick
         if news:
-            self._phase = phase = self._phases.update(pages)
-            age_kept(kept, number, pages.tick_samples, pages.tick, phase.number, phase.new)
             self._tick = pages.tick
+            age_kept(kept, number, pages.tick_samples, pages.tick)
+            self._size_parts(pages)
+        count = len(pages)
+        block, area = np.empty(count, np.int32), np.empty(count, np.int32)
+        pid = np.array([process.pid for process in pages.processes], np.uint64)
+        number_parts(pages.address, pages.process, pid, self._shift, block, area)
         rows = RowColumns(
             number,
             pages.process,
-            pages.vicinity,
-            nodes.tier[np.clip(pages.node, 0, len(nodes.tier) - 1)],
+            block,
+            area,
+            pages.tier,
             pages.size,
             pages.wear,
             pages.rate,
@@ -126,71 +125,61 @@ class LearnedFeatures:
             pages.tick_samples,
             pages.idle_ticks,
         )
-        around = self._around(pages, machine, nodes, rows, kept, news)
-        base = pages.rate + (np.float32(_FLOOR) * around.mean[:, RATE])[pages.process]
-        return RowFeatures(base, kept, self._phase.number, rows, around)
+        by_process, by_part = np.zeros((len(pages.processes), SUMS)), np.zeros((PARTS, 2))
+        sum_rows(kept, rows, by_process, by_part)
+        samples = float(by_part[:BLOCKS, 0].sum())
+        if news:
+            self._learn(pages, by_part[:, 0] / max(samples, 1.0), samples > 0)
+        around = self._around(pages, by_process, by_part[:, 1], samples)
+        return RowFeatures(kept, rows, around)
 
-    def _remember(self, pages: PageView, fast: Values) -> None:
-        """Average what each process does over 16 ticks."""
-        history = {}
+    def _size_parts(self, pages: PageView) -> None:
+        """Make parts larger where there is so much memory that it does not fit into them."""
+        from hmd.decide.feature_kernel import BLOCKS
+
+        memory = (float(pages.size.sum()) + float(pages.beyond.pages.sum())) * PAGE_BYTES
+        shift = _BLOCK_SHIFT
+        while memory > BLOCKS << shift:
+            shift += 1
+        # Not back again at once: what is known of parts is lost.
+        if not self._shift - 1 <= shift <= self._shift:
+            self._forget_parts(shift)
+
+    def _learn(self, pages: PageView, share: Values, sampled: bool) -> None:
+        """Remember what parts and processes had in the tick."""
+        if sampled:
+            self._ticks += 1
+            self._now += _NOW * (share - self._now)
+            self._past += _LONG * (share - self._past)
+            self._sequel = self._sequence.update(share.astype(np.float32))
+        rates = {}
         for slot, process in enumerate(pages.processes):
-            rate, share = float(pages.process_rate[slot]), float(fast[slot])
-            past = self._history.get(process) or _ProcessHistory(rate, share)
-            past.rate += _LONG * (rate - past.rate)
-            past.fast += _LONG * (share - past.fast)
-            history[process] = past
-        self._history = history
+            rate = float(pages.process_rate[slot])
+            past = self._rate.get(process, rate)
+            rates[process] = past + _LONG * (rate - past)
+        self._rate = rates
 
     def _around(
-        self,
-        pages: PageView,
-        machine: MachineView,
-        nodes: Nodes,
-        rows: RowColumns,
-        kept: npt.NDArray[np.float32],
-        news: bool,
+        self, pages: PageView, by_process: Values, part_pages: Values, samples: float
     ) -> Surroundings:
-        """Return what the rows share; with ``news``, processes' histories learn from the tick."""
-        from hmd.decide.feature_kernel import (
-            FAST,
-            NEAR_NOW,
-            NEAR_RATE,
-            NEAR_SIZE,
-            NEAR_SUMS,
-            RATE,
-            SIZE,
-            SUMS,
-            Surroundings,
-            sum_rows,
-        )
+        """Return what the rows share."""
+        from hmd.decide.feature_kernel import FLOOR, SIZE, Surroundings
 
-        slots, phase = len(pages.processes), self._phase
-        sums, near = np.zeros((slots, SUMS)), np.zeros((pages.vicinities, NEAR_SUMS))
-        sum_rows(kept, phase.number, rows, sums, near)
-        fast = sums[:, FAST] / np.maximum(sums[:, RATE], _LEAST)
-        if news:
-            self._remember(pages, fast)
-        size = np.maximum(sums[:, SIZE], 1.0)
-        mean = (sums[:, :SIZE] / size[:, None]).astype(np.float32)
-        there = np.maximum(near[:, NEAR_SIZE], 1.0)
-        whole = max(float(sums[:, RATE].sum()) / float(size.sum()), _LEAST)
-        common = np.zeros((slots, 3))
-        common[:, 0] = np.log2(np.maximum(sums[:, RATE] / size / whole, 1e-3))
-        for slot, process in enumerate(pages.processes):
-            past, rate = self._history[process], float(pages.process_rate[slot])
-            common[slot, 1] = np.log2((rate + _LEAST) / (past.rate + _LEAST))
-            common[slot, 2] = float(fast[slot]) - past.fast
-        idle_ns = tier_latency_ns(machine.topology, nodes)
-        loaded_ns = loaded_latency_ns(pages, machine.topology, nodes)
-        slower = np.append(loaded_ns[1:2], loaded_ns[1:]) / loaded_ns[0]
-        room = float(max(int(nodes.by_tier(nodes.room)[0]), 0)) * 4096 / max(nodes.fast_bytes, 1)
+        mean = (by_process[:, :SIZE] / np.maximum(by_process[:, SIZE:], 1.0)).astype(np.float32)
+        total = max(float(by_process[:, SIZE].sum()), 1.0)
+        # Per page of a part, over the mean of all pages: an average begins with its first tick.
+        over = total / np.maximum(part_pages, 1.0)
+        begun = [max(1.0 - (1.0 - gain) ** self._ticks, _LEAST) for gain in (_NOW, _LONG)]
+        shares = (self._sequel.share, self._now / begun[0], self._past / begun[1])
+        parts = np.stack([np.log2(share * over + FLOOR) for share in shares], axis=1)
+        past = np.array([self._rate[process] for process in pages.processes])
+        change = np.log2((pages.process_rate + _LEAST) / (past + _LEAST))
+        density = np.log2(max(samples, 1.0) / total)
+        common = [self._sequel.similarity, np.log2(1.0 + self._sequel.ticks), density]
         return Surroundings(
             mean,
             np.float32(1) / (mean + np.float32(_LEAST_MEAN)),
-            common,
-            near[:, NEAR_RATE] / there,
-            near[:, NEAR_NOW] / there,
-            np.log2(slower),
-            np.log2(loaded_ns / idle_ns),
-            np.array([np.log2(1.0 + phase.ticks), phase.similarity, room]),
+            parts.astype(np.float32),
+            np.array(common, np.float32),
+            change.astype(np.float32),
         )

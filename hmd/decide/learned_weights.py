@@ -69,7 +69,7 @@ class LearnedWeights:
 
     Layer N is a matrix of shape ``(outputs, inputs)`` and biases of ``(outputs,)``. A feature x
     enters as (x - mean) / scale. The output is the base-2 logarithm of a page's predicted rate over
-    its base rate (:class:`hmd.decide.learned_features.PageFeatures`).
+    its estimated rate.
     """
 
     header: WeightsHeader

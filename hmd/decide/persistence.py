@@ -147,12 +147,15 @@ class Persistence:
             self._learn(pages)
         return self._observed.horizons(tick)
 
-    def follow(self, pages: PageView, rows: Rows) -> None:
-        """Follow the hottest of the rows that compete for a promotion in this tick."""
-        accesses = pages.rate[rows].astype(np.float64) * pages.size[rows]
+    def follow(self, pages: PageView, rows: Rows, rate: npt.NDArray[np.float32]) -> None:
+        """Follow the hottest of the rows that compete for a promotion in this tick.
+
+        ``rate``, shape ``(rows of the view,)``, is what each page was expected to have.
+        """
+        accesses = rate[rows].astype(np.float64) * pages.size[rows]
         process = pages.process[rows]
         total = np.zeros(len(pages.processes))
-        add_accesses(pages.process, pages.size, pages.rate, total)
+        add_accesses(pages.process, pages.size, rate, total)
         total += pages.beyond.accesses.sum(axis=1)
         for slot in np.argsort(-total, kind="stable")[:_PROCESSES].tolist():
             own = np.flatnonzero(process == slot)

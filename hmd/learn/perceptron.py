@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from hmd.decide.trust_kernel import OCTAVES_MOST
 from hmd.learn.training_rows import TrainingRows
 
 Floats = npt.NDArray[np.float32]
@@ -29,7 +30,6 @@ _DECAY: Final = 1e-4
 _WARM: Final = 0.1
 # What a step adds to the means of gradients and of their squares.
 _GAINS: Final = (0.1, 0.01)
-_OCTAVES_MOST: Final = 8.0
 _LN2: Final = float(np.log(2))
 # Of one row, in multiples of a mean page's: a few pages must not outweigh all others.
 _FUTURE_MOST: Final = 300.0
@@ -109,7 +109,7 @@ class _Network:
             random.normal(0, np.sqrt(2 / into), (into, out)).astype(np.float32)
             for into, out in pairwise(shape)
         ]
-        self._matrices[-1] *= np.float32(0.1)  # begins close to the base rate
+        self._matrices[-1][...] = 0  # begins with the base rate
         self._biases = [np.zeros(out, np.float32) for out in shape[1:]]
         self._moments = [(np.zeros_like(p), np.zeros_like(p)) for p in self._parameters]
         self._steps = 0
@@ -125,7 +125,7 @@ class _Network:
 
     def loss(self, rows: _Scaled) -> float:
         """Return the mean loss per row."""
-        octaves = np.clip(self._forward(rows.inputs)[-1][:, 0], -_OCTAVES_MOST, _OCTAVES_MOST)
+        octaves = np.clip(self._forward(rows.inputs)[-1][:, 0], -OCTAVES_MOST, OCTAVES_MOST)
         rate = rows.base * np.exp2(octaves)
         loss = (rate - rows.future * np.log(np.maximum(rate, 1e-9))) * rows.weight
         return float(loss.mean()) if len(loss) else 0.0
@@ -133,7 +133,7 @@ class _Network:
     def step(self, rows: _Scaled, chosen: npt.NDArray[np.int64], steps: int) -> None:
         """Take one of ``steps`` steps down the gradient of the chosen rows."""
         activations = self._forward(rows.inputs[chosen])
-        octaves = np.clip(activations[-1][:, 0], -_OCTAVES_MOST, _OCTAVES_MOST)
+        octaves = np.clip(activations[-1][:, 0], -OCTAVES_MOST, OCTAVES_MOST)
         excess = (rows.base[chosen] * np.exp2(octaves) - rows.future[chosen]) * _LN2
         slope = np.clip(excess * rows.weight[chosen], -_STEP_MOST, _STEP_MOST) / len(chosen)
         back: Floats = slope[:, None].astype(np.float32)

@@ -44,7 +44,7 @@ class TrainSettings(BaseModel):
     """How far ahead the network predicts."""
     rounds: Annotated[int, Field(ge=1, le=20)] = 3
     """Rounds of simulations: rules move pages in the first, the network so far in the others."""
-    hidden: tuple[Width, ...] = Field(default=(32, 16), min_length=1, max_length=3)
+    hidden: tuple[Width, ...] = Field(default=(16, 8), min_length=1, max_length=3)
     epochs: Annotated[int, Field(ge=1, le=1000)] = 6
     seed: Annotated[int, Field(ge=0)] = 1
     knob_ticks: Annotated[int, Field(ge=10, le=100_000_000)] = 40_000

@@ -37,8 +37,8 @@ from hmd.learn.training_rows import (
 from hmd.simulate.journal import code_digest, digest
 from hmd.simulate.known_misses import MissValues
 
-_RULES: Final = ("histogram", "none")
-_MARGINS: Final = (1.0, 2.0, 4.0)
+_RULES: Final = ("benefit", "none")
+_MOVES_NS: Final = (1500.0, 3000.0, 6000.0)
 # Settings that rows do not depend on.
 _NOT_OF_ROWS: Final = {"hidden", "epochs", "rounds", "recordings", "knob_ticks", "episodes"}
 # Of the rows, where no recording is held out.
@@ -139,9 +139,9 @@ class Training:
         """Return the policy that moves pages while rows are collected."""
         if number == 0:
             return make_policy(_RULES[case % len(_RULES)])
-        margin = _MARGINS[int(np.random.default_rng(seed).integers(len(_MARGINS)))]
+        move_ns = _MOVES_NS[int(np.random.default_rng(seed).integers(len(_MOVES_NS)))]
         weights = str(self.weights_file(number - 1).resolve())
-        return make_policy("learned", weights=weights, margin=margin)
+        return make_policy("learned", weights=weights, move_ns=move_ns)
 
     def _fit(
         self, number: int, rounds: Sequence[dict[str, TrainingRows]]

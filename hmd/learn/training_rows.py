@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.decide.learned_features import LearnedFeatures
-from hmd.decide.node_arrays import nodes_of
 from hmd.decide.plan import MachineView, Plan, Policy
 from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import Preset
@@ -40,7 +39,7 @@ class TrainingRows:
     """Columns of shape ``(n,)``; ``features`` has shape ``(n, features)``.
 
     ``base`` is the rate that the network's answer multiplies, ``future`` the rate of misses that
-    wait within the horizon, both as shares of the process's mean rate per page at that tick.
+    wait within the horizon, each over its mean over all pages at that tick.
     ``program`` numbers the recordings.
     """
 
@@ -134,20 +133,26 @@ class RowLogger:
         row, now_s = self._machine.row, self._machine.now_s
         per_s = (row - self._row) / max(now_s - self._time_s, 1e-9)
         self._row, self._time_s = row, now_s
-        nodes = nodes_of(machine, 0.0, HEADROOM_BYTES)
-        if len(pages) and nodes.tiers >= 2:
-            seen = self._features.of(pages, machine, nodes)
-            mean = float((seen.base * pages.size).sum() / pages.size.sum())
-            ahead_s = self._request.horizon_ticks * machine.tick_s
-            begin = row + round(per_s * self._delay_s)
-            end = begin + round(per_s * ahead_s)
-            # What the program does after its end is not known.
-            if mean > 0 and end <= len(self._machine.stream):
-                chosen = self._random.permutation(len(pages))[:ROWS_PER_TICK]
-                saved_s = self._values.between(begin, end)[self._pages(pages.address[chosen])]
-                future = saved_s / self._values.per_miss_s / ahead_s
-                self._log(seen.columns[:, chosen].T, seen.base[chosen] / mean, future / mean)
+        if len(pages):
+            self._log_tick(pages, machine, row, per_s)
         return self._policy.plan(pages, machine)
+
+    def _log_tick(self, pages: PageView, machine: MachineView, row: int, per_s: float) -> None:
+        """Log a random part of the rows of a tick, which ended at this row of the stream."""
+        columns = self._features.rows(pages).columns()
+        ahead_s = self._request.horizon_ticks * machine.tick_s
+        begin = row + round(per_s * self._delay_s)
+        end = begin + round(per_s * ahead_s)
+        # What the program does after its end is not known.
+        if end > len(self._machine.stream):
+            return
+        future = self._values.between(begin, end)[self._pages(pages.address)] / pages.size
+        size = pages.size / pages.size.sum()
+        means = float((pages.rate * size).sum()), float((future * size).sum())
+        if min(means) > 0:
+            chosen = self._random.permutation(len(pages))[:ROWS_PER_TICK]
+            base, future = pages.rate[chosen] / means[0], future[chosen] / means[1]
+            self._log(columns[:, chosen].T, base, future)
 
     def rows(self) -> TrainingRows:
         """Return all rows so far."""

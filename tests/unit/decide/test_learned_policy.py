@@ -11,11 +11,12 @@ import numpy.typing as npt
 from bench.rehearsal import Rehearsal, hot_blocks
 from bench.rehearsed_memory import Tier
 from hmd.decide.feature_kernel import FEATURES
-from hmd.decide.learned_features import LearnedFeatures, PageFeatures
+from hmd.decide.learned_features import LearnedFeatures
 from hmd.decide.learned_weights import LearnedWeights
-from hmd.decide.node_arrays import nodes_of
+from hmd.decide.policies.benefit import Benefit, BenefitSettings
 from hmd.decide.policies.learned import _ROWS_AT_ONCE, Learned, LearnedSettings
 from hmd.decide.policies.none import NonePolicy
+from hmd.decide.trust_kernel import OCTAVES_MOST
 from hmd.units import PAGE_BYTES
 from tests.unit.decide.test_learned_weights import HEADER
 
@@ -40,17 +41,15 @@ def rehearsal(
 
 
 def watched(
-    weights: npt.NDArray[np.float64], policy: Learned | NonePolicy, samples: int = 20_000
+    weights: npt.NDArray[np.float64], policy: Benefit | Learned | NonePolicy, samples: int = 20_000
 ) -> Rehearsal:
     node = (np.arange(len(weights)) >= FAST).astype(np.int8)
     tiers = (Tier(FAST + HEADROOM), Tier(2 * PAGES))
     return Rehearsal(policy, tiers, weights, node, samples_per_tick=samples)
 
 
-def features_of(run: Rehearsal, features: LearnedFeatures) -> PageFeatures:
-    machine = run.machine
-    pages = run.heat.view(machine.topology)
-    return features.of(pages, machine, nodes_of(machine, 0.0, HEADROOM * PAGE_BYTES))
+def features_of(run: Rehearsal, features: LearnedFeatures) -> npt.NDArray[np.float32]:
+    return features.rows(run.heat.view(run.machine.topology)).columns()
 
 
 def test_learned_base_rate_predicted_hot_set_promoted(tmp_path: Path) -> None:
@@ -73,30 +72,51 @@ def test_learned_moves_cost_more_than_savings_none_made() -> None:
     assert sum(run.tick().moved_pages for _ in range(8)) == 0
 
 
-def test_learned_network_predicts_nothing_moves_nothing(tmp_path: Path) -> None:
+def test_learned_network_answers_zero_moves_as_benefit(tmp_path: Path) -> None:
+    weights = hot_blocks(PAGES, HOT, 16, seed=3)
+    zero = base_weights(tmp_path / "zero.npz")
+    policies = (
+        Learned(LearnedSettings(0.0, HEADROOM * PAGE_BYTES, str(zero))),
+        Benefit(BenefitSettings(0.0, HEADROOM * PAGE_BYTES)),
+    )
+    found = []
+    for policy in policies:
+        run = watched(weights, policy, samples=2000)
+        found.append([run.tick() for _ in range(10)])
+        run.weights = hot_blocks(PAGES, HOT, 16, seed=4)
+        found[-1] += [run.tick() for _ in range(10)]
+    assert sum(tick.moved_pages for tick in found[0]) > HOT
+    assert found[0] == found[1]
+
+
+def test_learned_answer_for_all_pages_alike_changes_no_rate(tmp_path: Path) -> None:
     path = base_weights(tmp_path / "cold.npz")
     weights = LearnedWeights.read(path, FEATURES, HEADER.features_version)
-    weights.layers[-1][1][0] = -8.0
+    weights.layers[-1][1][0] = -3.0
     replace(weights).write(path)
-    run = rehearsal(hot_blocks(PAGES, HOT, 16, seed=3), path, samples=400)
-    assert sum(run.tick().moved_pages for _ in range(8)) == 0
+    run = rehearsal(hot_blocks(PAGES, HOT, 16, seed=3), path)
+    run.tick()
+    pages = run.heat.view(run.machine.topology)
+    assert isinstance(run.policy, Learned)
+    assert np.allclose(run.policy.predicted(pages), pages.rate, rtol=1e-5)
 
 
 def test_learned_predictions_in_parts_equal_network_on_all_features() -> None:
     from hmd.decide.learned_network import run_network
 
     run = rehearsal(hot_blocks(PAGES, HOT, 16, seed=3))
-    for _ in range(3):
-        run.tick()
-    policy, machine = run.policy, run.machine
+    run.tick()
+    policy = run.policy
     assert isinstance(policy, Learned)
-    pages = run.heat.view(machine.topology)
-    nodes = nodes_of(machine, 0.0, HEADROOM * PAGE_BYTES)
-    features = policy._features.of(pages, machine, nodes)
-    octaves = run_network(features.columns, *policy.weights.packed())
-    expected = features.base * np.exp2(np.clip(octaves, -8, 8))
+    pages = run.heat.view(run.machine.topology)
+    columns = policy._features.rows(pages).columns()
+    octaves = run_network(columns, *policy.weights.packed())
+    assert np.ptp(octaves) > 1
+    factor = policy._trust.factor(run.heat.processes[0])
+    expected = pages.rate * np.exp2(factor * np.clip(octaves, -OCTAVES_MOST, OCTAVES_MOST))
+    expected *= (pages.rate * pages.size).sum() / (expected * pages.size).sum()
     assert len(pages) > 2 * _ROWS_AT_ONCE
-    assert np.allclose(policy.predicted(pages, machine, nodes), expected, rtol=1e-4)
+    assert np.allclose(policy.predicted(pages), expected, rtol=1e-3)
 
 
 def test_features_finite_and_independent_of_scale() -> None:
@@ -107,12 +127,11 @@ def test_features_finite_and_independent_of_scale() -> None:
         for _ in range(10):
             run.tick()
             found_now = features_of(run, features)
-        assert np.isfinite(found_now.columns).all()
-        assert (found_now.base > 0).all()
-        found.append(dict(zip(FEATURES, found_now.columns, strict=True)))
+        assert np.isfinite(found_now).all()
+        found.append(dict(zip(FEATURES, found_now, strict=True)))
     hot = hot_blocks(PAGES, HOT, 16, seed=3)
     hot_rows = hot > np.median(hot)
-    for name in ("rate", "samples_4", "samples_16", "phase_samples"):
+    for name in ("rate", "samples_4", "samples_16", "block_now", "block_past"):
         few, many = (one[name] for one in found)
         assert few[hot_rows].mean() > few[~hot_rows].mean() + 1
         assert abs(few[hot_rows].mean() - many[hot_rows].mean()) < 0.3
@@ -124,38 +143,45 @@ def test_features_asked_twice_in_a_tick_are_equal() -> None:
     run.tick()
     first = features_of(run, features)
     again = features_of(run, features)
-    assert np.array_equal(first.columns, again.columns)
+    assert np.array_equal(first, again)
 
 
-def test_features_phase_returns_its_pages_are_known_at_once() -> None:
-    one, two = (hot_blocks(PAGES, HOT, 16, seed=seed) for seed in (3, 4))
-    run, features = watched(one, NonePolicy()), LearnedFeatures()
-    for number in range(40):
-        run.weights = (one, two)[number // 10 % 2]
+def test_features_phase_ends_pages_of_the_next_ones_are_known_before() -> None:
+    phases = [hot_blocks(PAGES, HOT, 16, seed=seed) for seed in (3, 4, 5)]
+    run, features = watched(phases[0], NonePolicy()), LearnedFeatures()
+    for number in range(60):
+        run.weights = phases[number // 4 % 3]
         run.tick()
-        features_of(run, features)
-    run.weights = one
+        columns = dict(zip(FEATURES, features_of(run, features), strict=True))
+    hot = [weights > np.median(weights) for weights in phases]
+    # The last tick of the third phase: its pages are hot now, those of the others come next.
+    third, others = hot[2] & ~hot[0] & ~hot[1], hot[0] & hot[1] & ~hot[2]
+    assert columns["block_now"][third].mean() > columns["block_now"][others].mean() + 1
+    assert columns["block_next"][others].mean() > columns["block_next"][third].mean() + 0.5
+    assert columns["similarity"].max() > 0.8
+
+
+def test_features_memory_grows_beyond_parts_blocks_grow() -> None:
+    run, features = watched(np.ones(PAGES), NonePolicy()), LearnedFeatures()
     run.tick()
-    columns = dict(zip(FEATURES, features_of(run, features).columns, strict=True))
-    only_one = (one > np.median(one)) & (two <= np.median(two))
-    only_two = (two > np.median(two)) & (one <= np.median(one))
-    # What the average of 16 ticks has not seen yet, the memory of the phase has.
-    known = columns["phase_samples"][only_one].mean() - columns["phase_samples"][only_two].mean()
-    seen = columns["samples_16"][only_one].mean() - columns["samples_16"][only_two].mean()
-    assert known > seen + 1
-    assert columns["phase_ticks"].max() > 3
+    features_of(run, features)
+    assert features._shift == 16
+    large = watched(np.ones(5 * PAGES), NonePolicy())
+    large.tick()
+    again = LearnedFeatures()
+    features_of(large, again)
+    assert again._shift == 17
 
 
-def test_features_idle_page_overdue_grows() -> None:
-    weights = np.ones(PAGES)
-    run, features = watched(weights, NonePolicy()), LearnedFeatures()
+def test_features_idle_page_gap_stays_and_idle_grows() -> None:
+    run, features = watched(np.ones(PAGES), NonePolicy()), LearnedFeatures()
     for _ in range(6):
         run.tick()
         features_of(run, features)
     run.weights = np.where(np.arange(PAGES) < PAGES // 2, 1.0, 0.0)
     for _ in range(6):
         run.tick()
-        columns = dict(zip(FEATURES, features_of(run, features).columns, strict=True))
+        columns = dict(zip(FEATURES, features_of(run, features), strict=True))
     half = PAGES // 2
-    assert columns["overdue"][half:].mean() > columns["overdue"][:half].mean() + 1
-    assert columns["trend"][half:].mean() < columns["trend"][:half].mean() - 1
+    assert columns["idle"][half:].mean() > columns["idle"][:half].mean() + 1
+    assert columns["samples_4"][half:].mean() < columns["samples_4"][:half].mean() - 1

@@ -52,7 +52,7 @@ def horizon(weights: Callable[[int], Weights], ticks: int, samples: int = 4000) 
         run.tick()
         view = run.heat.view(run.machine.topology)
         found = float(persistence.horizon(view)[0])
-        persistence.follow(view, np.flatnonzero(view.tier == 1))
+        persistence.follow(view, np.flatnonzero(view.tier == 1), view.rate)
     return found
 
 

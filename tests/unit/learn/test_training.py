@@ -46,7 +46,7 @@ def test_trained_policy_on_program_held_out_beats_first_touch(config: Path, tmp_
     weights = str(tmp_path / "rows" / "round-1.npz")
     policies = {
         FIRST_TOUCH: lambda: make_policy("none"),
-        "learned": lambda: make_policy("learned", weights=weights, margin=1.0),
+        "learned": lambda: make_policy("learned", weights=weights, move_ns=3000.0),
     }
     rows = policy_speeds(plan, policies)
     assert [row.held_out for row in rows] == [True, False]

@@ -1,0 +1,75 @@
+"""Moves that pay: the decision that the policies ``benefit`` and ``learned`` share.
+
+Takes a page view with a rate per page, gives a plan. Rates differ between the policies; latencies,
+persistence of heat, balance of bandwidth and prices of moves do not. About 60 ns per page.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from hmd.decide.bandwidth_balance import Balance
+from hmd.decide.loaded_latency import loaded_latency_ns
+from hmd.decide.node_arrays import Nodes
+from hmd.decide.parallelism import parallelism
+from hmd.decide.persistence import Persistence
+from hmd.decide.plan import MachineView, Plan
+from hmd.decide.savings_ledger import MoveTerms, Rates, SavingsLedger
+
+if TYPE_CHECKING:
+    from hmd.heat.page_view import PageView
+
+_NO_LIMIT: Final = 2.0
+_LEAST_TICKS: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The ``rate`` of each page in the next ``ticks``: accesses per second and 4 KiB, by row."""
+
+    rate: Rates
+    ticks: int
+
+
+class PayingMoves:
+    """Plans the moves that save more time than they cost; keeps what it learns between ticks."""
+
+    def __init__(self) -> None:
+        self._persistence = Persistence()
+        self._balance = Balance()
+
+    def plan(
+        self,
+        pages: PageView,
+        machine: MachineView,
+        nodes: Nodes,
+        terms: MoveTerms,
+        prediction: Prediction | None = None,
+    ) -> Plan:
+        """Return the moves to make now; an empty plan where nothing pays.
+
+        Pages are expected to have the rates of the view, but for a ``prediction``.
+        """
+        from hmd.decide.plan_builder import build_plan
+
+        ticks = self._persistence.horizon(pages)
+        horizon_s, rate = ticks * machine.tick_s, pages.rate
+        if prediction is not None:
+            # Within the horizon, and the rates of the view for the rest of it.
+            part = np.minimum(prediction.ticks / np.maximum(ticks, _LEAST_TICKS), 1.0)
+            rate = rate + part.astype(np.float32)[pages.process] * (prediction.rate - rate)
+        ledger = SavingsLedger(pages, rate, terms, horizon_s / parallelism(pages, machine))
+        latency = loaded_latency_ns(pages, machine.topology, nodes)
+        movers = 0
+        for tier, share in enumerate(ledger.shares(nodes)[:-1]):
+            most = self._balance.ceiling(tier, share, latency[tier], latency[tier + 1])
+            limit = most - share if most < 1 else _NO_LIMIT
+            movers += ledger.fill(tier, latency, nodes, limit)
+            movers += ledger.shed(tier, latency, share - most)
+        self._persistence.follow(pages, ledger.competitors(), rate)
+        if not movers and not nodes.relieve[:-1].any() and nodes.limits is None:
+            return Plan.empty(pages.processes)
+        return build_plan(pages, nodes, ledger.wanted_rows(), machine.budget_bytes)
