@@ -11,7 +11,9 @@ quota in any case. The period goes at once to the value that this allows where a
 and halves per tick at most where they become fewer.
 
 Records also take time of the programs that they are taken on (``record_cost``), on the CPU that
-accesses most up to a limit of its own. The longer of both periods is used.
+accesses most up to a limit of its own. The longer of both periods is used. This one shortens more
+slowly, by a sixth per tick: programs have quiet phases, such as their initialization, and the first
+tick after one would have many times the records of the limit.
 
 A program that has just started is seen with the period of the start, not with that of the program
 before it.
@@ -36,6 +38,9 @@ PRIMES = (
 
 SMALL_PRIMES = (7, 11, 13, 17, 23, 29, 37, 47, 59, 73, 89, 109, 131, 163)
 """Shorter periods for slow machines with few accesses (the emulated machine)."""
+
+_FADE = 1 / 1.17
+"""What a tick keeps of the most that records of every access would take: a rung of ``PRIMES``."""
 
 _PARTNER_PERCENT = 6
 """Large enough that the phase of two counters varies quickly, small enough that both give about as
@@ -142,6 +147,8 @@ class PeriodControl:
         self._cost = SampleCost()
         self._use = self._other = 0.0
         self._accesses = self._records = 0.0
+        # Records of a program that has the most at the period of the start: nothing is known yet.
+        self._at_start = settings.overhead * self._ladder[self._start]
         self._ticks = 0
 
     @property
@@ -170,11 +177,14 @@ class PeriodControl:
         if tick.units > 0:
             period = tick.period or self.period
             self._accesses = max(tick.units * period / tick.elapsed_s, self._accesses / 2)
-            self._records = max(tick.overhead * period, self._records / 2)
+            if tick.overhead > 0:
+                before = self._records or self._at_start
+                self._records = max(tick.overhead * period, _FADE * before)
             share = self._settings.quota if quota is None else quota
             self._approach(self._wanted(self._cost.per_unit_s * self._accesses, share))
         else:
-            self._accesses, self._records = self._accesses / 2, self._records / 2
+            self._accesses /= 2
+            self._records = min(self._records, max(self._records / 2, self._at_start))
             if self._rung > self._start:
                 self._rung = max(self._start, self._at_least(self.period / 2))
         if tick.lost > 0:

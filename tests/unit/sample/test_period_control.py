@@ -237,6 +237,13 @@ def test_period_samples_of_the_last_period_count_with_it() -> None:
     assert periods == [pytest.approx(wanted, rel=0.2)] * 8
 
 
+def test_period_in_a_quiet_phase_shortens_by_a_sixth_per_tick() -> None:
+    c = control(start=199, ladder=(*SMALL_PRIMES, *PRIMES))
+    quiet = [c.update(recorded(c, accesses=1e4)) for _ in range(6)]
+    assert [b / a for a, b in pairwise([199, *quiet])] == pytest.approx([0.85] * 6, abs=0.2)
+    assert recorded(c, accesses=2e7).overhead < 0.1  # 0.7 at the shortest period
+
+
 def test_period_between_two_programs_goes_back_to_the_start() -> None:
     c = control(start=199)
     long = c.update(recorded(c, accesses=2e8))
