@@ -293,6 +293,11 @@ class SharedMemory:
         self._header["ldlat_ns"][0] = ldlat_ns
         self._header["enabled"][0] = 1
 
+    @property
+    def store_period(self) -> int:
+        """Stores per sample, as ``sample`` last set it; 0: none are sampled."""
+        return self._word("store_period")
+
     def stop_sampling(self) -> None:
         """Make the plugin stop writing records."""
         self._header["enabled"][0] = 0

@@ -23,7 +23,6 @@ from hmd.machine.plugin_memory import SharedMemory, find_device
 from hmd.machine.process_id import ProcessId, identify
 from hmd.sample.access_batch import AccessBatch, Kind
 from hmd.sample.auto_select import SampleSettings, open_sampler
-from hmd.sample.memory_events import STORE_SCALE
 from hmd.sample.ring_sampler import RingSampler
 
 ENOUGH = 400
@@ -155,7 +154,8 @@ def counted(sampler: RingSampler, gather: str) -> dict[str, Any]:
             given = sampler.set_period(period)
             before, read_before = totals(memory), sampled(sampler)
             sampler.track([programs[0].process])
-            first = totals(memory)
+            first = now = totals(memory)
+            stores = 0
             deadline = time.monotonic() + PATIENCE_S
             # Counters are a millisecond of running old, and a busy host may stop a vCPU for long:
             # over some seconds that is nothing.
@@ -164,8 +164,10 @@ def counted(sampler: RingSampler, gather: str) -> dict[str, Any]:
                 sampled(sampler) - read_before < 5000 and time.monotonic() < deadline
             ):
                 time.sleep(0.1)
+                stores += store_accesses(memory, now, now := totals(memory))
                 sampler.read()
             last = totals(memory)
+            stores += store_accesses(memory, now, last)
             sampler.track([])
             # An access that was under way when sampling was switched off may still be written.
             time.sleep(0.1)
@@ -178,12 +180,15 @@ def counted(sampler: RingSampler, gather: str) -> dict[str, Any]:
                 "written": after["written"] - before["written"] + after["lost"] - before["lost"],
                 "share_of_misses": taken / max(1, passed["misses"]),
                 "share_of_lines": taken / max(1, passed["lines"]),
-                "share_of_stores": passed["store_samples"]
-                * (STORE_SCALE * given)
-                / max(1, passed["stores"]),
+                "share_of_stores": stores / max(1, passed["stores"]),
             }
     stop(programs)
     return found
+
+
+def store_accesses(memory: SharedMemory, before: dict[str, int], now: dict[str, int]) -> int:
+    """The stores that samples of stores since ``before`` represent; a read changes their period."""
+    return (now["store_samples"] - before["store_samples"]) * memory.store_period
 
 
 def totals(memory: SharedMemory) -> dict[str, int]:
