@@ -4,20 +4,23 @@ Store events count all stores (Intel's mem_inst_retired.all_stores), and a recor
 the first-level cache shows no access to memory. It costs its program as much as any other record
 (:mod:`hmd.sample.record_cost`), so that a program with few misses would spend all that records may
 take on stores that hit. Takes the records of each read; gives a factor for the period of stores,
-with which records of hits stay below an eighth of all records.
+with which records of hits are at most about half of all records.
+
+A lower bound would hide what streams write: their first store of a line misses and brings it, the
+others hit, and no load shows that memory.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-MOST: Final = 64
+MOST: Final = 16
 """The largest factor."""
 
 _ENOUGH: Final = 64
 """Records between two changes, at least."""
-_SHARE_MOST: Final = 1 / 8
-_SHARE_LEAST: Final = 1 / 32
+_SHARE_MOST: Final = 1 / 2
+_SHARE_LEAST: Final = 1 / 8
 """Shares of records of hits in all records at which the factor doubles and halves."""
 
 
