@@ -55,7 +55,7 @@ class NetworkTrust:
 
         The first call of a tick learns from its samples, and its answers are kept.
         """
-        from hmd.decide.trust_kernel import FOLLOWED, LEVELS, correct_rates
+        from hmd.decide.trust_kernel import FOLLOWED, LEVELS, AnsweredRows, correct_rates
         from hmd.heat.page_state import PageState
 
         if pages.tick < self._tick:  # a new table: the daemon's configuration has changed
@@ -71,19 +71,8 @@ class NetworkTrust:
         level = np.array([self._level(process) for process in pages.processes], np.int64)
         sums, rate = np.zeros((slots, LEVELS)), np.empty(len(pages), np.float32)
         slot = pages.tick % FOLLOWED
-        correct_rates(
-            pages.rate,
-            octaves,
-            pages.size,
-            pages.process,
-            number,
-            level,
-            kept,
-            slot,
-            news,
-            sums,
-            rate,
-        )
+        rows = AnsweredRows(pages.rate, octaves, pages.size, pages.process, number)
+        correct_rates(rows, level, kept, slot if news else -1, sums, rate)
         if news:
             before = np.where(sums[:, :1] > 0, sums[:, :1], 1.0)
             norms = np.log2(np.where(sums > 0, sums, before) / before)

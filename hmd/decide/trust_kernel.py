@@ -5,7 +5,7 @@ About 10 ns per row, and 10 ns per sampled row and tick that is followed.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -36,17 +36,22 @@ BoolPlane: TypeAlias = Annotated[npt.NDArray[np.bool_], Layout(2)]
 Float64Cube: TypeAlias = Annotated[npt.NDArray[np.float64], Layout(3)]
 
 
+class AnsweredRows(NamedTuple):
+    """Columns of the rows of a view, and the network's answers, ``octaves``; shape ``(n,)``."""
+
+    rate: Float32s
+    octaves: Float32s
+    size: Uint16s
+    process: Int32s
+    number: Int64s
+
+
 @kernel
 def correct_rates(
-    rate: Float32s,
-    octaves: Float32s,
-    size: Uint16s,
-    process: Int32s,
-    number: Int64s,
+    rows: AnsweredRows,
     level: Int64s,
     kept: Int8Plane,
     slot: int,
-    keep: bool,
     sums: Float64Plane,
     corrected: Float32s,
 ) -> None:
@@ -54,16 +59,16 @@ def correct_rates(
 
     The factor is ``level`` of its process over 4. Each process's sum over its pages is as before.
     ``sums``, shape ``(processes, LEVELS)`` and 0, becomes the sums that each factor would give.
-    To ``keep`` answers, they are written to column ``slot``.
+    Answers are kept in column ``slot``, unless it is below 0.
     """
     most = np.float32(OCTAVES_MOST)
-    for row in range(len(rate)):
-        octave = min(max(octaves[row], -most), most)
-        if keep:
-            kept[number[row], slot] = np.int8(np.rint(octave * _STEPS))
+    for row in range(len(rows.rate)):
+        octave = min(max(rows.octaves[row], -most), most)
+        if slot >= 0:
+            kept[rows.number[row], slot] = np.int8(np.rint(octave * _STEPS))
         each = np.exp2(octave * _QUARTER)
-        p, value = process[row], rate[row]
-        chosen, pages = level[p], np.float64(size[row])
+        p, value = rows.process[row], rows.rate[row]
+        chosen, pages = level[p], np.float64(rows.size[row])
         corrected[row] = value
         sums[p, 0] += value * pages
         for factor in range(1, LEVELS):
@@ -71,8 +76,8 @@ def correct_rates(
             sums[p, factor] += value * pages
             if factor == chosen:
                 corrected[row] = value
-    for row in range(len(rate)):
-        p = process[row]
+    for row in range(len(rows.rate)):
+        p = rows.process[row]
         total = sums[p, level[p]]
         if total > 0.0:
             corrected[row] *= np.float32(sums[p, 0] / total)

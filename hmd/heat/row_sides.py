@@ -116,9 +116,7 @@ def _run_end(begin: int, chunks: int, columns: ChunkColumns) -> int:
 
 @inline
 def _count_run(
-    begin: int,
-    end: int,
-    tier: int,
+    run: tuple[int, int, int],
     columns: ChunkColumns,
     rates: TableRates,
     bins: RowBins,
@@ -126,7 +124,8 @@ def _count_run(
     lanes: Int32Cube,
     beyond: Beyond,
 ) -> None:
-    """Count a run of chunks that are counted alike and lie on a tier."""
+    """Count a run of chunks that are counted alike: its first, the one after its last, its tier."""
+    begin, end, tier = run
     tiers = len(sides.leaving)
     resident, rate = columns.resident[begin:end], rates.chunk_rate[begin:end]
     highest, lowest = sides.highest[begin:end], sides.lowest[begin:end]
@@ -198,7 +197,7 @@ def _count_wholes(
             continue
         tier = int(tiers.tier_of_code[columns.code[begin] & 255])
         if tier >= 0 and not tiers.pinned[columns.process[begin]]:
-            _count_run(begin, end, tier, columns, rates, bins, sides, lanes, beyond)
+            _count_run((begin, end, tier), columns, rates, bins, sides, lanes, beyond)
         begin = end
 
 
