@@ -48,8 +48,8 @@ CACHES = 2
 
 SERVICE_CACHE_BYTES = 28160 << 10
 """Size of the cache of services: 27.5 MiB, that of a socket with persistent memory (Intel Xeon Gold
-6248, ark.intel.com). With one of 2 MiB, as the programs have it, a daemon at work on a tenth of the
-machine's clock evicts itself in every tick, and its misses take bandwidth of the slow node."""
+6248, ark.intel.com). A daemon's working set of some megabytes does not fit 2 MiB, as programs have
+it: its misses then take bandwidth of the slow node (docs/lab/2026-11-sampling.md)."""
 
 FLUSH_US = 10_000
 """Interval of TLB flushes of the program's CPU, in us of the guest's clock. QEMU's TLB keeps all
