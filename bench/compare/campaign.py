@@ -17,6 +17,7 @@ from pathlib import Path
 from bench.compare import guest_daemon, guest_damon
 from bench.compare.case_digest import case_digest
 from bench.compare.case_result import CaseResult
+from bench.compare.compared_program import compared_digest, compared_program
 from bench.compare.comparison_case import ComparisonCase
 from bench.compare.comparison_trial import ComparisonTrial, run_trial
 from bench.compare.discovery import Discovery
@@ -25,9 +26,7 @@ from bench.compare.guest_daemon import DaemonProgress, GuestDaemon
 from bench.compare.systems import RUNS, BootService, System, system_named
 from bench.compare.testbed import DILATION, Testbed, stage
 from bench.compare.trial_store import TrialStore
-from bench.suite.ground_truth import program_digest
 from bench.suite.inputs import prepare
-from bench.suite.program import load_program
 from hmd.emulate.guest_agent import GuestError
 from hmd.emulate.guest_command import Command
 from hmd.emulate.kernel_cache import warm_kernels
@@ -96,7 +95,7 @@ class _Campaign:
         self._systems = {case: system_named(case.system) for case in cases}
         self._wanted = {c: min(most_runs, each.runs) for c, each in self._systems.items()}
         self._store = TrialStore(folder / "cases")
-        self._programs = {c.program: load_program(c.program) for c in cases}
+        self._programs = {c.program: compared_program(c.program) for c in cases}
         self._commands: dict[str, Command] = {}
         self._digests = {case: case_digest(case, dilation) for case in cases}
         self.outcomes = CampaignResults()
@@ -119,13 +118,16 @@ class _Campaign:
     def run(self, service: BootService) -> None:
         """Run the cases of one service in as few boots as possible, a boot for each of their runs.
 
+        Programs of more threads have boots of their own, with more CPUs.
         DAMON has one boot per run: memory that it promoted stays on the fast node, where the next
         program could not have it.
         """
         tries = _BOOTS
         while left := self._left(service):
-            first = min(map(self._ran, left))
-            together = [case for case in left if self._ran(case) == first]
+            first, threads = min((self._ran(case), self._threads(case)) for case in left)
+            together = [
+                case for case in left if (self._ran(case), self._threads(case)) == (first, threads)
+            ]
             if service is BootService.DAMON:
                 together = together[:1]
             together = self._prepared(together)
@@ -264,8 +266,11 @@ class _Campaign:
             self._commands[name] = prepare(self._programs[name], self._inputs)
         return self._commands[name]
 
+    def _threads(self, case: ComparisonCase) -> int:
+        return self._programs[case.program].threads
+
     def _footprint(self, name: str) -> int:
-        digest = program_digest(name)
+        digest = compared_digest(name)
         return footprint_bytes(name, digest, lambda: self._command(name), self._folder)
 
 

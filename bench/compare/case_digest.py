@@ -10,6 +10,7 @@ from pathlib import Path
 
 import hmd
 from bench.compare import guest_daemon, guest_damon
+from bench.compare.compared_program import compared_digest
 from bench.compare.comparison_case import ComparisonCase
 from bench.compare.systems import BootService, system_named
 from bench.compare.testbed import (
@@ -20,7 +21,6 @@ from bench.compare.testbed import (
     PRESET,
     SERVICE_CACHE_BYTES,
 )
-from bench.suite.ground_truth import program_digest
 from hmd.emulate.preset import load
 
 _DAEMON_ROOMS = ("machine", "sample", "heat", "decide", "migrate", "pipeline", "daemon", "native")
@@ -30,7 +30,7 @@ _SETTING = (MEASURE, FAST_NODE_BYTES, FLUSH_US, CACHES, SERVICE_CACHE_BYTES)
 def case_digest(case: ComparisonCase, dilation: float) -> str:
     """Return the digest of a case; raises ConfigError for an unknown program or system."""
     system = system_named(case.system)
-    parts = [program_digest(case.program), load(PRESET).model_dump_json(), case.ratio]
+    parts = [compared_digest(case.program), load(PRESET).model_dump_json(), case.ratio]
     parts += [repr(system), repr((dilation, *_SETTING))]
     if system.service is BootService.DAMON:
         parts.append(repr((guest_damon.scheme_words(), guest_damon.SETTLE_S)))

@@ -17,19 +17,19 @@ from hmd.units import PAGE_BYTES
 class ComparisonTrial:
     """Measurements from start to end of the program.
 
-    ``modelled_seconds`` is the busy time of its CPU by the timing model, ``guest_seconds`` the
-    time by the guest's clock. ``migrated_bytes`` are all migrations between nodes by any process
-    (pgmigrate_success in /proc/vmstat); ``demoted_bytes`` those by reclaim (pgdemote_*), which
-    only the kernel's tiering does. ``fast_share`` is the share of the program's misses that the
-    fast node served, ``fast_bytes`` what programs can have of that node at the start, as page cache
-    or free, and ``gained_bytes`` the increase until the end: others' memory that was migrated or
-    reclaimed. ``tick_seconds`` is hmd's interval between ticks by the guest's clock,
-    ``unseen_share`` the share of the run before hmd found the program. ``misses`` and
-    ``instructions`` are those of the CPU, with the kernel's. ``host_wait_seconds`` is the part of
-    ``guest_seconds`` in which the emulator's thread of that CPU waited for a CPU of the host
-    (bench/compare/host_contention.py). ``samples`` are those that hmd used, ``period`` its sampling
-    period at the end, ``daemon_cpu_seconds`` its CPU time by the guest's clock, ``daemon_bytes``
-    its resident memory, which is on the slow node.
+    ``modelled_seconds`` is the busy time of its CPU by the timing model (of several: while at least
+    one is busy), ``guest_seconds`` the time by the guest's clock. ``migrated_bytes`` are all
+    migrations between nodes by any process (pgmigrate_success in /proc/vmstat); ``demoted_bytes``
+    those by reclaim (pgdemote_*), which only the kernel's tiering does. ``fast_share`` is the share
+    of the program's misses that the fast node served, ``fast_bytes`` what programs can have of that
+    node at the start, as page cache or free, and ``gained_bytes`` the increase until the end:
+    others' memory that was migrated or reclaimed. ``tick_seconds`` is hmd's interval between ticks
+    by the guest's clock, ``unseen_share`` the share of the run before hmd found the program.
+    ``misses`` and ``instructions`` are those of its CPUs, with the kernel's. ``host_wait_seconds``
+    is the part of ``guest_seconds`` in which the emulator's threads of these CPUs waited for a CPU
+    of the host, in the mean (bench/compare/host_contention.py). ``samples`` are those that hmd
+    used, ``period`` its sampling period at the end, ``daemon_cpu_seconds`` its CPU time by the
+    guest's clock, ``daemon_bytes`` its resident memory, which is on the slow node.
     """
 
     modelled_seconds: float

@@ -1,4 +1,4 @@
-"""What the host's other work costs an emulated CPU: time in which its thread could not run.
+"""What the host's other work costs emulated CPUs: time in which their threads could not run.
 
 The guest's clock is the host's, so that it runs on while QEMU's thread of a CPU waits for a CPU of
 the host. Two causes are measured: the thread's wait in the run queues of the host's kernel (the
@@ -10,6 +10,7 @@ What shared caches and memory of the host cost is in neither.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,17 +33,18 @@ class HostWait:
 
 
 class HostContention:
-    """Readings of one emulated CPU's thread."""
+    """Readings of emulated CPUs' threads, of which the mean counts."""
 
-    def __init__(self, pid: int, vcpu: int, proc: Path = PROC) -> None:
-        """Find the thread of a CPU in a QEMU process; MissingError where it has none."""
-        self._proc = proc
-        self._thread = _thread_named(proc / str(pid) / "task", f"CPU {vcpu}/TCG")
+    def __init__(self, pid: int, vcpus: Sequence[int], proc: Path = PROC) -> None:
+        """Find the threads of CPUs in a QEMU process; MissingError where it has none."""
+        self._proc, tasks = proc, proc / str(pid) / "task"
+        self._threads = [_thread_named(tasks, f"CPU {vcpu}/TCG") for vcpu in vcpus]
 
     def read(self) -> HostWait:
         """Return the waits so far; 0 s in queues where the kernel has no scheduler statistics."""
-        schedstat = self._thread / "schedstat"
-        waited_ns = int(schedstat.read_text().split()[1]) if schedstat.exists() else 0
+        files = [thread / "schedstat" for thread in self._threads]
+        waits = [int(file.read_text().split()[1]) if file.exists() else 0 for file in files]
+        waited_ns = sum(waits) / len(waits)
         cpus = (self._proc / "stat").read_text().split("\n", 1)[0].split()
         stolen_s = int(cpus[_STEAL]) / os.sysconf("SC_CLK_TCK") / (os.cpu_count() or 1)
         return HostWait(waited_ns * 1e-9, stolen_s)

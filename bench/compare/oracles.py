@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from bench.compare.compared_program import can_be_simulated
 from bench.compare.comparison_case import ComparisonCase
 from bench.compare.comparison_trial import ComparisonTrial
 from bench.compare.systems import FIRST
@@ -29,10 +30,13 @@ def oracle_seconds(
     folder: Path,
     say: Callable[[str], None],
 ) -> dict[ComparisonCase, float]:
-    """Return the oracle's runtime for each program and ratio with a first-touch trial."""
+    """Return the oracle's runtime for each program and ratio with a first-touch trial.
+
+    Programs that cannot be simulated have none.
+    """
     found = {}
     for case, trial in sorted(trials.items(), key=lambda item: item[0]):
-        if case.system == FIRST.name:
+        if case.system == FIRST.name and can_be_simulated(case.program):
             pages = trial.fast_bytes // PAGE_BYTES
             oracle = ComparisonCase(case.program, case.ratio, ORACLE)
             found[oracle] = _seconds(case.program, pages, suite, folder, say)

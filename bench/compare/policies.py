@@ -61,9 +61,11 @@ PROGRAMS = (
     *("betweenness", "drift", "index", "phases", "sat", "updates_moving", "updates_scattered"),
     *("bfs", "cg", "compress", "pagerank", "redis", "xslookup"),
     *("memcopy", "gups"),
+    *("histogram", "ranks", "diffusion"),
 )
 """Hot sets that move (continuously: drift; at once: updates_*, index; in phases: betweenness,
-phases, sat), hot sets that stay, a stream (memcopy) and uniform accesses (gups)."""
+phases, sat, histogram), hot sets that stay, streams (memcopy, diffusion) and uniform accesses
+(gups). histogram, ranks and diffusion have several threads."""
 
 
 def main() -> int:

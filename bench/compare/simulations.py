@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import hmd
+from bench.compare.compared_program import can_be_simulated
 from bench.compare.comparison_case import ComparisonCase
 from bench.compare.comparison_trial import ComparisonTrial
 from bench.compare.guest_daemon import EXPERIMENT_PERIOD, HEADROOM_BYTES, PACE
@@ -66,7 +67,8 @@ def simulations(
         system = system_named(case.system)
         policy = system.policy
         touch = trials.get(ComparisonCase(case.program, case.ratio, swept(FIRST).name))
-        if system.swept and policy in POLICIES and touch is not None:
+        simulated = policy in POLICIES and can_be_simulated(case.program)
+        if system.swept and simulated and touch is not None:
             bare = _kept(UNSAMPLED, case, touch, suite, folder, say)
             kernel_s = touch.modelled_seconds - bare.seconds
             kernel_s *= trial.guest_seconds / touch.guest_seconds

@@ -1,9 +1,10 @@
 """The testbed of the comparison: a booted machine with little noise and a fast node of any size.
 
-The program runs on CPU 1 with a private last-level cache, and with timer ticks, from which NUMA
-balancing scans a task's memory. Everything else that can be moved runs on CPU 0 and allocates on
-the slow node. CPU 0 has a cache of its own as on another socket, of the size of a real one: the
-program's cache is scaled to the programs, which the working set of services is not.
+The program runs on CPU 1, or with n threads on the first n odd CPUs, with a last-level cache that
+nothing else uses, and with timer ticks, from which NUMA balancing scans a task's memory. Everything
+else that can be moved runs on CPU 0 and allocates on the slow node. CPU 0 has a cache of its own as
+on another socket, of the size of a real one: the program's cache is scaled to the programs, which
+the working set of services is not. Other even CPUs share it and are idle.
 
 Pages are 4 KiB: transparent huge pages are off for every system, because 2 MiB of these programs
 stand for gigabytes. Files that programs read are in the page cache, on the slow node, before
@@ -27,6 +28,7 @@ from hmd.emulate.demo.meter import Meter
 from hmd.emulate.demo.variants import FAST_NODE, PROGRAM_CPU, SERVICE_CPU, SLOW_NODE, service
 from hmd.emulate.guest_command import Command
 from hmd.emulate.preset import Preset, load
+from hmd.emulate.preset_overrides import with_cpus
 from hmd.emulate.server_load import serve
 from hmd.errors import HmdError
 
@@ -51,8 +53,12 @@ SERVICE_CACHE_BYTES = 28160 << 10
 6248, ark.intel.com). A daemon's working set of some megabytes does not fit 2 MiB, as programs have
 it: its misses then take bandwidth of the slow node (docs/lab/2026-11-sampling.md)."""
 
+STEP_NS = 2_000.0
+"""By how much modelled time a thread's CPU may be ahead of another's: short compared with the time
+between two barriers."""
+
 FLUSH_US = 10_000
-"""Interval of TLB flushes of the program's CPU, in us of the guest's clock. QEMU's TLB keeps all
+"""Interval of TLB flushes of the program's CPUs, in us of the guest's clock. QEMU's TLB keeps all
 translations, so that the accessed bits that DAMON and the kernel's demotion rely on would be set
 only once (docs/explanation/emulated-machine.md)."""
 
@@ -62,7 +68,6 @@ GROUP = "/programs"
 PLACED = WORKLOADS / "placed.c"
 FLUSH_TLB = Path(__file__).parents[1] / "workloads/flush_tlb.c"
 _TIMEOUT_S = 900
-_BOOT = (f"isolcpus={PROGRAM_CPU}", f"rcu_nocbs={PROGRAM_CPU}")
 _MOVE_KERNEL_THREADS = f"""
 for each in /proc/[0-9]*; do
     [ -s $each/cmdline ] || taskset -p {1 << SERVICE_CPU:x} ${{each#/proc/}}
@@ -88,12 +93,14 @@ ON_SLOW = Start("bind", (SLOW_NODE,))
 
 
 class Testbed:
-    """A booted machine and its settings; the guest shares ``folder``."""
+    """A booted machine and its settings; the guest shares ``folder``, programs run on ``cpus``."""
 
-    def __init__(self, machine: Machine, preset: Preset, fast_node: FastNode, folder: Path):
+    def __init__(
+        self, machine: Machine, preset: Preset, fast_node: FastNode, folder: Path, cpus: range
+    ):
         self.machine, self.preset, self.folder = machine, preset, folder
-        self.fast_node, self.meter = fast_node, Meter(machine)
-        self.contention = HostContention(machine.pid, PROGRAM_CPU)
+        self.fast_node, self.meter = fast_node, Meter(machine, cpus)
+        self.contention, self._cpus = HostContention(machine.pid, cpus), cpus
 
     @contextmanager
     def modelled(self) -> Iterator[None]:
@@ -148,29 +155,35 @@ class Testbed:
         self.sh("echo 2 > /proc/sys/vm/drop_caches")
 
     def move_kernel_threads(self) -> None:
-        """Move kernel threads off the program's CPU, as far as their affinity allows."""
+        """Move kernel threads off the program's CPUs, as far as their affinity allows."""
         self.sh(_MOVE_KERNEL_THREADS)
 
     @contextmanager
     def flushing(self) -> Iterator[None]:
-        """Flush the TLB of the program's CPU every ``FLUSH_US``."""
-        on_cpu = [str(compile_static(PLACED)), str(PROGRAM_CPU), "bind", str(1 << SLOW_NODE)]
-        flush, output = str(compile_static(FLUSH_TLB)), bytearray()
-        job = self.machine.start(
-            [*on_cpu, flush, str(FLUSH_US)], stdout=output.extend, stderr=output.extend
-        )
+        """Flush the TLBs of the program's CPUs every ``FLUSH_US``."""
+        placed, flush, output = compile_static(PLACED), compile_static(FLUSH_TLB), bytearray()
+        jobs = [
+            self.machine.start(
+                [str(placed), str(cpu), "bind", str(1 << SLOW_NODE), str(flush), str(FLUSH_US)],
+                stdout=output.extend,
+                stderr=output.extend,
+            )
+            for cpu in self._cpus
+        ]
         try:
             yield
         finally:
-            job.kill()
+            for job in jobs:
+                job.kill()
 
     def execute(self, command: Command, start: Start) -> None:
-        """Run a program alone on its CPU; HmdError where its status or output is unexpected.
+        """Run a program alone on its CPUs; HmdError where its status or output is unexpected.
 
         The load of a server runs on the service CPU.
         """
         mask = sum(1 << node for node in start.nodes)
-        placed = [str(compile_static(PLACED)), str(PROGRAM_CPU), start.mode, str(mask)]
+        cpus = f"{self._cpus[0]}-{self._cpus[-1]}:{self._cpus.step}"
+        placed = [str(compile_static(PLACED)), cpus, start.mode, str(mask)]
         output, errors = bytearray(), bytearray()
         job = self.machine.start(
             ["sh", "-c", _IN_GROUP, "sh", *placed, *command.argv],
@@ -199,17 +212,29 @@ class Testbed:
 def stage(
     commands: Sequence[Command], folder: Path, dilation: float = DILATION
 ) -> Iterator[Testbed]:
-    """Boot the machine for these programs, and run each once to read its files."""
+    """Boot the machine for programs of as many threads each, and run each once to read its files.
+
+    Raises ValueError where their threads differ.
+    """
+    cpus = _program_cpus(commands)
     preset = _with_fast_node(load(PRESET), FAST_NODE_BYTES)
+    if len(cpus) > 1:
+        preset = with_cpus(preset, cpus.stop)
     caches = {"count": CACHES, "first_size": SERVICE_CACHE_BYTES}
     cache = preset.cache.model_copy(update=caches)
     preset = preset.model_copy(update={"cache": cache})
     folder.mkdir(parents=True, exist_ok=True)
     with (
-        Machine(preset, share=[folder], dilation=dilation, append=_BOOT) as machine,
+        Machine(
+            preset,
+            share=[folder],
+            dilation=dilation,
+            append=_isolated(cpus),
+            step_ns=STEP_NS if len(cpus) > 1 else 0,
+        ) as machine,
         open_fast_node(machine, FAST_NODE) as fast_node,
     ):
-        ready = Testbed(machine, preset, fast_node, folder)
+        ready = Testbed(machine, preset, fast_node, folder, cpus)
         ready.sh(f"mkdir -p /sys/fs/cgroup{GROUP}")
         ready.set(
             {
@@ -223,6 +248,19 @@ def stage(
         ready.move_kernel_threads()
         with ready.flushing():
             yield ready
+
+
+def _program_cpus(commands: Sequence[Command]) -> range:
+    """Return the CPUs of a program: every ``CACHES``-th, which share a cache."""
+    threads = {command.threads for command in commands}
+    if len(threads) > 1:
+        raise ValueError(f"one boot has programs of as many threads: {sorted(threads)}")
+    return range(PROGRAM_CPU, PROGRAM_CPU + CACHES * max(threads, default=1), CACHES)
+
+
+def _isolated(cpus: range) -> tuple[str, ...]:
+    listed = ",".join(map(str, cpus))
+    return (f"isolcpus={listed}", f"rcu_nocbs={listed}")
 
 
 def _with_fast_node(preset: Preset, size: int) -> Preset:

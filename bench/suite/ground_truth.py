@@ -29,7 +29,7 @@ from hmd.emulate.preset import Preset, load
 from hmd.emulate.recording import ALL_SLOW, RECORDED_ON, guest, run_in, widest_core
 from hmd.errors import HmdError
 
-_PROSE = {"description", "memory_class", "source"}
+_NOT_RECORDED = {"description", "memory_class", "source", "long_command"}
 _INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
 _BATCH = 8  # layouts between two writes of the results
 _TIMING = Path(replay.__file__).with_name("timing")
@@ -69,7 +69,7 @@ def program_digest(name: str) -> str:
     recording.
     """
     program = load_program(name)
-    digest = hashlib.sha256(program.model_dump_json(exclude=_PROSE).encode())
+    digest = hashlib.sha256(program.model_dump_json(exclude=_NOT_RECORDED).encode())
     for path in sorted([*source_files(program), *_TIMING.glob("*.[ch]")]):
         digest.update(f"{path.name}\0{code_of(path)}".encode())
     return digest.hexdigest()[:12]

@@ -84,7 +84,10 @@ class Load(_CheckedProgram):
 
 
 class SuiteProgram(_CheckedProgram):
-    """A program of the suite; ``load`` is for servers, of which the server is measured."""
+    """A program of the suite; ``load`` is for servers, of which the server is measured.
+
+    ``long_command`` is a longer run, for measurements of systems that move pages meanwhile.
+    """
 
     name: _Name
     description: Annotated[str, Field(min_length=40)]
@@ -94,6 +97,7 @@ class SuiteProgram(_CheckedProgram):
     compile: str | None = None
     inputs: dict[_Name, Input] = {}
     command: _Words
+    long_command: tuple[str, ...] = ()
     env: dict[str, str] = {}
     load: Load | None = None
     expect: Annotated[str, Field(min_length=2)]
@@ -112,7 +116,7 @@ class SuiteProgram(_CheckedProgram):
         return self
 
     def _words(self) -> Iterator[str]:
-        yield from self.command
+        yield from (*self.command, *self.long_command)
         yield from self.env.values()
         if self.load:
             yield from (*self.load.ready, *self.load.command)

@@ -23,7 +23,7 @@ from hmd.errors import MissingError, os_error
 from hmd.units import PAGE_BYTES
 
 MAGIC = 0x3130554D45444D48
-VERSION = 2
+VERSION = 3
 MAX_NODES = 8
 
 # A snapshot is written in less than a microsecond, unless its writer is preempted.
@@ -56,7 +56,10 @@ _HEADER = np.dtype(
         ("recorded", "<u8"),
         ("pair_period", "<u8"),
         ("prefetched_period", "<u8"),
-        ("pad2", "<u8", (7,)),
+        ("watched_vcpus", "<u4"),
+        ("pad2", "<u4"),
+        ("awake_ps", "<u8"),
+        ("pad3", "<u8", (5,)),
         ("clock_ps", "<u8"),
     ]
 )
@@ -307,6 +310,15 @@ class SharedMemory:
         if vcpus:
             self._header["recorded"][0] = 0
         self._header["recorded_vcpus"][0] = sum(1 << vcpu for vcpu in vcpus)
+
+    def watch(self, *vcpus: int) -> None:
+        """Measure ``awake_ps`` of these vCPUs, which are halted now."""
+        self._header["watched_vcpus"][0] = sum(1 << vcpu for vcpu in vcpus)
+
+    @property
+    def awake_ps(self) -> int:
+        """Modelled time in which at least one watched vCPU did not halt, until all did."""
+        return self._word("awake_ps")
 
     @property
     def recorded(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -12,7 +12,10 @@ from hmd.emulate.demo.variants import FAST_NODE, PROGRAM_CPU
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Modelled busy time, misses by node and instructions of the program's CPU since the boot."""
+    """Modelled busy time, misses by node and instructions of the program's CPUs since the boot.
+
+    Several CPUs are busy while at least one is.
+    """
 
     busy_s: float
     misses: tuple[int, ...]
@@ -33,10 +36,12 @@ class Reading:
 
 
 class Meter:
-    """The counters of a machine, and control of its timing model."""
+    """The counters of a machine's CPUs, which are halted now, and control of its timing model."""
 
-    def __init__(self, machine: Machine):
-        self._shared = machine.shared
+    def __init__(self, machine: Machine, cpus: Sequence[int] = (PROGRAM_CPU,)):
+        self._shared, self._cpus = machine.shared, tuple(cpus)
+        if len(self._cpus) > 1:
+            self._shared.watch(*self._cpus)
 
     @contextmanager
     def dilated(self, factor: float) -> Iterator[None]:
@@ -53,12 +58,14 @@ class Meter:
             self._shared.dilation = factor
 
     def read(self) -> Reading:
-        """Return the current counters."""
-        counters = self._shared.counters(PROGRAM_CPU)
+        """Return the current counters; those of several CPUs while all are halted."""
+        each = [self._shared.counters(cpu) for cpu in self._cpus]
+        busy_ps = each[0].busy_ps if len(each) == 1 else self._shared.awake_ps
+        nodes = zip(*(counters.nodes for counters in each), strict=True)
         return Reading(
-            counters.busy_ps * 1e-12,
-            tuple(node.load_misses + node.store_misses for node in counters.nodes),
-            counters.instructions,
+            busy_ps * 1e-12,
+            tuple(sum(node.load_misses + node.store_misses for node in same) for same in nodes),
+            sum(counters.instructions for counters in each),
         )
 
     @contextmanager

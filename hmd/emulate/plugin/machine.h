@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "awake.h"
 #include "invalidation.h"
 #include "pacing.h"
 #include "page_walk.h"
@@ -53,7 +54,10 @@ struct machine {
 	struct qemu_plugin_scoreboard *scores;
 	struct qemu_plugin_register *cr3, *general[INVALIDATION_REGISTERS];
 	bool kernel;                  /* accesses of the kernel are charged */
-	uint64_t step_ps;             /* by which no vCPU may run ahead of another; 0: any */
+	/* By which no vCPU may run ahead of another that shares its cache; 0: any. */
+	uint64_t step_ps;
+	uint32_t caches;              /* last-level caches; vCPU i uses number i % caches */
+	struct awake awake;
 	uint64_t tick;                /* instructions between two calls of vcpu_tick */
 	bool arming, armed;
 	unsigned vcpus;

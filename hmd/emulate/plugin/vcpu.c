@@ -17,10 +17,14 @@ void vcpu_publish(struct vcpu *vcpu, unsigned index, uint64_t host_ns)
 
 static void go_on(struct vcpu *vcpu, unsigned index, uint64_t instructions)
 {
+	uint64_t clock_ps;
+
 	timing_resume(machine.timing, index, instructions);
 	pacing_set(&vcpu->pacing, machine.header->dilation);
 	sampling_control(vcpu);
-	pacing_start(&vcpu->pacing, timing_counters_of(machine.timing, index)->clock_ps);
+	clock_ps = timing_counters_of(machine.timing, index)->clock_ps;
+	pacing_start(&vcpu->pacing, clock_ps);
+	awake_enter(&machine.awake, machine.header, index, clock_ps);
 }
 
 void vcpu_start(struct vcpu *vcpu, unsigned index, uint64_t remaining)
@@ -42,6 +46,8 @@ void vcpu_halt(struct vcpu *vcpu, unsigned index)
 	if (!vcpu->running)
 		return;
 	timing_idle(machine.timing, index, instructions_of(vcpu));
+	awake_leave(&machine.awake, machine.header, index,
+		    timing_counters_of(machine.timing, index)->clock_ps);
 	vcpu_publish(vcpu, index, pacing_host_ns());
 }
 
@@ -55,13 +61,14 @@ void vcpu_resume(struct vcpu *vcpu, unsigned index)
 		vcpu_stop(vcpu, index);
 }
 
-/* Whether another vCPU that runs is more than a step behind. */
+/* Whether another vCPU of this cache that runs is more than a step behind. */
 static bool others_behind(unsigned index, uint64_t clock_ps)
 {
 	for (unsigned other = 0; other < machine.vcpus; other++) {
 		const struct timing_vcpu_counters *counters = timing_counters_of(machine.timing, other);
 
-		if (other != index && timing_runs(machine.timing, other) &&
+		if (other != index && other % machine.caches == index % machine.caches &&
+		    timing_runs(machine.timing, other) &&
 		    __atomic_load_n(&counters->clock_ps, __ATOMIC_RELAXED) + machine.step_ps < clock_ps)
 			return true;
 	}

@@ -3,7 +3,8 @@
  *
  *   placed CPUS default|bind|interleave|weighted NODES COMMAND...
  *
- * CPUS is a number, or a range: 1-4. Threads find theirs by sched_getaffinity(2).
+ * CPUS is a number, a range (1-4), or every n-th of a range as in taskset(1): 1-7:2. Threads find
+ * theirs by sched_getaffinity(2).
  * NODES is a mask: 1 for node 0, 3 for nodes 0 and 1, 0 for `default`, which is no policy, the only
  * one under which kernel tiering and DAMON move pages. `weighted` interleaves by the weights in
  * /sys/kernel/mm/mempolicy/weighted_interleave/nodeN (Linux 6.9). One small process instead of
@@ -46,10 +47,11 @@ static cpu_set_t cpus_named(const char *text)
 	cpu_set_t cpus;
 	char *end;
 	unsigned long first = strtoul(text, &end, 10);
-	unsigned long last = *end == '-' ? strtoul(end + 1, NULL, 10) : first;
+	unsigned long last = *end == '-' ? strtoul(end + 1, &end, 10) : first;
+	unsigned long step = *end == ':' ? strtoul(end + 1, NULL, 10) : 1;
 
 	CPU_ZERO(&cpus);
-	for (unsigned long cpu = first; cpu <= last && cpu < CPU_SETSIZE; cpu++)
+	for (unsigned long cpu = first; step && cpu <= last && cpu < CPU_SETSIZE; cpu += step)
 		CPU_SET(cpu, &cpus);
 	return cpus;
 }

@@ -1,4 +1,4 @@
-"""A program of two threads in the guest: its replay takes the time of the run that was recorded."""
+"""A program of two threads in the guest: its runtime by the counters, the recording, the replay."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from bench.suite.ground_truth import RecordedStream
 from bench.suite.inputs import prepare
 from bench.suite.program import load_program
 from bench.suite.replay_check import placed
+from hmd.emulate.demo.meter import Meter
 from hmd.emulate.layout_replay import replayed
 from hmd.emulate.preset import load
 from hmd.emulate.recording import (
@@ -18,6 +19,7 @@ from hmd.emulate.recording import (
     MemoryPolicy,
     Placement,
     guest,
+    program_cpus,
     run_in,
     widest_core,
 )
@@ -30,8 +32,13 @@ def test_program_of_threads_replayed_takes_the_guests_time(tmp_path: Path) -> No
     program = load_program("ranks")
     command, preset = prepare(program, tmp_path), widest_core(load(RECORDED_ON))
     with guest(preset, command) as machine:
+        meter = Meter(machine, program_cpus(command))
         for placement in (INTERLEAVED, ALL_FAST):
+            before = meter.read()
             run = run_in(machine, command, placement)
+            passed = meter.read().since(before)
+            assert passed.busy_s == pytest.approx(run.busy_s, rel=0.001)
+            assert passed.instructions == run.instructions
             assert run.recording is not None
             stream = run.recording.stream
             assert stream.cpus == program.threads == 2

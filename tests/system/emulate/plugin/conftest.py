@@ -106,6 +106,15 @@ void shootdown_begin(unsigned vcpus);
 extern uint32_t rounds_sent[4], rounds_received[4];
 uint32_t shootdown_targets(uint32_t icr_low, uint32_t icr_high, unsigned self, unsigned vcpus);
 
+struct awake { ...; };
+struct awake *awake_new(void);
+void awake_enter(struct awake *awake, const struct shared_header *header, unsigned vcpu,
+                 uint64_t clock_ps);
+void awake_leave(struct awake *awake, struct shared_header *header, unsigned vcpu,
+                 uint64_t clock_ps);
+void awake_storm(struct awake *awake, struct shared_header *header, unsigned vcpu,
+                 uint64_t rounds);
+
 struct recording { uint64_t capacity; ...; };
 int recording_open(struct recording *recording, const char *path, struct shared_header *header,
                    const struct timing *timing, unsigned vcpus, const char **why);
@@ -125,6 +134,7 @@ SOURCE = """
 #include <string.h>
 
 #include "arguments.h"
+#include "awake.h"
 #include "machine.h"
 #include "pacing.h"
 #include "pebs.h"
@@ -183,6 +193,26 @@ static void record_wakes(struct recording *recording, uint64_t count)
 
 	for (uint64_t i = 0; i < count; i++)
 		recording_observe(recording, 0, &wake);
+}
+
+/* Watched CPUs that all were halted. */
+static struct awake *awake_new(void)
+{
+	static struct awake awake;
+
+	memset(&awake, 0, sizeof(awake));
+	pthread_mutex_init(&awake.lock, NULL);
+	return &awake;
+}
+
+/* A vCPU that is awake from each even picosecond to the next odd one. */
+static void awake_storm(struct awake *awake, struct shared_header *header, unsigned vcpu,
+			uint64_t rounds)
+{
+	for (uint64_t at = 0; at < 2 * rounds; at += 2) {
+		awake_enter(awake, header, vcpu, at);
+		awake_leave(awake, header, vcpu, at + 1);
+	}
 }
 
 /* A guest that writes the count of records all the time. */
@@ -268,6 +298,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
     ffi.cdef(DECLARATIONS)
     names = (
         "arguments",
+        "awake",
         "invalidation_code",
         "pacing",
         "pebs",

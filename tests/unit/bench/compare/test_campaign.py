@@ -1,4 +1,4 @@
-"""bench/compare/campaign.py: a program that cannot run here does not stop the others."""
+"""bench/compare/campaign.py: which cases a boot has, and what stops them."""
 
 from __future__ import annotations
 
@@ -41,3 +41,24 @@ def test_program_that_cannot_be_prepared_fails_alone(
         "pagerank": "pagerank needs python3-igraph",
         "index": "no machine here",
     }
+
+
+def test_programs_of_more_threads_have_boots_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    booted: list[list[int]] = []
+
+    def boot(commands: Sequence[Command], *_: object) -> None:
+        booted.append([command.threads for command in commands])
+        raise HmdError("no machine here")
+
+    monkeypatch.setattr(campaign, "stage", boot)
+    monkeypatch.setattr(
+        campaign, "prepare", lambda program, _: Command(("true",), {}, "", threads=program.threads)
+    )
+    names = ("cg", "ranks", "diffusion", "index")
+    cases = [ComparisonCase.parse(f"{name}:1:2:first-touch") for name in names]
+
+    campaign.run_cases(cases, tmp_path, tmp_path, lambda _line: None)
+
+    assert booted == [[1, 1], [2], [4]]

@@ -22,12 +22,17 @@ def proc(tmp_path: Path) -> Path:
 
 
 def test_contention_reads_waits_of_the_named_thread(proc: Path) -> None:
-    assert HostContention(7, 1, proc).read().since(HostWait(0.0, 0.0)) == pytest.approx(0.9)
+    assert HostContention(7, (1,), proc).read().since(HostWait(0.0, 0.0)) == pytest.approx(0.9)
+
+
+def test_contention_several_cpus_mean_of_their_waits(proc: Path) -> None:
+    both = HostContention(7, (0, 1), proc).read()
+    assert both.since(HostWait(0.0, 0.0)) == pytest.approx(0.85)
 
 
 def test_contention_queue_and_steal_added(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 2)
-    contention = HostContention(7, 1, proc)
+    contention = HostContention(7, (1,), proc)
     before = contention.read()
     (proc / "7/task/9/schedstat").write_text("5000000000 1100000000 12\n")
     (proc / "stat").write_text("cpu  1 2 3 4 5 6 7 60 0 0\n")
@@ -36,4 +41,4 @@ def test_contention_queue_and_steal_added(proc: Path, monkeypatch: pytest.Monkey
 
 def test_contention_without_such_thread_refused(proc: Path) -> None:
     with pytest.raises(MissingError, match="no thread 'CPU 2/TCG'"):
-        HostContention(7, 2, proc)
+        HostContention(7, (2,), proc)
