@@ -9,7 +9,7 @@ where it stopped; a committed result of the same digest is reused as well.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -58,6 +58,7 @@ def run_cases(
     *,
     dilation: float = DILATION,
     known: Iterable[CaseResult] = (),
+    of_any_code: Mapping[ComparisonCase, CaseResult] | None = None,
     commit: str = "",
     fresh: bool = False,
     run: bool = True,
@@ -65,15 +66,18 @@ def run_cases(
 ) -> CampaignResults:
     """Run the cases without a known result; ``inputs`` holds inputs, ``folder`` stores results.
 
-    ``known`` results are reused where their digest is that of the case; ``commit`` is stored with
-    new results. ``fresh`` deletes stored results of these cases. Without ``run`` no case is run.
-    ``most_runs`` limits the runs of each case.
+    ``known`` results are reused where their digest is that of the case. With ``of_any_code``, a
+    case without such a result has its newest stored one, or else that of ``of_any_code``, whatever
+    they were measured with. ``commit`` is stored with new results. ``fresh`` deletes stored results
+    of these cases. Without ``run`` no case is run. ``most_runs`` limits the runs of each case.
     Raises ConfigError for an unknown program or system; the outcome reports other errors.
     """
     campaign = _Campaign(cases, inputs, folder, say, dilation, commit, most_runs)
     if fresh:
         campaign.forget()
     campaign.take_known(known)
+    if of_any_code is not None:
+        campaign.take_latest(of_any_code)
     for service in BootService if run else ():
         campaign.run(service)
     return campaign.outcomes
@@ -111,6 +115,14 @@ class _Campaign:
         by_digest = {result.digest: result for result in elsewhere}
         for case, digest in self._digests.items():
             result = self._store.read(case, digest) or by_digest.get(digest)
+            if result is not None:
+                self.outcomes.results[case] = result
+        self._total = self._runs_left()
+
+    def take_latest(self, elsewhere: Mapping[ComparisonCase, CaseResult]) -> None:
+        """Give cases without a result the newest stored one, or the one of ``elsewhere``."""
+        for case in self._digests.keys() - self.outcomes.results.keys():
+            result = self._store.latest(case) or elsewhere.get(case)
             if result is not None:
                 self.outcomes.results[case] = result
         self._total = self._runs_left()

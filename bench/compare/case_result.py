@@ -47,13 +47,15 @@ def rows(results: Mapping[ComparisonCase, CaseResult]) -> list[dict[str, Any]]:
     ]
 
 
-def results(of_rows: Iterable[Mapping[str, Any]]) -> list[CaseResult]:
-    """Return the results in rows; rows of another kind (the oracle's) are skipped."""
-    return [
-        CaseResult(tuple(map(trial_of, row["runs"])), row["digest"], row["commit"])
+def results(of_rows: Iterable[Mapping[str, Any]]) -> dict[ComparisonCase, CaseResult]:
+    """Return the results in rows by case; rows of another kind (the oracle's) are skipped."""
+    return {
+        ComparisonCase(row["program"], row["ratio"], row["system"]): CaseResult(
+            tuple(map(trial_of, row["runs"])), row["digest"], row["commit"]
+        )
         for row in of_rows
         if row.keys() >= {*_NEEDED, "digest", "commit"}
-    ]
+    }
 
 
 def trial_of(row: Mapping[str, Any]) -> ComparisonTrial:

@@ -4,15 +4,17 @@
     python -m bench.compare.policies --fresh                       all, without stored results
     python -m bench.compare.policies --known                       none: only stored results
     python -m bench.compare.policies --known --guest-only          these without the oracle
+    python -m bench.compare.policies --latest --guest-only         also results of earlier code
     python -m bench.compare.policies drift:1:8:hmd:benefit,...     these, versus committed results
     python -m bench.compare.policies --resume drift:1:8:...        those of them without a result
 
-Real programs on the real kernel of the emulated machine, each alone on a CPU, with a third, a
-ninth and a seventeenth of its footprint as fast memory, under each system in turn. A system that
-moves pages runs each case three times; the median run by modelled time counts. Results are stored
-in build/compare, so that an interrupted run continues; a run takes 30 to 90 s on two idle CPUs. A
-run of all runs only cases that changed: a committed result is reused where the digest of all that
-it depends on is the same, and names the commit that was measured.
+Real programs on the real kernel of the emulated machine, each alone on a CPU, with a third, a ninth
+and a seventeenth of its footprint as fast memory, under each system in turn. A system that moves
+pages runs each case three times; the median run by modelled time counts. Results are stored in
+build/compare, so that an interrupted run continues; a run takes 30 to 90 s on two idle CPUs. A run
+of all runs only cases that changed: a committed result is reused where the digest of all that it
+depends on is the same, and names the commit that was measured. With --latest, a case that changed
+and did not run keeps its last result, whose row names an earlier commit.
 """
 
 from __future__ import annotations
@@ -84,6 +86,11 @@ def main() -> int:
         "--known", action="store_true", help="run nothing, summarise stored results"
     )
     parser.add_argument(
+        "--latest",
+        action="store_true",
+        help="as --known, with the last results of cases that changed since, by their commits",
+    )
+    parser.add_argument(
         "--guest-only",
         action="store_true",
         help="neither the oracle nor simulations, which need a recording of each program",
@@ -103,16 +110,18 @@ def main() -> int:
     try:
         cases = [ComparisonCase.parse(text) for text in asked]
         cases = cases or [case for program in PROGRAMS for case in cases_of(program)]
-        known = [] if asked or args.fresh or not committed else results(committed["cases"])
+        before = results(committed["cases"]) if committed else {}
+        summarise = args.known or args.latest
         outcomes = run_cases(
             cases,
             SUITE / "inputs",
             FOLDER,
             say,
-            known=known,
+            known=() if asked or args.fresh else before.values(),
+            of_any_code=before if args.latest else None,
             commit=commit(),
-            fresh=not args.known and (args.fresh or (bool(asked) and not args.resume)),
-            run=not args.known,
+            fresh=not summarise and (args.fresh or (bool(asked) and not args.resume)),
+            run=not summarise,
             most_runs=args.runs,
         )
         recorded = {} if args.guest_only else outcomes.trials

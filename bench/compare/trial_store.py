@@ -1,7 +1,7 @@
 """Trials of cases in files, so that an interrupted campaign continues where it stopped.
 
 One file per run, named after the case, the digest of all that it depends on, and the number of the
-run. The files of another digest stay and are not read.
+run. The files of another digest stay, and only ``latest`` reads them.
 """
 
 from __future__ import annotations
@@ -28,6 +28,17 @@ class TrialStore:
             return None
         trials = tuple(trial_of(each["trial"]) for each in kept)
         return CaseResult(trials, digest, str(kept[-1]["commit"]))
+
+    def latest(self, case: ComparisonCase) -> CaseResult | None:
+        """Return the stored runs of a case that have the digest of the newest; None without any."""
+        before, after = self._path(case, "*", 0).name.split("*")
+        found = {
+            path.name.removeprefix(before).removesuffix(after): path.stat().st_mtime_ns
+            for path in self.folder.glob(f"{before}*{after}")
+        }
+        # Names of other systems may begin like this one's, but a digest has no hyphen.
+        digests = [each for each in found if "-" not in each]
+        return self.read(case, max(digests, key=found.__getitem__)) if digests else None
 
     def add(self, case: ComparisonCase, result: CaseResult) -> None:
         """Store the last run of a result, whose other runs are stored."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,17 @@ def test_store_forget_drops_all_runs_of_a_digest_only(store: TrialStore) -> None
     store.forget(CASE, "d1")
     assert store.read(CASE, "d1") is None
     assert store.read(CASE, "d2") == CaseResult(RUNS[:1], "d2", "commit4")
+
+
+def test_store_latest_is_the_newest_digest(store: TrialStore, tmp_path: Path) -> None:
+    store.add(CASE, CaseResult(RUNS[:1], "d2", "commit4"))
+    for path in (tmp_path / "cases").glob("*-d1-*"):
+        os.utime(path, (0, 0))
+    assert store.latest(CASE) == CaseResult(RUNS[:1], "d2", "commit4")
+
+
+def test_store_latest_of_system_with_longer_namesake_is_none(store: TrialStore) -> None:
+    longer = ComparisonCase.parse("drift:1:2:kernel-tiering-defaults")
+    store.add(longer, CaseResult(RUNS[:1], "d1", "commit4"))
+    assert store.latest(longer) is not None
+    assert store.latest(ComparisonCase.parse("drift:1:2:kernel-tiering")) is None
