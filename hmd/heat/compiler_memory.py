@@ -8,13 +8,14 @@ that the file, mostly the page cache, has it where it is needed again.
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 from pathlib import Path
 from typing import Final
 
+from hmd.machine.own_memory import unmap_resident
+
 SELF_MAPS: Final = Path("/proc/self/maps")
 
-_MADV_DONTNEED: Final = 4
 # llvmlite's wheels link LLVM into one library; distributions have it in its own.
 _LIBRARIES: Final = ("libllvmlite", "libLLVM")
 
@@ -34,10 +35,9 @@ def compiler_code(maps: Path = SELF_MAPS) -> list[tuple[int, int]]:
 
 def release_compiler() -> int:
     """Unmap the compiler's code until it runs again; return the bytes that the kernel accepted."""
-    call = ctypes.CDLL(None).madvise
-    call.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     released = 0
     for start, end in compiler_code():
-        if call(start, end - start, _MADV_DONTNEED) == 0:
+        with contextlib.suppress(OSError):  # code that is locked in memory stays
+            unmap_resident(start, end)
             released += end - start
     return released
