@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from bench.compare.comparison_tables import classes, contention, moved, speedups, summary, swept
+from bench.compare.comparison_tables import (
+    classes,
+    contention,
+    moved,
+    ratios,
+    speedups,
+    summary,
+    swept,
+)
 from bench.markdown_table import table
 from bench.planner_tables import in_place_steps, noise, programs, tier_sweeps
 
@@ -185,6 +193,7 @@ TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
         demo,
         speedups,
         classes,
+        ratios,
         moved,
         summary,
         contention,

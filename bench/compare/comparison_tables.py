@@ -37,6 +37,8 @@ def speedups(results: Results) -> str:
             if base is None:
                 continue
             speeds = {s: base[CLOCKS[0]] / c[CLOCKS[0]] for s, c in _of(took, program, ratio)}
+            if speeds.keys() == {FIRST}:
+                continue
             best = f"{max((speeds[s] for s in movers if s in speeds), default=0.0):.2f}"
             others = [(program, WHOLE, s) for s in CONSTANT] + [(program, ratio, LAST)]
             cells = [_cell(base, took.get((program, ratio, s)), best) for s in movers]
@@ -62,6 +64,21 @@ def classes(results: Results) -> str:
     head = ["policy", "class", "programs", "over best peer", "over kernel tiering"]
     head += ["over first touch", "over all fast", "worst over first touch"]
     return table(head, rows, text=3)
+
+
+def ratios(results: Results) -> str:
+    """Return what each policy comes to by ratio, over its programs: modelled, then guest time."""
+    found = results["policies"]
+    rows = []
+    for policy, figures in found["policies"].items():
+        for ratio, both in figures["by_ratio"].items():
+            ran = {
+                c["program"] for c in found["cases"] if (c["ratio"], c["system"]) == (ratio, policy)
+            }
+            cells = [_pair(both, f"geomean_vs_{mean}") for mean in _MEANS[:3]]
+            rows.append([policy, ratio, str(len(ran)), *cells, _pair(both, "worst_vs_first_touch")])
+    head = ["policy", "ratio", "programs", "over best peer", "over kernel tiering"]
+    return table([*head, "over first touch", "worst over first touch"], rows, text=2)
 
 
 def swept(results: Results) -> str:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bench.compare.comparison_case import ComparisonCase
+from bench.compare.comparison_case import RATIOS, WHOLE, ComparisonCase
 from bench.compare.comparison_trial import ComparisonTrial
 from bench.compare.systems import ALL_FAST, FIRST, KERNEL, KERNEL_DEFAULTS, PEERS
 
@@ -84,6 +84,16 @@ def by_class(found: Seconds, classes: Mapping[str, str]) -> dict[str, dict[Compa
     return {
         name: {case: took for case, took in found.items() if classes[case.program] == name}
         for name in sorted({classes[case.program] for case in found})
+    }
+
+
+def by_ratio(found: Seconds) -> dict[str, dict[ComparisonCase, float]]:
+    """Return the runtimes at each ratio of fast to slow memory, and on nodes of unlimited size."""
+    whole = {case: took for case, took in found.items() if case.ratio == WHOLE}
+    return {
+        ratio: whole | {case: took for case, took in found.items() if case.ratio == ratio}
+        for ratio in RATIOS
+        if any(case.ratio == ratio for case in found)
     }
 
 

@@ -1,9 +1,17 @@
 #include <sched.h>
+#include <time.h>
 
 #include "machine.h"
 
 /* Longest time between two snapshots of a running vCPU's counters. */
 #define PUBLISH_NS 1000000
+
+/*
+ * A vCPU that waits for others yields the host's CPU so often, and then sleeps between its looks:
+ * where the host has fewer CPUs than the machine, those it waits for need one.
+ */
+#define YIELDS 16
+#define SLEEP_NS 20000
 
 void vcpu_publish(struct vcpu *vcpu, unsigned index, uint64_t host_ns)
 {
@@ -83,14 +91,18 @@ static bool others_behind(unsigned index, uint64_t clock_ps)
  */
 static void keep_in_step(struct vcpu *vcpu, unsigned index, uint64_t clock_ps)
 {
+	const struct timespec pause = { .tv_nsec = SLEEP_NS };
 	uint64_t until_ns = pacing_host_ns() + PACING_MAX_WAIT_NS;
 
-	while (others_behind(index, clock_ps)) {
+	for (unsigned looks = 0; others_behind(index, clock_ps); looks++) {
 		if (pacing_host_ns() > until_ns) {
 			vcpu->pacing.next_ps = clock_ps;
 			return;
 		}
-		sched_yield();
+		if (looks < YIELDS)
+			sched_yield();
+		else
+			nanosleep(&pause, NULL);
 	}
 }
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.compare.comparison_tables import classes, contention, moved, speedups, swept
+from bench.compare.comparison_tables import classes, contention, moved, ratios, speedups, swept
 
 OURS = "hmd:histogram"
 
@@ -45,7 +45,10 @@ def results() -> dict[str, Any]:
             | {"guest_seconds": None, "migrated_bytes": 0},
         ],
         "policies": {
-            OURS: {"by_class": {"moving hot set": {"modelled": figures, "guest": figures}}}
+            OURS: {
+                "by_class": {"moving hot set": {"modelled": figures, "guest": figures}},
+                "by_ratio": {"1:2": {"modelled": figures, "guest": figures}},
+            }
         },
     }
     return {"policies": document}
@@ -89,3 +92,15 @@ def test_swept_full_and_free_node_side_by_side(results: dict[str, Any]) -> None:
 
 def test_contention_share_of_guest_time(results: dict[str, Any]) -> None:
     assert cells(contention(results), 2) == ["damon", "2.0", "120", "60.0", "10.0 %"]
+
+
+def test_ratios_one_row_per_policy_and_ratio(results: dict[str, Any]) -> None:
+    assert cells(ratios(results), 0) == [OURS, "1:2", "1", *["1.250, 1.250"] * 3, "-, -"]
+
+
+def test_speedups_ratio_with_first_touch_alone_left_out(results: dict[str, Any]) -> None:
+    document = results["policies"]
+    document["ratios"].append("1:8")
+    before = speedups(results)
+    document["cases"].append(case("first-touch", [3.0], "1:8"))
+    assert speedups(results) == before

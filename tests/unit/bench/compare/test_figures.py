@@ -11,6 +11,7 @@ from bench.compare.figures import (
     MODELLED,
     Figures,
     by_class,
+    by_ratio,
     geomean,
     moved_over_kernel,
     over_oracle,
@@ -94,3 +95,12 @@ def test_moved_over_kernel_is_ratio_of_rates(trials: dict[ComparisonCase, Compar
 def test_geomean_of_ratios_and_none_for_empty() -> None:
     assert geomean([0.5, 2.0]) == pytest.approx(1.0)
     assert geomean([]) is None
+
+
+def test_by_ratio_has_whole_nodes_with_each_ratio(
+    trials: dict[ComparisonCase, ComparisonTrial],
+) -> None:
+    found = by_ratio(seconds(trials, MODELLED))
+    assert list(found) == ["1:2", "1:8"]
+    assert Figures.of(found["1:2"], OURS).geomean_vs_best_peer == pytest.approx(1.8 / 1.2)
+    assert Figures.of(found["1:8"], OURS).geomean_vs_all_fast == pytest.approx(1 / 1.8)
