@@ -19,10 +19,11 @@ from hmd.decide.move_phases import phase_numbers
 from hmd.decide.plan import Plan
 from hmd.machine.move_pages import UNTOUCHED, MoveFlags
 from hmd.machine.process_id import ProcessId, ProcessStat
-from hmd.migrate import Mover, MoverSettings
+from hmd.migrate import Mover, MoverSettings, MoveStatus
 
 PAGE = 4096
 HUGE = 512
+BASE = 0x7F0000000000
 PF_KTHREAD = 0x00200000
 
 
@@ -201,7 +202,36 @@ def make_mover(kernel: FakeKernel, **settings: object) -> Mover:
     )
 
 
+def statuses(outcome: Any) -> Any:
+    """Return the status of each row of an outcome."""
+    return [MoveStatus(code) for code in outcome.status.tolist()]
+
+
+def rows_of(pages: Any, source: Any, target: Any, first: Any = BASE) -> Any:
+    """Return rows of a plan: base pages of process 0, one after the other."""
+    return [(0, first + i * PAGE, 1, source, target) for i in range(pages)]
+
+
+def fill(kernel: Any, rows: Any, pid: int = 10) -> Any:
+    """Place the pages of rows on their source nodes; return their folios."""
+    return [kernel.place(pid, a, source, pages) for _, a, pages, source, _ in rows]
+
+
 @pytest.fixture(scope="session")
 def bench() -> SimpleNamespace:
-    """Constructors for tests, as a fixture since test modules cannot import each other."""
+    """Constructors of the model's kernels and processes, of plans and of movers."""
     return SimpleNamespace(kernel=FakeKernel, process=FakeProcess, plan=make_plan, mover=make_mover)
+
+
+@pytest.fixture
+def kernel(bench: SimpleNamespace) -> Any:
+    """Three nodes with 10,000 free pages each, and process 10."""
+    made = bench.kernel({0: 10_000, 1: 10_000, 2: 10_000})
+    made.process(10)
+    return made
+
+
+@pytest.fixture
+def process(kernel: Any) -> Any:
+    """Process 10 of ``kernel``."""
+    return kernel.stat(10).process
