@@ -34,7 +34,7 @@ def scenarios(machine: Machine, machine_share: Path) -> dict[str, Any]:
         check=True,
     )
     done = machine.run(
-        [sys.executable, str(PROGRAMS / "move_pages.py"), str(churn), str(CHURN_ROUNDS)],
+        [sys.executable, "-m", "tests.vm.programs.move_pages", str(churn), str(CHURN_ROUNDS)],
         cwd=CHECKOUT,
         timeout=800,
     )

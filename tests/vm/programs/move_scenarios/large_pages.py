@@ -1,0 +1,80 @@
+"""Scenarios of huge pages, huge pages that were split, and folios of 64 KiB."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from hmd.machine import move_pages
+from hmd.machine.huge_pages import read_huge_pages
+from hmd.machine.mappings import read_mappings
+from tests.vm.programs.move_scenarios.moves import mover, names, names_of_nodes, plan_of, raw
+from tests.vm.programs.move_scenarios.target import BLOCK, MIB, PAGE, Target
+
+
+def huge_pages() -> dict[str, Any]:
+    with Target(4 * BLOCK, huge=True) as target:
+        before = target.digest
+        blocks = target.addresses[:: BLOCK // PAGE]
+        found: dict[str, Any] = {"huge_before": huge_in(target)}
+        found["raw"] = raw(target.pid, [int(blocks[0]), int(blocks[0]) + PAGE], 1)
+        found["along"] = (
+            move_pages.query_nodes(target.pid, target.addresses[:512]).tolist() == [1] * 512
+        )
+        outcome = mover().apply(plan_of(target, 1, blocks[1:], size=512))
+        found["status"] = names(outcome.status)
+        found["moved_pages"] = int(outcome.moved_pages.sum())
+        found["nodes"] = names_of_nodes(target)
+        found["huge_after"] = huge_in(target)
+        small = mover().apply(plan_of(target, 0, target.addresses[:512]))
+        found["by_small_rows"] = names(small.status)
+        found["intact"] = target.digest == before
+        return found
+
+
+def huge_in(target: Target) -> int:
+    mappings = read_mappings(target.pid)
+    assert mappings is not None
+    huge = read_huge_pages(target.pid, mappings)
+    assert huge is not None
+    end = target.start + target.length
+    return int(((huge.address >= target.start) & (huge.address < end)).sum())
+
+
+def split_huge_page() -> dict[str, Any]:
+    with Target(2 * BLOCK, huge=True) as target:
+        before, blocks = target.digest, target.addresses[::512]
+        Path("/sys/kernel/debug/split_huge_pages").write_text(
+            f"{target.pid},{target.start:#x},{target.start + target.length:#x}"
+        )
+        left = huge_in(target)
+        moves = mover()
+        outcome = moves.apply(plan_of(target, 1, blocks, size=512))
+        return {
+            "huge": left,
+            "status": names(outcome.status),
+            "moved_pages": outcome.moved_pages.tolist(),
+            "split": moves.stats.split_huge_pages,
+            "nodes": names_of_nodes(target),
+            "intact": target.digest == before,
+        }
+
+
+def large_folios() -> dict[str, Any]:
+    """Folios of 64 KiB: all but the first address of each is EBUSY, and moves along."""
+    control = Path("/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled")
+    before = re.search(r"\[(\w+)\]", control.read_text())[1]  # type: ignore[index]
+    control.write_text("always")
+    try:
+        # Huge pages go first where they may; half a huge page has no room for one.
+        with Target(MIB, huge=True) as target:
+            first = raw(target.pid, target.addresses[:2].tolist(), 1)
+            outcome = mover().apply(plan_of(target, 1))
+            return {
+                "raw": first,
+                "status": names(outcome.status),
+                "nodes": names_of_nodes(target),
+            }
+    finally:
+        control.write_text(before)
