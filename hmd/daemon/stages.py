@@ -71,6 +71,7 @@ class Stages(TickStages):
     better_later: bool
     quota: QuotaControl
     budget: CpuBudget
+    movable: MovableMappings
     proc: Path = PROC
     sysfs: Path = SYSFS
     _scanned_s: float = float("-inf")
@@ -117,7 +118,9 @@ class Stages(TickStages):
         self.exits.watch(self.processes, self.watcher.same)
         self.heat.track(self.processes)
         self.heat.weigh(*stage_settings.weights(self.config, self.targets))
-        self.sweep.keep(stage_settings.kept_mappings(self.config, found))
+        kept = stage_settings.kept_mappings(self.config, found)
+        self.sweep.keep(kept)
+        self.movable.keep(kept)
         self.limits = stage_settings.fast_limits(self.config, self.targets)
         self.sampler.track(self.processes)
         return True
@@ -174,6 +177,7 @@ def build(
         budget = CpuBudget(
             stage_settings.budget_settings(config), before.budget if before else None
         )
+        movable = before.movable if before else MovableMappings(proc)
         stages = Stages(
             config=config,
             topology=topology,
@@ -188,7 +192,8 @@ def build(
             heat=_heat(config, topology, before),
             sweep=_sweep(config, topology, before, proc),
             policy=stage_settings.policy(config),
-            mover=_mover(config, before, proc),
+            mover=_mover(config, before, movable),
+            movable=movable,
             pageout=_pageout(config, before, proc),
             tick_s=config.tick,
             pageout_s=config.decide.pageout,
@@ -239,11 +244,11 @@ def _sweep(config: Config, topology: Topology, before: Stages | None, proc: Path
     return ResidencySweep(stage_settings.sweep_settings(config, topology), KernelMemory(proc))
 
 
-def _mover(config: Config, before: Stages | None, proc: Path) -> Mover:
+def _mover(config: Config, before: Stages | None, movable: MovableMappings) -> Mover:
     made = stage_settings.mover_settings(config)
     if before and before.mover.settings == made:
         return before.mover
-    return Mover(made, page_filter=MovableMappings(proc))
+    return Mover(made, page_filter=movable)
 
 
 def _pageout(config: Config, before: Stages | None, proc: Path) -> Pageout:

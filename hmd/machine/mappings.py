@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum, IntFlag
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -94,6 +95,25 @@ class Mappings:
         special: npt.NDArray[np.bool_] = self.kind == MappingKind.SPECIAL
         return ~(self.unmovable | special)
 
+    def take(self, rows: npt.NDArray[np.intp]) -> Mappings:
+        """Return some of the mappings; ``rows`` ascend. Those shared are the taken ones' alone."""
+        columns = {name: getattr(self, name)[rows] for name in _COLUMNS}
+        starts = set(columns["start"].tolist())
+        return Mappings(
+            **columns,
+            path=tuple(self.path[row] for row in rows.tolist()),
+            shared=tuple(one for one in self.shared if one.start in starts),
+        )
+
+    def joined(self, others: Sequence[Mappings]) -> Mappings:
+        """Return these mappings and the others, which follow them in order of address."""
+        parts = (self, *others)
+        return Mappings(
+            **{name: np.concatenate([getattr(one, name) for one in parts]) for name in _COLUMNS},
+            path=tuple(chain.from_iterable(one.path for one in parts)),
+            shared=tuple(chain.from_iterable(one.shared for one in parts)),
+        )
+
     def keeping(self, patterns: Sequence[LinearPattern]) -> Mappings:
         """Return the mappings, those unmovable whose path matches one of the patterns."""
         found = {
@@ -120,6 +140,9 @@ class Mappings:
         row = np.searchsorted(self.start, addresses, side="right") - 1
         inside = (row >= 0) & (addresses < self.end[row])
         return inside & self.movable[row]
+
+
+_COLUMNS = ("start", "end", "kind", "access", "unmovable", "huge_eligible", "huge_bytes")
 
 
 def read_mappings(pid: int, proc: Path = PROC) -> Mappings | None:
@@ -190,14 +213,33 @@ def _parse_body(body: bytes) -> tuple[frozenset[bytes], int, bool]:
 
 def _columns(headers: list[tuple[bytes, ...]]) -> Mappings:
     n = len(headers)
-    start = np.fromiter((int(h[0], 16) for h in headers), np.uint64, n)
-    end = np.fromiter((int(h[1], 16) for h in headers), np.uint64, n)
-    access = np.fromiter((_access(h) for h in headers), np.uint8, n)
-    paths = tuple((h[9] or b"").decode("utf-8", "surrogateescape") for h in headers)
-    kinds: dict[str, MappingKind] = {}
-    for path in paths:
-        if path not in kinds:
-            kinds[path] = kind_of(path)
+
+    def backing(row: int) -> tuple[int, bytes, int]:
+        offset, device, inode = headers[row][6:9]
+        return int(offset, 16), device, int(inode)
+
+    return mappings_of(
+        start=np.fromiter((int(h[0], 16) for h in headers), np.uint64, n),
+        end=np.fromiter((int(h[1], 16) for h in headers), np.uint64, n),
+        access=np.fromiter((_access(h) for h in headers), np.uint8, n),
+        paths=tuple((h[9] or b"").decode("utf-8", "surrogateescape") for h in headers),
+        backing=backing,
+    )
+
+
+def mappings_of(
+    start: npt.NDArray[np.uint64],
+    end: npt.NDArray[np.uint64],
+    access: npt.NDArray[np.uint8],
+    paths: tuple[str, ...],
+    backing: Callable[[int], tuple[int, bytes, int]],
+) -> Mappings:
+    """Return mappings from what maps has of each, in order of address; columns ``(n,)``.
+
+    ``backing`` returns the offset in bytes, device and inode of the file that a row maps.
+    """
+    n = len(start)
+    kinds = {path: kind_of(path) for path in set(paths)}
     kind = np.fromiter((kinds[path] for path in paths), np.uint8, n)
     # A huge page needs an aligned 2 MiB within the mapping.
     huge = np.uint64(HUGE_PAGE_BYTES)
@@ -206,6 +248,14 @@ def _columns(headers: list[tuple[bytes, ...]]) -> Mappings:
     fits = (first >= start) & (end >= first) & (end - first >= huge)
     private = (access & MappingAccess.SHARED) == 0
     own = (kind == MappingKind.ANON) | (kind == MappingKind.HEAP) | (kind == MappingKind.STACK)
+    large = ~private & (end - start >= LEAST_BYTES) & (kind != MappingKind.SPECIAL)
+    found = []
+    for row in np.flatnonzero(large).tolist():
+        memory = bool(kind[row] != MappingKind.FILE)
+        addresses = int(start[row]), int(end[row])
+        one = shared_range(addresses, *backing(row), paths[row], memory=memory)
+        if one is not None:
+            found.append(one)
     return Mappings(
         start=start,
         end=end,
@@ -215,29 +265,8 @@ def _columns(headers: list[tuple[bytes, ...]]) -> Mappings:
         huge_eligible=fits & ((own & private) | (kind == MappingKind.SHM)),
         huge_bytes=np.full(n, -1, np.int64),
         path=paths,
-        shared=_shared(headers, (start, end), kind, ~private),
+        shared=tuple(found),
     )
-
-
-def _shared(
-    headers: list[tuple[bytes, ...]],
-    span: tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]],
-    kind: npt.NDArray[np.uint8],
-    shared: npt.NDArray[np.bool_],
-) -> tuple[SharedRange, ...]:
-    """Return the mappings of files that other processes may map, of those that are ``shared``."""
-    start, end = span
-    large = shared & (end - start >= LEAST_BYTES) & (kind != MappingKind.SPECIAL)
-    found = []
-    for row in np.flatnonzero(large).tolist():
-        offset, device, inode, path = headers[row][6:]
-        name = (path or b"").decode("utf-8", "surrogateescape")
-        memory = bool(kind[row] != MappingKind.FILE)
-        addresses = int(start[row]), int(end[row])
-        one = shared_range(addresses, int(offset, 16), device, int(inode), name, memory=memory)
-        if one is not None:
-            found.append(one)
-    return tuple(found)
 
 
 def _access(header: tuple[bytes, ...]) -> int:
