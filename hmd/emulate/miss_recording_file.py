@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.emulate.miss_stream import MissFlag, MissRecording, MissStream
+from hmd.emulate.recorded_frees import FreedPages, freed_pages, page_frees, split_frees
 from hmd.emulate.thread_order import awake_ps, thread_order
 from hmd.errors import HmdError
 from hmd.units import PAGE_BYTES
@@ -43,9 +44,13 @@ def read_recording(path: Path, count: int) -> MissRecording:
     room = path.stat().st_size // RECORD.itemsize
     if count > room:
         raise HmdError(f"{count:,} misses were recorded, with room for {room:,}: give more room")
-    raw = np.fromfile(path, RECORD, count)
+    raw, ranges = split_frees(np.fromfile(path, RECORD, count))
+    count = len(raw)
     frame = (raw["line"] >> np.uint32(6)).astype(np.uint64)
-    key = _page_keys(raw, frame)
+    named = _named(raw)
+    at = np.flatnonzero(named)
+    freed = freed_pages(ranges, at, raw["vaddr"][at] // np.uint64(PAGE_BYTES))
+    key = _page_keys(raw, frame, named, freed)
     # A page's frame is that of an access to it: entries of page tables come last.
     order = np.argsort(_is(raw, MissFlag.TABLE), kind="stable")
     keys, first, sorted_page = np.unique(key[order], return_index=True, return_inverse=True)
@@ -68,6 +73,7 @@ def read_recording(path: Path, count: int) -> MissRecording:
         page_address=address,
         user_pages=int(user.sum()),
         threads=threads,
+        frees=page_frees(freed, keys[user]),
     )
     return MissRecording(stream, frame[order[first]] * np.uint64(PAGE_BYTES), awake_ps(raw) * 1e-12)
 
@@ -109,27 +115,51 @@ def _near_hits(raw: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
     return np.asarray(near)
 
 
-def _page_keys(raw: npt.NDArray[Any], frame: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Return the key of each miss's page: its virtual page number, or its frame with a marker."""
+def _named(raw: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return the rows that have the virtual address of a page of the program."""
     vaddr = np.where(_is(raw, MissFlag.HALT), np.uint64(0), raw["vaddr"])
+    named: npt.NDArray[np.bool_] = (vaddr != 0) & (vaddr < _USER_END)
+    return named & ~_is(raw, MissFlag.TABLE)
+
+
+def _page_keys(
+    raw: npt.NDArray[Any],
+    frame: npt.NDArray[np.uint64],
+    named: npt.NDArray[np.bool_],
+    freed: FreedPages,
+) -> npt.NDArray[np.uint64]:
+    """Return the key of each miss's page: its virtual page number, or its frame with a marker."""
+    rows = len(raw)
+    key = np.where(_is(raw, MissFlag.HALT), np.uint64(0), raw["vaddr"]) // np.uint64(PAGE_BYTES)
     table = _is(raw, MissFlag.TABLE)
-    named = (vaddr != 0) & (vaddr < _USER_END) & ~table
-    key = vaddr // np.uint64(PAGE_BYTES)
     # Sorted by frame, then time: an access without a virtual address belongs to the virtual page
-    # that its frame held last, or, before the first, to the one that it will hold.
-    order = np.argsort(frame, kind="stable")
-    sorted_frame, sorted_named = frame[order], named[order]
+    # that its frame held last, or, before the first, to the one that it will hold. A page that is
+    # given back holds it no longer; its row here comes before that of the next miss. What is
+    # written back to the frame from then on is of no page, since the next is not there yet.
+    frame = np.concatenate((frame, frame[freed.accessed]))
+    times = np.concatenate((np.arange(rows) * 2 + 1, freed.row * 2))
+    order = np.lexsort((times, frame))
+    is_free = order >= rows
+    sorted_frame = frame[order]
+    sorted_named = np.append(named, np.zeros(len(freed.row), np.bool_))[order]
     place = np.arange(len(order))
-    before = np.maximum.accumulate(np.where(sorted_named, place, -1))
+    before = np.maximum.accumulate(np.where(sorted_named | is_free, place, -1))
+    last = np.maximum(before, 0)
+    given_back = is_free[last] & (sorted_frame[last] == sorted_frame)
+    before = np.where(is_free[last], -1, before)
     after = np.minimum.accumulate(np.where(sorted_named, place, len(order))[::-1])[::-1]
     has_before = (before >= 0) & (sorted_frame[np.maximum(before, 0)] == sorted_frame)
     has_after = (after < len(order)) & (
         sorted_frame[np.minimum(after, len(order) - 1)] == sorted_frame
     )
+    written = np.append(_is(raw, MissFlag.WRITE_BACK), np.zeros(len(freed.row), np.bool_))[order]
+    has_after &= ~(written & given_back)
     owner = np.where(has_before, before, np.where(has_after, after, 0))
-    sorted_key = np.where(has_before | has_after, key[order][owner], sorted_frame | _KERNEL_PAGE)
+    keys = np.append(key, freed.page)[order]
+    sorted_key = np.where(has_before | has_after, keys[owner], sorted_frame | _KERNEL_PAGE)
     result = np.empty(len(order), np.uint64)
     result[order] = sorted_key
+    result = result[:rows]
     result[table] = key[table]  # with the page that it maps
     result[_is(raw, MissFlag.HALT)] = _KERNEL_PAGE
     return result

@@ -26,8 +26,9 @@ from hmd.trace.private_file import create_private
 class MissFlag(IntFlag):
     """Kind of a row; ``COVERED`` by the prefetcher; ``WRITE_BACK`` and ``HALT`` are no accesses.
 
-    ``WAKE`` and ``MARK`` have the bit of ``HALT`` with another one: the CPU goes on after a halt,
-    or was here when another one went on. ``STLB_HIT`` and ``WALK`` say how a load's page was
+    ``WAKE``, ``MARK`` and ``FREE`` have the bit of ``HALT`` with others: the CPU goes on after a
+    halt, was here when another one went on, or its program gives pages back (in the plugin's file
+    only: a stream has ``PageFrees``). ``STLB_HIT`` and ``WALK`` say how a load's page was
     translated. ``TABLE`` is no access of the program: a walk reads the page's entry in the page
     table.
     """
@@ -37,6 +38,7 @@ class MissFlag(IntFlag):
     HALT = 4
     WAKE = 5
     MARK = 6
+    FREE = 7
     COVERED = 8
     WRITE_BACK = 16
     STLB_HIT = 32

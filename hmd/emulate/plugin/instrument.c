@@ -198,6 +198,8 @@ static void instrument(struct qemu_plugin_insn *insn, size_t remaining)
 
 	if (kernel)
 		invalidation_instrument(insn);
+	else
+		frees_instrument(insn, remaining);
 	if (kernel && !machine.kernel)
 		return;
 	qemu_plugin_register_vcpu_mem_cb(insn, kernel ? on_kernel_load : on_user_load,

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "awake.h"
+#include "frees.h"
 #include "invalidation.h"
 #include "pacing.h"
 #include "page_walk.h"

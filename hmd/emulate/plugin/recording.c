@@ -66,6 +66,26 @@ static void mark_others(struct recording *recording, uint32_t wanted, unsigned w
 	}
 }
 
+bool recording_wants(const struct recording *recording, unsigned vcpu)
+{
+	uint32_t wanted = __atomic_load_n(&recording->header->recorded_vcpus, __ATOMIC_RELAXED);
+
+	return recording->miss && (wanted >> vcpu & 1);
+}
+
+void recording_free(struct recording *recording, unsigned vcpu, uint64_t instructions,
+		    const struct freed_range *range)
+{
+	append(recording, vcpu,
+	       &(struct timing_miss){
+		       .instructions = instructions,
+		       .vaddr = range->start,
+		       .paid_hits = (uint32_t)range->pages,
+		       .near_hits = (uint32_t)(range->pages >> 32),
+		       .flags = TIMING_FREE,
+	       });
+}
+
 void recording_observe(void *context, unsigned vcpu, const struct timing_miss *miss)
 {
 	struct recording *recording = context;

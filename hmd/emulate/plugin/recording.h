@@ -5,15 +5,17 @@
  * recorded_miss in place: the sparse file is mapped whole, and `recorded` in the header counts the
  * records. With each wake-up of one of them, the others that run get a record too (TIMING_MARK):
  * what they had executed by then; its `depends` is the one woken. Their order in the file is that
- * of the host's time. When the file is full, `recorded` still counts, so that a reader sees that
+ * of the host's time. What the programs of these vCPUs give back is recorded too (frees.h). When the file is full, `recorded` still counts, so that a reader sees that
  * some are missing.
  * hmd/emulate/miss_stream.py reads it.
  */
 #ifndef HMD_PLUGIN_RECORDING_H
 #define HMD_PLUGIN_RECORDING_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
+#include "frees.h"
 #include "shared.h"
 #include "timing.h"
 
@@ -41,6 +43,13 @@ struct recording {
 /* Map the file; 0, or -1 with one line in *why. */
 int recording_open(struct recording *recording, const char *path, struct shared_header *header,
 		   const struct timing *timing, unsigned vcpus, const char **why);
+
+/* Whether a vCPU is recorded now. */
+bool recording_wants(const struct recording *recording, unsigned vcpu);
+
+/* Append memory that a program gives back. */
+void recording_free(struct recording *recording, unsigned vcpu, uint64_t instructions,
+		    const struct freed_range *range);
 
 /* A timing_observer; its context is the struct recording. */
 void recording_observe(void *context, unsigned vcpu, const struct timing_miss *miss);

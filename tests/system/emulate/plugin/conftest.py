@@ -118,6 +118,13 @@ void awake_storm(struct awake *awake, struct shared_header *header, unsigned vcp
 struct recording { uint64_t capacity; ...; };
 int recording_open(struct recording *recording, const char *path, struct shared_header *header,
                    const struct timing *timing, unsigned vcpus, const char **why);
+struct system_call { uint64_t number, first, second, third, fourth; };
+struct freed_range { uint64_t start, pages; };
+bool freed_by(const struct system_call *call, struct freed_range *range);
+bool is_system_call(const uint8_t *code, size_t size);
+void recording_free(struct recording *recording, unsigned vcpu, uint64_t instructions,
+                    const struct freed_range *range);
+bool recording_wants(const struct recording *recording, unsigned vcpu);
 void record_wakes(struct recording *recording, uint64_t count);
 void guest_writes(struct shared_header *header, const uint64_t *words, size_t count,
                   const volatile bool *stop);
@@ -299,6 +306,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
     names = (
         "arguments",
         "awake",
+        "freed_range",
         "invalidation_code",
         "pacing",
         "pebs",
