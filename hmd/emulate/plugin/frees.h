@@ -1,5 +1,5 @@
 /*
- * System calls by which a program gives memory back, recorded next to its misses (TIMING_FREE):
+ * System calls by which a program gives memory back, recorded next to its misses (RECORDING_FREE):
  * munmap(2), brk(2), madvise(2) with MADV_DONTNEED or MADV_REMOVE, mremap(2) to a smaller size,
  * mmap(2) with MAP_FIXED over what was there, and exit_group(2), as they begin.
  *

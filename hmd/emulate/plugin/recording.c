@@ -82,7 +82,7 @@ void recording_free(struct recording *recording, unsigned vcpu, uint64_t instruc
 		       .vaddr = range->start,
 		       .paid_hits = (uint32_t)range->pages,
 		       .near_hits = (uint32_t)(range->pages >> 32),
-		       .flags = TIMING_FREE,
+		       .flags = RECORDING_FREE,
 	       });
 }
 

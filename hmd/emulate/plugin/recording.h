@@ -19,6 +19,9 @@
 #include "shared.h"
 #include "timing.h"
 
+/* In the place of TIMING_HALT, as TIMING_WAKE and TIMING_MARK are: no access, pages are free. */
+#define RECORDING_FREE (TIMING_HALT | 3)
+
 struct recorded_miss {
 	uint64_t instructions;
 	uint64_t vaddr;

@@ -81,11 +81,10 @@ enum timing_access_flags {
 	TIMING_TABLE = 128,     /* no access of the program: a walk reads a leaf entry */
 	/*
 	 * Recorded only, all of no access: TIMING_HALT, or in its place that the vCPU goes on after a
-	 * halt, was here when another one went on, or its program gives pages back.
+	 * halt, or was here when another one went on.
 	 */
 	TIMING_WAKE = TIMING_HALT | 1,
 	TIMING_MARK = TIMING_HALT | 2,
-	TIMING_FREE = TIMING_HALT | 3,
 };
 
 struct timing_outcome {
