@@ -9,6 +9,8 @@
  * neighbours sparse N TIB             N processes with TIB of writable memory and one page of it
  * neighbours arguments N KIB          N processes with KIB of arguments
  * neighbours segment N MIB            N processes that all have the pages of one memfd of MIB
+ * neighbours pool N COUNT             N processes of COUNT threads each
+ * neighbours mixed N LARGE            N processes, of which LARGE have 8 MiB resident each
  *
  * Prints "ready" when all is made; ends with its standard input, and its processes with it.
  */
@@ -26,6 +28,8 @@
 
 #define PAGE 4096ul
 #define STACK_BYTES (16 * PAGE)
+#define THREAD_STACK_BYTES PAGE
+#define LARGE_BYTES (8ul << 20)
 #define ARGUMENT_BYTES (100ul << 10)
 
 static char *map(size_t bytes, int access, int flags)
@@ -118,6 +122,69 @@ static void sharing_address_space(unsigned long count)
 	}
 }
 
+static int wait_for_ever(void *unused)
+{
+	(void)unused;
+	while (pause() < 0)
+		;
+	return 0;
+}
+
+/* As a server's pool: threads that wait. Their stacks are one mapping. */
+static void pool_of_threads(unsigned long count)
+{
+	const int flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD |
+			  CLONE_SYSVSEM;
+	char *stacks = map((count + 1) * THREAD_STACK_BYTES, PROT_READ | PROT_WRITE, 0);
+
+	for (unsigned long i = 1; i <= count; i++)
+		if (clone(wait_for_ever, stacks + i * THREAD_STACK_BYTES, flags, NULL) < 0)
+			err(1, "clone of thread %lu", i);
+}
+
+static void pools(unsigned long processes, unsigned long threads)
+{
+	pid_t self = getpid();
+	int ready[2];
+
+	if (pipe(ready))
+		err(1, "pipe");
+	for (unsigned long i = 0; i < processes; i++) {
+		pid_t child = fork();
+		char made;
+
+		if (child < 0)
+			err(1, "fork");
+		if (child == 0) {
+			die_with(self);
+			pool_of_threads(threads - 1);
+			if (write(ready[1], "", 1) == 1)
+				wait_for_ever(NULL);
+			_exit(1);
+		}
+		if (read(ready[0], &made, 1) != 1)
+			err(1, "child");
+	}
+}
+
+/* Each of the large ones has memory of its own. */
+static void some_large(unsigned long count, unsigned long large)
+{
+	pid_t self = getpid();
+
+	for (unsigned long i = 0; i < count; i++) {
+		pid_t child = fork();
+
+		if (child < 0)
+			err(1, "fork");
+		if (child == 0) {
+			if (i < large)
+				memset(map(LARGE_BYTES, PROT_READ | PROT_WRITE, 0), 1, LARGE_BYTES);
+			idle((void *)(intptr_t)self);
+		}
+	}
+}
+
 static void with_arguments(const char *self, unsigned long count, size_t bytes)
 {
 	size_t parts = bytes / ARGUMENT_BYTES;
@@ -177,6 +244,10 @@ int main(int argc, char **argv)
 		with_arguments("/proc/self/exe", count, size << 10);
 	} else if (!strcmp(kind, "segment")) {
 		sharing_segment(count, size << 20);
+	} else if (!strcmp(kind, "pool")) {
+		pools(count, size);
+	} else if (!strcmp(kind, "mixed")) {
+		some_large(count, size);
 	} else {
 		errx(2, "no kind of neighbour: %s", kind);
 	}

@@ -1,9 +1,9 @@
 """What neighbours of every size cost the daemon: prints a table, writes docs/results/hostile.json.
 
-The real service, with the sampler ``faults``, follows programs that are many
-or that map much (neighbours.c). ``python -m bench.hostile.scale_cases [CASE...]`` runs each for a
-minute. Ticks, stops and CPU are CPU time of the daemon; its kernels are compiled before, by another
-process.
+The real service, with the sampler ``faults``, follows programs that are many or that map much
+(neighbours.c). ``python -m bench.hostile.scale_cases [CASE...]`` runs each for a minute, ``--large
+[CASE...]`` those that take gigabytes. Ticks, stops and CPU are CPU time of the daemon; its kernels
+are compiled before, by another process.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from bench.kernel_limits import raised
 from hmd.decide.registry import warm_apart
 
 HERE = Path(__file__).parent
@@ -37,7 +38,8 @@ class NeighbourCase:
     """Arguments of neighbours.c by the name of the case, and memory that it has resident.
 
     ``processes`` is how many of it the daemon must find, by ``selector`` or else by the program's
-    path, ``quota`` its share of a CPU.
+    path, ``quota`` its share of a CPU. ``limits`` are sysctls that it needs
+    (:mod:`bench.kernel_limits`).
     """
 
     name: str
@@ -46,11 +48,12 @@ class NeighbourCase:
     resident_mib: float = 0.0
     selector: str | None = None
     quota: float = QUOTA
+    limits: Mapping[str, int] = field(default_factory=dict)
 
 
 ARGUMENTS = 'cmdline: "(java ?)+.*server|.*idle"'
 
-CASES = (
+CASES: tuple[NeighbourCase, ...] = (
     NeighbourCase("10,000 idle forks", ("forks", 10_000), 10_000),
     NeighbourCase("300 with 65,000 mappings", ("mappings", 300, 65_000), 300),
     NeighbourCase("300 sharing 65,000 mappings", ("threads", 300, 65_000), 1),
@@ -65,6 +68,27 @@ CASES = (
     ),
     NeighbourCase("200 on one 1 GiB memfd", ("segment", 200, 1024), 200, 1024.0, quota=0.1),
 )
+
+LARGE_CASES: tuple[NeighbourCase, ...] = (
+    NeighbourCase("10,000, a hundred of 8 MiB", ("mixed", 10_000, 100), 10_000, 800.0),
+    NeighbourCase(
+        "100,000 threads",
+        ("pool", 10, 10_000),
+        10,
+        limits={
+            "kernel/pid_max": 200_000,
+            "kernel/threads-max": 200_000,
+            "vm/max_map_count": 200_000,
+        },
+    ),
+    NeighbourCase(
+        "1,000,000 mappings",
+        ("mappings", 1, 1_000_000),
+        1,
+        limits={"vm/max_map_count": 1_010_000},
+    ),
+)
+"""What takes gigabytes of the kernel's memory, or limits that only root raises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +133,10 @@ def compiled(folder: Path) -> Path:
 def neighbours(program: Path, case: NeighbourCase) -> Iterator[None]:
     """Run a case's processes."""
     words = [str(program), *map(str, case.arguments)]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with (
+        raised(case.limits),
+        subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
+    ):
         assert process.stdout is not None
         if process.stdout.readline() != b"ready\n":
             raise RuntimeError(f"{case.name}: the neighbours did not start")
@@ -195,7 +222,10 @@ def _wait_until_ready(daemon: subprocess.Popen[bytes], log: Path) -> None:
 
 def main() -> None:
     """Measure the cases, all unless some are named by a part of their name."""
-    chosen = [c for c in CASES if not sys.argv[1:] or any(a in c.name for a in sys.argv[1:])]
+    names, key, cases = sys.argv[1:], "scale", CASES
+    if names[:1] == ["--large"]:
+        names, key, cases = names[1:], "large", LARGE_CASES
+    chosen = [c for c in cases if not names or any(name in c.name for name in names)]
     seconds = float(os.environ.get("SECONDS_EACH", SECONDS))
     rows = []
     warm_apart({})
@@ -210,9 +240,9 @@ def main() -> None:
             f"{cost.processes} processes, {cost.tracked_mib:.0f} MiB",
             flush=True,
         )
-    if len(rows) == len(CASES):
+    if len(rows) == len(cases):
         found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-        found["scale"] = [row.document() for row in rows]
+        found[key] = [row.document() for row in rows]
         RESULTS.write_text(json.dumps(found, indent=1) + "\n")
 
 
