@@ -31,6 +31,10 @@ from hmd.trace.trace_writer import TraceWriter
 MAX_PROCESSES = 1 << 16
 FIRST_LOOK_S = 0.01
 """Time to the first poll; each next one comes after twice the time, up to the interval."""
+READ_SHARE = 0.05
+"""Most of the time that is spent on reading a process's mappings, or the times of its threads."""
+READ_FREE_S = 0.02
+"""Readings that take no longer are not put off: some 7,000 mappings, or 2,000 threads."""
 FLUSH_S = 1.0
 """Longest time between two writes: a killed recorder loses no more than this."""
 
@@ -49,6 +53,27 @@ class RecordSettings:
     placement_credit_s: float = 2.0
 
 
+class PacedReading:
+    """Says when something is read again that may take long: within ``READ_SHARE`` of the time.
+
+    What takes ``READ_FREE_S`` of CPU time at most is read each time.
+    """
+
+    def __init__(self) -> None:
+        self._due_s = float("-inf")
+        self._begun_cpu_s = 0.0
+
+    def begin(self, now_s: float) -> bool:
+        """Return whether it may be read now; ``end`` is then called after it."""
+        self._begun_cpu_s = time.thread_time()
+        return now_s >= self._due_s
+
+    def end(self, now_s: float) -> None:
+        """Note that it has been read."""
+        took_s = time.thread_time() - self._begun_cpu_s
+        self._due_s = now_s + (took_s / READ_SHARE if took_s > READ_FREE_S else 0.0)
+
+
 class _Followed:
     """One process of the recording, and what was last written about it."""
 
@@ -62,6 +87,7 @@ class _Followed:
         self._since_s = time.monotonic()
         self._due_s = 0.0
         self._asked_s = 0.0
+        self._mapping_reads, self._time_reads = PacedReading(), PacedReading()
 
     @property
     def mapped(self) -> bool:
@@ -69,8 +95,11 @@ class _Followed:
         return self._mappings is not None
 
     def write_mappings(self, writer: TraceWriter, now_ns: int, proc: Path) -> None:
-        """Write the mappings if they have changed."""
+        """Write the mappings if they have changed; of many, they are read more rarely."""
+        if not self._mapping_reads.begin(time.monotonic()):
+            return
         mappings = read_mappings(self.process.pid, proc)
+        self._mapping_reads.end(time.monotonic())
         if mappings is None or not len(mappings):
             return
         before = self._mappings
@@ -101,13 +130,19 @@ class _Followed:
         self._asked_s += time.monotonic() - began_s
 
     def ran(self, proc: Path) -> ThreadTimes | None:
-        """Return the CPU time of each thread, ended ones too; None once the process is gone."""
+        """Return the CPU time of each thread, ended ones too; None once the process is gone.
+
+        Of many threads it is read more rarely, and is that of the last reading until then.
+        """
+        if not self._time_reads.begin(time.monotonic()):
+            return self._ran if alive(self.process, proc) else None
         times = thread_times(self.process.pid, proc)
         if times is None:
             return None
         grown = [thread for thread, ran_ns in times.items() if ran_ns > self._ran.get(thread, 0)]
         self._running = grown or self._running
         self._ran.update(times)
+        self._time_reads.end(time.monotonic())
         return self._ran
 
     def now_ns(self, clock: Clock, proc: Path) -> int:
