@@ -44,6 +44,21 @@ def demo(results: Results) -> str:
     return table(head, rows, text=2)
 
 
+def many_mappings(results: Results) -> str:
+    """Return CPU times of readings in ms, and p99 of a target's mmap(2) and faults in us."""
+    rows = []
+    for row in results["mappings"]["rows"]:
+        latencies = [
+            f"{row['latency_us'][mode][f'{call}_p99']:.0f}"
+            for call in ("mmap", "fault")
+            for mode in ("alone", "hmd", "text")
+        ]
+        costs = [f"{row[name]:.0f}" for name in ("text_ms", "query_ms", "refresh_ms", "step_ms")]
+        rows.append([f"{row['mappings']:,}", *costs, *latencies])
+    calls = [f"{call} {mode}" for call in ("mmap", "fault") for mode in ("alone", "hmd", "text")]
+    return table(["mappings", "text", "query", "sweep", "longest step", *calls], rows, text=0)
+
+
 def estimator(results: Results) -> str:
     """Return the estimator's errors in per cent by program and preset: mean, and worst."""
     cases = {(c["program"], c["preset"]): c for c in results["estimator"]["cases"]}
@@ -203,6 +218,7 @@ TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
         guard,
         swept,
         estimator,
+        many_mappings,
         ablations,
         samplings,
         long_traces,
