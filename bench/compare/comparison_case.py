@@ -18,6 +18,9 @@ WHOLE = "whole"
 SWEPT = "@swept"
 """Ending of the name of a system whose programs start with a fast node free of page cache."""
 
+THP = "@thp"
+"""Ending of the name of a system whose programs get transparent huge pages wherever they can."""
+
 _CASE = re.compile(rf"(?P<program>[a-z][a-z0-9_]*):(?P<ratio>1:[1-9]\d*|{WHOLE}):(?P<system>\S+)")
 
 

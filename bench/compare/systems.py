@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from bench.compare.comparison_case import RATIOS, SWEPT, WHOLE, ComparisonCase
+from bench.compare.comparison_case import RATIOS, SWEPT, THP, WHOLE, ComparisonCase
 from bench.compare.testbed import FIRST_TOUCH, ON_FAST, ON_SLOW, Start
 from hmd.decide import registry
+from hmd.emulate.demo.fast_node import MIN_FREE_KBYTES
 from hmd.emulate.demo.variants import FAST_NODE, SLOW_NODE
 from hmd.errors import ConfigError
 
@@ -108,6 +109,11 @@ _STANDING = (
 PEERS = (FIRST.name, KERNEL.name, KERNEL_DEFAULTS.name, DAMON.name)
 """The alternatives to hmd for a user."""
 
+# In this order: khugepaged raises the reserves when it starts.
+_HUGE_PAGES: Mapping[str, str | int] = {
+    "/sys/kernel/mm/transparent_hugepage/enabled": "always",
+    "/proc/sys/vm/min_free_kbytes": MIN_FREE_KBYTES,
+}
 _NO_TIERING = ("interleave", "none")
 
 
@@ -124,6 +130,11 @@ def swept(system: System) -> System:
     return replace(system, name=f"{system.name}{SWEPT}", swept=True)
 
 
+def huge_paged(system: System) -> System:
+    """Return the system with transparent huge pages, which are off otherwise."""
+    return replace(system, name=f"{system.name}{THP}", knobs={**system.knobs, **_HUGE_PAGES})
+
+
 def systems() -> tuple[System, ...]:
     """Return all systems, including hmd with each policy that uses heat."""
     policies = (name for name in registry.names() if name not in _NO_TIERING)
@@ -132,7 +143,12 @@ def systems() -> tuple[System, ...]:
 
 
 def system_named(name: str) -> System:
-    """Return a system, also hmd with any policy; raises ConfigError, which lists the names."""
+    """Return a system, also hmd with any policy, and any with ``@thp`` at the end of its name.
+
+    Raises ConfigError, which lists the names.
+    """
+    if name.endswith(THP):
+        return huge_paged(system_named(name.removesuffix(THP)))
     unlisted = [hmd_with(policy) for policy in _NO_TIERING]
     every = (*systems(), *unlisted, *map(swept, unlisted))
     for system in every:

@@ -6,9 +6,10 @@ else that can be moved runs on CPU 0 and allocates on the slow node. CPU 0 has a
 on another socket, of the size of a real one: the program's cache is scaled to the programs, which
 the working set of services is not. Other even CPUs share it and are idle.
 
-Pages are 4 KiB: transparent huge pages are off for every system, because 2 MiB of these programs
-stand for gigabytes. Files that programs read are in the page cache, on the slow node, before
-measurements. The fast node is full of the page cache of another file when a program starts.
+Pages are 4 KiB: transparent huge pages are off, because 2 MiB of these programs stand for
+gigabytes, but for systems whose names end with ``@thp``. Files that programs read are in the page
+cache, on the slow node, before measurements. The fast node is full of the page cache of another
+file when a program starts.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from hmd.emulate.preset import Preset, load
 from hmd.emulate.preset_overrides import with_cpus
 from hmd.emulate.server_load import serve
 from hmd.errors import HmdError
+from hmd.machine.procfs import chosen
 
 PRESET = "dram-pm"
 DILATION = 50.0
@@ -121,8 +123,9 @@ class Testbed:
             self.sh(f"echo {value} > {path}")
 
     def get(self, paths: Sequence[str]) -> dict[str, str]:
-        """Return the contents of files of the guest's /proc and /sys."""
-        return {path: self.sh(f"cat {path}").strip() for path in paths}
+        """Return the contents of files of the guest's /proc and /sys; of choices the one."""
+        texts = {path: self.sh(f"cat {path}").strip() for path in paths}
+        return {path: chosen(text) or text for path, text in texts.items()}
 
     @contextmanager
     def having(self, values: Mapping[str, str | int]) -> Iterator[None]:

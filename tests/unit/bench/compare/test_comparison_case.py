@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.compare.comparison_case import RATIOS, SWEPT, ComparisonCase
+from bench.compare.comparison_case import RATIOS, SWEPT, THP, ComparisonCase
 from bench.compare.systems import DAMON, HMD_DEFAULT, PEERS, cases_of, system_named, systems
 from hmd.errors import ConfigError
 
@@ -78,3 +78,22 @@ def test_swept_systems_differ_in_the_start_of_the_fast_node_only() -> None:
 def test_system_unknown_name_error_lists_systems() -> None:
     with pytest.raises(ConfigError, match=f"no system 'hmd:x'.*{DAMON.name}"):
         system_named("hmd:x")
+
+
+def test_huge_pages_are_added_to_what_a_system_sets() -> None:
+    kernel, huge = system_named("kernel-tiering"), system_named("kernel-tiering@thp")
+    assert huge.name == "kernel-tiering@thp"
+    added = [path for path in huge.knobs if path not in kernel.knobs]
+    assert added == [
+        "/sys/kernel/mm/transparent_hugepage/enabled",
+        "/proc/sys/vm/min_free_kbytes",
+    ]
+    assert {**huge.knobs, **kernel.knobs} == dict(huge.knobs)
+    assert (huge.start, huge.ratios, huge.runs) == (kernel.start, kernel.ratios, kernel.runs)
+    assert system_named("hmd:benefit@swept@thp").swept
+    with pytest.raises(ConfigError, match="no system 'mine'"):
+        system_named("mine@thp")
+
+
+def test_huge_pages_are_no_system_of_a_whole_comparison() -> None:
+    assert not any(system.name.endswith(THP) for system in systems())
