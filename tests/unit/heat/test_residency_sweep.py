@@ -136,11 +136,43 @@ def test_sweep_step_that_took_too_long_is_made_up_for() -> None:
         def nodes(self, process: ProcessId, addresses: Addresses) -> npt.NDArray[np.int16]:
             nonlocal now_s
             now_s += 10.0
-            return super().nodes(process, addresses)
+            # Pages keep changing their nodes: no step is calm.
+            return np.full(len(addresses), now_s // 10 % 2, np.int16)
 
     sweep = ResidencySweep(SweepSettings(step_s=4.0), SlowMemory(spaces), clock=lambda: now_s)
     asked = [tick(table, sweep) > 0 for _ in range(10)]
     assert asked == [True, False, True, False, False] * 2
+
+
+def test_sweep_steps_after_calm_ones_take_a_quarter_of_the_time_until_pages_change() -> None:
+    table, spaces = HeatTable(), Spaces()
+    table.track([PROCESS])
+    spaces.map(0, 256 * CHUNK_PAGES)
+    node, now_s = np.ones(256 * CHUNK_PAGES, np.int16), 0.0
+
+    class TimedMemory(ModelledMemory):
+        def nodes(self, process: ProcessId, addresses: Addresses) -> npt.NDArray[np.int16]:
+            nonlocal now_s
+            now_s += 1.0
+            return node[addresses // np.uint64(PAGE_BYTES)]
+
+    settings = SweepSettings(step_s=4.0, sweep_ticks_most=1)
+    sweep = ResidencySweep(settings, TimedMemory(spaces), clock=lambda: now_s)
+
+    def seconds_of_steps(count: int) -> list[float]:
+        begun_s = [now_s]
+        for _ in range(count):
+            tick(table, sweep)
+            begun_s.append(now_s)
+        return np.diff(begun_s).tolist()
+
+    # A query asks for the pages of 16 chunks: after the first sweep no page has changed.
+    assert seconds_of_steps(8) == [4.0, 4.0, 4.0, 4.0, 4.0, 2.0, 1.0, 1.0]
+    assert seconds_of_steps(13) == [1.0] * 13  # the rest of that sweep, in turn
+    node[::16] = 0
+    assert seconds_of_steps(3) == [1.0, 4.0, 4.0]
+    seconds_of_steps(16)
+    assert pages_on(table, 0) == len(node) // 16
 
 
 def test_sweep_mappings_read_over_several_steps() -> None:
