@@ -116,12 +116,17 @@ class ChunkColumns(NamedTuple):
 class ChunkIndex(NamedTuple):
     """A hash index from chunks to their rows: open addressing, linear probing.
 
-    ``keys`` are numbers of process slot and chunk, below 0 where free; ``rows`` are rows of
-    :class:`ChunkColumns`. Their length is a power of two.
+    ``places`` has a key and a row of :class:`ChunkColumns` in turn, so that a look-up needs one
+    line of the cache. Keys are numbers of process slot and chunk, below 0 where free. The number of
+    keys is a power of two.
     """
 
-    keys: Int64s
-    rows: Int32s
+    places: Int64s
+
+    @classmethod
+    def empty(cls, size: int) -> ChunkIndex:
+        """Return an index of so many positions."""
+        return cls(np.full(2 * size, -1, np.int64))
 
 
 class ChunkCounts(NamedTuple):

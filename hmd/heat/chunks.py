@@ -231,7 +231,7 @@ class Chunks:
     def _rebuild(self) -> None:
         # At most half full, for every number of chunks up to the capacity.
         size = 2 * (1 << (len(self.columns.process) - 1).bit_length())
-        self.index = ChunkIndex(np.full(size, -1, np.int64), np.empty(size, np.int32))
+        self.index = ChunkIndex.empty(size)
         if self.used:
             insert_chunks(0, self.used, self.columns.process, self.columns.address, self.index)
 

@@ -254,7 +254,7 @@ class PageClaims:
     def _index_units(self) -> None:
         # At most half full, for every number of units up to the capacity.
         size = 2 * (1 << (len(self._units.file) - 1).bit_length())
-        self._index = ChunkIndex(np.full(size, -1, np.int64), np.empty(size, np.int32))
+        self._index = ChunkIndex.empty(size)
         if self._used:  # else there are no kernels to load
             insert_chunks(0, self._used, self._units.file, self._units.offset, self._index)
 

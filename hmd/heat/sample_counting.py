@@ -1,7 +1,9 @@
 """Counting of samples: the kernel that adds a batch to the table, and its index of chunks.
 
 Chunks are found by a hash of process slot and chunk number. Consecutive samples of one chunk need
-one probe. A sample costs about 10 ns.
+one probe. Samples are counted in the order of their chunks' rows, of neighbours together: of a
+large table each would wait for a dozen lines of the cache, which neighbours share. A sample costs
+about 10 ns, 60 ns at 1 TiB.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ PAGE_SHIFT: Final = 12
 #: User addresses have at most 56 bits (five-level paging), so a chunk number has 35.
 ADDRESS_BITS: Final = 56
 NUMBER_BITS: Final = ADDRESS_BITS - CHUNK_SHIFT
+_PAGE_BITS: Final = CHUNK_SHIFT - PAGE_SHIFT
 #: Kinds of access are below this (hmd.sample.access_batch.Kind).
 KINDS: Final = 3
 
@@ -51,6 +54,10 @@ _FIRST_PROBES: Final = 32
 _FIRST_HIT_LEAST: Final = 19
 _PROBES: Final = 128
 _HIT_LEAST: Final = 47
+# Samples whose places are read before they are looked up.
+_AHEAD: Final = 64
+# Samples are ordered by their rows in so many groups, whose counts stay in the first-level cache.
+_ROW_GROUPS: Final = 1 << 12
 # Fibonacci hashing (Knuth, TAOCP 3, 6.4): 2**64 over the golden ratio.
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 
@@ -93,15 +100,20 @@ class CountedSamples(NamedTuple):
 
 
 @inline
-def _find(keys: Int64s, key: np.int64) -> np.int64:
-    """Return the position of ``key``, or the free position where it belongs."""
-    mask = len(keys) - 1
+def _first(places: Int64s, key: np.int64) -> np.int64:
+    """Return where among the places the search for ``key`` begins."""
     # The highest bits: neighbours lie apart.
     high = (np.uint64(key) * _GOLDEN) >> np.uint64(32)
-    position = np.int64((high * np.uint64(len(keys))) >> np.uint64(32))
-    while keys[position] != key and keys[position] != _EMPTY:
-        position = (position + 1) & mask
-    return position
+    return 2 * np.int64((high * np.uint64(len(places) // 2)) >> np.uint64(32))
+
+
+@inline
+def _find(places: Int64s, key: np.int64) -> np.int64:
+    """Return where among the places ``key`` is, or belongs; its row follows."""
+    at = _first(places, key)
+    while places[at] != key and places[at] != _EMPTY:
+        at = (at + 2) & (len(places) - 1)
+    return at
 
 
 @inline
@@ -135,23 +147,22 @@ def insert_chunks(
     begin: int, end: int, process: Int32s, address: Uint64s, index: ChunkIndex
 ) -> None:
     """Add the chunks of some rows to an index, which must have more positions than chunks."""
-    keys, rows = index.keys, index.rows
+    places = index.places
     for chunk in range(begin, end):
         number = np.int64(address[chunk] >> np.uint64(CHUNK_SHIFT))
         key = (np.int64(process[chunk]) << NUMBER_BITS) | number
-        position = _find(keys, key)
-        keys[position] = key
-        rows[position] = chunk
+        at = _find(places, key)
+        places[at], places[at + 1] = key, chunk
 
 
 @kernel
 def find_chunks(process: int, addresses: Uint64View, index: ChunkIndex, found: Int32s) -> None:
     """Set ``found`` to the row of each address's chunk, -1 where there is none."""
-    keys, rows = index.keys, index.rows
+    places = index.places
     for i in range(len(addresses)):
         number = np.int64(addresses[i] >> np.uint64(CHUNK_SHIFT))
-        position = _find(keys, (np.int64(process) << NUMBER_BITS) | number)
-        found[i] = -1 if keys[position] == _EMPTY else rows[position]
+        at = _find(places, (np.int64(process) << NUMBER_BITS) | number)
+        found[i] = -1 if places[at] == _EMPTY else places[at + 1]
 
 
 @kernel
@@ -166,14 +177,14 @@ def find_nodes(
 
     Pages of a chunk that is counted as a whole are taken to lie where most of them do.
     """
-    keys, rows = index.keys, index.rows
+    places = index.places
     chunk, last = np.int64(-1), np.int64(-1)
     for i in range(len(address)):
         number = np.int64(address[i] >> np.uint64(CHUNK_SHIFT))
         key = (np.int64(process[i]) << NUMBER_BITS) | number
         if key != last:
-            position = _find(keys, key)
-            chunk = np.int64(-1) if keys[position] == _EMPTY else np.int64(rows[position])
+            at = _find(places, key)
+            chunk = np.int64(-1) if places[at] == _EMPTY else places[at + 1]
             last = key
         found[i] = -1
         if chunk >= 0:
@@ -181,6 +192,30 @@ def find_nodes(
             row = np.int64(columns.detail[chunk])
             code = np.int64(columns.node[row, page] if row >= 0 else columns.code[chunk])
             found[i] = FIXED - code if code <= FIXED else code
+
+
+@inline
+def _order(page: Int64s, chunks: np.int64, order: Int32s) -> np.int64:
+    """Fill ``order`` with the samples whose page is known, by groups of neighbouring chunks.
+
+    ``page`` is the page's position in the chunk, and 512 times the chunk's row. Those of a group
+    stay in their order. Returns how many there are.
+    """
+    shift = np.int64(_PAGE_BITS)
+    while chunks >> (shift - _PAGE_BITS) > _ROW_GROUPS:
+        shift += 1
+    ends = np.zeros((chunks >> (shift - _PAGE_BITS)) + 2, np.int32)
+    for i in range(len(page)):
+        if page[i] >= 0:
+            ends[(page[i] >> shift) + 1] += 1
+    for group in range(len(ends) - 1):
+        ends[group + 1] += ends[group]
+    for i in range(len(page)):
+        if page[i] >= 0:
+            group = page[i] >> shift
+            order[ends[group]] = i
+            ends[group] += 1
+    return np.int64(ends[-1])
 
 
 @kernel
@@ -204,16 +239,20 @@ def count_samples(
     """
     process, address, kind, period, weight_ns = samples
     kind_weight, most, latency_ns = weights
-    keys, rows = index.keys, index.rows
-    recent, recent_sum, node = columns.recent, columns.recent_sum, columns.node
-    counts, free, asking = state
+    places, (counts, free, asking) = index.places, state
     groups, probes = columns.groups, columns.probes
+    recent, recent_sum, node = columns.recent, columns.recent_sum, columns.node
     ignored, totals, waits = sums
-    # First all rows, so that the processor looks up several at a time.
-    found = np.full(len(address), -1, np.int32)
+    pages, ahead = np.full(len(address), -1, np.int64), np.empty(_AHEAD, np.int64)
     end, last = len(address), np.int64(-1)
     chunk = np.int64(-1)
     for i in range(begin, len(address)):
+        if (i - begin) % _AHEAD == 0:
+            # Reads the next ones without a branch, so that the processor waits for many at a time.
+            for j in range(i, min(i + _AHEAD, len(address))):
+                number = np.int64(address[j] >> np.uint64(CHUNK_SHIFT))
+                key = (np.int64(process[j]) << NUMBER_BITS) | number
+                ahead[j - i] = places[_first(places, key)]
         slot, where = np.int64(process[i]), address[i]
         if slot < 0 or slot >= len(totals) or where >> np.uint64(ADDRESS_BITS) or kind[i] >= KINDS:
             ignored[0] += 1
@@ -221,12 +260,12 @@ def count_samples(
         number = np.int64(where >> np.uint64(CHUNK_SHIFT))
         key = (slot << NUMBER_BITS) | number
         if key != last:
-            position = _find(keys, key)
-            if keys[position] == _EMPTY:
+            at = _find(places, key)
+            if places[at] == _EMPTY:
                 if counts[0] == len(columns.process):
                     end = i
                     break
-                keys[position], rows[position] = key, counts[0]
+                places[at], places[at + 1] = key, counts[0]
                 columns.process[counts[0]] = slot
                 columns.address[counts[0]] = np.uint64(number) << np.uint64(CHUNK_SHIFT)
                 if counts[1] > 0:
@@ -234,15 +273,16 @@ def count_samples(
                     columns.detail[counts[0]] = free[counts[1]]
                     columns.owner[free[counts[1]]] = counts[0]
                 counts[0] += 1
-            chunk, last = np.int64(rows[position]), key
-        found[i] = chunk
-    for i in range(begin, end):
-        chunk, slot = np.int64(found[i]), np.int64(process[i])
-        if chunk < 0:
-            continue
-        detail = np.int64(columns.detail[chunk])
-        page = np.int64(address[i] >> np.uint64(PAGE_SHIFT)) & (CHUNK_PAGES - 1)
-        weight = np.float32(period[i]) * kind_weight[slot, kind[i]]
+            chunk, last = places[at + 1], key
+        page = np.int64(where >> np.uint64(PAGE_SHIFT)) & (CHUNK_PAGES - 1)
+        pages[i] = (chunk << _PAGE_BITS) | page
+        counted.weight[i] = np.float32(period[i]) * kind_weight[slot, kind[i]]
+    order = np.empty(len(address), np.int32)
+    for rank in range(_order(pages, counts[0], order)):
+        i = np.int64(order[rank])
+        chunk, page = pages[i] >> _PAGE_BITS, pages[i] & (CHUNK_PAGES - 1)
+        slot, detail = np.int64(columns.process[chunk]), np.int64(columns.detail[chunk])
+        weight = counted.weight[i]
         code = np.int64(node[detail, page] if detail >= 0 else columns.code[chunk])
         counted.node[i] = FIXED - code if code <= FIXED else code
         if len(latency_ns) and kind[i] == _LOAD:
