@@ -100,6 +100,7 @@ class Rehearsal:
             ),
             pageout=Pageout(),
             node_memory=lambda topology, now_s: memory.memory(),
+            stat=memory.stat,
             tick_s=_TICK_S,
             processes=(PROCESS,),
             targets=(self.name,),

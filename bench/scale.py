@@ -108,6 +108,7 @@ class ScaledRun:
             ),
             pageout=Pageout(),
             node_memory=lambda topology, now_s: memory.memory(),
+            stat=memory.stat,
             tick_s=1.0,
             processes=memory.processes,
             targets=("scaled",) * case.processes,

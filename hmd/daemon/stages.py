@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from hmd.config import Config
@@ -20,7 +21,7 @@ from hmd.heat.residency_sweep import ResidencySweep
 from hmd.heat.swept_memory import KernelMemory
 from hmd.machine.exit_watch import ExitWatch
 from hmd.machine.numa_nodes import read_node_memory, read_topology
-from hmd.machine.process_id import PROC
+from hmd.machine.process_id import PROC, read_stat
 from hmd.machine.processes import ProcessWatcher
 from hmd.machine.topology import NodeMemory, Topology
 from hmd.machine.zone_reserves import Reserves
@@ -199,6 +200,7 @@ def build(
             pageout_s=config.decide.pageout,
             proc=proc,
             sysfs=sysfs,
+            stat=partial(read_stat, proc=proc),
             admin=before.admin if before else AdminState(),
         )
         undo.pop_all()

@@ -150,7 +150,7 @@ def headroom_fraction() -> Any:
     """Return the field for the share of memory that a policy keeps free."""
     effect = (
         "Share of each node's memory that is kept free for allocations, on all tiers but the"
-        " slowest. auto keeps free on the fastest tier what programs have given back lately and not"
+        " slowest. auto keeps free on the fastest tier what targets have given back lately and not"
         " allocated again, up to an eighth of it, and 2 % of the tiers between."
     )
     return knob(None, effect, Unit.SHARE, key="headroom", most=0.99)

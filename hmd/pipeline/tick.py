@@ -86,7 +86,7 @@ def decide(stages: TickStages, now_s: float) -> Plan:
     """Return the administrators' moves, then the policy's with what room and budget are left."""
     heat, admin = stages.heat, stages.admin
     stages.memory = stages.node_memory(stages.topology, now_s)
-    stages.allocations.follow(stages.memory)
+    stages.allocations.follow(stages.memory, stages.processes, stages.targets, stages.stat)
     if admin.paused or not heat.processes or not plan_due(stages):
         return Plan.empty(heat.processes)
     machine = MachineView(

@@ -13,6 +13,7 @@ a machine of numbers. The interfaces between are protocols:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,7 +21,7 @@ from hmd.control.admin_state import AdminState
 from hmd.decide.plan import FastLimits, Policy
 from hmd.heat.heat_table import HeatTable
 from hmd.heat.residency_sweep import ResidencySweep
-from hmd.machine.process_id import ProcessId
+from hmd.machine.process_id import ProcessId, ProcessStat, read_stat
 from hmd.machine.topology import NodeMemory, Topology
 from hmd.migrate import Mover, Pageout
 from hmd.pipeline.allocation_watch import AllocationWatch
@@ -58,8 +59,9 @@ class TickStages:
     ``sampling_cpu_s`` is the CPU time of reading and counting samples in all ticks, ``sweep_cpu_s``
     that of sweeps, ``discovery_cpu_s`` that of scans for processes, ``demotion_cpu_s``
     that of kernel threads that demote page cache. ``budget`` decides in which
-    ticks the policy plans; in all of them if None. ``allocations`` says how much memory programs
-    are expected to allocate.
+    ticks the policy plans; in all of them if None. ``allocations`` says how much memory targets
+    are expected to allocate, from the resident sizes of their processes, which ``stat`` returns by
+    pid.
     """
 
     topology: Topology
@@ -83,3 +85,4 @@ class TickStages:
     demotion_cpu_s: float = 0.0
     budget: CpuBudget | None = None
     allocations: AllocationWatch = field(default_factory=AllocationWatch)
+    stat: Callable[[int], ProcessStat | None] = read_stat

@@ -179,6 +179,7 @@ class SimulatedDaemon:
                 PageoutSettings(limit_s=settings.tick_s / 2), machine, lambda: machine.now_s
             ),
             node_memory=lambda topology, now_s: machine.memory(),
+            stat=machine.sized_stat,
             tick_s=settings.tick_s,
             pageout_s=settings.pageout_s,
             processes=(PROGRAM,),

@@ -198,6 +198,7 @@ class Machine:
             ),
             pageout=Pageout(),
             node_memory=self._node_memory,
+            stat=self.memory.stat,
             tick_s=1.0,
             processes=self.heat.processes,
             targets=tuple(p.target for p in PROGRAMS),

@@ -6,8 +6,9 @@ import pytest
 
 from hmd.decide.node_arrays import ALLOCATION_MOST, UNKNOWN_SHARE, nodes_of
 from hmd.decide.plan import MachineView
+from hmd.machine.process_id import ProcessId, ProcessStat
 from hmd.machine.topology import Node, NodeMemory, Topology
-from hmd.pipeline.allocation_watch import FADE, AllocationWatch
+from hmd.pipeline.allocation_watch import FADE, READS, AllocationWatch
 from hmd.units import MIB, PAGE_BYTES
 
 FAST, MIDDLE, SLOW = 1024 * MIB, 2048 * MIB, 8192 * MIB
@@ -28,11 +29,50 @@ def memory(*used_mib: int) -> tuple[NodeMemory, ...]:
     )
 
 
+class Programs:
+    """Processes of targets with their resident sizes, and the used memory of the machine."""
+
+    def __init__(self, targets: dict[ProcessId, str]) -> None:
+        self.targets = targets
+        self.resident_mib = dict.fromkeys(targets, 0)
+        self.reads = 0
+        self._watch = AllocationWatch()
+
+    def stat(self, pid: int) -> ProcessStat | None:
+        self.reads += 1
+        for process, size_mib in self.resident_mib.items():
+            if process.pid == pid:
+                return ProcessStat(
+                    pid, process.start_ticks, 1, b"program", b"R", 0, 0, size_mib * MIB
+                )
+        return None
+
+    def tick(self, *used_mib: int, **resident_mib: int) -> int | None:
+        """A tick with this much used per node; sizes of processes are by their names."""
+        for name, size_mib in resident_mib.items():
+            self.resident_mib[NAMED[name]] = size_mib
+        processes = tuple(self.targets)
+        names = tuple(self.targets.values())
+        self._watch.follow(memory(*used_mib), processes, names, self.stat)
+        return self._watch.expected_bytes
+
+    def end(self, name: str) -> None:
+        del self.resident_mib[NAMED[name]], self.targets[NAMED[name]]
+
+
+NAMED = {"a": ProcessId(10, 1), "b": ProcessId(11, 1), "c": ProcessId(12, 1)}
+
+
+def programs(**targets: str) -> Programs:
+    return Programs({NAMED[name]: target for name, target in targets.items()})
+
+
 def followed(*ticks: tuple[int, int, int]) -> int | None:
-    watch = AllocationWatch()
+    """What is expected of the only program of a machine that uses this much at each tick."""
+    alone = programs(a="one")
     for used in ticks:
-        watch.follow(memory(*used))
-    return watch.expected_bytes
+        expected = alone.tick(*used, a=sum(used))
+    return expected
 
 
 def test_nothing_is_known_at_the_first_tick() -> None:
@@ -56,10 +96,62 @@ def test_moves_between_nodes_are_no_allocations() -> None:
 
 
 def test_nodes_that_come_or_go_are_no_frees() -> None:
-    watch = AllocationWatch()
-    watch.follow(memory(900, 0, 100))
-    watch.follow(memory(900, 0, 100)[:2])
+    watch, stat = AllocationWatch(), programs(a="one").stat
+    watch.follow(memory(900, 0, 100), tuple(NAMED.values())[:1], ("one",), stat)
+    watch.follow(memory(900, 0, 100)[:2], tuple(NAMED.values())[:1], ("one",), stat)
     assert watch.expected_bytes is None
+
+
+def test_nothing_is_expected_for_what_a_program_of_no_target_gives_back() -> None:
+    steady = programs(a="one")
+    assert steady.tick(500, 0, 0, a=500) is None
+    for _ in range(4):  # allocates and frees as it likes
+        assert steady.tick(1000, 0, 0) == 0
+        assert steady.tick(500, 0, 0) == 0
+
+
+def test_room_that_another_target_takes_is_not_awaited() -> None:
+    two = programs(a="one", b="two")
+    two.tick(900, 0, 0, a=500, b=400)
+    assert two.tick(800, 0, 0, a=400) == 100 * MIB
+    assert two.tick(900, 0, 0, b=500) == 0
+    assert two.tick(700, 0, 0, b=300) == 200 * MIB
+
+
+def test_memory_of_a_process_that_exits_is_expected_while_its_target_goes_on() -> None:
+    two = programs(a="one", b="one", c="two")
+    two.tick(900, 0, 0, a=500, b=300, c=100)
+    two.end("b")
+    assert two.tick(600, 0, 0) == 300 * MIB
+    two.end("a")
+    assert two.tick(100, 0, 0) == 0
+
+
+def test_fork_that_exits_gives_back_no_page_that_its_parent_has() -> None:
+    forks = programs(a="one", b="one")
+    forks.tick(500, 0, 0, a=500, b=500)
+    forks.end("b")
+    assert forks.tick(500, 0, 0) == 0
+
+
+def test_pid_of_another_process_is_not_counted() -> None:
+    reused = programs(a="one")
+    reused.tick(500, 0, 0, a=500)
+    reused.resident_mib = {ProcessId(10, 2): 0}
+    assert reused.tick(100, 0, 0) == 0
+
+
+def test_of_many_processes_some_are_read_per_tick_and_all_in_turn() -> None:
+    count = 3 * READS
+    many = Programs({ProcessId(pid, 1): "one" for pid in range(1, count + 1)})
+    many.resident_mib = dict.fromkeys(many.resident_mib, 10)
+    for _ in range(3):
+        many.tick(900, 0, 0)
+    assert many.reads == count
+    many.resident_mib = dict.fromkeys(many.resident_mib, 9)
+    expected = [many.tick(900 - count, 0, 0) or 0 for _ in range(3)]
+    assert many.reads == 2 * count
+    assert 0 < expected[0] < expected[1] < expected[2] <= count * MIB
 
 
 @pytest.mark.parametrize(
