@@ -3,7 +3,7 @@
 Rows of chunks are dense: the last chunk takes the row of one that is removed. Rows of pages are a
 pool of bounded size: as long as some are free, every new chunk gets one. A chunk without pages of
 its own is counted as a whole, in 50 bytes instead of 6 KiB. Row numbers are valid only until
-``version`` changes.
+``version`` changes; those of chunks until ``order`` does: not by more chunks, nor by their detail.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Chunks:
 
     def __init__(self, details_most: int) -> None:
         self._details_most = max(details_most, 1)
-        self.version = next(_VERSIONS)
+        self.version = self.order = next(_VERSIONS)
         self.columns = ChunkColumns.blank(_LEAST_CHUNKS, self._details(_LEAST_CHUNKS))
         self.state = ChunkCounts(
             np.zeros(3, np.int64), np.empty(0, np.int32), np.zeros(_ASKING, np.int32)
@@ -112,7 +112,7 @@ class Chunks:
             self._resize(max(_LEAST_CHUNKS, len(columns.process) // 2))
         else:
             self._rebuild()
-        self.version = next(_VERSIONS)
+        self.version = self.order = next(_VERSIONS)
 
     def renumber(self, slots: npt.NDArray[np.int32]) -> None:
         """Give process ``p`` the slot ``slots[p]``; chunks of slot -1 are removed."""
@@ -122,7 +122,7 @@ class Chunks:
         self.remove(gone)
         if not len(gone):
             self._rebuild()
-        self.version = next(_VERSIONS)
+        self.version = self.order = next(_VERSIONS)
 
     def attach(self, rows: Rows, tick: int = 0) -> None:
         """Give detail to chunks that have none; each page is taken to be as its chunk.
