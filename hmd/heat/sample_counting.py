@@ -279,7 +279,7 @@ def count_samples(
         counted.weight[i] = np.float32(period[i]) * kind_weight[slot, kind[i]]
     order = np.empty(len(address), np.int32)
     for rank in range(_order(pages, counts[0], order)):
-        i = np.int64(order[rank])
+        i = int(order[rank])
         chunk, page = pages[i] >> _PAGE_BITS, pages[i] & (CHUNK_PAGES - 1)
         slot, detail = np.int64(columns.process[chunk]), np.int64(columns.detail[chunk])
         weight = counted.weight[i]
