@@ -28,8 +28,11 @@ def paying_pairs(coming: Side, leaving: Side, room: int) -> tuple[Counts, Counts
     ``room`` is how many pages fit without a demotion; below 0, so many leave in any case. A row
     comes if its gain exceeds the loss of the last row that leaves for it.
     """
-    order = _rising(-coming.value)
-    gain = coming.value[order]
+    gain = coming.value
+    order = np.arange(len(gain))
+    if (gain[1:] > gain[:-1]).any():  # rows that come in order need not be sorted again
+        order = _rising(-gain)
+        gain = gain[order]
     # What loses more than the best gain leaves for nothing: there is no need to sort it.
     near = np.arange(len(leaving.value))
     if room >= 0:
