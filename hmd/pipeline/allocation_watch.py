@@ -59,7 +59,7 @@ class AllocationWatch:
             self.expected_bytes = min(self._machine_bytes, sum(self._targets.values()))
 
     def _follow_machine(self, memory: Sequence[NodeMemory]) -> None:
-        """Expect what is less used on all nodes than was, whoever gave it back."""
+        """Expect what is less used on all nodes than was, whatever program gave it back."""
         nodes = tuple((node.node, node.total_bytes) for node in memory)
         room = sum(node.room_bytes for node in memory)
         before, self._before = self._before, (nodes, room)
