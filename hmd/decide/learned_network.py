@@ -18,87 +18,75 @@ from hmd.heat.kernels import Float32Plane, Float32s, Int64s, inline, kernel
 WIDTH_MOST: Final = 64
 """Most neurons of a layer, and most features."""
 
-_BLOCK: Final = 128
+INPUTS: Final = 4
+NEURONS: Final = 2
+"""Inputs and neurons at a time: the weights of both are in registers."""
+
+_BLOCK: Final = 256
 
 
 @inline
 def _layer(
-    weight: Float32s, begin: int, inputs: Float32Plane, width: int, outputs: Float32Plane, out: int
+    weight: Float32s, begin: int, inputs: Float32s, width: int, outputs: Float32s, out: int
 ) -> int:
     """Fill ``outputs`` with a layer of a block; returns where the weights of the next begin.
 
-    Two neurons and three inputs at a time: a sum is loaded and stored for every third input, and
-    an input is loaded for every second neuron. More of them would not vectorise: LLVM compares at
-    most eight pairs of arrays to know that they do not overlap.
+    Inputs and outputs are one after the other, of ``_BLOCK`` rows each. As their distances are
+    constants, LLVM compares one pair of arrays before it takes the loop that vectorises.
     """
-    whole, even = width // 3 * 3, out // 2 * 2
-    for neuron in range(0, even, 2):
+    for neuron in range(0, out, NEURONS):
         a = begin + neuron * width
         b = a + width
-        bias_a, bias_b = (
-            weight[begin + out * width + neuron],
-            weight[begin + out * width + neuron + 1],
-        )
-        for i in range(_BLOCK):
-            outputs[neuron, i] = bias_a
-        for i in range(_BLOCK):
-            outputs[neuron + 1, i] = bias_b
-        for first in range(0, whole, 3):
-            a0, a1, a2 = weight[a + first], weight[a + first + 1], weight[a + first + 2]
-            b0, b1, b2 = weight[b + first], weight[b + first + 1], weight[b + first + 2]
+        y = outputs[neuron * _BLOCK : (neuron + NEURONS) * _BLOCK]
+        for one in range(NEURONS):
             for i in range(_BLOCK):
-                x0, x1, x2 = inputs[first, i], inputs[first + 1, i], inputs[first + 2, i]
-                outputs[neuron, i] += a0 * x0 + a1 * x1 + a2 * x2
-                outputs[neuron + 1, i] += b0 * x0 + b1 * x1 + b2 * x2
-        for rest in range(whole, width):
-            a0, b0 = weight[a + rest], weight[b + rest]
+                y[one * _BLOCK + i] = weight[begin + out * width + neuron + one]
+        for first in range(0, width, INPUTS):
+            a0, a1, a2, a3 = (
+                weight[a + first], weight[a + first + 1], weight[a + first + 2],
+                weight[a + first + 3],
+            )  # fmt: skip
+            b0, b1, b2, b3 = (
+                weight[b + first], weight[b + first + 1], weight[b + first + 2],
+                weight[b + first + 3],
+            )  # fmt: skip
+            x = inputs[first * _BLOCK : (first + INPUTS) * _BLOCK]
             for i in range(_BLOCK):
-                outputs[neuron, i] += a0 * inputs[rest, i]
-            for i in range(_BLOCK):
-                outputs[neuron + 1, i] += b0 * inputs[rest, i]
-    for neuron in range(even, out):
-        a = begin + neuron * width
-        for i in range(_BLOCK):
-            outputs[neuron, i] = weight[begin + out * width + neuron]
-        for one in range(width):
-            a0 = weight[a + one]
-            for i in range(_BLOCK):
-                outputs[neuron, i] += a0 * inputs[one, i]
+                x0, x1, x2, x3 = x[i], x[_BLOCK + i], x[2 * _BLOCK + i], x[3 * _BLOCK + i]
+                y[i] += a0 * x0 + a1 * x1 + a2 * x2 + a3 * x3
+                y[_BLOCK + i] += b0 * x0 + b1 * x1 + b2 * x2 + b3 * x3
     return begin + out * width + out
 
 
 @kernel
 def run_layers(features: Float32Plane, shape: Int64s, weight: Float32s, result: Float32s) -> None:
-    """Fill ``result``, shape ``(n,)``.
+    """Fill ``result``, shape ``(n,)``, of ``features``, shape ``(features, n)``.
 
-    ``features`` has shape ``(shape[0], n)``. ``weight`` has the layers one after the other: a
-    matrix by output and input, then the biases. Between layers max(x, 0).
+    ``shape`` are the widths of a network of whole ``INPUTS`` and ``NEURONS``: inputs that there are
+    no features for are 0. ``weight`` has the layers one after the other: a matrix by output and
+    input, then the biases. Between layers max(x, 0).
     """
     rows, layers = features.shape[1], len(shape) - 1
-    first = np.zeros((WIDTH_MOST, _BLOCK), np.float32)
-    second = np.zeros((WIDTH_MOST, _BLOCK), np.float32)
+    inputs = np.zeros(WIDTH_MOST * _BLOCK, np.float32)
+    outputs = np.zeros(WIDTH_MOST * _BLOCK, np.float32)
     for begin in range(0, rows, _BLOCK):
-        count = min(_BLOCK, rows - begin)
+        count, at = min(_BLOCK, rows - begin), 0
         for feature in range(shape[0]):
-            for i in range(count):
-                first[feature, i] = features[feature, begin + i]
-        at = 0
-        for layer in range(layers):
-            width, out = shape[layer], shape[layer + 1]
-            if layer % 2 == 0:
-                at = _layer(weight, at, first, width, second, out)
-                if layer < layers - 1:
-                    for neuron in range(out):
-                        for i in range(_BLOCK):
-                            second[neuron, i] = max(second[neuron, i], np.float32(0))
+            x = inputs[feature * _BLOCK : (feature + 1) * _BLOCK]
+            if feature < features.shape[0]:
+                for i in range(count):
+                    x[i] = features[feature, begin + i]
             else:
-                at = _layer(weight, at, second, width, first, out)
-                if layer < layers - 1:
-                    for neuron in range(out):
-                        for i in range(_BLOCK):
-                            first[neuron, i] = max(first[neuron, i], np.float32(0))
+                for i in range(count):
+                    x[i] = 0
+        for layer in range(layers):
+            at = _layer(weight, at, inputs, shape[layer], outputs, shape[layer + 1])
+            if layer < layers - 1:
+                for i in range(shape[layer + 1] * _BLOCK):
+                    outputs[i] = max(outputs[i], np.float32(0))
+            inputs, outputs = outputs, inputs
         for i in range(count):
-            result[begin + i] = second[0, i] if layers % 2 else first[0, i]
+            result[begin + i] = inputs[i]
 
 
 def run_network(

@@ -78,18 +78,25 @@ class LearnedWeights:
     layers: tuple[tuple[Floats, Floats], ...]
 
     def packed(self) -> tuple[npt.NDArray[np.int64], Floats]:
-        """Return shape and weights for :func:`hmd.decide.learned_network.run_network`.
+        """Return shape and weights for :func:`hmd.decide.learned_network.run_layers`.
 
-        The normalisation is in the first layer.
+        The normalisation is in the first layer. Inputs and neurons that make widths whole are 0.
         """
+        from hmd.decide.learned_network import INPUTS, NEURONS
+
+        *wide, last = self.header.shape
+        shape = [-(-width // INPUTS) * INPUTS for width in wide] + [-(-last // NEURONS) * NEURONS]
         parts = []
         for number, (matrix, bias) in enumerate(self.layers):
-            wide, start = matrix.astype(np.float64), bias.astype(np.float64)
+            each, start = matrix.astype(np.float64), bias.astype(np.float64)
             if number == 0:
-                wide = wide / self.scale
-                start = start - wide @ self.mean
-            parts += [wide.ravel(), start]
-        return np.array(self.header.shape, np.int64), np.concatenate(parts).astype(np.float32)
+                each = each / self.scale
+                start = start - each @ self.mean
+            into, out = shape[number], shape[number + 1]
+            whole, begin = np.zeros((out, into)), np.zeros(out)
+            whole[: each.shape[0], : each.shape[1]], begin[: len(start)] = each, start
+            parts += [whole.ravel(), begin]
+        return np.array(shape, np.int64), np.concatenate(parts).astype(np.float32)
 
     def write(self, path: Path) -> None:
         """Write the file; equal weights give equal bytes."""

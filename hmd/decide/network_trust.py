@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
+from hmd.decide.process_slots import ProcessSlots, carried
 from hmd.machine.process_id import ProcessId
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _MEMORY: Final = 0.95
 # In bits, by factor: before there are samples, half of an answer is taken.
 _PRIOR: Final = np.array([-8.0, -2.0, 0.0, -2.0, -8.0])
+_FACTORS: Final = np.linspace(0.0, 1.0, len(_PRIOR))
 
 Values = npt.NDArray[np.float64]
 
@@ -37,16 +39,21 @@ class NetworkTrust:
         self._clear()
 
     def _clear(self) -> None:
-        from hmd.decide.trust_kernel import FOLLOWED
+        from hmd.decide.trust_kernel import FOLLOWED, LEVELS
 
         self._tick = -1
         self._kept: PageState | None = None
-        self._evidence: dict[ProcessId, Values] = {}
-        self._norms: list[dict[ProcessId, Values]] = [{} for _ in range(FOLLOWED)]
+        self._slots = ProcessSlots()
+        # By process: bits by factor; of each tick that is followed, what factors did to sums.
+        self._evidence = np.zeros((0, LEVELS))
+        self._norms = np.zeros((0, FOLLOWED, LEVELS))
+        self._known = np.zeros((0, FOLLOWED))
 
     def factor(self, process: ProcessId) -> float:
         """Return the factor at which answers for a process are taken."""
-        return self._level(process) / (len(_PRIOR) - 1)
+        slot = self._slots.find(process)
+        evidence = self._evidence[slot] if slot >= 0 else np.zeros_like(_PRIOR)
+        return float(_FACTORS[np.argmax(evidence + _PRIOR)])
 
     def corrected(
         self, pages: PageView, octaves: npt.NDArray[np.float32]
@@ -63,44 +70,40 @@ class NetworkTrust:
         if self._kept is None:
             self._kept = PageState(np.int8, 0, FOLLOWED)
         kept, number = self._kept.in_place(pages)
+        self._follow(pages.processes)
         news = pages.tick != self._tick
         if news:
             self._learn(pages, kept, number)
             self._tick = pages.tick
-        slots = len(pages.processes)
-        level = np.array([self._level(process) for process in pages.processes], np.int64)
-        sums, rate = np.zeros((slots, LEVELS)), np.empty(len(pages), np.float32)
+        level = np.argmax(self._evidence + _PRIOR, axis=1)
+        sums, rate = np.zeros((len(level), LEVELS)), np.empty(len(pages), np.float32)
         slot = pages.tick % FOLLOWED
         rows = AnsweredRows(pages.rate, octaves, pages.size, pages.process, number)
         correct_rates(rows, level, kept, slot if news else -1, sums, rate)
         if news:
             before = np.where(sums[:, :1] > 0, sums[:, :1], 1.0)
-            norms = np.log2(np.where(sums > 0, sums, before) / before)
-            self._norms[slot] = dict(zip(pages.processes, norms, strict=True))
+            self._norms[:, slot] = np.log2(np.where(sums > 0, sums, before) / before)
+            self._known[:, slot] = 1.0
         return rate
+
+    def _follow(self, processes: tuple[ProcessId, ...]) -> None:
+        """Bring what is known of processes to their present slots."""
+        before = self._slots.follow(processes)
+        if before is not None:
+            self._evidence = carried(self._evidence, before)
+            self._norms = carried(self._norms, before)
+            self._known = carried(self._known, before)
 
     def _learn(
         self, pages: PageView, kept: npt.NDArray[np.int8], number: npt.NDArray[np.int64]
     ) -> None:
         """Add the evidence of a tick's samples."""
-        from hmd.decide.trust_kernel import FOLLOWED, LEVELS, weigh_answers
+        from hmd.decide.trust_kernel import FOLLOWED, weigh_answers
 
-        norms = np.zeros((FOLLOWED, len(pages.processes), LEVELS))
-        known = np.zeros((FOLLOWED, len(pages.processes)), np.bool_)
-        for slot, by_process in enumerate(self._norms):
-            for at, process in enumerate(pages.processes):
-                if process in by_process:
-                    norms[slot, at], known[slot, at] = by_process[process], True
-        found = np.zeros((len(pages.processes), LEVELS))
-        sampled = np.flatnonzero(pages.tick_samples)
-        weigh_answers(
-            pages.tick_samples[sampled], number[sampled], pages.process[sampled], kept, norms,
-            known, found,
-        )  # fmt: skip
-        self._evidence = {
-            process: _MEMORY * self._evidence.get(process, np.zeros(LEVELS)) + found[slot]
-            for slot, process in enumerate(pages.processes)
-        }
-
-    def _level(self, process: ProcessId) -> int:
-        return int(np.argmax(self._evidence.get(process, np.zeros(len(_PRIOR))) + _PRIOR))
+        said = np.zeros((len(pages.processes), 2))
+        weigh_answers(pages.tick_samples, number, pages.process, kept, self._known, said)
+        said /= FOLLOWED
+        # Log likelihoods in bits relative to factor 0, the mean over the ticks followed.
+        norms = (self._norms * self._known[:, :, None]).sum(axis=1)
+        self._evidence *= _MEMORY
+        self._evidence += said[:, :1] * _FACTORS - said[:, 1:] * norms

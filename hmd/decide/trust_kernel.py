@@ -1,6 +1,6 @@
 """The kernels of the trust in the network: rates by its answers, and what samples say of those.
 
-About 10 ns per row, and 10 ns per sampled row and tick that is followed.
+About 8 ns per row, and 25 ns per sampled row.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import numpy.typing as npt
 from hmd.heat.kernels import (
     Float32s,
     Float64Plane,
+    Float64s,
     Int32s,
     Int64s,
     Layout,
     Uint16s,
+    inline,
     kernel,
 )
 
@@ -30,10 +32,19 @@ OCTAVES_MOST: Final = 7.9
 # Answers are kept in 16ths of an octave.
 _STEPS: Final = np.float32(16)
 _QUARTER: Final = np.float32(1 / 4)
+# Above all quarters of answers, so that what is added to them is positive.
+_ABOVE: Final = 4
 
 Int8Plane: TypeAlias = Annotated[npt.NDArray[np.int8], Layout(2)]
-BoolPlane: TypeAlias = Annotated[npt.NDArray[np.bool_], Layout(2)]
-Float64Cube: TypeAlias = Annotated[npt.NDArray[np.float64], Layout(3)]
+
+
+def _power() -> tuple[float, ...]:
+    """Return a polynomial for 2**x on [-1/2, 1/2], highest power first; its error is below 1e-8."""
+    nodes = 0.5 * np.cos(np.pi * (np.arange(64) + 0.5) / 64)
+    return tuple(float(c) for c in np.polyfit(nodes, np.exp2(nodes), 6))
+
+
+_P6, _P5, _P4, _P3, _P2, _P1, _P0 = (np.float32(c) for c in _power())
 
 
 class AnsweredRows(NamedTuple):
@@ -44,6 +55,42 @@ class AnsweredRows(NamedTuple):
     size: Uint16s
     process: Int32s
     number: Int64s
+
+
+@inline
+def _exp2(x: np.float32) -> np.float32:
+    """Return 2**x of a quarter of an answer, without a call or branch: loops vectorise."""
+    whole = np.int32(np.int32(x + np.float32(_ABOVE + 0.5)) - np.int32(_ABOVE))
+    f = x - np.float32(whole)
+    part = (((((_P6 * f + _P5) * f + _P4) * f + _P3) * f + _P2) * f + _P1) * f + _P0
+    return part * np.int32(np.int32(whole + np.int32(127)) << np.int32(23)).view(np.float32)
+
+
+@inline
+def _run_end(process: Int32s, begin: int) -> int:
+    """Return where the rows end that follow a row and are of its process."""
+    end = begin + 1
+    while end < len(process) and process[end] == process[begin]:
+        end += 1
+    return end
+
+
+@inline
+def _add_sums(rows: AnsweredRows, quarter: Float32s, begin: int, end: int, sums: Float64s) -> None:
+    """Add what each factor would give of rows of one process; sums stay in registers."""
+    none, one, two, three, four = 0.0, 0.0, 0.0, 0.0, 0.0
+    for row in range(begin, end):
+        each, accesses = quarter[row], rows.rate[row] * np.float32(rows.size[row])
+        none += accesses
+        one += accesses * each
+        two += accesses * (each * each)
+        three += accesses * (each * each * each)
+        four += accesses * (each * each) * (each * each)
+    sums[0] += none
+    sums[1] += one
+    sums[2] += two
+    sums[3] += three
+    sums[4] += four
 
 
 @kernel
@@ -61,26 +108,29 @@ def correct_rates(
     ``sums``, shape ``(processes, LEVELS)`` and 0, becomes the sums that each factor would give.
     Answers are kept in column ``slot``, unless it is below 0.
     """
-    most = np.float32(OCTAVES_MOST)
-    for row in range(len(rows.rate)):
-        octave = min(max(rows.octaves[row], -most), most)
-        if slot >= 0:
+    one, most, count = np.float32(1), np.float32(OCTAVES_MOST), len(rows.rate)
+    for row in range(count):
+        corrected[row] = _exp2(min(max(rows.octaves[row], -most), most) * _QUARTER)
+    if slot >= 0:
+        for row in range(count):
+            octave = min(max(rows.octaves[row], -most), most)
             kept[rows.number[row], slot] = np.int8(np.rint(octave * _STEPS))
-        each = np.exp2(octave * _QUARTER)
-        p, value = rows.process[row], rows.rate[row]
-        chosen, pages = level[p], np.float64(rows.size[row])
-        corrected[row] = value
-        sums[p, 0] += value * pages
-        for factor in range(1, LEVELS):
-            value *= each
-            sums[p, factor] += value * pages
-            if factor == chosen:
-                corrected[row] = value
-    for row in range(len(rows.rate)):
-        p = rows.process[row]
-        total = sums[p, level[p]]
-        if total > 0.0:
-            corrected[row] *= np.float32(sums[p, 0] / total)
+    begin = 0
+    while begin < count:
+        end = _run_end(rows.process, begin)
+        _add_sums(rows, corrected, begin, end, sums[rows.process[begin]])
+        begin = end
+    begin = 0
+    while begin < count:
+        p, end = rows.process[begin], _run_end(rows.process, begin)
+        chosen, total = level[p], sums[p, level[p]]
+        scale = np.float32(sums[p, 0] / total) if total > 0.0 else one
+        for row in range(begin, end):
+            each = corrected[row]
+            power = (each if chosen & 1 else one) * (each * each if chosen & 2 else one)
+            power *= each * each * each * each if chosen & 4 else one
+            corrected[row] = rows.rate[row] * power * scale
+        begin = end
 
 
 @kernel
@@ -89,21 +139,18 @@ def weigh_answers(
     number: Int64s,
     process: Int32s,
     kept: Int8Plane,
-    norms: Float64Cube,
-    known: BoolPlane,
-    evidence: Float64Plane,
+    known: Float64Plane,
+    said: Float64Plane,
 ) -> None:
-    """Add to ``evidence``, shape ``(processes, LEVELS)``, log likelihoods of samples, in bits.
+    """Add to ``said``, shape ``(processes, 2)``: octaves of answers times samples, and samples.
 
-    Relative to factor 0, the mean over the ticks followed. ``norms``, shape ``(FOLLOWED, processes,
-    LEVELS)``, are logarithms of what each factor would do to sums, of the ticks that are ``known``.
+    Octaves are summed over the ticks that are followed, as far as ``known``, shape
+    ``(processes, FOLLOWED)``, is 1 for them and not 0.
     """
     for row in range(len(samples)):
-        p, at = process[row], number[row]
-        weight = samples[row] / FOLLOWED
-        for slot in range(FOLLOWED):
-            if known[slot, p]:
-                octave = np.float64(kept[at, slot]) / 16.0
-                for factor in range(1, LEVELS):
-                    bits = octave * factor / 4.0 - norms[slot, p, factor]
-                    evidence[p, factor] += weight * bits
+        if samples[row] > 0:
+            p, at, octaves = process[row], number[row], 0.0
+            for slot in range(FOLLOWED):
+                octaves += kept[at, slot] * known[p, slot]
+            said[p, 0] += samples[row] * octaves / _STEPS
+            said[p, 1] += samples[row]

@@ -24,9 +24,11 @@ from hmd.heat.kernels import (
     Int64s,
     Uint8s,
     Uint16s,
+    Uint64s,
     inline,
     kernel,
 )
+from hmd.units import PAGE_BYTES
 
 _CODES: Final = np.arange(256, dtype=np.uint8).view(np.int8).astype(np.int16)
 #: A chunk that is counted as a whole is movable while at most one page in this many is elsewhere.
@@ -158,6 +160,17 @@ def gather_pages(
         pages.chunk[at], pages.size[at] = chunk, size
         pages.tier[at] = -1 if stays else tier_of_code[code & 255]
         pages.node[at] = FIXED - code if code <= FIXED else code
+
+
+@kernel
+def gather_addresses(
+    number: Int64s, chunk: Int64s, columns: ChunkColumns, address: Uint64s
+) -> None:
+    """Fill ``address`` with that of the first byte of each row, which is in ``chunk``."""
+    wholes = len(columns.owner) * CHUNK_PAGES
+    for at in range(len(number)):
+        page = number[at] & (CHUNK_PAGES - 1) if number[at] < wholes else 0
+        address[at] = columns.address[chunk[at]] + np.uint64(page) * np.uint64(PAGE_BYTES)
 
 
 @kernel

@@ -35,6 +35,7 @@ from hmd.heat.page_columns import (
     PageRates,
     count_rows,
     count_shown,
+    gather_addresses,
     gather_pages,
     gather_rates,
     list_rows,
@@ -319,8 +320,9 @@ class PageView:
     def _address(
         self, number: npt.NDArray[np.int64], chunk: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.uint64]:
-        page = np.where(number < self._wholes, number & (CHUNK_PAGES - 1), 0).astype(np.uint64)
-        return self.chunks.columns.address[chunk] + page * np.uint64(PAGE_BYTES)
+        address = np.empty(len(number), np.uint64)
+        gather_addresses(number, chunk, self.chunks.columns, address)
+        return address
 
     @cached_property
     def _rows(self) -> int:
