@@ -89,7 +89,7 @@ class TargetError(HmdError):
 
 
 class UnreachableError(HmdError):
-    """The daemon's status socket does not answer."""
+    """The daemon's status socket, or a cluster, does not answer."""
 
     exit_code = Exit.UNREACHABLE
 

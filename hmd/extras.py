@@ -16,7 +16,7 @@ from hmd.errors import MissingError
 
 DISTRIBUTION = "hmd-tiering"
 
-Extra = Literal["ilp", "parquet", "plot", "torch", "train", "tune"]
+Extra = Literal["fleet", "ilp", "parquet", "plot", "torch", "train", "tune"]
 
 
 def missing_extra(use: str, package: str, extra: Extra, instead: str = "") -> MissingError:

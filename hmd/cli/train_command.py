@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hmd.cli.simulation_options import ProgressLine
+from hmd.cli.work_options import add_ray, work_place
 from hmd.errors import Exit, UsageError, os_error
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ The configuration names recordings ("hmd simulate --record"), sizes of fast memo
 periods. Each round simulates all recordings with the daemon's own code and fits the network to what
 pages did next: in the first round rules move the pages, in the others the network of the round
 before. The weights are those of the last round. Equal configurations and recordings give equal
-weights, with any number of workers.
+weights, with any number of workers, here or on a Ray cluster.
 
 Recordings under "held_out" are not trained on: they decide when a fit stops. --evaluate compares
 the weights with first touch and with the default policy, and shows those programs apart.
@@ -43,6 +44,7 @@ examples:
   hmd simulate --record dict.misses -- python3 -c 'd = {n * 2654435761: n for n in range(200000)}'
   hmd train --config train.yaml -o learned.npz
   hmd train --config train.yaml -o learned.npz --resume --workers 2     after Ctrl-C
+  hmd train --config train.yaml -o learned.npz --ray head:6379          on a Ray cluster
   hmd train --config train.yaml -o learned.npz --evaluate               compare, no training
   hmd train --config train.yaml -o knobs.npz --design knobs --picture curve.png
   hmd simulate dict.misses --policy learned --set weights=$PWD/learned.npz
@@ -81,6 +83,7 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="N",
         help="simulations at a time, each with 50 bytes of memory per miss (1)",
     )
+    add_ray(parser)
     parser.add_argument(
         "--resume",
         action="store_true",
@@ -101,6 +104,8 @@ def run(args: argparse.Namespace) -> int:
     """Train and write, or evaluate."""
     if args.workers < 1:
         raise UsageError("--workers must be at least 1")
+    if args.ray is not None and (args.evaluate or args.design != PAGES):
+        raise UsageError(f"--ray is for trainings of the design {PAGES}: leave it out")
     if args.evaluate and args.picture is not None:
         raise UsageError("--picture shows a training: leave it out, or --evaluate")
     from hmd.learn.train_settings import read_plan
@@ -128,10 +133,8 @@ def _train(plan: TrainingPlan, args: argparse.Namespace) -> Trained:
     partial = args.output.with_name(args.output.name + ".partial")
     try:
         folder.mkdir(exist_ok=True)
-        with ProgressLine() as progress:
-            training = Training(
-                plan, folder, workers=args.workers, resume=args.resume, say=progress.note
-            )
+        with work_place(args.ray, args.workers, "--workers") as place, ProgressLine() as progress:
+            training = Training(plan, folder, place=place, resume=args.resume, say=progress.note)
             trained = training.run()
         trained.weights.write(partial)
         partial.replace(args.output)

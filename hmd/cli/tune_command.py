@@ -19,6 +19,7 @@ from hmd.cli.simulation_options import (
     policy_values,
     simulation_settings,
 )
+from hmd.cli.work_options import add_ray, work_place
 from hmd.errors import Exit, UsageError, os_error
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ examples:
   hmd tune dict.misses --policy histogram --knob hysteresis=1:3 --knob confidence
   hmd tune dict.misses --policy age --set active=auto --knob idle=20ms:2s --trials 200
   hmd tune dict.misses --journal dict.journal --json > tuned.json
+  hmd tune cg.npz drift.npz --ray head:6379               on a Ray cluster (extra fleet)
 
 "hmd policy show NAME" describes each setting and the range in which it is searched. Needs the
 extra tune.
@@ -131,6 +133,7 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         help="simulations at a time, each with 12 bytes of memory per miss (1)",
     )
+    add_ray(group)
     group.add_argument(
         "--journal",
         type=Path,
@@ -180,7 +183,7 @@ def _tune(
 
     preset, settings = load(args.preset), simulation_settings(args)
     kept = policy_values(about.knobs, given)
-    with ProgressLine() as progress:
+    with work_place(args.ray, args.jobs, "--jobs") as place, ProgressLine() as progress:
         cases, held_out = _cases(args)
         stage = "before the search"
 
@@ -205,7 +208,7 @@ def _tune(
             about.name,
             preset,
             settings,
-            jobs=args.jobs,
+            place=place,
             journal=Journal(args.journal),
             say=lambda what: progress.say(f"{stage}: {what}"),
         ) as runs:

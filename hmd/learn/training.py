@@ -4,18 +4,18 @@ Takes recorded programs, gives a weights file's content. In the first round rule
 each later one the network so far does, with prices at random, so that the rows show what its own
 moves leave behind. A network is fitted to the rows of all rounds. Rows are kept in a folder, so
 that an interrupted training continues. Equal settings and recordings give equal weights, with any
-number of workers.
+number of workers, here or on a cluster.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import numpy as np
@@ -27,15 +27,17 @@ from hmd.decide.plan import Policy
 from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import load
 from hmd.learn.perceptron import Epoch, FittedNetwork, fit_network
-from hmd.learn.train_settings import TrainingPlan
+from hmd.learn.train_settings import TrainingPlan, TrainSettings
 from hmd.learn.training_rows import (
     HEADROOM_BYTES,
     RowRequest,
     TrainingRows,
     collect_rows,
 )
+from hmd.numpy_archive import DAMAGED
 from hmd.simulate.journal import code_digest, digest
 from hmd.simulate.known_misses import MissValues
+from hmd.simulate.work_places import LocalWork, WorkPlace, threads_of
 
 _RULES: Final = ("benefit", "none")
 _MOVES_NS: Final = (1500.0, 3000.0, 6000.0)
@@ -61,6 +63,55 @@ def make_policy(name: str, **given: float | str | None) -> Policy:
     return registry.make(name, {**kept, **given})
 
 
+@dataclass(frozen=True, slots=True)
+class RoundRequest:
+    """The rows of a ``program``, by its number, in a round; the ``weights`` file, if it has any."""
+
+    settings: TrainSettings
+    number: int
+    program: int
+    weights: bytes
+
+
+def round_rows(stream: MissStream, request: RoundRequest) -> TrainingRows:
+    """Simulate a program in all cases of a round; return its rows."""
+    settings, preset = request.settings, load(request.settings.preset)
+    values, parts = MissValues(stream, preset), []
+    with TemporaryDirectory() as folder:
+        weights = Path(folder, "weights.npz")
+        weights.write_bytes(request.weights)
+        for case, (fast, period) in enumerate(product(settings.fast, settings.periods)):
+            seed = settings.seed + 1000 * request.number + 100 * request.program + case
+            parts.append(
+                collect_rows(
+                    stream,
+                    preset,
+                    max(round(fast * stream.user_pages), 1),
+                    _moving(request.number, case, seed, weights),
+                    settings.simulation(period, seed),
+                    RowRequest(request.program, settings.horizon_ticks, seed),
+                    values,
+                )
+            )
+    return TrainingRows.joined(parts)
+
+
+def _moving(number: int, case: int, seed: int, weights: Path) -> Policy:
+    """Return the policy that moves pages while rows of a round are collected."""
+    if number == 0:
+        return make_policy(_RULES[case % len(_RULES)])
+    move_ns = _MOVES_NS[int(np.random.default_rng(seed).integers(len(_MOVES_NS)))]
+    return make_policy("learned", weights=str(weights), move_ns=move_ns)
+
+
+def _whole_rows(file: Path) -> TrainingRows | None:
+    """Return the rows of an interrupted training, None where they are missing or damaged."""
+    try:
+        return TrainingRows.read(file)
+    except DAMAGED:
+        return None
+
+
 class Training:
     """One training; ``folder`` is for rows and the weights of each round."""
 
@@ -70,18 +121,22 @@ class Training:
         folder: Path,
         *,
         workers: int = 1,
+        place: WorkPlace | None = None,
         resume: bool = False,
         say: Callable[[str], None] | None = None,
     ) -> None:
+        """Run simulations at a ``place`` or, without one, by ``workers`` of this process."""
         self._plan, self._folder = plan, folder
-        self._workers, self._resume = workers, resume
+        self._place, self._resume = place or LocalWork(workers), resume
         self._say = say or (lambda _: None)
-        self._preset = load(plan.settings.preset)
-        self._begun_s, self._done = time.monotonic(), 0
+        self._begun_s, self._done, self._simulated = time.monotonic(), 0, 0
 
     def run(self) -> Trained:
         """Train; returns the weights of the last round."""
         self._folder.mkdir(parents=True, exist_ok=True)
+        for path in self._plan.recordings.values():
+            MissStream.read(path)  # what is no recording is found now, not after hours
+        self._begun_s = time.monotonic()
         rounds: list[tuple[Epoch, ...]] = []
         rows: list[dict[str, TrainingRows]] = []
         weights: LearnedWeights | None = None
@@ -99,7 +154,7 @@ class Training:
     def _collect(self, number: int, weights: LearnedWeights | None) -> dict[str, TrainingRows]:
         """Return the rows of a round by recording."""
         names = list(self._plan.recordings)
-        with ThreadPoolExecutor(self._workers) as pool:
+        with threads_of(self._place) as pool:
             found = pool.map(lambda name: self._rows(number, name, weights), names)
             return dict(zip(names, found, strict=True))
 
@@ -112,36 +167,15 @@ class Training:
         given = settings.model_dump_json(exclude=_NOT_OF_ROWS)
         key = digest(code_digest(), number, recording, sha256(made_by).hexdigest(), given)
         file = self._folder / f"rows-{number}-{name}-{key[:16]}.npz"
-        if not (self._resume and file.exists()):
-            stream = MissStream.read(path)
-            values = MissValues(stream, self._preset)
+        rows = _whole_rows(file) if self._resume else None
+        if rows is None:
             program = list(self._plan.recordings).index(name)
-            parts = []
-            cases = product(settings.fast, settings.periods)
-            for case, (fast, period) in enumerate(cases):
-                seed = settings.seed + 1000 * number + 100 * program + case
-                parts.append(
-                    collect_rows(
-                        stream,
-                        self._preset,
-                        max(round(fast * stream.user_pages), 1),
-                        self._policy(number, case, seed),
-                        settings.simulation(period, seed),
-                        RowRequest(program, settings.horizon_ticks, seed),
-                        values,
-                    )
-                )
-            TrainingRows.joined(parts).write(file)
+            request = RoundRequest(settings, number, program, made_by)
+            rows = self._place.run(round_rows, MissStream.read(path), request)
+            rows.write(file)
+            self._simulated += 1
         self._progress(number, name)
-        return TrainingRows.read(file)
-
-    def _policy(self, number: int, case: int, seed: int) -> Policy:
-        """Return the policy that moves pages while rows are collected."""
-        if number == 0:
-            return make_policy(_RULES[case % len(_RULES)])
-        move_ns = _MOVES_NS[int(np.random.default_rng(seed).integers(len(_MOVES_NS)))]
-        weights = str(self.weights_file(number - 1).resolve())
-        return make_policy("learned", weights=weights, move_ns=move_ns)
+        return rows
 
     def _fit(
         self, number: int, rounds: Sequence[dict[str, TrainingRows]]
@@ -174,10 +208,12 @@ class Training:
         settings = self._plan.settings
         each = len(self._plan.recordings)
         left = each * settings.rounds - self._done
-        left_s = (time.monotonic() - self._begun_s) / self._done * left
+        # Rows that an interrupted training left take no time.
+        pace_s = (time.monotonic() - self._begun_s) / max(self._simulated, 1)
+        known = f", about {pace_s * left / 60:.0f} min left" if self._simulated else ""
         self._say(
             f"round {number + 1} of {settings.rounds}: {name};"
-            f" {self._done} of {each * settings.rounds}, about {left_s / 60:.0f} min left"
+            f" {self._done} of {each * settings.rounds}{known}"
         )
 
 

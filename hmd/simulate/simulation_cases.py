@@ -1,8 +1,8 @@
 """Simulation cases: programs, each with a size of the fast node, under one policy.
 
 Takes cases and settings of the policy's knobs; gives runtimes, each simulated once however often it
-is asked for. A simulation takes 0.1 to 0.2 µs per miss. ``jobs`` of them run at a time, since the
-native model releases Python's lock; results do not depend on it.
+is asked for. A simulation takes 0.1 to 0.2 µs per miss. Several run at a time, since the native
+model releases Python's lock, or on a cluster; results do not depend on it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from hmd.emulate.preset import Preset
 from hmd.simulate.baselines import baselines
 from hmd.simulate.journal import Journal, code_digest, digest, stream_digest
 from hmd.simulate.simulation import SimulationSettings, simulate
+from hmd.simulate.work_places import LocalWork, WorkPlace
 
 Values = Mapping[str, Value]
 """Settings of a policy, by field of its dataclass."""
@@ -39,6 +40,19 @@ class SimulationCase:
         return f"{self.trace} {self.fast}"
 
 
+def _simulated_s(
+    stream: MissStream,
+    preset: Preset,
+    fast_pages: int,
+    policy: str,
+    values: Values,
+    settings: SimulationSettings,
+) -> float:
+    """Simulate a program under a policy; return its runtime in seconds."""
+    made = registry.make(policy, values)
+    return simulate(stream, preset, fast_pages, made, settings).runtime_s
+
+
 class CaseRuntimes:
     """Runtimes of cases under a policy; a context manager, which cancels waiting simulations.
 
@@ -52,13 +66,16 @@ class CaseRuntimes:
         settings: SimulationSettings,
         *,
         jobs: int = 1,
+        place: WorkPlace | None = None,
         journal: Journal | None = None,
         say: Callable[[str], None] | None = None,
     ) -> None:
+        """Run simulations at a ``place`` or, without one, in ``jobs`` threads."""
         self._policy, self._preset, self._settings = policy, preset, settings
         self._journal = journal or Journal()
         self._say = say or (lambda _: None)
-        self._pool = ThreadPoolExecutor(jobs) if jobs > 1 else None
+        self._place = place or LocalWork(jobs)
+        self._pool = ThreadPoolExecutor(self._place.threads) if self._place.threads > 1 else None
         self._streams: dict[int, tuple[MissStream, str]] = {}
         self._common = digest(code_digest(), preset.model_dump_json())
 
@@ -73,6 +90,7 @@ class CaseRuntimes:
         trace: TracebackType | None,
     ) -> None:
         """Wait for running simulations, cancel waiting ones."""
+        self._place.stop()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
@@ -81,9 +99,8 @@ class CaseRuntimes:
         key = digest(self._common, self._stream(case), case.fast_pages)
         found = self._journal.get(key)
         if found is None:
-            found = baselines(
-                case.stream, self._preset, case.fast_pages, lambda name: self._say(f"{case} {name}")
-            )
+            self._say(f"{case}, fixed placements")
+            found = self._place.run(baselines, case.stream, self._preset, case.fast_pages)
             self._journal.put(key, found)
         return {str(name): float(seconds) for name, seconds in found.items()}
 
@@ -123,9 +140,10 @@ class CaseRuntimes:
         found = self._journal.get(key)
         if found is None:
             self._say(str(case))
-            policy = registry.make(self._policy, values)
-            run = simulate(case.stream, self._preset, case.fast_pages, policy, settings)
-            found = run.runtime_s
+            found = self._place.run(
+                _simulated_s, case.stream, self._preset, case.fast_pages, self._policy, values,
+                settings,
+            )  # fmt: skip
             self._journal.put(key, found)
         return float(found)
 

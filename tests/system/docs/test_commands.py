@@ -31,6 +31,7 @@ NEEDS = {
     "PyTorch": "the extra torch, and a training script of the reader's",
     "recorded programs": "recorded in the emulated machine",
     "the extra train": "brings PyTorch",
+    "a Ray cluster": "the extra fleet, and other machines",
     "a second machine": "a network",
     "a container engine": "none is at hand",
     "Optane": "modules and their driver",

@@ -1,0 +1,42 @@
+"""The option ``--ray`` of ``hmd train`` and ``hmd tune``: where their simulations run."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from hmd.errors import UsageError
+
+if TYPE_CHECKING:
+    from hmd.simulate.work_places import WorkPlace
+
+
+def add_ray(group: argparse._ActionsContainer) -> None:
+    """Register ``--ray``."""
+    group.add_argument(
+        "--ray",
+        metavar="HOST:PORT",
+        help="run the simulations on this Ray cluster, which this machine is part of, with the same"
+        " results (extra fleet)",
+    )
+
+
+@contextmanager
+def work_place(address: str | None, workers: int, option: str) -> Generator[WorkPlace]:
+    """Give the cluster of this address or, without one, ``workers`` of this process.
+
+    ``option`` is what sets the latter; UsageError where both are given.
+    """
+    from hmd.simulate.work_places import LocalWork
+
+    if address is None:
+        yield LocalWork(workers)
+        return
+    if workers != 1:
+        raise UsageError(f"{option} is for this machine alone: leave it out, or --ray")
+    from hmd.simulate.ray_cluster import RayCluster
+
+    with RayCluster(address) as cluster:
+        yield cluster
