@@ -12,17 +12,20 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Final, Protocol
 
 import numpy as np
 
 from hmd.emulate.miss_stream import MissStream
+from hmd.errors import ConfigError
 from hmd.learn.episode_run import EpisodeRun
 from hmd.learn.episodes import Episode, EpisodeSource
 from hmd.learn.knob_design import KnobDesign, read_design, write_design
 from hmd.learn.knob_policy import Chooser
 from hmd.learn.knobs import NEUTRAL
 from hmd.learn.train_settings import TrainingPlan
+from hmd.numpy_archive import DAMAGED, reason_of
 
 STAGES: Final = 10
 _EPISODES: Final = 6  # held out
@@ -98,8 +101,14 @@ class KnobTraining:
         kept = self._folder / _CURVE
         try:
             if self._resume and kept.exists():
-                learner.restore(self._folder)
-                curve = [CurvePoint(**each) for each in json.loads(kept.read_text())]
+                try:
+                    learner.restore(self._folder)
+                    curve = [CurvePoint(**each) for each in json.loads(kept.read_text())]
+                except (*DAMAGED, UnpicklingError) as error:
+                    raise ConfigError(
+                        f"{self._folder} cannot be continued ({reason_of(error)}):"
+                        " leave --resume out"
+                    ) from error
             neutral = mean_speed_of(lambda _: NEUTRAL, self._held_out)
             for stage in range(len(curve), STAGES):
                 design = learner.advance(max(settings.knob_ticks // STAGES, 1))
@@ -108,7 +117,9 @@ class KnobTraining:
                 if curve[-1].speed >= max(point.speed for point in curve):
                     write_design(design, self._folder / _BEST)
                 learner.save(self._folder)
-                kept.write_text(json.dumps([asdict(point) for point in curve]))
+                partial = kept.with_suffix(".partial")
+                partial.write_text(json.dumps([asdict(point) for point in curve]))
+                partial.replace(kept)
                 self._say(
                     f"stage {stage + 1} of {STAGES}: {curve[-1].speed:.3f} x first touch on"
                     f" episodes held out, neutral knobs {neutral:.3f}"

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hmd.errors import ConfigError
 from hmd.learn.episode_run import EpisodeRun
 from hmd.learn.knob_design import read_design
 from hmd.learn.knob_table import KnobTable
@@ -59,6 +60,17 @@ def test_training_interrupted_and_resumed_does_the_rest(plan: TrainingPlan, tmp_
     assert len(said) == STAGES
     assert len(trained.curve) == STAGES
     assert begun.kind == trained.design.kind == "table"
+
+
+def test_training_resumed_from_damaged_files_is_refused(
+    plan: TrainingPlan, tmp_path: Path
+) -> None:
+    folder = tmp_path / "knobs"
+    KnobTraining(plan, folder).run("table")
+    for file in folder.iterdir():
+        file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(ConfigError, match=r"cannot be continued \(.*\): leave --resume out"):
+        KnobTraining(plan, folder, resume=True).run("table")
 
 
 def test_learner_prefers_the_volume_that_pays(plan: TrainingPlan, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hmd.decide.feature_kernel import FEATURES
 from hmd.decide.learned_features import VERSION
 from hmd.decide.learned_weights import LearnedWeights
-from hmd.errors import ConfigError
+from hmd.errors import ConfigError, HmdError
 from hmd.learn.policy_speeds import FIRST_TOUCH, mean_speed, policy_speeds
 from hmd.learn.train_settings import read_plan
 from hmd.learn.training import Training, make_policy
@@ -38,6 +38,42 @@ def test_training_resumed_rows_are_reused(config: Path, tmp_path: Path) -> None:
     Training(plan, folder, resume=True).run()
     assert [file.stat().st_mtime_ns for file in rows][1:] == begun[1:]
     assert (folder / "round-1.npz").read_bytes() == weights
+
+
+def test_training_resumed_after_a_kill_repeats_what_is_not_whole(
+    config: Path, tmp_path: Path
+) -> None:
+    plan, folder, said = read_plan(config), tmp_path / "rows", list[str]()
+    Training(plan, folder).run()
+    weights = (folder / "round-1.npz").read_bytes()
+    cut, empty, *_ = sorted(folder.glob("rows-*.npz"))
+    whole = cut.read_bytes()
+    cut.write_bytes(whole[: len(whole) // 2])
+    empty.write_bytes(b"")
+    Training(plan, folder, resume=True, say=said.append).run()
+    assert (folder / "round-1.npz").read_bytes() == weights
+    assert cut.read_bytes() == whole
+    told = [line for line in said if " of 4" in line]
+    assert len(told) == 4
+    assert all("min left" in line for line in told[2:])
+
+
+def test_training_resumed_whole_states_no_pace(config: Path, tmp_path: Path) -> None:
+    plan, folder, said = read_plan(config), tmp_path / "rows", list[str]()
+    Training(plan, folder).run()
+    Training(plan, folder, resume=True, say=said.append).run()
+    assert sum(" of 4" in line for line in said) == 4
+    assert not any("min left" in line for line in said)
+
+
+def test_training_file_that_is_no_recording_is_found_before_simulations(
+    config: Path, tmp_path: Path
+) -> None:
+    config.with_name("zero.misses").write_bytes(b"no misses")
+    plan, said = read_plan(config), list[str]()
+    with pytest.raises(HmdError, match=r"zero\.misses holds no recorded misses"):
+        Training(plan, tmp_path / "rows", say=said.append).run()
+    assert not said
 
 
 def test_trained_policy_on_program_held_out_beats_first_touch(config: Path, tmp_path: Path) -> None:
