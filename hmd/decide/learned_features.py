@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
+from hmd.decide.process_slots import ProcessSlots, carried
 from hmd.decide.sequence_memory import Sequel, SequenceMemory
-from hmd.machine.process_id import ProcessId
 from hmd.units import PAGE_BYTES
 
 if TYPE_CHECKING:
@@ -72,7 +72,9 @@ class LearnedFeatures:
     def _clear(self) -> None:
         self._tick, self._ticks = -1, 0
         self._kept: PageState | None = None
-        self._rate: dict[ProcessId, float] = {}
+        self._slots = ProcessSlots()
+        # By process: its average rate, and its pid.
+        self._rate, self._pid = np.zeros(0), np.zeros(0, np.uint64)
         self._forget_parts(_BLOCK_SHIFT)
 
     def _forget_parts(self, shift: int) -> None:
@@ -103,6 +105,7 @@ class LearnedFeatures:
         if self._kept is None:
             self._kept = PageState(np.float32, 0, KEPT)
         kept, number = self._kept.in_place(pages)
+        self._follow(pages)
         news = pages.tick != self._tick
         if news:
             self._tick = pages.tick
@@ -110,8 +113,7 @@ class LearnedFeatures:
             self._size_parts(pages)
         count = len(pages)
         block, area = np.empty(count, np.int32), np.empty(count, np.int32)
-        pid = np.array([process.pid for process in pages.processes], np.uint64)
-        number_parts(pages.address, pages.process, pid, self._shift, block, area)
+        number_parts(pages.address, pages.process, self._pid, self._shift, block, area)
         rows = RowColumns(
             number,
             pages.process,
@@ -152,12 +154,14 @@ class LearnedFeatures:
             self._now += _NOW * (share - self._now)
             self._past += _LONG * (share - self._past)
             self._sequel = self._sequence.update(share.astype(np.float32))
-        rates = {}
-        for slot, process in enumerate(pages.processes):
-            rate = float(pages.process_rate[slot])
-            past = self._rate.get(process, rate)
-            rates[process] = past + _LONG * (rate - past)
-        self._rate = rates
+        self._rate += _LONG * (pages.process_rate - self._rate)
+
+    def _follow(self, pages: PageView) -> None:
+        """Bring what is known of processes to their present slots; new ones begin as they are."""
+        before = self._slots.follow(pages.processes)
+        if before is not None:
+            self._pid = np.array([process.pid for process in pages.processes], np.uint64)
+            self._rate = np.where(before < 0, pages.process_rate, carried(self._rate, before))
 
     def _around(
         self, pages: PageView, by_process: Values, part_pages: Values, samples: float
@@ -172,8 +176,7 @@ class LearnedFeatures:
         begun = [max(1.0 - (1.0 - gain) ** self._ticks, _LEAST) for gain in (_NOW, _LONG)]
         shares = (self._sequel.share, self._now / begun[0], self._past / begun[1])
         parts = np.stack([np.log2(share * over + FLOOR) for share in shares], axis=1)
-        past = np.array([self._rate[process] for process in pages.processes])
-        change = np.log2((pages.process_rate + _LEAST) / (past + _LEAST))
+        change = np.log2((pages.process_rate + _LEAST) / (self._rate + _LEAST))
         density = np.log2(max(samples, 1.0) / total)
         common = [self._sequel.similarity, np.log2(1.0 + self._sequel.ticks), density]
         return Surroundings(

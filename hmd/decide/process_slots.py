@@ -38,14 +38,12 @@ class ProcessSlots:
         return before
 
 
-def carried(
-    values: npt.NDArray[np.float64], before: Slots, initial: float = 0.0
-) -> npt.NDArray[np.float64]:
+def carried(values: npt.NDArray[np.float64], before: Slots) -> npt.NDArray[np.float64]:
     """Return ``values``, shape ``(processes, ...)``, by the new slots of processes.
 
-    ``before`` is what :meth:`ProcessSlots.follow` returned; new processes have ``initial``.
+    ``before`` is what :meth:`ProcessSlots.follow` returned; those of new processes are 0.
     """
-    now = np.full((len(before), *values.shape[1:]), initial)
+    now = np.zeros((len(before), *values.shape[1:]))
     known = before >= 0
     now[known] = values[before[known]]
     return now
