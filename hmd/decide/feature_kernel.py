@@ -196,7 +196,7 @@ def sum_rows(
         block, area = rows.block[begin], BLOCKS + rows.area[begin]
         rate, samples, short, long, pages = 0.0, 0.0, 0.0, 0.0, 0.0
         for row in range(begin, end):
-            at, size = rows.number[row], np.float32(rows.size[row])
+            at, size = rows.number[row], np.float64(rows.size[row])
             rate += rows.rate[row] * size
             samples += rows.samples[row]
             short += kept[at, KEPT_SHORT]

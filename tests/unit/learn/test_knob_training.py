@@ -62,9 +62,7 @@ def test_training_interrupted_and_resumed_does_the_rest(plan: TrainingPlan, tmp_
     assert begun.kind == trained.design.kind == "table"
 
 
-def test_training_resumed_from_damaged_files_is_refused(
-    plan: TrainingPlan, tmp_path: Path
-) -> None:
+def test_training_resumed_from_damaged_files_is_refused(plan: TrainingPlan, tmp_path: Path) -> None:
     folder = tmp_path / "knobs"
     KnobTraining(plan, folder).run("table")
     for file in folder.iterdir():
