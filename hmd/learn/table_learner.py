@@ -14,6 +14,7 @@ import numpy as np
 from hmd.learn.episode_run import EpisodeRun
 from hmd.learn.episodes import EpisodeSource
 from hmd.learn.knob_table import STEPS, VOLUMES, KnobTable, Values, places_of, state_of
+from hmd.numpy_archive import read_arrays
 
 _RATE: Final = 0.1
 _DISCOUNT: Final = 0.9
@@ -44,9 +45,9 @@ class TableLearner:
 
     def restore(self, folder: Path) -> None:
         """Continue from what ``save`` wrote."""
-        with np.load(folder / "table.npz", allow_pickle=False) as file:
-            self._table = KnobTable.of({name: file[name] for name in ("volume", "step")})
-            self._done = int(file["done"])
+        found = read_arrays(folder / "table.npz", ("volume", "step", "done"))
+        self._done = int(found.pop("done"))
+        self._table = KnobTable.of(found)
         self._random = np.random.default_rng((self._done, len(VOLUMES)))
 
     def close(self) -> None:

@@ -76,7 +76,8 @@ class TrainingRows:
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read what ``write`` wrote."""
-        with np.load(path, allow_pickle=False) as file:
+        # Of a damaged file, np.load leaves open what it opened itself.
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             return cls(*(file[field.name] for field in fields(cls)))
 
 
