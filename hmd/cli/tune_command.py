@@ -251,8 +251,7 @@ def _ranges(about: About, args: argparse.Namespace, given: dict[str, str]) -> tu
 
 def _cases(args: argparse.Namespace) -> tuple[list[SimulationCase], list[SimulationCase]]:
     """Return the cases (program and size) to search, and those held out."""
-    from hmd.emulate.miss_stream import MissStream
-    from hmd.simulate.simulation_cases import SimulationCase
+    from hmd.simulate.simulation_cases import SimulationCase, read_program
 
     paths = [*args.trace, *args.holdout]
     if twice := [str(path) for path, count in Counter(paths).items() if count > 1]:
@@ -260,7 +259,7 @@ def _cases(args: argparse.Namespace) -> tuple[list[SimulationCase], list[Simulat
     stems = Counter(path.stem for path in paths)
     found = []
     for path in paths:
-        stream = MissStream.read(path)
+        stream = read_program(path)
         name = path.stem if stems[path.stem] == 1 else str(path)
         for fast in dict.fromkeys(args.fast or ["25%"]):
             found.append(SimulationCase(name, fast, fast_pages(fast, stream.user_pages), stream))

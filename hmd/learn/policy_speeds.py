@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from statistics import geometric_mean
 
 from hmd.decide.plan import Policy
-from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import load
 from hmd.learn.train_settings import TrainingPlan
 from hmd.simulate.simulation import simulate
+from hmd.simulate.simulation_cases import read_program
 
 FIRST_TOUCH = "first touch"
 
@@ -44,7 +44,7 @@ def policy_speeds(
     made = settings.simulation(settings.periods[0], settings.seed)
     free = replace(made, sampling=replace(made.sampling, free=True))
     for name, path in plan.recordings.items():
-        stream = MissStream.read(path)
+        stream = read_program(path)
         for fast in settings.fast:
             pages = max(round(fast * stream.user_pages), 1)
             seconds = {}

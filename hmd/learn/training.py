@@ -37,12 +37,15 @@ from hmd.learn.training_rows import (
 from hmd.numpy_archive import DAMAGED
 from hmd.simulate.journal import code_digest, digest
 from hmd.simulate.known_misses import MissValues
+from hmd.simulate.simulation_cases import read_program
 from hmd.simulate.work_places import LocalWork, WorkPlace, threads_of
 
 _RULES: Final = ("benefit", "none")
 _MOVES_NS: Final = (1500.0, 3000.0, 6000.0)
 # Settings that rows do not depend on.
 _NOT_OF_ROWS: Final = {"hidden", "epochs", "rounds", "recordings", "knob_ticks", "episodes"}
+# Time left is in minutes from here on.
+_MINUTES_FROM_S: Final = 120.0
 # Of the rows, where no recording is held out.
 _TESTED: Final = 0.1
 
@@ -135,7 +138,7 @@ class Training:
         """Train; returns the weights of the last round."""
         self._folder.mkdir(parents=True, exist_ok=True)
         for path in self._plan.recordings.values():
-            MissStream.read(path)  # what is no recording is found now, not after hours
+            read_program(path)  # now, not after hours of simulations
         self._begun_s = time.monotonic()
         rounds: list[tuple[Epoch, ...]] = []
         rows: list[dict[str, TrainingRows]] = []
@@ -171,7 +174,7 @@ class Training:
         if rows is None:
             program = list(self._plan.recordings).index(name)
             request = RoundRequest(settings, number, program, made_by)
-            rows = self._place.run(round_rows, MissStream.read(path), request)
+            rows = self._place.run(round_rows, read_program(path), request)
             rows.write(file)
             self._simulated += 1
         self._progress(number, name)
@@ -209,8 +212,9 @@ class Training:
         each = len(self._plan.recordings)
         left = each * settings.rounds - self._done
         # Rows that an interrupted training left take no time.
-        pace_s = (time.monotonic() - self._begun_s) / max(self._simulated, 1)
-        known = f", about {pace_s * left / 60:.0f} min left" if self._simulated else ""
+        left_s = (time.monotonic() - self._begun_s) / max(self._simulated, 1) * left
+        about = f"{left_s / 60:.0f} min" if left_s >= _MINUTES_FROM_S else f"{left_s:.0f} s"
+        known = f", about {about} left" if self._simulated else ""
         self._say(
             f"round {number + 1} of {settings.rounds}: {name};"
             f" {self._done} of {each * settings.rounds}{known}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -17,6 +18,7 @@ from hmd.decide import registry
 from hmd.decide.tunables import Value
 from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import Preset
+from hmd.errors import HmdError
 from hmd.simulate.baselines import baselines
 from hmd.simulate.journal import Journal, code_digest, digest, stream_digest
 from hmd.simulate.simulation import SimulationSettings, simulate
@@ -38,6 +40,17 @@ class SimulationCase:
     def __str__(self) -> str:
         """Return the name of the case, as progress shows it."""
         return f"{self.trace} {self.fast}"
+
+
+def read_program(path: Path) -> MissStream:
+    """Read recorded misses that can be simulated; HmdError, which names the file, for others."""
+    stream = MissStream.read(path)
+    if stream.cpus > 1:
+        raise HmdError(
+            f"{path} is a recording of {stream.cpus} CPUs, which cannot be simulated tick by tick:"
+            " record the program with one thread"
+        )
+    return stream
 
 
 def _simulated_s(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hmd.decide.feature_kernel import FEATURES
 from hmd.decide.learned_features import VERSION
 from hmd.decide.learned_weights import LearnedWeights
+from hmd.emulate.miss_stream import MissStream, ThreadOrder
 from hmd.errors import ConfigError, HmdError
 from hmd.learn.policy_speeds import FIRST_TOUCH, mean_speed, policy_speeds
 from hmd.learn.train_settings import read_plan
@@ -55,7 +58,7 @@ def test_training_resumed_after_a_kill_repeats_what_is_not_whole(
     assert cut.read_bytes() == whole
     told = [line for line in said if " of 4" in line]
     assert len(told) == 4
-    assert all("min left" in line for line in told[2:])
+    assert all(" left" in line for line in told[2:])
 
 
 def test_training_resumed_whole_states_no_pace(config: Path, tmp_path: Path) -> None:
@@ -63,7 +66,7 @@ def test_training_resumed_whole_states_no_pace(config: Path, tmp_path: Path) -> 
     Training(plan, folder).run()
     Training(plan, folder, resume=True, say=said.append).run()
     assert sum(" of 4" in line for line in said) == 4
-    assert not any("min left" in line for line in said)
+    assert not any(" left" in line for line in said)
 
 
 def test_training_file_that_is_no_recording_is_found_before_simulations(
@@ -73,6 +76,20 @@ def test_training_file_that_is_no_recording_is_found_before_simulations(
     plan, said = read_plan(config), list[str]()
     with pytest.raises(HmdError, match=r"zero\.misses holds no recorded misses"):
         Training(plan, tmp_path / "rows", say=said.append).run()
+    assert not said
+
+
+def test_training_recording_of_several_cpus_is_named_before_simulations(
+    config: Path, tmp_path: Path
+) -> None:
+    threads = config.with_name("threads.misses")
+    stream = MissStream.read(config.with_name("late.misses"))
+    rows = np.array([0, len(stream) // 2, len(stream)])
+    replace(stream, threads=ThreadOrder(rows, np.zeros((0, 2), np.uint64))).write(threads)
+    said = list[str]()
+    with pytest.raises(HmdError) as error:
+        Training(read_plan(config), tmp_path / "rows", say=said.append).run()
+    assert str(error.value).startswith(f"{threads} is a recording of 2 CPUs, ")
     assert not said
 
 
