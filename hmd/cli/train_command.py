@@ -106,6 +106,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--workers must be at least 1")
     if args.ray is not None and (args.evaluate or args.design != PAGES):
         raise UsageError(f"--ray is for trainings of the design {PAGES}: leave it out")
+    if args.output.is_dir():
+        raise UsageError(f"-o {args.output} is a folder: name a file")
     if args.evaluate and args.picture is not None:
         raise UsageError("--picture shows a training: leave it out, or --evaluate")
     from hmd.learn.train_settings import read_plan

@@ -27,10 +27,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.heat.chunks import Chunks
-from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
+from hmd.heat.geometry import CHUNK_PAGES
 from hmd.heat.idle_age import IdleAge, idle_age
 from hmd.heat.page_columns import (
-    NODE_OF_CODE,
     PageColumns,
     PageRates,
     count_rows,
@@ -39,6 +38,7 @@ from hmd.heat.page_columns import (
     gather_pages,
     gather_rates,
     list_rows,
+    number_pages,
     tier_of_code,
 )
 from hmd.heat.row_selection import Selection, select_rows
@@ -46,7 +46,6 @@ from hmd.heat.row_sides import Beyond, TierCodes
 from hmd.heat.sampled_rows import AskedRows, weigh_rows
 from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Topology
-from hmd.units import PAGE_BYTES
 
 if TYPE_CHECKING:
     from hmd.heat.heat_table import HeatTable
@@ -295,16 +294,15 @@ class PageView:
 
         Also of pages that are not shown; not for policies.
         """
-        columns = self.chunks.columns
-        chunk = self.chunks.find(process, address).astype(np.int64)
-        page = (address % np.uint64(CHUNK_BYTES) // np.uint64(PAGE_BYTES)).astype(np.int64)
-        detail, huge = columns.detail[chunk].astype(np.int64), columns.huge[chunk]
-        code = np.where(
-            detail < 0, columns.code[chunk], columns.node[detail, np.where(huge, 0, page)]
-        )
-        number = np.where((detail < 0) | huge, self._wholes + chunk, detail * CHUNK_PAGES + page)
-        resident = NODE_OF_CODE[code.view(np.uint8)] >= 0
-        return np.where((chunk >= 0) & resident, number, -1)
+        chunk = self.chunks.find(process, address)
+        return self._number(address, chunk)
+
+    def _number(
+        self, address: npt.NDArray[np.uint64], chunk: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.int64]:
+        number = np.empty(len(address), np.int64)
+        number_pages(np.ascontiguousarray(address), chunk, self.chunks.columns, number)
+        return number
 
     def _count_by_node(self, nodes: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         movable, fixed = self._table.resident_pages(nodes)
@@ -358,13 +356,15 @@ class PageView:
     def _sampled(self) -> npt.NDArray[np.int64]:
         """The number of the row of each sample of the last tick, -1 where no page is."""
         batch = self._table.last_batch
-        number = np.full(len(batch), -1, np.int64)
+        number = np.empty(len(batch), np.int64)
         # Sorted by process once: a pass per process takes as long for each as for all samples.
         order = np.argsort(batch.process, kind="stable")
+        address, chunk = batch.address[order], np.full(len(batch), -1, np.int32)
         ends = np.searchsorted(batch.process[order], np.arange(len(self.processes) + 1))
         for process in np.flatnonzero(np.diff(ends)).tolist():
-            own = order[ends[process] : ends[process + 1]]
-            number[own] = self.number_at(process, batch.address[own])
+            own = slice(ends[process], ends[process + 1])
+            chunk[own] = self.chunks.find(process, address[own])
+        number[order] = self._number(address, chunk)
         return number
 
     @cached_property

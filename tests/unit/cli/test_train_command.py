@@ -70,6 +70,7 @@ def test_train_table_writes_design_that_evaluate_compares(
         (["--workers", "0"], Exit.USAGE, "--workers must be at least 1"),
         (["--evaluate", "--picture", "x.png"], Exit.USAGE, "--picture shows a training"),
         (["--evaluate"], Exit.CONFIG, "cannot be read"),
+        (["-o", "/"], Exit.USAGE, "-o / is a folder"),
         (["--evaluate", "--ray", "head:1"], Exit.USAGE, "--ray is for trainings"),
         (["--design", "table", "--ray", "head:1"], Exit.USAGE, "--ray is for trainings"),
         (["--workers", "2", "--ray", "head:1"], Exit.USAGE, "--workers is for this machine alone"),
