@@ -1,45 +1,55 @@
 """Summary of the learned policy's results: speeds, their intervals, and the gap that is closed.
 
-Takes cases with seconds by policy and seed, gives what docs/results/learned.json states.
+Takes cases with seconds by policy and seed, gives what docs/results/learned.json states. A figure
+is over the cases that have all that it needs.
+
+Intervals are 95 % intervals of the bootstrap (Efron and Tibshirani, "An introduction to the
+bootstrap", 1993), of two kinds. ``seeds``: the same cases with other samples. ``programs``: other
+programs, too; all ratios of a program are drawn together, since they are no independent cases.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import geometric_mean, stdev
+from statistics import geometric_mean
 from typing import Any, Final
 
-from hmd.decide import registry
+import numpy as np
+import numpy.typing as npt
 
+from hmd.decide import registry
+from hmd.simulate.known_misses import CLAIRVOYANT
+
+FIRST_TOUCH: Final = "first touch"
 OURS: Final = "learned"
 """As the daemon has it, with the guard."""
 UNGUARDED: Final = "learned, unguarded"
 UNTUNED: Final = ("histogram", "benefit")
 
-# Of Student's distribution at 95 %, by degrees of freedom from 1; beyond, as for a normal one.
-_STUDENT: Final = (12.7, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
-_NORMAL: Final = 1.96
+_DRAWS: Final = 2000
+_ENDS: Final = (2.5, 97.5)
 
 Case = Mapping[str, Any]
+Values = npt.NDArray[np.float64]
 
 
-def summary(cases: Sequence[Case], bounds: Sequence[Case]) -> dict[str, Any]:
+def summary(cases: Sequence[Case]) -> dict[str, Any]:
     """Return the file's content: the cases, and means of speeds over them."""
-    times = [case["seconds"] for case in cases]
-    best = [min(each[name] for name in UNTUNED if name in each) for each in times]
+    names = labels(cases)
     found: dict[str, Any] = {
         "command": "python -m bench.learned",
-        "seeds": max(len(case.get("by_seed", {}).get("none", (0,))) for case in cases),
+        "seeds": max((len(s) for case in cases for s in case["by_seed"].values()), default=0),
         "programs": len({case["program"] for case in cases}),
+        "cases": {name: len(having(cases, FIRST_TOUCH, name)) for name in names},
         "geomean": mean_speeds(cases),
-        "interval": {
-            name: interval
-            for name in times[0]
-            if name != "first touch" and (interval := speed_interval(cases, name))
-        },
-        "geomean_vs_rule": _mean(each[registry.DEFAULT] / each[OURS] for each in times),
+        "interval": {name: intervals(cases, name) for name in names},
+        "geomean_vs_rule": _mean(
+            case["seconds"][registry.DEFAULT] / case["seconds"][OURS]
+            for case in having(cases, registry.DEFAULT, OURS)
+        ),
         "geomean_vs_best_untuned": _mean(
-            least / each[OURS] for least, each in zip(best, times, strict=True)
+            min(case["seconds"][rule] for rule in UNTUNED) / case["seconds"][OURS]
+            for case in having(cases, *UNTUNED, OURS)
         ),
     }
     for label, name in (
@@ -47,56 +57,89 @@ def summary(cases: Sequence[Case], bounds: Sequence[Case]) -> dict[str, Any]:
         ("worst_of_unguarded_vs_none", UNGUARDED),
         ("worst_of_default_vs_none", registry.DEFAULT),
     ):
-        found[label] = round(min(each["none"] / each[name] for each in times), 4)
-    return {**found, "gap_closed": gap_closed(cases, bounds), "heldout": list(cases)}
+        ratios = [
+            case["seconds"]["none"] / case["seconds"][name] for case in having(cases, "none", name)
+        ]
+        found[label] = round(min(ratios), 4) if ratios else None
+    for label, name in (("gap_closed", OURS), ("gap_closed_unguarded", UNGUARDED)):
+        found[label] = gap_closed(cases, name)
+    return {**found, "heldout": list(cases)}
 
 
-def mean_speeds(cases: Sequence[Case]) -> dict[str, float]:
-    """Return the geometric mean of each policy's speeds relative to first touch."""
-    times = [case["seconds"] for case in cases]
+def labels(cases: Sequence[Case]) -> list[str]:
+    """Return the policies that cases have, in their order, without first touch."""
+    every = dict.fromkeys(name for case in cases for name in case["seconds"])
+    return [name for name in every if name != FIRST_TOUCH]
+
+
+def having(cases: Sequence[Case], *names: str) -> list[Case]:
+    """Return the cases that have all of these policies."""
+    return [case for case in cases if all(name in case["seconds"] for name in names)]
+
+
+def mean_speeds(cases: Sequence[Case]) -> dict[str, float | None]:
+    """Return the geometric mean of each policy's speeds relative to first touch.
+
+    Over the cases that have every policy, so that means compare; None where no case has.
+    """
+    names = labels(cases)
+    whole = having(cases, FIRST_TOUCH, *names)
     return {
-        name: _mean(each["first touch"] / each[name] for each in times)
-        for name in times[0]
-        if name != "first touch"
+        name: _mean(case["seconds"][FIRST_TOUCH] / case["seconds"][name] for case in whole)
+        for name in names
     }
 
 
-def speed_interval(cases: Sequence[Case], name: str) -> list[float] | None:
-    """Return the 95 % confidence interval of a policy's mean speed over seeds; None of one seed."""
-    seeds = min(len(case.get("by_seed", {}).get(name, ())) for case in cases)
-    if seeds < 2:
-        return None
-    means = [
-        geometric_mean(
-            case["seconds"]["first touch"] / case["by_seed"][name][seed] for case in cases
-        )
-        for seed in range(seeds)
-    ]
-    factor = _STUDENT[seeds - 2] if seeds - 2 < len(_STUDENT) else _NORMAL
-    half, middle = factor * stdev(means) / seeds**0.5, sum(means) / seeds
-    return [round(middle - half, 4), round(middle + half, 4)]
+def intervals(cases: Sequence[Case], name: str) -> dict[str, list[float]] | None:
+    """Return the intervals of a policy's mean speed, lower and upper end by kind; None of no case.
 
-
-def gap_closed(cases: Sequence[Case], bounds: Sequence[Case]) -> float | None:
-    """Return the share of the gap from the best rule to ``clairvoyant`` that is closed.
-
-    The rule is the one with the higher mean speed. Over the cases that the bounds have too, in
-    geometric means of speeds relative to first touch; None without such cases.
+    Of the cases that :func:`mean_speeds` is over.
     """
-    known = {(case["program"], case["ratio"]): case["seconds"] for case in bounds}
-    both = [
-        (case["seconds"], bound)
-        for case in cases
-        if (bound := known.get((case["program"], case["ratio"]))) is not None
-    ]
-    if not both:
+    whole = having(cases, FIRST_TOUCH, *labels(cases))
+    if not whole:
         return None
-    rules = [name for name in UNTUNED if name in both[0][0]]
-    low = max(geometric_mean(s["first touch"] / s[rule] for s, _ in both) for rule in rules)
-    here = geometric_mean(s["first touch"] / s[OURS] for s, _ in both)
-    high = geometric_mean(bound["first touch"] / bound["clairvoyant"] for _, bound in both)
+    random = np.random.default_rng(1)
+    logs = [
+        np.log(case["seconds"][FIRST_TOUCH] / np.array(case["by_seed"][name])) for case in whole
+    ]
+    by_program: dict[str, list[int]] = {}
+    for number, case in enumerate(whole):
+        by_program.setdefault(case["program"], []).append(number)
+    programs = list(by_program.values())
+    drawn: dict[str, list[float]] = {"seeds": [], "programs": []}
+    for _ in range(_DRAWS):
+        # A case is the mean over as many seeds as it has.
+        each = np.array([_resampled(of, random).mean() for of in logs])
+        drawn["seeds"].append(float(each.mean()))
+        chosen = random.integers(len(programs), size=len(programs))
+        several = np.concatenate([each[programs[number]] for number in chosen])
+        drawn["programs"].append(float(several.mean()))
+    return {
+        kind: [round(float(end), 4) for end in np.exp(np.percentile(means, _ENDS))]
+        for kind, means in drawn.items()
+    }
+
+
+def gap_closed(cases: Sequence[Case], name: str = OURS) -> float | None:
+    """Return the share of the gap from the best rule to ``clairvoyant`` that a policy closes.
+
+    The rule is the one with the higher mean speed. Over the cases that have all, in geometric means
+    of speeds relative to first touch; None without such cases.
+    """
+    times = [case["seconds"] for case in having(cases, FIRST_TOUCH, *UNTUNED, CLAIRVOYANT, name)]
+    if not times:
+        return None
+    low = max(geometric_mean(s[FIRST_TOUCH] / s[rule] for s in times) for rule in UNTUNED)
+    here = geometric_mean(s[FIRST_TOUCH] / s[name] for s in times)
+    high = geometric_mean(s[FIRST_TOUCH] / s[CLAIRVOYANT] for s in times)
     return round((here - low) / (high - low), 4)
 
 
-def _mean(ratios: Any) -> float:
-    return round(geometric_mean(ratios), 4)
+def _resampled(values: Values, random: np.random.Generator) -> Values:
+    drawn: Values = values[random.integers(len(values), size=len(values))]
+    return drawn
+
+
+def _mean(ratios: Any) -> float | None:
+    every = list(ratios)
+    return round(geometric_mean(every), 4) if every else None

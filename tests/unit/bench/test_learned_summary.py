@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from bench.learned_summary import gap_closed, speed_interval, summary
+from bench.learned_summary import gap_closed, intervals, mean_speeds, summary
 
 
-def case(ratio: str, **seconds: float) -> dict[str, Any]:
+def case(ratio: str, program: str = "drift", **seconds: float) -> dict[str, Any]:
     times = {name.replace("_", " "): value for name, value in seconds.items()}
     if "unguarded" in times:
         times["learned, unguarded"] = times.pop("unguarded")
-    return {"program": "drift", "ratio": ratio, "seconds": times, "moved_mib": {}}
+    by_seed = {name: [value] for name, value in times.items()}
+    return {"program": program, "ratio": ratio, "seconds": times, "by_seed": by_seed}
 
 
 CASES = [
@@ -23,7 +24,7 @@ CASES = [
 
 
 def test_summary_of_two_cases_means_and_worst() -> None:
-    found = summary(CASES, [])
+    found = summary(CASES)
     assert found["geomean_vs_rule"] == pytest.approx(1.0)
     # The best rule differs by case: 4.0 and 6.4 seconds.
     assert found["geomean_vs_best_untuned"] == pytest.approx((1.25 * 0.64) ** 0.5, abs=1e-4)
@@ -32,25 +33,60 @@ def test_summary_of_two_cases_means_and_worst() -> None:
     assert found["worst_of_default_vs_none"] == pytest.approx(1.0)
     assert found["gap_closed"] is None
     assert found["heldout"] == CASES
+    assert (found["programs"], found["seeds"]) == (1, 1)
+
+
+def test_summary_of_a_case_without_ours_leaves_its_ratios_out() -> None:
+    found = summary([*CASES, case("1:16", first_touch=8.0, none=8.0, benefit=1.0)])
+    assert found["geomean_vs_rule"] == pytest.approx(1.0)
+    assert found["cases"] == {
+        "none": 3, "histogram": 2, "benefit": 3, "learned": 2, "learned, unguarded": 2,
+    }  # fmt: skip
+
+
+def test_summary_of_no_cases_is_without_figures() -> None:
+    found = summary([])
+    assert (found["geomean"], found["worst_vs_none"], found["gap_closed"]) == ({}, None, None)
+
+
+def test_mean_speeds_are_over_the_cases_that_have_every_policy() -> None:
+    other = case("1:16", first_touch=8.0, none=1.0)
+    assert mean_speeds([*CASES, other]) == mean_speeds(CASES)
+    assert mean_speeds(CASES)["none"] == pytest.approx((8 / 8.4) ** 0.5, abs=1e-4)
 
 
 def test_gap_closed_half_way_from_the_better_rule_to_clairvoyant_is_half() -> None:
-    cases = [case("1:2", first_touch=8.0, none=8.0, histogram=8.0, benefit=4.0, learned=3.2)]
-    bounds = [case("1:2", first_touch=8.0, clairvoyant=8 / 3)]
-    assert gap_closed(cases, bounds) == pytest.approx(0.5)
+    found = case("1:2", first_touch=8.0, histogram=8.0, benefit=4.0, learned=3.2, clairvoyant=8 / 3)
+    assert gap_closed([found]) == pytest.approx(0.5)
+    assert summary([found])["gap_closed"] == pytest.approx(0.5)
 
 
-def test_gap_closed_without_common_cases_is_none() -> None:
-    assert gap_closed(CASES, [case("1:16", first_touch=8.0, clairvoyant=4.0)]) is None
+def test_gap_closed_without_a_bound_is_none() -> None:
+    assert gap_closed(CASES) is None
 
 
-def test_speed_interval_of_seeds_by_students_distribution() -> None:
-    one = {"seconds": {"first touch": 8.0}, "by_seed": {"ours": [4.0, 4.0, 8.0]}}
-    low, high = speed_interval([one], "ours") or (0.0, 0.0)
-    # Speeds 2, 2, 1: mean 5/3, standard error 1/3, at 2 degrees of freedom.
-    assert (low, high) == pytest.approx((5 / 3 - 4.30 / 3, 5 / 3 + 4.30 / 3), abs=1e-3)
+def test_intervals_over_seeds_contain_the_mean_and_shrink_with_agreement() -> None:
+    apart = case("1:2", first_touch=8.0, ours=8.0 / 1.7)
+    apart["by_seed"]["ours"] = [4.0, 4.0, 8.0, 4.0, 8.0]
+    alike = case("1:2", first_touch=8.0, ours=4.0)
+    alike["by_seed"]["ours"] = [4.0] * 5
+    wide, narrow = intervals([apart], "ours"), intervals([alike], "ours")
+    assert wide is not None
+    assert narrow is not None
+    low, high = wide["seeds"]
+    assert 1.0 <= low < 1.5 < high <= 2.0
+    assert narrow["seeds"] == [2.0, 2.0]
 
 
-def test_speed_interval_of_one_seed_is_none() -> None:
-    one = {"seconds": {"first touch": 8.0}, "by_seed": {"ours": [4.0]}}
-    assert speed_interval([one], "ours") is None
+def test_intervals_over_programs_draw_the_ratios_of_one_together() -> None:
+    first = [case(ratio, "cg", first_touch=8.0, ours=4.0) for ratio in ("1:2", "1:8")]
+    second = [case(ratio, "sat", first_touch=8.0, ours=8.0) for ratio in ("1:2", "1:8")]
+    found = intervals(first + second, "ours")
+    assert found is not None
+    assert found["seeds"] == pytest.approx([2**0.5, 2**0.5], abs=1e-4)
+    # Both draws are of one program with a probability of a quarter each.
+    assert found["programs"] == [1.0, 2.0]
+
+
+def test_intervals_of_no_whole_case_are_none() -> None:
+    assert intervals([], "ours") is None
