@@ -17,7 +17,7 @@ from hmd.decide.node_arrays import Nodes
 from hmd.decide.parallelism import parallelism
 from hmd.decide.persistence import Persistence
 from hmd.decide.plan import MachineView, Plan
-from hmd.decide.savings_ledger import MoveTerms, Rates, SavingsLedger
+from hmd.decide.savings_ledger import ExpectedRates, MoveTerms, Rates, SavingsLedger
 
 if TYPE_CHECKING:
     from hmd.heat.page_view import PageView
@@ -28,10 +28,15 @@ _LEAST_TICKS: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The ``rate`` of each page in the next ``ticks``: accesses per second and 4 KiB, by row."""
+    """The ``rate`` of each page in the next ``ticks``, and its rate ``beyond`` them, by row.
+
+    Rates are accesses per second and 4 KiB; ``support`` has the samples behind them.
+    """
 
     rate: Rates
     ticks: int
+    beyond: Rates
+    support: Rates
 
 
 class PayingMoves:
@@ -56,12 +61,15 @@ class PayingMoves:
         from hmd.decide.plan_builder import build_plan
 
         ticks = self._persistence.horizon(pages)
-        horizon_s, rate = ticks * machine.tick_s, pages.rate
+        horizon_s, rate, support = ticks * machine.tick_s, pages.rate, pages.support
         if prediction is not None:
-            # Within the horizon, and the rates of the view for the rest of it.
+            # The mean over the horizon, which may be longer than the next ticks.
             part = np.minimum(prediction.ticks / np.maximum(ticks, _LEAST_TICKS), 1.0)
-            rate = rate + part.astype(np.float32)[pages.process] * (prediction.rate - rate)
-        ledger = SavingsLedger(pages, rate, terms, horizon_s / parallelism(pages, machine))
+            near, rate, support = prediction.rate, prediction.beyond, prediction.support
+            rate = rate + part.astype(np.float32)[pages.process] * (near - rate)
+        expected = ExpectedRates(rate, support)
+        weight_s = horizon_s / parallelism(pages, machine)
+        ledger = SavingsLedger(pages, expected, terms, weight_s)
         latency = loaded_latency_ns(pages, machine.topology, nodes)
         movers = 0
         for tier, share in enumerate(ledger.shares(nodes)[:-1]):

@@ -50,6 +50,13 @@ class MoveTerms(NamedTuple):
     samples_min: float
 
 
+class ExpectedRates(NamedTuple):
+    """Accesses per second and 4 KiB page, and the samples behind them; shape ``(rows,)``."""
+
+    rate: Rates
+    support: Rates
+
+
 class SavingsLedger:
     """The movable pages as columns of shape ``(n,)``, and the tier on which each is wanted so far.
 
@@ -58,18 +65,17 @@ class SavingsLedger:
     """
 
     def __init__(
-        self, pages: PageView, page_rate: Rates, terms: MoveTerms, weight_s: Values
+        self, pages: PageView, expected: ExpectedRates, terms: MoveTerms, weight_s: Values
     ) -> None:
         """Begin with every page wanted where it is.
 
-        ``page_rate``, shape ``(rows,)``, has accesses per second and 4 KiB page; ``weight_s`` is
-        how many seconds of its accesses a page saves, by process.
+        ``weight_s`` is how many seconds of its accesses a page saves, by process.
         """
         self._pages = len(pages)
         move_ns = terms.move_ns * _MOVES_OF_WEAR
         columns = RowValues.empty(self._pages)
         count = value_rows(
-            ViewRows(pages.tier, pages.size, pages.wear, pages.process, page_rate, pages.support),
+            ViewRows(pages.tier, pages.size, pages.wear, pages.process, *expected),
             MoveWeights(weight_s, move_ns),
             terms.confidence,
             terms.samples_min,

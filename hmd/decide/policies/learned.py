@@ -4,11 +4,13 @@ Takes the page view, gives a plan. A small network, shared by all pages, predict
 features (:mod:`hmd.decide.learned_features`) how many accesses each page will have in the next
 ticks: its answer is the base-2 logarithm of a factor on the rate that the policy ``benefit`` starts
 from. It is taken as far as answers have proved right on this very program
-(:mod:`hmd.decide.network_trust`), and rates keep their sum per process. The decision is that of
+(:mod:`hmd.decide.network_trust`), and rates keep their sum per process. They are mixed with what
+pages had over many ticks, as far as that proves right, too (:mod:`hmd.decide.long_memory`): phases
+that return are more than the network's few ticks ahead. The decision is that of
 ``benefit`` (:mod:`hmd.decide.paying_moves`), with the same prices, persistence of heat and balance
-of bandwidth. So a network whose answer is 0 is ``benefit``, and a wrong prediction costs at most
-the moves that it pays for. The weights come from a file (:mod:`hmd.decide.learned_weights`). About
-100 ns per page.
+of bandwidth. So a network whose answer is 0, without the long memory, is ``benefit``, and a wrong
+prediction costs at most the moves that it pays for. The weights come from a file
+(:mod:`hmd.decide.learned_weights`). About 160 ns per page.
 
 Where samples count no accesses, it plans as :mod:`hmd.decide.policies.histogram` does.
 """
@@ -24,6 +26,7 @@ import numpy.typing as npt
 
 from hmd.decide.learned_features import VERSION, LearnedFeatures
 from hmd.decide.learned_weights import SHIPPED, LearnedWeights
+from hmd.decide.long_memory import LongMemory
 from hmd.decide.network_trust import NetworkTrust
 from hmd.decide.node_arrays import nodes_of
 from hmd.decide.paying_moves import PayingMoves, Prediction
@@ -86,7 +89,7 @@ class Learned:
         self.weights = LearnedWeights.read(path, FEATURES, VERSION)
         self._shape, self._weight = self.weights.packed()
         self._features, self._trust = LearnedFeatures(), NetworkTrust()
-        self._moves = PayingMoves()
+        self._long, self._moves = LongMemory(), PayingMoves()
         kept = HistogramSettings(self.settings.headroom_fraction, self.settings.headroom_bytes)
         self._ranking = Histogram(kept)
 
@@ -100,10 +103,16 @@ class Learned:
             return Plan.empty(pages.processes)
         # Also without a budget: features learn from every tick.
         rate = self.predicted(pages)
+        long = self._long.rates(pages, rate)
         if not nodes.can_move(pages, machine):
             return Plan.empty(pages.processes)
         terms = MoveTerms(settings.move_ns, settings.confidence, settings.samples_min)
-        prediction = Prediction(rate, self.weights.header.horizon_ticks)
+        prediction = Prediction(
+            long.mixed(pages, rate),
+            self.weights.header.horizon_ticks,
+            long.mixed(pages, pages.rate),
+            long.mixed_support(pages),
+        )
         return self._moves.plan(pages, machine, nodes, terms, prediction)
 
     def predicted(self, pages: PageView) -> npt.NDArray[np.float32]:
@@ -127,17 +136,21 @@ class Learned:
     ) -> list[dict[str, float]]:
         """Return each row's prediction, in accesses per second and page, and its features.
 
-        ``trust`` is the factor at which the network's answers are taken.
+        ``trust`` is the factor at which the network's answers are taken, ``long_run_rate`` the mean
+        over many ticks, and ``long_run_weight`` the part of it in what decides.
         """
         from hmd.decide.feature_kernel import FEATURES
 
         del machine
         rate = self.predicted(pages)
+        long = self._long.rates(pages, rate)
         columns = self._features.rows(pages).columns()
         return [
             {
                 "predicted_rate": float(rate[row]),
                 "trust": self._trust.factor(pages.processes[pages.process[row]]),
+                "long_run_rate": float(long.rate[row]),
+                "long_run_weight": float(long.weight[pages.process[row]]),
                 **{name: float(columns[at, row]) for at, name in enumerate(FEATURES)},
             }
             for row in rows.tolist()
@@ -155,6 +168,7 @@ ABOUT = About(
         "hmd.decide.hottest_fit",
         "hmd.decide.feature_kernel",
         "hmd.decide.learned_network",
+        "hmd.decide.long_kernel",
         "hmd.decide.trust_kernel",
     ),
     guard=True,

@@ -22,7 +22,7 @@ def test_source_closure_has_nothing_that_is_not_imported() -> None:
 
 
 def test_source_closure_of_an_unknown_module_fails() -> None:
-    with pytest.raises(FileNotFoundError, match="no module hmd.emacs"):
+    with pytest.raises(FileNotFoundError, match=r"no module hmd\.emacs"):
         source_closure("hmd.emacs")
 
 
