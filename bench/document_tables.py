@@ -181,6 +181,9 @@ def _speeds(found: Results, cases: str) -> str:
     for case in found[cases]:
         cells = []
         for name in names:
+            if name not in case["seconds"]:
+                cells.append("")
+                continue
             times = case["seconds"]["first touch"] / case["seconds"][name]
             moved = case["moved_mib"].get(name)
             cells.append(f"{times:.2f}" + ("" if moved is None else f" ({moved})"))

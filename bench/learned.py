@@ -3,9 +3,10 @@
     python -m bench.learned [PROGRAM:RATIO:POLICY,...] [--seeds N] [--publish]
 
 Takes recorded programs of the suite; gives runtimes of first touch, of no moves with samples at
-their cost, of the rules, of the learned policy with the guard that the daemon has and without, and
-of what exact knowledge of the past or the future would bring. The network that runs a program was
-fitted to rows of all other programs (:mod:`bench.learned_networks`).
+their cost, of the rules, of the learned policy with the guard that the daemon has and without, of
+what exact knowledge of the past or the future would bring, and, of six cases, of the better rule
+tuned for the very case (:mod:`bench.learned_tuned`; needs the extra ``tune``). The network that
+runs a program was fitted to rows of all other programs (:mod:`bench.learned_networks`).
 
 Prints a table and writes build/learned.json. Each run is kept in build/learned/runs.jsonl
 (:mod:`bench.learned_runs`), so that an interrupted command continues, and named cases
@@ -121,12 +122,11 @@ def known_cases(runs: HeldOutRuns, seeds: int, preset: str) -> list[dict[str, An
 def publish(found: Mapping[str, Any], variant: str | None) -> None:
     """Write results to the published file, those of a variant under its name.
 
-    What other commands measured, or nothing yet, stays: the time of a decision, tuned rules, runs
-    in the guest.
+    What other commands measured, or nothing yet, stays: the time of a decision, runs in the guest.
     """
     before = json.loads(PUBLISHED.read_text())
     others: dict[str, Any] = {
-        "decision_ms_100k": None, "geomean_vs_tuned": None, "guest": [], "variants": {},
+        "decision_ms_100k": None, "guest": [], "variants": {},
     }  # fmt: skip
     kept = {name: before.get(name, empty) for name, empty in others.items()}
     if variant is None:

@@ -11,12 +11,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Final
 
 from bench.compare.bounds import PROGRAMS, SETTINGS, fast_pages
 from bench.compare.comparison_case import RATIOS
 from bench.compare.policies import SUITE
 from bench.learned_networks import HeldOutNetworks, charged
+from bench.learned_tuned import CASES as TUNED_CASES
+from bench.learned_tuned import TRIALS, TunedRule, tuned_rule
 from bench.source_closure import closure_digest
 from bench.suite.ground_truth import program_digest, recorded
 from hmd.decide import registry
@@ -33,10 +36,11 @@ from hmd.simulate.simulation import simulate
 
 FIRST_TOUCH, NONE = "first touch", "none"
 GUARDED, UNGUARDED = "learned", "learned, unguarded"
+TUNED: Final = "tuned rule"
 BOUNDS: Final = (CLAIRVOYANT, EXACT_PAST)
 LEARNED: Final = (GUARDED, UNGUARDED)
 POLICIES: Final = (
-    FIRST_TOUCH, NONE, "histogram", registry.DEFAULT, GUARDED, UNGUARDED, *BOUNDS,
+    FIRST_TOUCH, NONE, "histogram", registry.DEFAULT, GUARDED, UNGUARDED, *BOUNDS, TUNED,
 )  # fmt: skip
 """Labels of the runs of each case; first touch runs without a daemon."""
 
@@ -53,6 +57,7 @@ _MODULES: Final = {
     UNGUARDED: (*_SIMULATOR, "hmd.decide.policies.learned"),
     CLAIRVOYANT: ("hmd.simulate.bounds",),
     EXACT_PAST: ("hmd.simulate.bounds",),
+    TUNED: (*_RULE, "hmd.decide.policies.histogram", "bench.learned_tuned"),
 }
 
 
@@ -72,6 +77,8 @@ class HeldOutRun:
     @property
     def weight(self) -> float:
         """How many simulations it takes."""
+        if self.policy == TUNED and self.seed == 1:
+            return 2.0 * TRIALS + 1.0
         return _BOUND_RUNS if self.policy in BOUNDS else 1.0
 
 
@@ -85,7 +92,8 @@ def runs_of(
     """Return the runs of ``PROGRAM:RATIO:POLICY,...``, all of them if empty.
 
     ``POLICY`` is a label with hyphens, such as ``learned-unguarded``; without it, all policies,
-    and without ``RATIO``, all ratios. All cases have their first seed before any has the next.
+    and without ``RATIO``, all ratios. Tuned rules are only of the cases of
+    :mod:`bench.learned_tuned`, or by name. All cases have their first seed before any has the next.
     """
     short = {label.replace(",", "").replace(" ", "-"): label for label in policies}
     chosen: list[tuple[str, str, str]] = []
@@ -103,6 +111,7 @@ def runs_of(
             (program, r, label)
             for r in ([ratio] if ratio else ratios)
             for label in ([short[policy]] if policy else policies)
+            if policy or label != TUNED or (program, r) in TUNED_CASES
         ]
     runs = [
         HeldOutRun(seed, *case)
@@ -111,6 +120,12 @@ def runs_of(
         if seed == 1 or case[2] not in _ONCE
     ]
     return sorted(runs, key=lambda run: (run.seed, programs.index(run.program)))
+
+
+@cache
+def _recording_digest(program: str) -> str:
+    """Return what a program's recording depends on; it is the same while a command runs."""
+    return program_digest(program)
 
 
 class HeldOutRuns:
@@ -146,7 +161,8 @@ class HeldOutRuns:
             made = {replace(run, policy=name): bound.run for name, bound in known.items()}
         else:
             settings = charged(run.seed, free=run.policy == FIRST_TOUCH)
-            made = {run: simulate(stream, self._preset, pages, self._policy(run), settings)}
+            policy = self._policy(run, stream)
+            made = {run: simulate(stream, self._preset, pages, policy, settings)}
         for each, done in made.items():
             key = self._key(each)
             assert key is not None
@@ -160,7 +176,7 @@ class HeldOutRuns:
             self._stream = program, recorded(program, SUITE, self._say).stream
         return self._stream[1]
 
-    def _policy(self, run: HeldOutRun) -> Policy:
+    def _policy(self, run: HeldOutRun, stream: MissStream) -> Policy:
         """Return the policy of a run, the learned one with a network that has not seen it."""
         if run.policy in (FIRST_TOUCH, NONE):
             return registry.make(NONE)
@@ -169,7 +185,15 @@ class HeldOutRuns:
             headroom = {"headroom_fraction": 0.0, "headroom_bytes": HEADROOM_BYTES}
             given = {**headroom, "weights": weights}
             return registry.guarded(GUARDED, given, run.policy == GUARDED)
+        if run.policy == TUNED:
+            found = self._tuned(run, stream)
+            return make_policy(found.policy, **found.values)
         return make_policy(run.policy)
+
+    def _tuned(self, run: HeldOutRun, stream: MissStream) -> TunedRule:
+        """Return the rule that is the best for a case, the same for all seeds."""
+        pages = fast_pages(stream, run.ratio)
+        return tuned_rule(stream, self._preset, pages, self._journal, self._say)
 
     def _key(self, run: HeldOutRun) -> str | None:
         """Return what a run depends on; None where its network is still to be fitted."""
@@ -181,7 +205,7 @@ class HeldOutRuns:
             weights = path.read_bytes()
         return digest(
             closure_digest(*_MODULES[run.policy]),
-            program_digest(run.program),
+            _recording_digest(run.program),
             self._preset.model_dump_json(),
             charged(run.seed, free=run.policy == FIRST_TOUCH),
             hashlib.sha256(weights).hexdigest(),

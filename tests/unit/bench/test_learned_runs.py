@@ -19,15 +19,17 @@ from tests.unit.simulate.conftest import PAGES, hot_set, stream_of
 
 def test_runs_of_nothing_are_all_cases_with_one_seed_where_samples_do_not_matter() -> None:
     runs = runs_of("", 3, programs=("cg", "sat"), ratios=("1:2", "1:8"))
-    assert len(set(runs)) == len(runs) == 4 * (4 + 3 * 4)
+    # Tuned rules are of cg at 1:8 alone.
+    assert len(set(runs)) == len(runs) == 4 * (4 + 3 * 4) + 3
     assert [run.seed for run in runs] == sorted(run.seed for run in runs)
     assert {run.policy for run in runs if run.seed > 1} == {
-        "histogram", "benefit", "learned", "learned, unguarded",
+        "histogram", "benefit", "learned", "learned, unguarded", "tuned rule",
     }  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("given", "number"), [("cg", 24), ("cg:1:8", 8), ("cg:1:16:learned-unguarded,cg:1:2:none", 2)]
+    ("given", "number"),
+    [("cg", 25), ("cg:1:8", 9), ("cg:1:2", 8), ("cg:1:16:learned-unguarded,cg:1:2:tuned-rule", 2)],
 )
 def test_runs_of_cases_are_these(given: str, number: int) -> None:
     runs = runs_of(given, 1)

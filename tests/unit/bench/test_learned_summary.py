@@ -55,6 +55,19 @@ def test_mean_speeds_are_over_the_cases_that_have_every_policy() -> None:
     assert mean_speeds(CASES)["none"] == pytest.approx((8 / 8.4) ** 0.5, abs=1e-4)
 
 
+def test_summary_of_a_tuned_rule_compares_its_cases_alone() -> None:
+    tuned = case(
+        "1:2", first_touch=8.0, none=8.4, histogram=5.0, benefit=4.0, learned=3.2, unguarded=4.2,
+        tuned_rule=3.84,
+    )  # fmt: skip
+    cases = [tuned, CASES[1]]
+    found = summary(cases)
+    assert found["geomean_vs_tuned"] == pytest.approx(1.2)
+    assert found["geomean"] == mean_speeds(CASES)
+    assert found["interval"]["tuned rule"]["seeds"] == pytest.approx([8 / 3.84] * 2, abs=1e-4)
+    assert summary(CASES)["geomean_vs_tuned"] is None
+
+
 def test_gap_closed_half_way_from_the_better_rule_to_clairvoyant_is_half() -> None:
     found = case("1:2", first_touch=8.0, histogram=8.0, benefit=4.0, learned=3.2, clairvoyant=8 / 3)
     assert gap_closed([found]) == pytest.approx(0.5)
