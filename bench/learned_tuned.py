@@ -24,7 +24,7 @@ from hmd.simulate.simulation_cases import CaseRuntimes, SimulationCase
 from hmd.simulate.tuning import TuningProgress, TuningTrial, tune
 
 TRIALS: Final = 24
-"""Settings that are tried of each rule, besides the defaults."""
+"""Settings that are tried of each rule, in addition to the defaults."""
 
 CASES: Final = (
     ("betweenness", "1:2"), ("cg", "1:8"), ("index", "1:2"), ("pagerank", "1:2"), ("phases", "1:8"),
