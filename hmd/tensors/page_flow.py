@@ -180,6 +180,9 @@ def _fetch(given: Any, state: Any, queue: int, source: int, allocations: int) ->
                     state.scalars[ERROR_TENSOR] = tensor
                     return allocations
                 target = source
+            elif target > source:
+                # What comes in leaves room in its tier for the next page that is pushed out.
+                pages = 1
             elif target != source:
                 pages = min(pages, given.capacity[target] - state.occupied[target])
             pages = min(pages, state.run_pages[run], _available(given, state, target, OUT))

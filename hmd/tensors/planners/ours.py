@@ -133,8 +133,10 @@ def _candidates(problem: StepProblem, fastest: FastestPlan) -> PricedPlans:
     if problem.system.in_place:
         yield from _in_place(problem, fastest)
         return
+    variants = _g10_variants(problem)
     if len(problem.system.tiers) > 2:
         yield from _of_others(problem, fastest, "g10")
+        yield from islice(variants, 1)
     drafts = _drafts(problem, 0.99, aware=False)
     yield from islice(drafts, 1)
     # Where dead tensors are dropped, lru frees them as lru-free does.
@@ -149,7 +151,7 @@ def _candidates(problem: StepProblem, fastest: FastestPlan) -> PricedPlans:
     if problem.trace.kernels <= _SHORT_KERNELS:
         yield from _of_others(problem, fastest, "autotm", "deeptm")
     if len(problem.system.tiers) > 2:
-        yield from _g10_variants(problem)
+        yield from variants
     for aware, margin in _DRAFTS:
         yield from _drafts(problem, margin, aware=aware)
 

@@ -81,6 +81,7 @@ def test_ours_step_bound_by_link_reaches_the_bound() -> None:
         ("bert-128", "g10", 7087296457),
         ("bert-256", "g10", 8773229325),
         ("bert-512", "g10@1.394", 17607178175),
+        ("bert-1024", "g10", 47061169065),
         ("resnet152-256", "g10", 127337222181),
         ("resnet152-1024", "g10", 133620599659),
         ("resnet152-1280", "g10", 137304113890),
@@ -91,6 +92,15 @@ def test_g10_of_g10_trace_takes_published_cycles(name: str, planner: str, cycles
     problem = StepProblem(trace, load_system("g10"), G10)
     found = problem.price(planner_named(planner).plan(problem))
     assert min(found.step_ticks) == pytest.approx(cycles, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "cycles"), [("bert-256", 8773229325), ("resnet152-1280", 137304113890)]
+)
+def test_g10_of_g10_trace_takes_published_cycles_exactly(name: str, cycles: int) -> None:
+    problem = StepProblem(g10_trace(name), load_system("g10"), G10)
+    found = problem.price(planner_named("g10").plan(problem))
+    assert min(found.step_ticks) == cycles
 
 
 @pytest.mark.parametrize("rules", RULES)
