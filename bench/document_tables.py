@@ -18,7 +18,7 @@ from bench.compare.comparison_tables import (
     swept,
 )
 from bench.markdown_table import table
-from bench.planner_tables import in_place_steps, noise, programs, tier_sweeps
+from bench.planner_tables import in_place_steps, made_steps, noise, programs, tier_sweeps
 
 Results = Mapping[str, Any]
 PRESETS = ("dram-pm", "dram-cxl", "hbm-dram")
@@ -230,6 +230,7 @@ TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
         tier_sweeps,
         in_place_steps,
         programs,
+        made_steps,
         noise,
     )
 }

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bench.markdown_table import table
+from bench.tensors import geomean
 
 Results = Mapping[str, Any]
 
@@ -36,6 +37,32 @@ def programs(results: Results) -> str:
             cells[row["planner"]] = f"{100 * difference:+.1f} % ({100 * row['gap']:.2f} %)"
     rows = [[*key, *(cells.get(name, "-") for name in names)] for key, cells in found.items()]
     return table(["trace", "tiers", *names], rows, text=2)
+
+
+def made_steps(results: Results) -> str:
+    """Return the least and the mean ratio of speeds of ``ours`` on made steps, per shape."""
+    times: dict[tuple[str, str, str], dict[str, float]] = {}
+    for row in results["tensors"]["rows"]:
+        if row["tiers"].startswith("made"):
+            cells = times.setdefault((row["trace"], row["rules"], row["tiers"]), {})
+            cells[row["planner"]] = row["seconds"]
+    ratios: dict[tuple[str, str], list[float]] = {}
+    for (trace, _, _), cells in times.items():
+        for planner, seconds in cells.items():
+            if planner != "ours":
+                ratios.setdefault((trace, planner), []).append(seconds / cells["ours"])
+    planners = list(dict.fromkeys(planner for _, planner in ratios))
+    rows = [
+        [trace, *(_least_and_mean(ratios.get((trace, planner), [])) for planner in planners)]
+        for trace in dict.fromkeys(trace for trace, _ in ratios)
+    ]
+    return table(["step", *planners], rows, text=1)
+
+
+def _least_and_mean(ratios: list[float]) -> str:
+    if not ratios:
+        return "-"
+    return f"{min(ratios):.3f} ({geomean(ratios):.2f})"
 
 
 def noise(results: Results) -> str:

@@ -6,6 +6,8 @@ With names of traces, only these are measured; other rows stay as build/tensors.
 docs/results/tensors.json, has them. Each row names the git tree of hmd/tensors that it was
 measured with, and is written when it is measured: ``--resume`` measures only what the file does
 not have of the present revision. ``bounds`` computes the rows' lower bounds again, and no more.
+``publish`` puts the rows of build/tensors.json into docs/results/tensors.json, in place of those of
+the same cases there.
 
 Needs the data that ``HMD_G10_DATA`` names. Every row is planned and simulated here; the step's
 share of the ideal and the lower bound stand next to it. Prints each row when it is measured.
@@ -154,6 +156,9 @@ def main(words: list[str]) -> None:
     if words == ["bounds"]:
         refresh_bounds()
         return
+    if words == ["publish"]:
+        publish()
+        return
     if "--resume" in words:
         mark_kept()
     names = [word for word in words if word in TRACES]
@@ -219,6 +224,15 @@ def keep_rows(rows: Iterable[dict[str, Any]], key: str = "rows") -> None:
         document |= summary(document["rows"])
         OUT.parent.mkdir(exist_ok=True)
         OUT.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def publish() -> None:
+    """Put the measured rows into the published file, with the summary of all that it then has."""
+    document, measured_here = (json.loads(path.read_text()) for path in (PUBLISHED, OUT))
+    for key in ("rows", "noise"):
+        found = {case(row): row for each in (document, measured_here) for row in each.get(key, [])}
+        document[key] = list(found.values())
+    PUBLISHED.write_text(json.dumps(document | summary(document["rows"]), indent=1) + "\n")
 
 
 def command_of(row: dict[str, Any]) -> str:

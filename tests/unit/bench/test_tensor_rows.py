@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import tensors
 from bench.tensor_sweeps_plot import PUBLISHED, draw, sweeps, swept
 from bench.tensors import command_of
 
@@ -25,6 +26,29 @@ from bench.tensors import command_of
 )
 def test_row_names_the_command_that_repeats_it(row: dict[str, str], command: str) -> None:
     assert command_of(row) == command
+
+
+def step_row(planner: str, seconds: float) -> dict[str, object]:
+    case = {"trace": "bert-256", "rules": "strict", "tiers": "g10", "planner": planner}
+    return case | {"seconds": seconds, "ideal_seconds": 1.0, "bound_seconds": 1.0}
+
+
+def test_publish_replaces_rows_of_the_same_case_and_the_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published, measured = tmp_path / "published.json", tmp_path / "measured.json"
+    published.write_text(
+        json.dumps({"note": "kept", "rows": [step_row("g10", 2.0), step_row("ours", 1.6)]})
+    )
+    measured.write_text(json.dumps({"rows": [step_row("ours", 1.25)]}))
+    monkeypatch.setattr(tensors, "PUBLISHED", published)
+    monkeypatch.setattr(tensors, "OUT", measured)
+    tensors.main(["publish"])
+    document = json.loads(published.read_text())
+    assert document["note"] == "kept"
+    assert [row["seconds"] for row in document["rows"]] == [2.0, 1.25]
+    assert document["worst_vs_g10"] == 1.6
+    assert document["ours_geomean_share_of_ideal"] == pytest.approx(0.8)
 
 
 def test_tiers_of_rows_give_sweep_and_size() -> None:

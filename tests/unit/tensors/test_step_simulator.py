@@ -206,3 +206,13 @@ def test_lru_free_of_g10_trace_share_of_ideal(
 
 def test_free_by_any_source_accepted_after_last_read() -> None:
     simulate_step(pair(), small_system(16), STRICT, plan_of([(4, 1, ANY, NONE, WHOLE)]))
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_page_from_full_host_leaves_its_room_to_the_page_pushed_out(rules: str) -> None:
+    weights = make_trace([4, 4, 4], [(0.1, [(each, R)]) for each in range(3)], range(3))
+    problem = StepProblem(weights, small_system(4, host_mib=4), RULES[rules])
+    found = problem.price(plan_of([]))
+    # The first kernel of the second step: its weight is in the host, which is full.
+    assert found.moved[0, 1].tolist() == [4 * MIB, 4 * MIB - 4096]
+    assert found.moved[0, 2].tolist() == [0, 4096]
