@@ -1,9 +1,10 @@
 """Planners of training steps on G10's published traces; writes build/tensors.json.
 
-    python -m bench.tensors [--resume] [PART|TRACE...]      parts: traces, host, flash, noise (all)
+    python -m bench.tensors [--resume] [PART|TRACE|PLANNER...]
 
-With names of traces, only these are measured; other rows stay as build/tensors.json, or else
-docs/results/tensors.json, has them. Each row names the git tree of hmd/tensors that it was
+Parts are traces, host, flash and noise; all unless given.
+With names of traces or planners, only these are measured; other rows stay as build/tensors.json,
+or else docs/results/tensors.json, has them. Each row names the git tree of hmd/tensors that it was
 measured with, and is written when it is measured: ``--resume`` measures only what the file does
 not have of the present revision. ``bounds`` computes the rows' lower bounds again, and no more.
 ``publish`` puts the rows of build/tensors.json into docs/results/tensors.json, in place of those of
@@ -30,7 +31,7 @@ import numpy as np
 from hmd.tensors.g10_traces import g10_folder
 from hmd.tensors.lower_bound import lower_bound_seconds
 from hmd.tensors.memory_system import MemorySystem, load_system
-from hmd.tensors.planner import StepProblem, planner_named
+from hmd.tensors.planner import PLANNERS, StepProblem, planner_named
 from hmd.tensors.pricing_rules import RULES, PricingRules
 from hmd.tensors.step_prices import price_planner
 from hmd.tensors.step_simulator import simulate_step
@@ -60,6 +61,9 @@ SEEDS: Final = 10
 KEPT: Final[set[tuple[Any, ...]]] = set()
 """Cases that are not measured again."""
 
+CHOSEN: Final[set[str]] = set()
+"""The planners that are measured, all if empty."""
+
 HEAD: Final = "| trace | rules | tiers | planner | share of ideal | bound | planned in |"
 
 
@@ -72,7 +76,7 @@ def measured(trace: TensorTrace, tiers: str, planners: tuple[str, ...]) -> Itera
     """Yield a row per planner and set of rules, without those that the file has."""
     for rules in RULES.values():
         problem = StepProblem(trace, system_of(tiers), rules)
-        for planner in planners:
+        for planner in (each for each in planners if not CHOSEN or each in CHOSEN):
             label = {"trace": trace.name, "rules": rules.name, "tiers": tiers, "planner": planner}
             if case(label) in KEPT:
                 continue
@@ -162,6 +166,11 @@ def main(words: list[str]) -> None:
     if "--resume" in words:
         mark_kept()
     names = [word for word in words if word in TRACES]
+    planners = (*PLANNERS, *LOOSENED.values())
+    CHOSEN.update(word for word in words if word in planners)
+    unknown = [word for word in words if word not in (*TRACES, *PARTS, *planners, "--resume")]
+    if unknown:
+        raise SystemExit(f"no part, trace or planner {unknown[0]!r}")
     print(HEAD)
     for part in [word for word in words if word in PARTS] or list(PARTS):
         for name in names or PARTS[part]:

@@ -13,7 +13,8 @@ searched in the simulator, for each step. The search ends when a plan is next to
 bound, or after so many simulated kernels.
 
 Where kernels compute in place, tensors are split between the tiers by a linear program
-(``split_residency``); the cheapest of its plans and those of the other planners is taken.
+(``split_residency``); the cheapest of its plans and those of the other planners is taken. Of long
+steps, each tensor has one place instead (``dense_placement``).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Final
 import numpy as np
 
 from hmd.errors import MissingError
+from hmd.tensors.dense_placement import dense_placement
 from hmd.tensors.eviction_choice import step_uses
 from hmd.tensors.lower_bound import lower_bound_seconds
 from hmd.tensors.move_plan import MovePlan, MovePlanError, plan_of
@@ -233,6 +235,10 @@ def _drafts(problem: StepProblem, margin: float, *, aware: bool) -> PricedPlans:
 
 def _in_place(problem: StepProblem, fastest: FastestPlan) -> PricedPlans:
     """Yield plans that split tensors, then those of the other planners: none is always best."""
+    yield from _priced(problem, fastest, dense_placement(problem))
+    if problem.trace.kernels > _LONG_KERNELS:
+        yield from _of_others(problem, fastest, "lru-free", "lru")
+        return
     try:
         for plan in split_plans(problem):
             yield from _priced(problem, fastest, plan)
