@@ -31,7 +31,8 @@ examples:
   hmd plan step.npz --tiers g10 --plan plan.json          the price of a plan from elsewhere
 
 exit codes: 0 planned; 1 a damaged trace, or a plan that cannot be carried out; 2 wrong usage;
-3 a wrong memory system; 4 a package is missing (autotm and deeptm need the extra ilp)
+3 a wrong memory system; 4 a file cannot be written, or a package is missing (autotm and deeptm need
+the extra ilp)
 """
 
 

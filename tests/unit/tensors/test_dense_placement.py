@@ -21,7 +21,7 @@ def test_tensor_that_is_used_more_is_fast() -> None:
     assert (0, 0, 1) in set(
         zip(plan.kernel.tolist(), plan.tensor.tolist(), plan.target.tolist(), strict=True)
     )
-    # Five reads of 8 MiB save 1 / 40 GB/s - 1 / 100 GB/s, a write 1 / 10 GB/s - 1 / 50 GB/s.
+    # The other tensor is written once and read once in persistent memory.
     slow = 8 * MIB * ((1 / 10e9 - 1 / 50e9) + (1 / 40e9 - 1 / 100e9))
     found = problem.price(plan)
     assert found.seconds == pytest.approx(trace.ideal_seconds + slow, rel=1e-6)
