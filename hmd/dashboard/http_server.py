@@ -34,11 +34,23 @@ HEADERS: Final = {
     "Cache-Control": "no-cache",
 }
 JSON: Final = "application/json"
+SCRIPTS: Final = (
+    "page.js",
+    "summary.js",
+    "targets.js",
+    "figures.js",
+    "heat_maps.js",
+    "moves.js",
+    "charts.js",
+    "elements.js",
+    "units.js",
+)
+"""The page's modules: ``page.js`` imports the others, directly or through them."""
 PAGE_FILES: Final = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
-    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
+    **{f"/{name}": (name, "text/javascript; charset=utf-8") for name in SCRIPTS},
 }
 
 

@@ -6,12 +6,13 @@ import os
 import re
 import socket as sockets
 import threading
+from importlib import resources
 from pathlib import Path
 
 import pytest
 
 from hmd.cli.dashboard_command import _loopback
-from hmd.dashboard.http_server import PAGE_FILES, PageServer, page_contents
+from hmd.dashboard.http_server import PAGE_FILES, SCRIPTS, PageServer, page_contents
 from hmd.dashboard.poller import Poller
 from hmd.errors import HmdError
 from tests.unit.dashboard.conftest import Serve, Served
@@ -35,6 +36,16 @@ def test_server_known_path_sends_strict_security_headers(served: Served, path: s
     assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin"
     assert "Access-Control-Allow-Origin" not in answer.headers
     assert int(answer.headers["Content-Length"]) == len(answer.body)
+
+
+def test_page_folder_all_files_served_with_their_imports(served: Served) -> None:
+    folder = resources.files("hmd.dashboard") / "page"
+    assert {file.name for file in folder.iterdir()} == {name for name, _ in PAGE_FILES.values()}
+    imported = set()
+    for name in SCRIPTS:
+        text = served.ask(f"/{name}").body.decode()
+        imported |= set(re.findall(r'^import .* from "\./(.*)";$', text, re.MULTILINE))
+    assert imported == set(SCRIPTS) - {"page.js"}
 
 
 @pytest.mark.parametrize("path", [*PAGE_FILES])

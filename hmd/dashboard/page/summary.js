@@ -1,0 +1,49 @@
+// Facts about the daemon, notices and key figures.
+import { $, el } from "./elements.js";
+import { PAGE_BYTES, age, bytes, clock, count, rate, share } from "./units.js";
+
+export function showFacts(status) {
+  const facts = [
+    ["Version", status.version], ["Process", String(status.pid)], ["Up", age(status.uptime_s)], ["Last tick", clock(status.started_s + status.uptime_s)],
+    ["Ticks", `${count(status.ticks)} of ${Number(status.tick_s.toPrecision(6))} s`], ["Policy", status.policy],
+    ["Sampler", `${status.sampler.name}, period ${count(status.sampler.period)}`], ["Configuration", status.config_file],
+  ];
+  $("facts").replaceChildren(...facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
+}
+
+export function showNotices(state) {
+  const told = [];
+  if (!state.reached) told.push(state.told);
+  if (state.quiet_s) told.push(`The daemon answers, but has completed no tick for ${state.quiet_s} s: see its log.`);
+  const status = state.status;
+  if (status) {
+    // Rings lose samples of all programs: those that other programs had count too.
+    const { lost, samples, dropped } = status.sampler, taken = lost + samples + dropped;
+    const failed = Object.entries(status.stage_failures).filter(([, n]) => n);
+    if (status.dry_run) told.push("Dry run: no pages are moved.");
+    if (status.tiers.length < 2) told.push("Only one memory tier: pages cannot be moved (hmd topology).");
+    if (status.sampler.name === "faults") told.push("No PMU: page faults replace access samples, which is less precise (hmd doctor).");
+    if (!status.reload.successful) told.push(`The last reload failed, the previous settings are in force: ${status.reload.error}`);
+    if (failed.length) told.push(`Stages that failed since the start: ${failed.map(([stage, n]) => `${stage} ${count(n)}`).join(", ")}; see the daemon's log.`);
+    if (lost > 0.01 * taken) told.push(`${share(lost / taken)} of the samples were lost: a longer period helps.`);
+  }
+  const list = $("notices");
+  if ([...list.children].map((li) => li.textContent).join("\n") !== told.join("\n"))
+    list.replaceChildren(...told.map((text) => el("li", {}, text)));
+  list.hidden = !told.length;
+}
+
+export function showKeys(state) {
+  const { status, series } = state, moves = status.moves;
+  const now = series.fast_share.findLast((v) => v !== null) ?? null;
+  const figures = [
+    ["Fast share", share(now), "of accesses, tier 0"],
+    ["Promoted", bytes(moves.promoted_bytes), `${rate(series.promoted_bytes_per_s.at(-1) ?? null)} now`],
+    ["Demoted", bytes(moves.demoted_bytes), `${rate(series.demoted_bytes_per_s.at(-1) ?? null)} now`],
+    ["Not moved", bytes(moves.failed_pages * PAGE_BYTES), `of ${bytes(moves.planned_pages * PAGE_BYTES)} planned`],
+    ["Samples", count(status.sampler.samples), `${count(status.sampler.lost)} lost`],
+    ["The daemon itself", `${((status.cpu_s / Math.max(status.uptime_s, 1)) * 100).toFixed(1)} % CPU`, bytes(status.resident_bytes)],
+  ];
+  $("keys").replaceChildren(...figures.map(([name, value, more]) =>
+    el("div", {}, el("dt", {}, name), el("dd", { class: "value" }, value), el("dd", { class: "more" }, more))));
+}
