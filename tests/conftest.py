@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from hmd.machine.process_id import identify
 from tests.fakes.damon_kernel import DamonKernel
@@ -28,6 +29,10 @@ for name in ("COLUMNS", "LINES"):
 # A shell starts background jobs with SIGINT ignored, which children inherit across exec; what
 # tests interrupt must react. Python resets a handler to the default in a child that calls exec.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The time of an example says more of the machine than of the code.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 pytest_plugins = ["tests.expected_skips"]

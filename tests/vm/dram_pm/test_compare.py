@@ -108,7 +108,7 @@ def test_run_cases_known_results_given_runs_nothing(
     outcomes: CampaignResults, folder: Path, tmp_path: Path
 ) -> None:
     said: list[str] = []
-    known = results(rows(outcomes.results))
+    known = results(rows(outcomes.results)).values()
     again = run_cases(CASES, folder / "inputs", tmp_path, said.append, known=known, most_runs=1)
     assert said == []
     assert again.results == outcomes.results
