@@ -2,7 +2,7 @@
 
 Takes the limit of the service's control group (``MemoryMax=``) and the heat table, before each
 tick; sets how many chunks the table counts page by page. What else the daemon keeps follows the
-memory that is tracked (70 bytes per 2 MiB) and is not given up. Costs 0.1 ms per tick in a group
+memory that is tracked (80 bytes per 2 MiB) and is not given up. Costs 0.1 ms per tick in a group
 with a limit.
 """
 

@@ -2,7 +2,7 @@
 
 Takes batches of samples and the nodes of pages, gives a view of pages with their rates
 (:mod:`hmd.heat.page_view`). Stored as arrays over chunks of 2 MiB of address space, allocated on
-demand: 12 bytes per page of a bounded number of chunks, and about 70 bytes for each chunk. Without
+demand: 12 bytes per page of a bounded number of chunks, and about 80 bytes for each chunk. Without
 pages of its own a chunk is counted as a whole, as a huge page is. Counting a sample costs about
 10 ns, 100 ns at 1 TiB; hmd.heat.cooling and hmd.heat.rates state their own costs.
 """
