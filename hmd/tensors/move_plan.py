@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from hmd.errors import HmdError
+from hmd.numpy_archive import reason_of
 from hmd.tensors.tensor_trace import Ints
 
 ANY: Final = -1
@@ -93,7 +94,7 @@ def read_plan(path: Path, names: tuple[str, ...]) -> MovePlan:
         rows = document["moves"]
         recompute = document.get("recompute", [])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise MovePlanError(f"{path}: no plan: {error}") from None
+        raise MovePlanError(f"{path}: no plan: {reason_of(error)}") from None
     for key, value in (("moves", rows), ("recompute", recompute)):
         if not isinstance(value, list):
             raise MovePlanError(f"{path}: no plan: {key} is a list")

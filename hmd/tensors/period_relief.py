@@ -140,6 +140,8 @@ class ReliefOrder:
         """Return the period to evict next and close it; -1 where there is none."""
         columns = (self._periods.start, self._periods.end, self._periods.looped, self._periods.size)
         account = resident, self._start_us, capacity
+        if not len(self._order):
+            return -1
         if self._library:
             _reliefs(columns, self._relief, self._closed, account, flash)
             sort_highest_first(self._order, self._relief, self._tie)
