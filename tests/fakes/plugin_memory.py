@@ -27,7 +27,7 @@ class EmulatedMemory:
         with (device / "resource2").open("w+b") as file:
             file.truncate(self.RINGS + vcpus * self._stride)
             self._map = mmap.mmap(file.fileno(), 0)
-        header = (0x3130554D45444D48, 2, vcpus, 2, 0, 4096, self.RINGS, self._stride, data_bytes)
+        header = (0x3130554D45444D48, 3, vcpus, 2, 0, 4096, self.RINGS, self._stride, data_bytes)
         struct.pack_into("<QIIIIQQQQ", self._map, 0, *header)
         struct.pack_into("<Qd", self._map, 88, 1024, 20.0)
 
