@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
+from hmd.decide.process_slots import ProcessSlots, carried
 from hmd.heat.heat_settings import HeatSettings
 from hmd.machine.process_id import ProcessId
 
@@ -89,12 +90,16 @@ class LongMemory:
         self._tick, self._ticks = -1, 0
         self._counts: PageState | None = None
         self._ratios: PageState | None = None
-        self._evidence: dict[ProcessId, Values] = {}
+        self._slots = ProcessSlots()
+        # By process: bits by weight, and the pid.
+        self._evidence = np.zeros((0, len(_PRIOR)))
+        self._pid = np.zeros(0, np.uint64)
 
     def weight(self, process: ProcessId) -> float:
         """Return the weight of the long run for a process."""
-        evidence = self._evidence.get(process, np.zeros(len(_PRIOR)))
-        return int(np.argmax(evidence + _PRIOR)) / (len(_PRIOR) - 1)
+        slot = self._slots.find(process)
+        evidence = self._evidence[slot : slot + 1] if slot >= 0 else np.zeros((1, len(_PRIOR)))
+        return float(weights_of(evidence)[0])
 
     def rates(self, pages: PageView, rate: Rates) -> LongRates:
         """Return the rates of the long run; ``rate`` has those that they are to be mixed with.
@@ -109,6 +114,7 @@ class LongMemory:
         if self._counts is None or self._ratios is None:
             self._counts = PageState(np.float32, 0, KEPT)
             self._ratios = PageState(np.int8, 0, SNAPSHOTS)
+        self._follow(pages.processes)
         news = pages.tick != self._tick
         ratios, number = self._ratios.in_place(pages)
         if news:
@@ -121,16 +127,20 @@ class LongMemory:
             if self._ticks % _STRIDE == 0:
                 keep_ratios(rows, long, rate, ratios, self._ticks // _STRIDE % SNAPSHOTS)
             self._ticks += 1
-        return LongRates(
-            long, support, np.array([self.weight(process) for process in pages.processes])
-        )
+        return LongRates(long, support, weights_of(self._evidence))
+
+    def _follow(self, processes: tuple[ProcessId, ...]) -> None:
+        """Bring what is known of processes to their present slots."""
+        before = self._slots.follow(processes)
+        if before is not None:
+            self._evidence = carried(self._evidence, before)
+            self._pid = np.array([process.pid for process in processes], np.uint64)
 
     def _rows(self, pages: PageView, number: npt.NDArray[np.int64]) -> LongRows:
         from hmd.decide.long_kernel import LongRows, number_blocks
 
         block = np.empty(len(pages), np.int32)
-        pid = np.array([process.pid for process in pages.processes], np.uint64)
-        number_blocks(pages.address, pages.process, pid, _bits(len(pages)), block)
+        number_blocks(pages.address, pages.process, self._pid, _bits(len(pages)), block)
         return LongRows(number, pages.process, block, pages.size, pages.tick_samples, pages.rate)
 
     def _means(
@@ -178,17 +188,23 @@ class LongMemory:
         self, pages: PageView, ratios: npt.NDArray[np.int8], number: npt.NDArray[np.int64]
     ) -> None:
         """Add the evidence of a tick's samples."""
-        from hmd.decide.long_kernel import LEVELS, weigh_ratios
+        from hmd.decide.long_kernel import weigh_ratios
 
-        found = np.zeros((len(pages.processes), LEVELS))
+        self._evidence *= _MEMORY
         sampled = np.flatnonzero(pages.tick_samples)
         weigh_ratios(
-            pages.tick_samples[sampled], number[sampled], pages.process[sampled], ratios, found
-        )
-        self._evidence = {
-            process: _MEMORY * self._evidence.get(process, np.zeros(LEVELS)) + found[slot]
-            for slot, process in enumerate(pages.processes)
-        }
+            pages.tick_samples[sampled], number[sampled], pages.process[sampled], ratios,
+            self._evidence,
+        )  # fmt: skip
+
+
+def weights_of(evidence: Values) -> Values:
+    """Return the weight under which samples were the most likely, by process; ``(processes,)``.
+
+    ``evidence`` has the log likelihoods of samples in bits, ``(processes, 5)``.
+    """
+    found: Values = np.argmax(evidence + _PRIOR, axis=1) / (len(_PRIOR) - 1)
+    return found
 
 
 def _bits(rows: int) -> int:

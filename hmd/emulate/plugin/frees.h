@@ -33,8 +33,8 @@ bool is_system_call(const uint8_t *code, size_t size);
 struct qemu_plugin_insn;
 
 /*
- * Instrument an instruction of user mode, if it is SYSCALL; `site` says how many instructions its
- * block has from it on.
+ * Instrument an instruction of user mode, if it is SYSCALL; its block has `remaining` instructions
+ * from it on.
  */
 void frees_instrument(struct qemu_plugin_insn *insn, size_t remaining);
 

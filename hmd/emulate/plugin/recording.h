@@ -5,8 +5,8 @@
  * recorded_miss in place: the sparse file is mapped whole, and `recorded` in the header counts the
  * records. With each wake-up of one of them, the others that run get a record too (TIMING_MARK):
  * what they had executed by then; its `depends` is the one woken. Their order in the file is that
- * of the host's time. What the programs of these vCPUs give back is recorded too (frees.h). When the file is full, `recorded` still counts, so that a reader sees that
- * some are missing.
+ * of the host's time. What the programs of these vCPUs give back is recorded too (frees.h). When
+ * the file is full, `recorded` still counts, so that a reader sees that some are missing.
  * hmd/emulate/miss_stream.py reads it.
  */
 #ifndef HMD_PLUGIN_RECORDING_H

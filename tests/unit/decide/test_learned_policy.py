@@ -11,10 +11,10 @@ import pytest
 
 from bench.rehearsal import Rehearsal, hot_blocks
 from bench.rehearsed_memory import Tier
+from hmd.decide import long_memory
 from hmd.decide.feature_kernel import FEATURES
 from hmd.decide.learned_features import LearnedFeatures
 from hmd.decide.learned_weights import LearnedWeights
-from hmd.decide.long_memory import LongMemory
 from hmd.decide.policies.benefit import Benefit, BenefitSettings
 from hmd.decide.policies.learned import _ROWS_AT_ONCE, Learned, LearnedSettings
 from hmd.decide.policies.none import NonePolicy
@@ -77,7 +77,7 @@ def test_learned_moves_cost_more_than_savings_none_made() -> None:
 def test_learned_network_answers_zero_without_long_run_moves_as_benefit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LongMemory, "weight", lambda *_: 0.0)
+    monkeypatch.setattr(long_memory, "weights_of", lambda evidence: np.zeros(len(evidence)))
     weights = hot_blocks(PAGES, HOT, 16, seed=3)
     zero = base_weights(tmp_path / "zero.npz")
     policies = (
