@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import threading
@@ -31,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.kernel_limits import raised
+from bench.measured_commit import host
 from hmd.emulate.c_compiler import compile_static
 from hmd.heat.heat_table import HeatTable
 from hmd.heat.residency_sweep import ResidencySweep
@@ -193,7 +193,7 @@ def main() -> int:
         print(json.dumps(rows[-1]), flush=True)
     document = {
         "command": "python -m bench.many_mappings --publish",
-        "machine": f"Linux {os.uname().release}, load average {os.getloadavg()[0]:.0f}",
+        "machine": host(),
         "plan_pages": PLAN_PAGES,
         "tick_s": TICK_S,
         "rows": rows,

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bench.measured_commit import commit, host
 from bench.peak_memory import peak_mib
 from bench.scale_plot import draw
 from bench.scale_results import RESULTS, default_cost, merged, publish, quota_rows, ratios
@@ -221,10 +222,14 @@ def publish_rows(found: list[dict[str, Any]], runs: int) -> None:
     """Write the rows, with what others are known, and the picture of all into docs/."""
     known = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
     rows = merged(known, found)
-    command = {"command": f"python -m bench.scale --publish --runs {runs}"}
+    about = {
+        "command": f"python -m bench.scale --publish --runs {runs}",
+        "commit": commit(),
+        "machine": host(),
+    }
     draw(
         publish(
-            command
+            about
             | {"rows": rows, **ratios(rows), "default": default_cost(rows), "quota": quota_rows()}
         ),
         PUBLISHED_PICTURE,

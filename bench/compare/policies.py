@@ -22,7 +22,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -51,6 +50,7 @@ from bench.compare.policies_plot import draw
 from bench.compare.simulations import Simulation, simulations
 from bench.compare.systems import HMD_DEFAULT, RUNS, cases_of, systems
 from bench.compare.testbed import DILATION, PRESET
+from bench.measured_commit import commit
 from bench.suite.program import load_program
 from hmd.errors import HmdError
 
@@ -233,12 +233,6 @@ def _oracle_row(case: ComparisonCase, took: float) -> dict[str, Any]:
         GUEST: None,
         "migrated_bytes": 0,
     }
-
-
-def commit() -> str:
-    """Return the commit that was measured."""
-    words = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
-    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def show(document: Mapping[str, Any], committed: Mapping[str, Any] | None) -> None:
