@@ -19,6 +19,11 @@ def test_that_is_skipped() -> None: ...
 
 def test_that_passes() -> None: ...
 """
+SKIPPED_MODULE = """
+import pytest
+
+pytest.importorskip("a_module_that_is_not_there", reason="no such module")
+"""
 
 
 def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -40,6 +45,14 @@ def test_strict_skips_with_an_unexpected_skip_fails_the_run(
     done = run(tmp_path, *options)
     assert done.returncode == code, done.stderr
     assert "test_that_is_skipped: no reason that is listed" in done.stdout
+
+
+def test_strict_skips_with_two_workers_fails_the_run_for_tests_and_modules(tmp_path: Path) -> None:
+    (tmp_path / "test_two.py").write_text(SKIPPED_MODULE)
+    done = run(tmp_path, "--strict-skips", "-n", "2")
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.count("test_that_is_skipped: no reason that is listed") == 1
+    assert done.stdout.count("test_two.py: no such module") == 1
 
 
 def test_strict_skips_without_skips_passes(tmp_path: Path) -> None:
