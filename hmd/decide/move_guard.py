@@ -7,6 +7,9 @@ its program time. What moves save adds to the credit, what they cost takes it of
 of all time is added, so that a program loses at most about that share compared with no moves. This
 is the rule of conservative bandits (Wu et al., "Conservative bandits", ICML 2016).
 
+Plans that promise a loss are not made: they keep room for pages that are still to come, by demoting
+pages in use. What comes then may be colder, and without moves it would have had no room.
+
 Where the credit is spent, moves did not pay: the guard goes on with the rule policy, and if that
 does not pay either, with no moves. Later it tries again, each time after a longer wait.
 
@@ -124,22 +127,26 @@ class MoveGuard:
             plan = self._rule.plan(pages, limited)
         elif self._level == GuardLevel.NONE:
             plan = Plan.empty(pages.processes)
-        self._predict(plan, pages, machine)
+        promised_s = self._promised_s(plan, pages, machine)
+        if promised_s < 0:  # room that is made in advance, at the cost of pages in use
+            return Plan.empty(pages.processes)
+        if len(plan) and self._planned != self._tick:
+            self._planned = self._tick
+            self._predicted_s += promised_s
         return plan
 
-    def _predict(self, plan: Plan, pages: PageView, machine: MachineView) -> None:
-        """Add what a plan's rates promise for the ticks in which its moves are followed."""
+    def _promised_s(self, plan: Plan, pages: PageView, machine: MachineView) -> float:
+        """Return what a plan's rates promise for the ticks in which its moves are followed."""
         from hmd.decide.guard_kernel import FOLLOWED_TICKS
 
-        if not len(plan) or self._planned == self._tick:
-            return
-        self._planned = self._tick
+        if not len(plan):
+            return 0.0
         nodes = nodes_of(machine, 0.0, 0)
         latency = loaded_latency_ns(pages, machine.topology, nodes)
         gain_ns = latency[nodes.tier[plan.from_node]] - latency[nodes.tier[plan.to_node]]
         overlap = parallelism(pages, machine)[plan.process]
         promised = plan.heat * plan.pages * gain_ns / overlap
-        self._predicted_s += float(promised.sum()) * 1e-9 * FOLLOWED_TICKS * machine.tick_s
+        return float(promised.sum()) * 1e-9 * FOLLOWED_TICKS * machine.tick_s
 
     def _account(self, pages: PageView, machine: MachineView) -> None:
         """Add what moves saved and cost in the tick to the credit."""

@@ -124,6 +124,17 @@ def test_guard_useful_policy_keeps_its_gain(preset: Preset) -> None:
     assert policy.state.predicted_s > 0.3 * policy.state.saved_s
 
 
+def test_guard_room_kept_by_demoting_pages_in_use_not_made(preset: Preset) -> None:
+    """Nothing pays for room that a program does not ask for."""
+    roomy: dict[str, object] = {"headroom_fraction": 0.0, "headroom_bytes": 512 * 4096}
+    pages = adversary("uniform")
+    moved = [
+        run(pages, preset, registry.guarded("benefit", roomy, guard)).moved_bytes
+        for guard in (True, False)
+    ]
+    assert moved[0] < moved[1] / 4
+
+
 def test_guard_targets_with_limits_not_guarded(preset: Preset) -> None:
     """A limit holds although its moves cost more than they save."""
     pages = adversary("streaming")
