@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.decide import registry
-from hmd.simulate.known_misses import CLAIRVOYANT
+from hmd.simulate.known_misses import CLAIRVOYANT, EXACT_PAST
 
 FIRST_TOUCH: Final = "first touch"
 OURS: Final = "learned"
@@ -27,6 +27,7 @@ UNGUARDED: Final = "learned, unguarded"
 TUNED: Final = "tuned rule"
 """The better rule, tuned for the very program and ratio; of some cases."""
 UNTUNED: Final = ("histogram", "benefit")
+BOUNDS: Final = (CLAIRVOYANT, EXACT_PAST)
 
 _DRAWS: Final = 2000
 _ENDS: Final = (2.5, 97.5)
@@ -78,7 +79,11 @@ def labels(cases: Sequence[Case]) -> list[str]:
 
 
 def _common(cases: Sequence[Case]) -> list[str]:
-    return [name for name in labels(cases) if name != TUNED]
+    """Return the policies that means are over; a bound only where it is known of their cases."""
+    every = [name for name in labels(cases) if name != TUNED]
+    policies = [name for name in every if name not in BOUNDS]
+    whole = having(cases, FIRST_TOUCH, *policies)
+    return [name for name in every if name in policies or len(having(whole, name)) == len(whole)]
 
 
 def having(cases: Sequence[Case], *names: str) -> list[Case]:
@@ -90,7 +95,8 @@ def mean_speeds(cases: Sequence[Case]) -> dict[str, float | None]:
     """Return the geometric mean of each policy's speeds relative to first touch.
 
     Over the cases that have every policy, so that means compare; None where no case has. Tuned
-    rules, which few cases have, are compared in these alone.
+    rules, which few cases have, are compared in these alone, and so is a bound as long as it is
+    not known of all these cases.
     """
     names = _common(cases)
     whole = having(cases, FIRST_TOUCH, *names)

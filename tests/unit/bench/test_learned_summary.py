@@ -68,6 +68,18 @@ def test_summary_of_a_tuned_rule_compares_its_cases_alone() -> None:
     assert summary(CASES)["geomean_vs_tuned"] is None
 
 
+def test_mean_speeds_of_a_bound_only_where_all_cases_have_it() -> None:
+    known = case(
+        "1:2", first_touch=8.0, none=8.4, histogram=5.0, benefit=4.0, learned=3.2, unguarded=4.2,
+        clairvoyant=2.0,
+    )  # fmt: skip
+    found = summary([known, CASES[1]])
+    assert found["geomean"] == mean_speeds(CASES)
+    assert found["interval"]["clairvoyant"]["seeds"] == pytest.approx([4.0] * 2)
+    assert found["cases"]["clairvoyant"] == 1
+    assert mean_speeds([known])["clairvoyant"] == pytest.approx(4.0)
+
+
 def test_gap_closed_half_way_from_the_better_rule_to_clairvoyant_is_half() -> None:
     found = case("1:2", first_touch=8.0, histogram=8.0, benefit=4.0, learned=3.2, clairvoyant=8 / 3)
     assert gap_closed([found]) == pytest.approx(0.5)
