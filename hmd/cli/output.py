@@ -111,9 +111,11 @@ def format_bytes(value: float | None) -> str:
 
 
 def format_seconds(value: float | None) -> str:
-    """Return a time as ``1.234 s``, below a second ``123.40 ms``; ``-`` where unknown."""
+    """Return a time as ``1.234 s``, ``123.40 ms`` or ``12.34 us``; ``-`` where unknown."""
     if value is None:
         return "-"
+    if 0 < abs(value) < 1e-4:
+        return f"{value * 1e6:.2f} us"
     return f"{value:.3f} s" if abs(value) >= 1 else f"{value * 1e3:.2f} ms"
 
 

@@ -8,7 +8,6 @@ simulator prices; a planner calls the simulator only to search.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,6 +15,7 @@ from importlib import import_module
 from typing import Final
 
 from hmd.errors import UsageError
+from hmd.tensors.compile_time import PlanningTime
 from hmd.tensors.memory_system import MemorySystem
 from hmd.tensors.move_plan import MovePlan
 from hmd.tensors.pricing_rules import PricingRules
@@ -26,7 +26,7 @@ from hmd.tensors.vitality import Vitality, vitality
 
 @dataclass
 class MadePlans:
-    """The plans made for a problem so far, with the CPU time that each took.
+    """The plans made for a problem so far, with the CPU time that each took, compiling apart.
 
     ``reused_s`` sums the times of plans that were taken from here instead of being made again.
     """
@@ -39,9 +39,10 @@ class MadePlans:
         if name in self.plans:
             self.reused_s += self.plans[name][1]
         else:
-            begin, reused = time.process_time(), self.reused_s
-            plan = make()
-            self.plans[name] = plan, time.process_time() - begin + self.reused_s - reused
+            reused = self.reused_s
+            with PlanningTime() as spent:
+                plan = make()
+            self.plans[name] = plan, spent.seconds + self.reused_s - reused
         return self.plans[name][0]
 
     def seconds(self, name: str) -> float:

@@ -8,6 +8,7 @@ is too large for this machine can thus be recorded on it; only the weights are r
 from __future__ import annotations
 
 import warnings
+import zipfile
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +39,8 @@ def record_graph(file: Path, optimizer: str, roofline: Roofline) -> TensorTrace:
     """
     if not file.is_file():
         raise UsageError(f"tensors record: no graph {file}")
+    if not zipfile.is_zipfile(file):
+        raise ExportedGraphError(f"{file} is no graph of torch.export.save")
     recorder = StepRecorder(_STEPS, lambda storages: RooflineRecorder(storages, roofline))
     try:
         with warnings.catch_warnings():

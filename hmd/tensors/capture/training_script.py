@@ -53,6 +53,8 @@ def record_script(script: Path, words: list[str], steps: RecordedSteps) -> Tenso
     """
     if not script.is_file():
         raise UsageError(f"tensors record: no script {script}")
+    if script.suffix == ".pt2":
+        raise UsageError(f"tensors record: {script} is a graph: add --graph")
     recorder = StepRecorder(steps)
     with _as_main(script, words), recorder:
         _run(script)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hmd.cli.main import main
-from hmd.cli.output import console, print_table
+from hmd.cli.output import console, format_seconds, print_table
 from hmd.decide import registry
 from hmd.errors import Exit
 
@@ -118,3 +118,11 @@ def test_main_unwritable_stdout_one_line_error(
         timeout=60,
     )
     assert (done.returncode, done.stderr) == (code, error)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "-"), (0.0, "0.00 ms"), (2.5e-6, "2.50 us"), (1.5e-3, "1.50 ms"), (61.5, "61.500 s")],
+)
+def test_time_shows_digits_at_every_size(seconds: float | None, text: str) -> None:
+    assert format_seconds(seconds) == text

@@ -110,7 +110,7 @@ def test_file_without_graph_refused_in_one_line(
     file.write_text(content)
     assert record(file) == Exit.FAILURE
     printed = capsys.readouterr().err
-    assert str(file) in printed
+    assert f"{file} is no graph" in printed
     assert printed.count("\n") == 1
 
 

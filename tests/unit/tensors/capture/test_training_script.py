@@ -119,3 +119,12 @@ def test_script_without_enough_steps_refused_in_one_line(
     printed = capsys.readouterr().err
     assert message in printed
     assert printed.count("\n") == 1
+
+
+def test_graph_given_as_script_refused_with_the_option_that_reads_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "model.pt2"
+    file.write_bytes(b"")
+    assert main(["tensors", "record", str(file)]) == Exit.USAGE
+    assert "--graph" in capsys.readouterr().err
