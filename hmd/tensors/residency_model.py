@@ -5,7 +5,8 @@ capacity of the fastest tier. Times are in milliseconds, sizes in MiB. Moves hap
 most ``window`` kernels next to a use, spread over the window by the kernels' times; where the plan
 is synchronous, at one kernel that waits for them. Where kernels cannot compute from slower tiers,
 every use is in the fastest, what does not fit costs its transfer, and moves that are late cost
-their delay. Where they can and tensors are split, the solver chooses what each kernel of a window
+their delay. Where they can, only what comes in is late: what leaves waits for its link, and takes
+room meanwhile. Where tensors are split as well, the solver chooses what each kernel of a window
 carries, no move is late and the capacity is never exceeded.
 """
 
@@ -69,7 +70,7 @@ class ResidencyModel:
         self._fast = self._add_spans()
         self._stay, self._away = self._add_gaps()
         self._flows = self._add_flows()
-        self._add_occupancy()
+        self._occupied = self._add_occupancy()
         if not options.synchronous and not options.static:
             self._add_bandwidth()
 
@@ -170,8 +171,11 @@ class ResidencyModel:
 
     # Rows
 
-    def _add_occupancy(self) -> None:
-        """Add the bytes of the fastest tier, and of limited lower tiers, kernel by kernel."""
+    def _add_occupancy(self) -> Ints:
+        """Add the bytes of the fastest tier, and of limited lower tiers, kernel by kernel.
+
+        Returns the rows of the fastest tier, (kernels,), none where nothing can move.
+        """
         system = self.problem.system
         fast, lower = _Terms(), [_Terms() for _ in range(self._lower)]
         constant = np.zeros(self.problem.trace.kernels)
@@ -185,11 +189,12 @@ class ResidencyModel:
         for gap in range(len(self.spans.before)):
             self._gap_terms(gap, fast, lower, constant)
         room = system.tiers[0].capacity / MIB * self._options.capacity
-        self._limit(fast, room, constant, spill=self._flows is None)
+        limits = self._limit(fast, room, constant, spill=self._flows is None)
         for tier, terms in enumerate(lower):
             capacity = system.tiers[tier + 1].capacity / MIB
             if not system.in_place and capacity < self._size.sum():
                 self._limit(terms, capacity, np.zeros_like(constant), spill=False)
+        return limits
 
     def _gap_terms(self, gap: int, fast: _Terms, lower: list[_Terms], constant: Floats) -> None:
         """Add what a gap contributes to occupancy: what stays, and what has not left or is back."""
@@ -232,10 +237,13 @@ class ResidencyModel:
             for low, high, share in pieces:
                 fast.add(column, size * share, low, high)
 
-    def _limit(self, terms: _Terms, capacity: float, constant: Floats, *, spill: bool) -> None:
-        """Limit the sum of terms per kernel; with ``spill``, more costs a transfer out and in."""
+    def _limit(self, terms: _Terms, capacity: float, constant: Floats, *, spill: bool) -> Ints:
+        """Limit the sum of terms per kernel; with ``spill``, more costs a transfer out and in.
+
+        Returns the rows of the limit, none where nothing can move.
+        """
         if not terms.rows:
-            return  # nothing can move
+            return np.empty(0, np.int64)
         program, kernels = self._program, len(constant)
         system = self.problem.system
         occupied = program.add_columns(np.zeros(kernels), np.inf)
@@ -254,6 +262,7 @@ class ResidencyModel:
             per_mib = sum(MIB * 1e3 / system.bandwidth(1, inwards=way) for way in (True, False))
             over = program.add_columns(np.full(kernels, per_mib), np.inf)
             program.add_entries(limit, over, -1.0)
+        return limit
 
     def _add_bandwidth(self) -> None:
         """Limit what each link carries per kernel and direction by the kernel's time."""
@@ -273,9 +282,29 @@ class ResidencyModel:
             late = program.add_columns(np.ones(kernels), np.inf)
             for each in rows.values():
                 program.add_entries(each, late, -1.0)
+            if system.in_place:
+                self._carry_over(rows)
         for gap in range(len(self.spans.before)):
             for window, inwards in zip(self.windows[gap], (False, True), strict=True):
                 self._add_load(gap, window, rows, inwards=inwards)
+
+    def _carry_over(self, rows: dict[tuple[int, bool], Ints]) -> None:
+        """Let what a link has not carried out yet leave later, and occupy the fastest tier so long.
+
+        ``rows`` are those of the links' time per kernel. The step repeats: what is left of its last
+        kernel goes on in its first. What comes in is needed by its kernel, and is late.
+        """
+        if not len(self._occupied):
+            return
+        for (number, inwards), times in rows.items():
+            link = self.problem.system.links[number]
+            if inwards or link.half_duplex:
+                continue
+            waiting = self._program.add_columns(np.zeros(len(times)), np.inf)
+            self._program.add_entries(times, waiting, -1.0)
+            self._program.add_entries(np.roll(times, -1), waiting, 1.0)
+            mib_per_ms = link.outwards * 1e6 * self._options.bandwidth / MIB
+            self._program.add_entries(np.roll(self._occupied, -1), waiting, mib_per_ms)
 
     def _add_load(
         self, gap: int, window: MoveWindow, rows: dict[tuple[int, bool], Ints], *, inwards: bool

@@ -14,7 +14,7 @@ from hmd.tensors.tensor_spans import tensor_spans
 from hmd.tensors.tensor_trace import TensorTrace
 from hmd.tensors.vitality import vitality
 from hmd.units import MIB
-from tests.unit.tensors.conftest import R, W, in_place_system, make_trace, small_system
+from tests.unit.tensors.conftest import RW, R, W, in_place_system, make_trace, small_system
 
 
 def chain(layers: int = 6, size_mib: int = 8, kernel_ms: float = 4.0) -> TensorTrace:
@@ -127,3 +127,34 @@ def test_residency_in_place_moves_never_cost_more_than_none() -> None:
         for options in (ResidencyOptions(static=True), ResidencyOptions(synchronous=True))
     ]
     assert seconds[1] <= seconds[0] * 1.001
+
+
+def test_moves_that_wait_for_a_link_delay_no_kernel_while_there_is_room() -> None:
+    """Three tensors leave at once, three times what their kernels' time carries; room is due later.
+
+    Each takes 0.84 ms to leave.
+    """
+    idle: list[tuple[float, list[tuple[int, int]]]] = [(0.2, [])] * 20
+    written = [(0.1, [(tensor, W)]) for tensor in range(3)]
+    read = [(0.2, [(tensor, R)]) for tensor in range(3)]
+    trace = make_trace([8, 8, 8, 26], [*written, *idle, (0.2, [(3, RW)]), *idle, *read])
+    problem = StepProblem(trace, in_place_system(30), STRICT)
+    residency = ResidencyModel(problem, ResidencyOptions()).solve(20.0)
+    assert residency.away.sum() == pytest.approx(3.0)
+    assert residency.seconds == pytest.approx(trace.ideal_seconds, rel=2e-3)
+    found = problem.price(plan_of(residency_moves(residency, problem)), steps=3)
+    assert found.seconds == pytest.approx(residency.seconds, rel=1e-2)
+
+
+def test_moves_that_wait_for_a_link_take_room_of_the_fastest_tier() -> None:
+    """The room is due before three tensors have left: the program counts what is still there."""
+    written = [(0.1, [(tensor, W)]) for tensor in range(3)]
+    read = [(0.2, [(tensor, R)]) for tensor in range(3)]
+    idle: list[tuple[float, list[tuple[int, int]]]] = [(0.2, [])] * 20
+    kernels = [*written, *idle[:3], (0.2, [(3, RW)]), *idle, *read]
+    trace = make_trace([8, 8, 8, 26], kernels)
+    problem = StepProblem(trace, in_place_system(30), STRICT)
+    residency = ResidencyModel(problem, ResidencyOptions()).solve(20.0)
+    assert residency.seconds > trace.ideal_seconds * 1.02
+    found = problem.price(plan_of(residency_moves(residency, problem)), steps=3)
+    assert trace.ideal_seconds * 1.02 < found.seconds <= residency.seconds * 1.001
