@@ -140,6 +140,32 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, float]:
         "ours_geomean_share_of_ideal": geomean(shares["ours"]),
         "worst_vs_g10": min(ratios["g10"] + ratios.get("g10@1.394", [])),
         "worst_vs_any": min(min(values) for values in ratios.values()),
+        **claimed_margins(rows),
+    }
+
+
+def claimed_margins(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Return the largest margins in per cent of what DeepTM's authors claim, in DRAM and PM.
+
+    By how much ``deeptm``, ``ours`` and the lower bound are faster than ``autotm`` and
+    ``sentinel``, on the case where the margin is largest.
+    """
+    cases: dict[tuple[str, ...], dict[str, float]] = {}
+    for row in rows:
+        if row["tiers"].startswith("dram-pm"):
+            found = cases.setdefault((row["trace"], row["rules"], row["tiers"]), {})
+            found |= {row["planner"]: row["seconds"], "bound": row["bound_seconds"]}
+    return {
+        f"{faster}_over_{slower}_percent": max(
+            (
+                100 * (each[slower] / each[faster] - 1)
+                for each in cases.values()
+                if slower in each and faster in each
+            ),
+            default=0.0,
+        )
+        for faster in ("deeptm", "ours", "bound")
+        for slower in ("autotm", "sentinel")
     }
 
 

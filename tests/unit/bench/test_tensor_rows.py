@@ -9,7 +9,7 @@ import pytest
 
 from bench import tensors
 from bench.tensor_sweeps_plot import PUBLISHED, draw, sweeps, swept
-from bench.tensors import command_of
+from bench.tensors import claimed_margins, command_of
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,22 @@ def test_publish_replaces_rows_of_the_same_case_and_the_summary(
     assert [row["seconds"] for row in document["rows"]] == [2.0, 1.25]
     assert document["worst_vs_g10"] == 1.6
     assert document["ours_geomean_share_of_ideal"] == pytest.approx(0.8)
+
+
+def test_margins_are_those_of_the_case_where_they_are_largest() -> None:
+    times = {"autotm": (1.5, 1.2), "sentinel": (2.0, 1.2), "deeptm": (1.25, 1.2)}
+    rows = [
+        step_row(planner, seconds[at]) | {"tiers": f"dram-pm, dram {at}%"}
+        for planner, seconds in times.items()
+        for at in range(2)
+    ]
+    # A case in which one planner is measured, and one of another memory system.
+    rows += [step_row("autotm", 9.0) | {"tiers": "dram-pm, dram 2%"}, step_row("deeptm", 0.1)]
+    found = claimed_margins(rows)
+    assert found["deeptm_over_autotm_percent"] == pytest.approx(20.0)
+    assert found["deeptm_over_sentinel_percent"] == pytest.approx(60.0)
+    assert found["bound_over_autotm_percent"] == pytest.approx(800.0)
+    assert found["ours_over_autotm_percent"] == 0.0
 
 
 def test_tiers_of_rows_give_sweep_and_size() -> None:
