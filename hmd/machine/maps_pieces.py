@@ -15,11 +15,14 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from hmd.machine.mapping_queries import query_from
-from hmd.machine.mappings import Mappings, parse_maps, parse_smaps
+from hmd.machine.mappings import MappingKind, Mappings, parse_maps, parse_smaps
 from hmd.machine.process_id import PROC
 from hmd.machine.procfs import absent, open_to_read
 from hmd.units import HUGE_PAGE_BYTES
@@ -59,6 +62,27 @@ def mapping_pieces(
             raise
     finally:
         os.close(fd)
+
+
+def covering_mappings(pid: int, proc: Path = PROC) -> Mappings | None:
+    """Return mappings that cover the pages of ``pid``; None where it has none or may not be read.
+
+    They are those of ``mapping_pieces``, of which the process's own memory reaches over what was
+    left out after it. They ascend and are disjoint, also where the process maps meanwhile.
+    """
+    pieces = list(mapping_pieces(pid, proc))
+    if not pieces:
+        return None
+    found = pieces[0].joined(pieces[1:])
+    before = np.append(np.uint64(0), np.maximum.accumulate(found.end)[:-1])
+    found = replace(found, start=np.maximum(found.start, before))
+    found = found.take(np.flatnonzero(found.start < found.end))
+    own = (found.kind == MappingKind.ANON) | (found.kind == MappingKind.HEAP)
+    own &= found.accessible & (np.arange(len(found)) >= EXACT_MAPPINGS)
+    stride, nowhere = np.uint64(STRIDE_BYTES), np.iinfo(np.uint64).max
+    reach = ((found.end - np.uint64(1)) // stride + np.uint64(1)) * stride
+    reach = np.minimum(reach, np.append(found.start[1:], nowhere))
+    return replace(found, end=np.where(own, reach, found.end))
 
 
 def _text_pieces(fd: int, *, details: bool) -> Generator[Mappings, None, None]:

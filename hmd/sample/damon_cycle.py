@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from hmd.machine.damon_sysfs import DamonError
 from hmd.machine.kdamond import DamonRegions, Kdamond, Monitoring
-from hmd.machine.mappings import read_mappings
+from hmd.machine.maps_pieces import covering_mappings
 from hmd.machine.move_pages import query_nodes
 from hmd.machine.process_id import ProcessId, alive
 from hmd.sample.damon_regions import Addresses, Pieces, mapped, rows
@@ -101,7 +101,7 @@ class DamonCycle:
         has taken DAMON over.
         """
         begun_s = self._clock()
-        found = {process: read_mappings(process.pid, self._proc) for process in processes}
+        found = {process: covering_mappings(process.pid, self._proc) for process in processes}
         mappings = {p: m for p, m in found.items() if m is not None and alive(p, self._proc)}
         chosen = self._map.choose(mappings)
         regions = {process: its for process, its in chosen.items() if len(its)}

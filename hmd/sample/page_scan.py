@@ -22,7 +22,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from hmd.machine.mappings import MappingKind, read_mappings
+from hmd.machine.mappings import MappingKind
+from hmd.machine.maps_pieces import covering_mappings
 from hmd.machine.process_id import PROC, ProcessId, alive
 from hmd.machine.procfs import absent, open_to_read
 from hmd.sample.access_batch import AccessBatch, Kind
@@ -187,7 +188,7 @@ class PageScanSampler:
 
     def _round(self) -> Iterator[_Piece]:
         for process in self._processes:
-            mappings = read_mappings(process.pid, self._proc)
+            mappings = covering_mappings(process.pid, self._proc)
             if mappings is None:
                 continue
             # A mapping without any access permission is reserved address space.
