@@ -18,7 +18,8 @@ demo: setup ## Show hmd at work on an emulated DRAM+PM machine; table, picture, 
 test: setup lint ## Lint, then run all tests, including those in the emulated machine
 	@setup/browser.sh
 	@setup/debian.sh
-	$(PYTHON) -m pytest --strict-skips -n 2
+	$(PYTHON) -m pytest --strict-skips -n 2 --dist loadfile tests/unit
+	$(PYTHON) -m pytest --strict-skips tests/contract tests/system tests/vm
 
 lint: setup ## ruff, mypy --strict, import direction, prose, figures in documents
 	ruff check $(PYTHON_FILES)

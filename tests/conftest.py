@@ -35,7 +35,7 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 
-pytest_plugins = ["tests.expected_skips", "tests.parallel_groups"]
+pytest_plugins = ["tests.expected_skips"]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
