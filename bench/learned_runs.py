@@ -18,6 +18,7 @@ from bench.compare.bounds import PROGRAMS, SETTINGS, fast_pages
 from bench.compare.comparison_case import RATIOS
 from bench.compare.policies import SUITE
 from bench.learned_networks import HeldOutNetworks, charged
+from bench.learned_summary import BOUNDS
 from bench.learned_tuned import CASES as TUNED_CASES
 from bench.learned_tuned import TRIALS, TunedRule, tuned_rule
 from bench.source_closure import closure_digest
@@ -37,7 +38,6 @@ from hmd.simulate.simulation import simulate
 FIRST_TOUCH, NONE = "first touch", "none"
 GUARDED, UNGUARDED = "learned", "learned, unguarded"
 TUNED: Final = "tuned rule"
-BOUNDS: Final = (CLAIRVOYANT, EXACT_PAST)
 LEARNED: Final = (GUARDED, UNGUARDED)
 POLICIES: Final = (
     FIRST_TOUCH, NONE, "histogram", registry.DEFAULT, GUARDED, UNGUARDED, *BOUNDS, TUNED,

@@ -7,7 +7,9 @@ once per installation: about a minute for all, which says nothing about a planne
 from __future__ import annotations
 
 import time
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from numba.core import event
 
@@ -33,24 +35,20 @@ class _Compiling(event.Listener):
             self.seconds += time.process_time() - self._begin
 
 
+@dataclass
 class PlanningTime:
-    """A context; ``seconds`` is the CPU time of this process in it, without compilations."""
+    """The CPU ``seconds`` of this process in a block, without compilations."""
 
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._compiling = _Compiling()
-        self._begin = 0.0
+    seconds: float = 0.0
 
-    def __enter__(self) -> PlanningTime:
-        event.register("numba:compile", self._compiling)  # type: ignore[no-untyped-call]
-        self._begin = time.process_time()
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.seconds = time.process_time() - self._begin - self._compiling.seconds
-        event.unregister("numba:compile", self._compiling)  # type: ignore[no-untyped-call]
+@contextmanager
+def planning_time() -> Iterator[PlanningTime]:
+    """Measure a block; the result is known at its end."""
+    spent, compiling = PlanningTime(), _Compiling()
+    begin = time.process_time()
+    try:
+        with event.install_listener("numba:compile", compiling):
+            yield spent
+    finally:
+        spent.seconds = time.process_time() - begin - compiling.seconds

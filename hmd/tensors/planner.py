@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Final
 
 from hmd.errors import UsageError
-from hmd.tensors.compile_time import PlanningTime
+from hmd.tensors.compile_time import planning_time
 from hmd.tensors.memory_system import MemorySystem
 from hmd.tensors.move_plan import MovePlan
 from hmd.tensors.pricing_rules import PricingRules
@@ -40,7 +40,7 @@ class MadePlans:
             self.reused_s += self.plans[name][1]
         else:
             reused = self.reused_s
-            with PlanningTime() as spent:
+            with planning_time() as spent:
                 plan = make()
             self.plans[name] = plan, spent.seconds + self.reused_s - reused
         return self.plans[name][0]

@@ -8,7 +8,7 @@ import numba
 import pytest
 from numba.core import event
 
-from hmd.tensors.compile_time import PlanningTime
+from hmd.tensors.compile_time import planning_time
 
 
 class Clock:
@@ -29,13 +29,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_planning_time_without_compilation_is_cpu_time(clock: Clock) -> None:
-    with PlanningTime() as spent:
+    with planning_time() as spent:
         clock.now += 2.0
     assert spent.seconds == 2.0
 
 
 def test_planning_time_leaves_out_nested_compilations_once(clock: Clock) -> None:
-    with PlanningTime() as spent:
+    with planning_time() as spent:
         clock.now += 1.0
         with event.trigger_event("numba:compile"):
             clock.now += 4.0
@@ -55,14 +55,14 @@ def test_planning_time_sees_compilations_of_numba(monkeypatch: pytest.MonkeyPatc
 
     compiled = numba.njit(lambda value: value + len("x"))
     monkeypatch.setattr(time, "process_time", cpu_time)
-    with PlanningTime() as spent:
+    with planning_time() as spent:
         assert compiled(3) == 4
     assert read == [0.0, 1.0, 2.0, 3.0]  # begin, compiling begins and ends, end
     assert spent.seconds == 2.0
 
 
 def test_planning_time_of_failed_plan_stops_listening(clock: Clock) -> None:
-    with pytest.raises(ArithmeticError), PlanningTime() as spent:
+    with pytest.raises(ArithmeticError), planning_time() as spent:
         clock.now += 1.0
         raise ArithmeticError
     with event.trigger_event("numba:compile"):
