@@ -28,7 +28,7 @@ _LEAST_SUPPORT: Final = 1e-9
 
 
 class ViewRows(NamedTuple):
-    """The columns of a page view that are read; shape ``(n,)``."""
+    """The columns of a page view that are read, and the ``least`` rates; shape ``(n,)``."""
 
     tier: Int8s
     size: Uint16s
@@ -36,6 +36,7 @@ class ViewRows(NamedTuple):
     process: Int32s
     rate: Float32s
     support: Float32s
+    least: Float32s
 
 
 class MoveWeights(NamedTuple):
@@ -53,8 +54,9 @@ class RowValues(NamedTuple):
     """The movable rows; shape ``(n,)``.
 
     ``row`` of the view, the tier where it is ``here``, and its ``size`` in 4 KiB pages. Each 4 KiB
-    saves ``least`` and ``most`` per ns of latency, at either end of what samples allow; all of them
-    ``served`` at most. A move costs ``cost`` ns. ``known`` rows have samples enough to be promoted.
+    saves ``least`` and ``most`` per ns of latency, at either end of what samples allow, and loses
+    ``kept`` where it leaves; all of them are ``served`` at most. A move costs ``cost`` ns.
+    ``known`` rows have samples enough to be promoted.
     """
 
     row: Int64s
@@ -62,6 +64,7 @@ class RowValues(NamedTuple):
     size: Int64s
     least: Float64s
     most: Float64s
+    kept: Float64s
     served: Float64s
     cost: Float64s
     known: Bools
@@ -77,6 +80,7 @@ class RowValues(NamedTuple):
             np.empty(rows, np.float64),
             np.empty(rows, np.float64),
             np.empty(rows, np.float64),
+            np.empty(rows, np.float64),
             np.empty(rows, np.bool_),
         )
 
@@ -88,6 +92,7 @@ class RowValues(NamedTuple):
             self.size[:rows],
             self.least[:rows],
             self.most[:rows],
+            self.kept[:rows],
             self.served[:rows],
             self.cost[:rows],
             self.known[:rows],
@@ -127,12 +132,13 @@ def value_rows(
             continue
         support, size = np.float64(rows.support[row]), np.int64(rows.size[row])
         root = np.sqrt(support + ANSCOMBE)
-        each = np.float64(rows.rate[row]) * weights.seconds[rows.process[row]]
-        each = each / max(support, _LEAST_SUPPORT)
+        seconds = weights.seconds[rows.process[row]]
+        each = np.float64(rows.rate[row]) * seconds / max(support, _LEAST_SUPPORT)
         below = max(root - half, 0.0)
         most = each * ((root + half) * (root + half)) if support > 0.0 else 0.0
         into.row[end], into.here[end], into.size[end] = row, rows.tier[row], size
         into.least[end], into.most[end] = each * (below * below), most
+        into.kept[end] = max(most, np.float64(rows.least[row]) * seconds)
         into.served[end], into.cost[end] = most * size, weights.move_ns[rows.wear[row]]
         into.known[end] = support >= samples_min
         end += 1
@@ -153,7 +159,7 @@ def find_rivals(
     for at in range(len(wanted)):
         if wanted[at] == tier:
             into.leaving[leaving] = at
-            into.loss[leaving] = values.most[at] * lost_ns + values.cost[at]
+            into.loss[leaving] = values.kept[at] * lost_ns + values.cost[at]
             leaving += 1
         elif wanted[at] > tier and values.known[at]:
             nearer_ns = latency_ns[values.here[at]] - latency_ns[tier]

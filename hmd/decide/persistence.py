@@ -21,14 +21,13 @@ Costs about 5 ns per sample, 4 ns per row of the view and 50 ns per page that is
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from hmd.decide.cohorts import PAGES_MOST, Cohorts, most_accessed
+from hmd.decide.process_slots import ProcessSlots, carried
 from hmd.decide.process_sums import add_accesses
 from hmd.machine.process_id import ProcessId
 
@@ -41,9 +40,6 @@ Rows = npt.NDArray[np.int64]
 AGES: Final = 16
 """Ticks for which competitors are followed."""
 
-# Competitors per tick and process, and processes per tick: those with most accesses.
-_PAGES: Final = 256
-_PROCESSES: Final = 16
 # What a tick keeps of earlier observations.
 _MEMORY: Final = 0.95
 # Predicted samples at each age that are taken to have been counted before any were.
@@ -63,22 +59,19 @@ class _Observed:
     """
 
     def __init__(self) -> None:
-        self._processes: tuple[ProcessId, ...] = ()
+        self._slots = ProcessSlots()
         self.since = np.zeros(0, np.int64)
         self.predicted, self.counted = np.zeros((0, AGES)), np.zeros((0, AGES))
 
     def begin(self, processes: tuple[ProcessId, ...], tick: int) -> None:
         """Fade what was observed; forget processes that are not tracked any more."""
-        if processes != self._processes:
-            slots = {process: slot for slot, process in enumerate(self._processes)}
-            before = np.array([slots.get(process, -1) for process in processes], np.int64)
-            known, shape = before >= 0, (len(processes), AGES)
-            since, old = np.full(len(processes), tick, np.int64), before[known]
-            predicted, counted = np.zeros(shape), np.zeros(shape)
-            since[known] = self.since[old]
-            predicted[known], counted[known] = self.predicted[old], self.counted[old]
-            self.since, self.predicted, self.counted = since, predicted, counted
-            self._processes = processes
+        before = self._slots.follow(processes)
+        if before is not None:
+            known, since = before >= 0, np.full(len(processes), tick, np.int64)
+            since[known] = self.since[before[known]]
+            self.since = since
+            self.predicted = carried(self.predicted, before)
+            self.counted = carried(self.counted, before)
         self.predicted *= _MEMORY
         self.counted *= _MEMORY
 
@@ -112,25 +105,12 @@ class _Observed:
         return parts
 
 
-@dataclass
-class _Cohort:
-    """Competitors of one process at one tick, and the part of its accesses that they were to have.
-
-    ``age`` counts the ticks since.
-    """
-
-    process: ProcessId
-    address: npt.NDArray[np.uint64]
-    share: float
-    age: int = 0
-
-
 class Persistence:
     """Learns the horizon of each process."""
 
     def __init__(self) -> None:
         self._observed = _Observed()
-        self._cohorts: deque[_Cohort] = deque()
+        self._cohorts = Cohorts(AGES)
         self._tick = -1
 
     def horizon(self, pages: PageView) -> Values:
@@ -157,44 +137,20 @@ class Persistence:
         total = np.zeros(len(pages.processes))
         add_accesses(pages.process, pages.size, rate, total)
         total += pages.beyond.accesses.sum(axis=1)
-        for slot in np.argsort(-total, kind="stable")[:_PROCESSES].tolist():
+        for slot in most_accessed(total):
             own = np.flatnonzero(process == slot)
-            if total[slot] <= 0 or not len(own):
+            if not len(own):
                 continue
             hottest = own
-            if len(own) > _PAGES:
-                hottest = own[np.argpartition(-accesses[own], _PAGES)[:_PAGES]]
+            if len(own) > PAGES_MOST:
+                hottest = own[np.argpartition(-accesses[own], PAGES_MOST)[:PAGES_MOST]]
             share = float(accesses[hottest].sum() / total[slot])
-            address = pages.address[rows[hottest]]
-            self._cohorts.append(_Cohort(pages.processes[slot], address, share))
+            self._cohorts.form(pages.processes[slot], pages.address[rows[hottest]], share)
 
     def _learn(self, pages: PageView) -> None:
         """Compare what each cohort was to have of the samples of the last tick with what it had."""
-        slots = {process: slot for slot, process in enumerate(pages.processes)}
         observed = self._observed
         observed.begin(pages.processes, self._tick)
-        samples = pages.process_samples
-        live = [(each, slots.get(each.process, -1)) for each in self._cohorts]
-        live = [(each, slot) for each, slot in live if slot >= 0 and samples[slot]]
-        shares = _shares(pages, live)
-        for (cohort, slot), had in zip(live, shares, strict=True):
-            observed.predicted[slot, cohort.age] += samples[slot] * cohort.share
-            observed.counted[slot, cohort.age] += samples[slot] * had
-        for cohort in self._cohorts:
-            cohort.age += 1
-        while self._cohorts and self._cohorts[0].age >= AGES:
-            self._cohorts.popleft()
-
-
-def _shares(pages: PageView, cohorts: Sequence[tuple[_Cohort, int]]) -> list[float]:
-    """Return the part of their process's accesses in the last tick that cohorts had.
-
-    Each comes with the slot of its process.
-    """
-    if not cohorts:
-        return []
-    length = [len(cohort.address) for cohort, _ in cohorts]
-    process = np.repeat(np.array([slot for _, slot in cohorts], np.int32), length)
-    address = np.concatenate([cohort.address for cohort, _ in cohorts])
-    each = pages.tick_share_at(process, address)
-    return [float(own.sum()) for own in np.split(each, np.cumsum(length)[:-1])]
+        for slot, age, predicted, counted in self._cohorts.compare(pages):
+            observed.predicted[slot, age] += predicted
+            observed.counted[slot, age] += counted

@@ -51,10 +51,14 @@ class MoveTerms(NamedTuple):
 
 
 class ExpectedRates(NamedTuple):
-    """Accesses per second and 4 KiB page, and the samples behind them; shape ``(rows,)``."""
+    """Accesses per second and 4 KiB page, and the samples behind them; shape ``(rows,)``.
+
+    A page that would leave its tier is taken to have no less than ``least``.
+    """
 
     rate: Rates
     support: Rates
+    least: Rates
 
 
 class SavingsLedger:
@@ -85,7 +89,7 @@ class SavingsLedger:
         self.wanted = values.here.copy()
         self._beyond = (pages.beyond.accesses * weight_s[:, None]).sum(axis=0)
         self._all_served = float(values.served.sum() + self._beyond.sum())
-        self.value = values.most.copy()
+        self.value = values.kept.copy()
         self._shed = np.zeros(count, np.bool_)
 
     def shares(self, nodes: Nodes) -> list[float]:
