@@ -54,8 +54,8 @@ class RowValues(NamedTuple):
     """The movable rows; shape ``(n,)``.
 
     ``row`` of the view, the tier where it is ``here``, and its ``size`` in 4 KiB pages. Each 4 KiB
-    saves ``least`` and ``most`` per ns of latency, at either end of what samples allow, and loses
-    ``kept`` where it leaves; all of them are ``served`` at most. A move costs ``cost`` ns.
+    saves ``least`` and ``most`` per ns of latency, at either end of what samples allow, and ``most``
+    no less than at the least rate; all of them ``served`` at most. A move costs ``cost`` ns.
     ``known`` rows have samples enough to be promoted.
     """
 
@@ -64,7 +64,6 @@ class RowValues(NamedTuple):
     size: Int64s
     least: Float64s
     most: Float64s
-    kept: Float64s
     served: Float64s
     cost: Float64s
     known: Bools
@@ -80,7 +79,6 @@ class RowValues(NamedTuple):
             np.empty(rows, np.float64),
             np.empty(rows, np.float64),
             np.empty(rows, np.float64),
-            np.empty(rows, np.float64),
             np.empty(rows, np.bool_),
         )
 
@@ -92,7 +90,6 @@ class RowValues(NamedTuple):
             self.size[:rows],
             self.least[:rows],
             self.most[:rows],
-            self.kept[:rows],
             self.served[:rows],
             self.cost[:rows],
             self.known[:rows],
@@ -137,8 +134,8 @@ def value_rows(
         below = max(root - half, 0.0)
         most = each * ((root + half) * (root + half)) if support > 0.0 else 0.0
         into.row[end], into.here[end], into.size[end] = row, rows.tier[row], size
-        into.least[end], into.most[end] = each * (below * below), most
-        into.kept[end] = max(most, np.float64(rows.least[row]) * seconds)
+        into.least[end] = each * (below * below)
+        into.most[end] = max(most, np.float64(rows.least[row]) * seconds)
         into.served[end], into.cost[end] = most * size, weights.move_ns[rows.wear[row]]
         into.known[end] = support >= samples_min
         end += 1
@@ -159,7 +156,7 @@ def find_rivals(
     for at in range(len(wanted)):
         if wanted[at] == tier:
             into.leaving[leaving] = at
-            into.loss[leaving] = values.kept[at] * lost_ns + values.cost[at]
+            into.loss[leaving] = values.most[at] * lost_ns + values.cost[at]
             leaving += 1
         elif wanted[at] > tier and values.known[at]:
             nearer_ns = latency_ns[values.here[at]] - latency_ns[tier]

@@ -40,7 +40,7 @@ AGES: Final = 16
 """Ticks for which pages that are cold now are followed."""
 
 # A cohort is formed once in so many ticks.
-_STRIDE: Final = 2
+_STRIDE: Final = 4
 # What a tick keeps of a peak, and of what was observed.
 _STAY: Final = 2 ** (-1 / 64)
 _MEMORY: Final = 0.98

@@ -89,7 +89,7 @@ class SavingsLedger:
         self.wanted = values.here.copy()
         self._beyond = (pages.beyond.accesses * weight_s[:, None]).sum(axis=0)
         self._all_served = float(values.served.sum() + self._beyond.sum())
-        self.value = values.kept.copy()
+        self.value = values.most.copy()
         self._shed = np.zeros(count, np.bool_)
 
     def shares(self, nodes: Nodes) -> list[float]:
