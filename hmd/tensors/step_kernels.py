@@ -226,15 +226,18 @@ def _slots_to_arrive(given: Any, state: Any) -> float:
 
 @compiled
 def _wait(given: Any, state: Any, until_idle: bool) -> None:
-    """Advance the slots until nothing is missing, or until no move is queued."""
+    """Advance the slots until nothing is missing, or until no queued move can go on.
+
+    Moves that wait for room which only later kernels free are not waited for.
+    """
     s = state.scalars
     tiers = len(given.capacity)
     came = left = 0.0
     for link in range(len(given.link_rate)):
         came = max(came, given.link_rate[link, IN])
         left += given.link_rate[link, IN if given.link_half[link] else OUT]
-    idle = 0
-    limit = IDLE_SLOTS if given.rules[KEEP_RUNNING] else 1000 * IDLE_SLOTS
+    idle, now, slot = 0, s[NOW], s[SLOT]
+    limit = IDLE_SLOTS if given.rules[KEEP_RUNNING] or until_idle else 1000 * IDLE_SLOTS
     while (s[QUEUED] > 0 if until_idle else s[MISSING] > 0) and s[ERROR] == FINE:
         before, missing, set_up = s[QUEUED], s[MISSING], s[SET_UP]
         # Never so many slots that the last missing page could arrive before their end: it waits
@@ -253,8 +256,11 @@ def _wait(given: Any, state: Any, until_idle: bool) -> None:
         move_slots(given, state, slots)
         still = s[QUEUED] == before and s[MISSING] == missing and s[SET_UP] == set_up
         idle = idle + slots if still else 0
+        if not still:
+            now, slot = s[NOW], s[SLOT]
         if idle > limit:
             if until_idle:
+                s[NOW], s[SLOT] = now, slot
                 return
             s[ERROR] = STUCK
 

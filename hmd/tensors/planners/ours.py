@@ -79,7 +79,7 @@ _SHORT_KERNELS: Final = 120
 _ENOUGH: Final = 1.0005
 """A plan this close to the lower bound is not improved further."""
 
-_ENOUGH_IN_PLACE: Final = 1.0001
+_ENOUGH_IN_PLACE: Final = 1.00001
 """The same where kernels compute in place."""
 
 _IN_PLACE: Final = (
