@@ -42,8 +42,7 @@ def programs(results: Results) -> str:
 def made_steps(results: Results) -> str:
     """Return the least and the mean ratio of speeds of ``ours`` on made steps, per shape.
 
-    The last column is the speed of ``ours`` over that of the lower bound, under the rules that no
-    plan undercuts it in.
+    The last column is the speed of ``ours`` over that of the lower bound, under strict rules.
     """
     times: dict[tuple[str, str, str], dict[str, float]] = {}
     shares: dict[str, list[float]] = {}

@@ -234,12 +234,12 @@ def system_of(tiers: str) -> MemorySystem:
 def refresh_bounds() -> None:
     """Write the present lower bounds into the rows that the file has of these systems."""
     document = kept_document()
-    found: dict[tuple[str, str], float] = {}
+    found: dict[tuple[str, ...], float] = {}
     for row in document["rows"]:
-        key = row["trace"], row["tiers"]
+        key = row["trace"], row["tiers"], row["rules"]
         if row["trace"] in TRACES and key[1].split()[0] in ("g10", "host", "flash"):
             if key not in found:
-                found[key] = lower_bound_seconds(load(key[0]), system_of(key[1]))
+                found[key] = lower_bound_seconds(load(key[0]), system_of(key[1]), RULES[key[2]])
             row["bound_seconds"] = found[key]
     OUT.write_text(json.dumps(document, indent=1) + "\n")
 

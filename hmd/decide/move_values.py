@@ -54,8 +54,8 @@ class RowValues(NamedTuple):
     """The movable rows; shape ``(n,)``.
 
     ``row`` of the view, the tier where it is ``here``, and its ``size`` in 4 KiB pages. Each 4 KiB
-    saves ``least`` and ``most`` per ns of latency, at either end of what samples allow, and ``most``
-    no less than at the least rate; all of them ``served`` at most. A move costs ``cost`` ns.
+    saves ``least`` and ``most`` per ns of latency, at either end of what samples allow, ``most`` no
+    less than at the least rate; all of them ``served`` at most. A move costs ``cost`` ns.
     ``known`` rows have samples enough to be promoted.
     """
 

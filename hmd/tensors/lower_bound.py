@@ -5,6 +5,10 @@ capacity of tiers 0 and 1 has gone below tier 1, at the rates of the links; pers
 from their first use. What is used in kernels k to j must be in tier 0 by then: its bytes above the
 capacity of the tiers before tier t return from t or below between the starts of k and j, at the
 rate of those links. Later kernels take their times from there.
+
+Where kernels compute while their pages arrive, all this is done by a kernel's end, not its start:
+the kernels after it take their times from there. Plans that lose data that is read later are
+outside the bound.
 """
 
 from __future__ import annotations
@@ -12,11 +16,12 @@ from __future__ import annotations
 import numpy as np
 
 from hmd.tensors.memory_system import MemorySystem
+from hmd.tensors.pricing_rules import PricingRules
 from hmd.tensors.tensor_trace import Floats, Ints, TensorTrace
 from hmd.tensors.vitality import Vitality, vitality
 
 
-def lower_bound_seconds(trace: TensorTrace, system: MemorySystem) -> float:
+def lower_bound_seconds(trace: TensorTrace, system: MemorySystem, rules: PricingRules) -> float:
     """Return a time that no plan of a step undercuts where kernels compute from tier 0 alone.
 
     Where they compute in place, kernels gain most from tier 0 with all operands there: the ideal.
@@ -24,14 +29,22 @@ def lower_bound_seconds(trace: TensorTrace, system: MemorySystem) -> float:
     if system.in_place:
         return trace.ideal_seconds
     life = vitality(trace)
-    earliest = _starts(trace, life, system)
+    # What is left to compute once a kernel has what it needs, and when that is at the earliest.
     after = np.cumsum(trace.kernel_seconds[::-1])[::-1]
+    if rules.overlap:
+        after = np.append(after[1:], 0.0)
+    earliest = _earliest(trace, life, system, rules)
     bound = max(trace.ideal_seconds, float((earliest + after).max()))
-    return max(bound, _with_returns(trace, life, system, earliest, after))
+    return max(bound, _with_returns(trace, system, rules, earliest, after))
 
 
-def _starts(trace: TensorTrace, life: Vitality, system: MemorySystem) -> Floats:
-    """Return the earliest start of each kernel by what must have left tier 0, (K,), in seconds."""
+def _earliest(
+    trace: TensorTrace, life: Vitality, system: MemorySystem, rules: PricingRules
+) -> Floats:
+    """Return when each kernel has what it needs at the earliest, (K,), in seconds.
+
+    That is its start, or its end where it computes meanwhile, by what must have left tier 0.
+    """
     live = _live_since_first_use(trace, life)
     needed = np.zeros(trace.kernels)
     kept = 0
@@ -39,8 +52,9 @@ def _starts(trace: TensorTrace, life: Vitality, system: MemorySystem) -> Floats:
         kept += system.tiers[tier - 1].capacity
         rate = _rate_below(system, tier, inwards=False)
         needed = np.maximum(needed, (live - kept) / rate)
-    before = np.concatenate([[0.0], np.cumsum(trace.kernel_seconds)[:-1]])
-    return before + np.maximum.accumulate(np.maximum(needed - before, 0.0))
+    ends = np.cumsum(trace.kernel_seconds)
+    computed = ends if rules.overlap else ends - trace.kernel_seconds
+    return computed + np.maximum.accumulate(np.maximum(needed - computed, 0.0))
 
 
 def _rate_below(system: MemorySystem, first: int, *, inwards: bool) -> float:
@@ -66,9 +80,17 @@ def _live_since_first_use(trace: TensorTrace, life: Vitality) -> Ints:
 
 
 def _with_returns(
-    trace: TensorTrace, life: Vitality, system: MemorySystem, earliest: Floats, after: Floats
+    trace: TensorTrace,
+    system: MemorySystem,
+    rules: PricingRules,
+    earliest: Floats,
+    after: Floats,
 ) -> float:
-    """Return the bound by what must return after each of the kernels with most bytes alive."""
+    """Return the bound by what must return after each of the kernels with most bytes alive.
+
+    What such a kernel uses itself must be there at its start, but need not be at its end.
+    """
+    life = vitality(trace)
     live = _live_since_first_use(trace, life)
     tiers = range(1, len(system.tiers))
     kept = np.cumsum([tier.capacity for tier in system.tiers])
@@ -80,7 +102,7 @@ def _with_returns(
     for peak in {int(np.argmax(live)), *peaks.tolist()}:
         alive = (life.first >= 0) & (life.first <= peak)
         alive &= (life.death > peak) | (life.death < 0)
-        later = kernel >= peak
+        later = kernel > peak if rules.overlap else kernel >= peak
         owners, at = np.unique(tensor[later], return_index=True)
         uses = kernel[later][at]
         keep = alive[owners]

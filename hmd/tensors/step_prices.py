@@ -64,7 +64,7 @@ def price_plan(
         planner=name,
         seconds=result.seconds,
         ideal_seconds=problem.trace.ideal_seconds,
-        bound_seconds=lower_bound_seconds(problem.trace, system),
+        bound_seconds=lower_bound_seconds(problem.trace, system, problem.rules),
         plan_seconds=plan_seconds,
         moved_bytes=result.moved_bytes,
         objective_seconds=plan.objective_seconds,

@@ -105,7 +105,7 @@ def plan_step(problem: StepProblem) -> MovePlan:
     """Return the cheapest of the plans tried."""
     best, best_seconds = plan_of([]), np.inf
     share = _ENOUGH_IN_PLACE if problem.system.in_place else _ENOUGH
-    enough = share * _least_seconds(problem)
+    enough = share * lower_bound_seconds(problem.trace, problem.system, problem.rules)
     kernels = problem.trace.kernels
     most = _PRICED_KERNELS if kernels <= _LONG_KERNELS else _LONG_PRICED
     fastest = FastestPlan()
@@ -116,18 +116,6 @@ def plan_step(problem: StepProblem) -> MovePlan:
         if best_seconds <= enough or (number * kernels >= most and not problem.system.in_place):
             break
     return best
-
-
-def _least_seconds(problem: StepProblem) -> float:
-    """Return what no plan undercuts by much.
-
-    Kernels that compute while pages arrive undercut the bound a little: of short steps the search
-    continues until their ideal.
-    """
-    in_place = problem.system.in_place
-    if problem.rules.overlap and not in_place and problem.trace.kernels <= _SHORT_KERNELS:
-        return problem.trace.ideal_seconds
-    return lower_bound_seconds(problem.trace, problem.system)
 
 
 def _candidates(problem: StepProblem, fastest: FastestPlan) -> PricedPlans:

@@ -23,7 +23,7 @@ def test_planner_makes_a_plan_that_the_simulator_accepts(
             PLANNERS[name].plan(problem)
         return
     price = problem.price(PLANNERS[name].plan(problem))
-    assert price.seconds >= lower_bound_seconds(problem.trace, system) * 0.9999
+    assert price.seconds >= lower_bound_seconds(problem.trace, system, problem.rules) * 0.9999
 
 
 @pytest.mark.parametrize("name", ["sentinel", "autotm"])

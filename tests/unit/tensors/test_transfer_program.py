@@ -58,7 +58,7 @@ def test_schedule_waits_as_the_plan_of_it_does() -> None:
     uses = step_uses(problem.trace, problem.life)
     draft = TransferDraft(problem, uses, schedule.seconds, 1.0, aware=False)
     found = problem.price(draft.scheduled(schedule.parts, schedule.to_last, schedule.fetched))
-    bound = lower_bound_seconds(problem.trace, problem.system)
+    bound = lower_bound_seconds(problem.trace, problem.system, problem.rules)
     assert bound <= found.seconds <= 1.2 * float(schedule.seconds.sum())
 
 
