@@ -5,6 +5,9 @@ the share that it may serve. A tier with a higher loaded latency than the tier b
 much, however low its idle latency is. Bisection finds the share at which both latencies are equal,
 since each share that is tried costs moves (Vuppalapati and Agarwal, "Tiered Memory Management:
 Access Latency is the Key!", SOSP 2024). Without a saturated tier there is no limit.
+
+A tier is saturated when its latency is higher in two ticks in a row: in the tick after many moves,
+loads wait for those.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ class Balance:
 
     def __init__(self) -> None:
         self._known: dict[int, _ShareBounds] = {}
+        self._suspected: set[int] = set()
 
     def ceiling(self, tier: int, share: float, wait_ns: float, below_ns: float) -> float:
         """Return the share of all accesses that a tier may serve; 1.0 is no limit.
@@ -36,7 +40,8 @@ class Balance:
         """
         saturated = wait_ns > below_ns * (1 + _ALIKE)
         if tier not in self._known:
-            if not saturated:
+            if not saturated or tier not in self._suspected:
+                (self._suspected.add if saturated else self._suspected.discard)(tier)
                 return 1.0
             self._known[tier] = _ShareBounds()
         bounds = self._known[tier]

@@ -35,6 +35,13 @@ def test_balance_loaded_tier_latencies_equalise(room: float, start: float) -> No
     assert crowded(room)(share) == pytest.approx(BELOW_NS, rel=0.15)
 
 
+def test_balance_load_of_single_ticks_not_limited() -> None:
+    balance = Balance()
+    for _ in range(5):
+        assert balance.ceiling(0, 0.9, 500.0, BELOW_NS) == 1.0
+        assert balance.ceiling(0, 0.9, 90.0, BELOW_NS) == 1.0
+
+
 def test_balance_load_falls_limit_removed() -> None:
     balance = Balance()
     assert settled(balance, crowded(0.3), 1.0) < 0.3
@@ -49,5 +56,6 @@ def test_balance_load_grows_limit_lowered() -> None:
 
 def test_balance_two_tiers_limited_separately() -> None:
     balance = Balance()
+    assert balance.ceiling(0, 0.8, 500.0, BELOW_NS) == 1.0
     assert balance.ceiling(0, 0.8, 500.0, BELOW_NS) == pytest.approx(0.7)
     assert balance.ceiling(1, 0.1, 90.0, BELOW_NS) == 1.0
