@@ -121,6 +121,8 @@ class Stages(TickStages):
         self.heat.weigh(*stage_settings.weights(self.config, self.targets))
         kept = stage_settings.kept_mappings(self.config, found)
         self.sweep.keep(kept)
+        if scan:
+            self.sweep.expect({p: self.watcher.resident_bytes(p) for p in self.processes})
         self.movable.keep(kept)
         self.limits = stage_settings.fast_limits(self.config, self.targets)
         self.sampler.track(self.processes)

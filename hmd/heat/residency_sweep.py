@@ -4,10 +4,11 @@ Takes the processes of a heat table, gives it nodes and huge pages. Pages to dem
 hardly sampled, so samples alone do not find them. A step is bounded in CPU time and in pages (0.2
 µs per page); what it took beyond its time, the next ones do without. It asks first for chunks that
 samples show to be out of date, then goes on with the processes in turn: their mappings where these
-are due, new ones first, then their pages from where it stopped. A process whose pages stay on their
-nodes is swept less and less often, a process that faults pages in is swept often. A step after one
-that found nearly all pages where they were takes half of that one's time, down to a quarter: of
-terabytes a sweep takes thousands of ticks, of which most find nothing.
+are due, new ones first, then their pages from where it stopped. Of many processes those that hold
+much of the memory have a turn of their own, with half of the time. A process whose pages stay on
+their nodes is swept less and less often, a process that faults pages in is swept often. A step
+after one that found nearly all pages where they were takes half of that one's time, down to a
+quarter: of terabytes a sweep takes thousands of ticks, of which most find nothing.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ import numpy.typing as npt
 from hmd.heat.forked_pages import ForkedPages
 from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.heat_table import HeatTable
+from hmd.heat.large_spaces import LargeSpaces
 from hmd.heat.page_claims import DETAILS_MOST
 from hmd.heat.page_query import QueriedMachine, ask_nodes
+from hmd.heat.process_turn import ProcessTurn
 from hmd.heat.shared_pages import SharedPages
 from hmd.heat.space_outline import (
     OutlineReading,
@@ -95,12 +98,16 @@ class ResidencySweep:
         self._spaces: dict[ProcessId, SweptSpace] = {}
         self._kept: dict[ProcessId, Patterns] = {}
         self._processes: tuple[ProcessId, ...] = ()
+        self._slots: dict[ProcessId, int] = {}
         self._reading: OutlineReading | None = None
         self._shared = SharedPages(self.settings.shared_units)
         self._forks = ForkedPages(self.settings.shared_units)
         self._refused: set[ProcessId] = set()
         self._owners = SpaceOwners(self._memory.compare)
-        self._read_turn = self._sweep_turn = self._turn_steps = 0
+        self._large = LargeSpaces(self._memory.resident_bytes)
+        # Of the large processes, and of all.
+        self._reads = ProcessTurn(), ProcessTurn()
+        self._sweeps = ProcessTurn(), ProcessTurn()
 
     def keep(self, patterns: Mapping[ProcessId, Patterns]) -> None:
         """Make pages unmovable whose mapping's path matches a pattern of their process.
@@ -111,6 +118,10 @@ class ResidencySweep:
             if patterns.get(process) != self._kept.get(process):
                 self._spaces.pop(process, None)
         self._kept = dict(patterns)
+
+    def expect(self, sizes: Mapping[ProcessId, int]) -> None:
+        """Take the resident bytes of processes that are new in the next step, where known."""
+        self._large.expect(sizes)
 
     def fold(self, batch: AccessBatch, heat: HeatTable) -> AccessBatch:
         """Return samples of a table's processes as if each page were accessed where it counts.
@@ -141,12 +152,18 @@ class ResidencySweep:
         asked = self._recorded = self._changed = 0
         if left_s > 0:
             self._follow(heat.processes)
-            self._end_s = begun_s + left_s / 2
+            self._end_s = begun_s + left_s * 8 / 16
             asked = self._ask_stale(heat, pages // 2)
-            self._end_s = begun_s + left_s * 3 / 4
-            self._read_some(heat)
-            self._end_s = begun_s + left_s
-            asked += self._sweep_some(heat, pages - asked)
+            self._end_s = begun_s + left_s * 9 / 16
+            groups = self._large.survey(self._over), heat.processes
+            for turn, group, share in zip(self._reads, groups, (10 / 16, 12 / 16), strict=True):
+                self._end_s = begun_s + left_s * share
+                turn.follow(group)
+                self._read_some(heat, turn)
+            for turn, group, share in zip(self._sweeps, groups, (14 / 16, 1.0), strict=True):
+                self._end_s = begun_s + left_s * share
+                turn.follow(group)
+                asked += self._sweep_some(heat, turn, pages - asked)
             self._set_pace()
         self._owed_s = max(0.0, self._clock() - begun_s - left_s)
         return asked
@@ -168,13 +185,10 @@ class ResidencySweep:
         self._shared.keep(processes)
         alone = self._forks.keep(processes)
         self._owners.keep(processes)
-        slots = {process: slot for slot, process in enumerate(processes)}
+        self._large.follow(processes)
+        slots = self._slots = {process: slot for slot, process in enumerate(processes)}
         self._refused = {process for process in self._refused if process in slots}
         self._spaces = {p: space for p, space in self._spaces.items() if p in slots}
-        self._read_turn, self._sweep_turn = (
-            slots.get(self._processes[turn], turn) if turn < len(self._processes) else turn
-            for turn in (self._read_turn, self._sweep_turn)
-        )
         self._processes = processes
         for process in alone:
             self._restart(process)
@@ -185,15 +199,16 @@ class ResidencySweep:
         if space is not None and space.tracked:
             space.left = deque(space.outline.runs)
 
-    def _read_some(self, heat: HeatTable) -> None:
+    def _read_some(self, heat: HeatTable, turn: ProcessTurn) -> None:
         """Read the mappings of the next processes for which that is due."""
-        count = len(heat.processes)
-        for _ in range(count):
-            slot = self._read_turn % count
-            if not self._read_due(heat, slot):
+        begun = self._slots.get(self._reading.process) if self._reading else None
+        if begun is not None and not self._read_due(heat, begun):
+            return
+        for process in turn.round():
+            if not self._read_due(heat, self._slots[process]):
                 return  # it goes on in the next step
-            self._read_turn = slot + 1
             if self._over():
+                turn.pass_on()
                 return
 
     def _read_due(self, heat: HeatTable, slot: int) -> bool:
@@ -231,21 +246,20 @@ class ResidencySweep:
         self._spaces[process] = SweptSpace(outline_of([]), _NO_PAGES, tick, tick, tracked=False)
         return False
 
-    def _sweep_some(self, heat: HeatTable, pages: int) -> int:
+    def _sweep_some(self, heat: HeatTable, turn: ProcessTurn, pages: int) -> int:
         """Sweep the next processes for which that is due; return the pages asked for."""
-        count, asked = len(heat.processes), 0
-        for _ in range(count):
+        asked = 0
+        for process in turn.round():
             if asked >= pages:
                 break
-            slot = self._sweep_turn % count
-            space = self._spaces.get(heat.processes[slot])
+            space = self._spaces.get(process)
             if space is not None:
-                asked += self._continue(heat, slot, space, pages - asked)
-                self._turn_steps += 1
-                if space.left and self._turn_steps < _TURN_STEPS:
+                asked += self._continue(heat, self._slots[process], space, pages - asked)
+                turn.steps += 1
+                if space.left and turn.steps < _TURN_STEPS:
                     break  # its turn goes on in the next step
-            self._sweep_turn, self._turn_steps = slot + 1, 0
             if self._over():
+                turn.pass_on()
                 break
         return asked
 

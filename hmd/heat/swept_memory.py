@@ -21,7 +21,7 @@ from hmd.machine.mappings import Mappings
 from hmd.machine.maps_pieces import mapping_pieces
 from hmd.machine.move_pages import query_nodes
 from hmd.machine.page_sharing import PageSharing, page_sharing
-from hmd.machine.process_id import PROC, ProcessId, identify
+from hmd.machine.process_id import PROC, ProcessId, identify, read_stat
 from hmd.machine.resident_pages import ResidentPart, every_page, resident_part
 
 Addresses: TypeAlias = npt.NDArray[np.uint64]
@@ -40,6 +40,10 @@ class SweptMemory(Protocol):
 
         None if not known.
         """
+        ...
+
+    def resident_bytes(self, process: ProcessId) -> int:
+        """Return the resident size, 0 if the process is gone."""
         ...
 
     def mount_namespace(self, process: ProcessId) -> int:
@@ -83,6 +87,11 @@ class KernelMemory:
     def compare(self, first: ProcessId, second: ProcessId) -> int | None:
         """Ask kcmp(2)."""
         return compare_spaces(first, second, self._proc)
+
+    def resident_bytes(self, process: ProcessId) -> int:
+        """Read /proc/PID/stat."""
+        stat = read_stat(process.pid, self._proc)
+        return stat.resident_bytes if stat is not None and stat.process == process else 0
 
     def mount_namespace(self, process: ProcessId) -> int:
         """Return the inode of /proc/PID/ns/mnt (namespaces(7))."""
@@ -146,6 +155,11 @@ class ModelledMemory:
     def compare(self, first: ProcessId, second: ProcessId) -> int | None:
         """Return the order of the pids: each process has an address space of its own."""
         return (first.pid > second.pid) - (first.pid < second.pid)
+
+    def resident_bytes(self, process: ProcessId) -> int:
+        """Return what is mapped."""
+        found = self._spaces.mappings(process.pid)
+        return 0 if found is None else int((found.end - found.start).sum())
 
     def mount_namespace(self, process: ProcessId) -> int:
         """Return the same for all: they are on one machine."""

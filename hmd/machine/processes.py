@@ -130,6 +130,14 @@ class ProcessWatcher:
             found[target.selector.spec.name] = tuple(sorted(members))
         return found
 
+    def resident_bytes(self, process: ProcessId) -> int:
+        """Return the resident size of a process when its status was last read, 0 if it never was.
+
+        That may be when it was first seen.
+        """
+        known = self._known.get(process.pid)
+        return known.stat.resident_bytes if known and known.process == process else 0
+
     def same(self, process: ProcessId) -> bool:
         """Return whether a pid still belongs to the process of the last scan that had it.
 
