@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from hmd.errors import ConfigError
+from hmd.machine.process_id import ProcessId
 from hmd.machine.processes import SCAN_BLOCK, ProcessWatcher, TargetSpec
 from tests.unit.machine.conftest import FakeProc
 
@@ -278,6 +279,15 @@ def test_watcher_thousands_of_processes_all_descendants_found(proc: FakeProc) ->
     found = watcher(proc, TargetSpec("t", exe="w")).scan()["t"]
     assert len(found) == 200
     assert all(p.start_ticks == p.pid for p in found)
+
+
+def test_watcher_resident_size_is_that_of_the_last_status(proc: FakeProc) -> None:
+    proc.add(10, exe="/bin/w", rss_pages=900)
+    watch = watcher(proc, TargetSpec("t", exe="w"))
+    (process,) = watch.scan()["t"]
+    assert watch.resident_bytes(process) == 900 * 4096
+    assert watch.resident_bytes(ProcessId(10, process.start_ticks + 1)) == 0
+    assert watch.resident_bytes(ProcessId(11, 1)) == 0
 
 
 def test_watcher_same_process_until_its_pid_is_given_to_another(
