@@ -28,7 +28,7 @@ _LEAST_SUPPORT: Final = 1e-9
 
 
 class ViewRows(NamedTuple):
-    """The columns of a page view that are read, and the ``least`` rates; shape ``(n,)``."""
+    """The columns of a page view that are read; shape ``(n,)``."""
 
     tier: Int8s
     size: Uint16s
@@ -36,7 +36,6 @@ class ViewRows(NamedTuple):
     process: Int32s
     rate: Float32s
     support: Float32s
-    least: Float32s
 
 
 class MoveWeights(NamedTuple):
@@ -54,9 +53,8 @@ class RowValues(NamedTuple):
     """The movable rows; shape ``(n,)``.
 
     ``row`` of the view, the tier where it is ``here``, and its ``size`` in 4 KiB pages. Each 4 KiB
-    saves ``least`` and ``most`` per ns of latency, at either end of what samples allow, ``most`` no
-    less than at the least rate; all of them ``served`` at most. A move costs ``cost`` ns.
-    ``known`` rows have samples enough to be promoted.
+    saves ``least`` and ``most`` per ns of latency, at either end of what samples allow; all of them
+    ``served`` at most. A move costs ``cost`` ns. ``known`` rows have samples enough to be promoted.
     """
 
     row: Int64s
@@ -129,13 +127,12 @@ def value_rows(
             continue
         support, size = np.float64(rows.support[row]), np.int64(rows.size[row])
         root = np.sqrt(support + ANSCOMBE)
-        seconds = weights.seconds[rows.process[row]]
-        each = np.float64(rows.rate[row]) * seconds / max(support, _LEAST_SUPPORT)
+        each = np.float64(rows.rate[row]) * weights.seconds[rows.process[row]]
+        each = each / max(support, _LEAST_SUPPORT)
         below = max(root - half, 0.0)
         most = each * ((root + half) * (root + half)) if support > 0.0 else 0.0
         into.row[end], into.here[end], into.size[end] = row, rows.tier[row], size
-        into.least[end] = each * (below * below)
-        into.most[end] = max(most, np.float64(rows.least[row]) * seconds)
+        into.least[end], into.most[end] = each * (below * below), most
         into.served[end], into.cost[end] = most * size, weights.move_ns[rows.wear[row]]
         into.known[end] = support >= samples_min
         end += 1

@@ -15,7 +15,6 @@ from hmd.decide.bandwidth_balance import Balance
 from hmd.decide.loaded_latency import loaded_latency_ns
 from hmd.decide.node_arrays import Nodes
 from hmd.decide.parallelism import parallelism
-from hmd.decide.past_heat import PastHeat
 from hmd.decide.persistence import Persistence
 from hmd.decide.plan import MachineView, Plan
 from hmd.decide.savings_ledger import ExpectedRates, MoveTerms, Rates, SavingsLedger
@@ -45,7 +44,6 @@ class PayingMoves:
 
     def __init__(self) -> None:
         self._persistence = Persistence()
-        self._past = PastHeat()
         self._balance = Balance()
 
     def plan(
@@ -69,7 +67,7 @@ class PayingMoves:
             part = np.minimum(prediction.ticks / np.maximum(ticks, _LEAST_TICKS), 1.0)
             near, rate, support = prediction.rate, prediction.beyond, prediction.support
             rate = rate + part.astype(np.float32)[pages.process] * (near - rate)
-        expected = ExpectedRates(rate, support, self._past.least(pages, nodes.tiers))
+        expected = ExpectedRates(rate, support)
         weight_s = horizon_s / parallelism(pages, machine)
         ledger = SavingsLedger(pages, expected, terms, weight_s)
         latency = loaded_latency_ns(pages, machine.topology, nodes)

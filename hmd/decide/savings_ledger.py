@@ -51,14 +51,10 @@ class MoveTerms(NamedTuple):
 
 
 class ExpectedRates(NamedTuple):
-    """Accesses per second and 4 KiB page, and the samples behind them; shape ``(rows,)``.
-
-    A page that would leave its tier is taken to have no less than ``least``.
-    """
+    """Accesses per second and 4 KiB page, and the samples behind them; shape ``(rows,)``."""
 
     rate: Rates
     support: Rates
-    least: Rates
 
 
 class SavingsLedger:

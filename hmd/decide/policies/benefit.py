@@ -88,6 +88,6 @@ ABOUT = About(
     use="All programs: a good first choice.",
     settings=BenefitSettings,
     make=Benefit,
-    kernels=("hmd.decide.move_values", "hmd.decide.hottest_fit", "hmd.decide.past_kernel"),
+    kernels=("hmd.decide.move_values", "hmd.decide.hottest_fit"),
     default=True,
 )

@@ -166,7 +166,6 @@ ABOUT = About(
     kernels=(
         "hmd.decide.move_values",
         "hmd.decide.hottest_fit",
-        "hmd.decide.past_kernel",
         "hmd.decide.feature_kernel",
         "hmd.decide.learned_network",
         "hmd.decide.long_kernel",

@@ -10,12 +10,11 @@ import pytest
 
 from bench.rehearsal import Rehearsal, hot_blocks
 from bench.rehearsed_memory import Tier
-from hmd.decide import long_memory, paying_moves
+from hmd.decide import long_memory
 from hmd.decide.long_memory import LongMemory, LongRates
 from hmd.decide.policies.learned import Learned, LearnedSettings
 from hmd.decide.policies.none import NonePolicy
 from hmd.emulate.preset import load
-from hmd.heat.page_view import PageView
 from hmd.learn.training_rows import HEADROOM_BYTES
 from hmd.simulate.simulated_pmu import PmuSettings
 from hmd.simulate.simulation import SimulationSettings, simulate
@@ -135,17 +134,9 @@ def test_rates_of_a_new_table_begin_anew() -> None:
     assert np.isfinite(found.rate).all()
 
 
-class NoPast:
-    """Expects nothing of pages that were hot."""
-
-    def least(self, pages: PageView, tiers: int) -> npt.NDArray[np.float32]:
-        return np.zeros(len(pages), np.float32)
-
-
 def test_learned_phases_that_return_run_faster_with_fewer_moves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paying_moves, "PastHeat", NoPast)
     zero = str(base_weights(tmp_path / "zero.npz"))
     first = [512 + HOT_PAGES * 4 // 3 * (number % 3) for number in range(36)]
     phases = [hot_set(12_000, begin, number) for number, begin in enumerate(first)]
