@@ -2,7 +2,8 @@
 
 Of ten thousand processes a hundred may hold nearly all memory. A resident size costs 20 µs of a
 process, its mappings and pages a millisecond and more; so sizes are read in turn, some in each step
-of the sweep, and the processes that have at least a 1024th of what all hold are the large ones.
+of the sweep, and the processes of at least four times the mean size are the large ones. Pages that
+processes share count for each of them, which the mean takes into account.
 
 Takes the processes of a heat table and what reads a size; gives the large ones, the largest first.
 Where there are few processes, none is called large: all have their turn soon.
@@ -20,7 +21,8 @@ from hmd.machine.process_id import ProcessId
 FEW: Final = 128
 """Processes of which none is called large."""
 
-_PARTS: Final = 1024
+_LARGE: Final = 4
+"""A large process has so many times the mean size."""
 
 
 class LargeSpaces:
@@ -33,6 +35,8 @@ class LargeSpaces:
         self._bytes = np.zeros(0, np.int64)
         self._expected: Mapping[ProcessId, int] = {}
         self._turn = 0
+        self._large: tuple[ProcessId, ...] | None = None
+        self._least = 0
 
     def expect(self, sizes: Mapping[ProcessId, int]) -> None:
         """Take sizes that were read elsewhere, for processes that are followed from now on."""
@@ -41,20 +45,33 @@ class LargeSpaces:
     def follow(self, processes: tuple[ProcessId, ...]) -> None:
         """Take other processes; sizes that are known stay."""
         known = {**self._expected, **dict(zip(self._processes, self._bytes.tolist(), strict=True))}
+        self._turn = min(self._turn, max(len(processes) - 1, 0))
         self._bytes = np.array([known.get(process, 0) for process in processes], np.int64)
-        self._processes, self._expected = processes, {}
+        self._processes, self._expected, self._large = processes, {}, None
 
     def survey(self, over: Callable[[], bool]) -> tuple[ProcessId, ...]:
-        """Read the sizes of the next processes until ``over``; return the large processes."""
+        """Read the sizes of the next processes until ``over``; return the large processes.
+
+        These are found anew when one grows large or is large no more, in each round, and when
+        other processes are followed.
+        """
         count = len(self._processes)
         if count <= FEW:
             return ()
         for _ in range(count):
-            slot = self._turn % count
-            self._bytes[slot] = self._read(self._processes[slot])
-            self._turn = slot + 1
+            before, now = self._bytes[self._turn], self._read(self._processes[self._turn])
+            self._bytes[self._turn] = now
+            self._turn = (self._turn + 1) % count
+            if self._turn == 0 or (now >= self._least) != (before >= self._least):
+                self._large = None
             if over():
                 break
+        if self._large is None:
+            self._large = self._find_large()
+        return self._large
+
+    def _find_large(self) -> tuple[ProcessId, ...]:
+        self._least = max(_LARGE * int(self._bytes.sum()) // len(self._processes), 1)
         order = np.argsort(-self._bytes, kind="stable")
-        large = order[self._bytes[order] * _PARTS >= max(int(self._bytes.sum()), 1)]
+        large = order[self._bytes[order] >= self._least]
         return tuple(self._processes[slot] for slot in large.tolist())
