@@ -52,7 +52,7 @@ class LargeSpaces:
     def survey(self, over: Callable[[], bool]) -> tuple[ProcessId, ...]:
         """Read the sizes of the next processes until ``over``; return the large processes.
 
-        These are found anew when one grows large or is large no more, in each round, and when
+        The list is made again when one grows large or is large no more, in each round, and when
         other processes are followed.
         """
         count = len(self._processes)
