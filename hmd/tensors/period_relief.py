@@ -188,6 +188,37 @@ def _relief(columns: Any, at: int, account: Any, flash: Any) -> float:
 
 
 @compiled
+def _overfull_us(account: Any) -> tuple[Any, Any]:
+    """Return the time in which the tier is overfull before each kernel, twice (kernels + 1,).
+
+    First of periods within the step, then, as the original has it, of those over its end.
+    """
+    resident, start_us, capacity = account
+    kernels = len(resident)
+    within, over = np.zeros(kernels + 1), np.zeros(kernels + 1)
+    for slot in range(kernels):
+        within[slot + 1], over[slot + 1] = within[slot], over[slot]
+        if resident[slot] > capacity:
+            within[slot + 1] += start_us[slot + 1] - start_us[slot]
+            over[slot + 1] += start_us[slot] - start_us[slot - 1 if slot > 0 else kernels]
+    return within, over
+
+
+@compiled
+def _summed_relief(columns: Any, at: int, overfull: Any, flash: Any) -> float:
+    """Return the relief of a period as :func:`_relief` does, but for rounding."""
+    starts, ends, looped, sizes = columns
+    within, over = overfull
+    room, used, full = flash
+    if looped[at]:
+        return float(sizes[at] * (within[-1] - within[starts[at]] + over[ends[at]]))
+    half = sizes[at] // 2
+    out = _forward(room, used[0], full[0], starts[at], half)
+    back = _backward(room, used[1], full[1], ends[at], half)
+    return float(sizes[at] * (within[back] - within[out])) if out < back else 0.0
+
+
+@compiled
 def _reliefs(columns: Any, relief: Any, closed: Any, account: Any, flash: Any) -> None:
     """Compute the relief (I,) of all periods; closed ones have none."""
     for at in range(len(relief)):
@@ -201,11 +232,11 @@ def _highest(columns: Any, relief: Any, closed: Any, tie: Any, account: Any, fla
     Bookings never raise the relief of a period within the step, so that ``relief`` (I,) of earlier
     calls are upper limits: only the highest are computed again.
     """
-    looped = columns[2]
+    looped, overfull = columns[2], _overfull_us(account)
     current = np.zeros(len(relief), np.bool_)
     for at in range(len(relief)):
         if looped[at] and not closed[at]:
-            relief[at] = _relief(columns, at, account, flash)
+            relief[at] = _summed_relief(columns, at, overfull, flash)
             current[at] = True
     while True:
         best = -1
@@ -220,5 +251,5 @@ def _highest(columns: Any, relief: Any, closed: Any, tie: Any, account: Any, fla
                 best = at
         if best < 0 or current[best]:
             return best
-        relief[best] = _relief(columns, best, account, flash)
+        relief[best] = _summed_relief(columns, best, overfull, flash)
         current[best] = True
