@@ -238,18 +238,17 @@ def _highest(columns: Any, relief: Any, closed: Any, tie: Any, account: Any, fla
         if looped[at] and not closed[at]:
             relief[at] = _summed_relief(columns, at, overfull, flash)
             current[at] = True
-    while True:
-        best = -1
-        for at in range(len(relief)):
-            if closed[at] or relief[at] <= 0:
-                continue
-            if (
-                best < 0
-                or relief[at] > relief[best]
-                or (relief[at] == relief[best] and tie[at] > tie[best])
-            ):
-                best = at
-        if best < 0 or current[best]:
-            return best
-        relief[best] = _summed_relief(columns, best, overfull, flash)
-        current[best] = True
+    open_ones = np.flatnonzero((relief > 0) & ~closed)
+    best = -1
+    for at in open_ones[np.argsort(-relief[open_ones])]:
+        if best >= 0 and relief[at] < relief[best]:
+            break  # and so are the limits of all that follow
+        if not current[at]:
+            relief[at] = _summed_relief(columns, at, overfull, flash)
+        if relief[at] > 0 and (
+            best < 0
+            or relief[at] > relief[best]
+            or (relief[at] == relief[best] and tie[at] > tie[best])
+        ):
+            best = at
+    return int(best)
