@@ -30,7 +30,7 @@ class Balance:
 
     def __init__(self) -> None:
         self._known: dict[int, _ShareBounds] = {}
-        self._suspected: set[int] = set()
+        self._saturated: set[int] = set()
 
     def ceiling(self, tier: int, share: float, wait_ns: float, below_ns: float) -> float:
         """Return the share of all accesses that a tier may serve; 1.0 is no limit.
@@ -39,9 +39,13 @@ class Balance:
         the tier below.
         """
         saturated = wait_ns > below_ns * (1 + _ALIKE)
+        before = tier in self._saturated
+        if saturated:
+            self._saturated.add(tier)
+        else:
+            self._saturated.discard(tier)
         if tier not in self._known:
-            if not saturated or tier not in self._suspected:
-                (self._suspected.add if saturated else self._suspected.discard)(tier)
+            if not (saturated and before):
                 return 1.0
             self._known[tier] = _ShareBounds()
         bounds = self._known[tier]

@@ -20,14 +20,12 @@ if TYPE_CHECKING:
     from hmd.heat.page_view import PageView
 
 Values = npt.NDArray[np.float64]
-Rows = npt.NDArray[np.int64]
-Rates = npt.NDArray[np.float32]
 
 PAGES_MOST: Final = 256
 """Pages of a cohort."""
 
-PROCESSES_MOST: Final = 16
-"""Processes that get a cohort in one tick: those with most accesses."""
+# Processes that get a cohort in one tick: those with most accesses.
+_PROCESSES_MOST: Final = 16
 
 
 class Comparison(NamedTuple):
@@ -89,7 +87,7 @@ class Cohorts:
 
 def most_accessed(accesses: Values) -> list[int]:
     """Return the slots of the processes that get a cohort; ``accesses`` is by process."""
-    first = np.argsort(-accesses, kind="stable")[:PROCESSES_MOST]
+    first = np.argsort(-accesses, kind="stable")[:_PROCESSES_MOST]
     slots: list[int] = first[accesses[first] > 0].tolist()
     return slots
 
