@@ -114,7 +114,9 @@ class MachineView:
     :func:`hmd.decide.plan_builder.build_plan` for every policy; None where there are none. Where
     accesses are not ``counted``, rates order pages, but say nothing of time: such samplers see once
     per tick whether a page was accessed. ``allocation_bytes`` is what programs are expected to
-    allocate until the next tick, None where that is not known.
+    allocate until the next tick, None where that is not known. ``cpus``, shape ``(processes,)`` as
+    ``PageView.processes``, is how many CPUs each process keeps busy, NaN where that is not known;
+    None: of no process.
     """
 
     topology: Topology
@@ -125,6 +127,7 @@ class MachineView:
     limits: FastLimits | None = None
     counted: bool = True
     allocation_bytes: int | None = None
+    cpus: npt.NDArray[np.float64] | None = None
 
 
 class Policy(Protocol):

@@ -2,6 +2,10 @@
 
 Takes the idle latencies of nodes, and sums over the loads of a tick; gives the mean latency of the
 loads that waited for a node, above that of an idle one while requests queue there.
+
+Nodes are compared within ticks. What all loads of a program wait for, whatever their node (line
+fill buffers, a queue of its core, moves under way), changes from tick to tick, and a node with few
+loads would be compared with others in ticks that are past.
 """
 
 from __future__ import annotations
@@ -18,21 +22,33 @@ from hmd.sample.access_batch import AccessBatch, Kind
 # tick with fewer of them keeps.
 _LEAST: Final = 50.0
 _FADE: Final = 0.8
+# The least weight of a difference between two nodes: 20 loads of each in one tick, or 10 of one
+# and many of the other.
+_LEAST_WEIGHT: Final = 10.0
 
 
 class LoadedWaits:
     """Latencies by node id, in ns.
 
-    ``sums``, shape ``(nodes, 2)``, are the loads that waited since the last mean, and the sum of
-    their latencies. ``mean_ns`` is near 0 where samples have no latencies.
+    ``sums``, shape ``(nodes, 2)``, are the loads that waited in this tick, and the sum of their
+    latencies. ``mean_ns`` is near 0 where samples have no latencies.
     """
 
     def __init__(self, idle_ns: Sequence[float] = ()) -> None:
         """``idle_ns`` is the latency of an idle node; () where it is not known."""
         self._known = tuple(idle_ns)
         self._idle_ns = np.array(idle_ns, np.float32)
-        self.sums = np.zeros((len(self._idle_ns), 2), np.float64)
-        self.mean_ns: npt.NDArray[np.float64] = np.zeros(len(self._idle_ns))
+        nodes = len(self._idle_ns)
+        self.sums = np.zeros((nodes, 2), np.float64)
+        self.mean_ns: npt.NDArray[np.float64] = np.zeros(nodes)
+        self._alone_ns: npt.NDArray[np.float64] = np.zeros(nodes)
+        # Since the last mean, which is of whatever ticks they fell in.
+        self._unmeasured = np.zeros((nodes, 2), np.float64)
+        # Fading: loads by node and, by pairs of nodes, the weight of what is known of their
+        # differences, and the weighted differences.
+        self._loads = np.zeros(nodes)
+        self._weight = np.zeros((nodes, nodes))
+        self._difference = np.zeros((nodes, nodes))
 
     def expects(self, idle_ns: Sequence[float]) -> bool:
         """Return whether these are the idle latencies."""
@@ -45,8 +61,32 @@ class LoadedWaits:
         return self._idle_ns if measured else self._idle_ns[:0]
 
     def close(self) -> None:
-        """Set the mean of the nodes for which enough loads waited."""
-        enough = self.sums[:, 0] >= _LEAST
-        self.mean_ns[enough] = self.sums[enough, 1] / self.sums[enough, 0]
-        self.mean_ns[~enough] *= _FADE
-        self.sums[enough] = 0.0
+        """End a tick: set the means of the nodes for which enough loads waited."""
+        loads, total_ns = self.sums.T.copy()
+        self._unmeasured += self.sums
+        self.sums[:] = 0.0
+        enough = self._unmeasured[:, 0] >= _LEAST
+        self._alone_ns[enough] = self._unmeasured[enough, 1] / self._unmeasured[enough, 0]
+        self._alone_ns[~enough] *= _FADE
+        self._unmeasured[enough] = 0.0
+        self._compare(loads, total_ns / np.maximum(loads, 1.0))
+        self.mean_ns = self._alone_ns.copy()
+        if not len(loads):
+            return
+        # The others relative to the node with most loads, whose mean is the newest.
+        base = int(self._loads.argmax())
+        known = self._weight[base] >= _LEAST_WEIGHT
+        if self._alone_ns[base] > 0:
+            apart = self._difference[known, base] / self._weight[known, base]
+            self.mean_ns[known] = np.maximum(self._alone_ns[base] + apart, self._idle_ns[known])
+
+    def _compare(self, loads: npt.NDArray[np.float64], mean_ns: npt.NDArray[np.float64]) -> None:
+        """Add the differences between the means of nodes in one tick."""
+        self._loads = self._loads * _FADE + loads
+        self._weight *= _FADE
+        self._difference *= _FADE
+        both = loads[:, None] + loads[None, :]
+        weight = loads[:, None] * loads[None, :] / np.maximum(both, 1.0)
+        np.fill_diagonal(weight, 0.0)
+        self._weight += weight
+        self._difference += weight * (mean_ns[:, None] - mean_ns[None, :])

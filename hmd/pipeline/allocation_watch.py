@@ -8,23 +8,21 @@ barely warm. Where no target gives anything back, nothing is kept, whatever othe
 
 Each target has its own expectation: what one allocates is not what another gave back. The memory
 of the nodes bounds them all: a fork that exits gives back no page that its parent still has. Moves
-between nodes do not change that sum. Of many processes some are read per tick, in turn. Costs 20 µs
-per process that is read.
+between nodes do not change that sum. Of many processes some are read per tick
+(:mod:`hmd.pipeline.process_readings`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from hmd.machine.process_id import ProcessId, ProcessStat
+from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import NodeMemory
+from hmd.pipeline.process_readings import ProcessReading
 
 FADE: Final = 1 / 16
 """Share of the expectation that a tick takes off: what is not allocated soon is not awaited."""
-
-READS: Final = 32
-"""Processes whose size is read per tick."""
 
 
 class AllocationWatch:
@@ -40,20 +38,16 @@ class AllocationWatch:
         self._processes: tuple[ProcessId, ...] = ()
         self._sizes: dict[ProcessId, tuple[str, int]] = {}
         self._targets: dict[str, int] = {}
-        self._turn = 0
 
     def follow(
         self,
         memory: Sequence[NodeMemory],
         processes: tuple[ProcessId, ...],
         targets: Sequence[str],
-        stat: Callable[[int], ProcessStat | None],
+        readings: Sequence[ProcessReading],
     ) -> None:
-        """Take the memory of all nodes at a tick, and the processes with the target of each.
-
-        ``stat`` returns the status of a pid, None where there is no such process.
-        """
-        self._follow_targets(processes, targets, stat)
+        """Take the memory of all nodes, the processes with the target of each, and readings."""
+        self._follow_targets(processes, targets, readings)
         self._follow_machine(memory)
         if self._machine_bytes is not None:
             self.expected_bytes = min(self._machine_bytes, sum(self._targets.values()))
@@ -70,23 +64,18 @@ class AllocationWatch:
         self,
         processes: tuple[ProcessId, ...],
         targets: Sequence[str],
-        stat: Callable[[int], ProcessStat | None],
+        readings: Sequence[ProcessReading],
     ) -> None:
         """Expect what each target's processes have less than they had when they were last read."""
         given_back = dict.fromkeys(targets, 0)
         if processes != self._processes:
             self._processes = tuple(processes)
             self._forget(frozenset(processes), given_back)
-        for place in range(self._turn, self._turn + min(READS, len(processes))):
-            process = processes[place % len(processes)]
-            target = targets[place % len(processes)]
-            now = stat(process.pid)
-            if now is None or now.process != process:
-                continue  # it has exited: the next scan takes it from the processes
+        for slot, now in readings:
+            process, target = processes[slot], targets[slot]
             if process in self._sizes:
                 given_back[target] += self._sizes[process][1] - now.resident_bytes
             self._sizes[process] = target, now.resident_bytes
-        self._turn = (self._turn + READS) % max(len(processes), 1)
         self._targets = {
             target: _expected(self._targets.get(target, 0), freed)
             for target, freed in given_back.items()

@@ -86,7 +86,7 @@ def decide(stages: TickStages, now_s: float) -> Plan:
     """Return the administrators' moves, then the policy's with what room and budget are left."""
     heat, admin = stages.heat, stages.admin
     stages.memory = stages.node_memory(stages.topology, now_s)
-    stages.allocations.follow(stages.memory, stages.processes, stages.targets, stages.stat)
+    follow_processes(stages, now_s)
     if admin.paused or not heat.processes or not plan_due(stages):
         return Plan.empty(heat.processes)
     machine = MachineView(
@@ -98,6 +98,7 @@ def decide(stages: TickStages, now_s: float) -> Plan:
         limits=stages.limits,
         counted=stages.sampler.capabilities.counts_accesses,
         allocation_bytes=stages.allocations.expected_bytes,
+        cpus=stages.cpu_use.cpus,
     )
     pinned = admin.pinned_mask(heat.processes, stages.targets)
     requested, machine = admin_moves(stages, machine, pinned)
@@ -105,6 +106,14 @@ def decide(stages: TickStages, now_s: float) -> Plan:
     pages = heat.view(machine.topology, pinned, POLICY_ROWS)
     wanted = stages.policy.plan(pages, machine)
     return Plan.joined((requested, wanted))
+
+
+def follow_processes(stages: TickStages, now_s: float) -> None:
+    """Read what processes use of memory and CPUs."""
+    processes = stages.processes
+    readings = stages.readings.read(processes, stages.stat)
+    stages.allocations.follow(stages.memory, processes, stages.targets, readings)
+    stages.cpu_use.follow(processes, readings, now_s)
 
 
 def plan_due(stages: TickStages) -> bool:

@@ -26,6 +26,8 @@ from hmd.machine.topology import NodeMemory, Topology
 from hmd.migrate import Mover, Pageout
 from hmd.pipeline.allocation_watch import AllocationWatch
 from hmd.pipeline.cpu_budget import CpuBudget
+from hmd.pipeline.cpu_use import CpuUse
+from hmd.pipeline.process_readings import ProcessReadings
 from hmd.sample.access_batch import AccessBatch
 from hmd.sample.capabilities import Capabilities
 
@@ -59,9 +61,9 @@ class TickStages:
     ``sampling_cpu_s`` is the CPU time of reading and counting samples in all ticks, ``sweep_cpu_s``
     that of sweeps, ``discovery_cpu_s`` that of scans for processes, ``demotion_cpu_s``
     that of kernel threads that demote page cache. ``budget`` decides in which
-    ticks the policy plans; in all of them if None. ``allocations`` says how much memory targets
-    are expected to allocate, from the resident sizes of their processes, which ``stat`` returns by
-    pid.
+    ticks the policy plans; in all of them if None. ``readings`` are the status of some processes,
+    which ``stat`` returns by pid: ``allocations`` says how much memory targets are expected to
+    allocate, from resident sizes, ``cpu_use`` how many CPUs each process keeps busy.
     """
 
     topology: Topology
@@ -85,4 +87,6 @@ class TickStages:
     demotion_cpu_s: float = 0.0
     budget: CpuBudget | None = None
     allocations: AllocationWatch = field(default_factory=AllocationWatch)
+    cpu_use: CpuUse = field(default_factory=CpuUse)
+    readings: ProcessReadings = field(default_factory=ProcessReadings)
     stat: Callable[[int], ProcessStat | None] = read_stat

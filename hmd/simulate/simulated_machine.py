@@ -13,6 +13,7 @@ Where pages are is in :mod:`hmd.simulate.simulated_memory`. 25 to 60 ns per miss
 from __future__ import annotations
 
 import errno
+import os
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final, Self
@@ -39,6 +40,7 @@ _PROGRAM_CPU, _DAEMON_CPU = 0, 1
 _BATCH_PAGES = 512  # unmapped at once: NR_MAX_BATCHED_MIGRATION (mm/migrate.c, Linux 6.3)
 _GROUP_PAGES = 16  # copied between two steps of the program
 _S_PER_PS = 1e-12
+_CPU_TICKS = os.sysconf("SC_CLK_TCK")  # per second, of the CPU time in /proc/PID/stat
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +161,13 @@ class SimulatedMachine:
         return ProcessStat(PROGRAM.pid, PROGRAM.start_ticks, 1, b"program", b"R", 0, 0, 0)
 
     def sized_stat(self, pid: int) -> ProcessStat | None:
-        """Return what /proc/PID/stat shows, with the resident size, which takes longer."""
+        """Return what /proc/PID/stat shows, with resident size and CPU time, which take longer."""
         stat = self.stat(pid)
         if stat is None:
             return None
         used = sum(node.total_bytes - node.free_bytes for node in self.memory())
-        return replace(stat, resident_bytes=used)
+        busy_ps = self._model.counters(_PROGRAM_CPU).busy_ps
+        return replace(stat, resident_bytes=used, cpu_ticks=int(busy_ps * _S_PER_PS * _CPU_TICKS))
 
     def mappings(self, pid: int) -> Mappings | None:
         """Return mappings: the runs of pages that the program has accessed so far."""

@@ -8,7 +8,8 @@ from hmd.decide.node_arrays import ALLOCATION_MOST, UNKNOWN_SHARE, nodes_of
 from hmd.decide.plan import MachineView
 from hmd.machine.process_id import ProcessId, ProcessStat
 from hmd.machine.topology import Node, NodeMemory, Topology
-from hmd.pipeline.allocation_watch import FADE, READS, AllocationWatch
+from hmd.pipeline.allocation_watch import FADE, AllocationWatch
+from hmd.pipeline.process_readings import READS, ProcessReadings
 from hmd.units import MIB, PAGE_BYTES
 
 FAST, MIDDLE, SLOW = 1024 * MIB, 2048 * MIB, 8192 * MIB
@@ -36,7 +37,7 @@ class Programs:
         self.targets = targets
         self.resident_mib = dict.fromkeys(targets, 0)
         self.reads = 0
-        self._watch = AllocationWatch()
+        self._watch, self._readings = AllocationWatch(), ProcessReadings()
 
     def stat(self, pid: int) -> ProcessStat | None:
         self.reads += 1
@@ -53,7 +54,8 @@ class Programs:
             self.resident_mib[NAMED[name]] = size_mib
         processes = tuple(self.targets)
         names = tuple(self.targets.values())
-        self._watch.follow(memory(*used_mib), processes, names, self.stat)
+        readings = self._readings.read(processes, self.stat)
+        self._watch.follow(memory(*used_mib), processes, names, readings)
         return self._watch.expected_bytes
 
     def end(self, name: str) -> None:
@@ -96,9 +98,9 @@ def test_moves_between_nodes_are_no_allocations() -> None:
 
 
 def test_nodes_that_come_or_go_are_no_frees() -> None:
-    watch, stat = AllocationWatch(), programs(a="one").stat
-    watch.follow(memory(900, 0, 100), tuple(NAMED.values())[:1], ("one",), stat)
-    watch.follow(memory(900, 0, 100)[:2], tuple(NAMED.values())[:1], ("one",), stat)
+    watch = AllocationWatch()
+    watch.follow(memory(900, 0, 100), tuple(NAMED.values())[:1], ("one",), ())
+    watch.follow(memory(900, 0, 100)[:2], tuple(NAMED.values())[:1], ("one",), ())
     assert watch.expected_bytes is None
 
 
