@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from bench.compare import guest_daemon, guest_damon
 from bench.compare.case_digest import case_digest
@@ -22,7 +23,7 @@ from bench.compare.comparison_case import ComparisonCase
 from bench.compare.comparison_trial import ComparisonTrial, run_trial
 from bench.compare.discovery import Discovery
 from bench.compare.footprint import footprint_bytes
-from bench.compare.guest_daemon import DaemonProgress, GuestDaemon
+from bench.compare.guest_daemon import NO_SETTINGS, DaemonProgress, GuestDaemon
 from bench.compare.systems import RUNS, BootService, System, system_named
 from bench.compare.testbed import DILATION, Testbed, stage
 from bench.compare.trial_store import TrialStore
@@ -63,6 +64,7 @@ def run_cases(
     fresh: bool = False,
     run: bool = True,
     most_runs: int = RUNS,
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> CampaignResults:
     """Run the cases without a known result; ``inputs`` holds inputs, ``folder`` stores results.
 
@@ -70,9 +72,10 @@ def run_cases(
     case without such a result has its newest stored one, or else that of ``of_any_code``, whatever
     they were measured with. ``commit`` is stored with new results. ``fresh`` deletes stored results
     of these cases. Without ``run`` no case is run. ``most_runs`` limits the runs of each case.
+    ``settings`` are those of hmd's policy that differ from its defaults, by program.
     Raises ConfigError for an unknown program or system; the outcome reports other errors.
     """
-    campaign = _Campaign(cases, inputs, folder, say, dilation, commit, most_runs)
+    campaign = _Campaign(cases, inputs, folder, say, dilation, commit, most_runs, settings or {})
     if fresh:
         campaign.forget()
     campaign.take_known(known)
@@ -93,6 +96,7 @@ class _Campaign:
         dilation: float,
         commit: str,
         most_runs: int,
+        settings: Mapping[str, Mapping[str, Any]],
     ):
         self._inputs, self._folder, self._say, self._dilation = inputs, folder, say, dilation
         self._commit = commit
@@ -101,7 +105,8 @@ class _Campaign:
         self._store = TrialStore(folder / "cases")
         self._programs = {c.program: compared_program(c.program) for c in cases}
         self._commands: dict[str, Command] = {}
-        self._digests = {case: case_digest(case, dilation) for case in cases}
+        self._settings = {case: settings.get(case.program, NO_SETTINGS) for case in cases}
+        self._digests = {c: case_digest(c, dilation, self._settings[c]) for c in cases}
         self.outcomes = CampaignResults()
         self._total = len(cases)
 
@@ -182,8 +187,6 @@ class _Campaign:
                 self._warm_up(ready, cases[0], running)
             for system in systems:
                 with ready.having(system.knobs):
-                    if running is not None:
-                        running.use(system.policy)
                     for case in cases:
                         if case.system == system.name:
                             self._try(ready, case, system, running)
@@ -205,6 +208,7 @@ class _Campaign:
             if running is None:
                 trial = self._trial(ready, case, system)
             else:
+                running.use(system.policy, self._settings[case])
                 before, discovery = running.progress(), Discovery(running)
                 trial = self._trial(ready, case, system, running, discovery)
                 trial = _with_pace(trial, before, running.progress(), discovery.seconds)

@@ -6,7 +6,9 @@ Comments of C and Python sources of the daemon count; those of programs do not.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import hmd
 from bench.compare import guest_daemon, guest_damon
@@ -27,15 +29,23 @@ _DAEMON_ROOMS = ("machine", "sample", "heat", "decide", "migrate", "pipeline", "
 _SETTING = (MEASURE, FAST_NODE_BYTES, FLUSH_US, CACHES, SERVICE_CACHE_BYTES)
 
 
-def case_digest(case: ComparisonCase, dilation: float) -> str:
-    """Return the digest of a case; raises ConfigError for an unknown program or system."""
+def case_digest(
+    case: ComparisonCase,
+    dilation: float,
+    settings: Mapping[str, Any] = guest_daemon.NO_SETTINGS,
+) -> str:
+    """Return the digest of a case; raises ConfigError for an unknown program or system.
+
+    ``settings`` are those of hmd's policy that differ from its defaults.
+    """
     system = system_named(case.system)
     parts = [compared_digest(case.program), load(PRESET).model_dump_json(), case.ratio]
     parts += [repr(system), repr((dilation, *_SETTING))]
     if system.service is BootService.DAMON:
         parts.append(repr((guest_damon.scheme_words(), guest_damon.SETTLE_S)))
     if system.service is BootService.HMD:
-        parts += [repr(guest_daemon.configuration(system.policy)), _daemon_digest()]
+        configured = guest_daemon.configuration(system.policy, settings=settings)
+        parts += [repr(configured), _daemon_digest()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
 

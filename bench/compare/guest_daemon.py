@@ -18,12 +18,13 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from signal import SIGHUP, SIGTERM
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 from bench.compare.guest_damon import SETTLE_S
 from bench.compare.testbed import GROUP, Testbed
@@ -33,6 +34,7 @@ from hmd.emulate.guest_agent import Job
 from hmd.errors import HmdError
 
 HEADROOM_BYTES = 64 << 10
+NO_SETTINGS: Final[Mapping[str, Any]] = MappingProxyType({})
 SOCKET = "/run/hmd/hmd.sock"
 _ASK = """\
 import json, pathlib, sys
@@ -68,14 +70,19 @@ EXPERIMENT_PERIOD = 83
 """The period of simulations that have no run in the guest to take one from."""
 
 
-def configuration(policy: str, pace: Pace = PACE) -> dict[str, Any]:
-    """Return the daemon's configuration for a policy; ConfigError for an unknown name."""
+def configuration(
+    policy: str, pace: Pace = PACE, settings: Mapping[str, Any] = NO_SETTINGS
+) -> dict[str, Any]:
+    """Return the daemon's configuration for a policy; ConfigError for an unknown name.
+
+    ``settings`` are those of the policy that differ from its defaults.
+    """
     return {
         "tick": f"{pace.tick_s}s",
         "rescan": f"{pace.tick_s / 2}s",  # in every tick
         "targets": [{"name": "program", "cgroup": GROUP}],
         "sample": {"sampler": "emulated"} | _sampling(pace),
-        "decide": {"policy": policy} | _scaled_headroom(policy),
+        "decide": {"policy": policy} | _policy_settings(policy, settings),
         "migrate": {"rate": "10GiB/s"} | CACHE,
         "observe": {"metrics": "off", "socket": SOCKET},
     }
@@ -85,11 +92,11 @@ def _sampling(pace: Pace) -> dict[str, Any]:
     return {"cpu_quota": "100%"} | ({"period": pace.period} if pace.period else {})
 
 
-def _scaled_headroom(policy: str) -> dict[str, Any]:
-    settings = {field.name for field in fields(registry.settings_type(policy))}
-    if "headroom_bytes" not in settings:
-        return {}
-    return {policy: {"headroom": "0%", "headroom_min": f"{HEADROOM_BYTES >> 10}KiB"}}
+def _policy_settings(policy: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    known = {field.name for field in fields(registry.settings_type(policy))}
+    scaled = {"headroom": "0%", "headroom_min": f"{HEADROOM_BYTES >> 10}KiB"}
+    every = (scaled if "headroom_bytes" in known else {}) | dict(settings)
+    return {policy: every} if every else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +117,17 @@ class GuestDaemon:
     def __init__(
         self, stage: Testbed, policy: str, pace: Pace, config: Path, log: Path, job: Job
     ) -> None:
-        self._stage, self._policy, self._pace = stage, policy, pace
+        self._stage, self._pace = stage, pace
+        self._written = configuration(policy, pace)
         self._config, self._log, self._job = config, log, job
 
-    def use(self, policy: str) -> None:
+    def use(self, policy: str, settings: Mapping[str, Any] = NO_SETTINGS) -> None:
         """Reload the daemon's configuration with this policy; HmdError where that fails."""
-        if policy == self._policy:
+        wanted = configuration(policy, self._pace, settings)
+        if wanted == self._written:
             return
         before = self.count_in_log(_RELOADED)
-        self._config.write_text(_text(policy, self._pace))
+        self._config.write_text(json.dumps(wanted))
         self._job.send_signal(SIGHUP)
         give_up = time.monotonic() + _START_TIMEOUT_S
         while self.count_in_log(_RELOADED) == before:
@@ -126,7 +135,7 @@ class GuestDaemon:
                 raise HmdError(f"the daemon did not take policy {policy}: {_last_line(self._log)}")
             self.check()
             time.sleep(0.2)
-        self._policy = policy
+        self._written = wanted
 
     def progress(self) -> DaemonProgress:
         """Return the daemon's progress; HmdError where it does not answer."""
@@ -180,7 +189,7 @@ class GuestDaemon:
 def running_daemon(stage: Testbed, policy: str, pace: Pace = PACE) -> Iterator[GuestDaemon]:
     """Run ``hmd run`` on the service CPU; HmdError where it does not start."""
     config, log = stage.folder / "hmd.yaml", stage.folder / "hmd.log"
-    config.write_text(_text(policy, pace))
+    config.write_text(json.dumps(configuration(policy, pace)))  # JSON is YAML
     stage.sh(f"mkdir -p {Path(SOCKET).parent}")
     command = [sys.executable, "-m", "hmd", "run", "--preload", "--config", str(config)]
     with log.open("wb", buffering=0) as stream:
@@ -193,10 +202,6 @@ def running_daemon(stage: Testbed, policy: str, pace: Pace = PACE) -> Iterator[G
         finally:
             job.send_signal(SIGTERM)
             job.wait(_STOP_TIMEOUT_S)
-
-
-def _text(policy: str, pace: Pace) -> str:
-    return json.dumps(configuration(policy, pace))  # JSON is YAML
 
 
 def _wait_until_ready(running: GuestDaemon, log: Path) -> None:
