@@ -36,8 +36,13 @@ _BEST: Final = "best.npz"
 class KnobLearner(Protocol):
     """What trains a design; ``restore`` continues from what ``save`` wrote to a folder."""
 
+    @property
+    def ticks(self) -> int:
+        """Ticks that it has learnt from."""
+        ...
+
     def advance(self, ticks: int) -> KnobDesign:
-        """Learn from so many more ticks; returns the design so far."""
+        """Learn until it has learnt from at least so many ticks; returns the design so far."""
         ...
 
     def save(self, folder: Path) -> None:
@@ -111,9 +116,8 @@ class KnobTraining:
                     ) from error
             neutral = mean_speed_of(lambda _: NEUTRAL, self._held_out)
             for stage in range(len(curve), STAGES):
-                design = learner.advance(max(settings.knob_ticks // STAGES, 1))
-                ticks = settings.knob_ticks * (stage + 1) // STAGES
-                curve.append(CurvePoint(ticks, mean_speed_of(design, self._held_out)))
+                design = learner.advance(max(settings.knob_ticks * (stage + 1) // STAGES, 1))
+                curve.append(CurvePoint(learner.ticks, mean_speed_of(design, self._held_out)))
                 if curve[-1].speed >= max(point.speed for point in curve):
                     write_design(design, self._folder / _BEST)
                 learner.save(self._folder)

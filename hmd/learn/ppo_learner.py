@@ -59,9 +59,18 @@ class PpoLearner:
             device="cpu",
         )
 
+    @property
+    def ticks(self) -> int:
+        """Ticks that it has learnt from."""
+        return int(self._model.num_timesteps)
+
     def advance(self, ticks: int) -> KnobNetwork:
-        """Learn from at least so many more ticks; returns the network."""
-        self._model.learn(ticks, reset_num_timesteps=False)
+        """Learn until it has learnt from at least so many ticks; returns the network.
+
+        It learns from ``_TICKS_EACH`` of each environment at a time.
+        """
+        if ticks > self.ticks:
+            self._model.learn(ticks - self.ticks, reset_num_timesteps=False)
         return network_of(self._model.policy)
 
     def save(self, folder: Path) -> None:

@@ -30,9 +30,14 @@ class TableLearner:
         self._table = KnobTable.zeros()
         self._run: EpisodeRun | None = None
 
+    @property
+    def ticks(self) -> int:
+        """Ticks that it has learnt from."""
+        return self._done
+
     def advance(self, ticks: int) -> KnobTable:
-        """Learn from so many more ticks; returns a copy of the tables."""
-        for _ in range(ticks):
+        """Learn until it has learnt from so many ticks; returns a copy of the tables."""
+        while self._done < ticks:
             self._tick()
         return KnobTable(self._table.volume.copy(), self._table.step.copy())
 

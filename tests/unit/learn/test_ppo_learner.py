@@ -47,6 +47,8 @@ def test_learner_restored_continues_from_the_same_network(tmp_path: Path) -> Non
     assert network_of(second._model.policy)(signals) != network(signals)
     second.restore(tmp_path)
     assert network_of(second._model.policy)(signals) == network(signals)
-    assert len(second.advance(256).layers) == 3
+    assert second.ticks == first.ticks == 256
+    assert len(second.advance(300).layers) == 3
+    assert second.ticks == 512
     first.close()
     second.close()
