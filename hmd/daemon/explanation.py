@@ -60,7 +60,14 @@ def explain(
     slot = heat.processes.index(process)
     also = _numbers(stages, pinned, slot, address)
     pages = heat.view(stages.topology, pinned, rows_most, also)
-    machine = MachineView(stages.topology, stages.memory, 0.0, stages.tick_s, 1 << 40)
+    machine = MachineView(
+        stages.topology,
+        stages.memory,
+        0.0,
+        stages.tick_s,
+        1 << 40,
+        cpus=stages.cpu_use.cpus_of(heat.processes),
+    )
     nodes = nodes_of(machine, 0.0, 0)
     rows = _rows(pages, slot, address)
     if not len(rows):

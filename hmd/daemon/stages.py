@@ -29,6 +29,7 @@ from hmd.migrate import MovableMappings, Mover, Pageout
 from hmd.migrate.pageout import KernelPageoutCalls
 from hmd.observe.tick_record import Stage
 from hmd.pipeline.cpu_budget import CpuBudget
+from hmd.pipeline.cpu_use import CpuUse
 from hmd.pipeline.quota_control import QuotaControl
 from hmd.pipeline.tick_stages import TickStages
 from hmd.sample.auto_select import Chosen, open_sampler
@@ -204,6 +205,7 @@ def build(
             sysfs=sysfs,
             stat=partial(read_stat, proc=proc),
             admin=before.admin if before else AdminState(),
+            cpu_use=before.cpu_use if before else CpuUse(),
         )
         undo.pop_all()
     return stages

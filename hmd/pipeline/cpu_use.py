@@ -31,6 +31,7 @@ class CpuUse:
 
     def __init__(self) -> None:
         self._slots = ProcessSlots()
+        self._processes: tuple[ProcessId, ...] = ()
         # By process: the time of its last reading, 0 before the first, and its CPU ticks then.
         self._before: Values = np.zeros((0, 2))
         # By process: CPU seconds and seconds between readings.
@@ -44,6 +45,7 @@ class CpuUse:
     ) -> None:
         """Take the readings of a tick."""
         moved = self._slots.follow(processes)
+        self._processes = processes
         if moved is not None:
             self._before = carried(self._before, moved)
             self._sums = carried(self._sums, moved)
@@ -54,11 +56,14 @@ class CpuUse:
                 used_s = (stat.cpu_ticks - ticks) * _CPU_TICK_S
                 self._sums[slot] = self._sums[slot] * _KEPT + (used_s, now_s - then_s)
 
-    @property
-    def cpus(self) -> Values:
-        """At most so many CPUs each process keeps busy, ``(processes,)``; NaN: not known yet."""
-        used_s, elapsed_s = self._sums.T
-        most_s = used_s + _CPU_TICK_S  # the last step was counted only in part
-        cpus = np.full(len(used_s), np.nan)
-        np.divide(most_s, elapsed_s, out=cpus, where=elapsed_s > 0)
+    def cpus_of(self, processes: tuple[ProcessId, ...]) -> Values:
+        """At most so many CPUs each process keeps busy, ``(processes,)``; NaN: not known.
+
+        Of the processes of the last tick; of others nothing is known.
+        """
+        cpus = np.full(len(processes), np.nan)
+        if processes == self._processes:
+            used_s, elapsed_s = self._sums.T
+            most_s = used_s + _CPU_TICK_S  # the last step was counted only in part
+            np.divide(most_s, elapsed_s, out=cpus, where=elapsed_s > 0)
         return cpus

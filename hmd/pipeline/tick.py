@@ -98,7 +98,7 @@ def decide(stages: TickStages, now_s: float) -> Plan:
         limits=stages.limits,
         counted=stages.sampler.capabilities.counts_accesses,
         allocation_bytes=stages.allocations.expected_bytes,
-        cpus=stages.cpu_use.cpus,
+        cpus=stages.cpu_use.cpus_of(heat.processes),
     )
     pinned = admin.pinned_mask(heat.processes, stages.targets)
     requested, machine = admin_moves(stages, machine, pinned)

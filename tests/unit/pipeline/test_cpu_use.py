@@ -16,6 +16,9 @@ PER_S = os.sysconf("SC_CLK_TCK")
 BUSY, HALF = ProcessId(10, 1), ProcessId(11, 1)
 
 
+BOTH = (BUSY, HALF)
+
+
 def own_process() -> ProcessId:
     own = identify(os.getpid())
     assert own is not None
@@ -33,16 +36,16 @@ def used(ticks: int) -> CpuUse:
     use = CpuUse()
     for tick in range(ticks):
         readings = [reading(0, BUSY, tick), reading(1, HALF, tick / 2)]
-        use.follow((BUSY, HALF), readings, 100.0 + tick)
+        use.follow(BOTH, readings, 100.0 + tick)
     return use
 
 
 def test_nothing_is_known_before_two_readings() -> None:
-    assert np.isnan(used(1).cpus).tolist() == [True, True]
+    assert np.isnan(used(1).cpus_of(BOTH)).tolist() == [True, True]
 
 
 def test_cpu_time_per_second() -> None:
-    assert used(30).cpus == pytest.approx([1.0, 0.5], abs=0.01)
+    assert used(30).cpus_of(BOTH) == pytest.approx([1.0, 0.5], abs=0.01)
 
 
 def test_cpu_time_is_at_most_a_step_more_than_was_counted() -> None:
@@ -50,15 +53,20 @@ def test_cpu_time_is_at_most_a_step_more_than_was_counted() -> None:
     use = CpuUse()
     for tick in range(3):
         use.follow((BUSY,), [reading(0, BUSY, 0.0)], 1.0 + tick / PER_S)
-        assert tick == 0 or use.cpus[0] > 0.5
+        assert tick == 0 or use.cpus_of((BUSY,))[0] > 0.5
 
 
 def test_processes_keep_what_is_known_of_them() -> None:
     use = used(30)
     new = ProcessId(12, 7)
     use.follow((new, HALF), [], 130.0)
-    assert np.isnan(use.cpus[0])
-    assert use.cpus[1] == pytest.approx(0.5, abs=0.1)
+    cpus = use.cpus_of((new, HALF))
+    assert np.isnan(cpus[0])
+    assert cpus[1] == pytest.approx(0.5, abs=0.1)
+
+
+def test_of_other_processes_than_the_last_ticks_nothing_is_known() -> None:
+    assert np.isnan(used(30).cpus_of((HALF,))).tolist() == [True]
 
 
 def test_own_process_is_read_from_the_kernel() -> None:
