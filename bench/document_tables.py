@@ -17,6 +17,7 @@ from bench.compare.comparison_tables import (
     summary,
     swept,
 )
+from bench.learned_guest import table as guest_table
 from bench.markdown_table import table
 from bench.planner_tables import in_place_steps, made_steps, noise, programs, tier_sweeps
 
@@ -147,6 +148,11 @@ def learned(results: Results) -> str:
     return _speeds(results["learned"], "heldout")
 
 
+def learned_guest(results: Results) -> str:
+    """Return runtimes in the guest of programs held out of training, next to the comparison's."""
+    return guest_table(results["learned"]["guest"])
+
+
 def moves(results: Results) -> str:
     """Return the latency of a program's accesses by the batch size of its moves."""
     rows = [
@@ -218,6 +224,7 @@ TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
         bounds,
         moves,
         learned,
+        learned_guest,
         guard,
         swept,
         estimator,
