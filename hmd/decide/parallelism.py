@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     from hmd.heat.page_view import PageView
 
 _MOST: Final = 16.0
-"""Misses that a core waits for at a time: 10 to 16 line fill buffers (Intel 64 and IA-32
-Optimization Reference Manual, appendix E)."""
+"""No bound is higher: cores wait for 10 to 24 misses at a time (:mod:`hmd.sample.cpu_model`)."""
 
-_LEAST_ACCESSES: Final = 1e-9
+_LEAST: Final = 1e-9
 
 
 def parallelism(pages: PageView, machine: MachineView) -> npt.NDArray[np.float64]:
@@ -30,21 +29,20 @@ def parallelism(pages: PageView, machine: MachineView) -> npt.NDArray[np.float64
     If waiting for misses one after another takes more time than the CPUs of a process were busy,
     they overlap. Where the CPU time of a process is not known, it may have been that of all CPUs.
     """
-    known = np.array(machine.topology.latency_ns, np.float64)
-    loaded = pages.loaded_ns[: len(known)]
-    known[: len(loaded)] = np.maximum(known[: len(loaded)], loaded)
+    latency_ns = np.array(machine.topology.latency_ns, np.float64)
+    loaded = pages.loaded_ns[: len(latency_ns)]
+    latency_ns[: len(loaded)] = np.maximum(latency_ns[: len(loaded)], loaded)
     node = np.where(pages.movable, pages.node, np.int8(-1))
     waits, accesses = np.zeros(len(pages.processes)), np.zeros(len(pages.processes))
-    add_waits(pages.process, pages.size, pages.rate, known, node, waits)
+    add_waits(pages.process, pages.size, pages.rate, latency_ns, node, waits)
     add_accesses(pages.process, pages.size, pages.rate, accesses)
     beyond = pages.beyond.accesses
-    latency = np.append(known, 0.0)[: beyond.shape[1]]
-    waits += (beyond * latency).sum(axis=1)
+    waits += (beyond * np.append(latency_ns, 0.0)[: beyond.shape[1]]).sum(axis=1)
     accesses += beyond.sum(axis=1)
     # Rates of pages have the priority of their process, the rate of a process has not.
-    mean_ns = waits / np.maximum(accesses, _LEAST_ACCESSES)
-    every = float(max(sum(len(each.cpus) for each in machine.topology.nodes), 1))
-    cpus = np.full(len(waits), every) if machine.cpus is None else machine.cpus
-    cpus = np.where(np.isnan(cpus), every, cpus)
+    mean_ns = waits / np.maximum(accesses, _LEAST)
     waiting_s = pages.process_rate * mean_ns * 1e-9
-    return np.clip(waiting_s / np.maximum(cpus, waiting_s / _MOST + _LEAST_ACCESSES), 1.0, _MOST)
+    every = float(max(sum(len(each.cpus) for each in machine.topology.nodes), 1))
+    cpus = np.full(len(waits), np.nan) if machine.cpus is None else machine.cpus
+    cpus = np.where(np.isnan(cpus), every, cpus)
+    return np.clip(waiting_s / np.maximum(cpus, _LEAST), 1.0, _MOST)

@@ -14,8 +14,6 @@ from hmd.pipeline.process_readings import ProcessReading, ProcessReadings
 
 PER_S = os.sysconf("SC_CLK_TCK")
 BUSY, HALF = ProcessId(10, 1), ProcessId(11, 1)
-
-
 BOTH = (BUSY, HALF)
 
 
@@ -49,7 +47,7 @@ def test_cpu_time_per_second() -> None:
 
 
 def test_cpu_time_is_at_most_a_step_more_than_was_counted() -> None:
-    # Ticks of half a step: a process that is always busy shows 0 or 1 steps in each.
+    # In ticks as long as a step, a process that is always busy may show none at first.
     use = CpuUse()
     for tick in range(3):
         use.follow((BUSY,), [reading(0, BUSY, 0.0)], 1.0 + tick / PER_S)
