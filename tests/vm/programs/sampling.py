@@ -152,6 +152,10 @@ def counted(sampler: RingSampler, gather: str) -> dict[str, Any]:
     with SharedMemory.open(device) as memory:
         for period in (97, 997):
             given = sampler.set_period(period)
+            # A full ring says how many records it lost only with the next one that it takes.
+            sampler.track([programs[0].process])
+            time.sleep(0.5)
+            settle(sampler)
             before, read_before = totals(memory), sampled(sampler)
             sampler.track([programs[0].process])
             first = now = totals(memory)
@@ -168,10 +172,7 @@ def counted(sampler: RingSampler, gather: str) -> dict[str, Any]:
                 sampler.read()
             last = totals(memory)
             stores += store_accesses(memory, now, last)
-            sampler.track([])
-            # An access that was under way when sampling was switched off may still be written.
-            time.sleep(0.1)
-            sampler.read()
+            settle(sampler)
             after = totals(memory)
             passed = {name: last[name] - first[name] for name in last}
             taken = (passed["load_samples"] + passed["lost"]) * given
@@ -184,6 +185,13 @@ def counted(sampler: RingSampler, gather: str) -> dict[str, Any]:
             }
     stop(programs)
     return found
+
+
+def settle(sampler: RingSampler) -> None:
+    """Stop sampling, and read what an access that was under way may still write."""
+    sampler.track([])
+    time.sleep(0.1)
+    sampler.read()
 
 
 def store_accesses(memory: SharedMemory, before: dict[str, int], now: dict[str, int]) -> int:
