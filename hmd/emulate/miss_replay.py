@@ -20,6 +20,8 @@ from hmd.errors import HmdError
 UNMAPPED = np.uint64(2**64 - 1)
 """Physical address of a page that is not mapped."""
 
+_ALWAYS = 2**64 - 1
+
 _MISS_COLUMNS = (
     "instructions",
     "paid_hits",
@@ -79,12 +81,13 @@ class MissReplay:
         page = int(self._stream.page[self.next])
         return page if self.page_paddr[page] == UNMAPPED else None
 
-    def run(self, until_ps: int = 2**64 - 1) -> int:
+    def run(self, until_ps: int = _ALWAYS, until_row: int = _ALWAYS) -> int:
         """Replay rows before a time of the CPU's clock; returns its busy time so far, in ps.
 
-        Stops before an access to a page that is not mapped.
+        Stops before ``until_row`` and before an access to a page that is not mapped.
         """
-        return int(lib.timing_replay_misses(self._timing(), self._misses, self._progress, until_ps))
+        timing, progress = self._timing(), self._progress
+        return int(lib.timing_replay_misses(timing, self._misses, progress, until_row, until_ps))
 
 
 def replay_threads(

@@ -18,12 +18,11 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from hmd.emulate.layout_replay import Layout, replayed
 from hmd.emulate.miss_stream import MissOutcomes
 from hmd.learn.episodes import Episode
 from hmd.learn.knob_policy import KnobPolicy
 from hmd.learn.knob_signals import Figures
-from hmd.simulate.baselines import first_rows
+from hmd.simulate.placed_replay import first_touch
 from hmd.simulate.simulated_machine import SimulatedMachine
 from hmd.simulate.simulation import SimulatedDaemon
 
@@ -102,13 +101,6 @@ def first_touch_s(episode: Episode) -> npt.NDArray[np.float64]:
     """Return when each row begins under first touch without moves or samples, and when all end."""
     stream = episode.stream
     outcomes = MissOutcomes.empty(len(stream))
-    end_ps = replayed(stream, episode.preset, first_touch(episode), outcomes)
+    end_ps = first_touch(stream, episode.preset, episode.fast_pages, outcomes)
     rows_ps = np.append(outcomes.clock_ps, np.uint64(end_ps))
     return np.asarray(rows_ps, np.float64) * _S_PER_PS
-
-
-def first_touch(episode: Episode) -> Layout:
-    """Return the pages that first touch puts on the fast node, shape ``(user_pages,)``."""
-    layout = np.zeros(episode.stream.user_pages, np.bool_)
-    layout[np.argsort(first_rows(episode.stream), kind="stable")[: episode.fast_pages]] = True
-    return layout

@@ -16,9 +16,9 @@ import numpy.typing as npt
 from hmd.emulate.layout_replay import Layout, replayed
 from hmd.emulate.miss_stream import MissFlag, MissOutcomes, MissStream
 from hmd.emulate.preset import Preset
+from hmd.simulate.placed_replay import first_touch
 
 _S_PER_PS = 1e-12
-_ROWS = 1 << 16
 
 
 def baselines(
@@ -34,13 +34,13 @@ def baselines(
     found = {}
     say("all slow")
     found["all slow"] = replayed(stream, preset, slow, outcomes) * _S_PER_PS
-    touched = np.argsort(first_rows(stream), kind="stable")
     evens = np.concatenate([np.arange(0, pages, 2), np.arange(1, pages, 2)])
     layouts = {
         "all fast": ~slow,
-        "first touch": _only(pages, touched[:fast_pages]),
         "interleaved once": _only(pages, evens[: min(fast_pages, (pages + 1) // 2)]),
     }
+    say("first touch")
+    found["first touch"] = first_touch(stream, preset, fast_pages) * _S_PER_PS
     for name, layout in layouts.items():
         say(name)
         found[name] = replayed(stream, preset, layout) * _S_PER_PS
@@ -53,16 +53,6 @@ def baselines(
         * _S_PER_PS
     )
     return found
-
-
-def first_rows(stream: MissStream) -> npt.NDArray[np.int64]:
-    """Return the row of the first access to each of the program's pages."""
-    first = np.full(stream.pages, len(stream), np.int64)
-    # From the end, so that the first of a page's rows is written last.
-    for begin in reversed(range(0, len(stream), _ROWS)):
-        part = stream.page[begin : begin + _ROWS]
-        first[part[::-1]] = np.arange(begin, begin + len(part))[::-1]
-    return first[: stream.user_pages]
 
 
 def _heats(stream: MissStream, outcomes: MissOutcomes) -> list[npt.NDArray[np.float64]]:

@@ -27,7 +27,7 @@ from hmd.emulate.layout_replay import replayed
 from hmd.emulate.miss_stream import MissFlag, MissStream
 from hmd.emulate.preset import Preset
 from hmd.heat.page_view import PageView
-from hmd.simulate.baselines import first_rows
+from hmd.simulate.access_rows import first_rows
 from hmd.simulate.simulated_machine import PROGRAM, SimulatedMachine
 from hmd.simulate.simulated_memory import FAST, SLOW
 from hmd.units import PAGE_BYTES

@@ -21,7 +21,7 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from hmd.emulate.layout_replay import frames, tiers_of
+from hmd.emulate.layout_replay import tiers_of
 from hmd.emulate.miss_replay import UNMAPPED
 from hmd.emulate.miss_stream import MissOutcomes, MissStream
 from hmd.emulate.preset import Preset
@@ -32,6 +32,7 @@ from hmd.machine.move_pages import MoveFlags
 from hmd.machine.process_id import ProcessId, ProcessStat
 from hmd.machine.topology import NodeMemory
 from hmd.sample.record_cost import RecordCost
+from hmd.simulate.placed_replay import PlacedReplay
 from hmd.simulate.simulated_memory import FAST, OUT, SLOW, SimulatedMemory, two_tiers
 from hmd.units import PAGE_BYTES
 
@@ -79,16 +80,13 @@ class SimulatedMachine:
         fast_pages: int,
         cost: MigrationCost | None = None,
     ) -> None:
-        pages = stream.user_pages
         self.stream = stream
         self._memory = SimulatedMemory(stream, fast_pages)
         self.topology = two_tiers(preset, self._memory.capacity)
         self._cost = cost or MigrationCost()
         self._slept_ps = 0
-        self._reserved = 0  # pages of the fast node that a migration under way will take
         self.swapped_in = 0
         """Pages that the program has faulted in after they were paged out."""
-        self._frames = [frames(stream, preset, np.full(pages, fast)) for fast in (True, False)]
         self._model_nodes = tiers_of(preset)
         self._read_latency_ns = [preset.nodes[of].read_latency_ns for of in self._model_nodes]
         self.outcomes = MissOutcomes.empty(len(stream))
@@ -99,8 +97,8 @@ class SimulatedMachine:
         params = timing_params(preset)
         self._instruction_ps = params.instruction_ps
         self._model = TimingModel(params)
-        self._replay = self._model.misses(stream, self._frames[SLOW].copy(), self.outcomes)
-        self._allocate_ahead()
+        self._placed = PlacedReplay(self._model, stream, preset, self._memory, self.outcomes)
+        self._replay = self._placed.replay
 
     def __enter__(self) -> Self:
         """Return the machine."""
@@ -233,7 +231,7 @@ class SimulatedMachine:
         self._interrupt(0.0)
         self._memory.node[page] = OUT
         self._replay.page_paddr[page] = UNMAPPED
-        self._allocate_ahead()
+        self._placed.allocate()
         return len(page) * PAGE_BYTES
 
     def charge_samples(self, records: int) -> None:
@@ -243,7 +241,7 @@ class SimulatedMachine:
     def rest(self) -> None:
         """Halt the daemon's CPU until the next move."""
         self._model.idle(_DAEMON_CPU, self._model.counters(_DAEMON_CPU).instructions)
-        self._allocate_ahead()
+        self._placed.allocate()
 
     def memory(self) -> tuple[NodeMemory, ...]:
         """Return how much of each node is free."""
@@ -256,26 +254,19 @@ class SimulatedMachine:
         """Return the free pages of a node."""
         return self._memory.free_pages(node, self.row)
 
-    def _allocate_ahead(self) -> None:
-        """Place the pages that are not accessed yet, or not since they were given back."""
-        self._memory.free_until(self.row)
-        pages = self._memory.allocate_ahead(self.row, self._reserved)
-        for node in (FAST, SLOW):
-            there = pages[self._memory.node[pages] == node]
-            self._replay.page_paddr[there] = self._frames[node][there]
-
     def _migrate(self, page: npt.NDArray[np.int64], target: int) -> None:
         """Unmap a batch, then copy it group by group; the program runs until it needs a page."""
-        self._reserved = len(page) if target == FAST else 0
-        self._allocate_ahead()
+        self._placed.reserved = len(page) if target == FAST else 0
+        self._placed.allocate()
         paddr, cost = self._replay.page_paddr, self._cost
-        source, destination = paddr[page].copy(), self._frames[target][page]
+        source, destination = paddr[page].copy(), self._placed.frames[target][page]
         unmap_ps = len(page) * cost.unmap_instructions * self._instruction_ps
         end_ps = self._model.clock_ps + unmap_ps
         self._model.sleep(_DAEMON_CPU, end_ps)
         lost_ns = len(page) * cost.cold_lines * self._read_latency_ns[target]
         self._interrupt(lost_ns)
         paddr[page] = UNMAPPED
+        moved = np.zeros(len(page), np.bool_)
         for begin in range(0, len(page), _GROUP_PAGES):
             group = slice(begin, begin + _GROUP_PAGES)
             blocked = self._replay.stopped_at is not None
@@ -285,26 +276,29 @@ class SimulatedMachine:
             if not blocked:
                 self._run(end_ps)
                 blocked = self._replay.stopped_at is not None
-            paddr[page[group]] = destination[group]
+            # Pages that the program gives back meanwhile are not moved.
+            there = paddr[page[group]] == UNMAPPED
+            moved[group] = there
+            paddr[page[group][there]] = destination[group][there]
             if blocked and self._replay.stopped_at is None:
                 self._sleep(end_ps)
-        self._memory.node[page] = target
-        self._reserved = 0
+        self._memory.node[page[moved]] = target
+        self._placed.reserved = 0
 
     def _run(self, until_ps: int) -> None:
         """Let the program run to a time of its CPU's clock; it swaps in what was paged out."""
-        self._replay.run(until_ps)
+        self._placed.run(until_ps)
         while (page := self._replay.stopped_at) is not None and self._memory.node[page] == OUT:
             now_ps = self._model.counters(_PROGRAM_CPU).clock_ps
             if now_ps >= until_ps:
                 return
             self._sleep(now_ps + round(self._cost.swap_in_ns * 1000))
-            node = FAST if self.free_pages(FAST) > self._reserved else SLOW
+            node = FAST if self.free_pages(FAST) > self._placed.reserved else SLOW
             self._memory.node[page] = node
-            self._replay.page_paddr[page] = self._frames[node][page]
+            self._replay.page_paddr[page] = self._placed.frames[node][page]
             self.swapped_in += 1
-            self._allocate_ahead()
-            self._replay.run(until_ps)
+            self._placed.allocate()
+            self._placed.run(until_ps)
 
     def _interrupt(self, lost_ns: float) -> None:
         """Stop the program for a TLB shootdown, and for the time that it loses by it."""

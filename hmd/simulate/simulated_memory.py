@@ -18,7 +18,7 @@ from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import Preset
 from hmd.machine.mappings import MappingAccess, MappingKind, Mappings
 from hmd.machine.topology import Node, Topology
-from hmd.simulate.baselines import first_rows
+from hmd.simulate.access_rows import first_rows, next_rows
 from hmd.units import PAGE_BYTES
 
 FAST, SLOW = 0, 1
@@ -42,6 +42,7 @@ class SimulatedMemory:
         self._by_first_row = np.argsort(self._first_row, kind="stable")
         self._frees, self._freed = stream.frees, 0
         self._again = next_rows(stream)
+        self._end = len(stream)
 
     def free_until(self, row: int) -> None:
         """Take the pages that the program has given back by ``row`` and not accessed since."""
@@ -54,6 +55,13 @@ class SimulatedMemory:
         if len(events):
             self._first_row[self._frees.page[events]] = self._again[events]
             self._by_first_row = np.argsort(self._first_row, kind="stable")
+
+    @property
+    def next_free_row(self) -> int:
+        """The row before which the program gives back the next pages, or that of the end."""
+        if self._frees is None or self._freed == len(self._frees.row):
+            return self._end
+        return int(self._frees.row[self._freed])
 
     def free_pages(self, node: int, row: int) -> int:
         """Return the free pages of a node."""
@@ -113,21 +121,6 @@ class SimulatedMemory:
     def _resident(self, page: Pages, row: int) -> npt.NDArray[np.bool_]:
         resident: npt.NDArray[np.bool_] = (self._first_row[page] < row) & (self.node[page] != OUT)
         return resident
-
-
-def next_rows(stream: MissStream) -> npt.NDArray[np.int64]:
-    """Return the row of the next access to each page that is given back, or the end; ``(k,)``."""
-    if stream.frees is None:
-        return np.empty(0, np.int64)
-    page, end = stream.frees.page.astype(np.int64), len(stream)
-    freed = np.zeros(stream.pages, np.bool_)
-    freed[page] = True
-    rows = np.flatnonzero(freed[stream.page])
-    # By page, then by row: one number for both.
-    accesses = np.sort(stream.page[rows].astype(np.int64) * (end + 1) + rows)
-    at = np.searchsorted(accesses, page * (end + 1) + stream.frees.row)
-    found = np.append(accesses, -1)[at]
-    return np.where(found // (end + 1) == page, found % (end + 1), end)
 
 
 def two_tiers(preset: Preset, pages: tuple[int, int]) -> Topology:

@@ -10,11 +10,12 @@ import pytest
 
 from hmd.emulate.layout_replay import replayed
 from hmd.emulate.preset import load
-from hmd.learn.episode_run import EpisodeRun, first_touch
+from hmd.learn.episode_run import EpisodeRun
 from hmd.learn.episodes import Episode
 from hmd.learn.knob_policy import KnobPolicy
 from hmd.learn.knob_signals import SIGNALS
 from hmd.learn.knobs import NEUTRAL
+from hmd.simulate.placed_replay import first_touched
 from hmd.simulate.simulated_pmu import PmuSettings
 from hmd.simulate.simulation import SimulationSettings, simulate
 from tests.unit.simulate.conftest import HOT_PAGES, PAGES, hot_set, stream_of
@@ -63,7 +64,7 @@ def test_reward_hot_set_promoted_is_time_that_it_saves() -> None:
     episode = hidden_hot_set()
     saved, reference_s, runtime_s = rewards(episode, NEUTRAL)
     assert sum(saved) == pytest.approx(reference_s - runtime_s)
-    layout = first_touch(episode)
+    layout = first_touched(episode.stream, episode.fast_pages)
     layout[np.flatnonzero(layout)[:HOT_PAGES]] = False
     layout[-HOT_PAGES:] = True
     best_s = replayed(episode.stream, episode.preset, layout) * 1e-12

@@ -21,7 +21,7 @@ from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import Preset
 from hmd.emulate.timing_params import timing_params
 from hmd.errors import HmdError
-from hmd.simulate.baselines import first_rows
+from hmd.simulate.access_rows import first_rows
 from tests.unit.simulate.conftest import stream_of
 
 MUTANTS = 2000

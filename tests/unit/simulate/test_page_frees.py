@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +11,13 @@ import numpy.typing as npt
 import pytest
 
 from hmd.decide import registry
+from hmd.emulate.layout_replay import replayed
 from hmd.emulate.miss_stream import MissStream, PageFrees
 from hmd.emulate.preset import Preset
 from hmd.errors import HmdError
+from hmd.machine.move_pages import MoveFlags
+from hmd.simulate.placed_replay import first_touch, first_touched
+from hmd.simulate.simulated_machine import PROGRAM, MigrationCost, SimulatedMachine
 from hmd.simulate.simulated_memory import FAST, SLOW, SimulatedMemory
 from hmd.simulate.simulated_pmu import PmuSettings
 from hmd.simulate.simulation import Simulated, SimulationSettings, simulate
@@ -54,6 +59,15 @@ def buffers() -> MissStream:
         frees += [(end, first + i) for i in range(BUFFER)]
         page.append(data(BETWEEN))
     return given_back(np.concatenate(page).tolist(), frees, DATA + BUFFERS * BUFFER)
+
+
+def buffer_in_place_of_data() -> MissStream:
+    """Data that fill the fast node and are given back, and a hot buffer in their place."""
+    random = np.random.default_rng(2)
+    hot = FAST_PAGES + random.integers(0, BUFFER, USED)
+    page = np.concatenate([np.arange(FAST_PAGES), hot])
+    frees = [(FAST_PAGES, number) for number in range(FAST_PAGES)]
+    return given_back(page.tolist(), frees, FAST_PAGES + BUFFER)
 
 
 def run(stream: MissStream, preset: Preset, name: str, **settings: object) -> Simulated:
@@ -105,3 +119,38 @@ def test_room_kept_for_the_next_buffer_pays(name: str, most: float, preset: Pres
     )
     assert kept < most * filled
     assert kept < most * fixed
+
+
+@pytest.mark.parametrize("tick_s", [0.001, 0.05])
+def test_without_moves_a_program_runs_as_under_first_touch(tick_s: float, preset: Preset) -> None:
+    # What is given back makes room for a hot buffer at once, within a tick or not.
+    stream = buffer_in_place_of_data()
+    settings = SimulationSettings(tick_s, sampling=PmuSettings(loss=1.0, free=True))
+    still = simulate(stream, preset, FAST_PAGES, registry.make("none"), settings)
+    first_touch_s = first_touch(stream, preset, FAST_PAGES) * 1e-12
+    assert still.runtime_s == pytest.approx(first_touch_s, rel=1e-6)
+    placed_s = replayed(stream, preset, first_touched(stream, FAST_PAGES)) * 1e-12
+    assert first_touch_s < 0.9 * placed_s
+
+
+def test_pages_given_back_while_they_move_are_placed_anew(preset: Preset) -> None:
+    moved, freed = np.arange(50, 250), np.arange(100, 200)
+    page = np.concatenate([np.arange(600), np.full(20_000, 599), freed])
+    stream = given_back(page.tolist(), [(800, number) for number in freed.tolist()], 600)
+    cost = MigrationCost(cold_lines=0)
+    with SimulatedMachine(stream, preset, 300, cost) as machine:
+        while machine.row < 700:
+            machine.run_until(machine.now_s + 1e-5)
+        assert machine.free_pages(FAST) == 0
+        address = np.uint64(BASE) + moved.astype(np.uint64) * np.uint64(4096)
+        to_slow = np.full(len(moved), SLOW, np.int32)
+        assert machine.move_pages(PROGRAM.pid, address, to_slow, MoveFlags.MOVE)[0] == 0
+        assert 800 < machine.row < 20_600
+        assert machine.free_pages(FAST) == 200
+        gone = (moved >= 100) & (moved < 200)
+        assert set(machine.nodes(PROGRAM.pid, address[gone]).tolist()) == {-errno.ENOENT}
+        assert set(machine.nodes(PROGRAM.pid, address[~gone]).tolist()) == {SLOW}
+        before, _ = machine.misses
+        machine.run_until(1.0)
+        assert machine.done
+        assert machine.misses[0] - before == len(freed)
