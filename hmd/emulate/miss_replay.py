@@ -86,8 +86,8 @@ class MissReplay:
 
         Stops before ``until_row`` and before an access to a page that is not mapped.
         """
-        timing, progress = self._timing(), self._progress
-        return int(lib.timing_replay_misses(timing, self._misses, progress, until_row, until_ps))
+        self._misses.count = min(until_row, len(self._stream))
+        return int(lib.timing_replay_misses(self._timing(), self._misses, self._progress, until_ps))
 
 
 def replay_threads(

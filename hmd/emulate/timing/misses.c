@@ -154,12 +154,9 @@ void misses_replay(struct timing *timing, struct vcpu *vcpu, const struct timing
 }
 
 uint64_t timing_replay_misses(struct timing *timing, const struct timing_misses *misses,
-			      struct timing_progress *progress, uint64_t until_row,
-			      uint64_t until_ps)
+			      struct timing_progress *progress, uint64_t until_ps)
 {
-	if (until_row > misses->count)
-		until_row = misses->count;
-	misses_replay(timing, &timing->vcpu[0], misses, progress, until_row, until_ps);
+	misses_replay(timing, &timing->vcpu[0], misses, progress, misses->count, until_ps);
 	return timing->vcpu[0].counters.busy_ps;
 }
 

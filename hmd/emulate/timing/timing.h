@@ -255,13 +255,12 @@ struct timing_threads {
 uint64_t timing_replay_threads(struct timing *timing, const struct timing_threads *threads);
 
 /*
- * Replay misses on vCPU 0, which makes no other accesses, from where the replay is to `until_row`,
- * to the first that would come at `until_ps` of its clock or later, or to the first of a page that
- * is not mapped. Returns its busy_ps then.
+ * Replay misses on vCPU 0, which makes no other accesses, from where the replay is to the first
+ * that would come at `until_ps` of its clock or later, or to the first of a page that is not
+ * mapped. Returns its busy_ps then.
  */
 uint64_t timing_replay_misses(struct timing *timing, const struct timing_misses *misses,
-			      struct timing_progress *progress, uint64_t until_row,
-			      uint64_t until_ps);
+			      struct timing_progress *progress, uint64_t until_ps);
 
 /* Advance a CPU's clock to `until_ps` without busy time. */
 void timing_sleep(struct timing *timing, unsigned vcpu, uint64_t until_ps);
