@@ -30,6 +30,8 @@ class ComparisonTrial:
     of the host, in the mean (bench/compare/host_contention.py). ``samples`` are those that hmd
     used, ``period`` its sampling period at the end, ``daemon_cpu_seconds`` its CPU time by the
     guest's clock, ``daemon_bytes`` its resident memory, which is on the slow node.
+    ``asleep_seconds`` is modelled time in which the program's CPUs halted and another was busy: it
+    slept at a page that moved, or waited for I/O; ``modelled_seconds`` leaves it out.
     """
 
     modelled_seconds: float
@@ -48,6 +50,7 @@ class ComparisonTrial:
     period: int = 0
     daemon_cpu_seconds: float = 0.0
     daemon_bytes: int = 0
+    asleep_seconds: float = 0.0
 
 
 def run_trial(
@@ -96,6 +99,7 @@ def run_trial(
         misses=sum(passed.misses),
         instructions=passed.instructions,
         host_wait_seconds=lost_s,
+        asleep_seconds=passed.asleep_s,
     )
 
 

@@ -14,10 +14,14 @@ from hmd.emulate.demo.variants import FAST_NODE, PROGRAM_CPU
 class Reading:
     """Modelled busy time, misses by node and instructions of the program's CPUs since the boot.
 
-    Several CPUs are busy while at least one is.
+    Several CPUs are busy while at least one is. ``clock_s`` is the modelled time at which one of
+    them was last busy, ``machine_s`` that of the machine; of a difference, both are the time from
+    the earlier reading until then, halts included while another CPU of the machine was busy.
     """
 
     busy_s: float
+    clock_s: float
+    machine_s: float
     misses: tuple[int, ...]
     instructions: int
 
@@ -25,9 +29,16 @@ class Reading:
         """Return the difference from an earlier reading."""
         return Reading(
             self.busy_s - earlier.busy_s,
+            self.clock_s - earlier.machine_s,
+            self.machine_s - earlier.machine_s,
             tuple(a - b for a, b in zip(self.misses, earlier.misses, strict=True)),
             self.instructions - earlier.instructions,
         )
+
+    @property
+    def asleep_s(self) -> float:
+        """Of a difference: how long the CPUs halted, at a page that moved or for I/O."""
+        return max(0.0, self.clock_s - self.busy_s)
 
     @property
     def fast_share(self) -> float:
@@ -64,6 +75,8 @@ class Meter:
         nodes = zip(*(counters.nodes for counters in each), strict=True)
         return Reading(
             busy_ps * 1e-12,
+            max(counters.clock_ps for counters in each) * 1e-12,
+            self._shared.clock_ps * 1e-12,
             tuple(sum(node.load_misses + node.store_misses for node in same) for same in nodes),
             sum(counters.instructions for counters in each),
         )
