@@ -15,7 +15,11 @@ from hmd.errors import HmdError
 def progress(time_s: float, updates: int, modelled_s: float, fast: int = 0) -> HotsetProgress:
     phase = 1 if time_s < 5 else 2
     return HotsetProgress(
-        time_s, phase, updates, modelled_s, Reading(modelled_s, (fast, 100 - fast), 0)
+        time_s,
+        phase,
+        updates,
+        modelled_s,
+        Reading(modelled_s, modelled_s, modelled_s, (fast, 100 - fast), 0),
     )
 
 
