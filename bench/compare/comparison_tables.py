@@ -131,17 +131,29 @@ def summary(results: Results) -> str:
 
 
 def contention(results: Results) -> str:
-    """Return guest time over modelled time by system, and the host's part of guest time."""
+    """Return guest time over modelled time by system, the host's part, and time asleep.
+
+    Programs slept for that share of the modelled time of the cases in which it is known.
+    """
     found = results["policies"]
     rows = []
     for system in found["systems"]:
         cases = [case for case in found["cases"] if case["system"] == system]
         modelled, guest = (sum(case[clock] for case in cases) for clock in CLOCKS)
         waits = [case["host_wait_seconds"] for case in cases if "host_wait_seconds" in case]
-        share = f"{sum(waits) / guest:.1%}".replace("%", " %") if waits else "-"
-        rows.append([system, f"{modelled:.1f}", f"{guest:,.0f}", f"{guest / modelled:.1f}", share])
+        share = _percent(sum(waits) / guest) if waits else "-"
+        known = [case for case in cases if case.get("asleep_seconds") is not None]
+        busy, asleep = (sum(case[of] for case in known) for of in (CLOCKS[0], "asleep_seconds"))
+        slept = f"{_percent(asleep / busy)} ({len(known)})" if known else "-"
+        over = f"{guest / modelled:.1f}"
+        rows.append([system, f"{modelled:.1f}", f"{guest:,.0f}", over, share, slept])
     head = ["system", "modelled s", "guest s", "guest over modelled"]
-    return table([*head, "of guest time, waiting for a CPU of the host"], rows, text=1)
+    head += ["of guest time, waiting for a CPU of the host", "asleep, over modelled (cases)"]
+    return table(head, rows, text=1)
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}".replace("%", " %")
 
 
 def _of(took: Mapping[Key, Any], program: str, ratio: str) -> Iterable[tuple[str, Any]]:

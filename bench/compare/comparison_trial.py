@@ -31,7 +31,8 @@ class ComparisonTrial:
     used, ``period`` its sampling period at the end, ``daemon_cpu_seconds`` its CPU time by the
     guest's clock, ``daemon_bytes`` its resident memory, which is on the slow node.
     ``asleep_seconds`` is modelled time in which the program's CPUs halted and another was busy: it
-    slept at a page that moved, or waited for I/O; ``modelled_seconds`` leaves it out.
+    slept at a page that moved, or waited for I/O; ``modelled_seconds`` leaves it out; None in
+    results of earlier versions.
     """
 
     modelled_seconds: float
@@ -50,7 +51,7 @@ class ComparisonTrial:
     period: int = 0
     daemon_cpu_seconds: float = 0.0
     daemon_bytes: int = 0
-    asleep_seconds: float = 0.0
+    asleep_seconds: float | None = None
 
 
 def run_trial(
