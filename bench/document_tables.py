@@ -11,6 +11,7 @@ from typing import Any, Final
 from bench.compare.comparison_tables import (
     classes,
     contention,
+    huge_paged,
     moved,
     ratios,
     speedups,
@@ -227,6 +228,7 @@ TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
         learned_guest,
         guard,
         swept,
+        huge_paged,
         estimator,
         many_mappings,
         ablations,

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from bench.compare.comparison_case import SWEPT, WHOLE
+from bench.compare.comparison_case import SWEPT, THP, WHOLE
 from bench.markdown_table import table
 
 Results = Mapping[str, Any]
@@ -86,15 +86,26 @@ def swept(results: Results) -> str:
 
     Both by modelled time, over first touch on the full node; one row per program and ratio.
     """
-    found = results["policies"]
+    return _beside(results["policies"], SWEPT)
+
+
+def huge_paged(results: Results) -> str:
+    """Return speeds over first touch with pages of 4 KiB, and with transparent huge pages.
+
+    Both by modelled time, over first touch with pages of 4 KiB; one row per program and ratio.
+    """
+    return _beside(results["policies"], THP)
+
+
+def _beside(found: Mapping[str, Any], ending: str) -> str:
     took = {(c["program"], c["ratio"], c["system"]): c for c in found["cases"]}
-    names = [s.removesuffix(SWEPT) for s in found["systems"] if s.endswith(SWEPT)]
+    names = [s.removesuffix(ending) for s in found["systems"] if s.endswith(ending)]
     rows = []
-    for program, ratio in dict.fromkeys(key[:2] for key in took if key[2].endswith(SWEPT)):
+    for program, ratio in dict.fromkeys(key[:2] for key in took if key[2].endswith(ending)):
         base = took[program, ratio, FIRST][CLOCKS[0]]
         cells = []
         for name in names:
-            both = [took.get((program, ratio, name + end)) for end in ("", SWEPT)]
+            both = [took.get((program, ratio, name + end)) for end in ("", ending)]
             cells.append(", ".join(f"{base / c[CLOCKS[0]]:.2f}" if c else "-" for c in both))
         rows.append([program, ratio, *cells])
     return table(["program", "ratio", *names], rows, text=1)
@@ -182,4 +193,4 @@ def _figure(value: float | None) -> str:
 
 def _movers(document: Mapping[str, Any]) -> Sequence[str]:
     names: Sequence[str] = document["systems"]
-    return [s for s in names if s not in (*CONSTANT, FIRST) and not s.endswith(SWEPT)]
+    return [s for s in names if s not in (*CONSTANT, FIRST) and not s.endswith((SWEPT, THP))]

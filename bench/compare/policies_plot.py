@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.compare.comparison_case import SWEPT
+from bench.compare.comparison_case import SWEPT, THP
 from bench.compare.systems import FIRST
 
 WHOLE = ("all-fast", "all-slow")
@@ -29,7 +29,7 @@ def draw(document: Mapping[str, Any], path: Path) -> None:
     systems = [
         s
         for s in document["systems"]
-        if s not in WHOLE and s != FIRST.name and not s.endswith(SWEPT)
+        if s not in WHOLE and s != FIRST.name and not s.endswith((SWEPT, THP))
     ]
     programs = document["programs"]
     if not ratios or not systems:

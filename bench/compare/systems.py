@@ -65,16 +65,23 @@ class System:
     policy: str = ""
     swept: bool = False
     """Whether the fast node is free when a program starts, instead of full of page cache."""
+    huge: bool = False
+    """Whether transparent huge pages are on, instead of pages of 4 KiB only."""
 
     @property
     def ratios(self) -> tuple[str, ...]:
         """The ratios at which the system is compared."""
         if not self.scarce:
             return (WHOLE,)
-        if self.swept:
+        if self.reference:
             return RATIOS[:1]
         secondary = self.policy not in ("", registry.DEFAULT)
         return RATIOS[:1] if secondary else RATIOS
+
+    @property
+    def reference(self) -> bool:
+        """Whether it is another system on a machine that is set up in another way."""
+        return self.swept or self.huge
 
     @property
     def runs(self) -> int:
@@ -131,15 +138,20 @@ def swept(system: System) -> System:
 
 
 def huge_paged(system: System) -> System:
-    """Return the system with transparent huge pages, which are off otherwise."""
-    return replace(system, name=f"{system.name}{THP}", knobs={**system.knobs, **_HUGE_PAGES})
+    """Return the system with transparent huge pages, which are off otherwise, at one ratio."""
+    knobs = {**system.knobs, **_HUGE_PAGES}
+    return replace(system, name=f"{system.name}{THP}", knobs=knobs, huge=True)
 
 
 def systems() -> tuple[System, ...]:
-    """Return all systems, including hmd with each policy that uses heat."""
+    """Return all systems, including hmd with each policy that uses heat.
+
+    Those that end with ``@swept`` and ``@thp`` follow, of the peers and the default policy.
+    """
     policies = (name for name in registry.names() if name not in _NO_TIERING)
     references = (FIRST, KERNEL, DAMON, hmd_with(registry.DEFAULT))
-    return (*_STANDING, *(hmd_with(name) for name in policies), *map(swept, references))
+    standing = (*_STANDING, *(hmd_with(name) for name in policies))
+    return (*standing, *map(swept, references), *map(huge_paged, references))
 
 
 def system_named(name: str) -> System:

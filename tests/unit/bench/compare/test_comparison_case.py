@@ -61,7 +61,7 @@ def test_hmd_other_policies_compared_at_first_ratio_only() -> None:
     cases = cases_of("drift")
     ratios = {s.name: [c.ratio for c in cases if c.system == s.name] for s in systems()}
     assert ratios.pop(HMD_DEFAULT) == list(RATIOS)
-    names = [name for name in ratios if name.startswith("hmd:") and not name.endswith(SWEPT)]
+    names = [name for name in ratios if name.startswith("hmd:") and not name.endswith((SWEPT, THP))]
     others = [ratios[name] for name in names]
     assert others and all(found == [RATIOS[0]] for found in others)
 
@@ -89,11 +89,12 @@ def test_huge_pages_are_added_to_what_a_system_sets() -> None:
         "/proc/sys/vm/min_free_kbytes",
     ]
     assert {**huge.knobs, **kernel.knobs} == dict(huge.knobs)
-    assert (huge.start, huge.ratios, huge.runs) == (kernel.start, kernel.ratios, kernel.runs)
+    assert (huge.start, huge.ratios, huge.runs) == (kernel.start, RATIOS[:1], kernel.runs)
     assert system_named("hmd:benefit@swept@thp").swept
     with pytest.raises(ConfigError, match="no system 'mine'"):
         system_named("mine@thp")
 
 
-def test_huge_pages_are_no_system_of_a_whole_comparison() -> None:
-    assert not any(system.name.endswith(THP) for system in systems())
+def test_huge_pages_compared_under_peers_and_the_default_policy() -> None:
+    huge = {system.name for system in systems() if system.huge}
+    assert huge == {f"{name}{THP}" for name in (*PEERS, HMD_DEFAULT) if "defaults" not in name}

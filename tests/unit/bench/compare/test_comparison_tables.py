@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from bench.compare.comparison_tables import classes, contention, moved, ratios, speedups, swept
+from bench.compare.comparison_tables import (
+    classes,
+    contention,
+    huge_paged,
+    moved,
+    ratios,
+    speedups,
+    swept,
+)
 
 OURS = "hmd:histogram"
 
@@ -89,6 +97,14 @@ def test_swept_full_and_free_node_side_by_side(results: dict[str, Any]) -> None:
     found = cells(swept(results), 0)
     assert found == ["drift", "1:2", "1.00, 1.20", "1.50, -", "2.50, 3.00"]
     assert "swept" not in speedups(results)
+
+
+def test_huge_paged_beside_pages_of_4_kib(results: dict[str, Any]) -> None:
+    document = results["policies"]
+    document["systems"] += ["first-touch@thp", f"{OURS}@thp"]
+    document["cases"] += [case("first-touch@thp", [2.0]), case(f"{OURS}@thp", [1.0])]
+    assert cells(huge_paged(results), 0) == ["drift", "1:2", "1.00, 1.50", "2.50, 3.00"]
+    assert "thp" not in speedups(results)
 
 
 def test_contention_share_of_guest_time(results: dict[str, Any]) -> None:
