@@ -223,7 +223,7 @@ class _Campaign:
         self._store.add(case, self.outcomes.results[case])
         self._say(
             f"{case} ({self._total - self._runs_left()} of {self._total}): "
-            f"{trial.modelled_seconds:.3f} s modelled, {trial.asleep_seconds or 0:.3f} s asleep, "
+            f"{trial.modelled_seconds:.3f} s modelled ({trial.asleep_seconds or 0:.3f} asleep), "
             f"{trial.guest_seconds:.0f} s in the guest "
             f"({trial.host_wait_seconds:.0f} waiting), {trial.migrated_bytes >> 20} MiB moved, "
             f"{trial.fast_share:.0%} of misses fast in {trial.fast_bytes / 2**20:.2f} "

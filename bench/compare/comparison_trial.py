@@ -17,12 +17,12 @@ from hmd.units import PAGE_BYTES
 class ComparisonTrial:
     """Measurements from start to end of the program.
 
-    ``modelled_seconds`` is the busy time of its CPU by the timing model (of several: while at least
-    one is busy), ``guest_seconds`` the time by the guest's clock. ``migrated_bytes`` are all
-    migrations between nodes by any process (pgmigrate_success in /proc/vmstat); ``demoted_bytes``
-    those by reclaim (pgdemote_*), which only the kernel's tiering does. ``fast_share`` is the share
-    of the program's misses that the fast node served, ``fast_bytes`` what programs can have of that
-    node at the start, as page cache or free, and ``gained_bytes`` the increase until the end:
+    ``modelled_seconds`` is the time by the timing model in which its CPU was busy (of several: at
+    least one) or it slept, ``guest_seconds`` the time by the guest's clock. ``migrated_bytes`` are
+    all migrations between nodes by any process (pgmigrate_success in /proc/vmstat),
+    ``demoted_bytes`` those by reclaim (pgdemote_*), as kernel tiering does. ``fast_share`` is the
+    share of the program's misses that the fast node served, ``fast_bytes`` what programs can have
+    of that node at the start, as page cache or free, and ``gained_bytes`` the increase until the end:
     others' memory that was migrated or reclaimed. ``tick_seconds`` is hmd's interval between ticks
     by the guest's clock, ``unseen_share`` the share of the run before hmd found the program.
     ``misses`` and ``instructions`` are those of its CPUs, with the kernel's. ``host_wait_seconds``
@@ -30,9 +30,9 @@ class ComparisonTrial:
     of the host, in the mean (bench/compare/host_contention.py). ``samples`` are those that hmd
     used, ``period`` its sampling period at the end, ``daemon_cpu_seconds`` its CPU time by the
     guest's clock, ``daemon_bytes`` its resident memory, which is on the slow node.
-    ``asleep_seconds`` is modelled time in which the program's CPUs halted and another was busy: it
-    slept at a page that moved, or waited for I/O; ``modelled_seconds`` leaves it out; None in
-    results of earlier versions.
+    ``asleep_seconds`` is the part of ``modelled_seconds`` in which the program's CPUs halted while
+    another was busy: it slept at a page that moved, or waited for I/O. None where it is not known
+    and left out: in results of earlier versions, and of servers, which wait for their load.
     """
 
     modelled_seconds: float
@@ -88,9 +88,10 @@ def run_trial(
             stage.fast_node.drop_cache()
             gained = _for_programs(stage) - left
         moved = {name: count - counted[name] for name, count in stage.vmstat().items()}
+    asleep_s = None if command.load else passed.asleep_s
     demoted = sum(count for name, count in moved.items() if name.startswith("pgdemote_"))
     return ComparisonTrial(
-        modelled_seconds=passed.busy_s,
+        modelled_seconds=passed.busy_s + (asleep_s or 0.0),
         guest_seconds=took,
         migrated_bytes=moved["pgmigrate_success"] * PAGE_BYTES,
         demoted_bytes=demoted * PAGE_BYTES,
@@ -100,7 +101,7 @@ def run_trial(
         misses=sum(passed.misses),
         instructions=passed.instructions,
         host_wait_seconds=lost_s,
-        asleep_seconds=passed.asleep_s,
+        asleep_seconds=asleep_s,
     )
 
 
