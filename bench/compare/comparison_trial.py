@@ -22,9 +22,9 @@ class ComparisonTrial:
     all migrations between nodes by any process (pgmigrate_success in /proc/vmstat),
     ``demoted_bytes`` those by reclaim (pgdemote_*), as kernel tiering does. ``fast_share`` is the
     share of the program's misses that the fast node served, ``fast_bytes`` what programs can have
-    of that node at the start, as page cache or free, and ``gained_bytes`` the increase until the end:
-    others' memory that was migrated or reclaimed. ``tick_seconds`` is hmd's interval between ticks
-    by the guest's clock, ``unseen_share`` the share of the run before hmd found the program.
+    of that node at the start, as page cache or free, and ``gained_bytes`` the increase until the
+    end: others' memory that was migrated or reclaimed. ``tick_seconds`` is hmd's interval between
+    ticks by the guest's clock, ``unseen_share`` the share of the run before hmd found the program.
     ``misses`` and ``instructions`` are those of its CPUs, with the kernel's. ``host_wait_seconds``
     is the part of ``guest_seconds`` in which the emulator's threads of these CPUs waited for a CPU
     of the host, in the mean (bench/compare/host_contention.py). ``samples`` are those that hmd
