@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 from hmd.emulate import calibration_targets
 from hmd.emulate.boot import Machine
 from hmd.emulate.calibration import MODELLED_BOUND, sample_figure, shootdown_figure
+from hmd.emulate.demo.meter import Meter, Reading
+from hmd.emulate.demo.variants import PROGRAM_CPU
 from hmd.emulate.microbenchmarks import Bench
 
 CHECKOUT = Path(__file__).parents[3]
@@ -60,6 +63,27 @@ def test_model_dependent_loads_take_node_latency(modelled: Machine, node: int) -
     asked = modelled.preset.nodes[node].read_latency_ns
     measured = Bench(modelled, modelled.preset, "0-1").run("chase", node, asked).modelled_ns[0]
     assert measured == pytest.approx(asked, rel=MODELLED_BOUND)
+
+
+def test_meter_time_asleep_is_not_busy_time(modelled: Machine) -> None:
+    def passed(*argv: str) -> Reading:
+        before = meter.read()
+        modelled.run(["taskset", "-c", str(PROGRAM_CPU), *argv], timeout=200, check=True)
+        return meter.read().since(before)
+
+    meter = Meter(modelled)
+    other = ["taskset", "-c", "0", "sh", "-c", "while :; do :; done"]
+    spinning = modelled.start(other, stdout=print, stderr=print)
+    try:
+        count = "i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done"
+        passed("sh", "-c", count)  # its files are in the page cache from now on
+        awake, asleep = passed("sh", "-c", count), passed("sleep", "15")
+    finally:
+        spinning.send_signal(signal.SIGKILL)
+        spinning.wait(60)
+    assert asleep.asleep_s > 2 * awake.asleep_s
+    assert asleep.asleep_s > 2 * asleep.busy_s
+    assert awake.asleep_s < awake.busy_s
 
 
 def test_model_stopped_modelled_time_constant(machine: Machine) -> None:
