@@ -221,9 +221,11 @@ class _Campaign:
         trials = (*(before_it.trials if before_it else ()), trial)
         self.outcomes.results[case] = CaseResult(trials, self._digests[case], self._commit)
         self._store.add(case, self.outcomes.results[case])
+        known = trial.asleep_seconds is not None
+        slept = f" ({trial.asleep_seconds:.3f} asleep)" if known else ""
         self._say(
             f"{case} ({self._total - self._runs_left()} of {self._total}): "
-            f"{trial.modelled_seconds:.3f} s modelled ({trial.asleep_seconds or 0:.3f} asleep), "
+            f"{trial.modelled_seconds:.3f} s modelled{slept}, "
             f"{trial.guest_seconds:.0f} s in the guest "
             f"({trial.host_wait_seconds:.0f} waiting), {trial.migrated_bytes >> 20} MiB moved, "
             f"{trial.fast_share:.0%} of misses fast in {trial.fast_bytes / 2**20:.2f} "

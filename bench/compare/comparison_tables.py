@@ -154,8 +154,8 @@ def contention(results: Results) -> str:
         waits = [case["host_wait_seconds"] for case in cases if "host_wait_seconds" in case]
         share = _percent(sum(waits) / guest) if waits else "-"
         known = [case for case in cases if case.get("asleep_seconds") is not None]
-        busy, asleep = (sum(case[of] for case in known) for of in (CLOCKS[0], "asleep_seconds"))
-        slept = f"{_percent(asleep / busy)} ({len(known)})" if known else "-"
+        took, asleep = (sum(case[of] for case in known) for of in (CLOCKS[0], "asleep_seconds"))
+        slept = f"{_percent(asleep / took)} ({len(known)})" if known else "-"
         over = f"{guest / modelled:.1f}"
         rows.append([system, f"{modelled:.1f}", f"{guest:,.0f}", over, share, slept])
     head = ["system", "modelled s", "guest s", "guest over modelled"]

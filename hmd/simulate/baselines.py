@@ -1,4 +1,4 @@
-"""Baselines: static placements to compare policies with, each by an exact replay.
+"""Baselines to compare policies with, each by an exact replay: first touch and static placements.
 
 Takes a recorded program, a machine and the number of pages that fit on the fast node; gives
 runtimes. The static oracle knows the whole run: it places the hottest pages by three measures of
