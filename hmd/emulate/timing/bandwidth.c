@@ -34,21 +34,40 @@ void bandwidth_init(struct bandwidth *bandwidth, const struct timing_params *par
 	}
 }
 
+/* The high bits of a product that is folded in between, so that neighbours part differently. */
+static unsigned media_set(uint64_t granule)
+{
+	granule *= 0x9e3779b97f4a7c15ull;
+	granule ^= granule >> 32;
+	return (granule * 0x9e3779b97f4a7c15ull) >> 60;
+}
+
+/* First in, first out. Two vCPUs may both miss a granule and both fetch it, as on the real bus. */
+static bool media_holds(uint64_t *way, uint64_t granule)
+{
+	uint64_t kept[BANDWIDTH_MEDIA_WAYS];
+
+	for (unsigned i = 0; i < BANDWIDTH_MEDIA_WAYS; i++) {
+		kept[i] = __atomic_load_n(&way[i], __ATOMIC_RELAXED);
+		if (kept[i] == granule)
+			return true;
+	}
+	for (unsigned i = 1; i < BANDWIDTH_MEDIA_WAYS; i++)
+		__atomic_store_n(&way[i], kept[i - 1], __ATOMIC_RELAXED);
+	__atomic_store_n(&way[0], granule, __ATOMIC_RELAXED);
+	return false;
+}
+
 uint32_t bandwidth_media_bytes(struct bandwidth_media *media, const struct timing_params *params,
 			       unsigned node, enum bandwidth_direction direction, uint64_t paddr)
 {
 	uint32_t bytes = params->node[node].access_granularity;
-	uint64_t granule, *slot;
+	uint64_t granule;
 
 	if (bytes <= 64)
 		return 64;
 	granule = paddr / bytes + 1;
-	slot = &media->granule[node][direction][(granule * 0x9e3779b97f4a7c15ull) >> 58];
-	/* Two vCPUs may both find it missing and both fetch it, as on the real bus. */
-	if (__atomic_load_n(slot, __ATOMIC_RELAXED) == granule)
-		return 0;
-	__atomic_store_n(slot, granule, __ATOMIC_RELAXED);
-	return bytes;
+	return media_holds(media->granule[node][direction][media_set(granule)], granule) ? 0 : bytes;
 }
 
 uint64_t bandwidth_send(struct bandwidth *bandwidth, unsigned node,

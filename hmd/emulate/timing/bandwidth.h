@@ -21,8 +21,13 @@
  * writes per channel (Xeon E5-2600 Uncore Performance Monitoring, RPQ_OCCUPANCY and WPQ_OCCUPANCY).
  */
 #define BANDWIDTH_QUEUE_BYTES (64 * 64)
-/* Optane's XPBuffer: 16 KiB, 64 granules of 256 bytes (Yang et al., FAST '20). */
-#define BANDWIDTH_GRANULES 64
+/*
+ * Optane's XPBuffer: 16 KiB, 64 granules of 256 bytes (Yang et al., FAST '20). Its associativity is
+ * not published. With one place per granule two streams would displace each other's over whole
+ * pages, or never, depending on the distance of their frames.
+ */
+#define BANDWIDTH_MEDIA_SETS 16
+#define BANDWIDTH_MEDIA_WAYS 4
 
 enum bandwidth_direction { BANDWIDTH_READ, BANDWIDTH_WRITE, BANDWIDTH_DIRECTIONS };
 
@@ -40,9 +45,10 @@ struct bandwidth_bucket {
 	uint64_t window_bytes;
 };
 
-/* The buffers of the nodes' media, which all vCPUs share: granule + 1, 0 for none. */
+/* The buffers of the nodes' media, which all vCPUs share: granule + 1, 0 for none; newest first. */
 struct bandwidth_media {
-	uint64_t granule[TIMING_MAX_NODES][BANDWIDTH_DIRECTIONS][BANDWIDTH_GRANULES];
+	uint64_t granule[TIMING_MAX_NODES][BANDWIDTH_DIRECTIONS][BANDWIDTH_MEDIA_SETS]
+			[BANDWIDTH_MEDIA_WAYS];
 };
 
 struct bandwidth {

@@ -48,6 +48,19 @@ def test_store_stream_is_limited_by_write_backs(
     assert after.nodes[start // GIB].read_bytes == (filled + LINES) * 64
 
 
+@pytest.mark.parametrize("streams", [2, 3, 4])
+def test_streams_share_media_buffer_at_any_distance(
+    machine: Machine, columns: Columns, streams: int
+) -> None:
+    page, per_stream = 64, 6400  # lines
+    for distance in range(1, 40):  # pages between two streams, more than each of them has
+        model = machine()
+        starts = [GIB + i * (100 + distance) * page * 64 for i in range(streams)]
+        turns = np.stack([lines(per_stream, start) for start in starts], axis=1).ravel()
+        model.replay(columns(turns, step=4))
+        assert model.counters(0).nodes[1].read_bytes == len(turns) * 64, distance
+
+
 def test_random_loads_are_limited_by_bandwidth(
     machine: Machine, columns: Columns, scattered: Any
 ) -> None:
