@@ -19,7 +19,7 @@ test: setup lint ## Lint, then run all tests, including those in the emulated ma
 	@setup/browser.sh
 	@setup/debian.sh
 	$(PYTHON) -m pytest --strict-skips -n 2 --dist loadfile tests/unit
-	$(PYTHON) -m pytest --strict-skips tests/contract tests/system tests/vm
+	$(PYTHON) -m pytest --strict-skips --durations 30 tests/contract tests/system tests/vm
 
 lint: setup ## ruff, mypy --strict, import direction, prose, figures in documents
 	ruff check $(PYTHON_FILES)
