@@ -1,8 +1,4 @@
-#include <stdlib.h>
-#include <string.h>
-
 #include "memory.h"
-#include "params.h"
 #include "timing.h"
 #include "vcpu.h"
 #include "walk.h"
@@ -13,13 +9,6 @@
 #define L1_EMPTY UINT64_MAX /* the tag of no line */
 
 #define PAGE_BYTES 4096
-
-/* An exception in the middle of a block may decrease the count a little: time never decreases. */
-static inline uint64_t vcpu_forward(const struct vcpu *vcpu, uint64_t instructions)
-{
-	return instructions > vcpu->counters.instructions ? instructions
-							  : vcpu->counters.instructions;
-}
 
 /* A load whose value is still on its way: what is computed from it has to wait. */
 static void load_pending(struct vcpu *vcpu, const struct line_access *access, struct arrival value)
@@ -269,138 +258,4 @@ bool timing_hit(struct timing *timing, unsigned vcpu_index, uint64_t instruction
 	publish(count, *count + 1);
 	vcpu_publish_clock(vcpu, instructions, now_ps);
 	return true;
-}
-
-void timing_idle(struct timing *timing, unsigned vcpu_index, uint64_t instructions)
-{
-	struct vcpu *vcpu = &timing->vcpu[vcpu_index];
-
-	if (vcpu->halted)
-		return;
-	instructions = vcpu_forward(vcpu, instructions);
-	vcpu_attend(timing, vcpu, instructions);
-	memory_drain(timing, vcpu, instructions);
-	memory_observe(timing, vcpu,
-		       (struct timing_miss){.instructions = instructions, .flags = TIMING_HALT,
-					    .vaddr = vcpu_now(timing, vcpu, instructions)});
-	bandwidth_halt(&vcpu->bandwidth, &timing->published[vcpu_index]);
-	vcpu->halted = true;
-	vcpu->attend_at = 0;
-	vcpu_publish_clock(vcpu, instructions, vcpu_now(timing, vcpu, instructions));
-}
-
-void timing_resume(struct timing *timing, unsigned vcpu_index, uint64_t instructions)
-{
-	struct vcpu *vcpu = &timing->vcpu[vcpu_index];
-	uint64_t machine_ps = timing_clock_ps(timing);
-	uint64_t now_ps;
-
-	if (!vcpu->halted)
-		return;
-	vcpu->halted = false;
-	instructions = vcpu_forward(vcpu, instructions);
-	now_ps = vcpu_now(timing, vcpu, instructions);
-	if (now_ps < machine_ps) {
-		vcpu->offset_ps += machine_ps - now_ps;
-		vcpu->jumped_ps += machine_ps - now_ps;
-		now_ps = machine_ps;
-	}
-	bandwidth_resume(&vcpu->bandwidth, &timing->published[vcpu_index], now_ps);
-	memory_observe(timing, vcpu, (struct timing_miss){.instructions = instructions,
-							  .flags = TIMING_WAKE, .vaddr = now_ps});
-	vcpu_schedule(timing, vcpu, instructions);
-	vcpu_publish_clock(vcpu, instructions, now_ps);
-}
-
-bool timing_runs(const struct timing *timing, unsigned vcpu)
-{
-	return __atomic_load_n(&timing->published[vcpu].running, __ATOMIC_RELAXED);
-}
-
-uint64_t timing_vcpu_clock_ps(struct timing *timing, unsigned vcpu_index, uint64_t instructions)
-{
-	struct vcpu *vcpu = &timing->vcpu[vcpu_index];
-
-	if (!vcpu->halted) {
-		instructions = vcpu_forward(vcpu, instructions);
-		vcpu_attend(timing, vcpu, instructions);
-		vcpu_publish_clock(vcpu, instructions, vcpu_now(timing, vcpu, instructions));
-	}
-	return vcpu->counters.clock_ps;
-}
-
-uint64_t timing_clock_ps(const struct timing *timing)
-{
-	uint64_t clock_ps = 0;
-
-	for (unsigned i = 0; i < timing->params.vcpus; i++) {
-		uint64_t vcpu_ps = __atomic_load_n(&timing->vcpu[i].counters.clock_ps,
-						   __ATOMIC_RELAXED);
-
-		if (vcpu_ps > clock_ps)
-			clock_ps = vcpu_ps;
-	}
-	return clock_ps;
-}
-
-const struct timing_vcpu_counters *timing_counters_of(const struct timing *timing, unsigned vcpu)
-{
-	return &timing->vcpu[vcpu].counters;
-}
-
-static void vcpu_init(struct vcpu *vcpu, const struct timing_params *params, struct cache *cache)
-{
-	vcpu->cache = cache;
-	memset(vcpu->l1, 0xff, sizeof(vcpu->l1));
-	vcpu->halted = true; /* until its first access */
-	chase_init(&vcpu->chase, params->chase_span_bytes);
-	window_init(&vcpu->window, params->mshrs, params->rob_instructions);
-	streams_init(&vcpu->streams, params->prefetch_streams);
-	bandwidth_init(&vcpu->bandwidth, params);
-	tlb_init(&vcpu->tlb, params);
-}
-
-struct timing *timing_new(const struct timing_params *params, const char **why)
-{
-	size_t size = sizeof(struct timing) + params->vcpus * sizeof(struct vcpu);
-	struct timing *timing;
-
-	*why = params_wrong(params);
-	if (*why)
-		return NULL;
-	*why = "out of memory";
-	timing = aligned_alloc(_Alignof(struct timing), size);
-	if (!timing)
-		return NULL;
-	memset(timing, 0, size);
-	timing->params = *params;
-	for (uint32_t i = 0; i < params->llcs; i++) {
-		bool shared = i + params->llcs < params->vcpus;
-		bool differs = i == 0 && params->first_llc_bytes;
-		uint32_t bytes = differs ? params->first_llc_bytes : params->llc_bytes;
-
-		if (!cache_init(&timing->cache[i], bytes, params->llc_ways, shared)) {
-			timing_free(timing);
-			return NULL;
-		}
-	}
-	for (uint32_t i = 0; i < params->vcpus; i++)
-		vcpu_init(&timing->vcpu[i], params, &timing->cache[i % params->llcs]);
-	*why = NULL;
-	return timing;
-}
-
-void timing_observe(struct timing *timing, timing_observer *observer, void *context)
-{
-	timing->observer = observer;
-	timing->observer_context = context;
-}
-
-void timing_free(struct timing *timing)
-{
-	if (!timing)
-		return;
-	for (uint32_t i = 0; i < timing->params.llcs; i++)
-		cache_free(&timing->cache[i]);
-	free(timing);
 }

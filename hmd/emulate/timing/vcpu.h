@@ -100,6 +100,13 @@ static inline void vcpu_publish_clock(struct vcpu *vcpu, uint64_t instructions, 
 	publish(&vcpu->counters.busy_ps, now_ps - vcpu->jumped_ps);
 }
 
+/* An exception in the middle of a block may decrease the count a little: time never decreases. */
+static inline uint64_t vcpu_forward(const struct vcpu *vcpu, uint64_t instructions)
+{
+	return instructions > vcpu->counters.instructions ? instructions
+							  : vcpu->counters.instructions;
+}
+
 static inline unsigned l1_place(uint64_t vaddr)
 {
 	return vaddr / CACHE_LINE_BYTES % L1_LINES;
