@@ -8,7 +8,7 @@ latency and issue time of each miss. It runs ``timing_replay_misses`` and ``timi
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,8 @@ from hmd.errors import HmdError
 UNMAPPED = np.uint64(2**64 - 1)
 """Physical address of a page that is not mapped."""
 
-_ALWAYS = 2**64 - 1
+END: Final = 2**64 - 1
+"""A time, or a row, that no recording reaches."""
 
 _MISS_COLUMNS = (
     "instructions",
@@ -81,7 +82,7 @@ class MissReplay:
         page = int(self._stream.page[self.next])
         return page if self.page_paddr[page] == UNMAPPED else None
 
-    def run(self, until_ps: int = _ALWAYS, until_row: int = _ALWAYS) -> int:
+    def run(self, until_ps: int = END, until_row: int = END) -> int:
         """Replay rows before a time of the CPU's clock; returns its busy time so far, in ps.
 
         Stops before ``until_row`` and before an access to a page that is not mapped.

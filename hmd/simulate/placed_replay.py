@@ -7,20 +7,16 @@ access after the program gave it back. First touch is this and nothing else.
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
 from hmd.emulate.layout_replay import Layout, frames, replayed
-from hmd.emulate.miss_replay import MissReplay
+from hmd.emulate.miss_replay import END, MissReplay
 from hmd.emulate.miss_stream import MissOutcomes, MissStream
 from hmd.emulate.preset import Preset
 from hmd.emulate.replay import TimingModel
 from hmd.emulate.timing_params import timing_params
 from hmd.simulate.access_rows import first_rows
 from hmd.simulate.simulated_memory import FAST, SLOW, SimulatedMemory
-
-END_OF_TIME_PS: Final = 2**64 - 1
 
 
 class PlacedReplay:
@@ -55,7 +51,7 @@ class PlacedReplay:
             there = pages[self.memory.node[pages] == node]
             self.replay.page_paddr[there] = self.frames[node][there]
 
-    def run(self, until_ps: int = END_OF_TIME_PS) -> int:
+    def run(self, until_ps: int = END) -> int:
         """Replay as ``MissReplay.run`` does; returns the busy time so far, in ps."""
         while True:
             row = self.memory.next_free_row
