@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from signal import SIGHUP, SIGTERM
+from signal import SIGCONT, SIGHUP, SIGSTOP, SIGTERM
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -169,6 +169,16 @@ class GuestDaemon:
     def pause(self) -> None:
         """Let the daemon move no pages until ``moving``."""
         self._order("pause")
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Stop the daemon and its sampling, as if it were not there, and let it go on."""
+        self._job.send_signal(SIGSTOP)
+        self._stage.machine.shared.stop_sampling()
+        try:
+            yield
+        finally:
+            self._job.send_signal(SIGCONT)
 
     def _order(self, command: str) -> None:
         done = self._stage.machine.run(service([sys.executable, "-c", _ADMIN, SOCKET, command]))
