@@ -123,7 +123,7 @@ def main() -> int:
             judged += [judge(program, load(preset), say) for preset in PRESETS]
             if name in VERIFIED:
                 shown += verified(program, load(RECORDED_ON), FOLDER, say)
-        except HmdError as error:
+        except (HmdError, subprocess.TimeoutExpired) as error:
             say(f"{name}: {error}")
             failed[name] = str(error)
     if not judged:
