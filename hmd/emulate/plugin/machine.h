@@ -57,7 +57,6 @@ struct machine {
 	bool kernel;                  /* accesses of the kernel are charged */
 	/* By which no vCPU may run ahead of another that shares its cache; 0: any. */
 	uint64_t step_ps;
-	uint32_t caches;              /* last-level caches; vCPU i uses number i % caches */
 	struct awake awake;
 	uint64_t tick;                /* instructions between two calls of vcpu_tick */
 	bool arming, armed;

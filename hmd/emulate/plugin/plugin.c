@@ -139,7 +139,6 @@ QEMU_PLUGIN_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_
 	machine.vcpus = params.vcpus;
 	machine.kernel = params.parts & TIMING_KERNEL;
 	machine.step_ps = (uint64_t)(arguments.step_ns * 1000);
-	machine.caches = params.llcs;
 	pthread_mutex_init(&machine.awake.lock, NULL);
 	machine.tick = 1 + TICK_PS / params.instruction_ps;
 	machine.scores = qemu_plugin_scoreboard_new(sizeof(struct score));

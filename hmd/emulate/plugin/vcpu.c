@@ -69,14 +69,13 @@ void vcpu_resume(struct vcpu *vcpu, unsigned index)
 		vcpu_stop(vcpu, index);
 }
 
-/* Whether another vCPU of this cache that runs is more than a step behind. */
+/* Whether another vCPU that runs is more than a step behind. */
 static bool others_behind(unsigned index, uint64_t clock_ps)
 {
 	for (unsigned other = 0; other < machine.vcpus; other++) {
 		const struct timing_vcpu_counters *counters = timing_counters_of(machine.timing, other);
 
-		if (other != index && other % machine.caches == index % machine.caches &&
-		    timing_runs(machine.timing, other) &&
+		if (other != index && timing_runs(machine.timing, other) &&
 		    __atomic_load_n(&counters->clock_ps, __ATOMIC_RELAXED) + machine.step_ps < clock_ps)
 			return true;
 	}
@@ -85,9 +84,10 @@ static bool others_behind(unsigned index, uint64_t clock_ps)
 
 /*
  * Keep the vCPUs' clocks together, so that they share caches and bandwidth, and wait for each
- * other, as on the modelled machine and not as the host schedules them. What is still ahead after
- * the longest wait goes on waiting at its next access: the others may need this one to go on, for
- * an exclusive section of QEMU.
+ * other, as on the modelled machine and not as the host schedules them. Those of other caches too:
+ * a vCPU that wakes goes on at the machine's clock, and would skip by how much another is ahead.
+ * What is still ahead after the longest wait goes on waiting at its next access: the others may
+ * need this one to go on, for an exclusive section of QEMU.
  */
 static void keep_in_step(struct vcpu *vcpu, unsigned index, uint64_t clock_ps)
 {
