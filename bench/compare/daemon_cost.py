@@ -45,6 +45,7 @@ _MIB = 1 << 20
 class CostRun:
     """One run: modelled seconds, those of sampling among them, and MiB that CPUs moved.
 
+    ``guest_seconds`` decide how many timer ticks it had, which take modelled time, too.
     ``program_mib`` and ``daemon_mib`` are reads and writes of both nodes by the CPU of the program
     and by that of the daemon, which has all other services.
     """
@@ -52,6 +53,7 @@ class CostRun:
     daemon: str
     seconds: float
     sampling_seconds: float
+    guest_seconds: float
     program_mib: float
     daemon_mib: float
 
@@ -110,10 +112,16 @@ def _run(
         for cpu, counted in zip((PROGRAM_CPU, SERVICE_CPU), before, strict=True)
     )
     run = CostRun(
-        label, trial.modelled_seconds, program[1] * 1e-12, program[0] / _MIB, daemon[0] / _MIB
+        daemon=label,
+        seconds=trial.modelled_seconds,
+        sampling_seconds=program[1] * 1e-12,
+        guest_seconds=trial.guest_seconds,
+        program_mib=program[0] / _MIB,
+        daemon_mib=daemon[0] / _MIB,
     )
     print(
-        f"{label}: {run.seconds:.4f} s modelled, {run.sampling_seconds * 1e3:.2f} ms of samples, "
+        f"{label}: {run.seconds:.4f} s modelled in {run.guest_seconds:.0f} s, "
+        f"{run.sampling_seconds * 1e3:.2f} ms of samples, "
         f"{run.program_mib:,.0f} MiB by its CPU, {run.daemon_mib:,.1f} MiB by the daemon's",
         file=sys.stderr,
         flush=True,
