@@ -34,11 +34,11 @@ from hmd.emulate.demo.variants import PROGRAM_CPU, SERVICE_CPU
 from hmd.emulate.guest_command import Command
 from hmd.emulate.kernel_cache import warm_kernels
 from hmd.errors import HmdError
+from hmd.units import MIB
 
 OUTPUT = ROOT / "build" / "daemon_cost.json"
 COMMITTED = ROOT / "docs" / "results" / OUTPUT.name
 RATIO = "1:16"
-_MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +116,8 @@ def _run(
         seconds=trial.modelled_seconds,
         sampling_seconds=program[1] * 1e-12,
         guest_seconds=trial.guest_seconds,
-        program_mib=program[0] / _MIB,
-        daemon_mib=daemon[0] / _MIB,
+        program_mib=program[0] / MIB,
+        daemon_mib=daemon[0] / MIB,
     )
     print(
         f"{label}: {run.seconds:.4f} s modelled in {run.guest_seconds:.0f} s, "
