@@ -33,7 +33,7 @@ from bench.suite.inputs import prepare
 from hmd.emulate.demo.variants import PROGRAM_CPU, SERVICE_CPU
 from hmd.emulate.guest_command import Command
 from hmd.emulate.kernel_cache import warm_kernels
-from hmd.errors import HmdError
+from hmd.errors import ConfigError, HmdError
 from hmd.units import MIB
 
 OUTPUT = ROOT / "build" / "daemon_cost.json"
@@ -65,6 +65,8 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=5, help="pairs of runs (5)")
     parser.add_argument("--publish", action="store_true", help=f"write {COMMITTED.name} too")
     args = parser.parse_args()
+    if args.pairs < 1:
+        parser.error("--pairs: take 1 or more")
     try:
         runs = measured(args.program, args.pairs)
     except HmdError as error:
@@ -83,9 +85,12 @@ def main() -> int:
 
 
 def measured(name: str, pairs: int) -> list[CostRun]:
-    """Return the runs of a program by turns; HmdError where one fails."""
+    """Return the runs of a program of one thread by turns; HmdError where one fails."""
     case = ComparisonCase(name, RATIO, hmd_with("none").name)
-    command = prepare(compared_program(name), SUITE / "inputs")
+    program = compared_program(name)
+    if program.threads > 1:
+        raise ConfigError(f"{name} has {program.threads} threads: take a program of one")
+    command = prepare(program, SUITE / "inputs")
     footprint = footprint_bytes(name, compared_digest(name), lambda: command, FOLDER)
     fast = case.fast_bytes(footprint)
     runs = []

@@ -34,7 +34,7 @@ void bandwidth_init(struct bandwidth *bandwidth, const struct timing_params *par
 	}
 }
 
-/* The high bits of a product that is folded in between, so that neighbours part differently. */
+/* One of 16 sets, by a hash that is not linear: two streams do not collide over whole pages. */
 static unsigned media_set(uint64_t granule)
 {
 	granule *= 0x9e3779b97f4a7c15ull;

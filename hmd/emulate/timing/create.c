@@ -1,4 +1,4 @@
-/* A model is made from its parameters, and freed. */
+/* A model: made from its parameters, given an observer, read, and freed. */
 #include <stdlib.h>
 #include <string.h>
 
