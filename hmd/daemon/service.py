@@ -256,7 +256,9 @@ class Service:
 
     def _load_kernels(self) -> None:
         """Load the kernels of heat and of the policy, as far as they are not loaded."""
+        begun_s = time.thread_time()
         registry.warm(self._notifier.alive, (self.stages.policy.name,))
+        self.stages.quota.exclude(time.thread_time() - begun_s)
 
     def _serve(self) -> None:
         """Execute the admin requests that wait, and publish the admin state."""

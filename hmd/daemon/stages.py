@@ -88,6 +88,7 @@ class Stages(TickStages):
         Exits are seen at once, new processes when a scan is due: scans take their share of the CPU
         quota at most, as far as they are less than ``SCAN_MOST_S`` apart.
         """
+        self.quota.start(self, self.sampler, now_s)
         begun_s = time.thread_time()
         try:
             return self._follow(now_s, between)

@@ -146,7 +146,7 @@ class ProcessWatcher:
         known = self._known.get(process.pid)
         if known is not None and known.inode and known.process == process:
             try:
-                if (self._proc / str(process.pid)).stat().st_ino == known.inode:
+                if Path(f"{self._proc}/{process.pid}").stat().st_ino == known.inode:
                     return True
             except OSError:
                 return False

@@ -136,16 +136,16 @@ class CpuBudget:
         """Add the CPU time of a tick that took ``elapsed_s`` with the wait for it.
 
         ``changing``: processes have come or gone, or moves were many. ``unsettled``: a hot set
-        moves (:mod:`hmd.pipeline.hot_set_watch`).
+        moves (:mod:`hmd.pipeline.hot_set_watch`). The first tick has waited for nothing: it is
+        owed, and says nothing of what ticks cost.
         """
         for work, seconds in cpu_s.items():
             self.spent_s[work] += seconds
-        if elapsed_s <= 0:
-            return
         quota = self.settings.quota
         owed_s = self._owed_s + sum(cpu_s.values()) - quota * elapsed_s
         self._owed_s = max(owed_s, -CREDIT_S * quota)
-        self._learn(elapsed_s, cpu_s)
+        if elapsed_s > 0:
+            self._learn(elapsed_s, cpu_s)
         self.plan_ticks = self._plan_ticks()
         beyond_s = self._owed_s / quota - (CHANGE_S if changing else CALM_S)
         most_s = max(self.settings.tick_most_s, self.settings.tick_s)

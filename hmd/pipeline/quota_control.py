@@ -46,8 +46,13 @@ class QuotaControl:
         self._last: _Reading | None = None
         self._cost: TickCost | None = None
         self._taken = 0  # the period of the samples that a tick reads
+        self._excluded_s = 0.0
         self.overhead = 0.0
         """Share of a CPU that records took in the last tick, of the CPU with most of them."""
+
+    def exclude(self, cpu_s: float) -> None:
+        """Do not count so much CPU time that the tick uses: a cost of starting, paid once."""
+        self._excluded_s += cpu_s
 
     def update(
         self,
@@ -64,7 +69,7 @@ class QuotaControl:
         ``stage_cpu_s`` is the CPU time of its stages; ``changing`` and ``unsettled`` are those of
         ``CpuBudget.ticked``.
         """
-        now = _reading(stages, sampler, now_s)
+        now = self._reading(stages, sampler, now_s)
         if self._last is not None:
             tick = now.cost.since(self._last.cost)
             sweep_s = now.sweep_cpu_s - self._last.sweep_cpu_s
@@ -88,10 +93,14 @@ class QuotaControl:
         stages.tick_s = self.budget.tick_s
         self._last = now
 
+    def start(self, stages: TickStages, sampler: Sampler, now_s: float) -> None:
+        """Count CPU time from here, if none has been counted; in the thread of the tick."""
+        if self._last is None:
+            self._last = self._reading(stages, sampler, now_s)
+
     def begin(self, stages: TickStages, sampler: Sampler, now_s: float) -> None:
         """Set the sampling period that follows from the last tick; raises what the sampler does."""
-        if self._last is None:
-            self._last = _reading(stages, sampler, now_s)
+        self.start(stages, sampler, now_s)
         self._taken = sampler.period
         tick, self._cost = self._cost, None
         if tick is None or self.period is None:
@@ -103,6 +112,18 @@ class QuotaControl:
         if wanted != sampler.period:
             sampler.set_period(wanted)
 
+    def _reading(self, stages: TickStages, sampler: Sampler, now_s: float) -> _Reading:
+        stats, outside_s = sampler.stats, sampler.outside_cpu_s
+        cost = CostCounters(
+            now_s,
+            time.thread_time() - self._excluded_s + outside_s + stages.demotion_cpu_s,
+            stages.sampling_cpu_s + outside_s,
+            stats.samples + stats.dropped,
+            stats.lost,
+            sampler.record_time,
+        )
+        return _Reading(cost, stages.sweep_cpu_s, stages.discovery_cpu_s, stages.demotion_cpu_s)
+
 
 def swept_within(settings: SweepSettings, step_s: float) -> SweepSettings:
     """Return settings of a sweep whose steps take this CPU time, within the bounds of a step."""
@@ -111,16 +132,3 @@ def swept_within(settings: SweepSettings, step_s: float) -> SweepSettings:
         pages_per_step=min(max(int(step_s / QUERY_S), LEAST_QUERIES), MOST_QUERIES),
         step_s=min(max(step_s, LEAST_STEP_S), MOST_STEP_S),
     )
-
-
-def _reading(stages: TickStages, sampler: Sampler, now_s: float) -> _Reading:
-    stats, outside_s = sampler.stats, sampler.outside_cpu_s
-    cost = CostCounters(
-        now_s,
-        time.thread_time() + outside_s + stages.demotion_cpu_s,
-        stages.sampling_cpu_s + outside_s,
-        stats.samples + stats.dropped,
-        stats.lost,
-        sampler.record_time,
-    )
-    return _Reading(cost, stages.sweep_cpu_s, stages.discovery_cpu_s, stages.demotion_cpu_s)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
 
 from hmd.config.load import loads
 from hmd.daemon.stages import Stages, build
+from hmd.machine.process_id import ProcessId
 from hmd.pipeline.quota_control import QuotaControl
 from hmd.sample.access_batch import AccessBatch
 from hmd.sample.capabilities import CAPABILITIES
@@ -87,3 +89,25 @@ def test_page_cache_setting_decides_whether_cache_is_room(share: str, counts: bo
     memory = built.node_memory(built.topology, 0.0)
     built.close()
     assert (sum(node.cache_bytes for node in memory) > 0) == counts
+
+
+def burn(cpu_s: float) -> None:
+    end_s = time.thread_time() + cpu_s
+    while time.thread_time() < end_s:
+        pass
+
+
+def test_first_scan_is_owed_and_loading_of_kernels_is_not(stages: Stages) -> None:
+    def scan(between: object, runs: object) -> dict[str, tuple[ProcessId, ...]]:
+        burn(0.05)
+        return {}
+
+    stages.watcher.scan = scan  # type: ignore[assignment]
+    credit_s = stages.budget.owed_s
+    stages.follow(1.0)
+    burn(0.05)
+    stages.quota.exclude(0.05)
+    stages.begin_tick(1.0)
+    stages.hold_quota(1.0, {}, changing=True)
+    assert 0.05 <= stages.budget.owed_s - credit_s < 0.1
+    stages.exits.close()

@@ -186,3 +186,10 @@ def test_tick_after_many_moves_is_never_longer(least_s: float | None) -> None:
     budget = CpuBudget(BudgetSettings(QUOTA, 2.0, 10.0, least_s))
     budget.ticked(2.0, {}, changing=False, unsettled=True)
     assert budget.tick_s == 2.0
+
+
+def test_first_tick_without_time_before_it_is_owed() -> None:
+    first = budget()
+    first.ticked(0.0, {Work.DISCOVERY: (CREDIT_S + 40) * QUOTA}, changing=True)
+    assert first.owed_s == pytest.approx(40 * QUOTA)
+    assert first.tick_s > first.settings.tick_s
