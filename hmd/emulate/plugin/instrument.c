@@ -86,9 +86,15 @@ static inline struct translations *translations_for(struct vcpu *vcpu, uint64_t 
 	return vcpu->score->kernel ? NULL : &vcpu->user_pages;
 }
 
+static void device_store(unsigned index, uint64_t paddr, uint32_t value, const void *site)
+{
+	shootdown_device_store(index, paddr, value);
+	timer_device_store(index, paddr, site_remaining(site));
+}
+
 /* The guest-physical address, or TRANSLATION_EMPTY of a device's. */
 static uint64_t look_up(unsigned index, qemu_plugin_meminfo_t info, uint64_t vaddr,
-			uint32_t flags)
+			const void *site, uint32_t flags)
 {
 	struct vcpu *vcpu = &machine.vcpu[index];
 	const struct qemu_plugin_hwaddr *place = qemu_plugin_get_hwaddr(info, vaddr);
@@ -98,8 +104,8 @@ static uint64_t look_up(unsigned index, qemu_plugin_meminfo_t info, uint64_t vad
 		return TRANSLATION_EMPTY;
 	if (qemu_plugin_hwaddr_is_io(place)) {
 		if (flags & TIMING_STORE)
-			shootdown_device_store(index, qemu_plugin_hwaddr_phys_addr(place),
-					       qemu_plugin_mem_get_value(info).data.u32);
+			device_store(index, qemu_plugin_hwaddr_phys_addr(place),
+				     qemu_plugin_mem_get_value(info).data.u32, site);
 		return TRANSLATION_EMPTY;
 	}
 	if (!(flags & TIMING_KERNEL_MODE) && vcpu->score->kernel) {
@@ -119,6 +125,13 @@ static __attribute__((noinline)) void access_slowly(unsigned index, qemu_plugin_
 {
 	struct vcpu *vcpu = &machine.vcpu[index];
 
+	if (vcpu->in_timer) {
+		if (flags & TIMING_KERNEL_MODE) {
+			look_up(index, info, vaddr, site, flags);
+			return;
+		}
+		timer_end(index, site_remaining(site));
+	}
 	if (!vcpu->running) {
 		if (!model_wanted())
 			return;
@@ -128,7 +141,7 @@ static __attribute__((noinline)) void access_slowly(unsigned index, qemu_plugin_
 	const struct translations *known = translations_for(vcpu, vaddr, flags);
 	uint64_t paddr = known ? translations_find(known, vaddr) : TRANSLATION_EMPTY;
 	if (paddr == TRANSLATION_EMPTY)
-		paddr = look_up(index, info, vaddr, flags);
+		paddr = look_up(index, info, vaddr, site, flags);
 	if (paddr == TRANSLATION_EMPTY)
 		return;
 	access_model(vcpu, index, info, vaddr, paddr, site, flags);
@@ -223,9 +236,11 @@ void instrument_block(struct qemu_plugin_tb *tb)
 	qemu_plugin_register_vcpu_tb_exec_cond_cb(tb, on_tick, QEMU_PLUGIN_CB_NO_REGS,
 						  QEMU_PLUGIN_COND_GE, SCORE_WORD(executed),
 						  machine.tick, (void *)count);
-	if (is_kernel(qemu_plugin_tb_vaddr(tb)))
+	if (is_kernel(qemu_plugin_tb_vaddr(tb))) {
 		qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(
 			tb, QEMU_PLUGIN_INLINE_STORE_U64, SCORE_WORD(kernel), 1);
+		timer_instrument(tb, count);
+	}
 	for (size_t i = 0; i < count; i++)
 		instrument(qemu_plugin_tb_get_insn(tb, i), count - i);
 }

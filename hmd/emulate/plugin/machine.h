@@ -19,6 +19,7 @@
 #include "recording.h"
 #include "shootdown.h"
 #include "shared.h"
+#include "timer_interrupt.h"
 #include "timing.h"
 #include "translation.h"
 
@@ -35,6 +36,7 @@ struct vcpu {
 	uint64_t skipped;             /* executed while the model did not run */
 	uint64_t stopped_at;          /* when it stopped last */
 	bool running;
+	bool in_timer;                /* in a timer interrupt, which is not charged; not running */
 	uint64_t published_ns;
 	struct pacing pacing;
 	/* Counted for sampling since the last sample of each; load misses by two counters. */

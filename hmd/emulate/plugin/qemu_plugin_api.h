@@ -112,6 +112,7 @@ typedef struct {
 
 char *g_array_free(GArray *array, int free_segment);
 GByteArray *g_byte_array_new(void);
+uint8_t *g_byte_array_free(GByteArray *array, int free_segment);
 GByteArray *g_byte_array_set_size(GByteArray *array, unsigned length);
 
 /* What a plugin exports */
@@ -135,6 +136,9 @@ void qemu_plugin_register_vcpu_resume_cb(qemu_plugin_id_t id, qemu_plugin_vcpu_s
 void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t id, qemu_plugin_vcpu_tb_trans_cb_t cb);
 void qemu_plugin_register_atexit_cb(qemu_plugin_id_t id, qemu_plugin_udata_cb_t cb,
 				    void *userdata);
+void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *tb,
+					  qemu_plugin_vcpu_udata_cb_t cb,
+					  enum qemu_plugin_cb_flags flags, void *userdata);
 void qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(struct qemu_plugin_tb *tb,
 						       enum qemu_plugin_op op,
 						       qemu_plugin_u64 entry, uint64_t imm);

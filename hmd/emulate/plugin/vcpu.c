@@ -51,6 +51,7 @@ static void vcpu_stop(struct vcpu *vcpu, unsigned index)
 
 void vcpu_halt(struct vcpu *vcpu, unsigned index)
 {
+	timer_end(index, 0);
 	if (!vcpu->running)
 		return;
 	timing_idle(machine.timing, index, instructions_of(vcpu));
@@ -130,7 +131,9 @@ void vcpu_tick(struct vcpu *vcpu, unsigned index, uint64_t block)
 	vcpu->skipped -= vcpu->score->executed;
 	vcpu->stopped_at -= vcpu->score->executed;
 	vcpu->score->executed = 0;
-	if (!vcpu->running && model_wanted())
+	if (vcpu->in_timer)
+		timer_look(index, block);
+	else if (!vcpu->running && model_wanted())
 		vcpu_start(vcpu, index, block);
 	if (!vcpu->running)
 		return;

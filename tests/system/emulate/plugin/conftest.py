@@ -130,6 +130,15 @@ void guest_writes(struct shared_header *header, const uint64_t *words, size_t co
                   const volatile bool *stop);
 extern unsigned highest_asked;
 
+uint64_t timer_gate_handler(const uint8_t *gate);
+void timer_device_store(unsigned vcpu, uint64_t paddr, uint64_t remaining);
+void timer_look(unsigned vcpu, uint64_t block);
+void timer_end(unsigned vcpu, uint64_t remaining);
+bool timer_begin(const uint8_t *gate, uint64_t vaddr, size_t count);
+void timer_executes(uint64_t count, bool first);
+uint64_t timer_charged(void);
+bool timer_running(void);
+
 #define TRANSLATION_EMPTY ...
 struct translations { ...; };
 void translations_forget(struct translations *known);
@@ -260,6 +269,74 @@ static void shootdown_begin(unsigned vcpus)
 	machine.vcpus = vcpus;
 }
 
+/* A vCPU that has executed so many instructions, and the block with which a handler begins. */
+static struct score timer_score;
+static uint8_t timer_gate[16];
+static GByteArray timer_bytes = { timer_gate, sizeof(timer_gate) };
+static qemu_plugin_vcpu_udata_cb_t timer_handler;
+static uint64_t timer_block;
+struct qemu_plugin_tb { uint64_t vaddr; };
+
+GByteArray *g_byte_array_new(void)
+{
+	return &timer_bytes;
+}
+
+uint8_t *g_byte_array_free(GByteArray *array, int free_segment)
+{
+	return NULL;
+}
+
+bool qemu_plugin_read_memory_vaddr(uint64_t addr, GByteArray *data, size_t len)
+{
+	return addr == 0xfffffe0000000000ull + 236 * 16 && len == sizeof(timer_gate);
+}
+
+uint64_t qemu_plugin_tb_vaddr(const struct qemu_plugin_tb *tb)
+{
+	return tb->vaddr;
+}
+
+void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *tb,
+				qemu_plugin_vcpu_udata_cb_t cb,
+				enum qemu_plugin_cb_flags flags, void *userdata)
+{
+	timer_handler = cb;
+	timer_block = (uintptr_t)userdata;
+}
+
+static bool timer_begin(const uint8_t *gate, uint64_t vaddr, size_t count)
+{
+	struct qemu_plugin_tb tb = { vaddr };
+
+	memset(&machine, 0, sizeof(machine));
+	memset(&timer_score, 0, sizeof(timer_score));
+	memcpy(timer_gate, gate, sizeof(timer_gate));
+	machine.vcpu[0].score = &timer_score;
+	machine.vcpu[0].running = true;
+	timer_handler = NULL;
+	timer_instrument(&tb, count);
+	return timer_handler;
+}
+
+/* Execute a block of the handler, which begins with the first. */
+static void timer_executes(uint64_t count, bool first)
+{
+	timer_score.executed += count;
+	if (first)
+		timer_handler(0, (void *)timer_block);
+}
+
+static uint64_t timer_charged(void)
+{
+	return instructions_of(&machine.vcpu[0]);
+}
+
+static bool timer_running(void)
+{
+	return machine.vcpu[0].running;
+}
+
 static void sampling_begin(struct shared *shared, struct perf_ring_page *page, uint64_t data_bytes,
 				uint64_t cr3, const struct timing_vcpu_counters *counters)
 {
@@ -316,6 +393,8 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
         "shared",
         "shootdown",
         "shootdown_targets",
+        "timer_gate",
+        "timer_interrupt",
     )
     ffi.set_source(
         "hmd_plugin_parts",
