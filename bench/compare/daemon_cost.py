@@ -45,7 +45,6 @@ RATIO = "1:16"
 class CostRun:
     """One run: modelled seconds, those of sampling among them, and MiB that CPUs moved.
 
-    ``guest_seconds`` decide how many timer ticks it had, which take modelled time, too.
     ``program_mib`` and ``daemon_mib`` are reads and writes of both nodes by the CPU of the program
     and by that of the daemon, which has all other services.
     """

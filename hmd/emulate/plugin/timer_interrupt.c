@@ -7,7 +7,7 @@
 #define GATE_BYTES 16
 /* The initial count of the local APIC's timer. */
 #define APIC_TIMER 0xfee00380ull
-/* An interrupt that has not set the timer by then ends: about a tenth of them take 5,000. */
+/* Instructions after which an interrupt ends even if it has not set the timer. */
 #define LONGEST 50000
 
 /* Known once the first block of the kernel is translated. Threads that find it find the same. */

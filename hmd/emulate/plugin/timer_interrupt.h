@@ -3,7 +3,7 @@
  *
  * The guest's clock is the host's: it runs `dilation` times as fast as the modelled one, and more
  * where the host has fewer CPUs than the guest keeps busy. The kernel's 250 ticks per second of it
- * would take 2 to 10 % of a program's modelled time, by how busy the host is; on the modelled
+ * would take 0.3 to 10 % of a program's modelled time, by how busy the host is; on the modelled
  * machine they take 0.05 %.
  *
  * QEMU reports no interrupts to plugins. A timer interrupt begins at the handler that the
