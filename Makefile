@@ -4,6 +4,7 @@
 .PHONY: help setup demo test lint format site wheel deb lint-deb bench bench-estimator bench-policies bench-samplers bench-scale bench-hostile test-hostile bench-tensors bench-learned train clean
 PYTHON_FILES := hmd tests bench config packaging cffi_build.py setup/backend.py
 PYTHON := .venv/bin/python
+PYTEST := $(PYTHON) -m pytest --strict-skips --durations 20
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 help: ## Show this list
@@ -18,8 +19,9 @@ demo: setup ## Show hmd at work on an emulated DRAM+PM machine; table, picture, 
 test: setup lint ## Lint, then run all tests, including those in the emulated machine
 	@setup/browser.sh
 	@setup/debian.sh
-	$(PYTHON) -m pytest --strict-skips -n 2 --dist loadfile tests/unit
-	$(PYTHON) -m pytest --strict-skips --durations 30 tests/contract tests/system tests/vm
+	$(PYTEST) -n 2 --dist loadfile -m 'not vm and not alone' tests
+	$(PYTEST) -m alone tests/system
+	$(PYTEST) -n 2 --dist loadgroup tests/vm
 
 lint: setup ## ruff, mypy --strict, import direction, prose, figures in documents
 	ruff check $(PYTHON_FILES)

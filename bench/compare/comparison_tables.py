@@ -86,7 +86,7 @@ def swept(results: Results) -> str:
 
     Both by modelled time, over first touch on the full node; one row per program and ratio.
     """
-    return _beside(results["policies"], SWEPT)
+    return _beside(results["policies"]["cases"], SWEPT)
 
 
 def huge_paged(results: Results) -> str:
@@ -94,12 +94,13 @@ def huge_paged(results: Results) -> str:
 
     Both by modelled time, over first touch with pages of 4 KiB; one row per program and ratio.
     """
-    return _beside(results["policies"], THP)
+    return _beside(results["policies"]["huge_pages"], THP)
 
 
-def _beside(found: Mapping[str, Any], ending: str) -> str:
-    took = {(c["program"], c["ratio"], c["system"]): c for c in found["cases"]}
-    names = [s.removesuffix(ending) for s in found["systems"] if s.endswith(ending)]
+def _beside(cases: Sequence[Mapping[str, Any]], ending: str) -> str:
+    took = {(c["program"], c["ratio"], c["system"]): c for c in cases}
+    names = [key[2].removesuffix(ending) for key in took if key[2].endswith(ending)]
+    names = list(dict.fromkeys(names))
     rows = []
     for program, ratio in dict.fromkeys(key[:2] for key in took if key[2].endswith(ending)):
         base = took[program, ratio, FIRST][CLOCKS[0]]

@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.compare.campaign import CampaignResults, run_cases
-from bench.compare.case_result import results, rows
-from bench.compare.comparison_case import RATIOS, ComparisonCase
+from bench.compare.case_result import CaseResult, results, rows
+from bench.compare.comparison_case import RATIOS, THP, ComparisonCase
 from bench.compare.comparison_tables import (
     classes,
     contention,
@@ -56,7 +56,7 @@ from bench.compare.figures import (
 from bench.compare.oracles import ORACLE, oracle_seconds
 from bench.compare.policies_plot import draw
 from bench.compare.simulations import Simulation, simulations
-from bench.compare.systems import HMD_DEFAULT, RUNS, cases_of, systems
+from bench.compare.systems import HMD_DEFAULT, REFERENCES, RUNS, cases_of, systems
 from bench.compare.testbed import DILATION, PRESET
 from bench.measured_commit import commit
 from bench.suite.program import load_program
@@ -77,6 +77,10 @@ PROGRAMS = (
 """Hot sets that move (continuously: drift; at once: updates_*, index; in phases: betweenness,
 phases, sat, histogram), hot sets that stay, streams (memcopy, diffusion) and uniform accesses
 (gups). histogram, ranks and diffusion have several threads."""
+
+LARGE = ("updates_large_moving", "updates_large_scattered")
+"""Programs of 128 MiB, with hot sets that fill huge pages and that lie scattered in them: run at
+1:2 with pages of 4 KiB and with huge pages, and in no mean over programs."""
 
 
 def main() -> int:
@@ -118,8 +122,8 @@ def main() -> int:
     committed = json.loads(COMMITTED.read_text()) if COMMITTED.exists() else None
     try:
         cases = [ComparisonCase.parse(text) for text in asked]
-        cases = cases or [case for program in PROGRAMS for case in cases_of(program)]
-        before = results(committed["cases"]) if committed else {}
+        cases = cases or every_case()
+        before = known_results(committed) if committed else {}
         summarise = args.known or args.latest
         outcomes = run_cases(
             cases,
@@ -159,13 +163,31 @@ def main() -> int:
     return 1 if outcomes.failed else 0
 
 
+def every_case() -> list[ComparisonCase]:
+    """Return the cases of all programs, and of those for huge pages."""
+    large = [
+        ComparisonCase(program, RATIOS[0], system.name + ending)
+        for program in LARGE
+        for system in REFERENCES
+        for ending in ("", THP)
+    ]
+    return [*(case for program in PROGRAMS for case in cases_of(program)), *large]
+
+
+def known_results(document: Mapping[str, Any]) -> dict[ComparisonCase, CaseResult]:
+    """Return the results in a JSON document."""
+    return results([*document["cases"], *document.get("huge_pages", ())])
+
+
 def summary(
     outcomes: CampaignResults,
     oracle: Mapping[ComparisonCase, float],
     simulated: Mapping[ComparisonCase, Simulation],
 ) -> dict[str, Any]:
     """Return the JSON document."""
-    trials = outcomes.trials
+    large = {c: found for c, found in outcomes.results.items() if c.program in LARGE}
+    others = {c: found for c, found in outcomes.results.items() if c.program not in LARGE}
+    trials = {case: found.trial for case, found in others.items()}
     clocks = {clock: seconds(trials, clock) for clock in (MODELLED, GUEST)}
     programs = sorted({case.program for case in trials})
     its_class = {name: load_program(name).memory_class for name in programs}
@@ -219,9 +241,10 @@ def summary(
             for case, found in simulated.items()
         },
         "cases": [
-            *rows(outcomes.results),
+            *rows(others),
             *(_oracle_row(case, took) for case, took in oracle.items()),
         ],
+        "huge_pages": rows(large),
         "failed": {str(case): why for case, why in outcomes.failed.items()},
         "preset": PRESET,
         "dilation": DILATION,
@@ -245,12 +268,13 @@ def _oracle_row(case: ComparisonCase, took: float) -> dict[str, Any]:
 
 def show(document: Mapping[str, Any], committed: Mapping[str, Any] | None) -> None:
     """Print the cases, with the committed runtimes if there are any."""
-    before = {_key(case): case for case in (committed or {}).get("cases", [])}
+    kinds = ("cases", "huge_pages")
+    before = {_key(case): case for kind in kinds for case in (committed or {}).get(kind, ())}
     print(
         f"{'program':12} {'ratio':5} {'system':24} {'modelled s':>10} {'guest s':>8} "
         f"{'moved MiB':>9} {'committed s':>11}"
     )
-    for case in document["cases"]:
+    for case in (case for kind in kinds for case in document[kind]):
         known = before.get(_key(case))
         guest = f"{case[GUEST]:8.1f}" if case[GUEST] is not None else f"{'-':>8}"
         print(

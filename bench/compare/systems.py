@@ -130,6 +130,8 @@ def hmd_with(policy: str) -> System:
 
 
 HMD_DEFAULT = hmd_with(registry.DEFAULT).name
+REFERENCES = (FIRST, KERNEL, DAMON, hmd_with(registry.DEFAULT))
+"""The alternatives to hmd at their best settings, and hmd with its default policy."""
 
 
 def swept(system: System) -> System:
@@ -146,12 +148,11 @@ def huge_paged(system: System) -> System:
 def systems() -> tuple[System, ...]:
     """Return all systems, including hmd with each policy that uses heat.
 
-    Those that end with ``@swept`` and ``@thp`` follow, of the peers and the default policy.
+    Those that end with ``@swept`` follow, of the peers and the default policy.
     """
     policies = (name for name in registry.names() if name not in _NO_TIERING)
-    references = (FIRST, KERNEL, DAMON, hmd_with(registry.DEFAULT))
     standing = (*_STANDING, *(hmd_with(name) for name in policies))
-    return (*standing, *map(swept, references), *map(huge_paged, references))
+    return (*standing, *map(swept, REFERENCES))
 
 
 def system_named(name: str) -> System:

@@ -16,6 +16,7 @@ from bench.hostile.clients import measure
 SECONDS = float(os.environ.get("HMD_HOSTILE_SECONDS", "45"))
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(SECONDS + 600)
 def test_service_under_hostile_clients_serves_root_and_scrapers() -> None:
     figures = measure(SECONDS)

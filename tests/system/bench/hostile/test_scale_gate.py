@@ -28,7 +28,7 @@ STOP_S = 2.0
 CPU_OVER_QUOTA = 2.0
 LEAST_RSS_MIB, RSS_SHARE = 250.0, 0.02
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.alone]
 
 
 @pytest.fixture(scope="module")

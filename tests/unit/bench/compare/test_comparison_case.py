@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bench.compare.comparison_case import RATIOS, SWEPT, THP, ComparisonCase
+from bench.compare.policies import LARGE, PROGRAMS, every_case
 from bench.compare.systems import DAMON, HMD_DEFAULT, PEERS, cases_of, system_named, systems
 from hmd.errors import ConfigError
 
@@ -96,5 +97,13 @@ def test_huge_pages_are_added_to_what_a_system_sets() -> None:
 
 
 def test_huge_pages_compared_under_peers_and_the_default_policy() -> None:
-    huge = {system.name for system in systems() if system.huge}
+    huge = {case.system for case in every_case() if case.system.endswith(THP)}
     assert huge == {f"{name}{THP}" for name in (*PEERS, HMD_DEFAULT) if "defaults" not in name}
+
+
+def test_programs_for_huge_pages_run_with_both_sizes_and_are_in_no_mean() -> None:
+    cases = [case for case in every_case() if case.program in LARGE]
+    assert {case.system for case in cases if not case.system.endswith(THP)} == {
+        case.system.removesuffix(THP) for case in cases if case.system.endswith(THP)
+    }
+    assert not {*LARGE} & {*PROGRAMS}
