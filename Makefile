@@ -21,7 +21,7 @@ test: setup lint ## Lint, then run all tests, including those in the emulated ma
 	@setup/debian.sh
 	$(PYTEST) -n 2 --dist loadfile -m 'not vm and not alone' tests
 	$(PYTEST) -m alone tests/system
-	$(PYTEST) -n 2 --dist loadgroup tests/vm
+	$(PYTEST) tests/vm
 
 lint: setup ## ruff, mypy --strict, import direction, prose, figures in documents
 	ruff check $(PYTHON_FILES)

@@ -35,7 +35,7 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 
-pytest_plugins = ["tests.expected_skips"]
+pytest_plugins = ["tests.expected_skips", "tests.worker_groups"]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import os
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -203,10 +203,14 @@ def of_pages(batch: AccessBatch, pages: range) -> np.ndarray[Any, Any]:
     return np.flatnonzero(np.isin(batch.address & ~np.uint64(4095), np.array(pages, np.uint64)))
 
 
-def another() -> ProcessId:
-    process = identify(os.getppid())
-    assert process is not None
-    return process
+@pytest.fixture
+def another() -> Iterator[ProcessId]:
+    """Another process, so small that a read has room for both."""
+    with subprocess.Popen(["sleep", "600"]) as popen:
+        process = identify(popen.pid)
+        assert process is not None
+        yield process
+        popen.kill()
 
 
 def test_sampler_batch_has_typed_columns_of_one_length(source: Source, toucher: Any) -> None:
@@ -233,18 +237,20 @@ def test_sampler_at_shortest_period_reports_every_access(source: Source, toucher
     assert set(batch.process[rows].tolist()) == {0}
 
 
-def test_sampler_rows_index_processes_tracked_last(source: Source, toucher: Any) -> None:
+def test_sampler_rows_index_processes_tracked_last(
+    source: Source, toucher: Any, another: ProcessId
+) -> None:
     source.track([toucher.process])
     source.access(8)
     source.read()
-    source.track([another(), toucher.process])
+    source.track([another, toucher.process])
     pages = source.access(8)
     batch = source.read()
     assert set(batch.process[of_pages(batch, pages)].tolist()) == {1}
 
 
-def test_sampler_drops_rows_of_untracked_processes(source: Source, toucher: Any) -> None:
-    source.track([another()])
+def test_sampler_drops_rows_of_untracked_processes(source: Source, another: ProcessId) -> None:
+    source.track([another])
     pages = source.access(64)
     batch = source.read()
     assert len(of_pages(batch, pages)) == 0
