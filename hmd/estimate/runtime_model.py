@@ -9,8 +9,11 @@ latency under the load of the layout: as measured for all-slow, idle without loa
 the ``load_power`` of the load in between.
 
 Queues of streams (prefetched lines, stores) appear if concurrent streams demand more than the slow
-tier's bandwidth, reads and writes separately: if all of ``streams`` pages in flight are slow, or
-the slow tier's share of the traffic alone takes longer than the window.
+tier's bandwidth: if all of ``streams`` pages in flight are slow, or the slow tier's share of the
+traffic alone takes longer than the window. A write takes as long as its bandwidth is lower than
+that of reads. Waits for room on the way to memory show in no sample; but a tier cannot be faster
+than its peak bandwidths, so that what a slow run takes beyond the fast one is queues at least as
+far as its traffic takes longer than the fast run.
 
 The defaults of ``Coefficients`` are fitted to the suite's programs; ``make bench-estimator``
 cross-validates them, leaving one program out.
@@ -30,6 +33,7 @@ from hmd.estimate.layout import Layout
 from hmd.estimate.layout_estimate import Estimate
 from hmd.estimate.overlap import CLASSES, Overlap, Pairs, alone_by_time, classes, neighbours
 from hmd.estimate.sample_aggregation import AccessClass
+from hmd.units import LINE_BYTES
 
 Floats = npt.NDArray[np.float64]
 
@@ -177,7 +181,7 @@ def build_model(
         gap = np.maximum(longer / np.maximum(rows.misses.sum(1), 1.0), 1e-9)
     near = neighbours(pairs, rows.sampled_loads, rows.period)
     waiting, holding, queueing = _parts(
-        runs, longer, rows.misses, Overlap(np.zeros(runs.windows), near), gap
+        runs, longer, rows, Overlap(np.zeros(runs.windows), near), gap
     )
     waits = waiting / gap
     if not terms.overlap:
@@ -302,12 +306,14 @@ def _pairs_of(rows: _CellRows) -> Pairs:
 
 
 def _parts(
-    runs: AlignedRuns, longer: Floats, misses: Floats, overlap: Overlap, gap: Floats
+    runs: AlignedRuns, longer: Floats, rows: _CellRows, overlap: Overlap, gap: Floats
 ) -> tuple[Floats, Floats, Floats]:
     """Return the parts of a window's difference: waits, held fill buffers, and queues.
 
-    In proportion to the parts that the measured latencies predict.
+    In proportion to the parts that the measured latencies predict, with queues at least as long as
+    the bandwidth of the slow tier makes them.
     """
+    misses = rows.misses
     waiting = overlap.waits(misses) * gap
     holding = np.maximum(runs.slow.store_ns - runs.fast.store_ns, 0.0) / runs.core.fill_buffers
     queueing = np.maximum(runs.slow.queue_ns - runs.fast.queue_ns, 0.0)
@@ -315,7 +321,27 @@ def _parts(
     parts = [longer * _share(part, total) for part in (waiting, holding, queueing)]
     # At most one wait per miss; the rest has another cause.
     beyond = np.maximum(parts[0] - misses.sum(1) * gap, 0.0) + np.where(total > 0, 0.0, longer)
-    return parts[0] - np.minimum(beyond, parts[0]), parts[1], parts[2] + beyond
+    waiting, holding = parts[0] - np.minimum(beyond, parts[0]), parts[1]
+    queueing = parts[2] + beyond
+    least = np.clip(_traffic_ns(runs, rows) - runs.fast.ns, queueing, np.maximum(longer, queueing))
+    kept = 1 - _share(least - queueing, waiting + holding)
+    return waiting * kept, holding * kept, least
+
+
+def _traffic_ns(runs: AlignedRuns, rows: _CellRows) -> Floats:
+    """Return how long a window's lines take at the slow tier's peak bandwidths; 0 if unknown.
+
+    A line that is stored to is read and written.
+    """
+    speeds, windows = runs.speeds, runs.windows
+    if speeds.slow_read_bytes_per_ns <= 0 or speeds.slow_write_bytes_per_ns <= 0:
+        return np.zeros(windows)
+    held, loads, stores = rows.total[-3 * windows :].reshape(3, windows)
+    reads = rows.misses.sum(1) + held + loads + stores
+    return np.asarray(
+        LINE_BYTES * reads / speeds.slow_read_bytes_per_ns
+        + LINE_BYTES * (held + stores) / speeds.slow_write_bytes_per_ns
+    )
 
 
 def _table(

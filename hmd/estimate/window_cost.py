@@ -173,17 +173,13 @@ def price_windows(
             stores = _share(held + stored, all_held + all_stored, traffic[w])
             writes = (all_held + all_stored) * numbers[WRITE_COST]
             reads = misses[w] + all_streamed + all_held + all_stored
-            most = max(reads, writes)
-            # Without a sample in the window it is unknown which of the two fills the tier.
-            reads, writes = _share(reads, most, 1.0), _share(writes, most, 1.0)
-            at_once = max(
-                reads * traffic[w] ** numbers[STREAMS], writes * stores ** numbers[STREAMS]
-            )
+            # The part of the slow run's work that the tier still has; without a sample, the mean.
+            busy = _share(reads * traffic[w] + writes * stores, reads + writes, traffic[w])
+            at_once = busy * max(traffic[w], stores) ** (numbers[STREAMS] - 1)
             queues = row[QUEUEING] * at_once
             if row[QUEUEING] > 0:
                 saturated = row[FAST_NS] + row[QUEUEING]
-                sustained = max(reads * traffic[w], writes * stores) * saturated - row[FAST_NS]
-                queues = max(queues, sustained)
+                queues = max(queues, busy * saturated - row[FAST_NS])
         if numbers[LOAD_TELLS] > 0:
             window_ns[w] = _loaded(row, waits_ns, queues, traffic[w], numbers[LOAD_POWER])
         else:

@@ -6,7 +6,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hmd.estimate import RuntimeModel, SampleSelection, Terms, build_model, layout, side_by_side
+from hmd.estimate import (
+    RuntimeModel,
+    SampleSelection,
+    Terms,
+    build_model,
+    layout,
+    side_by_side,
+    window_cost,
+)
+from hmd.estimate.aligned_runs import TierSpeeds
+from hmd.estimate.runtime_model import SlowMass
+from hmd.estimate.sample_aggregation import AccessClass
 from hmd.trace.trace import SAMPLE_COLUMNS, Samples, Trace
 
 ModelOf = Callable[..., RuntimeModel]
@@ -134,6 +145,54 @@ def test_model_fast_run_rows_free_of_selection_bias(run_of: Callable[..., Trace]
 
     assert share(SampleSelection.SLOW) > 0.7
     assert 0.4 < share(SampleSelection.FAST) < 0.6
+
+
+def test_model_traffic_beyond_the_fast_run_is_queues(slow_run: Trace, fast_run: Trace) -> None:
+    """Lines that take longer than the fast run at the slow tier's bandwidths queue for them."""
+    runs = side_by_side(slow_run, fast_run, windows=1)
+    lines = float(runs.slow.accesses.sum())
+    stores = float(runs.slow.accesses[runs.slow.access != AccessClass.LOAD].sum())
+    assert lines > stores > 0
+
+    def queues(busy_ns: float) -> float:
+        each = 64 * (lines + stores) / busy_ns
+        speeds = TierSpeeds(slow_read_bytes_per_ns=each, slow_write_bytes_per_ns=each)
+        table = build_model(
+            replace(runs, speeds=speeds), terms=Terms(rows=SampleSelection.SLOW)
+        ).table
+        parts = table[0, [window_cost.WAITING, window_cost.HOLDING, window_cost.QUEUEING]]
+        assert parts.sum() == pytest.approx(runs.slow.ns[0] - runs.fast.ns[0])
+        assert (parts >= 0).all()
+        return float(parts[2])
+
+    fast_ns, slow_ns = runs.fast.ns[0], runs.slow.ns[0]
+    assert queues(0.5 * fast_ns) == pytest.approx(0.0)
+    assert queues(1.5 * fast_ns) == pytest.approx(0.5 * fast_ns, rel=0.01)
+    assert queues(2 * slow_ns) == pytest.approx(slow_ns - fast_ns)
+
+
+@pytest.mark.parametrize(
+    ("reads", "writes", "busy", "most"),
+    [(1.0, 1.0, 1.0, 1.0), (0.5, 0.5, 0.5, 0.5), (0.5, 1.0, 0.75, 1.0), (0.5, 0.0, 0.25, 0.5)],
+)
+def test_model_queue_follows_the_work_that_the_slow_tier_has_left(
+    model_of: ModelOf, reads: float, writes: float, busy: float, most: float
+) -> None:
+    """Half of the lines are stored to, and a write takes twice as long as a read."""
+    model = model_of([1.0], 1.0, slow_ns=140.0)
+    table = model.table.copy()
+    table[0, [window_cost.WAITING, window_cost.QUEUEING]] = 0.0, 40.0
+    numbers = model.numbers.copy()
+    numbers[window_cost.WRITE_COST] = 2.0
+    total = np.zeros(len(model.total))
+    total[-2], total[-1] = 1.0, 1.0
+    cells = np.zeros(len(total))
+    cells[-1] = writes
+    cells[-2] = 2 * reads - writes
+    none = np.zeros(0, np.float32)
+    priced = replace(model, table=table, numbers=numbers, total=total)
+    found = priced.price(SlowMass(cells, none, none)).runtime_ns
+    assert found == pytest.approx(100.0 + max(40.0 * busy * most, busy * 140.0 - 100.0))
 
 
 def test_side_by_side_other_addresses_pages_of_slow_run(slow_run: Trace, fast_run: Trace) -> None:
