@@ -25,6 +25,7 @@ from hmd.estimate import isc22, layout
 from hmd.estimate.aligned_runs import AlignedRuns, TierSpeeds, side_by_side
 from hmd.estimate.breakdown import Phase, Region, by_phase, by_region
 from hmd.estimate.capacity_sweep import CapacitySweep, find_knee, sweep
+from hmd.estimate.cell_rows import SampleSelection
 from hmd.estimate.interval import Interval, interval
 from hmd.estimate.layout import Layout
 from hmd.estimate.layout_estimate import Estimate
@@ -34,7 +35,6 @@ from hmd.estimate.page_index import PageIndex, index_pages
 from hmd.estimate.runtime_model import (
     Coefficients,
     RuntimeModel,
-    SampleSelection,
     Terms,
     build_model,
 )

@@ -21,19 +21,17 @@ cross-validates them, leaving one program out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
 
 from hmd.estimate.aligned_runs import AlignedRun, AlignedRuns
+from hmd.estimate.cell_rows import CellRows, SampleSelection, rows_of, sum_cells
 from hmd.estimate.layout import Layout
 from hmd.estimate.layout_estimate import Estimate
-from hmd.estimate.overlap import CLASSES, Overlap, Pairs, alone_by_time, classes, neighbours
-from hmd.estimate.sample_aggregation import AccessClass
-from hmd.units import LINE_BYTES
+from hmd.estimate.overlap import Overlap, Pairs, alone_by_time, neighbours
+from hmd.estimate.time_parts import parts_of, share
 
 Floats = npt.NDArray[np.float64]
 
@@ -48,18 +46,6 @@ class Coefficients:
 
     load_power: float = 1.5
     streams: float = 2.0
-
-
-class SampleSelection(StrEnum):
-    """The run whose samples give a page's accesses; if the fast run has none, the slow one.
-
-    Both give most samples. Layouts made from one run's samples are priced with the other's: the
-    hottest pages of one set of samples are so partly by chance.
-    """
-
-    BOTH = "both"
-    SLOW = "slow"
-    FAST = "fast"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +119,7 @@ class RuntimeModel:
 
     def sums(self) -> Floats:
         """Return the rows' accesses by cell."""
-        return _sums(self.page, self.accesses, self.begin, self.pages)
+        return sum_cells(self.page, self.accesses, self.begin, self.pages)
 
     def slow_mass(self, slow: npt.NDArray[np.float32]) -> SlowMass:
         """Return the slow accesses for the slow share of each page, ``(pages,)``."""
@@ -172,7 +158,7 @@ def build_model(
 ) -> RuntimeModel:
     """Return the model of a program from its two recorded runs."""
     coefficients, terms = coefficients or Coefficients(), terms or Terms()
-    rows = _rows_of(runs, terms)
+    rows = rows_of(runs, terms.rows, structures=terms.structures)
     pairs = _pairs_of(rows)
     longer = np.maximum(runs.slow.ns - runs.fast.ns, 0.0)
     gap = np.maximum(runs.slow.latency_ns - runs.fast.latency_ns, 1.0)
@@ -180,7 +166,7 @@ def build_model(
         # Unknown: no misses overlap.
         gap = np.maximum(longer / np.maximum(rows.misses.sum(1), 1.0), 1e-9)
     near = neighbours(pairs, rows.sampled_loads, rows.period)
-    waiting, holding, queueing = _parts(
+    waiting, holding, queueing = parts_of(
         runs, longer, rows, Overlap(np.zeros(runs.windows), near), gap
     )
     waits = waiting / gap
@@ -206,95 +192,7 @@ def build_model(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _CellRows:
-    """Rows in order of cell, as in ``RuntimeModel``, and what follows from them.
-
-    ``misses`` are loads that memory answers, by window and class, ``sampled_loads`` the samples of
-    them; ``lines`` are all that hold a fill buffer, by window. One sample stands for ``period``.
-    """
-
-    used: Sequence[AlignedRun]
-    of_page: npt.NDArray[np.int32]
-    page: npt.NDArray[np.int32]
-    accesses: npt.NDArray[np.float32]
-    samples: npt.NDArray[np.int32]
-    begin: npt.NDArray[np.uint64]
-    total: Floats
-    misses: Floats
-    lines: Floats
-    sampled_loads: Floats
-    period: float
-
-
-def _rows_of(runs: AlignedRuns, terms: Terms) -> _CellRows:
-    wanted = {
-        SampleSelection.BOTH: (runs.slow, runs.fast),
-        SampleSelection.SLOW: (runs.slow,),
-        SampleSelection.FAST: (runs.fast,),
-    }[terms.rows]
-    used = [run for run in wanted if len(run.page)] or [runs.slow]
-    page = np.concatenate([run.page for run in used])
-    window = np.concatenate([run.window for run in used])
-    accesses = (np.concatenate([run.accesses for run in used]) / len(used)).astype(np.float32)
-    samples = np.concatenate([run.samples for run in used])
-    access = np.concatenate([run.access for run in used])
-    waits = access == AccessClass.LOAD
-    windows, pages = runs.windows, len(runs.pages)
-    of_page = (
-        classes(page[waits], accesses[waits], pages)
-        if terms.structures
-        else np.zeros(pages, np.int32)
-    )
-    loads, cells = windows * CLASSES, windows * (CLASSES + 3)
-    beyond = loads + windows * (access.astype(np.int64) - 1) + window
-    cell = np.where(waits, window * CLASSES + of_page[page], beyond)
-    # In order of cell and page; both runs' rows of a page and cell become one row.
-    key = cell * pages + page
-    order = np.argsort(key, kind="stable")
-    first = np.flatnonzero(np.diff(key[order], prepend=-1))
-    samples = np.add.reduceat(samples[order], first).astype(np.int32)
-    accesses = np.add.reduceat(accesses[order], first).astype(np.float32)
-    cell, page = cell[order][first], page[order][first]
-    begin = np.searchsorted(cell, np.arange(cells + 1)).astype(np.uint64)
-    total = _sums(page, accesses, begin, pages)
-    sampled = np.bincount(cell, samples, cells).astype(np.float64)[:loads]
-    misses = total[:loads].reshape(windows, CLASSES)
-    return _CellRows(
-        used,
-        of_page,
-        page,
-        accesses,
-        samples,
-        begin,
-        total,
-        misses,
-        misses.sum(1) + total[loads : loads + windows],
-        sampled.reshape(windows, CLASSES),
-        # Rings lose consecutive records, so a pair is lost whole: pairs are not scaled up.
-        sum(
-            float(run.accesses[run.access == AccessClass.LOAD].sum()) / (1 + run.lost)
-            for run in used
-        )
-        / max(float(sampled.sum()), 1.0),
-    )
-
-
-def _sums(
-    page: npt.NDArray[np.int32],
-    accesses: npt.NDArray[np.float32],
-    begin: npt.NDArray[np.uint64],
-    pages: int,
-) -> Floats:
-    """Return accesses by cell, added up as a layout's are: all slow is all, to the last bit."""
-    from hmd.estimate.slow_accesses import add_slow
-
-    total = np.zeros(len(begin) - 1)
-    add_slow(page, accesses, begin, np.ones(pages, np.float32), 0, len(total), total)
-    return total
-
-
-def _pairs_of(rows: _CellRows) -> Pairs:
+def _pairs_of(rows: CellRows) -> Pairs:
     page_a = np.concatenate([run.pair_a for run in rows.used])
     page_b = np.concatenate([run.pair_b for run in rows.used])
     window = np.concatenate([run.pair_window for run in rows.used])
@@ -305,48 +203,9 @@ def _pairs_of(rows: _CellRows) -> Pairs:
     return Pairs(page_a, page_b, rows.of_page[page_a], rows.of_page[page_b], window, one_of)
 
 
-def _parts(
-    runs: AlignedRuns, longer: Floats, rows: _CellRows, overlap: Overlap, gap: Floats
-) -> tuple[Floats, Floats, Floats]:
-    """Return the parts of a window's difference: waits, held fill buffers, and queues.
-
-    In proportion to the parts that the measured latencies predict, with queues at least as long as
-    the bandwidth of the slow tier makes them.
-    """
-    misses = rows.misses
-    waiting = overlap.waits(misses) * gap
-    holding = np.maximum(runs.slow.store_ns - runs.fast.store_ns, 0.0) / runs.core.fill_buffers
-    queueing = np.maximum(runs.slow.queue_ns - runs.fast.queue_ns, 0.0)
-    total = waiting + holding + queueing
-    parts = [longer * _share(part, total) for part in (waiting, holding, queueing)]
-    # At most one wait per miss; the rest has another cause.
-    beyond = np.maximum(parts[0] - misses.sum(1) * gap, 0.0) + np.where(total > 0, 0.0, longer)
-    waiting, holding = parts[0] - np.minimum(beyond, parts[0]), parts[1]
-    queueing = parts[2] + beyond
-    least = np.clip(_traffic_ns(runs, rows) - runs.fast.ns, queueing, np.maximum(longer, queueing))
-    kept = 1 - _share(least - queueing, waiting + holding)
-    return waiting * kept, holding * kept, least
-
-
-def _traffic_ns(runs: AlignedRuns, rows: _CellRows) -> Floats:
-    """Return how long a window's lines take at the slow tier's peak bandwidths; 0 if unknown.
-
-    A line that is stored to is read and written.
-    """
-    speeds, windows = runs.speeds, runs.windows
-    if speeds.slow_read_bytes_per_ns <= 0 or speeds.slow_write_bytes_per_ns <= 0:
-        return np.zeros(windows)
-    held, loads, stores = rows.total[-3 * windows :].reshape(3, windows)
-    reads = rows.misses.sum(1) + held + loads + stores
-    return np.asarray(
-        LINE_BYTES * reads / speeds.slow_read_bytes_per_ns
-        + LINE_BYTES * (held + stores) / speeds.slow_write_bytes_per_ns
-    )
-
-
 def _table(
     runs: AlignedRuns,
-    rows: _CellRows,
+    rows: CellRows,
     waiting: Floats,
     holding: Floats,
     queueing: Floats,
@@ -356,7 +215,7 @@ def _table(
 
     def unqueued(run: AlignedRun) -> Floats:
         # At most as many misses are in flight as there are fill buffers; the rest waits for one.
-        least = runs.core.fill_buffers * _share(run.ns, rows.lines, np.inf)
+        least = runs.core.fill_buffers * share(run.ns, rows.lines, np.inf)
         return np.minimum(np.where(run.least_ns > 0, run.least_ns, run.latency_ns), least)
 
     fast_ns = unqueued(runs.fast)
@@ -409,8 +268,3 @@ def _numbers(runs: AlignedRuns, coefficients: Coefficients, terms: Terms, pairs:
     numbers[window_cost.LOAD_TELLS] = float(terms.load and speeds.slow_latency_ns > 0)
     numbers[window_cost.STREAMS_TELL] = float(terms.streams)
     return numbers
-
-
-def _share(part: Floats, whole: Floats, otherwise: Floats | float = 0.0) -> Floats:
-    """Return part / whole, and ``otherwise`` where the whole is 0."""
-    return np.asarray(np.where(whole > 0, part / np.maximum(whole, 1e-12), otherwise))
