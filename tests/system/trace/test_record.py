@@ -57,13 +57,13 @@ def touched_run(trace: Trace) -> int:
     return int(np.diff(np.concatenate([[-1], breaks, [len(page) - 1]])).max())
 
 
+@pytest.mark.alone
 def test_record_command_saves_accesses_mappings_and_placement(tmp_path: Path) -> None:
     recorded = record_command(request(tmp_path / "t"), touch(500))
     trace = read_trace(tmp_path / "t")
     assert recorded.exit_code == 0
-    assert recorded.samples == len(trace.samples)
-    # A ring that a busy host reads too late loses records, and the result says so.
-    assert (len(trace.samples) > 500 and touched_run(trace) >= 500) or recorded.lost
+    assert recorded.samples == len(trace.samples) > 500
+    assert touched_run(trace) >= 500
     assert (trace.samples.kind == Kind.FAULT).all()
     assert (trace.samples.thread != 0).all()
     assert np.all(np.diff(trace.samples.time_ns.astype(np.int64)) >= 0)

@@ -32,7 +32,7 @@ MIB = 1 << 20
 PROGRAM_MIB, BYSTANDER_MIB = 24, 8
 NOBODY = 65534
 ON_NODE_1 = "numactl --physcpubind=1 --preferred=1"
-PATIENCE_S = 600
+PATIENCE_S = 300
 CONFIG = """\
 tick: 500ms
 rescan: 1s
@@ -200,7 +200,7 @@ def test_drain_while_paused_moves_nothing(guest: Guest) -> None:
 
 def test_drain_node_leaves_no_program_pages(guest: Guest) -> None:
     assert guest.pages(guest.bystander)[1] * 4096 > BYSTANDER_MIB * MIB * 0.9
-    printed = guest.do("drain", "1", "--timeout", "8min")
+    printed = guest.do("drain", "1", "--timeout", "4min")
     assert printed.startswith("node 1: no pages of programs are left")
     for pid in (guest.program, guest.bystander):
         assert guest.pages(pid).keys() == {0}
@@ -226,7 +226,7 @@ def test_drain_hugetlbfs_pages_moved_to_node_with_pool(guest: Guest) -> None:
     pid = int(guest.log.decode().partition("holds ")[2].split()[0])
     mapping = guest.sh(f"grep 'huge.*anon=2' /proc/{pid}/numa_maps")
     assert " N1=2 " in mapping
-    guest.do("drain", "1", "--timeout", "8min")
+    guest.do("drain", "1", "--timeout", "4min")
     assert " N0=2 " in guest.sh(f"grep 'huge.*anon=2' /proc/{pid}/numa_maps")
     guest.sh(f"kill {pid}")
     guest.do("undrain", "1")
@@ -253,7 +253,7 @@ def test_hotplug_node_used_and_unplugged_after_drain(guest: Guest) -> None:
     assert status["tier_bytes"][2] == 256 * MIB
     guest.do("pin", str(guest.program), "--to", "2", "--once")
     guest.wait_pages(guest.program, lambda pages: pages.get(2, 0) * 4096 > PROGRAM_MIB * MIB * 0.9)
-    guest.do("drain", "2", "--timeout", "8min")
+    guest.do("drain", "2", "--timeout", "4min")
     assert 2 not in guest.pages(guest.program)
     guest.machine.unplug(2)
     status = guest.wait_status(lambda s: s["tiers"] == [[0], [1]])
