@@ -1,0 +1,24 @@
+"""What the host compiles for the guest."""
+
+from __future__ import annotations
+
+from importlib.util import cache_from_source
+from pathlib import Path
+
+import pytest
+
+from hmd import units
+from hmd.emulate import kernel_cache
+
+
+def test_warm_kernels_compiles_bytecode_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert units.__file__ is not None
+    compiled = Path(cache_from_source(units.__file__))
+    compiled.unlink(missing_ok=True)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setattr(kernel_cache, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr("hmd.decide.registry.warm_apart", lambda environment: None)
+    kernel_cache.warm_kernels()
+    assert compiled.exists()
