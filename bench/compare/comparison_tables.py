@@ -99,8 +99,7 @@ def huge_paged(results: Results) -> str:
 
 def _beside(cases: Sequence[Mapping[str, Any]], ending: str) -> str:
     took = {(c["program"], c["ratio"], c["system"]): c for c in cases}
-    names = [key[2].removesuffix(ending) for key in took if key[2].endswith(ending)]
-    names = list(dict.fromkeys(names))
+    names = dict.fromkeys(key[2].removesuffix(ending) for key in took if key[2].endswith(ending))
     rows = []
     for program, ratio in dict.fromkeys(key[:2] for key in took if key[2].endswith(ending)):
         base = took[program, ratio, FIRST][CLOCKS[0]]

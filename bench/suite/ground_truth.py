@@ -82,10 +82,14 @@ def source_files(program: SuiteProgram) -> set[Path]:
     if any(made.generate is not None for made in inputs):
         found.add(Path(input_generators.__file__))
     if program.compile is not None:
-        source = programs_folder() / program.compile
-        headers = _INCLUDE.findall(source.read_text())
-        found |= {source, *(programs_folder() / header for header in headers)}
+        found |= _with_includes(programs_folder() / program.compile)
     return found
+
+
+def _with_includes(source: Path) -> set[Path]:
+    """Return a C file and the suite's files that it includes, directly or not."""
+    included = [source.parent / name for name in _INCLUDE.findall(source.read_text())]
+    return {source}.union(*map(_with_includes, included))
 
 
 def code_of(path: Path) -> str:
