@@ -19,6 +19,7 @@ demo: setup ## Show hmd at work on an emulated DRAM+PM machine; table, picture, 
 test: setup lint ## Lint, then run all tests, including those in the emulated machine
 	@setup/browser.sh
 	@setup/debian.sh
+	@$(PYTHON) -c 'from hmd.decide.registry import warm; warm()' # else daemons compile while tests wait
 	$(PYTEST) -n 2 --dist loadfile -m 'not vm and not alone' tests
 	$(PYTEST) -m alone tests/system
 	$(PYTEST) tests/vm
