@@ -13,7 +13,8 @@ Beyond the ages that are followed they fall exponentially, at the pace of those 
 is longer than the process has been tracked, and two ticks: heat that has lasted for some time is
 expected to last as long again (Lindy's law). This bounds the loss of moves by what they could have
 saved, as in ski rental (Karlin et al., "Competitive randomized algorithms for non-uniform
-problems", 1994).
+problems", 1994). Nor is it longer than heat lasts between the changes of a process
+(:mod:`hmd.heat.change_points`).
 
 Costs about 5 ns per sample, 4 ns per row of the view and 50 ns per page that is followed.
 """
@@ -125,7 +126,7 @@ class Persistence:
         if tick != self._tick:
             self._tick = tick
             self._learn(pages)
-        return self._observed.horizons(tick)
+        return np.minimum(self._observed.horizons(tick), pages.lasting_ticks)
 
     def follow(self, pages: PageView, rows: Rows, rate: npt.NDArray[np.float32]) -> None:
         """Follow the hottest of the rows that compete for a promotion in this tick.

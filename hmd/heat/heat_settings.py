@@ -34,6 +34,7 @@ class HeatStats:
     """Counters since the table was made; ``chunks``, ``details``, ``bytes`` are current values.
 
     ``ignored`` counts samples of no tracked process or no user address, ``windows`` closed windows,
+    ``changes`` ticks that refuted what was known of a process (:mod:`hmd.heat.change_points`),
     ``details_lost`` chunks that are counted as a whole again since others differ more,
     ``details_dropped`` those for lack of memory. ``details`` are counted by page.
     """
@@ -41,6 +42,7 @@ class HeatStats:
     samples: int = 0
     ignored: int = 0
     windows: int = 0
+    changes: int = 0
     details_lost: int = 0
     details_dropped: int = 0
     chunks: int = 0

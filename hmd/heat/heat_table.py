@@ -14,10 +14,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hmd.heat.change_detection import NodeSums
+from hmd.heat.change_points import ChangePoints, discount
 from hmd.heat.chunk_columns import TableRates
 from hmd.heat.chunks import Chunks
-from hmd.heat.geometry import ABSENT, FIXED
+from hmd.heat.geometry import ABSENT
 from hmd.heat.heat_settings import HeatSettings, HeatStats
 from hmd.heat.idle_age import age, successors
 from hmd.heat.leaving_rows import count_leaving, leaving_codes, leaving_rows
@@ -70,10 +70,10 @@ class HeatTable:
         self.chunks = Chunks(self.settings.detail_chunks)
         self.hand = np.zeros(1, np.int64)
         self.clocks = Clocks(self.settings)
+        self._changes = ChangePoints()
         self._kind_weight = np.ones((0, KINDS), np.float32)
         self._priority = np.ones(0, np.float64)
         self._worn = False
-        self._nodes = 1
         self.last_batch, self._counted = AccessBatch.empty(), _none_counted(0)
         """The samples of the last update; none once the processes have changed since."""
         self._rates: TableRates | None = None
@@ -110,6 +110,7 @@ class HeatTable:
         self.last_batch, self._counted = AccessBatch.empty(), _none_counted(0)
         slots = self.clocks.track(processes)
         self.chunks.renumber(slots)
+        self._changes.track(slots, len(processes), self.clocks.tick)
         count = len(processes)
         self.weigh(np.ones(count), np.full(count, self.settings.store_weight))
         self._measure()
@@ -131,6 +132,7 @@ class HeatTable:
 
     def update(self, batch: AccessBatch, elapsed_s: float = 1.0) -> None:
         """Count the samples of a tick that took ``elapsed_s``; call it also without samples."""
+        self._forget_refuted(batch)
         self.changed()
         self.last_batch, self._counted = batch, _none_counted(len(batch))
         if not self.processes:  # nothing to count, and no kernels to load
@@ -163,7 +165,7 @@ class HeatTable:
         self.clocks.count(sums.weights, elapsed_s)
         self._waits.close()
         clocks = self.clocks
-        self.stats.windows += close_windows(chunks, clocks, self.settings.surprise, self._nodes)
+        self.stats.windows += close_windows(chunks, clocks, self.settings.surprise)
         self.stats.details_lost += grant_details(chunks, clocks.bundle, clocks.tick)
         self._fade_wear()
         self._measure()
@@ -216,13 +218,16 @@ class HeatTable:
                 np.empty(used, np.float32),
             )
             intensity = clocks.rate * self._priority
-            no_sums = NodeSums.zeros(len(self.processes), 0)
-            kept = credible(chunks, clocks, self.settings.surprise, no_sums)
+            kept = credible(chunks, clocks, self.settings.surprise)
             columns, bundle = chunks.columns, clocks.bundle
-            estimate_wholes(used, columns, bundle, intensity, kept.chunks, rates)
+            resident = np.zeros(len(intensity))
+            estimate_wholes(used, columns, bundle, intensity, kept.chunks, rates, resident)
             sums, spreads = PriorSums.zeros(len(intensity)), PageSpreads.empty(len(columns.owner))
             sum_up(columns, bundle, kept.pages, sums, spreads)
-            estimate(columns, bundle, intensity, kept.pages, priors_of(sums), spreads, rates)
+            priors = priors_of(sums, self._changes.spreads)
+            estimate(columns, bundle, intensity, kept.pages, priors, spreads, rates)
+            mean = np.divide(intensity, resident, out=np.zeros(len(resident)), where=resident > 0)
+            self._changes.know(rates, mean, priors, chunks)
             self._rates = rates
         return self._rates
 
@@ -238,6 +243,14 @@ class HeatTable:
         per_weight = np.divide(clocks.rate, total, out=np.zeros_like(total), where=total > 0)
         rates: npt.NDArray[np.float64] = counted * per_weight[process]
         return rates
+
+    @property
+    def lasting_ticks(self) -> npt.NDArray[np.float64]:
+        """For how many ticks heat of each process is expected to last, by the changes so far.
+
+        Infinite where it has not changed; shape ``(processes,)``.
+        """
+        return self._changes.lasting_ticks(self.clocks.tick)
 
     @property
     def sample_weights(self) -> npt.NDArray[np.float32]:
@@ -272,7 +285,6 @@ class HeatTable:
         marks the chunks that are huge pages; default none. Chunks without pages are removed.
         """
         self.changed()
-        self._note_nodes(node)
         present = (node != ABSENT).any(axis=1)
         found = self.chunks.find(process, addresses)
         missing = present & (found < 0)
@@ -312,7 +324,6 @@ class HeatTable:
             pages = np.flatnonzero(rows == slot)
             chunk = self.chunks.find(int(slot), moves.address[pages])
             self._worn |= settled.record(self.chunks, pages[chunk >= 0], chunk[chunk >= 0])
-        self._note_nodes(node[node >= 0].astype(np.int8))
 
     def bound_details(self, most: int) -> int:
         """Count at most ``most`` chunks page by page from now on; returns how many lost that.
@@ -355,11 +366,13 @@ class HeatTable:
             find_nodes(process, address, self.chunks.index, self.chunks.columns, node)
         return node
 
-    def _note_nodes(self, codes: npt.NDArray[np.int8]) -> None:
-        """Make the sums by node as wide as the highest node of a ``node`` column."""
-        if codes.size:
-            highest = max(int(codes.max()), FIXED - int(codes.min()))
-            self._nodes = max(self._nodes, highest + 1)
+    def _forget_refuted(self, batch: AccessBatch) -> None:
+        """Discount the past of processes that the samples of a tick refute."""
+        part = self._changes.kept(batch, self.chunks, self.clocks)
+        if part is not None:
+            discount(self.chunks.used, self.chunks.columns, part)
+            self.clocks.discount(part)
+            self.stats.changes += int(np.count_nonzero(part < 1.0))
 
     def _fade_wear(self) -> None:
         """Reduce the wear of moved pages."""

@@ -53,6 +53,7 @@ KERNEL_MODULES: Final = (
     "hmd.heat.idle_age",
     "hmd.heat.wear_fading",
     "hmd.heat.change_detection",
+    "hmd.heat.change_points",
     "hmd.heat.page_columns",
     "hmd.heat.page_detail",
     "hmd.heat.row_bins",

@@ -112,6 +112,14 @@ class PageView:
         """Accesses per second of each process, without its priority; shape ``(processes,)``."""
         return self._table.clocks.rate
 
+    @property
+    def lasting_ticks(self) -> npt.NDArray[np.float64]:
+        """For how many ticks heat of each process is expected to last, by its changes so far.
+
+        Infinite where it has not changed; shape ``(processes,)``.
+        """
+        return self._table.lasting_ticks
+
     @cached_property
     def process_samples(self) -> npt.NDArray[np.int64]:
         """Number of samples of each process in the last tick, shape ``(processes,)``."""

@@ -16,8 +16,8 @@ from hmd.heat.kernels import Float64s
 
 Values = npt.NDArray[np.float64]
 
-# Without evidence, pages of a block are taken to differ by about their mean; that prior weighs as
-# much as this many squared samples.
+# Without evidence, rates are taken to differ by about their mean; that prior weighs as much as this
+# many squared samples.
 _PRIOR_SPREAD: Final = 1.0
 _PRIOR_WEIGHT: Final = 4.0
 _LEAST_SPREAD: Final = 1e-6
@@ -61,7 +61,27 @@ class Priors(NamedTuple):
     pages: Float64s
 
 
-def priors_of(sums: PriorSums) -> Priors:
+class BeginningSpreads(NamedTuple):
+    """How far rates of blocks and of pages are taken to stray before samples show it, squared.
+
+    ``weight`` is in squared samples. Shape ``(processes,)``.
+    """
+
+    blocks: Float64s
+    pages: Float64s
+    weight: Float64s
+
+    @classmethod
+    def of(cls, processes: int) -> BeginningSpreads:
+        """Return those of processes of which nothing is known."""
+        return cls(
+            np.full(processes, _PRIOR_SPREAD),
+            np.full(processes, _PRIOR_SPREAD),
+            np.full(processes, _PRIOR_WEIGHT),
+        )
+
+
+def priors_of(sums: PriorSums, begin: BeginningSpreads) -> Priors:
     """Return the priors of each process."""
     exposed, samples = sums.exposed, sums.samples
     mean = np.divide(samples, exposed, out=np.zeros_like(samples), where=exposed > 0)
@@ -71,9 +91,9 @@ def priors_of(sums: PriorSums) -> Priors:
     pages = _beyond_chance(sums.page_excess, sums.page_scale, samples)
     return Priors(
         mean,
-        _spread(chunks, scale),
-        _spread(blocks, sums.block_scale),
-        _spread(pages, sums.page_scale),
+        _spread(chunks, scale, _PRIOR_SPREAD, _PRIOR_WEIGHT),
+        _spread(blocks, sums.block_scale, begin.blocks, begin.weight),
+        _spread(pages, sums.page_scale, begin.pages, begin.weight),
     )
 
 
@@ -83,7 +103,7 @@ def _beyond_chance(excess: Values, scale: Values, samples: Values) -> Values:
     return np.where(excess > 0.0, np.maximum(excess - chance, 0.0), excess)
 
 
-def _spread(excess: Values, scale: Values) -> Values:
-    """Return how far rates stray, over their mean, both squared; without evidence, the prior's."""
-    spread: Values = (excess + _PRIOR_SPREAD * _PRIOR_WEIGHT) / (scale + _PRIOR_WEIGHT)
+def _spread(excess: Values, scale: Values, begin: float | Values, weight: float | Values) -> Values:
+    """Return how far rates stray, over their mean, both squared; without evidence, ``begin``."""
+    spread: Values = (excess + begin * weight) / (scale + weight)
     return np.maximum(spread, _LEAST_SPREAD)

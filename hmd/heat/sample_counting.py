@@ -194,6 +194,35 @@ def find_nodes(
             found[i] = FIXED - code if code <= FIXED else code
 
 
+@kernel
+def number_samples(
+    process: Int32View,
+    address: Uint64View,
+    index: ChunkIndex,
+    columns: ChunkColumns,
+    found: Int64s,
+) -> None:
+    """Set ``found`` to the number of the row at each address, -1 where none is known.
+
+    Rows are numbered as :mod:`hmd.heat.page_columns` says.
+    """
+    places, wholes = index.places, len(columns.owner) * CHUNK_PAGES
+    for i in range(len(address)):
+        found[i] = -1
+        number = np.int64(address[i] >> np.uint64(CHUNK_SHIFT))
+        at = _find(places, (np.int64(process[i]) << NUMBER_BITS) | number)
+        if process[i] < 0 or places[at] == _EMPTY:
+            continue
+        chunk = places[at + 1]
+        row, huge = np.int64(columns.detail[chunk]), columns.huge[chunk]
+        page = np.int64(address[i] >> np.uint64(PAGE_SHIFT)) & (CHUNK_PAGES - 1)
+        code = columns.code[chunk]
+        if row >= 0:
+            code = columns.node[row, 0 if huge else page]
+        if code != ABSENT:
+            found[i] = wholes + chunk if row < 0 or huge else row * CHUNK_PAGES + page
+
+
 @inline
 def _order(page: Int64s, chunks: np.int64, order: Int32s) -> np.int64:
     """Fill ``order`` with the samples whose page is known, by groups of neighbouring chunks.

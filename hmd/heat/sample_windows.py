@@ -135,6 +135,11 @@ class Clocks:
         self._columns.squares[:] += squares
         self.tick += 1
 
+    def discount(self, part: Weights) -> None:
+        """Multiply the weight of all samples so far by ``part``, shape ``(processes,)``."""
+        for name in ("clock", "window", "samples", "window_squares"):
+            getattr(self._columns, name)[:] *= part
+
     def due(self, resident: Weights) -> tuple[Weights, Weights]:
         """Return the weight of the windows to close, 0 for others, and the history that is kept.
 

@@ -12,14 +12,13 @@ Rows of chunks that have detail are passed over: what they get in ``KeptShares.c
 from __future__ import annotations
 
 import math
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
-from hmd.heat.change_detection import NodeSums
 from hmd.heat.chunk_columns import ChunkColumns, TableRates, WindowClocks
-from hmd.heat.geometry import ABSENT, FIXED, FULL_EXPOSURE
-from hmd.heat.kernels import Float32s, Float64Plane, Float64s, Int32s, inline, kernel
+from hmd.heat.geometry import FULL_EXPOSURE
+from hmd.heat.kernels import Float32s, Float64s, Int32s, inline, kernel
 
 # Chunks at a time: their working columns stay in the first-level cache.
 _BLOCK: Final = 512
@@ -27,15 +26,6 @@ _BLOCK: Final = 512
 _TOLERANCE: Final = 0.1
 # Half a sample is added to each count (hmd.heat.rates).
 _UNSEEN: Final = 0.5
-
-
-class _Working(NamedTuple):
-    """Of some chunks: samples that a window counted, what is expected, and how both differ."""
-
-    counted: Float64s
-    expected: Float64s
-    variance: Float64s
-    deviation2: Float64s
 
 
 @inline
@@ -49,15 +39,17 @@ def _run_end(process: Int32s, begin: int, chunks: int) -> int:
 
 @inline
 def _compare(
-    begin: int, end: int, columns: ChunkColumns, clocks: WindowClocks, into: _Working
+    begin: int, end: int, columns: ChunkColumns, clocks: WindowClocks, deviation2: Float64s
 ) -> None:
-    """Fill ``into`` of chunks of one process; 0 of those without history."""
+    """Fill how far windows stray from histories, squared; 0 of chunks without history.
+
+    The chunks are of one process.
+    """
     p = columns.process[begin]
     per_unit, window = 1.0 / clocks.unit[p], clocks.window[p]
     grain = clocks.clock[p] / FULL_EXPOSURE
     heat, recent = columns.heat_sum[begin:end], columns.recent_sum[begin:end]
     exposed = columns.exposed[begin:end]
-    counted, expected, variance, deviation2 = into
     for i in range(len(heat)):
         past = grain * exposed[i]
         ratio = window / past if past > 0.0 else 0.0
@@ -66,35 +58,7 @@ def _compare(
         both = n + f
         # As hmd.heat.change_detection has it, with a tolerance.
         gap = max(abs(n - f) - _TOLERANCE * both, 0.0)
-        counted[i], expected[i], variance[i] = n, f, f * ratio
         deviation2[i] = 2.0 * gap * gap / ((both + 0.75) * (1.0 + ratio))
-
-
-@inline
-def _add_to_nodes(
-    begin: int, end: int, columns: ChunkColumns, found: _Working, nodes: NodeSums
-) -> None:
-    """Add chunks of one process to the sums of their nodes: neighbours mostly lie on one."""
-    p, last = columns.process[begin], ABSENT
-    n, f, variance = 0.0, 0.0, 0.0
-    for i in range(end - begin):
-        code = columns.code[begin + i]
-        on = FIXED - code if code <= FIXED else code
-        if on == ABSENT or columns.detail[begin + i] >= 0:
-            continue
-        if on != last:
-            if last != ABSENT:
-                nodes.counted[p, last] += n
-                nodes.expected[p, last] += f
-                nodes.variance[p, last] += variance
-            n, f, variance, last = 0.0, 0.0, 0.0, on
-        n += found.counted[i]
-        f += found.expected[i]
-        variance += found.variance[i]
-    if last != ABSENT:
-        nodes.counted[p, last] += n
-        nodes.expected[p, last] += f
-        nodes.variance[p, last] += variance
 
 
 @kernel
@@ -104,16 +68,10 @@ def believe_wholes(
     clocks: WindowClocks,
     surprise: float,
     kept: Float32s,
-    nodes: NodeSums,
 ) -> None:
-    """Fill ``kept``, by chunk, as :func:`hmd.heat.change_detection.believe` does for pages.
-
-    Adds to ``nodes`` unless it has no nodes.
-    """
+    """Fill ``kept``, by chunk, as :func:`hmd.heat.change_detection.believe` does for pages."""
     most = surprise * surprise
-    counted, expected = np.zeros(_BLOCK, np.float64), np.zeros(_BLOCK, np.float64)
-    variance, deviation2 = np.zeros(_BLOCK, np.float64), np.zeros(_BLOCK, np.float64)
-    found = _Working(counted, expected, variance, deviation2)
+    deviation2 = np.zeros(_BLOCK, np.float64)
     begin = 0
     while begin < chunks:
         end = _run_end(columns.process, begin, chunks)
@@ -123,13 +81,11 @@ def believe_wholes(
                 share[i] = 1.0
             begin = end
             continue
-        _compare(begin, end, columns, clocks, found)
+        _compare(begin, end, columns, clocks, deviation2)
         for i in range(len(share)):
             share[i] = 1.0
             if deviation2[i] > most:
                 share[i] = math.exp(most - deviation2[i])
-        if nodes.counted.shape[1]:
-            _add_to_nodes(begin, end, columns, found, nodes)
         begin = end
 
 
@@ -160,32 +116,6 @@ def _cool(
         recent[i] = np.float32(0.0) if whole else recent[i]
 
 
-@inline
-def _revise(
-    chunk: int,
-    columns: ChunkColumns,
-    clocks: WindowClocks,
-    window: float,
-    kept: Float32s,
-    change: float,
-) -> None:
-    """Revise the history of a chunk whose node's rate changed, as hmd.heat.cooling does a page's.
-
-    ``change`` is the new rate over the old one.
-    """
-    p = columns.process[chunk]
-    per_unit = 1.0 / clocks.unit[p]
-    exposure = clocks.clock[p] / FULL_EXPOSURE * columns.exposed[chunk]
-    expected = columns.heat_sum[chunk] * window / exposure * per_unit
-    counted = columns.recent_sum[chunk] * per_unit
-    if counted * math.log(change) < expected * (change - 1.0):
-        kept[chunk] *= min(change, 1.0 / change)
-    elif change < 1.0:
-        columns.heat_sum[chunk] *= change
-    else:
-        kept[chunk] = 0.0
-
-
 @kernel
 def fold_wholes(
     chunks: int,
@@ -194,12 +124,8 @@ def fold_wholes(
     window: Float64s,
     keep: Float64s,
     kept: Float32s,
-    change: Float64Plane,
 ) -> None:
-    """End windows as :func:`hmd.heat.cooling.fold` does for pages.
-
-    ``kept`` is left as what revised histories keep.
-    """
+    """End windows as :func:`hmd.heat.cooling.fold` does for pages."""
     begin = 0
     while begin < chunks:
         end = _run_end(columns.process, begin, chunks)
@@ -207,16 +133,6 @@ def fold_wholes(
         if window[p] <= 0.0:
             begin = end
             continue
-        changed = False
-        for on in range(change.shape[1]):
-            changed |= change[p, on] != 1.0
-        if changed:
-            for chunk in range(begin, end):
-                code = columns.code[chunk]
-                on = FIXED - code if code <= FIXED else code
-                there = on != ABSENT and columns.detail[chunk] < 0 and columns.exposed[chunk] > 0
-                if there and change[p, on] != 1.0:
-                    _revise(chunk, columns, clocks, window[p], kept, change[p, on])
         _cool((begin, end), columns, clocks, (window[p], keep[p]), kept)
         begin = end
 
@@ -229,8 +145,12 @@ def estimate_wholes(
     intensity: Float64s,
     kept: Float32s,
     rates: TableRates,
+    pages: Float64s,
 ) -> None:
-    """Fill rates and supports by chunk as :func:`hmd.heat.rates.estimate` does for pages."""
+    """Fill rates and supports by chunk as :func:`hmd.heat.rates.estimate` does for pages.
+
+    Adds all resident pages to ``pages``, by process.
+    """
     begin = 0
     while begin < chunks:
         end = _run_end(columns.process, begin, chunks)
@@ -239,13 +159,15 @@ def estimate_wholes(
         grain, window, times = clocks.clock[p] / FULL_EXPOSURE, clocks.window[p], intensity[p]
         heat, recent = columns.heat_sum[begin:end], columns.recent_sum[begin:end]
         exposed, resident = columns.exposed[begin:end], columns.resident[begin:end]
-        share = kept[begin:end]
+        share, count = kept[begin:end], 0
         rate, support = rates.chunk_rate[begin:end], rates.chunk_support[begin:end]
         for i in range(len(heat)):
             n = (share[i] * heat[i] + recent[i]) * per_unit + _UNSEEN
             e = (share[i] * grain * exposed[i] + window) * per_unit * resident[i]
             rate[i] = times * n / e if e > 0.0 else 0.0
             support[i] = n if e > 0.0 else 0.0
+            count += int(resident[i])
+        pages[p] += count
         begin = end
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hmd.heat.change_detection import NodeSums, believe, node_changes
+from hmd.heat.change_detection import believe
 from hmd.heat.chunk_columns import KeptShares
 from hmd.heat.chunks import Chunks
 from hmd.heat.cooling import fold
@@ -16,35 +16,28 @@ from hmd.heat.sample_windows import Clocks
 from hmd.heat.whole_chunks import believe_wholes, count_estimated, fold_wholes
 
 
-def credible(chunks: Chunks, clocks: Clocks, surprise: float, nodes: NodeSums) -> KeptShares:
+def credible(chunks: Chunks, clocks: Clocks, surprise: float) -> KeptShares:
     """Return the shares of their history to keep of each page and each chunk.
 
-    ``surprise`` is as in :class:`hmd.heat.heat_settings.HeatSettings`. ``nodes``, shape
-    ``(processes, nodes)``, gets the sums of the window, unless it has none.
+    ``surprise`` is as in :class:`hmd.heat.heat_settings.HeatSettings`.
     """
     columns, bundle, used = chunks.columns, clocks.bundle, chunks.used
     kept = KeptShares(np.empty(columns.node.shape, np.float32), np.empty(used, np.float32))
-    believe(columns, bundle, surprise, kept.pages, nodes)
-    believe_wholes(used, columns, bundle, surprise, kept.chunks, nodes)
+    believe(columns, bundle, surprise, kept.pages)
+    believe_wholes(used, columns, bundle, surprise, kept.chunks)
     return kept
 
 
-def close_windows(chunks: Chunks, clocks: Clocks, surprise: float, nodes: int) -> int:
-    """Add the windows that have enough samples to the history; return how many.
-
-    ``nodes`` is above the highest node of a page.
-    """
-    processes, columns = len(clocks.processes), chunks.columns
-    resident = np.zeros(processes, np.float64)
+def close_windows(chunks: Chunks, clocks: Clocks, surprise: float) -> int:
+    """Add the windows that have enough samples to the history; return how many."""
+    columns = chunks.columns
+    resident = np.zeros(len(clocks.processes), np.float64)
     count_estimated(chunks.used, columns, resident)
     window, keep = clocks.due(resident)
     if not window.any():
         return 0
-    sums = NodeSums.zeros(processes, nodes)
-    kept = credible(chunks, clocks, surprise, sums)
-    change = np.ones_like(sums.counted)
-    node_changes(sums, surprise, change)
-    fold_wholes(chunks.used, columns, clocks.bundle, window, keep, kept.chunks, change)
-    fold(columns, clocks.bundle, window, keep, kept.pages, change)
+    kept = credible(chunks, clocks, surprise)
+    fold_wholes(chunks.used, columns, clocks.bundle, window, keep, kept.chunks)
+    fold(columns, clocks.bundle, window, keep, kept.pages)
     clocks.close(window, keep)
     return int(np.count_nonzero(window))

@@ -156,7 +156,7 @@ def test_heat_survives_reload(daemon: Daemon, faulter: "subprocess.Popen[bytes]"
     daemon.signal(signal.SIGHUP)
     wait_for(lambda: daemon.status()["reload"]["success_s"] > reloads, "a reload")
     assert daemon.metric("hmd_target_resident_bytes", target="faulter", tier="0") > 0
-    assert daemon.status()["processes"][0]["samples"] > 0
+    wait_for(lambda: daemon.status()["processes"][0]["samples"], "a tick with samples")
 
 
 def test_ended_target_process_is_dropped(
