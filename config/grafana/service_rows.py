@@ -258,6 +258,12 @@ COST = [
         ),
     ),
     Panel(
+        "Hot sets that moved",
+        "Processes whose known heat the samples of a tick refuted, so that it was forgotten.",
+        "suffix: /s",
+        (Query("sum(rate(hmd_heat_changed_processes_total{}[R]))", "processes"),),
+    ),
+    Panel(
         "Calls and reads",
         "Calls of move_pages that moved pages, and reads of the sampler that returned samples.",
         "suffix: /s",

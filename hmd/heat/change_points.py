@@ -120,7 +120,7 @@ def discount(chunks: int, columns: ChunkColumns, part: Float64s) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _RatesBefore:
     """What the table last knew of its pages, and the order of the chunks that it had then."""
 
     rates: KnownRates
@@ -135,7 +135,7 @@ class ChangePoints:
     """
 
     def __init__(self) -> None:
-        self._known: _Known | None = None
+        self._known: _RatesBefore | None = None
         self._since, self._last, self._changes = (np.zeros(0, np.int64) for _ in range(3))
         self.spreads = BeginningSpreads.of(0)
 
@@ -153,7 +153,7 @@ class ChangePoints:
     def know(self, rates: TableRates, mean: Values, priors: Priors, chunks: Chunks) -> None:
         """Take the rates that the samples of the next tick are compared with."""
         known = KnownRates(rates, mean, chunks.columns.owner.copy())
-        self._known = _Known(known, priors, chunks.order)
+        self._known = _RatesBefore(known, priors, chunks.order)
 
     def kept(self, batch: AccessBatch, chunks: Chunks, clocks: Clocks) -> Values | None:
         """Return the part of its past that each process keeps; None where none is refuted.

@@ -191,6 +191,7 @@ class Observer:
             heat_pages=_rows(places.heat_pages) if places else ((),) * counters.tier_count,
             heat_table_bytes=places.heat.bytes if places else 0,
             detail_chunks=places.heat.details if places else 0,
+            heat_changes=places.heat.changes if places else 0,
             details_lost=places.heat.details_lost if places else 0,
             details_dropped=places.heat.details_dropped if places else 0,
             savings=replace(counters.savings_tracker.savings),

@@ -196,6 +196,7 @@ class Snapshot:
     heat_pages: tuple[tuple[int, ...], ...]
     heat_table_bytes: int
     detail_chunks: int
+    heat_changes: int
     details_lost: int
     details_dropped: int
     savings: Savings

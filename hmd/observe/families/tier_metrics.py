@@ -88,6 +88,12 @@ FAMILIES: Final = (
         of(lambda now: now.detail_chunks),
     ),
     counter(
+        "hmd_heat_changed_processes",
+        "processes",
+        "Processes whose known heat a tick's samples refuted: their hot set had moved.",
+        of(lambda now: now.heat_changes),
+    ),
+    counter(
         "hmd_heat_detail_lost_chunks",
         "chunks",
         "Chunks that are counted as a whole again, since the pages of others differ more.",

@@ -28,7 +28,7 @@ from tests.unit.observe.conftest import QuietSampler, batch
 
 UNITS = ("seconds", "bytes", "pages", "ratio", "total", "info")
 
-STATS = HeatStats(details_lost=5, details_dropped=3, details=2048, bytes=77)
+STATS = HeatStats(changes=4, details_lost=5, details_dropped=3, details=2048, bytes=77)
 
 
 def free_port() -> int:
@@ -82,6 +82,7 @@ def test_metrics_after_tick_show_its_counts(
     text = scrape(server)
     assert value(text, "hmd_heat_table_bytes") == 77
     assert value(text, "hmd_heat_detail_chunks") == 2048
+    assert value(text, "hmd_heat_changed_processes_total") == 4
     assert value(text, "hmd_heat_detail_dropped_chunks_total") == 3
     assert value(text, "hmd_heat_detail_lost_chunks_total") == 5
     labels = {"from_numa_node": "2", "to_numa_node": "0", "from_tier": "1", "to_tier": "0"}
