@@ -178,8 +178,8 @@ class ChangePoints:
         return part
 
     def _note(self, slots: Ticks, priors: Priors, tick: int) -> None:
-        """Note changes of processes; those of ticks in a row are one."""
-        self._changes[slots] += self._last[slots] < tick - 1
+        """Note changes of processes, and how far their rates strayed before."""
+        self._changes[slots] += 1
         self._last[slots] = tick
         for spread, prior in (
             (self.spreads.blocks, priors.blocks),
@@ -191,8 +191,8 @@ class ChangePoints:
     def lasting_ticks(self, tick: int) -> Values:
         """Return for how many ticks heat is expected to last, by the changes so far.
 
-        As long as it has lasted by now (Lindy's law) or, if that is longer, as it did on average;
-        infinite for a process that has not changed.
+        As long as it has lasted by now (Lindy's law) or, if that is longer, as it did on average
+        between changes; infinite for a process that has not changed.
         """
         age = tick - self._last + 1.0 + _BEFORE
         mean = (self._last - self._since) / np.maximum(self._changes, 1)
