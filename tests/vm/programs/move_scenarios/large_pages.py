@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +43,26 @@ def huge_in(target: Target) -> int:
     return int(((huge.address >= target.start) & (huge.address < end)).sum())
 
 
-def split_huge_page() -> dict[str, Any]:
-    with Target(2 * BLOCK, huge=True) as target:
-        before, blocks = target.digest, target.addresses[::512]
+def split_all(target: Target) -> int:
+    """Have the kernel split a target's huge pages; returns how many are left.
+
+    It passes over those that are locked or referenced at that moment, as by khugepaged.
+    """
+    for _ in range(20):
         Path("/sys/kernel/debug/split_huge_pages").write_text(
             f"{target.pid},{target.start:#x},{target.start + target.length:#x}"
         )
         left = huge_in(target)
+        if not left:
+            break
+        time.sleep(0.1)
+    return left
+
+
+def split_huge_page() -> dict[str, Any]:
+    with Target(2 * BLOCK, huge=True) as target:
+        before, blocks = target.digest, target.addresses[::512]
+        left = split_all(target)
         moves = mover()
         outcome = moves.apply(plan_of(target, 1, blocks, size=512))
         return {
