@@ -121,6 +121,7 @@ class ScaledRun:
     def tick(self) -> dict[Stage, float]:
         """Run a tick; returns the CPU seconds of its stages."""
         self._now_s += 1.0
+        self._memory.run(1.0)
         self._timer.begin()
         run_tick(self._stages, self._timer, self._now_s)
         return dict(self._timer.seconds)

@@ -8,6 +8,7 @@ a bit per page. Moves are made at once and cost nothing; one into a node without
 from __future__ import annotations
 
 import errno
+import os
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,10 @@ BASE = 0x7000_0000_0000
 """Where the memory of each process begins."""
 
 FAST, SLOW = 0, 1
+CPUS = 4.0
+"""As many as wait for 10 million misses of the slow node per second, one after another."""
 _FIRST_PID = 1000
+_CPU_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # Chunks whose pages are recorded at a time.
 _PLACED_CHUNKS = 2048
 
@@ -34,7 +38,8 @@ class ScaledMemory:
     """Processes of equal size, with part of their memory on a fast node that has little room.
 
     Each has ``chunks`` chunks in one mapping, all resident, the first ``fast`` of them, by default
-    a tenth, on the fast node. With ``huge`` every chunk is a huge page.
+    a tenth, on the fast node. With ``huge`` every chunk is a huge page. Together they keep ``CPUS``
+    CPUs busy while :meth:`run` has them run.
     """
 
     def __init__(self, processes: int, chunks: int, *, huge: bool, fast: int | None = None) -> None:
@@ -50,6 +55,11 @@ class ScaledMemory:
         fast = int(np.count_nonzero(self._node == FAST)) * HUGE_PAGE_PAGES
         self._total = np.array([fast + fast // 16 + HUGE_PAGE_PAGES, 2 * pages], np.int64)
         self._used = np.array([fast, pages - fast], np.int64)
+        self._ran_s = 0.0
+
+    def run(self, seconds: float) -> None:
+        """Let the processes run, which takes CPU time."""
+        self._ran_s += seconds
 
     def topology(self) -> Topology:
         """Return a fast and a slow node."""
@@ -69,7 +79,8 @@ class ScaledMemory:
 
     def stat(self, pid: int) -> ProcessStat:
         """Return /proc/PID/stat."""
-        return ProcessStat(pid, 1, 1, b"program", b"R", 0, 0, 0)
+        ticks = int(self._ran_s * CPUS / len(self.processes) * _CPU_TICKS_PER_S)
+        return ProcessStat(pid, 1, 1, b"program", b"R", 0, ticks, 0)
 
     def place_all(self, heat: HeatTable) -> None:
         """Record all pages in a table that tracks the processes, as a whole sweep would."""
