@@ -163,24 +163,6 @@ def gather_pages(
 
 
 @kernel
-def number_pages(address: Uint64s, chunk: Int32s, columns: ChunkColumns, number: Int64s) -> None:
-    """Fill the number of the row at each address, which is in ``chunk``; -1 where no page is."""
-    wholes = len(columns.owner) * CHUNK_PAGES
-    for at in range(len(address)):
-        number[at] = -1
-        row = np.int64(chunk[at])
-        if row < 0:
-            continue
-        detail, huge = np.int64(columns.detail[row]), columns.huge[row]
-        page = np.int64((address[at] // np.uint64(PAGE_BYTES)) % np.uint64(CHUNK_PAGES))
-        code = columns.code[row]
-        if detail >= 0:
-            code = columns.node[detail, 0 if huge else page]
-        if code != ABSENT:
-            number[at] = wholes + row if detail < 0 or huge else detail * CHUNK_PAGES + page
-
-
-@kernel
 def gather_addresses(
     number: Int64s, chunk: Int64s, columns: ChunkColumns, address: Uint64s
 ) -> None:

@@ -38,11 +38,11 @@ from hmd.heat.page_columns import (
     gather_pages,
     gather_rates,
     list_rows,
-    number_pages,
     tier_of_code,
 )
 from hmd.heat.row_selection import Selection, select_rows
 from hmd.heat.row_sides import Beyond, TierCodes
+from hmd.heat.sample_counting import number_addresses
 from hmd.heat.sampled_rows import AskedRows, weigh_rows
 from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Topology
@@ -260,10 +260,7 @@ class PageView:
         By samples; also of rows that are not shown. Costs what :mod:`hmd.heat.sampled_rows` does,
         and 50 ns per address.
         """
-        number = np.empty(len(address), np.int64)
-        for slot in np.unique(process).tolist():
-            own = np.flatnonzero(process == slot)
-            number[own] = self.number_at(slot, address[own])
+        number = self._numbers(process, address)
         batch = self._table.last_batch
         slots = np.where(number >= 0, process, -1).astype(np.int32)
         rows = AskedRows(slots, address, number >= self._wholes)
@@ -302,14 +299,13 @@ class PageView:
 
         Also of pages that are not shown; not for policies.
         """
-        chunk = self.chunks.find(process, address)
-        return self._number(address, chunk)
+        return self._numbers(np.full(len(address), process, np.int32), address)
 
-    def _number(
-        self, address: npt.NDArray[np.uint64], chunk: npt.NDArray[np.int32]
+    def _numbers(
+        self, process: npt.NDArray[np.int32], address: npt.NDArray[np.uint64]
     ) -> npt.NDArray[np.int64]:
         number = np.empty(len(address), np.int64)
-        number_pages(np.ascontiguousarray(address), chunk, self.chunks.columns, number)
+        number_addresses(process, address, self.chunks.index, self.chunks.columns, number)
         return number
 
     def _count_by_node(self, nodes: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -364,16 +360,7 @@ class PageView:
     def _sampled(self) -> npt.NDArray[np.int64]:
         """The number of the row of each sample of the last tick, -1 where no page is."""
         batch = self._table.last_batch
-        number = np.empty(len(batch), np.int64)
-        # Sorted by process once: a pass per process takes as long for each as for all samples.
-        order = np.argsort(batch.process, kind="stable")
-        address, chunk = batch.address[order], np.full(len(batch), -1, np.int32)
-        ends = np.searchsorted(batch.process[order], np.arange(len(self.processes) + 1))
-        for process in np.flatnonzero(np.diff(ends)).tolist():
-            own = slice(ends[process], ends[process + 1])
-            chunk[own] = self.chunks.find(process, address[own])
-        number[order] = self._number(address, chunk)
-        return number
+        return self._numbers(batch.process, batch.address)
 
     @cached_property
     def _order(self) -> npt.NDArray[np.intp]:

@@ -195,23 +195,25 @@ def find_nodes(
 
 
 @kernel
-def number_samples(
+def number_addresses(
     process: Int32View,
     address: Uint64View,
     index: ChunkIndex,
     columns: ChunkColumns,
     found: Int64s,
 ) -> None:
-    """Set ``found`` to the number of the row at each address, -1 where none is known.
+    """Set ``found`` to the number of the row at each address of a process, -1 where none is known.
 
     Rows are numbered as :mod:`hmd.heat.page_columns` says.
     """
     places, wholes = index.places, len(columns.owner) * CHUNK_PAGES
     for i in range(len(address)):
         found[i] = -1
+        if process[i] < 0 or address[i] >> np.uint64(ADDRESS_BITS):
+            continue
         number = np.int64(address[i] >> np.uint64(CHUNK_SHIFT))
         at = _find(places, (np.int64(process[i]) << NUMBER_BITS) | number)
-        if process[i] < 0 or places[at] == _EMPTY:
+        if places[at] == _EMPTY:
             continue
         chunk = places[at + 1]
         row, huge = np.int64(columns.detail[chunk]), columns.huge[chunk]
