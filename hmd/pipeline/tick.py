@@ -27,9 +27,9 @@ from hmd.sample.access_batch import AccessBatch
 PAGEOUT_CANDIDATES = 16
 """Idle pages to select, in multiples of the budget: the kernel keeps some of them in memory."""
 
-POLICY_ROWS = 1 << 17
-"""Rows of a view on which a policy decides, of a table with more than twice as many: 512 MiB of
-4 KiB pages, 256 GiB of chunks. And most rows of which drains and pins move some in a tick."""
+POLICY_ROWS = 1 << 16
+"""Rows of a view on which a policy decides, of a table with more than twice as many: 256 MiB of
+4 KiB pages, 128 GiB of chunks. And most rows of which drains and pins move some in a tick."""
 
 PAGEOUT_ROWS = 1 << 19
 """Most rows of which some are paged out in a tick: the kernel may keep many of them in memory."""
