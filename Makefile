@@ -1,7 +1,7 @@
 # Targets for developers; `make help` lists them. Every target does its own set-up and needs root,
 # because the set-up installs Debian packages.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format site wheel deb lint-deb bench bench-estimator bench-policies bench-samplers bench-scale bench-hostile test-hostile bench-tensors bench-learned train clean
+.PHONY: help setup demo test test-slow lint format site wheel deb lint-deb bench bench-estimator bench-policies bench-samplers bench-scale bench-hostile test-hostile bench-tensors bench-learned train clean
 PYTHON_FILES := hmd tests bench config packaging cffi_build.py setup/backend.py
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest --strict-skips --durations 20
@@ -16,13 +16,16 @@ setup: ## Install what the other targets need (Debian 12, root); skips what is t
 demo: setup ## Show hmd at work on an emulated DRAM+PM machine; table, picture, build/demo.json
 	@$(PYTHON) -m hmd demo
 
-test: setup lint ## Lint, then run all tests, including those in the emulated machine
+test: setup lint ## Lint, then run the tests, including those in the emulated machine; half an hour
 	@setup/browser.sh
 	@setup/debian.sh
 	@$(PYTHON) -c 'from hmd.decide.registry import warm; warm()' # else daemons compile while tests wait
 	$(PYTEST) -n 2 --dist loadfile -m 'not vm and not alone' tests
+	$(PYTEST) -m 'not slow' tests/vm
+
+test-slow: setup ## Run the tests that take minutes each; CI runs them after make test
 	$(PYTEST) -m alone tests/system
-	$(PYTEST) tests/vm
+	$(PYTEST) -m slow tests/vm
 
 lint: setup ## ruff, mypy --strict, import direction, prose, figures in documents
 	ruff check $(PYTHON_FILES)
@@ -71,7 +74,7 @@ bench-scale: setup ## Measure the cost of a tick over tracked memory; table, pic
 bench-hostile: setup ## Measure the service while hostile clients flood it for ten minutes; docs/results/hostile.json
 	@$(PYTHON) -m bench.hostile.clients --seconds 600 --publish
 
-test-hostile: setup ## Test the service under hostile clients for ten minutes (make test: less than one)
+test-hostile: setup ## Test the service under hostile clients for ten minutes (make test-slow: less than one)
 	HMD_HOSTILE_SECONDS=600 $(PYTHON) -m pytest --strict-skips tests/system/hostile
 
 bench-tensors: setup ## Compare planners of training steps on G10's traces; build/tensors.json

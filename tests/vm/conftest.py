@@ -27,24 +27,13 @@ CHECKOUT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).with_name("programs")
 RULES = CHECKOUT / "config/prometheus/hmd-alerts.yml"
 RECORDING_BYTES = 4 << 30
-SHARED_MACHINES = ("machine", "served")
-"""Fixtures that boot a machine for the tests of several files."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of this folder ``vm``, and tests of the same machine as one group.
-
-    With ``-n 2 --dist loadgroup`` the groups share two workers, and each machine boots once.
-    """
+    """Mark the tests of this folder ``vm``."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker("vm")
-            item.add_marker(pytest.mark.xdist_group(_group(item)))
-
-
-def _group(item: pytest.Item) -> str:
-    needed = getattr(item, "fixturenames", ())
-    return next((name for name in SHARED_MACHINES if name in needed), item.path.stem)
 
 
 @pytest.fixture(scope="session")

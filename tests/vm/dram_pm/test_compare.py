@@ -22,7 +22,7 @@ PROGRAM, RATIO = "cg", "1:2"
 FEW_BYTES = 4 << 20
 """Upper bound of moves without tiering (the kernel compacts its memory)."""
 
-pytestmark = pytest.mark.timeout(1500)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
 def _case(system: str) -> ComparisonCase:

@@ -35,7 +35,7 @@ from hmd.emulate.recording import (
     widest_core,
 )
 
-PROGRAMS = ("gups", "xslookup")
+PROGRAMS = ("gups", pytest.param("xslookup", marks=pytest.mark.slow))
 PARTS = (20, 50, 80)
 INTERLEAVED = Placement(MemoryPolicy.INTERLEAVE, (0, 1))
 

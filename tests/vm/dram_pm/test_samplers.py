@@ -20,7 +20,7 @@ PROGRAMS = Path(__file__).parents[1] / "programs"
 CASES: tuple[Case, ...] = (("emulated", 97), ("damon", 1000), ("softdirty", 1), ("faults", 1))
 SECONDS = 20.0
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")
