@@ -92,7 +92,7 @@ def believe(
     """Fill ``kept`` of the pages of chunks in detail: 1 where no window contradicts a history.
 
     ``surprise`` is the deviation, in standard deviations, from which a history loses weight.
-    Chunks that are counted as a whole have :func:`hmd.heat.whole_chunks.believe_wholes`.
+    Chunks that are counted as a whole have :mod:`hmd.heat.whole_chunks`.
     """
     heat_sum, recent_sum = columns.heat_sum, columns.recent_sum
     clock, window, unit = clocks.clock, clocks.window, clocks.unit

@@ -153,16 +153,6 @@ class WindowClocks(NamedTuple):
     unit: Float64s
 
 
-class KeptShares(NamedTuple):
-    """The share of its history to keep: of each page, ``(details, 512)``, and of each chunk.
-
-    The chunks' column has shape ``(chunks,)`` and holds for those that are counted as a whole.
-    """
-
-    pages: Float32Plane
-    chunks: Float32s
-
-
 class TableRates(NamedTuple):
     """How hot pages are, where the table keeps them.
 

@@ -218,14 +218,15 @@ class HeatTable:
                 np.empty(used, np.float32),
             )
             intensity = clocks.rate * self._priority
-            kept = credible(chunks, clocks, self.settings.surprise)
+            surprise = self.settings.surprise
+            kept = credible(chunks, clocks, surprise)
             columns, bundle = chunks.columns, clocks.bundle
             resident = np.zeros(len(intensity))
-            estimate_wholes(used, columns, bundle, intensity, kept.chunks, rates, resident)
+            estimate_wholes(used, columns, bundle, intensity, surprise, rates, resident)
             sums, spreads = PriorSums.zeros(len(intensity)), PageSpreads.empty(len(columns.owner))
-            sum_up(columns, bundle, kept.pages, sums, spreads)
+            sum_up(columns, bundle, kept, sums, spreads)
             priors = priors_of(sums, self._changes.spreads)
-            estimate(columns, bundle, intensity, kept.pages, priors, spreads, rates)
+            estimate(columns, bundle, intensity, kept, priors, spreads, rates)
             mean = np.divide(intensity, resident, out=np.zeros(len(resident)), where=resident > 0)
             self._changes.know(rates, mean, priors, chunks)
             self._rates = rates

@@ -26,6 +26,8 @@ from hmd.heat.row_sides import Beyond, Sides, TierCodes, count_sides
 
 # One row in this many is one of the hand's.
 _HAND_SHARE: Final = 4
+# More rows than there are: all of a bin.
+_ALL: Final = 1 << 62
 
 
 class Selection(NamedTuple):
@@ -40,15 +42,20 @@ class Selection(NamedTuple):
 
 
 class _Limits(NamedTuple):
-    """The bin on each side of a tier up to which rows are shown, and how many of that bin."""
+    """The bin on each side of a tier up to which rows are shown, and how many more of that bin.
+
+    Shape ``(tiers, 2)``: rows that leave, and rows that come. ``retreats``, shape ``(1,)``, counts
+    how often a limit was drawn back.
+    """
 
     bin: Int64Plane
     left: Int64Plane
+    retreats: Int64s
 
 
 @inline
 def _limits(leaving: Int64Plane, coming: Int64Plane, most: int) -> _Limits:
-    """Return how far each side may go; columns 0 for rows that leave, 1 for those that come."""
+    """Return how far each side may go, with ``most`` rows of each."""
     tiers = len(leaving)
     bound, left = np.zeros((tiers, 2), np.int64), np.zeros((tiers, 2), np.int64)
     for tier in range(tiers):
@@ -62,7 +69,49 @@ def _limits(leaving: Int64Plane, coming: Int64Plane, most: int) -> _Limits:
             rest -= coming[tier, b]
             b -= 1
         bound[tier, 1], left[tier, 1] = b, rest
-    return _Limits(bound, left)
+    limits = _Limits(bound, left, np.zeros(1, np.int64))
+    for tier in range(tiers):
+        for side in range(2):
+            if left[tier, side] == 0:
+                _retreat(tier, side, limits)
+    return limits
+
+
+@inline
+def _retreat(tier: int, side: int, limits: _Limits) -> None:
+    """Draw a limit back to the bin before it, all of which is shown.
+
+    On a limit often are very many rows, all with as few samples: once those that go are shown, the
+    others are passed over.
+    """
+    limits.bin[tier, side] += 1 if side else -1
+    limits.left[tier, side] = _ALL
+    limits.retreats[0] += 1
+
+
+@inline
+def _inside(at: int, tier: int, side: int, limits: _Limits) -> bool:
+    """Return whether a row of this bin is shown on a side; of those on the limit, as many as go."""
+    far = at - limits.bin[tier, side] if side else limits.bin[tier, side] - at
+    if far != 0:
+        return bool(far > 0)
+    limits.left[tier, side] -= 1
+    if limits.left[tier, side] == 0:
+        _retreat(tier, side, limits)
+    return True
+
+
+@inline
+def _farthest(limits: _Limits) -> tuple[int, int]:
+    """Return the lowest bin at which a row of any tier comes, and the highest at which it leaves.
+
+    Nothing comes from the fastest tier, nothing leaves the slowest.
+    """
+    least_up, most_down = BINS, -1
+    for tier in range(len(limits.bin) - 1):
+        least_up = min(least_up, int(limits.bin[tier + 1, 1]))
+        most_down = max(most_down, int(limits.bin[tier, 0]))
+    return least_up, most_down
 
 
 @inline
@@ -144,12 +193,7 @@ def take_sides(
     by_hand = len(number) // _HAND_SHARE
     last = len(sides.leaving) - 1
     limits = _limits(sides.leaving, sides.coming, (len(number) - by_hand) // max(2 * last, 1))
-    bound, left = limits
-    # Nothing comes from the fastest tier, nothing leaves the slowest.
-    least_up, most_down = BINS, -1
-    for tier in range(last):
-        least_up = min(least_up, int(bound[tier + 1, 1]))
-        most_down = max(most_down, int(bound[tier, 0]))
+    (least_up, most_down), retreats = _farthest(limits), limits.retreats[0]
     pinned, tier_of_code = tiers
     near, every = _reach(tier_of_code, limits), _every(tier_of_code)
     pages = np.empty(CHUNK_PAGES, np.int16)
@@ -157,6 +201,9 @@ def take_sides(
     start, reached = hand[0] if hand[0] < chunks else 0, 0
     chunk = -1
     while True:
+        if limits.retreats[0] != retreats:
+            (least_up, most_down), retreats = _farthest(limits), limits.retreats[0]
+            near = _reach(tier_of_code, limits)
         chunk += 1
         turn = start if by_hand >= CHUNK_PAGES else chunks
         if chunk < turn:
@@ -182,24 +229,16 @@ def take_sides(
             tier = tier_of_code[code & 255]
             if tier < 0 or strays * STRAYS > resident:
                 continue
-            # How far inside the limit of its side a row is, of one on the limit as far as they go.
-            inside = -1
+            shown = False
             if tier < last:
                 at = bins.chunk_leaving[chunk] if one else bins.page_leaving[row, i]
-                inside = bound[tier, 0] - at
-                if inside == 0:
-                    left[tier, 0] -= 1
-                    inside = left[tier, 0]
-            if tier > 0 and inside < 0:
+                shown = _inside(at, tier, 0, limits)
+            if tier > 0 and not shown:
                 at = bins.chunk_coming[chunk] if one else bins.page_coming[row, i]
-                inside = at - bound[tier, 1]
-                if inside == 0:
-                    left[tier, 1] -= 1
-                    inside = left[tier, 1]
-            if inside < 0 and in_turn:
-                by_hand -= 1
-            elif inside < 0:
+                shown = _inside(at, tier, 1, limits)
+            if not shown and not in_turn:
                 continue
+            by_hand -= 0 if shown else 1
             number[end] = wholes + chunk if one else row * CHUNK_PAGES + i
             end += 1
             rate = rates.chunk_rate[chunk] if one else rates.page_rate[row, i]

@@ -31,6 +31,8 @@ from hmd.heat.row_bins import BINS, RowBins
 # Neighbours mostly are of one bin: in turn they are counted in this many histograms, since an
 # addition has to wait for the one before it to the same bin.
 _LANES: Final = 4
+# Chunks that are compared at a time.
+_RUN: Final = 64
 # A bit that makes a bin higher than all others: a minimum with it needs no branch.
 _ABOVE_BINS: Final = np.int16(12)
 
@@ -94,6 +96,19 @@ def _store(place: tuple[int, int], pages: int, accesses: float, beyond: Beyond) 
 
 
 @inline
+def _are_alike(begin: int, end: int, columns: ChunkColumns) -> bool:
+    """Return whether some chunks are counted alike; without branches, so that it vectorises."""
+    process, code = columns.process[begin], columns.code[begin]
+    detail, resident = columns.detail[begin:end], columns.resident[begin:end]
+    strays, codes = columns.strays[begin:end], columns.code[begin:end]
+    processes, other = columns.process[begin:end], np.int32(0)
+    for i in range(len(detail)):
+        stray = np.int32(strays[i]) | np.int32(codes[i] ^ code) | (processes[i] ^ process)
+        other |= stray | ~(detail[i] >> np.int32(31)) | np.int32(resident[i] <= 0)
+    return bool(other == 0)
+
+
+@inline
 def _run_end(begin: int, chunks: int, columns: ChunkColumns) -> int:
     """Return the end of the chunks from ``begin`` on that are counted alike.
 
@@ -102,6 +117,10 @@ def _run_end(begin: int, chunks: int, columns: ChunkColumns) -> int:
     """
     process, code = columns.process[begin], columns.code[begin]
     end = begin
+    while end + _RUN <= chunks and _are_alike(end, end + _RUN, columns):
+        if columns.process[end] != process or columns.code[end] != code:
+            return end
+        end += _RUN
     while (
         end < chunks
         and columns.code[end] == code

@@ -5,8 +5,7 @@ and :mod:`hmd.heat.rates`, for one count per chunk. Of terabytes nearly all chun
 these loops decide what a tick costs: they run over neighbours of one process without branches,
 several chunks at a time.
 
-Rows of chunks that have detail are passed over: what they get in ``KeptShares.chunks`` and
-``TableRates`` here means nothing.
+Rows of chunks that have detail are passed over: what they get in ``TableRates`` here means nothing.
 """
 
 from __future__ import annotations
@@ -38,55 +37,34 @@ def _run_end(process: Int32s, begin: int, chunks: int) -> int:
 
 
 @inline
-def _compare(
-    begin: int, end: int, columns: ChunkColumns, clocks: WindowClocks, deviation2: Float64s
+def _believe(
+    begin: int, end: int, columns: ChunkColumns, clocks: WindowClocks, most: float, kept: Float32s
 ) -> None:
-    """Fill how far windows stray from histories, squared; 0 of chunks without history.
+    """Fill the shares of their history to keep, as hmd.heat.change_detection does for pages.
 
-    The chunks are of one process.
+    The chunks are of one process; ``most`` is the squared deviation from which histories lose
+    weight.
     """
     p = columns.process[begin]
-    per_unit, window = 1.0 / clocks.unit[p], clocks.window[p]
-    grain = clocks.clock[p] / FULL_EXPOSURE
+    if clocks.window[p] <= 0.0 or clocks.clock[p] <= 0.0:
+        kept[:] = 1.0
+        return
+    none, one = np.float32(0.0), np.float32(1.0)
+    per_unit, window = np.float32(1.0 / clocks.unit[p]), np.float32(clocks.window[p])
+    grain, tolerance = np.float32(clocks.clock[p] / FULL_EXPOSURE), np.float32(_TOLERANCE)
     heat, recent = columns.heat_sum[begin:end], columns.recent_sum[begin:end]
     exposed = columns.exposed[begin:end]
     for i in range(len(heat)):
-        past = grain * exposed[i]
-        ratio = window / past if past > 0.0 else 0.0
-        n = recent[i] * per_unit if past > 0.0 else 0.0
+        past = grain * np.float32(exposed[i])
+        ratio = window / past if past > none else none
+        n = recent[i] * per_unit if past > none else none
         f = heat[i] * per_unit * ratio
         both = n + f
-        # As hmd.heat.change_detection has it, with a tolerance.
-        gap = max(abs(n - f) - _TOLERANCE * both, 0.0)
-        deviation2[i] = 2.0 * gap * gap / ((both + 0.75) * (1.0 + ratio))
-
-
-@kernel
-def believe_wholes(
-    chunks: int,
-    columns: ChunkColumns,
-    clocks: WindowClocks,
-    surprise: float,
-    kept: Float32s,
-) -> None:
-    """Fill ``kept``, by chunk, as :func:`hmd.heat.change_detection.believe` does for pages."""
-    most = surprise * surprise
-    deviation2 = np.zeros(_BLOCK, np.float64)
-    begin = 0
-    while begin < chunks:
-        end = _run_end(columns.process, begin, chunks)
-        p, share = columns.process[begin], kept[begin:end]
-        if clocks.window[p] <= 0.0 or clocks.clock[p] <= 0.0:
-            for i in range(len(share)):
-                share[i] = 1.0
-            begin = end
-            continue
-        _compare(begin, end, columns, clocks, deviation2)
-        for i in range(len(share)):
-            share[i] = 1.0
-            if deviation2[i] > most:
-                share[i] = math.exp(most - deviation2[i])
-        begin = end
+        # With a tolerance; 0 of chunks without history.
+        gap = max(abs(n - f) - tolerance * both, none)
+        kept[i] = (gap + gap) * gap / ((both + np.float32(0.75)) * (one + ratio))
+    for i in range(len(heat)):
+        kept[i] = math.exp(most - kept[i]) if kept[i] > most else one
 
 
 @inline
@@ -97,16 +75,19 @@ def _cool(
     ended: tuple[float, float],
     kept: Float32s,
 ) -> None:
-    """Add the window of chunks of one process to their history; ``ended`` are window and keep."""
+    """Add the window of chunks of one process to their history; ``ended`` are window and keep.
+
+    ``kept`` are the shares of each history to keep.
+    """
     begin, end = span
     w, keep = ended
     p = columns.process[begin]
     grain, least = clocks.clock[p] / FULL_EXPOSURE, 1e-3 * clocks.unit[p]
     coded = FULL_EXPOSURE / (keep * clocks.clock[p] + w)
     heat, recent = columns.heat_sum[begin:end], columns.recent_sum[begin:end]
-    exposed, detail, share = columns.exposed[begin:end], columns.detail[begin:end], kept[begin:end]
+    exposed, detail = columns.exposed[begin:end], columns.detail[begin:end]
     for i in range(len(heat)):
-        left = keep * share[i]
+        left = keep * kept[i]
         cooled = left * heat[i] + recent[i]
         cooled = cooled if cooled > least else 0.0
         step = max(np.int32(1), np.int32((left * grain * exposed[i] + w) * coded + 0.5))
@@ -123,16 +104,20 @@ def fold_wholes(
     clocks: WindowClocks,
     window: Float64s,
     keep: Float64s,
-    kept: Float32s,
+    surprise: float,
 ) -> None:
-    """End windows as :func:`hmd.heat.cooling.fold` does for pages."""
-    begin = 0
+    """End windows as :func:`hmd.heat.cooling.fold` does for pages.
+
+    ``surprise`` is as in :class:`hmd.heat.heat_settings.HeatSettings`.
+    """
+    kept, begin = np.zeros(_BLOCK, np.float32), 0
     while begin < chunks:
         end = _run_end(columns.process, begin, chunks)
         p = columns.process[begin]
         if window[p] <= 0.0:
             begin = end
             continue
+        _believe(begin, end, columns, clocks, surprise * surprise, kept)
         _cool((begin, end), columns, clocks, (window[p], keep[p]), kept)
         begin = end
 
@@ -143,29 +128,34 @@ def estimate_wholes(
     columns: ChunkColumns,
     clocks: WindowClocks,
     intensity: Float64s,
-    kept: Float32s,
+    surprise: float,
     rates: TableRates,
     pages: Float64s,
 ) -> None:
     """Fill rates and supports by chunk as :func:`hmd.heat.rates.estimate` does for pages.
 
-    Adds all resident pages to ``pages``, by process.
+    Adds all resident pages to ``pages``, by process. ``surprise`` is as in
+    :class:`hmd.heat.heat_settings.HeatSettings`.
     """
-    begin = 0
+    none, kept, begin = np.float32(0.0), np.zeros(_BLOCK, np.float32), 0
     while begin < chunks:
         end = _run_end(columns.process, begin, chunks)
         p = columns.process[begin]
-        per_unit = 1.0 / clocks.unit[p] if clocks.unit[p] > 0.0 else 0.0
-        grain, window, times = clocks.clock[p] / FULL_EXPOSURE, clocks.window[p], intensity[p]
+        # In single precision, as rates are kept, which takes half the time.
+        per_unit = np.float32(1.0 / clocks.unit[p] if clocks.unit[p] > 0.0 else 0.0)
+        grain, window = np.float32(clocks.clock[p] / FULL_EXPOSURE), np.float32(clocks.window[p])
+        times, unseen = np.float32(intensity[p]), np.float32(_UNSEEN)
         heat, recent = columns.heat_sum[begin:end], columns.recent_sum[begin:end]
         exposed, resident = columns.exposed[begin:end], columns.resident[begin:end]
-        share, count = kept[begin:end], 0
         rate, support = rates.chunk_rate[begin:end], rates.chunk_support[begin:end]
+        _believe(begin, end, columns, clocks, surprise * surprise, kept)
+        count = 0
         for i in range(len(heat)):
-            n = (share[i] * heat[i] + recent[i]) * per_unit + _UNSEEN
-            e = (share[i] * grain * exposed[i] + window) * per_unit * resident[i]
-            rate[i] = times * n / e if e > 0.0 else 0.0
-            support[i] = n if e > 0.0 else 0.0
+            n = (kept[i] * heat[i] + recent[i]) * per_unit + unseen
+            past = kept[i] * grain * np.float32(exposed[i])
+            e = (past + window) * per_unit * np.float32(resident[i])
+            rate[i] = times * n / e if e > none else none
+            support[i] = n if e > none else none
             count += int(resident[i])
         pages[p] += count
         begin = end

@@ -7,24 +7,22 @@ history of pages and chunks, and adds windows to it (:mod:`hmd.heat.cooling`).
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from hmd.heat.change_detection import believe
-from hmd.heat.chunk_columns import KeptShares
 from hmd.heat.chunks import Chunks
 from hmd.heat.cooling import fold
 from hmd.heat.sample_windows import Clocks
-from hmd.heat.whole_chunks import believe_wholes, count_estimated, fold_wholes
+from hmd.heat.whole_chunks import count_estimated, fold_wholes
 
 
-def credible(chunks: Chunks, clocks: Clocks, surprise: float) -> KeptShares:
-    """Return the shares of their history to keep of each page and each chunk.
+def credible(chunks: Chunks, clocks: Clocks, surprise: float) -> npt.NDArray[np.float32]:
+    """Return the share of its history to keep of each page in detail, shape ``(details, 512)``.
 
     ``surprise`` is as in :class:`hmd.heat.heat_settings.HeatSettings`.
     """
-    columns, bundle, used = chunks.columns, clocks.bundle, chunks.used
-    kept = KeptShares(np.empty(columns.node.shape, np.float32), np.empty(used, np.float32))
-    believe(columns, bundle, surprise, kept.pages)
-    believe_wholes(used, columns, bundle, surprise, kept.chunks)
+    kept = np.empty(chunks.columns.node.shape, np.float32)
+    believe(chunks.columns, clocks.bundle, surprise, kept)
     return kept
 
 
@@ -36,8 +34,7 @@ def close_windows(chunks: Chunks, clocks: Clocks, surprise: float) -> int:
     window, keep = clocks.due(resident)
     if not window.any():
         return 0
-    kept = credible(chunks, clocks, surprise)
-    fold_wholes(chunks.used, columns, clocks.bundle, window, keep, kept.chunks)
-    fold(columns, clocks.bundle, window, keep, kept.pages)
+    fold_wholes(chunks.used, columns, clocks.bundle, window, keep, surprise)
+    fold(columns, clocks.bundle, window, keep, credible(chunks, clocks, surprise))
     clocks.close(window, keep)
     return int(np.count_nonzero(window))

@@ -20,7 +20,7 @@ CHUNKS, DETAILS = 96, 16
 SHOWN = 1024
 
 
-def random_table(seed: int = 1) -> HeatTable:
+def random_table(seed: int = 1, samples: int = 60_000) -> HeatTable:
     """A process with chunks of both kinds on both nodes, and heat from 1 to 1000."""
     random = np.random.default_rng(seed)
     heat = HeatTable(HeatSettings(window_samples_min=1, detail_chunks=DETAILS))
@@ -31,7 +31,7 @@ def random_table(seed: int = 1) -> HeatTable:
     weight = 10 ** random.uniform(0, 3, CHUNKS * CHUNK_PAGES)
     ladder = np.cumsum(weight)
     for _ in range(3):
-        drawn = random.random(60_000) * ladder[-1]
+        drawn = random.random(samples) * ladder[-1]
         heat.update(batch(np.searchsorted(ladder, drawn, side="right")))
     return heat
 
@@ -70,6 +70,18 @@ def test_view_of_large_table_has_hottest_that_may_come_and_coldest_that_may_leav
     bound = np.sort(leaves)[SHOWN * 3 // 8]
     assert (leaves < bound / 1.13).any()
     assert set(every.number[fast[leaves < bound / 1.13]].tolist()) <= number
+
+
+def test_rows_of_equal_heat_are_shown_as_far_as_their_side_has_room() -> None:
+    """Most pages have no sample, and are all on the limit of those that may leave."""
+    heat = random_table(samples=60)
+    every, view = heat.view(TOPOLOGY), heat.view(TOPOLOGY, rows_most=SHOWN)
+    unsampled = ~every.sampled[every.tier == 0]
+    assert unsampled.sum() > SHOWN
+    assert (view.tier == 0).sum() == SHOWN * 3 // 8
+    assert len(set(view.number.tolist())) == len(view)
+    coming = set(every.number[(every.tier == 1) & (every.support >= 1)].tolist())
+    assert coming <= set(view.number[view.tier == 1].tolist())
 
 
 def test_shown_rows_and_sums_beyond_make_the_table() -> None:
