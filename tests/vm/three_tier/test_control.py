@@ -214,7 +214,6 @@ def test_drain_node_leaves_no_program_pages(guest: Guest) -> None:
     guest.do("undrain", "1")
 
 
-@pytest.mark.slow
 def test_drain_hugetlbfs_pages_moved_to_node_with_pool(guest: Guest) -> None:
     pool = "/sys/devices/system/node/node{}/hugepages/hugepages-2048kB/nr_hugepages"
     for node in (0, 1):
