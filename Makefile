@@ -16,14 +16,14 @@ setup: ## Install what the other targets need (Debian 12, root); skips what is t
 demo: setup ## Show hmd at work on an emulated DRAM+PM machine; table, picture, build/demo.json
 	@$(PYTHON) -m hmd demo
 
-test: setup lint ## Lint, then run the tests, including those in the emulated machine; half an hour
+test: setup lint ## Lint, then run the tests, including those in the emulated machine; 37 minutes on two CPUs
 	@setup/browser.sh
 	@setup/debian.sh
 	@$(PYTHON) -c 'from hmd.decide.registry import warm; warm()' # else daemons compile while tests wait
 	$(PYTEST) -n 2 --dist loadfile -m 'not vm and not alone' tests
 	$(PYTEST) -m 'not slow' tests/vm
 
-test-slow: setup ## Run the tests that take minutes each; CI runs them after make test
+test-slow: setup ## Run the longest tests, and those that want the machine for themselves; CI runs them too
 	$(PYTEST) -m alone tests/system
 	$(PYTEST) -m slow tests/vm
 

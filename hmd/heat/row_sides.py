@@ -96,9 +96,13 @@ def _store(place: tuple[int, int], pages: int, accesses: float, beyond: Beyond) 
 
 
 @inline
-def _are_alike(begin: int, end: int, columns: ChunkColumns) -> bool:
-    """Return whether some chunks are counted alike; without branches, so that it vectorises."""
-    process, code = columns.process[begin], columns.code[begin]
+def _are_alike(
+    begin: int, end: int, process: np.int32, code: np.int8, columns: ChunkColumns
+) -> bool:
+    """Return whether all these chunks are of a process, without detail, and resident on one node.
+
+    ``code`` is that of the node. Without branches, so that it vectorises.
+    """
     detail, resident = columns.detail[begin:end], columns.resident[begin:end]
     strays, codes = columns.strays[begin:end], columns.code[begin:end]
     processes, other = columns.process[begin:end], np.int32(0)
@@ -117,9 +121,7 @@ def _run_end(begin: int, chunks: int, columns: ChunkColumns) -> int:
     """
     process, code = columns.process[begin], columns.code[begin]
     end = begin
-    while end + _RUN <= chunks and _are_alike(end, end + _RUN, columns):
-        if columns.process[end] != process or columns.code[end] != code:
-            return end
+    while end + _RUN <= chunks and _are_alike(end, end + _RUN, process, code, columns):
         end += _RUN
     while (
         end < chunks

@@ -141,7 +141,7 @@ def estimate_wholes(
     while begin < chunks:
         end = _run_end(columns.process, begin, chunks)
         p = columns.process[begin]
-        # In single precision, as rates are kept, which takes half the time.
+        # In single precision, as rates are kept.
         per_unit = np.float32(1.0 / clocks.unit[p] if clocks.unit[p] > 0.0 else 0.0)
         grain, window = np.float32(clocks.clock[p] / FULL_EXPOSURE), np.float32(clocks.window[p])
         times, unseen = np.float32(intensity[p]), np.float32(_UNSEEN)

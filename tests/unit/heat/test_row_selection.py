@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -33,6 +35,21 @@ def random_table(seed: int = 1, samples: int = 60_000) -> HeatTable:
     for _ in range(3):
         drawn = random.random(samples) * ladder[-1]
         heat.update(batch(np.searchsorted(ladder, drawn, side="right")))
+    return heat
+
+
+def long_runs() -> HeatTable:
+    """Some chunks in detail, then hundreds that are counted as a whole, first those of node 0."""
+    heat = HeatTable(HeatSettings(window_samples_min=1, detail_chunks=DETAILS))
+    heat.track([ProcessId(1, 1)])
+    node = np.zeros((5 * CHUNKS, CHUNK_PAGES), np.int8)
+    node[3 * CHUNKS :] = 1
+    address = np.arange(len(node), dtype=np.uint64) * np.uint64(CHUNK_BYTES)
+    heat.place(0, address, node)
+    random = np.random.default_rng(1)
+    for _ in range(3):
+        hot = random.integers(0, DETAILS * CHUNK_PAGES, 60_000)
+        heat.update(batch(np.append(hot, random.integers(0, node.size, 600))))
     return heat
 
 
@@ -84,9 +101,11 @@ def test_rows_of_equal_heat_are_shown_as_far_as_their_side_has_room() -> None:
     assert coming <= set(view.number[view.tier == 1].tolist())
 
 
-def test_shown_rows_and_sums_beyond_make_the_table() -> None:
-    heat = random_table()
+@pytest.mark.parametrize("table", [random_table, long_runs])
+def test_shown_rows_and_sums_beyond_make_the_table(table: Callable[[], HeatTable]) -> None:
+    heat = table()
     every, view = heat.view(TOPOLOGY), heat.view(TOPOLOGY, rows_most=SHOWN)
+    assert len(view) < len(every)
     for node in (0, 1):
         on = every.node == node
         all_accesses = (every.rate[on].astype(np.float64) * every.size[on]).sum()
