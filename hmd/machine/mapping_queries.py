@@ -45,7 +45,8 @@ def mappings_at(pid: int, addresses: Addresses, proc: Path = PROC) -> Mappings |
     fd = open_to_read(proc / str(pid) / "maps")
     if fd is None:
         return None
-    ascending = np.unique(addresses)
+    rising = bool((addresses[1:] >= addresses[:-1]).all())
+    ascending = np.ascontiguousarray(addresses) if rising else np.sort(addresses)
     try:
         try:
             return query_at(fd, ascending)

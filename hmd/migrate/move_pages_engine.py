@@ -129,6 +129,7 @@ class MovePagesEngine:
         tries = np.zeros(len(addresses), np.int32)
         queue: Rows = np.arange(len(addresses))
         retries: Rows = queue[:0]
+        single = bool((weights == 1).all())
         while len(queue) or len(retries):
             refusal = self._stop(process, deadline_s)
             if refusal is None:
@@ -136,12 +137,17 @@ class MovePagesEngine:
                     # Pages that failed come last and together: they may be free by now.
                     queue, retries = retries, queue
                     self.stats.retried_rows += len(queue)
-                count = self.size.take(weights[_span(queue[: self.size.pages])])
+                count = min(self.size.pages, len(queue))
+                if not single:
+                    count = self.size.take(weights[_span(queue[:count])])
                 batch, queue = queue[:count], queue[count:]
                 span = _span(batch)
-                refusal, status[span], tried = self._call(
-                    process, addresses[span], int(weights[span].sum()), node
-                )
+                pages = count if single else int(weights[span].sum())
+                answer = self._call(process, addresses[span], pages, node)
+                if answer is None:
+                    status[span] = MoveStatus.MOVED
+                    continue
+                refusal, status[span], tried = answer
                 left = status[span] == MoveStatus.PENDING
                 if refusal is None and not left.any():
                     continue
@@ -174,10 +180,10 @@ class MovePagesEngine:
 
     def _call(
         self, process: ProcessId, addresses: npt.NDArray[np.uint64], pages: int, node: int
-    ) -> tuple[MoveStatus | None, npt.NDArray[np.int16], npt.NDArray[np.bool_]]:
+    ) -> tuple[MoveStatus | None, npt.NDArray[np.int16], npt.NDArray[np.bool_]] | None:
         """Make one call; return its error for all remaining pages, statuses, and which were tried.
 
-        PENDING are the pages that are not on the node yet.
+        PENDING are the pages that are not on the node yet. None: all of them have moved.
         """
         begun_s = self._clock()
         result, answers = self._calls.move_pages(
@@ -185,8 +191,7 @@ class MovePagesEngine:
         )
         self._measure(len(addresses), pages, self._clock() - begun_s)
         if result == 0 and (answers == node).all():
-            whole = np.full(len(answers), MoveStatus.MOVED, np.int16)
-            return None, whole, np.ones(len(answers), np.bool_)
+            return None
         untouched = answers == UNTOUCHED
         status = of_pages(answers, node)
         status[untouched] = MoveStatus.PENDING

@@ -143,9 +143,12 @@ class Mover:
     def _exclude(self, progress: PlanProgress, now_s: float) -> None:
         """Decide pages that the page filter keeps or that are in backoff."""
         for process, parts in progress.by_process():
-            addresses = np.concatenate([part.address for part in parts])
+            one = len(parts) == 1
+            addresses = parts[0].address if one else np.concatenate([p.address for p in parts])
             movable = self._page_filter(process, addresses)
             blocked = self._backoff.blocked(process, addresses, now_s)
+            if movable.all() and not blocked.any():
+                continue
             end = 0
             for part in parts:
                 start, end = end, end + len(part.address)
@@ -186,9 +189,12 @@ class Mover:
             part.process, part.address[rows], part.pages[rows], part.to_node, deadline_s
         )
         moved = part.status == MoveStatus.MOVED
-        part.node[moved] = part.to_node
-        part.node[part.status == MoveStatus.NOT_PRESENT] = -1
-        np.copyto(part.moved_pages, part.pages, where=moved)
+        if moved.all():
+            part.node[:], part.moved_pages[:] = part.to_node, part.pages
+        else:
+            part.node[moved] = part.to_node
+            part.node[part.status == MoveStatus.NOT_PRESENT] = -1
+            np.copyto(part.moved_pages, part.pages, where=moved)
         huge = np.flatnonzero(moved & (part.pages == HUGE_PAGE_PAGES))
         if len(huge):
             self._finish_split(part, huge, deadline_s)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from hmd.decide.plan import Plan
 from hmd.machine.process_id import ProcessId
-from hmd.migrate.batches import move_sequence
+from hmd.migrate.batches import is_uniform, move_sequence
 from hmd.migrate.move_status import MoveStatus
 from hmd.migrate.outcome import Flow, MoveOutcome
 from hmd.units import HUGE_PAGE_PAGES, PAGE_BYTES
@@ -21,6 +21,7 @@ SUBPAGES: Final = np.arange(1, HUGE_PAGE_PAGES, dtype=np.uint64) * np.uint64(PAG
 
 
 Code = TypeVar("Code", bound=int)
+Column = TypeVar("Column", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +55,10 @@ class PlanProgress:
     def __init__(self, plan: Plan) -> None:
         rows = len(plan)
         self._order, starts = move_sequence(plan)
-        self._process = plan.process.take(self._order)
+        self._process = self._as_moved(plan.process)
         self._address = plan.address.take(self._order)
-        self._pages = plan.pages.take(self._order)
-        from_node = plan.from_node.take(self._order)
+        self._pages = self._as_moved(plan.pages)
+        from_node = self._as_moved(plan.from_node)
         self._status = np.full(rows, MoveStatus.PENDING, np.int16)
         self._node = np.full(rows, -1, np.int16)
         self._moved_pages = np.zeros(rows, np.uint32)
@@ -93,8 +94,9 @@ class PlanProgress:
         """
         # One integer per page, since numpy sorts records slowly: 45 bits hold every page number of
         # five-level page tables, which leaves 19 bits for half a million processes in a plan.
-        owner = self._process.astype(np.uint64) << np.uint64(45)
-        page = owner | self._address >> np.uint64(12)
+        page = self._address >> np.uint64(12)
+        if len(self.parts) > 1:
+            page |= self._process.astype(np.uint64) << np.uint64(45)
         twice = np.zeros(len(page), np.bool_)
         rising = np.sort(page) if len(self.parts) > 1 else page
         if (rising[1:] == rising[:-1]).any():
@@ -109,6 +111,8 @@ class PlanProgress:
 
     def defer(self, budget_bytes: int) -> None:
         """Defer what exceeds the budget, from the first row of the plan that does on."""
+        if int(self._pages.sum()) * PAGE_BYTES <= budget_bytes:
+            return
         pending = self._status == MoveStatus.PENDING
         wanted = self._pages * pending
         if int(wanted.sum()) * PAGE_BYTES <= budget_bytes:
@@ -119,11 +123,10 @@ class PlanProgress:
 
     def outcome(self, *, calls: int, seconds: float, dry_run: bool) -> MoveOutcome:
         """Return the outcome, with its sums; rows are in the order of the plan."""
-        planned = self._planned()
         return MoveOutcome(
-            status=self._status.take(planned),
-            node=self._node.take(planned),
-            moved_pages=self._moved_pages.take(planned),
+            status=self._as_planned(self._status),
+            node=self._as_planned(self._node),
+            moved_pages=self._as_planned(self._moved_pages),
             moved=self._flows(),
             pages=_sums(self._status, self._pages, MoveStatus),
             calls=calls,
@@ -136,6 +139,17 @@ class PlanProgress:
         rows = np.empty(len(self._order), np.intp)
         rows[self._order] = np.arange(len(rows))
         return rows
+
+    def _as_planned(self, column: npt.NDArray[Column]) -> npt.NDArray[Column]:
+        """Return a column in the order of the plan."""
+        planned = column.copy()
+        if not is_uniform(column):
+            planned[self._order] = column
+        return planned
+
+    def _as_moved(self, column: npt.NDArray[Column]) -> npt.NDArray[Column]:
+        """Return a column of the plan in the order of moves."""
+        return column.copy() if is_uniform(column) else column.take(self._order)
 
     def _flows(self) -> dict[Flow, int]:
         flows: dict[Flow, int] = {}
