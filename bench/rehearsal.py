@@ -101,6 +101,7 @@ class Rehearsal:
             pageout=Pageout(),
             node_memory=lambda topology, now_s: memory.memory(),
             stat=memory.stat,
+            clock=lambda: self._now_s,  # stands still while pages move
             tick_s=_TICK_S,
             processes=(PROCESS,),
             targets=(self.name,),

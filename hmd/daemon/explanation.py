@@ -67,6 +67,7 @@ def explain(
         stages.tick_s,
         1 << 40,
         cpus=stages.cpu_use.cpus_of(heat.processes),
+        move_delay_s=stages.move_delay.mean_s,
     )
     nodes = nodes_of(machine, 0.0, 0)
     rows = _rows(pages, slot, address)

@@ -61,7 +61,9 @@ class PayingMoves:
         from hmd.decide.plan_builder import build_plan
 
         ticks = self._persistence.horizon(pages)
-        horizon_s, rate, support = ticks * machine.tick_s, pages.rate, pages.support
+        # Until they have moved, pages save nothing.
+        horizon_s = np.maximum(ticks * machine.tick_s - machine.move_delay_s, 0.0)
+        rate, support = pages.rate, pages.support
         if prediction is not None:
             # The mean over the horizon, which may be longer than the next ticks.
             part = np.minimum(prediction.ticks / np.maximum(ticks, _LEAST_TICKS), 1.0)

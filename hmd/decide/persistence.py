@@ -3,10 +3,11 @@
 Takes the page view of each tick and the pages that compete for a promotion, gives a horizon per
 process, in ticks. The hottest competitors of a tick are followed: their accesses in each of the
 following ticks, over those that their rates predicted, are the part of the prediction that came
-true at that age. What a promotion saves is the sum of these parts, in ticks at the rate of its
-page. This covers hot sets that move, pages that are read once, and pages that only the noise of
-samples makes look hot. Competitors are followed whether they are promoted or not, so that it is
-noticed when promotions begin to pay again.
+true at that age. Where some promotions pay, those pages are the competitors: they are chosen for
+high rates, which chance has raised more than those of other pages. What a promotion saves is the
+sum of these parts, in ticks at the rate of its page. This covers hot sets that move, pages that are
+read once, and pages that only the noise of samples makes look hot. Competitors are followed whether
+they are promoted or not, so that it is noticed when promotions begin to pay again.
 
 Parts do not rise with age: accesses that come back later are no reason to keep a page until then.
 Beyond the ages that are followed they fall exponentially, at the pace of those that are. No horizon

@@ -116,7 +116,8 @@ class MachineView:
     per tick whether a page was accessed. ``allocation_bytes`` is what programs are expected to
     allocate until the next tick, None where that is not known. ``cpus``, shape ``(processes,)`` as
     ``PageView.processes``, is how many CPUs each process keeps busy, NaN where that is not known;
-    None: of no process.
+    None: of no process. ``move_delay_s`` is the time from the last sample until half of the planned
+    pages have moved, by earlier ticks.
     """
 
     topology: Topology
@@ -128,6 +129,7 @@ class MachineView:
     counted: bool = True
     allocation_bytes: int | None = None
     cpus: npt.NDArray[np.float64] | None = None
+    move_delay_s: float = 0.0
 
 
 class Policy(Protocol):

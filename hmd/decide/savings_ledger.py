@@ -142,8 +142,10 @@ class SavingsLedger:
         return len(gone)
 
     def competitors(self) -> npt.NDArray[np.int64]:
-        """Return the rows of the view that could be promoted."""
-        return self._values.row[(self._values.here > 0) & self._values.known]
+        """Return the rows of the view whose promotion pays; where none does, all that could be."""
+        values = self._values
+        coming = self.wanted < values.here
+        return values.row[coming if coming.any() else (values.here > 0) & values.known]
 
     def wanted_rows(self) -> Wanted:
         """Return what is wanted by the rows of the view."""

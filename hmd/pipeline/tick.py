@@ -66,7 +66,9 @@ def run_tick(stages: TickStages, guard: StageTimer, now_s: float) -> TickRecord:
 def read_samples(stages: TickStages) -> AccessBatch:
     """Return the samples since the last tick; those of shared pages are the counting process's."""
     begun_s = time.thread_time()
-    batch = stages.sweep.fold(stages.sampler.read(), stages.heat)
+    samples = stages.sampler.read()
+    stages.move_delay.begin(stages.clock())
+    batch = stages.sweep.fold(samples, stages.heat)
     stages.sampling_cpu_s += time.thread_time() - begun_s
     return batch
 
@@ -99,6 +101,7 @@ def decide(stages: TickStages, now_s: float) -> Plan:
         counted=stages.sampler.capabilities.counts_accesses,
         allocation_bytes=stages.allocations.expected_bytes,
         cpus=stages.cpu_use.cpus_of(heat.processes),
+        move_delay_s=stages.move_delay.mean_s,
     )
     pinned = admin.pinned_mask(heat.processes, stages.targets)
     requested, machine = admin_moves(stages, machine, pinned)
@@ -154,7 +157,9 @@ def migrate(stages: TickStages, plan: Plan, now_s: float) -> MoveOutcome | None:
     """Apply a plan, and record in the heat table where its pages are now; None without moves."""
     outcome = None
     if len(plan):
+        begun_s = stages.clock()
         outcome = stages.mover.apply(plan, now_s)
+        stages.move_delay.observe(begun_s, stages.clock())
         stages.heat.settle(plan, outcome.node, np.isin(outcome.status, STUCK))
         shared = np.unique(plan.process[outcome.status == MoveStatus.SHARED])
         stages.sweep.refused(plan.processes[slot] for slot in shared)

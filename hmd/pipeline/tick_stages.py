@@ -8,11 +8,13 @@ a machine of numbers. The interfaces between are protocols:
 * the calls that move pages, behind ``mover`` (:class:`hmd.migrate.move_pages_engine.PageCalls`),
   and those that page out, behind ``pageout`` (:class:`hmd.migrate.pageout.PageoutCalls`);
 * the memory of nodes (``NodeMemoryReader``);
-* clocks, which mover and pageout are built with; the tick itself takes the time as an argument.
+* clocks, which mover and pageout are built with, and ``clock``, which times moves; the time of the
+  tick itself is an argument.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -27,6 +29,7 @@ from hmd.migrate import Mover, Pageout
 from hmd.pipeline.allocation_watch import AllocationWatch
 from hmd.pipeline.cpu_budget import CpuBudget
 from hmd.pipeline.cpu_use import CpuUse
+from hmd.pipeline.move_delay import MoveDelay
 from hmd.pipeline.process_readings import ProcessReadings
 from hmd.sample.access_batch import AccessBatch
 from hmd.sample.capabilities import Capabilities
@@ -63,7 +66,8 @@ class TickStages:
     that of kernel threads that demote page cache. ``budget`` decides in which
     ticks the policy plans; in all of them if None. ``readings`` are the status of some processes,
     which ``stat`` returns by pid: ``allocations`` says how much memory targets are expected to
-    allocate, from resident sizes, ``cpu_use`` how many CPUs each process keeps busy.
+    allocate, from resident sizes, ``cpu_use`` how many CPUs each process keeps busy,
+    ``move_delay`` how late moves come, by ``clock``.
     """
 
     topology: Topology
@@ -90,3 +94,5 @@ class TickStages:
     cpu_use: CpuUse = field(default_factory=CpuUse)
     readings: ProcessReadings = field(default_factory=ProcessReadings)
     stat: Callable[[int], ProcessStat | None] = read_stat
+    clock: Callable[[], float] = time.monotonic
+    move_delay: MoveDelay = field(default_factory=MoveDelay)

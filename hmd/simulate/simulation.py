@@ -180,6 +180,7 @@ class SimulatedDaemon:
             ),
             node_memory=lambda topology, now_s: machine.memory(),
             stat=machine.sized_stat,
+            clock=lambda: machine.now_s,
             tick_s=settings.tick_s,
             pageout_s=settings.pageout_s,
             processes=(PROGRAM,),

@@ -6,6 +6,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from bench.rehearsal import Rehearsal
+from bench.rehearsed_memory import Tier
+from hmd.decide.policies.none import NonePolicy
 from hmd.heat.geometry import ABSENT, BLOCK_PAGES, CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.heat_settings import HeatSettings
 from hmd.heat.heat_table import HeatTable
@@ -134,6 +137,18 @@ def test_rates_of_chunks_that_differ_keep_their_difference() -> None:
     rates = dense_rates(table_of(count)).rate.reshape(-1, 2, CHUNK_PAGES) / PERIOD
     assert rates[:, 0].mean() == pytest.approx(4.0, rel=0.05)
     assert rates[:, 1].mean() == pytest.approx(0.5, rel=0.1)
+
+
+def test_rates_of_a_steady_program_come_near_its_accesses() -> None:
+    """Of thousands of pages some surprise in each window by chance; their past stays credible."""
+    weights = np.random.default_rng(5).gamma(0.5, size=8 * CHUNK_PAGES)
+    nodes = np.ones(len(weights), np.int8)
+    tiers = (Tier(len(weights)), Tier(2 * len(weights)))
+    run = Rehearsal(NonePolicy(), tiers, weights, nodes, samples_per_tick=300)
+    for _ in range(120):
+        run.tick()
+    rate = run.heat.view(run.machine.topology).rate
+    assert np.abs(rate / rate.sum() - weights / weights.sum()).sum() < 0.23
 
 
 def test_rates_of_few_scattered_hot_pages_rise_with_the_first_sample() -> None:

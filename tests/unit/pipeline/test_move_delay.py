@@ -1,0 +1,73 @@
+"""How late moves come after the samples that they follow from, and what policies make of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bench.rehearsal import Rehearsal, hot_blocks
+from bench.rehearsed_memory import Tier
+from hmd.decide.plan import MachineView, Plan
+from hmd.decide.policies.benefit import Benefit, BenefitSettings
+from hmd.emulate.preset import load
+from hmd.heat.page_view import PageView
+from hmd.pipeline.move_delay import MoveDelay
+from hmd.simulate.simulation import SimulationSettings, simulate
+from tests.unit.simulate.conftest import stream_of
+
+PAGES, FAST = 4096, 1024
+
+
+class Told:
+    """The benefit policy, on a machine whose moves are so late; None: as the machine says."""
+
+    name = "told"
+
+    def __init__(self, delay_s: float | None = None) -> None:
+        self._policy = Benefit(BenefitSettings(headroom_fraction=0.0, headroom_bytes=1 << 16))
+        self._delay_s = delay_s
+        self.delays_s: list[float] = []
+
+    def plan(self, pages: PageView, machine: MachineView) -> Plan:
+        self.delays_s.append(machine.move_delay_s)
+        told = self._delay_s
+        return self._policy.plan(
+            pages, machine if told is None else replace(machine, move_delay_s=told)
+        )
+
+
+def test_delay_is_from_the_samples_to_the_middle_of_the_moves() -> None:
+    delay = MoveDelay()
+    assert delay.mean_s == 0.0
+    delay.begin(10.0)
+    delay.observe(10.4, 10.6)
+    assert delay.mean_s == pytest.approx(0.5)
+    for tick in range(50):
+        delay.begin(20.0 + tick)
+        delay.observe(20.1 + tick, 20.1 + tick)
+    assert delay.mean_s == pytest.approx(0.1, abs=1e-3)
+
+
+def test_simulated_tick_measures_the_delay_of_its_moves() -> None:
+    random = np.random.default_rng(1)
+    hot = 3 * FAST + random.integers(0, FAST, 200_000)
+    policy = Told()
+    settings = SimulationSettings(tick_s=0.004, delay_s=0.001)
+    run = simulate(stream_of(hot, PAGES), load("dram-pm"), FAST, policy, settings)
+    assert run.moved_bytes > 0
+    assert policy.delays_s[0] == 0.0
+    assert 0.001 < policy.delays_s[-1] < 0.012
+
+
+@pytest.mark.parametrize(("delay_s", "moves"), [(0.0, True), (1000.0, False)])
+def test_pages_move_where_they_save_enough_after_the_delay(delay_s: float, moves: bool) -> None:
+    run = Rehearsal(
+        Told(delay_s),
+        (Tier(FAST + 16), Tier(2 * PAGES)),
+        hot_blocks(PAGES, 768, 16, seed=3),
+        (np.arange(PAGES) >= FAST).astype(np.int8),
+        samples_per_tick=20_000,
+    )
+    assert (sum(run.tick().moved_pages for _ in range(6)) > 0) == moves
