@@ -15,6 +15,7 @@ from hmd.decide.long_memory import LongMemory, LongRates
 from hmd.decide.policies.learned import Learned, LearnedSettings
 from hmd.decide.policies.none import NonePolicy
 from hmd.emulate.preset import load
+from hmd.heat.heat_settings import HeatSettings
 from hmd.learn.training_rows import HEADROOM_BYTES
 from hmd.simulate.simulated_pmu import PmuSettings
 from hmd.simulate.simulation import SimulationSettings, simulate
@@ -29,10 +30,10 @@ def phase(seed: int) -> Weights:
     return hot_blocks(PAGES, HOT, 16, seed=seed)
 
 
-def program(weights: Weights) -> Rehearsal:
+def program(weights: Weights, heat: HeatSettings | None = None) -> Rehearsal:
     tiers = (Tier(PAGES), Tier(2 * PAGES))
     return Rehearsal(
-        NonePolicy(), tiers, weights, np.ones(PAGES, np.int8), samples_per_tick=SAMPLES
+        NonePolicy(), tiers, weights, np.ones(PAGES, np.int8), samples_per_tick=SAMPLES, heat=heat
     )
 
 
@@ -79,10 +80,11 @@ def test_weight_hot_set_that_moved_for_good_the_long_run_does_not_count() -> Non
     assert weight(memory, run) == 0.0
 
 
-def test_rates_of_a_steady_program_are_as_near_to_the_truth_as_those_of_the_view() -> None:
-    """Heat that has not changed is a mean over many ticks too."""
+def test_rates_of_a_steady_program_are_nearer_to_the_truth_than_those_of_the_view() -> None:
+    """Of a view whose pages lose their past where chance makes them surprising."""
     rng = np.random.default_rng(5)
-    memory, run = LongMemory(), program(rng.gamma(0.5, size=PAGES))
+    run = program(rng.gamma(0.5, size=PAGES), HeatSettings(surprise=2.0))
+    memory = LongMemory()
     for _ in range(60):
         found = tick(memory, run)
     pages = run.heat.view(run.machine.topology)
@@ -91,7 +93,7 @@ def test_rates_of_a_steady_program_are_as_near_to_the_truth_as_those_of_the_view
     def error(rate: npt.NDArray[np.float32]) -> float:
         return float(np.abs(rate / rate.sum() - truth).sum())
 
-    assert error(found.rate) <= 1.01 * error(pages.rate)
+    assert error(found.rate) <= error(pages.rate)
     assert found.support.mean() > 0.9 * pages.support.mean()
 
 

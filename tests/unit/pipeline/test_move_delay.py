@@ -20,10 +20,10 @@ from tests.unit.simulate.conftest import stream_of
 PAGES, FAST = 4096, 1024
 
 
-class Told:
+class DelayedBenefit:
     """The benefit policy, on a machine whose moves are so late; None: as the machine says."""
 
-    name = "told"
+    name = "delayed benefit"
 
     def __init__(self, delay_s: float | None = None) -> None:
         self._policy = Benefit(BenefitSettings(headroom_fraction=0.0, headroom_bytes=1 << 16))
@@ -32,10 +32,9 @@ class Told:
 
     def plan(self, pages: PageView, machine: MachineView) -> Plan:
         self.delays_s.append(machine.move_delay_s)
-        told = self._delay_s
-        return self._policy.plan(
-            pages, machine if told is None else replace(machine, move_delay_s=told)
-        )
+        if self._delay_s is not None:
+            machine = replace(machine, move_delay_s=self._delay_s)
+        return self._policy.plan(pages, machine)
 
 
 def test_delay_is_from_the_samples_to_the_middle_of_the_moves() -> None:
@@ -50,10 +49,21 @@ def test_delay_is_from_the_samples_to_the_middle_of_the_moves() -> None:
     assert delay.mean_s == pytest.approx(0.1, abs=1e-3)
 
 
+def test_delay_that_stops_all_moves_fades() -> None:
+    """The daemon was stopped for a minute while its first plan was applied."""
+    delay = MoveDelay()
+    delay.begin(0.0)
+    delay.observe(0.1, 60.1)
+    assert delay.mean_s == pytest.approx(30.1)
+    for tick in range(100):
+        delay.begin(61.0 + tick)
+    assert delay.mean_s < 0.3
+
+
 def test_simulated_tick_measures_the_delay_of_its_moves() -> None:
     random = np.random.default_rng(1)
     hot = 3 * FAST + random.integers(0, FAST, 200_000)
-    policy = Told()
+    policy = DelayedBenefit()
     settings = SimulationSettings(tick_s=0.004, delay_s=0.001)
     run = simulate(stream_of(hot, PAGES), load("dram-pm"), FAST, policy, settings)
     assert run.moved_bytes > 0
@@ -64,7 +74,7 @@ def test_simulated_tick_measures_the_delay_of_its_moves() -> None:
 @pytest.mark.parametrize(("delay_s", "moves"), [(0.0, True), (1000.0, False)])
 def test_pages_move_where_they_save_enough_after_the_delay(delay_s: float, moves: bool) -> None:
     run = Rehearsal(
-        Told(delay_s),
+        DelayedBenefit(delay_s),
         (Tier(FAST + 16), Tier(2 * PAGES)),
         hot_blocks(PAGES, 768, 16, seed=3),
         (np.arange(PAGES) >= FAST).astype(np.int8),
