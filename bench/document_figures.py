@@ -9,6 +9,7 @@ the results by the name of their file:
     <!-- {policies[geomean_vs_best_peer]:.2f} -->1.07<!-- / -->
 
 A table of :mod:`document_tables` stands between ``<!-- table NAME -->`` and ``<!-- / table -->``.
+What no file has as a figure of its own is in :mod:`document_derived`.
 
 A format that ends in ``%`` prints as in ``0.7 %``. A column of a list is ``[*]``, reduced by
 ``!min``, ``!max`` or ``!len``: ``{estimator[cases][*][error]!max:.1%}``.
@@ -24,6 +25,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from bench.document_derived import derived
 from bench.document_tables import TABLES
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -39,8 +41,9 @@ _NAME = re.compile(
 
 
 def results(folder: Path = RESULTS) -> dict[str, Any]:
-    """Return the documents of a folder of results, by the names of their files."""
-    return {file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
+    """Return the documents of a folder of results, by their names, and what is derived of them."""
+    found = {file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
+    return found | derived(found)
 
 
 def figure(name: str, found: Mapping[str, Any]) -> str:

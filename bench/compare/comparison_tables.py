@@ -19,13 +19,15 @@ CONSTANT: Final = ("all-fast", "all-slow")
 LAST: Final = "oracle"
 CLOCKS: Final = ("modelled_seconds", "guest_seconds")
 _MEANS: Final = ("best_peer", "kernel", "first_touch", "all_fast")
+_OPTIONAL: Final = (*CONSTANT, LAST, "over all fast", "over oracle")
+"""Columns of reference runs, which results may lack."""
 
 
 def speedups(results: Results) -> str:
     """Return first touch's time over that of each system, by modelled and by guest time.
 
     The range of the runs by modelled time follows where there is more than one; the best system
-    but for the oracle is bold.
+    but for the oracle is bold. Reference runs that the results lack have no column.
     """
     found = results["policies"]
     took = {(c["program"], c["ratio"], c["system"]): c for c in found["cases"]}
@@ -46,7 +48,7 @@ def speedups(results: Results) -> str:
             seconds = f"{base[CLOCKS[0]]:.3f}, {base[CLOCKS[1]]:.0f}"
             rows.append([program, ratio, seconds, *cells])
     head = ["program", "ratio", f"{FIRST}, s", *movers, *CONSTANT, LAST]
-    return table(head, rows, text=1)
+    return _known(head, rows, text=1)
 
 
 def classes(results: Results) -> str:
@@ -63,7 +65,7 @@ def classes(results: Results) -> str:
             rows.append([policy, its, ", ".join(members[its]), *cells])
     head = ["policy", "class", "programs", "over best peer", "over kernel tiering"]
     head += ["over first touch", "over all fast", "worst over first touch"]
-    return table(head, rows, text=3)
+    return _known(head, rows, text=3)
 
 
 def ratios(results: Results) -> str:
@@ -138,7 +140,7 @@ def summary(results: Results) -> str:
         rows.append([policy, *both, *rest])
     head = ["policy", "over best peer", "over kernel tiering", "over first touch"]
     head += ["worst over first touch", "over all fast", "over oracle", "bytes over kernel tiering"]
-    return table(head, rows, text=1)
+    return _known(head, rows, text=1)
 
 
 def contention(results: Results) -> str:
@@ -161,6 +163,18 @@ def contention(results: Results) -> str:
     head = ["system", "modelled s", "guest s", "guest over modelled"]
     head += ["of guest time, waiting for a CPU of the host", "asleep, over modelled (cases)"]
     return table(head, rows, text=1)
+
+
+def _known(head: Sequence[str], rows: Sequence[Sequence[str]], text: int) -> str:
+    """Return a table without the columns of reference runs that no row has a figure of."""
+    unknown = ("-", "-, -")
+    kept = [
+        column
+        for column, name in enumerate(head)
+        if name not in _OPTIONAL or any(row[column] not in unknown for row in rows)
+    ]
+    shown = [[row[column] for column in kept] for row in rows]
+    return table([head[column] for column in kept], shown, text)
 
 
 def _percent(share: float) -> str:

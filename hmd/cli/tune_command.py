@@ -48,12 +48,12 @@ same command continues an interrupted search.
 EXAMPLES = """\
 examples:
   hmd tune dict.misses                                    the default policy, a quarter fast
-  hmd tune cg.npz drift.npz --policy benefit --fast 33% --fast 11% --holdout sat.npz -o tuned.yaml
+  hmd tune cg.misses drift.misses --policy benefit --fast 33% --fast 11% --holdout sat.misses -o tuned.yaml
   hmd config check tuned.yaml && hmd run --config tuned.yaml --dry-run
   hmd tune dict.misses --policy histogram --knob hysteresis=1:3 --knob confidence
   hmd tune dict.misses --policy age --set active=auto --knob idle=20ms:2s --trials 200
   hmd tune dict.misses --journal dict.journal --json > tuned.json
-  hmd tune cg.npz drift.npz --ray head:6379               on a Ray cluster (extra fleet)
+  hmd tune cg.misses drift.misses --ray head:6379         on a Ray cluster (extra fleet)
 
 "hmd policy show NAME" describes each setting and the range in which it is searched. Needs the
 extra tune.

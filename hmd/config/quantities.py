@@ -130,7 +130,9 @@ def format_like(value: float, given: object) -> str:
         return format_duration(value)
     if parts and parts[1] == "%":
         return format_share(value)
-    return f"{value:g}"
+    if parts and parts[1] in SIZE_UNITS | SIZE_UNITS_DECIMAL:
+        return format_size(int(value))
+    return format_number(value)
 
 
 def _schema(pattern: str, *examples: str, zero: bool = True) -> WithJsonSchema:

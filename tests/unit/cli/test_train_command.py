@@ -45,7 +45,7 @@ def test_train_shipped_configuration_is_valid_but_for_its_recordings(
     copy.write_text(shipped.read_text())
     words = ["train", "--config", str(copy), "-o", str(tmp_path / "learned.npz")]
     assert main(words) == Exit.CONFIG
-    assert "no recording matches recordings/*.npz" in capsys.readouterr().err
+    assert "no recording matches recordings/*.misses" in capsys.readouterr().err
 
 
 def test_train_table_writes_design_that_evaluate_compares(

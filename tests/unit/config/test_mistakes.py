@@ -73,6 +73,10 @@ MISTAKES = {
         "sample:\n  cpu_quota: 150%\n",
         ["f:2: sample.cpu_quota: write a share of 0% to 100%, as in 10%, not '150%'"],
     ),
+    "a size outside its limits": (
+        "heat:\n  detail: 512KiB\n",
+        ["f:2: heat.detail: expected at least 1MiB, not '512KiB'"],
+    ),
     "a value outside its limits": ("tick: 1ms\n", ["f:1: tick: expected at least 10ms, not '1ms'"]),
     "invalid choice": (
         "sample:\n  sampler: pebs\n",

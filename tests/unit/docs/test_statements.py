@@ -8,50 +8,65 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hmd.config.config_reference import topics
+from hmd.config.load import RUNTIME_DROP_INS, SYSTEM_FILE
+from hmd.config.schema import Config
 from hmd.control.admin_commands import MAX_OWN_PINS, MAX_PINS
 from hmd.control.request import MAX_REQUEST_BYTES
 from hmd.control.status_socket import CLIENT_TIME_S, MAX_CLIENTS, MAX_OWN_CLIENTS
 from hmd.dashboard.heat_grids import MOMENTS
 from hmd.dashboard.history import POINTS
 from hmd.decide import registry
+from hmd.heat.heat_settings import HeatSettings
 from hmd.observe.limits import MAX_TARGETS
 from hmd.observe.savings import RETURN_TICKS, ROWS_PER_TICK, WINDOW_TICKS
+from hmd.pipeline.tick import POLICY_ROWS
 from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.damon_cycle import REGIONS
 from hmd.sample.damon_sampler import LADDER
 from hmd.serve.bounded_http import MAX_CONNECTIONS
+from hmd.tensors.planner import PLANNERS
 from hmd.trace.blocks import MAX_ROWS
+from hmd.units import GIB, HUGE_PAGE_BYTES, MIB
 
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LIMITS = {
-    "reference/metrics": (
+    "docs/reference/metrics.md": (
         f"At most {ROWS_PER_TICK} moves per tick",
         f"in the {WINDOW_TICKS} ticks after the move",
         f"moves back within {RETURN_TICKS} ticks",
         f"After the {MAX_TARGETS}th target",
     ),
-    "how-to/control": (
+    "docs/how-to/control.md": (
         f"A user may hold {MAX_OWN_PINS} pins; all users together {MAX_PINS}.",
         f"A request has at most {MAX_REQUEST_BYTES} bytes and arrives within {CLIENT_TIME_S:g} s",
         f"serves {MAX_CLIENTS} clients at once, {MAX_OWN_CLIENTS} of one user",
     ),
-    "how-to/dashboard": (
+    "docs/how-to/dashboard.md": (
         f"{POINTS} points",
         f"{MOMENTS} heat snapshots",
         f"{MAX_CONNECTIONS} connections",
     ),
-    "reference/samplers": (
+    "docs/reference/samplers.md": (
         f"at most {REGIONS} regions",
         f"{LADDER[0]} to {LADDER[-1]:,} ms",
     ),
-    "reference/trace-format": (f"at most 2^{MAX_ROWS.bit_length() - 1} |",),
+    "docs/reference/trace-format.md": (f"at most 2^{MAX_ROWS.bit_length() - 1} |",),
+    "ARCHITECTURE.md": (
+        f"of more than 2^{POLICY_ROWS.bit_length()} rows, those 2^{POLICY_ROWS.bit_length() - 1}",
+    ),
+    "docs/explanation/faq.md": (
+        f"up to `heat.detail` ({Config().heat.detail // MIB} MiB, which are",
+        f"which are {HeatSettings().detail_chunks * HUGE_PAGE_BYTES // GIB} GiB of pages)",
+    ),
 }
 """Statements with their numbers, by page."""
 
 UNTRUE = {
     r"learned state": "the daemon keeps none",
     r"takes the nodes as they are when it starts": "a running daemon follows hot-plug",
+    r"/run/hmd/hmd\.d": "drop-ins of batch systems are in /run/hmd.d, which root alone writes",
 }
 """What documents, messages and units once said, and why it is false."""
 
@@ -64,7 +79,7 @@ def words(path: Path) -> str:
 
 @pytest.mark.parametrize("page", LIMITS)
 def test_page_limits_equal_code_constants(page: str) -> None:
-    text = words(ROOT / f"docs/{page}.md")
+    text = words(ROOT / page)
     assert not [statement for statement in LIMITS[page] if statement not in text]
 
 
@@ -116,6 +131,33 @@ def test_control_page_states_when_the_alerts_fire() -> None:
     page = words(ROOT / "docs/how-to/control.md")
     assert f"after {after['HmdPaused'].removesuffix('h')} hours of pause" in page
     assert f"drained for {after['HmdNodeDrained'].removesuffix('h')} hours" in page
+
+
+def test_configuration_page_names_the_folders_of_drop_ins() -> None:
+    page = words(ROOT / "docs/reference/configuration.md")
+    assert f"Into `{SYSTEM_FILE}`, the files `*.yaml` in `{RUNTIME_DROP_INS}`" in page
+    assert f"`*.yaml` in `{SYSTEM_FILE.with_suffix('.d')}`" in page
+
+
+def test_configuration_page_figures_without_exponents() -> None:
+    limits = [setting.limits for topic in topics() for setting in topic.settings]
+    assert any("GiB" in each for each in limits)
+    assert not [each for each in limits if re.search(r"\de[+-]?\d", each)]
+    assert "e+" not in (ROOT / "docs/reference/configuration.md").read_text()
+
+
+def test_tensors_page_describes_every_planner_and_where_it_plans() -> None:
+    page = (ROOT / "docs/explanation/tensors.md").read_text()
+    where = {None: "all", True: "in place", False: "not in place"}
+    described = dict(re.findall(r"^\| `([\w-]+)` \| (all|in place|not in place) \|", page, re.M))
+    assert described == {name: where[entry.in_place] for name, entry in PLANNERS.items()}
+
+
+def test_architecture_lists_modules_outside_rooms() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    modules = [path.name for path in (ROOT / "hmd").glob("*.py") if "__" not in path.name]
+    assert len(modules) > 3
+    assert not [name for name in modules if f"`hmd/{name}`" not in text]
 
 
 def test_readme_fits_one_screen() -> None:

@@ -13,6 +13,7 @@ from bench.compare.comparison_tables import (
     moved,
     ratios,
     speedups,
+    summary,
     swept,
 )
 
@@ -71,8 +72,18 @@ def test_speedups_both_clocks_with_range_of_runs(results: dict[str, Any]) -> Non
     assert cells(speedups(results), 0) == [
         *("drift", "1:2", "3.000, 180"),
         *("1.50 (1.20 to 2.00), 1.50", "**2.50**, 2.50"),
-        *("3.00, 3.00", "-", "2.00"),
+        *("3.00, 3.00", "2.00"),
     ]
+
+
+def test_speedups_reference_without_runs_has_no_column(results: dict[str, Any]) -> None:
+    assert "all-fast" in speedups(results)
+    assert "all-slow" not in speedups(results)
+    document = results["policies"]
+    document["cases"] = [c for c in document["cases"] if c["system"] not in ("all-fast", "oracle")]
+    head = [cell.strip() for cell in speedups(results).splitlines()[0].strip("|").split("|")]
+    assert head == ["program", "ratio", "first-touch, s", "damon", OURS]
+    assert len(cells(speedups(results), 0)) == len(head)
 
 
 def test_speedups_missing_case_dash(results: dict[str, Any]) -> None:
@@ -86,8 +97,23 @@ def test_moved_per_modelled_and_guest_second(results: dict[str, Any]) -> None:
 
 def test_classes_name_their_programs(results: dict[str, Any]) -> None:
     row = cells(classes(results), 0)
-    assert row[:4] == [OURS, "moving hot set", "drift", "1.250, 1.250"]
-    assert row[-1] == "-, -"
+    assert row == [OURS, "moving hot set", "drift", *["1.250, 1.250"] * 4, "-, -"]
+
+
+def test_classes_without_runs_of_all_fast_have_no_column_of_it(results: dict[str, Any]) -> None:
+    its = results["policies"]["policies"][OURS]["by_class"]["moving hot set"]["modelled"]
+    its["geomean_vs_all_fast"] = None
+    assert "over all fast" not in classes(results)
+    assert cells(classes(results), 0)[-1] == "-, -"
+
+
+def test_summary_columns_of_missing_references_left_out(results: dict[str, Any]) -> None:
+    policy = results["policies"]["policies"][OURS]
+    figures = policy["by_ratio"]["1:2"]["modelled"]
+    policy |= {"modelled": figures, "guest": figures, "moved_vs_kernel_tiering": 0.5}
+    policy["geomean_vs_oracle"] = None
+    row = cells(summary(results), 0)
+    assert row == [OURS, *["1.250, 1.250"] * 3, "-, -", "1.250, 1.250", "0.500"]
 
 
 def test_swept_full_and_free_node_side_by_side(results: dict[str, Any]) -> None:
