@@ -20,6 +20,7 @@ from typing import Any, Final
 from bench.compare.bounds import OVERHEAD, SETTINGS, fast_pages
 from bench.compare.policies import ROOT, SUITE
 from bench.compare.testbed import PRESET
+from bench.progress import print_progress
 from bench.suite.ground_truth import recorded
 from hmd.decide import registry
 from hmd.emulate.miss_stream import MissStream
@@ -90,10 +91,10 @@ def main() -> int:
             stream = (
                 MissStream.read(args.recordings / f"{program}.npz")
                 if args.recordings is not None
-                else recorded(program, SUITE, _say).stream
+                else recorded(program, SUITE, print_progress).stream
             )
             for ratio in args.ratios.split(","):
-                _say(f"{program} {ratio}")
+                print_progress(f"{program} {ratio}")
                 cases.append(case(stream, program, ratio))
                 OUTPUT.parent.mkdir(exist_ok=True)
                 OUTPUT.write_text(json.dumps(summary(cases), indent=1) + "\n")
@@ -106,10 +107,6 @@ def main() -> int:
         print(f"{one['program'] + ' ' + one['ratio']:24}" + "  ".join(cells))
     print({key: value for key, value in summary(cases).items() if key != "cases"})
     return 0
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ from bench.compare.testbed import PRESET
 from bench.learned_networks import FOLDER, HeldOutNetworks
 from bench.learned_runs import POLICIES, HeldOutRun, HeldOutRuns, runs_of
 from bench.learned_summary import mean_speeds, summary
+from bench.progress import print_progress
 from hmd.emulate.preset import load
 from hmd.errors import HmdError
 from hmd.simulate.journal import Journal
@@ -60,11 +61,11 @@ def main() -> int:
     usual = variant == PRESET
     output = args.output or ROOT / "build" / f"learned{'' if usual else '-' + variant}.json"
     try:
-        networks = HeldOutNetworks(without, _say)
+        networks = HeldOutNetworks(without, print_progress)
         if args.ship is not None:
             args.ship.write_bytes(networks.network(None).read_bytes())
             return 0
-        runs = HeldOutRuns(load(args.preset), networks, Journal(JOURNAL), _say)
+        runs = HeldOutRuns(load(args.preset), networks, Journal(JOURNAL), print_progress)
         make_all(runs, runs_of(args.cases, args.seeds))
         cases = known_cases(runs, args.seeds, args.preset)
         found = summary(cases)
@@ -88,7 +89,7 @@ def make_all(runs: HeldOutRuns, chosen: Sequence[HeldOutRun]) -> None:
         seconds = runs.make(run)["seconds"]
         left, done = left - run.weight, done + run.weight
         minutes = (time.monotonic() - begun_s) / done * left / 60
-        _say(
+        print_progress(
             f"[{number + 1} of {len(missing)}] {run}: {seconds:.3f} s; about {minutes:.0f} min left"
         )
 
@@ -148,10 +149,6 @@ def _print(cases: Sequence[Mapping[str, Any]]) -> None:
             ]
             print(f"{case['program'] + ' ' + case['ratio']:24}" + "  ".join(cells))
     print(mean_speeds(cases))
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

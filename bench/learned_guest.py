@@ -28,6 +28,7 @@ from bench.learned import PUBLISHED
 from bench.learned_networks import FOLDER, HeldOutNetworks
 from bench.markdown_table import table as markdown
 from bench.measured_commit import commit
+from bench.progress import print_progress
 from hmd.errors import HmdError
 
 OUTPUT = ROOT / "build" / "learned_guest.json"
@@ -50,12 +51,12 @@ def main() -> int:
     args = parser.parse_args()
     try:
         cases = [ComparisonCase.parse(f"{text}:{LEARNED}") for text in args.cases.split(",")]
-        networks = HeldOutNetworks((), _say)
+        networks = HeldOutNetworks((), print_progress)
         outcomes = run_cases(
             cases,
             SUITE / "inputs",
             GUEST,
-            _say,
+            print_progress,
             commit=commit(),
             most_runs=1,
             settings={
@@ -136,10 +137,6 @@ def _weights(networks: HeldOutNetworks, program: str) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     return str(path)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

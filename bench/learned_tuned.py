@@ -61,11 +61,11 @@ def tuned_rule(
         ranges = [
             each for each in documented(about, settings.tick_s) if each.knob.name not in headroom
         ]
-        told = TuningProgress(begins=partial(_tell, say, name))
+        progress = TuningProgress(begins=partial(_tell, say, name))
         with CaseRuntimes(name, preset, settings, journal=journal) as runs:
             tuned = tune(
                 runs, [case], [], headroom, ranges,
-                trials=trials, seed=_SEED, fresh_seed=_SEED + 1, watch=told,
+                trials=trials, seed=_SEED, fresh_seed=_SEED + 1, watch=progress,
             )  # fmt: skip
         best = tuned.best
         values = {key: each for key, each in best.values.items() if key not in headroom}

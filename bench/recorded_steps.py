@@ -7,6 +7,7 @@ the fastest tier. This is a model: how a step scales on a real socket was not me
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -37,4 +38,5 @@ def on_socket(trace: TensorTrace, system: MemorySystem) -> TensorTrace:
         least += np.where(trace.use_mode & bit, used / ((rate or 1.0) * 1e9), 0.0)
     operands = np.bincount(trace.use_kernel, least, trace.kernels)
     seconds = np.maximum(trace.kernel_seconds / CORES, operands)
-    return trace.with_ticks(np.maximum(np.rint(seconds * trace.ticks_per_second), 1).astype(int))
+    ticks = np.maximum(np.rint(seconds * trace.ticks_per_second), 1).astype(int)
+    return replace(trace, kernel_ticks=ticks)

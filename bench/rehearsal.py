@@ -14,17 +14,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from bench.modelled_stages import modelled_stages
 from bench.rehearsed_memory import BASE, PROCESS, RehearsedMemory, Tier, page_number
 from hmd.decide.plan import MachineView, Plan, Policy
 from hmd.heat.heat_settings import HeatSettings
 from hmd.heat.heat_table import HeatTable
 from hmd.heat.residency_sweep import ResidencySweep, SweepSettings
 from hmd.heat.swept_memory import ModelledMemory
-from hmd.migrate import Mover, MoverSettings, MoveStatus, Pageout
+from hmd.migrate import MoverSettings, MoveStatus
 from hmd.observe.tick_record import TickRecord
 from hmd.pipeline.stage_guard import StageTimer
 from hmd.pipeline.tick import run_tick
-from hmd.pipeline.tick_stages import TickStages
 from hmd.sample.access_batch import AccessBatch
 from hmd.sample.capabilities import CAPABILITIES
 from hmd.units import PAGE_BYTES
@@ -84,27 +84,17 @@ class Rehearsal:
         self._memory = memory = RehearsedMemory(tiers, node, huge, ranks)
         table = HeatTable(heat, latency_ns(0.0) if latency_ns else ())
         table.track([PROCESS])
-        self._stages = TickStages(
-            topology=memory.topology(),
-            sampler=self,
-            heat=table,
-            sweep=ResidencySweep(_ALL_PAGES, ModelledMemory(memory), clock=lambda: 0.0),
-            policy=policy,
-            mover=Mover(
-                # A bucket that holds one tick's budget and is full at each.
-                MoverSettings(rate_bytes_per_s=budget_bytes, burst_s=_TICK_S),
-                lambda: 0.0,
-                memory,
-                stat=memory.stat,
-                page_filter=lambda _, addresses: np.ones(len(addresses), np.bool_),
-            ),
-            pageout=Pageout(),
-            node_memory=lambda topology, now_s: memory.memory(),
-            stat=memory.stat,
-            clock=lambda: self._now_s,  # stands still while pages move
+        self._stages = modelled_stages(
+            memory,
+            self,
+            table,
+            ResidencySweep(_ALL_PAGES, ModelledMemory(memory), clock=lambda: 0.0),
+            policy,
+            # A bucket that holds one tick's budget and is full at each.
+            MoverSettings(rate_bytes_per_s=budget_bytes, burst_s=_TICK_S),
+            target=self.name,
             tick_s=_TICK_S,
-            processes=(PROCESS,),
-            targets=(self.name,),
+            clock=lambda: self._now_s,  # stands still while pages move
         )
         self._stages.sweep.step(table)
 

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.measured_commit import commit, host
+from bench.modelled_stages import modelled_stages
 from bench.peak_memory import peak_mib
 from bench.scale_plot import draw
 from bench.scale_results import RESULTS, default_cost, merged, publish, quota_rows, ratios
@@ -31,11 +32,10 @@ from hmd.decide import registry
 from hmd.heat.heat_table import HeatTable
 from hmd.heat.residency_sweep import ResidencySweep, SweepSettings
 from hmd.heat.swept_memory import ModelledMemory
-from hmd.migrate import Mover, MoverSettings, Pageout
+from hmd.migrate import MoverSettings
 from hmd.observe.tick_record import Stage
 from hmd.pipeline.stage_guard import StageTimer
 from hmd.pipeline.tick import run_tick
-from hmd.pipeline.tick_stages import TickStages
 from hmd.units import GIB, HUGE_PAGE_BYTES, HUGE_PAGE_PAGES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -95,25 +95,14 @@ class ScaledRun:
         self._sweep = ResidencySweep(
             SweepSettings(), ModelledMemory(memory), clock=time.process_time
         )
-        self._stages = TickStages(
-            topology=memory.topology(),
-            sampler=self.samples,
-            heat=self.heat,
-            sweep=self._sweep,
-            policy=registry.make(case.policy),
-            mover=Mover(
-                MoverSettings(rate_bytes_per_s=BUDGET_BYTES),
-                lambda: 0.0,
-                memory,
-                stat=memory.stat,
-                page_filter=lambda _, addresses: np.ones(len(addresses), np.bool_),
-            ),
-            pageout=Pageout(),
-            node_memory=lambda topology, now_s: memory.memory(),
-            stat=memory.stat,
-            tick_s=1.0,
-            processes=memory.processes,
-            targets=("scaled",) * case.processes,
+        self._stages = modelled_stages(
+            memory,
+            self.samples,
+            self.heat,
+            self._sweep,
+            registry.make(case.policy),
+            MoverSettings(rate_bytes_per_s=BUDGET_BYTES),
+            target="scaled",
         )
         self._timer = StageTimer(time.process_time)
         self._now_s = 0.0

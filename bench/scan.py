@@ -27,7 +27,7 @@ from hmd.machine.processes import ProcessWatcher, TargetSpec
 
 OUTPUT = Path(__file__).resolve().parent.parent / "build" / "scan.json"
 SLEEP = "/usr/bin/sleep"
-BYTES_A_PROCESS = 256 << 10
+BYTES_PER_PROCESS = 256 << 10
 RESCAN_S = 5.0
 REREAD_S = 30.0
 SCANS = int(REREAD_S / RESCAN_S)
@@ -96,7 +96,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--processes", type=int, default=10_000, help="default: 10000")
     wanted = parser.parse_args().processes
-    room = psutil.virtual_memory().available // 2 // BYTES_A_PROCESS
+    room = psutil.virtual_memory().available // 2 // BYTES_PER_PROCESS
     with processes(min(wanted, room)):
         total = len(psutil.pids())
         rows = {name: measure(spec) for name, spec in TARGETS.items()}

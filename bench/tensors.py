@@ -21,7 +21,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -107,7 +107,8 @@ def noise_rows(name: str, rules: PricingRules) -> Iterator[dict[str, Any]]:
         losses = []
         for seed in range(SEEDS):
             factor = np.random.default_rng(seed).uniform(1 - noise, 1 + noise, trace.kernels)
-            noisy = trace.with_ticks(np.rint(trace.kernel_ticks * factor).astype(np.int64))
+            ticks = np.rint(trace.kernel_ticks * factor).astype(np.int64)
+            noisy = replace(trace, kernel_ticks=ticks)
             found = simulate_step(noisy, system, rules, plan, checked=False)
             losses.append((quiet - noisy.ideal_seconds / found.seconds) * 100)
         row = {

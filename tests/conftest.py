@@ -9,11 +9,14 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import settings
 
 from hmd.machine.process_id import identify
 from tests.fakes.damon_kernel import DamonKernel
+from tests.fakes.huge_block import map_huge_block
 from tests.fakes.idle_bitmap import IdleBitmap
 from tests.fakes.pagemap import physical_address
 from tests.fakes.plugin_memory import EmulatedMemory
@@ -61,6 +64,11 @@ def toucher() -> Iterator[Toucher]:
 @pytest.fixture
 def emulated_memory(tmp_path: Path) -> EmulatedMemory:
     return EmulatedMemory(tmp_path / "emulated")
+
+
+@pytest.fixture
+def huge_block() -> npt.NDArray[np.uint8]:
+    return map_huge_block()
 
 
 @pytest.fixture

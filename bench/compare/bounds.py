@@ -26,6 +26,7 @@ from bench.compare.guest_daemon import PACE
 from bench.compare.policies import ROOT, SUITE
 from bench.compare.simulations import DELAY_S, UNSAMPLED, made
 from bench.compare.testbed import DILATION, PRESET
+from bench.progress import print_progress
 from bench.suite.ground_truth import recorded
 from hmd.decide import registry
 from hmd.emulate.miss_stream import MissStream
@@ -61,13 +62,13 @@ FREE_SAMPLES = f"{registry.DEFAULT}, free samples"
 
 def cases(program: str, ratios: Sequence[str]) -> list[dict[str, Any]]:
     """Return a program's cases, each with seconds and MiB moved by name."""
-    stream, preset = recorded(program, SUITE, _say).stream, load(PRESET)
+    stream, preset = recorded(program, SUITE, print_progress).stream, load(PRESET)
     values = MissValues(stream, preset)
     free = replace(SETTINGS, sampling=replace(SAMPLING, free=True))
     found = []
     for ratio in ratios:
         pages = fast_pages(stream, ratio)
-        _say(f"{program}:{ratio}")
+        print_progress(f"{program}:{ratio}")
         fixed = baselines(stream, preset, pages)
         runs = {
             "first touch": simulate(stream, preset, pages, made(UNSAMPLED), free),
@@ -137,10 +138,6 @@ def _print(found: Sequence[Mapping[str, Any]]) -> None:
         print(f"{label:22}" + "".join(f"{cell:>26}" for cell in cells))
     means = summary(found)["geomean"]
     print(f"{'geometric mean':22}" + "".join(f"{means[name]:>26.3f}" for name in names))
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

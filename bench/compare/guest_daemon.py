@@ -29,6 +29,7 @@ from typing import Any, Final
 from bench.compare.guest_damon import SETTLE_S
 from bench.compare.testbed import GROUP, Testbed
 from hmd.decide import registry
+from hmd.emulate.demo.demo_daemon import last_line
 from hmd.emulate.demo.variants import service
 from hmd.emulate.guest_agent import Job
 from hmd.errors import HmdError
@@ -132,7 +133,7 @@ class GuestDaemon:
         give_up = time.monotonic() + _START_TIMEOUT_S
         while self.count_in_log(_RELOADED) == before:
             if time.monotonic() > give_up or self.count_in_log(_NOT_RELOADED):
-                raise HmdError(f"the daemon did not take policy {policy}: {_last_line(self._log)}")
+                raise HmdError(f"the daemon did not take policy {policy}: {last_line(self._log)}")
             self.check()
             time.sleep(0.2)
         self._written = wanted
@@ -188,7 +189,7 @@ class GuestDaemon:
     def check(self) -> None:
         """Raise HmdError if the daemon has ended."""
         if self._job.poll() is not None:
-            raise HmdError(f"the daemon in the guest ended: {_last_line(self._log)}")
+            raise HmdError(f"the daemon in the guest ended: {last_line(self._log)}")
 
     def count_in_log(self, text: str) -> int:
         """Return the number of occurrences of a text in the daemon's log."""
@@ -218,11 +219,6 @@ def _wait_until_ready(running: GuestDaemon, log: Path) -> None:
     give_up = time.monotonic() + _START_TIMEOUT_S
     while not running.count_in_log(_READY):
         if time.monotonic() > give_up:
-            raise HmdError(f"the daemon did not start in the guest: {_last_line(log)}")
+            raise HmdError(f"the daemon did not start in the guest: {last_line(log)}")
         running.check()
         time.sleep(0.2)
-
-
-def _last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "no message"

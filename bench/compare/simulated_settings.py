@@ -26,6 +26,7 @@ from bench.compare.guest_daemon import EXPERIMENT_PERIOD, PACE
 from bench.compare.policies import FOLDER, PROGRAMS, ROOT, SUITE
 from bench.compare.simulations import DELAY_S, UNSAMPLED, made
 from bench.compare.testbed import DILATION, PRESET
+from bench.progress import print_progress
 from bench.suite.ground_truth import program_digest, recorded
 from bench.suite.inputs import prepare
 from bench.suite.program import load_program
@@ -67,7 +68,7 @@ def simulated(
     program: str, settings: Sequence[PolicySetting], how: SimulationSettings
 ) -> dict[str, list[tuple[float, int]]]:
     """Return a program's runtime in seconds and MiB moved, by setting and ratio."""
-    stream = recorded(program, SUITE, _say).stream
+    stream = recorded(program, SUITE, print_progress).stream
     prepared = partial(prepare, load_program(program), SUITE / "inputs")
     footprint = footprint_bytes(program, program_digest(program), prepared, FOLDER)
     found: dict[str, list[tuple[float, int]]] = {}
@@ -142,10 +143,6 @@ def _row(
             times.append(touch / took)
             programs[program].append({"ratio": ratio, "times": times[-1], "mib": mib})
     return {"geomean": geomean(times), "worst": min(times), "programs": programs}
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from hmd.emulate.demo.meter import Meter
 from hmd.emulate.demo.variants import FAST_NODE, PROGRAM_CPU, SERVICE_CPU, SLOW_NODE, service
 from hmd.emulate.guest_command import Command
 from hmd.emulate.preset import Preset, load
-from hmd.emulate.preset_overrides import with_cpus
+from hmd.emulate.preset_overrides import with_cpus, with_node_size
 from hmd.emulate.server_load import serve
 from hmd.errors import HmdError
 from hmd.machine.procfs import chosen
@@ -220,7 +220,7 @@ def stage(
     Raises ValueError where their threads differ.
     """
     cpus = _program_cpus(commands)
-    preset = _with_fast_node(load(PRESET), FAST_NODE_BYTES)
+    preset = with_node_size(load(PRESET), FAST_NODE, FAST_NODE_BYTES)
     if len(cpus) > 1:
         preset = with_cpus(preset, cpus.stop)
     caches = {"count": CACHES, "first_size": SERVICE_CACHE_BYTES}
@@ -264,9 +264,3 @@ def _program_cpus(commands: Sequence[Command]) -> range:
 def _isolated(cpus: range) -> tuple[str, ...]:
     listed = ",".join(map(str, cpus))
     return (f"isolcpus={listed}", f"rcu_nocbs={listed}")
-
-
-def _with_fast_node(preset: Preset, size: int) -> Preset:
-    nodes = list(preset.nodes)
-    nodes[FAST_NODE] = nodes[FAST_NODE].model_copy(update={"size": size})
-    return preset.model_copy(update={"nodes": tuple(nodes)})

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.measured_commit import commit
 from bench.suite.estimator_errors import (
     Errors,
     EstimatorCase,
@@ -276,12 +277,6 @@ def summary(judged: Sequence[Judged], failed: Mapping[str, str]) -> dict[str, An
         "machine": f"{platform.machine()}, {platform.release()}",
         "command": "make bench-estimator",
     }
-
-
-def commit() -> str:
-    """Return the commit that was measured."""
-    words = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
-    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def show(document: Mapping[str, Any], committed: Mapping[str, Any] | None) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hmd.emulate.layout_replay import Layout
+from hmd.emulate.layout_replay import Layout, layout_of
 
 PARTS = tuple(range(10, 100, 10))
 _GAP_BYTES = 1 << 20  # larger gaps separate mappings
@@ -40,18 +40,12 @@ def mixed_layouts(
     turn = np.arange(pages + 1)
     for part in parts:
         for name, order in orders.items():
-            found[f"{name}-{part}"] = _only(pages, order[: round(pages * part / 100)])
+            found[f"{name}-{part}"] = layout_of(pages, order[: round(pages * part / 100)])
         found[f"interleaved-{part}"] = (turn[1:] * part // 100) > (turn[:-1] * part // 100)
     for number, mapping in enumerate(_mappings(address, heat)):
-        alone = _only(pages, mapping)
+        alone = layout_of(pages, mapping)
         found[f"mapping-{number}"], found[f"not-mapping-{number}"] = alone, ~alone
     return found
-
-
-def _only(pages: int, chosen: npt.NDArray[np.int64]) -> Layout:
-    layout = np.zeros(pages, np.bool_)
-    layout[chosen] = True
-    return layout
 
 
 def _mappings(

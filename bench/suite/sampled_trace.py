@@ -28,7 +28,7 @@ from hmd.trace.trace import (
 )
 
 _BURST = 200  # records that a full ring loses at once
-_LOOKS = 64  # times at which progress is recorded
+_PROGRESS_POINTS = 64  # times at which progress is recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +113,8 @@ def _progress(
     stream: MissStream, outcomes: MissOutcomes, busy_ps: int
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
     """Return times in ns, and the instructions of all CPUs by then."""
-    looks = np.linspace(0, len(stream) - 1, _LOOKS).astype(np.int64)
-    at_ps = np.append(np.sort(outcomes.clock_ps[looks]), np.uint64(busy_ps))
+    points = np.linspace(0, len(stream) - 1, _PROGRESS_POINTS).astype(np.int64)
+    at_ps = np.append(np.sort(outcomes.clock_ps[points]), np.uint64(busy_ps))
     executed = np.zeros(len(at_ps))
     for cpu in range(stream.cpus):
         rows = stream.rows_of(cpu)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
 import sys
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
+from bench.measured_commit import commit
 from bench.suite.sampler_recall import Found, compare
 from hmd.emulate.boot import Machine
 from hmd.emulate.kernel_cache import guest_environment
@@ -48,12 +48,6 @@ def main(seconds: float) -> None:
     }
     OUT.parent.mkdir(exist_ok=True)
     OUT.write_text(json.dumps(document, indent=1) + "\n")
-
-
-def commit() -> str:
-    """Return the commit that was measured."""
-    words = ["git", "-C", str(CHECKOUT), "describe", "--always", "--dirty"]
-    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
 
 
 HEAD = """\

@@ -235,8 +235,8 @@ def _row(subject: Subject, name: str, chosen: Layout) -> EstimateRow:
 
     low_s = high_s = None
     if subject.model is not None:
-        told = interval(subject.model, chosen)
-        runtime_ns, low_s, high_s = told.runtime_ns, told.low_ns / 1e9, told.high_ns / 1e9
+        bounds = interval(subject.model, chosen)
+        runtime_ns, low_s, high_s = bounds.runtime_ns, bounds.low_ns / 1e9, bounds.high_ns / 1e9
     else:
         runtime_ns = subject.estimate(chosen).runtime_ns
     return EstimateRow(

@@ -81,19 +81,19 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Move the pages and print the result."""
-    from hmd.cli.migration_report import document, failure, print_tally
+    from hmd.cli.migration_report import document, failure, print_totals
     from hmd.cli.output import print_json
 
     process = _process(args.pid)
     _check_nodes(args)
     survey = _survey(process, args)
-    tally = _apply(survey, _mover(args), args)
-    _check_permission(tally, args)
-    error = failure(tally, args)
+    totals = _apply(survey, _mover(args), args)
+    _check_permission(totals, args)
+    error = failure(totals, args)
     if args.json:
-        print_json(document(tally, args))
+        print_json(document(totals, args))
     elif error is None:
-        print_tally(tally, args)
+        print_totals(totals, args)
     if error is not None:
         raise error
     return Exit.OK
@@ -163,7 +163,7 @@ def _apply(survey: ProcessPlans, mover: Mover, args: argparse.Namespace) -> Move
     from hmd.migrate.totals import MoveTotals
 
     screen = Console(stderr=True)
-    tally = MoveTotals()
+    totals = MoveTotals()
     with Progress(
         TextColumn("scanning memory"),
         BarColumn(),
@@ -175,16 +175,16 @@ def _apply(survey: ProcessPlans, mover: Mover, args: argparse.Namespace) -> Move
     ) as progress:
         task = progress.add_task("", total=survey.span_bytes)
         for found in survey.slices():
-            tally.resident_pages += found.resident_pages
-            left = None if args.limit is None else args.limit - tally.moved_bytes
-            plan, tally.limited = _within(found.plan, left)
-            _apply_plan(plan, mover, tally)
+            totals.resident_pages += found.resident_pages
+            left = None if args.limit is None else args.limit - totals.moved_bytes
+            plan, totals.limited = _within(found.plan, left)
+            _apply_plan(plan, mover, totals)
             if found.refusal is not None:
-                tally.pages[found.refusal] += 1
+                totals.pages[found.refusal] += 1
             progress.advance(task, found.span_bytes)
-            if tally.limited or any(tally.pages[status] for status in PROCESS_WIDE):
+            if totals.limited or any(totals.pages[status] for status in PROCESS_WIDE):
                 break
-    return tally
+    return totals
 
 
 def _within(plan: Plan, left_bytes: int | None) -> tuple[Plan, bool]:
@@ -200,7 +200,7 @@ def _within(plan: Plan, left_bytes: int | None) -> tuple[Plan, bool]:
     return plan.take(np.arange(count)), count < len(plan)
 
 
-def _apply_plan(plan: Plan, mover: Mover, tally: MoveTotals) -> None:
+def _apply_plan(plan: Plan, mover: Mover, totals: MoveTotals) -> None:
     """Apply a whole plan: rows that the rate limit defers are applied later."""
     import time
 
@@ -212,17 +212,19 @@ def _apply_plan(plan: Plan, mover: Mover, tally: MoveTotals) -> None:
     while len(plan):
         outcome = mover.apply(plan)
         rest = np.flatnonzero(outcome.status == MoveStatus.DEFERRED)
-        tally.add(outcome)
+        totals.add(outcome)
         plan = plan.take(rest)
         # A row needs at most the budget of a huge page.
         while len(plan) and mover.budget_bytes() < HUGE_PAGE_BYTES:
             time.sleep(0.01)
 
 
-def _check_permission(tally: MoveTotals, args: argparse.Namespace) -> None:
+def _check_permission(totals: MoveTotals, args: argparse.Namespace) -> None:
     from hmd.migrate import MoveStatus
 
-    if tally.pages[MoveStatus.PERMISSION]:
+    if totals.pages[MoveStatus.PERMISSION]:
         raise _not_permitted(args)
-    if (tally.pages[MoveStatus.GONE] or tally.pages[MoveStatus.INVALID]) and not tally.moved_pages:
+    if (
+        totals.pages[MoveStatus.GONE] or totals.pages[MoveStatus.INVALID]
+    ) and not totals.moved_pages:
         raise _gone(args)

@@ -12,11 +12,11 @@ from hmd.migrate.totals import MoveTotals
 from hmd.units import PAGE_BYTES
 
 
-def failure(tally: MoveTotals, args: argparse.Namespace) -> HmdError | None:
+def failure(totals: MoveTotals, args: argparse.Namespace) -> HmdError | None:
     """Return the error of a migration that moved none of its pages, else None."""
-    if tally.moved_pages or not tally.failures:
+    if totals.moved_pages or not totals.failures:
         return None
-    reason = max(tally.failures, key=lambda status: tally.failures[status])
+    reason = max(totals.failures, key=lambda status: totals.failures[status])
     return HmdError(f"nothing was moved to node {args.to}: {_advice(reason, args)}")
 
 
@@ -36,30 +36,30 @@ def _advice(reason: MoveStatus, args: argparse.Namespace) -> str:
     }.get(reason, "the kernel refused; see 'dmesg'")
 
 
-def document(tally: MoveTotals, args: argparse.Namespace) -> dict[str, Any]:
+def document(totals: MoveTotals, args: argparse.Namespace) -> dict[str, Any]:
     """Return the JSON form; pages are of 4 KiB."""
     return {
         "pid": args.pid,
         "to": args.to,
         "from": args.from_node,
         "dry_run": args.dry_run,
-        "resident_pages": tally.resident_pages,
-        "moved_pages": tally.moved_pages,
-        "moved_bytes": tally.moved_bytes,
-        "limited": tally.limited,
+        "resident_pages": totals.resident_pages,
+        "moved_pages": totals.moved_pages,
+        "moved_bytes": totals.moved_bytes,
+        "limited": totals.limited,
         "flows": [
             {"from": source, "to": target, "pages": pages}
-            for (source, target), pages in sorted(tally.moved.items())
+            for (source, target), pages in sorted(totals.moved.items())
         ],
-        "pages": {status.name.lower(): pages for status, pages in sorted(tally.pages.items())},
-        "calls": tally.calls,
-        "seconds": round(tally.seconds, 6),
+        "pages": {status.name.lower(): pages for status, pages in sorted(totals.pages.items())},
+        "calls": totals.calls,
+        "seconds": round(totals.seconds, 6),
     }
 
 
-def print_tally(tally: MoveTotals, args: argparse.Namespace) -> None:
+def print_totals(totals: MoveTotals, args: argparse.Namespace) -> None:
     """Print a table of pages by result, the sum, and advice on failures."""
-    if not tally.pages:
+    if not totals.pages:
         where = f"node {args.from_node}" if args.from_node is not None else "another node"
         print(f"Nothing to move: process {args.pid} has no movable pages on {where}.")
         return
@@ -69,18 +69,18 @@ def print_tally(tally: MoveTotals, args: argparse.Namespace) -> None:
             format_count(pages),
             format_bytes(pages * PAGE_BYTES),
         )
-        for status, pages in sorted(tally.pages.items())
+        for status, pages in sorted(totals.pages.items())
     ]
     print_table(("pages", "count", "size"), rows, right=("count", "size"))
     done = "Would move" if args.dry_run else "Moved"
-    sources = ", ".join(f"{source}" for source, _ in sorted(tally.moved))
+    sources = ", ".join(f"{source}" for source, _ in sorted(totals.moved))
     come_from = f" from node {sources}" if sources else ""
-    stopped = " (stopped at --limit)" if tally.limited else ""
+    stopped = " (stopped at --limit)" if totals.limited else ""
     print(
-        f"{done} {format_bytes(tally.moved_bytes)}{come_from} to node {args.to}"
-        f" in {tally.seconds:.2f} s{stopped}."
+        f"{done} {format_bytes(totals.moved_bytes)}{come_from} to node {args.to}"
+        f" in {totals.seconds:.2f} s{stopped}."
     )
-    for reason in sorted(tally.failures):
+    for reason in sorted(totals.failures):
         print(f"{_words(reason)}: {_advice(reason, args)}")
 
 

@@ -147,8 +147,8 @@ def run(args: argparse.Namespace) -> int:
     if args.picture is not None:
         from hmd.cli.simulation_plot import draw
 
-        told = f"{args.trace.name}, {fast * PAGE_BYTES / 2**20:.1f} MiB of {preset.name} fast"
-        draw(runs, fixed, args.picture, told)
+        title = f"{args.trace.name}, {fast * PAGE_BYTES / 2**20:.1f} MiB of {preset.name} fast"
+        draw(runs, fixed, args.picture, title)
     if args.json:
         _print_json(args, stream.user_pages, fast, fixed, runs)
     else:

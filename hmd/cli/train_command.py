@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hmd.cli.simulation_options import ProgressLine
-from hmd.cli.work_options import add_ray, work_place
+from hmd.cli.work_options import add_ray, open_executor
 from hmd.errors import Exit, UsageError, os_error
 
 if TYPE_CHECKING:
@@ -135,8 +135,13 @@ def _train(plan: TrainingPlan, args: argparse.Namespace) -> Trained:
     partial = args.output.with_name(args.output.name + ".partial")
     try:
         folder.mkdir(exist_ok=True)
-        with work_place(args.ray, args.workers, "--workers") as place, ProgressLine() as progress:
-            training = Training(plan, folder, place=place, resume=args.resume, say=progress.note)
+        with (
+            open_executor(args.ray, args.workers, "--workers") as executor,
+            ProgressLine() as progress,
+        ):
+            training = Training(
+                plan, folder, executor=executor, resume=args.resume, say=progress.note
+            )
             trained = training.run()
         trained.weights.write(partial)
         partial.replace(args.output)

@@ -19,7 +19,7 @@ from hmd.cli.simulation_options import (
     policy_values,
     simulation_settings,
 )
-from hmd.cli.work_options import add_ray, work_place
+from hmd.cli.work_options import add_ray, open_executor
 from hmd.errors import Exit, UsageError, os_error
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ same command continues an interrupted search.
 EXAMPLES = """\
 examples:
   hmd tune dict.misses                                    the default policy, a quarter fast
-  hmd tune cg.misses drift.misses --policy benefit --fast 33% --fast 11% --holdout sat.misses -o tuned.yaml
+  hmd tune cg.misses drift.misses --fast 33% --fast 11% --holdout sat.misses -o tuned.yaml
   hmd config check tuned.yaml && hmd run --config tuned.yaml --dry-run
   hmd tune dict.misses --policy histogram --knob hysteresis=1:3 --knob confidence
   hmd tune dict.misses --policy age --set active=auto --knob idle=20ms:2s --trials 200
@@ -183,7 +183,7 @@ def _tune(
 
     preset, settings = load(args.preset), simulation_settings(args)
     kept = policy_values(about.knobs, given)
-    with work_place(args.ray, args.jobs, "--jobs") as place, ProgressLine() as progress:
+    with open_executor(args.ray, args.jobs, "--jobs") as executor, ProgressLine() as progress:
         cases, held_out = _cases(args)
         stage = "before the search"
 
@@ -199,7 +199,7 @@ def _tune(
         def better(best: TuningTrial) -> None:
             progress.note(
                 f"trial {best.number}: {best.gain:.3f} x first touch, at worst {best.worst:.3f}"
-                f" ({', '.join(_told(each, best) for each in ranges)})"
+                f" ({', '.join(_as_setting(each, best) for each in ranges)})"
             )
             if args.output is not None:
                 _write(args.output, _config(args, about, best, given))
@@ -208,7 +208,7 @@ def _tune(
             about.name,
             preset,
             settings,
-            place=place,
+            executor=executor,
             journal=Journal(args.journal),
             say=lambda what: progress.say(f"{stage}: {what}"),
         ) as runs:
@@ -225,7 +225,7 @@ def _tune(
             )
 
 
-def _told(one: Range, trial: TuningTrial) -> str:
+def _as_setting(one: Range, trial: TuningTrial) -> str:
     """Return a knob and its value in a trial, as in the configuration."""
     from hmd.config.policy_sections import written
 

@@ -36,7 +36,7 @@ def print_result(tuned: Tuned) -> None:
         rows += [_case_cells(row) for row in tuned.held_out] + _summaries(tuned.held_out)
     print_table(("program", *columns), rows, right=columns)
     print("times as fast as first touch; fresh: with samples that the search did not see")
-    print(_told(tuned))
+    print(_outcome(tuned))
 
 
 def result_json(tuned: Tuned, args: argparse.Namespace) -> dict[str, Any]:
@@ -122,11 +122,11 @@ def _case_json(row: TuningRow) -> dict[str, Any]:
     }
 
 
-def _told(tuned: Tuned) -> str:
+def _outcome(tuned: Tuned) -> str:
     tried = tuned.trials[1:]
     ended = sum(trial.cost is None for trial in tried)
-    said = f"{len(tried)} trials, of which {ended} ended early; "
-    said += f"trial {tuned.best.number} is the best" if tuned.best.number else "the defaults stay"
+    text = f"{len(tried)} trials, of which {ended} ended early; "
+    text += f"trial {tuned.best.number} is the best" if tuned.best.number else "the defaults stay"
     if tuned.best.worst < WORST:
-        said += f"; none keeps all programs above {WORST} of first touch"
-    return said if tuned.finished else f"{said}; interrupted: nothing was run with fresh samples"
+        text += f"; none keeps all programs above {WORST} of first touch"
+    return text if tuned.finished else f"{text}; interrupted: nothing was run with fresh samples"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hmd.errors import UsageError
 
 if TYPE_CHECKING:
-    from hmd.simulate.work_places import WorkPlace
+    from hmd.simulate.executors import Executor
 
 
 def add_ray(group: argparse._ActionsContainer) -> None:
@@ -24,15 +24,15 @@ def add_ray(group: argparse._ActionsContainer) -> None:
 
 
 @contextmanager
-def work_place(address: str | None, workers: int, option: str) -> Generator[WorkPlace]:
+def open_executor(address: str | None, workers: int, option: str) -> Generator[Executor]:
     """Give the cluster of this address or, without one, ``workers`` of this process.
 
     ``option`` is what sets the latter; UsageError where both are given.
     """
-    from hmd.simulate.work_places import LocalWork
+    from hmd.simulate.executors import LocalExecutor
 
     if address is None:
-        yield LocalWork(workers)
+        yield LocalExecutor(workers)
         return
     if workers != 1:
         raise UsageError(f"{option} is for this machine alone: leave it out, or --ray")

@@ -3,7 +3,7 @@
 A thread of its own answers queries from what the daemon last published, so that no client, however
 slow or wrong, delays a tick. An admin request, which changes something, is queued with the caller's
 credentials and answered when the daemon's loop has executed it. The size of requests and the time
-of clients are bounded; each user has places for clients and unread answers of its own.
+of clients are bounded; each user has limits on clients and unread answers of its own.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from hmd.control.request import (
     peer_of,
 )
 from hmd.errors import HmdError, UsageError
-from hmd.serve.fair_places import FairPlaces
+from hmd.serve.connection_limits import ConnectionLimiter
 
 MAX_CLIENTS = 128
 MAX_OWN_CLIENTS = 32
-"""Clients at once, and those of one user: see :mod:`hmd.serve.fair_places`."""
+"""Clients at once, and those of one user: see :mod:`hmd.serve.connection_limits`."""
 
 MAX_OWN_UNREAD_BYTES = 128 * 2**20
 """Answers that one user has not read yet; a heat map has up to 48 MiB."""
@@ -94,7 +94,7 @@ class StatusSocket:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._clients: dict[int, _Client] = {}
-        self._places: FairPlaces[_Client] = FairPlaces(
+        self._limiter: ConnectionLimiter[_Client] = ConnectionLimiter(
             MAX_CLIENTS, MAX_OWN_CLIENTS, [0, os.geteuid()]
         )
         self._next_s = float("inf")
@@ -174,14 +174,14 @@ class StatusSocket:
         connection.setblocking(False)
         client = _Client(connection, peer, time.monotonic() + CLIENT_TIME_S)
         self._clients[connection.fileno()] = client
-        leaving = self._places.enter(client, peer.uid)
+        leaving = self._limiter.enter(client, peer.uid)
         if leaving is not None:
             self._refuse(leaving)
         if leaving is not client:
             self._step(client)  # most have sent their request by now
 
     def _refuse(self, client: _Client) -> None:
-        """Drop a client for lack of places, with the reason where it still reads."""
+        """Drop a client that is over a limit, with the reason where it still reads."""
         reason = error_answer(HmdError("too many connections of one user at once: try again"))
         with contextlib.suppress(OSError):
             client.socket.send(reason + b"\n")
@@ -224,7 +224,7 @@ class StatusSocket:
         else:
             # Read no more of it: further input of the client must not wake the thread.
             self._watch(client, 0)
-            self._places.requested(client)
+            self._limiter.requested(client)
             self._dispatch(client, bytes(line))
 
     def _dispatch(self, client: _Client, line: bytes) -> None:
@@ -288,7 +288,7 @@ class StatusSocket:
 
     def _drop(self, client: _Client) -> None:
         self._clients.pop(client.socket.fileno(), None)
-        self._places.leave(client)
+        self._limiter.leave(client)
         self._watch(client, 0)
         client.socket.close()
 

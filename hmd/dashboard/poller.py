@@ -21,7 +21,7 @@ from hmd.dashboard.history import History
 from hmd.dashboard.status_validation import HeatAnswer, StatusAnswer, read_heat_map, read_status
 from hmd.errors import UnreachableError
 
-LOOK_S: Final = 1.0
+POLL_INTERVAL_S: Final = 1.0
 HEAT_COST: Final = 0.1
 MOST_STATUS_BYTES: Final = 4 * 2**20
 MOST_HEAT_BYTES: Final = 48 * 2**20
@@ -35,17 +35,17 @@ class Poller:
     def __init__(
         self, socket: Path, window_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Start empty; ``look`` polls once, ``start`` polls until ``stop``."""
+        """Start empty; ``poll`` polls once, ``start`` polls until ``stop``."""
         self._socket, self._clock = socket, clock
         self._history, self._heat = History(window_s), HeatGrids(window_s)
         self._window_s = window_s
         self._status: StatusAnswer | None = None
-        self._told = "the daemon has not been asked yet"
+        self._error = "the daemon has not been asked yet"
         self._heat_due_s = self._ticked_s = float("-inf")
         self._grids: dict[str, bytes] = {}
         self._lock = threading.Lock()
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._keep_looking, name="hmd-watch", daemon=True)
+        self._thread = threading.Thread(target=self._keep_polling, name="hmd-watch", daemon=True)
         self._state = self._publish()
 
     def start(self) -> None:
@@ -58,16 +58,16 @@ class Poller:
         if self._thread.is_alive():
             self._thread.join()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Poll the daemon once and publish the result; invalid answers raise nothing."""
         try:
             status = read_status(ask(self._socket, "status", most_bytes=MOST_STATUS_BYTES))
             self._take(status)
             if self._clock() >= self._heat_due_s:
-                self._look_at_heat()
-            self._told = ""
+                self._poll_heat()
+            self._error = ""
         except UnreachableError as error:
-            self._told = str(error)
+            self._error = str(error)
         self._state = self._publish()
 
     def state(self) -> bytes:
@@ -91,7 +91,7 @@ class Poller:
         self._status = status
         self._history.take(status)
 
-    def _look_at_heat(self) -> None:
+    def _poll_heat(self) -> None:
         begun_s = self._clock()
         try:
             new = self._heat_after(self._heat.last_s)
@@ -116,8 +116,8 @@ class Poller:
         status = self._status
         return json.dumps(
             {
-                "reached": not self._told,
-                "told": self._told,
+                "reached": not self._error,
+                "error": self._error,
                 "socket": str(self._socket),
                 "window_s": self._window_s,
                 "quiet_s": self._quiet_s(),
@@ -131,7 +131,7 @@ class Poller:
 
     def _quiet_s(self) -> int:
         """Return the time that the daemon has answered without a tick, 0 if that is usual."""
-        if self._status is None or self._told:
+        if self._status is None or self._error:
             return 0
         quiet_s = self._clock() - self._ticked_s
         return int(quiet_s) if quiet_s > max(5.0, QUIET_TICKS * self._status.tick_s) else 0
@@ -150,8 +150,8 @@ class Poller:
             for key in self._heat.processes()
         ]
 
-    def _keep_looking(self) -> None:
+    def _keep_polling(self) -> None:
         while not self._stopped.is_set():
             begun_s = time.monotonic()
-            self.look()
-            self._stopped.wait(max(0.0, LOOK_S - (time.monotonic() - begun_s)))
+            self.poll()
+            self._stopped.wait(max(0.0, POLL_INTERVAL_S - (time.monotonic() - begun_s)))

@@ -26,6 +26,7 @@ from hmd.heat.kernels import (
     inline,
     kernel,
 )
+from hmd.heat.process_runs import run_end
 
 FEATURES: Final = (
     "rate", "samples_1", "samples_4", "samples_16", "support", "idle", "gap",
@@ -215,15 +216,6 @@ def sum_rows(
 
 
 @inline
-def _run_end(process: Int32s, begin: int) -> int:
-    """Return where the rows end that follow a row and are of its process."""
-    end = begin + 1
-    while end < len(process) and process[end] == process[begin]:
-        end += 1
-    return end
-
-
-@inline
 def _gather(kept: Float32Plane, number: Int64s, features: Float32Plane) -> None:
     """Fill what rows keep, as it is."""
     for i in range(len(number)):
@@ -285,7 +277,7 @@ def fill_features(
         features[15 + shared, :] = around.common[shared]
     first = 0
     while first < count:
-        p, last = process[first], _run_end(process, first)
+        p, last = process[first], run_end(process, first, count)
         for feature in range(4):
             mean, inverse = around.mean[p, feature], around.inverse[p, feature]
             shares = features[feature, first:last]

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from hmd.decide.confidence import ANSCOMBE
 from hmd.heat.geometry import MOVE_WEAR
+from hmd.heat.heat_bins import BINS, heat_bin
 from hmd.heat.kernels import (
     Float32s,
     Float64s,
@@ -28,10 +28,8 @@ from hmd.heat.kernels import (
     inline,
     kernel,
 )
+from hmd.heat.poisson_bounds import ANSCOMBE
 
-# A bin is a float's exponent and 3 bits of its mantissa: 8 bins per octave, in order of the floats.
-_BIN_SHIFT: Final = np.int32(20)
-_BINS: Final = 2048
 # Columns of the histogram.
 _RESIDENT: Final = 0
 _CANDIDATE: Final = 1
@@ -97,12 +95,6 @@ def _candidate_key(
 
 
 @inline
-def _bin(key: np.float32) -> int:
-    """Return the bin of a key."""
-    return int(np.float32(key).view(np.int32) >> _BIN_SHIFT)
-
-
-@inline
 def _fill_histogram(
     tier: int, pages: FitPages, rule: FitRule, result: FitResult, histogram: Int64Plane
 ) -> None:
@@ -126,13 +118,13 @@ def _fill_histogram(
             continue
         heat, apart = np.float32(rate[row] * rule.tick_s), separation[worn[row]]
         key[row] = _candidate_key(heat, support[row], apart, resident, rule.confidence)
-        histogram[_bin(key[row]), _RESIDENT if resident else _CANDIDATE] += size[row]
+        histogram[heat_bin(key[row]), _RESIDENT if resident else _CANDIDATE] += size[row]
 
 
 @inline
 def _threshold(histogram: Int64Plane, capacity: int) -> _Threshold:
     """Return the threshold above which pages fit into ``capacity`` pages."""
-    lowest, left = _BINS, max(capacity, 0)
+    lowest, left = BINS, max(capacity, 0)
     while lowest > 0 and histogram[lowest - 1].sum() <= left:
         lowest -= 1
         left -= histogram[lowest].sum()
@@ -151,7 +143,7 @@ def _select(tier: int, threshold: _Threshold, pages: FitPages, result: FitResult
     for row in range(len(wanted)):
         if wanted[row] >= 0 or here[row] < 0 or key[row] < 0.0:
             continue
-        position = _bin(key[row])
+        position = heat_bin(key[row])
         if position < threshold.bin:
             continue
         if position == threshold.bin:
@@ -188,7 +180,7 @@ def choose(pages: FitPages, capacity: Int64s, rule: FitRule, result: FitResult) 
     wanted, last = result.wanted, len(capacity) - 1
     wanted[:] = _STAYS
     _count_served(pages, rule, result.served)
-    histogram = np.zeros((_BINS, 2), np.int64)
+    histogram = np.zeros((BINS, 2), np.int64)
     promoted = 0
     for tier in range(last):
         _fill_histogram(tier, pages, rule, result, histogram)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.decide.process_slots import ProcessSlots, carried
-from hmd.decide.sequence_memory import Sequel, SequenceMemory
+from hmd.decide.sequence_memory import PhasePrediction, SequenceMemory
 from hmd.units import PAGE_BYTES
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class LearnedFeatures:
         self._shift = shift
         self._sequence = SequenceMemory(PARTS, BLOCKS)
         self._now, self._past = np.zeros(PARTS), np.zeros(PARTS)
-        self._sequel = Sequel(np.zeros(PARTS, np.float32), 0.0, 0)
+        self._prediction = PhasePrediction(np.zeros(PARTS, np.float32), 0.0, 0)
 
     def rows(self, pages: PageView) -> RowFeatures:
         """Learn from the tick of a view; return the features of its rows, not computed yet."""
@@ -153,7 +153,7 @@ class LearnedFeatures:
             self._ticks += 1
             self._now += _NOW * (share - self._now)
             self._past += _LONG * (share - self._past)
-            self._sequel = self._sequence.update(share.astype(np.float32))
+            self._prediction = self._sequence.update(share.astype(np.float32))
         self._rate += _LONG * (pages.process_rate - self._rate)
 
     def _follow(self, pages: PageView) -> None:
@@ -174,11 +174,11 @@ class LearnedFeatures:
         # Per page of a part, over the mean of all pages: an average begins with its first tick.
         over = total / np.maximum(part_pages, 1.0)
         begun = [max(1.0 - (1.0 - gain) ** self._ticks, _LEAST) for gain in (_NOW, _LONG)]
-        shares = (self._sequel.share, self._now / begun[0], self._past / begun[1])
+        shares = (self._prediction.share, self._now / begun[0], self._past / begun[1])
         parts = np.stack([np.log2(share * over + FLOOR) for share in shares], axis=1)
         change = np.log2((pages.process_rate + _LEAST) / (self._rate + _LEAST))
         density = np.log2(max(samples, 1.0) / total)
-        common = [self._sequel.similarity, np.log2(1.0 + self._sequel.ticks), density]
+        common = [self._prediction.similarity, np.log2(1.0 + self._prediction.ticks), density]
         return Surroundings(
             mean,
             np.float32(1) / (mean + np.float32(_LEAST_MEAN)),

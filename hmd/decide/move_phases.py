@@ -3,7 +3,7 @@
 The order of :mod:`hmd.decide.move_order` finds room for every move, but it alternates: one page
 down, one page up. One call of move_pages(2) moves pages to one node, and each call walks all CPUs
 to drain their LRU caches; thousands of calls of one page would cost many times their copies. So
-moves are gathered into rounds, all demotions of a round before its promotions, and a plan numbers
+moves are gathered into groups, all demotions of a group before its promotions, and a plan numbers
 its phases: the mover takes those as they are. About 10 ns per move.
 """
 
@@ -27,20 +27,20 @@ class PlacedMoves(NamedTuple):
 
 @inline
 def _turn(source_tier: int, target_tier: int, tiers: int) -> int:
-    """Return when in its round a move is made: out of the slowest tiers first, then upwards."""
+    """Return when in its group a move is made: out of the slowest tiers first, then upwards."""
     if target_tier > source_tier:
         return tiers - 1 - source_tier
     return tiers + target_tier
 
 
 @kernel
-def in_rounds(
+def order_in_phases(
     moves: PlacedMoves, node_tier: Int64s, tiers: int, room: Int64s, order: Int64s
 ) -> None:
-    """Fill ``order`` with the moves by rounds; moves of one turn of a round keep their order.
+    """Fill ``order`` with the moves by groups; moves of one turn of a group keep their order.
 
     Moves are given in an order in which each finds room. ``room`` is how many pages each node can
-    take before them, and is left as it is after them. A round is as long as can be: within one,
+    take before them, and is left as it is after them. A group is as long as can be: within one,
     what leaves a node downwards does so before anything comes, so that only its sums have to fit.
     """
     size, source, target = moves

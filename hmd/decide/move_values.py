@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from hmd.decide.confidence import ANSCOMBE
 from hmd.heat.kernels import (
     Bools,
     Float32s,
@@ -23,6 +22,7 @@ from hmd.heat.kernels import (
     Uint16s,
     kernel,
 )
+from hmd.heat.poisson_bounds import ANSCOMBE
 
 _LEAST_SUPPORT: Final = 1e-9
 

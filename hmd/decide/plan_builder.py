@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from hmd.decide.fast_limits import groups_of, within_limits
 from hmd.decide.move_order import Demotions, FastShares, Movers, NodeRoom, OrderedMoves, arrange
-from hmd.decide.move_phases import PlacedMoves, in_rounds, phase_numbers
+from hmd.decide.move_phases import PlacedMoves, order_in_phases, phase_numbers
 from hmd.decide.node_arrays import Nodes
 from hmd.decide.plan import Plan
 from hmd.decide.plan_rows import moves_of
@@ -71,7 +71,7 @@ def _in_order(
     source = movers.source[row]
     placed = PlacedMoves(movers.size[row], source, target)
     order = np.empty(count, np.int64)
-    in_rounds(placed, nodes.tier, nodes.tiers, nodes.room.copy(), order)
+    order_in_phases(placed, nodes.tier, nodes.tiers, nodes.room.copy(), order)
     return row[order], target[order], phase_numbers(source[order], target[order])
 
 

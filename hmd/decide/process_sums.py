@@ -8,16 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hmd.heat.kernels import Float32s, Float64s, Int8s, Int32s, Uint16s, inline, kernel
-
-
-@inline
-def _run_end(process: Int32s, begin: int) -> int:
-    """Return where the rows end that follow a row and are of its process."""
-    end = begin + 1
-    while end < len(process) and process[end] == process[begin]:
-        end += 1
-    return end
+from hmd.heat.kernels import Float32s, Float64s, Int8s, Int32s, Uint16s, kernel
+from hmd.heat.process_runs import run_end
 
 
 @kernel
@@ -25,7 +17,7 @@ def add_accesses(process: Int32s, size: Uint16s, rate: Float32s, sums: Float64s)
     """Add the accesses per second of all rows, shape ``(n,)``, to ``sums`` by process."""
     begin = 0
     while begin < len(process):
-        end, total = _run_end(process, begin), 0.0
+        end, total = run_end(process, begin, len(process)), 0.0
         each, pages = rate[begin:end], size[begin:end]
         for at in range(len(each)):
             total += np.float64(each[at]) * pages[at]
@@ -43,7 +35,7 @@ def add_waits(
     """
     begin = 0
     while begin < len(process):
-        end, total = _run_end(process, begin), 0.0
+        end, total = run_end(process, begin, len(process)), 0.0
         for row in range(begin, end):
             on = node[row]
             if 0 <= on < len(wait_ns):

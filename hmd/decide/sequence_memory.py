@@ -23,9 +23,9 @@ TICKS: Final = 128
 """Ticks that are remembered."""
 
 AHEAD: Final = 8
-"""Ticks after a like one that are its sequel."""
+"""Ticks after a like one that count for the prediction."""
 
-# The sequel of the tick before the present one has only one tick, the present.
+# After the tick before the present one there is only one tick, the present.
 _NEWEST: Final = 2
 # What each tick keeps of the signature's shares before it.
 _KEPT: Final = 0.5
@@ -38,7 +38,7 @@ Shares = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class Sequel:
+class PhasePrediction:
     """What follows: the share of samples by part, and how it is known.
 
     ``share`` has shape ``(parts,)``. ``similarity`` is the largest cosine between an earlier tick
@@ -59,7 +59,7 @@ class SequenceMemory:
         self._recent = np.zeros(signed)
         self._count = 0
 
-    def update(self, share: Shares) -> Sequel:
+    def update(self, share: Shares) -> PhasePrediction:
         """Remember a tick's shares of samples by part, shape ``(parts,)``; return what follows."""
         signed = self._signature.shape[1]
         self._recent = _KEPT * self._recent + share[:signed]
@@ -69,7 +69,7 @@ class SequenceMemory:
         self._share[at], self._signature[at] = share, signature
         self._count += 1
         if before < _NEWEST:
-            return Sequel(share, 0.0, before)
+            return PhasePrediction(share, 0.0, before)
         # Earlier ticks from the oldest, the present one last.
         ring = (at - before + np.arange(before + 1)) % TICKS
         alike = (self._signature @ signature)[ring[: before + 1 - _NEWEST]]
@@ -81,7 +81,7 @@ class SequenceMemory:
             follows[lag : lag + len(known)] += known
         total = float(follows.sum())
         if total <= 0.0:
-            return Sequel(share, 0.0, before)
+            return PhasePrediction(share, 0.0, before)
         by_tick = np.zeros(TICKS, np.float32)
         by_tick[ring] = follows / total
-        return Sequel(by_tick @ self._share, float(alike.max()), before)
+        return PhasePrediction(by_tick @ self._share, float(alike.max()), before)

@@ -21,6 +21,7 @@ from hmd.heat.kernels import (
     inline,
     kernel,
 )
+from hmd.heat.process_runs import run_end
 
 LEVELS: Final = 5
 """Factors on an answer: 0, 1/4, 1/2, 3/4, 1."""
@@ -67,15 +68,6 @@ def _exp2(x: np.float32) -> np.float32:
 
 
 @inline
-def _run_end(process: Int32s, begin: int) -> int:
-    """Return where the rows end that follow a row and are of its process."""
-    end = begin + 1
-    while end < len(process) and process[end] == process[begin]:
-        end += 1
-    return end
-
-
-@inline
 def _add_sums(rows: AnsweredRows, quarter: Float32s, begin: int, end: int, sums: Float64s) -> None:
     """Add what each factor would give of rows of one process; sums stay in registers."""
     none, one, two, three, four = 0.0, 0.0, 0.0, 0.0, 0.0
@@ -117,12 +109,12 @@ def correct_rates(
             kept[rows.number[row], slot] = np.int8(np.rint(octave * _STEPS))
     begin = 0
     while begin < count:
-        end = _run_end(rows.process, begin)
+        end = run_end(rows.process, begin, count)
         _add_sums(rows, corrected, begin, end, sums[rows.process[begin]])
         begin = end
     begin = 0
     while begin < count:
-        p, end = rows.process[begin], _run_end(rows.process, begin)
+        p, end = rows.process[begin], run_end(rows.process, begin, count)
         chosen, total = level[p], sums[p, level[p]]
         scale = np.float32(sums[p, 0] / total) if total > 0.0 else one
         for row in range(begin, end):

@@ -182,10 +182,6 @@ class Agent:
         self.send(Frame.SYNC, 0, b"")
         return self._synced.wait(timeout) and not self.closed
 
-    def power_off(self) -> None:
-        """Ask the guest to power off."""
-        self.send(Frame.POWEROFF, 0, b"")
-
     def send(self, kind: Frame, job: int, payload: bytes) -> None:
         """Send one frame; the reader notices a closed connection."""
         try:

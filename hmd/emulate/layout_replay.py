@@ -25,6 +25,13 @@ Layout: TypeAlias = npt.NDArray[np.bool_]
 _FIRST_FRAME: Final = np.uint64(4096)
 
 
+def layout_of(pages: int, fast: npt.NDArray[np.int64]) -> Layout:
+    """Return the layout of so many pages that has these on the fast node."""
+    layout = np.zeros(pages, np.bool_)
+    layout[fast] = True
+    return layout
+
+
 def tiers_of(preset: Preset) -> tuple[int, int]:
     """Return the nodes of the highest and of the lowest read bandwidth: (fast, slow)."""
     speed = [node.read_bandwidth_gbps for node in preset.nodes]

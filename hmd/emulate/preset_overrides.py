@@ -1,4 +1,4 @@
-"""Overrides of a preset by the command line: ``--node`` and ``--cpus``."""
+"""Overrides of a preset: by ``--node`` and ``--cpus`` of the command line, and of one size."""
 
 from __future__ import annotations
 
@@ -62,6 +62,13 @@ def with_cpus(preset: Preset, count: int) -> Preset:
         node.model_copy(update={"cpus": cpus.get(i, ())}) for i, node in enumerate(preset.nodes)
     )
     return preset.model_copy(update={"nodes": nodes})
+
+
+def with_node_size(preset: Preset, node: int, size: int) -> Preset:
+    """Return the preset with so many bytes on the node at this position."""
+    nodes = list(preset.nodes)
+    nodes[node] = nodes[node].model_copy(update={"size": size})
+    return preset.model_copy(update={"nodes": tuple(nodes)})
 
 
 def node_fields(flag: str) -> dict[str, Any]:

@@ -213,13 +213,13 @@ class _Counts:
 def _counts(recording: TraceSource, windows: Windows, floor_ns: float, core: Core) -> _Counts:
     """Return a run's samples, aggregated in one pass."""
     outline, count = recording.outline, len(windows)
-    tally = SampleAggregator(windows)
+    aggregator = SampleAggregator(windows)
     pairs = PairCollector(Near.of(outline, core.reorder_window, floor_ns))
     loads, load_ns, store_ns, queue_ns = np.zeros((4, count))
     for batch in recording.batches():
         window, access = windows.of(batch.time_ns), access_of(batch, floor_ns)
         weight_ns = batch.weight_ns.astype(np.float64)
-        tally.add(batch, window, access)
+        aggregator.add(batch, window, access)
         pairs.add(batch, page_keys(batch), window, access == AccessClass.LOAD)
         load = (access == AccessClass.LOAD) & (batch.weight_ns > 0)
         loads += np.bincount(window[load], minlength=count)
@@ -229,7 +229,7 @@ def _counts(recording: TraceSource, windows: Windows, floor_ns: float, core: Cor
         store_ns += np.bincount(window[store], mass_ns[store], count)
         queue_ns += np.bincount(window[streamed], mass_ns[streamed], count)
     return _Counts(
-        tally.rows(),
+        aggregator.rows(),
         pairs.found(),
         windows.ns,
         mean_latency(loads, load_ns),

@@ -114,13 +114,13 @@ def _between(
     time_ns, passed = _passed(trace, process)
     if not len(passed):
         return at_ns, executed
-    at_looks = np.interp(at_ns, time_ns, passed)
-    look = np.searchsorted(at_ns, time_ns, side="right") - 1
-    inside = np.flatnonzero((look >= 0) & (look < len(at_ns) - 1))
-    inside = inside[np.diff(at_looks)[look[inside]] > 0]
-    look, time_ns, passed = look[inside], time_ns[inside], passed[inside]
-    share = (passed - at_looks[look]) / np.diff(at_looks)[look]
-    point = executed[look] + share * np.diff(executed)[look]
+    at_polls = np.interp(at_ns, time_ns, passed)
+    poll = np.searchsorted(at_ns, time_ns, side="right") - 1
+    inside = np.flatnonzero((poll >= 0) & (poll < len(at_ns) - 1))
+    inside = inside[np.diff(at_polls)[poll[inside]] > 0]
+    poll, time_ns, passed = poll[inside], time_ns[inside], passed[inside]
+    share = (passed - at_polls[poll]) / np.diff(at_polls)[poll]
+    point = executed[poll] + share * np.diff(executed)[poll]
     at_ns = np.concatenate([at_ns, time_ns])
     order = np.argsort(at_ns, kind="stable")
     return at_ns[order], np.maximum.accumulate(np.concatenate([executed, point])[order])

@@ -29,7 +29,7 @@ _CHUNK_TOLERANCE: Final = 0.1
 
 
 @inline
-def _believed(
+def _credible_share(
     counted: float, expected: float, ratio: float, surprise2: float, tolerance: float
 ) -> float:
     """Return the share of a history to keep, given the samples that a window counted.
@@ -83,7 +83,7 @@ def _compare(row: int, columns: ChunkColumns, scales: _Scales, into: _Pages) -> 
 
 
 @kernel
-def believe(
+def fill_credible(
     columns: ChunkColumns,
     clocks: WindowClocks,
     surprise: float,
@@ -132,13 +132,13 @@ def believe(
         whole, times = 1.0, 1.0
         if all_exposed > 0.0:
             ratio = w * CHUNK_PAGES / all_exposed
-            whole = _believed(all_counted, all_expected, ratio, most, _CHUNK_TOLERANCE)
+            whole = _credible_share(all_counted, all_expected, ratio, most, _CHUNK_TOLERANCE)
             times = (all_counted + 0.5) / (all_expected + 0.5)
         for block in range(CHUNK_BLOCKS):
             together = 1.0
             if exposed[block] > 0.0:
                 ratio = w * BLOCK_PAGES / exposed[block]
-                together = _believed(counted[block], expected[block], ratio, most, 0.0)
+                together = _credible_share(counted[block], expected[block], ratio, most, 0.0)
                 # Of a chunk that has changed, only the blocks whose counts rather show it.
                 if whole < 1.0 and (
                     counted[block] * math.log(times) >= expected[block] * (times - 1.0)

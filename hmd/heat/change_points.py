@@ -25,10 +25,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.heat.chunk_columns import ChunkColumns, TableRates
+from hmd.heat.chunk_index import number_addresses
 from hmd.heat.geometry import CHUNK_PAGES
 from hmd.heat.kernels import Float64Plane, Float64s, Int32s, Int32View, Int64s, kernel
 from hmd.heat.rate_priors import BeginningSpreads, Priors
-from hmd.heat.sample_counting import number_addresses
 
 if TYPE_CHECKING:
     from hmd.heat.chunks import Chunks

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.heat.chunk_columns import ChunkColumns, ChunkCounts, ChunkIndex
+from hmd.heat.chunk_index import find_chunks, insert_chunks
 from hmd.heat.geometry import ABSENT, CHUNK_PAGES, GROUPS
 from hmd.heat.page_counts import summarise
-from hmd.heat.sample_counting import find_chunks, insert_chunks
 
 _LEAST_CHUNKS = 64
 _ASKING = 1024

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from hmd.heat.change_points import ChangePoints, discount
 from hmd.heat.chunk_columns import TableRates
+from hmd.heat.chunk_index import find_nodes
 from hmd.heat.chunks import Chunks
 from hmd.heat.geometry import ABSENT
 from hmd.heat.heat_settings import HeatSettings, HeatStats
@@ -34,7 +35,6 @@ from hmd.heat.sample_counting import (
     SampleSums,
     SampleWeights,
     count_samples,
-    find_nodes,
 )
 from hmd.heat.sample_windows import Clocks
 from hmd.heat.settling import PlanColumns, Settled
@@ -68,7 +68,7 @@ class HeatTable:
         self._waits = LoadedWaits(latency_ns)
         self.stats = HeatStats()
         self.chunks = Chunks(self.settings.detail_chunks)
-        self.hand = np.zeros(1, np.int64)
+        self.cursor = np.zeros(1, np.int64)
         self.clocks = Clocks(self.settings)
         self._changes = ChangePoints()
         self._kind_weight = np.ones((0, KINDS), np.float32)

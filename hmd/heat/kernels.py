@@ -7,9 +7,9 @@ as a daemon without targets' processes, saves its 0.3 s and 60 MiB. Arguments th
 are bundled in a ``NamedTuple`` of arrays.
 
 Machine code is cached next to the source or in ``NUMBA_CACHE_DIR``. Numba's cache checks only the
-file of the kernel itself. The :func:`inline` functions that a kernel calls therefore live in the
-file of the kernel, and a change of this file, of ``hmd.heat.geometry`` or of a bundle that is
-defined elsewhere needs ``__pycache__`` removed.
+file of the kernel itself. Most :func:`inline` functions that a kernel calls therefore live in the
+file of the kernel. A change of this file, of ``hmd.heat.geometry``, or of a bundle or an inline
+function that is defined elsewhere needs ``__pycache__`` removed.
 
 Costs: about a second per kernel to compile, once; about 10 ms per kernel to load from the cache,
 and 0.3 s to import numba. A call goes through a ``LazyKernel``, which adds 0.1 µs.
@@ -22,7 +22,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from functools import cache
-from types import NoneType
+from types import FunctionType, NoneType
 from typing import (
     Annotated,
     Any,
@@ -45,6 +45,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _FAST: Final = {"reassoc", "contract", "arcp", "nsz"}
 
 KERNEL_MODULES: Final = (
+    "hmd.heat.chunk_index",
     "hmd.heat.sample_counting",
     "hmd.heat.cooling",
     "hmd.heat.rates",
@@ -88,7 +89,6 @@ Int32s: TypeAlias = Annotated[npt.NDArray[np.int32], Layout()]
 Int64s: TypeAlias = Annotated[npt.NDArray[np.int64], Layout()]
 Uint8s: TypeAlias = Annotated[npt.NDArray[np.uint8], Layout()]
 Uint16s: TypeAlias = Annotated[npt.NDArray[np.uint16], Layout()]
-Uint32s: TypeAlias = Annotated[npt.NDArray[np.uint32], Layout()]
 Uint64s: TypeAlias = Annotated[npt.NDArray[np.uint64], Layout()]
 Float32s: TypeAlias = Annotated[npt.NDArray[np.float32], Layout()]
 Float64s: TypeAlias = Annotated[npt.NDArray[np.float64], Layout()]
@@ -105,7 +105,6 @@ Float64Cube: TypeAlias = Annotated[npt.NDArray[np.float64], Layout(3)]
 # Arrays of one dimension and any stride, which are only read. They do not fit into a bundle:
 # numba converts arrays in plain tuples only.
 Int32View: TypeAlias = Annotated[npt.NDArray[np.int32], _VIEW]
-Int64View: TypeAlias = Annotated[npt.NDArray[np.int64], _VIEW]
 Uint8View: TypeAlias = Annotated[npt.NDArray[np.uint8], _VIEW]
 Uint32View: TypeAlias = Annotated[npt.NDArray[np.uint32], _VIEW]
 Uint64View: TypeAlias = Annotated[npt.NDArray[np.uint64], _VIEW]
@@ -116,6 +115,8 @@ _SCALARS: Final = {NoneType: "void", bool: "boolean", int: "int64", float: "floa
 _loading: Final = threading.RLock()
 _unloaded: Final[dict[str, list[tuple[Callable[..., Any], LazyKernel | None]]]] = {}
 """Functions of each module that are not compiled yet, in order; kernels with what calls them."""
+_inlines: Final[set[Callable[..., Any]]] = set()
+"""The functions of :func:`inline`, as Python has them."""
 
 
 class LazyKernel:
@@ -156,8 +157,9 @@ def kernel(function: F) -> F:
 
 
 def inline(function: F) -> F:
-    """Have a function compiled that only kernels of the same file call."""
+    """Have a function compiled that only kernels call: of its file, or that import it by name."""
     _unloaded.setdefault(function.__module__, []).append((function, None))
+    _inlines.add(function)
     return function
 
 
@@ -169,6 +171,7 @@ def load(module: str) -> None:
     import numba
 
     with _loading:
+        _load_imported(module)
         for function, kernel_ in _unloaded.get(module, ()):
             if kernel_ is None:
                 compiled = numba.njit(error_model="numpy", fastmath=_FAST)(function)
@@ -183,6 +186,15 @@ def load(module: str) -> None:
                 compiled = kernel_.compiled = compiler(function)
             function.__globals__[function.__name__] = compiled
         _unloaded.pop(module, None)
+
+
+def _load_imported(module: str) -> None:
+    """Replace the inline functions that a module imported by what is compiled of them."""
+    names = vars(sys.modules[module])
+    for name, value in tuple(names.items()):
+        if isinstance(value, FunctionType) and value.__module__ != module and value in _inlines:
+            load(value.__module__)
+            names[name] = vars(sys.modules[value.__module__])[value.__name__]
 
 
 def unloaded(modules: Iterable[str]) -> tuple[str, ...]:

@@ -15,13 +15,11 @@ import numpy.typing as npt
 
 from hmd.heat.chunk_columns import ChunkColumns, TableRates
 from hmd.heat.geometry import CHUNK_PAGES
+from hmd.heat.heat_bins import BINS, heat_bin
 from hmd.heat.idle_age import NEW
-from hmd.heat.kernels import Int8Plane, Int64s, inline, kernel
+from hmd.heat.kernels import Int8Plane, Int64s, kernel
 from hmd.heat.page_columns import STRAYS
 
-# A bin is a float's exponent and 3 bits of its mantissa, in order of the floats.
-_BIN_SHIFT: Final = np.int32(20)
-_BINS: Final = 2048
 _AGE: Final = np.uint8(NEW - 1)
 
 
@@ -41,12 +39,6 @@ class Cut(NamedTuple):
     bins: Int64s
     least: Int64s
     left: Int64s
-
-
-@inline
-def _bin(rate: np.float32) -> int:
-    """Return the bin of a rate."""
-    return max(int(np.float32(rate).view(np.int32) >> _BIN_SHIFT), 0)
 
 
 @kernel
@@ -103,7 +95,8 @@ def visit_leaving(
                         idle = min(idle, columns.idle[row, each])
                 at = np.int64(idle & _AGE)
             else:
-                at = np.int64(_bin(rates.chunk_rate[chunk] if one else rates.page_rate[row, i]))
+                rate = rates.chunk_rate[chunk] if one else rates.page_rate[row, i]
+                at = np.int64(max(heat_bin(rate), 0))
             if counts:
                 cut.bins[at] += 1
                 continue
@@ -140,7 +133,7 @@ def leaving_rows(
     if rates is None:
         none = np.empty((0, CHUNK_PAGES), np.float32)
         rates = TableRates(none, none, np.empty(0, np.float32), np.empty(0, np.float32))
-    cut = Cut(np.zeros(_BINS, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64))
+    cut = Cut(np.zeros(BINS, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64))
     number = np.empty(0, np.int64)
     visit_leaving(chunks, columns, codes, rates, by_idle, cut, number)
     above = np.append(np.cumsum(cut.bins[::-1])[::-1], 0)

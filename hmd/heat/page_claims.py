@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.heat.chunk_columns import ChunkIndex
+from hmd.heat.chunk_index import find_chunks, insert_chunks
 from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
-from hmd.heat.sample_counting import find_chunks, insert_chunks
 from hmd.units import PAGE_BYTES
 
 Offsets = npt.NDArray[np.uint64]

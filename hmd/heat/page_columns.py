@@ -30,12 +30,8 @@ from hmd.heat.kernels import (
 )
 from hmd.units import PAGE_BYTES
 
-_CODES: Final = np.arange(256, dtype=np.uint8).view(np.int8).astype(np.int16)
 #: A chunk that is counted as a whole is movable while at most one page in this many is elsewhere.
 STRAYS: Final = 16
-
-#: Node of each code of a ``node`` column, by the code's byte; -1 of absent pages.
-NODE_OF_CODE: Final = np.where(_CODES <= FIXED, FIXED - _CODES, _CODES).astype(np.int8)
 
 
 class PageColumns(NamedTuple):

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from hmd.heat.chunk_index import number_addresses
 from hmd.heat.chunks import Chunks
 from hmd.heat.geometry import CHUNK_PAGES
 from hmd.heat.idle_age import IdleAge, idle_age
@@ -42,7 +43,6 @@ from hmd.heat.page_columns import (
 )
 from hmd.heat.row_selection import Selection, select_rows
 from hmd.heat.row_sides import Beyond, TierCodes
-from hmd.heat.sample_counting import number_addresses
 from hmd.heat.sampled_rows import AskedRows, weigh_rows
 from hmd.machine.process_id import ProcessId
 from hmd.machine.topology import Topology
@@ -181,16 +181,6 @@ class PageView:
         """Index into ``processes``."""
         return self.chunks.columns.process[self._columns.chunk]
 
-    @property
-    def vicinity(self) -> npt.NDArray[np.int64]:
-        """Number of the 2 MiB of address space around the page, below ``vicinities``."""
-        return self._columns.chunk
-
-    @property
-    def vicinities(self) -> int:
-        """Above the highest ``vicinity``."""
-        return self.chunks.used
-
     @cached_property
     def address(self) -> npt.NDArray[np.uint64]:
         """Address of the first byte."""
@@ -237,19 +227,6 @@ class PageView:
         order = self._order
         at = np.minimum(np.searchsorted(self.number[order], number), len(order) - 1)
         return np.where(self.number[order[at]] == number, order[at], -1)
-
-    def rate_at(self, process: int, address: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
-        """Return the rate at each address of a process, 0 where no page is resident.
-
-        Also of pages that are not shown.
-        """
-        number = self.number_at(process, address)
-        found = number >= 0
-        rates = PageRates(np.empty(found.sum(), np.float32), np.empty(found.sum(), np.float32))
-        gather_rates(number[found], self._table.rates(), rates)
-        rate = np.zeros(len(number), np.float32)
-        rate[found] = rates.rate
-        return rate
 
     def tick_share_at(
         self, process: npt.NDArray[np.int32], address: npt.NDArray[np.uint64]
@@ -348,7 +325,7 @@ class PageView:
             number = np.empty(self._rows, np.int64)
             return number[: list_rows(chunks.used, chunks.columns, number)], beyond
         number = np.empty(self._rows_most or 0, np.int64)
-        selection = Selection(number, beyond, self._table.hand)
+        selection = Selection(number, beyond, self._table.cursor)
         tiers = TierCodes(self._pinned, tier_of_code(self._tier_of_node))
         rates = self._table.rates()
         number = select_rows(chunks.used, chunks.columns, rates, tiers, selection)

@@ -197,7 +197,7 @@ def sum_up(
 ) -> None:
     """Add up all chunks in detail by process, and fill how far the pages of each stray.
 
-    ``kept`` are the shares of histories that :func:`hmd.heat.change_detection.believe` leaves.
+    ``kept`` are the shares of histories that :mod:`hmd.heat.change_detection` leaves.
     """
     found = _working()
     for row in range(len(columns.owner)):

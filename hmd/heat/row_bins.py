@@ -12,16 +12,17 @@ import numpy as np
 
 from hmd.heat.chunk_columns import TableRates
 from hmd.heat.geometry import CHUNK_PAGES
-from hmd.heat.kernels import Float32s, Int16Plane, Int16s, inline, kernel
+from hmd.heat.heat_bins import heat_bin
+from hmd.heat.kernels import Float32s, Int16Plane, Int16s, kernel
+from hmd.heat.poisson_bounds import ANSCOMBE
 
-# A bin is a float's exponent and 3 bits of its mantissa: 8 bins per octave, in order of the floats.
-_BIN_SHIFT: Final = np.int32(20)
-#: Number of bins.
-BINS: Final = 2048
-# Half of the default confidence of policies, in standard deviations of a root of counts; what
-# Anscombe's transform adds to a count; samples that a page needs before it may come.
-_HALF: Final = np.float32(0.625)
-_ANSCOMBE: Final = np.float32(0.375)
+# In single precision, as rates are kept.
+_ANSCOMBE: Final = np.float32(ANSCOMBE)
+# Rows compete at 1.25 standard deviations, which is 0.625 of the transform. No setting changes it:
+# it is wider than the default confidence of the policies, which is 1.2 (histogram) or 0.6 (benefit,
+# learned).
+_BOUND: Final = np.float32(0.625)
+# Samples that a page needs before it may come.
 _SUPPORT_LEAST: Final = np.float32(1.0)
 _LEAST: Final = np.float32(1e-6)
 
@@ -39,22 +40,16 @@ class RowBins(NamedTuple):
     chunk_coming: Int16s
 
 
-@inline
-def _bin(key: np.float32) -> int:
-    """Return the bin of a key."""
-    return int(np.float32(key).view(np.int32) >> _BIN_SHIFT)
-
-
 @kernel
 def fill_bins(rate: Float32s, support: Float32s, leaving: Int16s, coming: Int16s) -> None:
     """Fill the bins of rows; all columns have shape ``(n,)``."""
     for row in range(len(rate)):
         samples = max(support[row], _LEAST)
         root = np.sqrt(samples + _ANSCOMBE)
-        above, below = root + _HALF, max(root - _HALF, np.float32(0.0))
+        above, below = root + _BOUND, max(root - _BOUND, np.float32(0.0))
         each = rate[row] / samples
-        leaving[row] = _bin(each * above * above) if support[row] > 0.0 else 0
-        coming[row] = _bin(each * below * below) if support[row] >= _SUPPORT_LEAST else -1
+        leaving[row] = heat_bin(each * above * above) if support[row] > 0.0 else 0
+        coming[row] = heat_bin(each * below * below) if support[row] >= _SUPPORT_LEAST else -1
 
 
 def bins_of(rates: TableRates) -> RowBins:

@@ -2,9 +2,9 @@
 
 A plan moves few pages: the hottest of the slower tiers and the coldest of the faster ones. Of each
 such side the selection takes as many rows as a policy can afford, by a histogram of heat
-(:mod:`hmd.heat.row_sides`); a hand that goes round the table adds others in turn, for policies that
-order pages by something else. What is left out is given as sums. Costs about 3 ns per row of the
-table, and 30 ns per row that is shown.
+(:mod:`hmd.heat.row_sides`); a cursor that goes round the table adds others in turn, for policies
+that order pages by something else. What is left out is given as sums. Costs about 3 ns per row of
+the table, and 30 ns per row that is shown.
 
 Rows compete as in :mod:`hmd.decide.hottest_fit`: those that would leave with the upper end of what
 their samples allow, those that would come with the lower end.
@@ -19,13 +19,14 @@ import numpy.typing as npt
 
 from hmd.heat.chunk_columns import ChunkColumns, TableRates
 from hmd.heat.geometry import CHUNK_PAGES
+from hmd.heat.heat_bins import BINS
 from hmd.heat.kernels import Int8s, Int16s, Int64Plane, Int64s, inline, kernel
 from hmd.heat.page_columns import STRAYS
-from hmd.heat.row_bins import BINS, RowBins, bins_of
+from hmd.heat.row_bins import RowBins, bins_of
 from hmd.heat.row_sides import Beyond, Sides, TierCodes, count_sides
 
-# One row in this many is one of the hand's.
-_HAND_SHARE: Final = 4
+# One row in this many is shown because the cursor has come to it.
+_CURSOR_SHARE: Final = 4
 # More rows than there are: all of a bin.
 _ALL: Final = 1 << 62
 
@@ -33,12 +34,12 @@ _ALL: Final = 1 << 62
 class Selection(NamedTuple):
     """What :func:`select_rows` fills: the numbers of rows, and the sums beyond.
 
-    ``hand`` is the chunk at which the hand stands, shape ``(1,)``.
+    ``cursor`` is the chunk with which the next selection goes on, shape ``(1,)``.
     """
 
     number: Int64s
     beyond: Beyond
-    hand: Int64s
+    cursor: Int64s
 
 
 class _Limits(NamedTuple):
@@ -189,28 +190,28 @@ def take_sides(
     ``sides`` is as :func:`count_sides` left it. What is shown is taken out of the sums.
     """
     process, detail, huge, node = columns.process, columns.detail, columns.huge, columns.node
-    number, beyond, hand = selection
-    by_hand = len(number) // _HAND_SHARE
+    number, beyond, cursor = selection
+    in_turn_left = len(number) // _CURSOR_SHARE
     last = len(sides.leaving) - 1
-    limits = _limits(sides.leaving, sides.coming, (len(number) - by_hand) // max(2 * last, 1))
+    limits = _limits(sides.leaving, sides.coming, (len(number) - in_turn_left) // max(2 * last, 1))
     (least_up, most_down), retreats = _farthest(limits), limits.retreats[0]
     pinned, tier_of_code = tiers
     near, every = _reach(tier_of_code, limits), _every(tier_of_code)
     pages = np.empty(CHUNK_PAGES, np.int16)
     wholes, end = len(columns.owner) * CHUNK_PAGES, 0
-    start, reached = hand[0] if hand[0] < chunks else 0, 0
+    start, reached = cursor[0] if cursor[0] < chunks else 0, 0
     chunk = -1
     while True:
         if limits.retreats[0] != retreats:
             (least_up, most_down), retreats = _farthest(limits), limits.retreats[0]
             near = _reach(tier_of_code, limits)
         chunk += 1
-        turn = start if by_hand >= CHUNK_PAGES else chunks
+        turn = start if in_turn_left >= CHUNK_PAGES else chunks
         if chunk < turn:
             chunk = _next(chunk, turn, sides, least_up, most_down)
         if chunk >= chunks:
             break
-        in_turn = chunk >= start and by_hand >= CHUNK_PAGES
+        in_turn = chunk >= start and in_turn_left >= CHUNK_PAGES
         reached = chunk + 1 if in_turn else reached
         p, row, resident = process[chunk], detail[chunk], columns.resident[chunk]
         if resident == 0 or pinned[p]:
@@ -238,12 +239,12 @@ def take_sides(
                 shown = _inside(at, tier, 1, limits)
             if not shown and not in_turn:
                 continue
-            by_hand -= 0 if shown else 1
+            in_turn_left -= 0 if shown else 1
             number[end] = wholes + chunk if one else row * CHUNK_PAGES + i
             end += 1
             rate = rates.chunk_rate[chunk] if one else rates.page_rate[row, i]
             _take_out((p, code), size, rate, beyond)
-    hand[0] = reached if reached < chunks else 0
+    cursor[0] = reached if reached < chunks else 0
     return end
 
 

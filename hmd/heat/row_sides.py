@@ -13,6 +13,7 @@ import numpy as np
 
 from hmd.heat.chunk_columns import ChunkColumns, TableRates
 from hmd.heat.geometry import ABSENT, CHUNK_PAGES
+from hmd.heat.heat_bins import BINS
 from hmd.heat.kernels import (
     Bools,
     Float64Plane,
@@ -26,7 +27,7 @@ from hmd.heat.kernels import (
     kernel,
 )
 from hmd.heat.page_columns import STRAYS
-from hmd.heat.row_bins import BINS, RowBins
+from hmd.heat.row_bins import RowBins
 
 # Neighbours mostly are of one bin: in turn they are counted in this many histograms, since an
 # addition has to wait for the one before it to the same bin.

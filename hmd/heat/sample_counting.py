@@ -1,9 +1,9 @@
-"""Counting of samples: the kernel that adds a batch to the table, and its index of chunks.
+"""Counting of samples: the kernel that adds a batch to the table.
 
-Chunks are found by a hash of process slot and chunk number. Consecutive samples of one chunk need
-one probe. Samples are counted in the order of their chunks' rows, of neighbours together: of a
-large table each would wait for a dozen lines of the cache, which neighbours share. A sample costs
-about 10 ns where all is in the cache, 100 ns at 1 TiB.
+Consecutive samples of one chunk need one look-up in the index of chunks. Samples are counted in
+the order of their chunks' rows, of neighbours together: of a large table each would wait for a
+dozen lines of the cache, which neighbours share. A sample costs about 10 ns where all is in the
+cache, 100 ns at 1 TiB.
 """
 
 from __future__ import annotations
@@ -13,6 +13,15 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from hmd.heat.chunk_columns import ChunkColumns, ChunkCounts, ChunkIndex
+from hmd.heat.chunk_index import (
+    ADDRESS_BITS,
+    CHUNK_SHIFT,
+    EMPTY,
+    NUMBER_BITS,
+    PAGE_SHIFT,
+    find_position,
+    first_position,
+)
 from hmd.heat.geometry import ABSENT, CHUNK_PAGES, FIXED, GROUP_PAGES, GROUPS
 from hmd.heat.kernels import (
     Float32Plane,
@@ -24,23 +33,14 @@ from hmd.heat.kernels import (
     Int64s,
     Uint8View,
     Uint32View,
-    Uint64s,
     Uint64View,
     inline,
     kernel,
 )
 
-#: log2 of the bytes in a chunk and in a page.
-CHUNK_SHIFT: Final = 21
-PAGE_SHIFT: Final = 12
-#: User addresses have at most 56 bits (five-level paging), so a chunk number has 35.
-ADDRESS_BITS: Final = 56
-NUMBER_BITS: Final = ADDRESS_BITS - CHUNK_SHIFT
 _PAGE_BITS: Final = CHUNK_SHIFT - PAGE_SHIFT
 #: Kinds of access are below this (hmd.sample.access_batch.Kind).
 KINDS: Final = 3
-
-_EMPTY: Final = -1
 _LOAD: Final = 0
 # A load that took this share of its node's latency counts as one that waited for all of it.
 _FULL_WAIT: Final = np.float32(0.9)
@@ -58,8 +58,6 @@ _HIT_LEAST: Final = 47
 _AHEAD: Final = 64
 # Samples are ordered by their rows in so many groups, whose counts stay in the first-level cache.
 _ROW_GROUPS: Final = 1 << 12
-# Fibonacci hashing (Knuth, TAOCP 3, 6.4): 2**64 over the golden ratio.
-_GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 class SampleWeights(NamedTuple):
@@ -91,29 +89,12 @@ class SampleSums(NamedTuple):
 class CountedSamples(NamedTuple):
     """What is known of each sample after it was counted; shape ``(samples,)``.
 
-    ``node`` of its page as :func:`find_nodes` has it, -1 before; ``weight`` that it counts for, 0
-    before.
+    ``node`` of its page as :func:`hmd.heat.chunk_index.find_nodes` has it, -1 before; ``weight``
+    that it counts for, 0 before.
     """
 
     node: Int16s
     weight: Float32s
-
-
-@inline
-def _first(places: Int64s, key: np.int64) -> np.int64:
-    """Return where among the places the search for ``key`` begins."""
-    # The highest bits: neighbours lie apart.
-    high = (np.uint64(key) * _GOLDEN) >> np.uint64(32)
-    return 2 * np.int64((high * np.uint64(len(places) // 2)) >> np.uint64(32))
-
-
-@inline
-def _find(places: Int64s, key: np.int64) -> np.int64:
-    """Return where among the places ``key`` is, or belongs; its row follows."""
-    at = _first(places, key)
-    while places[at] != key and places[at] != _EMPTY:
-        at = (at + 2) & (len(places) - 1)
-    return at
 
 
 @inline
@@ -140,89 +121,6 @@ def _parts_hit(groups: np.uint64) -> int:
     for bit in range(GROUPS):
         hit += int((groups >> np.uint64(bit)) & np.uint64(1))
     return hit
-
-
-@kernel
-def insert_chunks(
-    begin: int, end: int, process: Int32s, address: Uint64s, index: ChunkIndex
-) -> None:
-    """Add the chunks of some rows to an index, which must have more positions than chunks."""
-    places = index.places
-    for chunk in range(begin, end):
-        number = np.int64(address[chunk] >> np.uint64(CHUNK_SHIFT))
-        key = (np.int64(process[chunk]) << NUMBER_BITS) | number
-        at = _find(places, key)
-        places[at], places[at + 1] = key, chunk
-
-
-@kernel
-def find_chunks(process: int, addresses: Uint64View, index: ChunkIndex, found: Int32s) -> None:
-    """Set ``found`` to the row of each address's chunk, -1 where there is none."""
-    places = index.places
-    for i in range(len(addresses)):
-        number = np.int64(addresses[i] >> np.uint64(CHUNK_SHIFT))
-        at = _find(places, (np.int64(process) << NUMBER_BITS) | number)
-        found[i] = -1 if places[at] == _EMPTY else places[at + 1]
-
-
-@kernel
-def find_nodes(
-    process: Int32View,
-    address: Uint64View,
-    index: ChunkIndex,
-    columns: ChunkColumns,
-    found: Int16s,
-) -> None:
-    """Set ``found`` to the node of each address's page, -1 where it is not known.
-
-    Pages of a chunk that is counted as a whole are taken to lie where most of them do.
-    """
-    places = index.places
-    chunk, last = np.int64(-1), np.int64(-1)
-    for i in range(len(address)):
-        number = np.int64(address[i] >> np.uint64(CHUNK_SHIFT))
-        key = (np.int64(process[i]) << NUMBER_BITS) | number
-        if key != last:
-            at = _find(places, key)
-            chunk = np.int64(-1) if places[at] == _EMPTY else places[at + 1]
-            last = key
-        found[i] = -1
-        if chunk >= 0:
-            page = np.int64(address[i] >> np.uint64(PAGE_SHIFT)) & (CHUNK_PAGES - 1)
-            row = np.int64(columns.detail[chunk])
-            code = np.int64(columns.node[row, page] if row >= 0 else columns.code[chunk])
-            found[i] = FIXED - code if code <= FIXED else code
-
-
-@kernel
-def number_addresses(
-    process: Int32View,
-    address: Uint64View,
-    index: ChunkIndex,
-    columns: ChunkColumns,
-    found: Int64s,
-) -> None:
-    """Set ``found`` to the number of the row at each address of a process, -1 where none is known.
-
-    Rows are numbered as :mod:`hmd.heat.page_columns` says.
-    """
-    places, wholes = index.places, len(columns.owner) * CHUNK_PAGES
-    for i in range(len(address)):
-        found[i] = -1
-        if process[i] < 0 or address[i] >> np.uint64(ADDRESS_BITS):
-            continue
-        number = np.int64(address[i] >> np.uint64(CHUNK_SHIFT))
-        at = _find(places, (np.int64(process[i]) << NUMBER_BITS) | number)
-        if places[at] == _EMPTY:
-            continue
-        chunk = places[at + 1]
-        row, huge = np.int64(columns.detail[chunk]), columns.huge[chunk]
-        page = np.int64(address[i] >> np.uint64(PAGE_SHIFT)) & (CHUNK_PAGES - 1)
-        code = columns.code[chunk]
-        if row >= 0:
-            code = columns.node[row, 0 if huge else page]
-        if code != ABSENT:
-            found[i] = wholes + chunk if row < 0 or huge else row * CHUNK_PAGES + page
 
 
 @inline
@@ -283,7 +181,7 @@ def count_samples(
             for j in range(i, min(i + _AHEAD, len(address))):
                 number = np.int64(address[j] >> np.uint64(CHUNK_SHIFT))
                 key = (np.int64(process[j]) << NUMBER_BITS) | number
-                ahead[j - i] = places[_first(places, key)]
+                ahead[j - i] = places[first_position(places, key)]
         slot, where = np.int64(process[i]), address[i]
         if slot < 0 or slot >= len(totals) or where >> np.uint64(ADDRESS_BITS) or kind[i] >= KINDS:
             ignored[0] += 1
@@ -291,8 +189,8 @@ def count_samples(
         number = np.int64(where >> np.uint64(CHUNK_SHIFT))
         key = (slot << NUMBER_BITS) | number
         if key != last:
-            at = _find(places, key)
-            if places[at] == _EMPTY:
+            at = find_position(places, key)
+            if places[at] == EMPTY:
                 if counts[0] == len(columns.process):
                     end = i
                     break

@@ -134,11 +134,6 @@ def _runs(start: Addresses, end: Addresses) -> list[Run]:
     return list(zip(firsts, lasts, strict=True))
 
 
-def chunk_runs(mappings: Mappings) -> list[Run]:
-    """Return the runs of chunks that may have pages, ascending and disjoint."""
-    return outline_of([outline_part(mappings)]).runs
-
-
 def less(runs: list[Run], known: list[Run]) -> list[Run]:
     """Return the parts of ``runs`` outside ``known``; both ascending and disjoint."""
     new: list[Run] = []

@@ -17,7 +17,8 @@ import numpy as np
 
 from hmd.heat.chunk_columns import ChunkColumns, TableRates, WindowClocks
 from hmd.heat.geometry import FULL_EXPOSURE
-from hmd.heat.kernels import Float32s, Float64s, Int32s, inline, kernel
+from hmd.heat.kernels import Float32s, Float64s, inline, kernel
+from hmd.heat.process_runs import run_end
 
 # Chunks at a time: their working columns stay in the first-level cache.
 _BLOCK: Final = 512
@@ -28,16 +29,7 @@ _UNSEEN: Final = 0.5
 
 
 @inline
-def _run_end(process: Int32s, begin: int, chunks: int) -> int:
-    """Return the end of the chunks of one process from ``begin`` on, at most a block of them."""
-    most, end = min(begin + _BLOCK, chunks), begin + 1
-    while end < most and process[end] == process[begin]:
-        end += 1
-    return end
-
-
-@inline
-def _believe(
+def _fill_credible(
     begin: int, end: int, columns: ChunkColumns, clocks: WindowClocks, most: float, kept: Float32s
 ) -> None:
     """Fill the shares of their history to keep, as hmd.heat.change_detection does for pages.
@@ -112,12 +104,12 @@ def fold_wholes(
     """
     kept, begin = np.zeros(_BLOCK, np.float32), 0
     while begin < chunks:
-        end = _run_end(columns.process, begin, chunks)
+        end = run_end(columns.process, begin, min(begin + _BLOCK, chunks))
         p = columns.process[begin]
         if window[p] <= 0.0:
             begin = end
             continue
-        _believe(begin, end, columns, clocks, surprise * surprise, kept)
+        _fill_credible(begin, end, columns, clocks, surprise * surprise, kept)
         _cool((begin, end), columns, clocks, (window[p], keep[p]), kept)
         begin = end
 
@@ -139,7 +131,7 @@ def estimate_wholes(
     """
     none, kept, begin = np.float32(0.0), np.zeros(_BLOCK, np.float32), 0
     while begin < chunks:
-        end = _run_end(columns.process, begin, chunks)
+        end = run_end(columns.process, begin, min(begin + _BLOCK, chunks))
         p = columns.process[begin]
         # In single precision, as rates are kept.
         per_unit = np.float32(1.0 / clocks.unit[p] if clocks.unit[p] > 0.0 else 0.0)
@@ -148,7 +140,7 @@ def estimate_wholes(
         heat, recent = columns.heat_sum[begin:end], columns.recent_sum[begin:end]
         exposed, resident = columns.exposed[begin:end], columns.resident[begin:end]
         rate, support = rates.chunk_rate[begin:end], rates.chunk_support[begin:end]
-        _believe(begin, end, columns, clocks, surprise * surprise, kept)
+        _fill_credible(begin, end, columns, clocks, surprise * surprise, kept)
         count = 0
         for i in range(len(heat)):
             n = (kept[i] * heat[i] + recent[i]) * per_unit + unseen
@@ -166,7 +158,7 @@ def count_estimated(chunks: int, columns: ChunkColumns, count: Float64s) -> None
     """Add up what has a rate of its own, by process: resident pages, or chunks as a whole."""
     begin = 0
     while begin < chunks:
-        end = _run_end(columns.process, begin, chunks)
+        end = run_end(columns.process, begin, min(begin + _BLOCK, chunks))
         resident, detail = columns.resident[begin:end], columns.detail[begin:end]
         total = 0
         for i in range(len(resident)):

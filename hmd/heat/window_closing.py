@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hmd.heat.change_detection import believe
+from hmd.heat.change_detection import fill_credible
 from hmd.heat.chunks import Chunks
 from hmd.heat.cooling import fold
 from hmd.heat.sample_windows import Clocks
@@ -22,7 +22,7 @@ def credible(chunks: Chunks, clocks: Clocks, surprise: float) -> npt.NDArray[np.
     ``surprise`` is as in :class:`hmd.heat.heat_settings.HeatSettings`.
     """
     kept = np.empty(chunks.columns.node.shape, np.float32)
-    believe(chunks.columns, clocks.bundle, surprise, kept)
+    fill_credible(chunks.columns, clocks.bundle, surprise, kept)
     return kept
 
 

@@ -23,8 +23,6 @@ _NO_LOAD: Final = np.uint8(
     MissFlag.STORE | MissFlag.HALT | MissFlag.WRITE_BACK | MissFlag.COVERED | MissFlag.TABLE
 )
 
-Numbers = npt.NDArray[np.int64]
-
 
 @dataclass(frozen=True, slots=True)
 class StreamPart:

@@ -35,10 +35,10 @@ from hmd.learn.training_rows import (
     collect_rows,
 )
 from hmd.numpy_archive import DAMAGED
+from hmd.simulate.executors import Executor, LocalExecutor, threads_of
 from hmd.simulate.journal import code_digest, digest
 from hmd.simulate.known_misses import MissValues
 from hmd.simulate.simulation_cases import read_program
-from hmd.simulate.work_places import LocalWork, WorkPlace, threads_of
 
 _RULES: Final = ("benefit", "none")
 _MOVES_NS: Final = (1500.0, 3000.0, 6000.0)
@@ -124,13 +124,13 @@ class Training:
         folder: Path,
         *,
         workers: int = 1,
-        place: WorkPlace | None = None,
+        executor: Executor | None = None,
         resume: bool = False,
         say: Callable[[str], None] | None = None,
     ) -> None:
-        """Run simulations at a ``place`` or, without one, by ``workers`` of this process."""
+        """Run simulations by an ``executor`` or, without one, by ``workers`` of this process."""
         self._plan, self._folder = plan, folder
-        self._place, self._resume = place or LocalWork(workers), resume
+        self._executor, self._resume = executor or LocalExecutor(workers), resume
         self._say = say or (lambda _: None)
         self._begun_s, self._done, self._simulated = time.monotonic(), 0, 0
 
@@ -157,7 +157,7 @@ class Training:
     def _collect(self, number: int, weights: LearnedWeights | None) -> dict[str, TrainingRows]:
         """Return the rows of a round by recording."""
         names = list(self._plan.recordings)
-        with threads_of(self._place) as pool:
+        with threads_of(self._executor) as pool:
             found = pool.map(lambda name: self._rows(number, name, weights), names)
             return dict(zip(names, found, strict=True))
 
@@ -174,7 +174,7 @@ class Training:
         if rows is None:
             program = list(self._plan.recordings).index(name)
             request = RoundRequest(settings, number, program, made_by)
-            rows = self._place.run(round_rows, read_program(path), request)
+            rows = self._executor.run(round_rows, read_program(path), request)
             rows.write(file)
             self._simulated += 1
         self._progress(number, name)

@@ -19,7 +19,7 @@ from hmd.machine.kdamond_thread import KdamondThread
 from hmd.machine.process_id import PROC
 
 REGIONS_LEAST, REGIONS_MOST = 10, 1000
-CHECKS_A_WINDOW: Final = 20
+CHECKS_PER_WINDOW: Final = 20
 """Checks of a region per aggregation."""
 WINDOWS: Final = 2
 """Aggregations without an access after which a region counts as unused."""
@@ -77,7 +77,7 @@ class CacheKdamond:
         self._write(
             {
                 "operations": "paddr",
-                "monitoring_attrs/intervals/sample_us": max(1, window_us // CHECKS_A_WINDOW),
+                "monitoring_attrs/intervals/sample_us": max(1, window_us // CHECKS_PER_WINDOW),
                 "monitoring_attrs/intervals/aggr_us": window_us,
                 "monitoring_attrs/intervals/update_us": _UPDATE_WINDOWS * window_us,
                 "monitoring_attrs/nr_regions/max": REGIONS_MOST,

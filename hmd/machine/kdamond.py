@@ -190,7 +190,7 @@ class Kdamond:
         """Stop monitoring. Raises DamonError."""
         self._thread.stop()
 
-    def look(self) -> list[DamonRegions] | None:
+    def read_regions(self) -> list[DamonRegions] | None:
         """Return the regions of each target, counted in the aggregation that ends then.
 
         Waits for its end. Returns no regions where the kernel takes longer than ``PATIENCE`` times

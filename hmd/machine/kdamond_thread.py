@@ -12,7 +12,7 @@ from pathlib import Path
 from hmd.machine.damon_sysfs import DamonError, Kdamonds
 from hmd.machine.process_id import PROC, ProcessId, identify, read_stat
 
-_TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class KdamondThread:
@@ -38,7 +38,7 @@ class KdamondThread:
             stat = read_stat(self._thread.pid, self._proc)
             if stat is not None and stat.process == self._thread:
                 self._ticks = stat.cpu_ticks
-        return (self._past_ticks + self._ticks) / _TICKS_A_SECOND
+        return (self._past_ticks + self._ticks) / _TICKS_PER_SECOND
 
     def check(self) -> None:
         """Raise DamonError, EBUSY, where another program has taken the kdamond."""
@@ -54,7 +54,7 @@ class KdamondThread:
 
     def stop(self) -> None:
         """Switch it off, if it runs; waits for a sampling interval. Raises DamonError."""
-        self._past_ticks = round(self.cpu_s * _TICKS_A_SECOND)
+        self._past_ticks = round(self.cpu_s * _TICKS_PER_SECOND)
         if self.running:
             self._all.switch_off(self._index)
         self._pid, self._thread, self._ticks = None, None, 0

@@ -10,7 +10,7 @@ from typing import Final
 
 from hmd.machine.numa_nodes import memory_nodes
 
-LOOKS: Final = 3
+CHECKS_AFTER_CHANGE: Final = 3
 """Checks after a change: a node is listed before its memory and its tier are known."""
 
 
@@ -21,14 +21,14 @@ class NodeWatch:
         """Start with the present nodes."""
         self._sysfs = sysfs
         self._seen = memory_nodes(sysfs)
-        self._looks = 0
+        self._checks_left = 0
 
     def due(self) -> bool:
         """Return whether nodes have recently changed, so that the topology must be read again."""
         seen = memory_nodes(self._sysfs)
         if seen != self._seen:
-            self._seen, self._looks = seen, LOOKS
-        if not self._looks:
+            self._seen, self._checks_left = seen, CHECKS_AFTER_CHANGE
+        if not self._checks_left:
             return False
-        self._looks -= 1
+        self._checks_left -= 1
         return True

@@ -50,7 +50,6 @@ class Privileges:
     capabilities: frozenset[Capability]
     perf_event_paranoid: int | None
     perf_event_mlock_kib: int | None
-    perf_event_max_sample_rate: int | None
     open_files: int | None
 
     def has(self, capability: Capability) -> bool:
@@ -80,13 +79,12 @@ class Privileges:
 
 
 def read_privileges(proc: Path = PROC) -> Privileges:
-    """Return the privileges of the calling process. Costs six small reads."""
+    """Return the privileges of the calling process. Costs four small reads."""
     kernel = proc / "sys/kernel"
     return Privileges(
         capabilities=parse_capabilities(read_text(proc / "self/status") or ""),
         perf_event_paranoid=read_int(kernel / "perf_event_paranoid"),
         perf_event_mlock_kib=read_int(kernel / "perf_event_mlock_kb"),
-        perf_event_max_sample_rate=read_int(kernel / "perf_event_max_sample_rate"),
         open_files=parse_open_files(read_text(proc / "self/limits") or ""),
     )
 

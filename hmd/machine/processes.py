@@ -27,9 +27,8 @@ __all__ = ["ProcessWatcher", "ScanStats", "TargetSpec"]
 
 @dataclass(slots=True)
 class ScanStats:
-    """Counters of a watcher: scans, processes listed, stat files read, selectors evaluated."""
+    """Counters of a watcher: processes listed, stat files read, selectors evaluated."""
 
-    scans: int = 0
     processes: int = 0
     reads: int = 0
     selections: int = 0
@@ -117,7 +116,6 @@ class ProcessWatcher:
             known = self._recall(before.get(pid), pid, inode, now_s, runs)
             if known is not None:
                 self._known[pid] = known
-        self.stats.scans += 1
         self.stats.processes += len(self._known)
         fitting = [known for known in self._known.values() if known.fits]
         children = self._children() if self._follows(fitting) else {}

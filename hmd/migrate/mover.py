@@ -247,7 +247,6 @@ class Mover:
 
     def _count(self, outcome: MoveOutcome) -> None:
         stats, calls = self.stats, self._engine.stats
-        stats.applies += 1
         stats.rows += len(outcome)
         for flow, pages in outcome.moved.items():
             stats.moved_pages[flow] = stats.moved_pages.get(flow, 0) + pages
@@ -257,7 +256,6 @@ class Mover:
         stats.retried_rows = calls.retried_rows
         stats.queries, stats.queried_rows = calls.queries, calls.queried_rows
         stats.busy_ns, stats.slowest_call_ns = calls.busy_ns, calls.slowest_call_ns
-        stats.blacklisted_pages = len(self._backoff)
         stats.batch_pages = self._engine.size.pages
 
 

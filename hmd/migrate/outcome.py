@@ -45,11 +45,6 @@ class MoveOutcome:
         return sum(self.moved.values()) * PAGE_BYTES
 
     @property
-    def deferred_pages(self) -> int:
-        """Pages that the budget of bytes or time deferred."""
-        return self.pages.get(MoveStatus.DEFERRED, 0)
-
-    @property
     def failures(self) -> dict[MoveStatus, int]:
         """Pages that failed to move, by reason."""
         return {status: n for status, n in self.pages.items() if status in FAILURES}
@@ -63,7 +58,6 @@ class MoverStats:
     planned as a huge page which the kernel had split.
     """
 
-    applies: int = 0
     rows: int = 0
     calls: int = 0
     call_rows: int = 0
@@ -73,7 +67,6 @@ class MoverStats:
     busy_ns: int = 0
     slowest_call_ns: int = 0
     split_huge_pages: int = 0
-    blacklisted_pages: int = 0
     batch_pages: int = 0
     moved_pages: dict[Flow, int] = field(default_factory=dict)
     pages: dict[MoveStatus, int] = field(

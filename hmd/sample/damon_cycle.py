@@ -7,8 +7,8 @@ also cost less, but all pages that are accessed more than once per interval look
 The interval adapts to the program: half of the checks of an accessed page find an access, averaged
 over accesses. A shorter interval misses cold pages; with a longer one, hot pages look alike.
 
-A cycle takes ``LOOKS`` intervals, and costs about 100 µs of the kernel's CPU time and as much of
-hmd's per region, of at most ``REGIONS``.
+A cycle takes ``INTERVALS_PER_CYCLE`` intervals, and costs about 100 µs of the kernel's CPU time and
+as much of hmd's per region, of at most ``REGIONS``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from hmd.sample.region_map import RegionMap
 FIRST_US = 5000
 """DAMON's default interval."""
 SHORTEST_US, LONGEST_US = 500, 50_000
-LOOKS = 40
+INTERVALS_PER_CYCLE = 40
 """Intervals per count, which determines the share of those with an access to 8 %."""
 ROWS = 1 << 13
 """Most rows of one read; finding out which of them have a page takes about 2 ms."""
@@ -46,7 +46,7 @@ _STEP_MOST = 2.0
 
 def monitoring(sample_us: int) -> Monitoring:
     """Return DAMON's settings for a sampling interval."""
-    return Monitoring(sample_us, LOOKS * sample_us)
+    return Monitoring(sample_us, INTERVALS_PER_CYCLE * sample_us)
 
 
 def next_interval_us(sample_us: int, seen: float) -> int:
@@ -68,7 +68,7 @@ class Seen:
 class DamonCycle:
     """Monitors processes through one kdamond, for one thread.
 
-    ``cpu_s`` is the CPU time of the kernel's threads up to the last look, ``sample_us`` the
+    ``cpu_s`` is the CPU time of the kernel's threads up to the last cycle, ``sample_us`` the
     interval of the next. ``clock`` gives seconds; ``regions`` are counted at most.
     """
 
@@ -88,13 +88,13 @@ class DamonCycle:
         self._most = regions
         self._map = RegionMap(regions)
         self._floor_us = SHORTEST_US
-        self._looked_s: float | None = None
+        self._ended_s: float | None = None
 
     def stop(self) -> None:
         """Stop the kdamond."""
         self._kdamond.stop()
 
-    def look(self, processes: Sequence[ProcessId]) -> Seen | None:
+    def run_cycle(self, processes: Sequence[ProcessId]) -> Seen | None:
         """Return the accesses, extrapolated to the time since the last cycle.
 
         None if no process is alive, or all end meanwhile. Raises DamonError if another program
@@ -107,25 +107,25 @@ class DamonCycle:
         regions = {process: its for process, its in chosen.items() if len(its)}
         settings = monitoring(self.sample_us)
         if not regions:
-            self._looked_s = None  # no time to extrapolate to
+            self._ended_s = None  # no time to extrapolate to
             return None
         if not self._start(regions, settings):
             return None
         try:
-            counted = self._kdamond.look()
+            counted = self._kdamond.read_regions()
         finally:
             self._kdamond.stop()
             self.cpu_s = self._kdamond.cpu_s
         if counted is None:
             return None
-        told = any(map(len, counted))
-        self._adapt(told)
-        if not told:
+        answered = any(map(len, counted))
+        self._adapt(answered)
+        if not answered:
             return None
-        before_s = begun_s if self._looked_s is None else self._looked_s
-        self._looked_s = self._clock()
-        interval_us = max(settings.sample_us, self._kdamond.waited_s * 1e6 / LOOKS)
-        intervals = (self._looked_s - before_s) * 1e6 / interval_us
+        before_s = begun_s if self._ended_s is None else self._ended_s
+        self._ended_s = self._clock()
+        interval_us = max(settings.sample_us, self._kdamond.waited_s * 1e6 / INTERVALS_PER_CYCLE)
+        intervals = (self._ended_s - before_s) * 1e6 / interval_us
         pieces: dict[ProcessId, Pieces] = {}
         for process, its in zip(regions, counted, strict=True):
             self._map.learn(process, its, settings.most_accesses)
@@ -133,16 +133,16 @@ class DamonCycle:
                 pieces[process] = mapped(its.accessed, mappings[process], settings.most_accesses)
         return self._rows(pieces, intervals)
 
-    def _adapt(self, told: bool) -> None:
+    def _adapt(self, answered: bool) -> None:
         """Adapt the number of regions to how fast the machine checks all of them.
 
         Its intervals are longer than they are meant to be then: those to come are a quarter of
         that, because the kernel has ``PATIENCE`` times as long.
         """
-        took_us = self._kdamond.waited_s * 1e6 / LOOKS
-        least_us = round(took_us / 4 if told else took_us / 2)
+        took_us = self._kdamond.waited_s * 1e6 / INTERVALS_PER_CYCLE
+        least_us = round(took_us / 4 if answered else took_us / 2)
         before_us, self._floor_us = self._floor_us, min(max(least_us, SHORTEST_US), LONGEST_US)
-        if told:
+        if answered:
             self._map.most = min(self._map.most + self._map.most // 16, self._most)
             return
         self.sample_us = max(self.sample_us, self._floor_us)

@@ -112,5 +112,5 @@ def _rows_of(
     asked = np.bincount(of_region, minlength=count)[of_region[kept]]
     found = np.bincount(of_region[kept], minlength=count)[of_region[kept]]
     # But no page has more than one access per interval.
-    told = weight * np.minimum(asked / found, 1.0 / pieces.share[piece[kept]])
-    return address[kept], np.rint(told).astype(np.uint32)
+    accesses = weight * np.minimum(asked / found, 1.0 / pieces.share[piece[kept]])
+    return address[kept], np.rint(accesses).astype(np.uint32)

@@ -31,6 +31,7 @@ from hmd.machine.process_id import PROC, ProcessId
 from hmd.sample.access_batch import AccessBatch
 from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.damon_cycle import FIRST_US, REGIONS, DamonCycle, Seen, monitoring
+from hmd.sample.period_control import clamp
 from hmd.sample.record_cost import RecordTime
 from hmd.sample.sampler import SamplerStats
 from hmd.units import PAGE_BYTES
@@ -59,7 +60,7 @@ def open_damon(
 
     Raises MissingError if the kernel cannot monitor virtual addresses, or DAMON is in use.
     """
-    period = min(max(period or START_PERIOD, LADDER[0]), LADDER[-1])
+    period = clamp(period or START_PERIOD, LADDER)
     kdamonds = kdamonds or Kdamonds(sysfs)
     claim = DamonClaim(kdamonds, note, proc)
     kdamond = Kdamond(kdamonds, proc)
@@ -102,6 +103,11 @@ class DamonSampler:
         self._thread: threading.Thread | None = None
 
     @property
+    def usable(self) -> bool:
+        """Whether DAMON is still set up for this sampler, and not by another program."""
+        return not self._closed and self._claim.held
+
+    @property
     def period(self) -> int:
         """Milliseconds from one cycle to the next."""
         return self._period
@@ -123,7 +129,7 @@ class DamonSampler:
 
     def set_period(self, period: int) -> int:
         """Set the time between cycles, clamped to the ladder's bounds; returns it."""
-        self._period = min(max(period, LADDER[0]), LADDER[-1])
+        self._period = clamp(period, LADDER)
         return self._period
 
     def track(self, processes: Sequence[ProcessId]) -> None:
@@ -159,7 +165,7 @@ class DamonSampler:
 
     def _batch(self, seen: Seen) -> AccessBatch:
         index = {process: i for i, process in enumerate(self._processes)}
-        ours = [(index[p], address, told) for p, address, told in seen.rows if p in index]
+        ours = [(index[p], address, accesses) for p, address, accesses in seen.rows if p in index]
         count = sum(len(address) for _, address, _ in ours)
         self.stats.samples += count
         self.stats.dropped += sum(len(address) for _, address, _ in seen.rows) - count
@@ -170,7 +176,7 @@ class DamonSampler:
             np.concatenate([address for _, address, _ in ours]),
             np.repeat([i for i, _, _ in ours], [len(address) for _, address, _ in ours]),
             time_ns=seen.time_ns,
-            period=np.concatenate([told for _, _, told in ours]),
+            period=np.concatenate([accesses for _, _, accesses in ours]),
         )
 
     def _work(self) -> None:
@@ -185,7 +191,7 @@ class DamonSampler:
             begun_s = self._clock()
             seen: Seen | Exception | None
             try:
-                seen = self._watch.look(processes[:TARGETS])
+                seen = self._watch.run_cycle(processes[:TARGETS])
             except Exception as error:
                 seen = error  # raised by the next read
             with self._changed:

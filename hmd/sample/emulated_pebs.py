@@ -32,7 +32,7 @@ from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.memory_events import STORE_SCALE
 from hmd.sample.page_table_attribution import PageTableAttribution
 from hmd.sample.perf_ring import Ring, SampleType
-from hmd.sample.period_control import PRIMES, SMALL_PRIMES, partner
+from hmd.sample.period_control import PRIMES, SMALL_PRIMES, clamp, partner
 from hmd.sample.record_cost import PEBS_RECORD
 from hmd.sample.ring_sampler import RingSampler
 
@@ -100,7 +100,7 @@ def sample_memory(
     pairs: bool = False,
 ) -> RingSampler:
     """Return a sampler over the machine's memory, which it owns from now on."""
-    period = min(max(period or START_PERIOD, LADDER[0]), LADDER[-1])
+    period = clamp(period or START_PERIOD, LADDER)
     rings = [Ring.over(memory.ring(vcpu), SAMPLE_TYPE, Kind.LOAD) for vcpu in range(memory.vcpus)]
     return RingSampler(
         "emulated",

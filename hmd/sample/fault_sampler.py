@@ -17,15 +17,16 @@ from hmd.machine.process_id import PROC
 from hmd.machine.procfs import parse_ids, read_text
 from hmd.sample.access_batch import Kind
 from hmd.sample.capabilities import CAPABILITIES
+from hmd.sample.perf_control import PerfControl
 from hmd.sample.perf_events import (
-    PerfControl,
+    EventRing,
     PerfError,
     PerfEvent,
-    PerfRing,
     open_rings,
     ring_pages_within,
 )
 from hmd.sample.perf_ring import SampleType
+from hmd.sample.period_control import clamp
 from hmd.sample.pid_attribution import TrackedPids
 from hmd.sample.ring_sampler import RingSampler
 
@@ -48,7 +49,7 @@ def open_faults(
 
     Raises ``PerfError`` where perf events are not permitted.
     """
-    period = min(max(period or LADDER[0], LADDER[0]), LADDER[-1])
+    period = clamp(period or LADDER[0], LADDER)
     cpus = parse_ids(read_text(sysfs / "devices/system/cpu/online"))
     ring_pages = ring_pages_within(len(cpus), ring_pages)
     try:
@@ -71,7 +72,7 @@ def open_faults(
     )
 
 
-def _open(period: int, cpus: Sequence[int], pages: int, exclude_kernel: bool) -> list[PerfRing]:
+def _open(period: int, cpus: Sequence[int], pages: int, exclude_kernel: bool) -> list[EventRing]:
     event = PerfEvent(
         type=_PERF_TYPE_SOFTWARE,
         config=_PERF_COUNT_SW_PAGE_FAULTS,

@@ -1,6 +1,6 @@
 """perf_event_open(2): opening events with their rings, and what its errors mean.
 
-Takes what to count and where; gives a ``PerfRing`` that can be drained. Needs CAP_PERFMON, or a
+Takes what to count and where; gives an ``EventRing`` that can be drained. Needs CAP_PERFMON, or a
 kernel.perf_event_paranoid that allows it, and a descriptor and ``1 + pages`` locked pages a ring.
 This is the one place that turns errno of perf calls into words.
 """
@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
@@ -19,7 +18,6 @@ from hmd._native import ffi, lib
 from hmd.errors import HmdError, UnavailableError, unavailable_code
 from hmd.sample.access_batch import Kind
 from hmd.sample.perf_ring import RecordColumns, Ring, RingCounts, SampleType
-from hmd.sample.period_control import partner
 from hmd.units import PAGE_BYTES
 
 MIN_RING_PAGES = 4
@@ -156,12 +154,12 @@ def open_rings(
     *,
     leader: PerfEvent | None = None,
     what: str = "",
-) -> list[PerfRing]:
+) -> list[EventRing]:
     """Return a ring per CPU for all processes there, all or none; a CPU gone offline has none.
 
     ``leader`` is opened first on each CPU as the group leader. Raises ``PerfError``.
     """
-    rings: list[PerfRing] = []
+    rings: list[EventRing] = []
     try:
         for cpu in cpus:
             try:
@@ -178,7 +176,7 @@ def open_rings(
 
 def _open_ring(
     event: PerfEvent, kind: Kind, cpu: int, pages: int, leader: PerfEvent | None, what: str
-) -> PerfRing:
+) -> EventRing:
     leader_fd = -1 if leader is None else open_event(leader, -1, cpu, what=f"leader of {what}")
     try:
         fd = open_event(event, -1, cpu, leader_fd, what)
@@ -186,10 +184,10 @@ def _open_ring(
         if leader_fd >= 0:
             lib.hmd_perf_close(leader_fd)
         raise
-    return PerfRing(fd, event, kind, pages, leader_fd, cpu)
+    return EventRing(fd, event, kind, pages, leader_fd, cpu)
 
 
-class PerfRing:
+class EventRing:
     """An open event and its mapped ring; closing it frees both, twice is harmless.
 
     Owns ``fd`` from the first, also when mapping fails. ``leader_fd`` is the descriptor of a
@@ -255,7 +253,7 @@ class PerfRing:
         """What was read from the ring; stays when the ring is closed."""
         return self._ring.counts
 
-    def second(self, period: int, what: str = "") -> PerfRing:
+    def second(self, period: int, what: str = "") -> EventRing:
         """Return a ring of the same event counted a second time, with another period.
 
         In the same group, so that both count at the same times: the kernel refuses (EINVAL) what
@@ -264,7 +262,7 @@ class PerfRing:
         group_fd = self._leader_fd if self._leader_fd >= 0 else self._fd
         event = replace(self._event, period=period)
         fd = open_event(event, -1, self._cpu, group_fd, f"{what or 'the event'} a second time")
-        return PerfRing(fd, event, self._kind, self._pages, cpu=self._cpu)
+        return EventRing(fd, event, self._kind, self._pages, cpu=self._cpu)
 
     @property
     def pending(self) -> bool:
@@ -305,7 +303,7 @@ class PerfRing:
                 lib.hmd_perf_close(fd)
         self._fd = self._leader_fd = -1
 
-    def __enter__(self) -> PerfRing:
+    def __enter__(self) -> EventRing:
         return self
 
     def __exit__(
@@ -315,64 +313,3 @@ class PerfRing:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-class PerfControl:
-    """Starts, stops and sets the period of perf events; owns their rings.
-
-    One event per CPU for all processes, and a filter on pid when it is read. The other layout,
-    an inherited event per thread and CPU, needs threads x CPUs descriptors and misses threads
-    that start between two looks at /proc/PID/task; an inherited event on all CPUs at once cannot
-    have a ring at all (mmap gives EINVAL). This layout needs CPUs x events descriptors whatever
-    runs, and follows new threads at once. Its price: samples of other programs are taken and
-    thrown away, so that nothing is enabled while nothing is tracked.
-    """
-
-    def __init__(
-        self,
-        rings: Sequence[PerfRing],
-        scales: Sequence[int] | None = None,
-        seconds: Sequence[PerfRing] = (),
-        record_s: float = 0.0,
-        *,
-        thins_stores: bool = False,
-    ) -> None:
-        """``scales`` are, per ring, what a period is multiplied by.
-
-        ``seconds`` are rings of second counters, which have the period's ``partner``. A record
-        takes ``record_s`` of its CPU, 0 where that is not known. ``thins_stores``: stores are
-        sampled more rarely where their records show nothing (:mod:`hmd.sample.store_factor`).
-        """
-        self.thins_stores = thins_stores
-        self.cpus = [ring.cpu for ring in (*rings, *seconds)]
-        self.record_s = record_s
-        self._rings, self._seconds = tuple(rings), tuple(seconds)
-        self._scales = tuple(scales) if scales is not None else (1,) * len(self._rings)
-
-    @property
-    def now_s(self) -> float:
-        """CLOCK_MONOTONIC: programs have it, too."""
-        return time.monotonic()
-
-    def start(self) -> None:
-        """Enable all events. Raises ``PerfError``."""
-        for ring in (*self._seconds, *self._rings):
-            ring.enable()
-
-    def stop(self) -> None:
-        """Disable all events. Raises ``PerfError``."""
-        for ring in (*self._rings, *self._seconds):
-            ring.disable()
-
-    def set_period(self, period: int, store_factor: int = 1) -> None:
-        """Set every event's period, that of stores times ``store_factor``. Raises ``PerfError``."""
-        for ring, scale in zip(self._rings, self._scales, strict=True):
-            factor = store_factor if ring.kind is Kind.STORE else 1
-            ring.set_period(period * scale * factor)
-        for ring in self._seconds:
-            ring.set_period(partner(period))
-
-    def close(self) -> None:
-        """Close all events and rings."""
-        for ring in (*self._seconds, *self._rings):
-            ring.close()

@@ -47,6 +47,11 @@ _PARTNER_PERCENT = 6
 many samples."""
 
 
+def clamp(period: int, ladder: Sequence[int]) -> int:
+    """Return the period, or the end of the ladder that it is beyond."""
+    return min(max(period, ladder[0]), ladder[-1])
+
+
 def partner(period: int) -> int:
     """Return the period of a second counter of the same event: a prime some 6 % longer.
 

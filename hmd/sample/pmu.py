@@ -1,8 +1,9 @@
 """Sampling with the CPU's own PMU: PEBS on Intel, IBS on AMD.
 
-There is one event per CPU for all processes (see ``PerfControl``). Periods are fixed, and samples
-have no timestamps unless requested, because the kernel then empties a PEBS buffer once for many
-samples; TIME costs an interrupt per sample (LARGE_PEBS_FLAGS in arch/x86/events/perf_event.h).
+There is one event per CPU for all processes (:mod:`hmd.sample.perf_control`). Periods are fixed,
+and samples have no timestamps unless requested, because the kernel then empties a PEBS buffer once
+for many samples; TIME costs an interrupt per sample (LARGE_PEBS_FLAGS in
+arch/x86/events/perf_event.h).
 
 For pairs, a second counter with another period counts loads, on all CPUs or on none. If counters
 are missing, there are no pairs, and ``detail`` states the reason.
@@ -25,16 +26,16 @@ from hmd.sample.access_batch import Kind
 from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.cpu_model import read_cpu_model
 from hmd.sample.memory_events import EventChoice, EventSpec, choose_events
+from hmd.sample.perf_control import PerfControl
 from hmd.sample.perf_events import (
-    PerfControl,
+    EventRing,
     PerfError,
     PerfEvent,
-    PerfRing,
     open_rings,
     ring_pages_within,
 )
 from hmd.sample.perf_ring import SampleType
-from hmd.sample.period_control import PRIMES, partner
+from hmd.sample.period_control import PRIMES, clamp, partner
 from hmd.sample.pid_attribution import TrackedPids
 from hmd.sample.record_cost import IBS_RECORD, PEBS_RECORD, RecordCost
 from hmd.sample.ring_sampler import RingSampler
@@ -73,7 +74,7 @@ def open_pmu(
     """
     specs = choose_events(choice, sysfs, proc)
     sample_type = _SAMPLE_TYPE | SampleType.TIME if timestamps else _SAMPLE_TYPE
-    period = min(max(period or START_PERIOD, PRIMES[0]), PRIMES[-1])
+    period = clamp(period or START_PERIOD, PRIMES)
     online = parse_ids(read_text(sysfs / "devices/system/cpu/online"))
     loads = sum(spec.kind is Kind.LOAD for spec in specs) if pairs else 0
     ring_pages = ring_pages_within(len(online) * (len(specs) + loads), ring_pages)
@@ -114,7 +115,7 @@ class _Opened:
     """An event and its rings, one a CPU."""
 
     spec: EventSpec
-    rings: list[PerfRing]
+    rings: list[EventRing]
 
 
 def _open_all(
@@ -142,7 +143,7 @@ def _open_all(
     return opened
 
 
-def _open_seconds(opened: Sequence[_Opened], period: int) -> tuple[tuple[PerfRing, ...], str]:
+def _open_seconds(opened: Sequence[_Opened], period: int) -> tuple[tuple[EventRing, ...], str]:
     """Open loads' second counters, all or none; where none, say why.
 
     That nothing but pairs is missing is no reason not to sample.
@@ -151,7 +152,7 @@ def _open_seconds(opened: Sequence[_Opened], period: int) -> tuple[tuple[PerfRin
     single = [event.spec.name for event in loads if not event.spec.twice]
     if single:
         return (), f", without pairs: a CPU has one counter for {single[0]}"
-    seconds: list[PerfRing] = []
+    seconds: list[EventRing] = []
     try:
         for event in loads:
             for ring in event.rings:
@@ -162,14 +163,14 @@ def _open_seconds(opened: Sequence[_Opened], period: int) -> tuple[tuple[PerfRin
     return tuple(seconds), ""
 
 
-def _close(rings: Iterable[PerfRing]) -> None:
+def _close(rings: Iterable[EventRing]) -> None:
     for ring in rings:
         ring.close()
 
 
 def _open(
     spec: EventSpec, period: int, online: Sequence[int], pages: int, sample_type: SampleType
-) -> list[PerfRing]:
+) -> list[EventRing]:
     """Open the event on its CPUs, with the highest precision that the kernel grants."""
     cpus = online if spec.cpus is None else [cpu for cpu in spec.cpus if cpu in online]
     levels = spec.precise or (0,)

@@ -76,7 +76,7 @@ class RegionMap:
         return {process: _regions(known) for process, known in self._known.items()}
 
     def learn(self, process: ProcessId, regions: DamonRegions, most_accesses: int) -> None:
-        """Take what a look found of a process, where a page always in use has ``most_accesses``."""
+        """Take what a cycle found of a process; a page always in use has ``most_accesses``."""
         known = self._known[process]
         if not len(regions):
             return

@@ -22,7 +22,7 @@ from hmd.machine.process_id import ProcessId
 from hmd.sample.access_batch import AccessBatch, Kind
 from hmd.sample.capabilities import Capabilities
 from hmd.sample.perf_ring import RecordColumns, RingCounts
-from hmd.sample.period_control import partner, stands_for
+from hmd.sample.period_control import clamp, partner, stands_for
 from hmd.sample.record_cost import RecordTime
 from hmd.sample.sampler import SamplerStats
 from hmd.sample.store_factor import StoreFactor
@@ -41,7 +41,7 @@ _NO_COUNTS: Final = RingCounts()
 
 
 class Drainable(Protocol):
-    """A ring that can be drained: ``Ring``, or ``PerfRing``, which also owns its memory."""
+    """A ring that can be drained: ``Ring``, or ``EventRing``, which also owns its memory."""
 
     @property
     def counts(self) -> RingCounts:
@@ -183,7 +183,7 @@ class RingSampler:
 
     def set_period(self, period: int) -> int:
         """Set the period, clamped to the ladder's bounds; returns it."""
-        period = min(max(period, self.ladder[0]), self.ladder[-1])
+        period = clamp(period, self.ladder)
         if period != self._period and not self._closed:
             self._control.set_period(period, self._store_factor.value)
             self._period = period

@@ -17,7 +17,7 @@ from pathlib import Path
 from hmd._native import ffi
 from hmd.machine.procfs import parse_ids, read_text
 from hmd.sample.access_batch import Kind
-from hmd.sample.perf_events import PerfEvent, PerfRing, task_event
+from hmd.sample.perf_events import EventRing, PerfEvent, task_event
 from hmd.sample.perf_ring import SampleType
 
 RING_PAGES = 32
@@ -56,12 +56,12 @@ class TaskEvents:
 
     def __init__(self, sysfs: Path = Path("/sys")) -> None:
         """Open and start the events. Raises ``PerfError``."""
-        self._rings: list[PerfRing] = []
+        self._rings: list[EventRing] = []
         self._buffer = ffi.new("char[]", RING_PAGES * 4096)
         event = PerfEvent(type=1, config=9, sample_type=SampleType.TIME)
         try:
             for cpu in parse_ids(read_text(sysfs / "devices/system/cpu/online")):
-                ring = PerfRing(task_event(cpu), event, Kind.LOAD, RING_PAGES, cpu=cpu)
+                ring = EventRing(task_event(cpu), event, Kind.LOAD, RING_PAGES, cpu=cpu)
                 self._rings.append(ring)
                 ring.enable()
         except Exception:

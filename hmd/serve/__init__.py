@@ -1,1 +1,1 @@
-"""What the daemon's servers share: fair places for connections, who connects, bounded HTTP."""
+"""What the daemon's servers share: limits on connections, who connects, bounded HTTP."""

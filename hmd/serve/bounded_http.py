@@ -2,7 +2,7 @@
 
 Each connection carries one GET or HEAD request and closes. The head has ``HEAD_S`` to arrive and
 ``MAX_HEAD_BYTES``, the response ``SEND_S`` to be taken. Owners of connections, users of this
-machine or addresses, have places each (:mod:`hmd.serve.fair_places`).
+machine or addresses, have a limit each (:mod:`hmd.serve.connection_limits`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final
 
-from hmd.serve.fair_places import FairPlaces
+from hmd.serve.connection_limits import ConnectionLimiter
 from hmd.serve.http_message import (
     END_OF_HEAD,
     MAX_HEAD_BYTES,
@@ -63,7 +63,7 @@ class BoundedHttpServer:
         Raises OSError where the address is not available.
         """
         self._answer, self._headers = answer, headers
-        self._places: FairPlaces[_Connection] = FairPlaces(
+        self._limiter: ConnectionLimiter[_Connection] = ConnectionLimiter(
             MAX_CONNECTIONS, MAX_OWN_CONNECTIONS, [("uid", 0), ("uid", os.geteuid())]
         )
         self._listener = _listen(host, port)
@@ -133,7 +133,7 @@ class BoundedHttpServer:
             return
         self._connections.add(connection)
         self._selector.register(accepted, selectors.EVENT_READ, connection)
-        leaving = self._places.enter(connection, owner)
+        leaving = self._limiter.enter(connection, owner)
         if leaving is not None:
             self._drop(leaving)
         if leaving is not connection:
@@ -190,7 +190,7 @@ class BoundedHttpServer:
         self, connection: _Connection, response: HttpResponse, *, with_body: bool = True
     ) -> None:
         """Send as much of a response as the client takes now, the rest later."""
-        self._places.requested(connection)
+        self._limiter.requested(connection)
         connection.unsent = memoryview(response.encode(self._headers, with_body=with_body))
         connection.deadline_s = time.monotonic() + SEND_S
         # Nothing more is read: further input must not wake the thread.
@@ -204,7 +204,7 @@ class BoundedHttpServer:
         self._drop(connection)
 
     def _drop(self, connection: _Connection) -> None:
-        self._places.leave(connection)
+        self._limiter.leave(connection)
         self._connections.discard(connection)
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(connection.socket)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from hmd.emulate.layout_replay import Layout, replayed
+from hmd.emulate.layout_replay import layout_of, replayed
 from hmd.emulate.miss_stream import MissFlag, MissOutcomes, MissStream
 from hmd.emulate.preset import Preset
 from hmd.simulate.placed_replay import first_touch
@@ -37,7 +37,7 @@ def baselines(
     evens = np.concatenate([np.arange(0, pages, 2), np.arange(1, pages, 2)])
     layouts = {
         "all fast": ~slow,
-        "interleaved once": _only(pages, evens[: min(fast_pages, (pages + 1) // 2)]),
+        "interleaved once": layout_of(pages, evens[: min(fast_pages, (pages + 1) // 2)]),
     }
     say("first touch")
     found["first touch"] = first_touch(stream, preset, fast_pages) * _S_PER_PS
@@ -47,7 +47,9 @@ def baselines(
     say("oracle")
     found["oracle"] = (
         min(
-            replayed(stream, preset, _only(pages, np.argsort(-heat, kind="stable")[:fast_pages]))
+            replayed(
+                stream, preset, layout_of(pages, np.argsort(-heat, kind="stable")[:fast_pages])
+            )
             for heat in _heats(stream, outcomes)
         )
         * _S_PER_PS
@@ -67,9 +69,3 @@ def _heats(stream: MissStream, outcomes: MissOutcomes) -> list[npt.NDArray[np.fl
         np.bincount(page, weights=weight, minlength=stream.user_pages).astype(np.float64)
         for weight in (np.ones(len(page)), stalled.astype(np.float64), stall)
     ]
-
-
-def _only(pages: int, chosen: npt.NDArray[np.int64]) -> Layout:
-    layout = np.zeros(pages, np.bool_)
-    layout[chosen] = True
-    return layout

@@ -1,7 +1,7 @@
 """Simulations on a Ray cluster: the units of ``--workers``, sent to other machines.
 
-Takes the address of a cluster, as ``ray start`` prints it; gives a place to run units (see
-:mod:`hmd.simulate.work_places`). Each node needs the same hmd: a unit checks that, since other code
+Takes the address of a cluster, as ``ray start`` prints it; gives an executor of units (see
+:mod:`hmd.simulate.executors`). Each node needs the same hmd: a unit checks that, since other code
 would give other results. Recorded programs are sent once per node. A unit whose worker or node dies
 runs again elsewhere. Needs the extra fleet; nothing of the daemon imports this module.
 """

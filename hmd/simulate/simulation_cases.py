@@ -20,9 +20,9 @@ from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import Preset
 from hmd.errors import HmdError
 from hmd.simulate.baselines import baselines
+from hmd.simulate.executors import Executor, LocalExecutor
 from hmd.simulate.journal import Journal, code_digest, digest, stream_digest
 from hmd.simulate.simulation import SimulationSettings, simulate
-from hmd.simulate.work_places import LocalWork, WorkPlace
 
 Values = Mapping[str, Value]
 """Settings of a policy, by field of its dataclass."""
@@ -79,16 +79,18 @@ class CaseRuntimes:
         settings: SimulationSettings,
         *,
         jobs: int = 1,
-        place: WorkPlace | None = None,
+        executor: Executor | None = None,
         journal: Journal | None = None,
         say: Callable[[str], None] | None = None,
     ) -> None:
-        """Run simulations at a ``place`` or, without one, in ``jobs`` threads."""
+        """Run simulations by an ``executor`` or, without one, in ``jobs`` threads."""
         self._policy, self._preset, self._settings = policy, preset, settings
         self._journal = journal or Journal()
         self._say = say or (lambda _: None)
-        self._place = place or LocalWork(jobs)
-        self._pool = ThreadPoolExecutor(self._place.threads) if self._place.threads > 1 else None
+        self._executor = executor or LocalExecutor(jobs)
+        self._pool = (
+            ThreadPoolExecutor(self._executor.threads) if self._executor.threads > 1 else None
+        )
         self._streams: dict[int, tuple[MissStream, str]] = {}
         self._common = digest(code_digest(), preset.model_dump_json())
 
@@ -103,7 +105,7 @@ class CaseRuntimes:
         trace: TracebackType | None,
     ) -> None:
         """Wait for running simulations, cancel waiting ones."""
-        self._place.stop()
+        self._executor.stop()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
@@ -113,7 +115,7 @@ class CaseRuntimes:
         found = self._journal.get(key)
         if found is None:
             self._say(f"{case}, fixed placements")
-            found = self._place.run(baselines, case.stream, self._preset, case.fast_pages)
+            found = self._executor.run(baselines, case.stream, self._preset, case.fast_pages)
             self._journal.put(key, found)
         return {str(name): float(seconds) for name, seconds in found.items()}
 
@@ -153,7 +155,7 @@ class CaseRuntimes:
         found = self._journal.get(key)
         if found is None:
             self._say(str(case))
-            found = self._place.run(
+            found = self._executor.run(
                 _simulated_s, case.stream, self._preset, case.fast_pages, self._policy, values,
                 settings,
             )  # fmt: skip

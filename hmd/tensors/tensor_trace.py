@@ -107,12 +107,6 @@ class TensorTrace:
         """Return the tensors that a kernel uses."""
         return self.use_tensor[self.use_start[kernel] : self.use_start[kernel + 1]]
 
-    def with_ticks(self, kernel_ticks: Ints) -> TensorTrace:
-        """Return the same step with other kernel times, as for noise."""
-        from dataclasses import replace
-
-        return replace(self, kernel_ticks=kernel_ticks)
-
 
 def _problem(trace: TensorTrace) -> str:
     """Return what contradicts itself in a trace, empty if nothing does."""

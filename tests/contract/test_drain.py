@@ -186,7 +186,7 @@ def test_drain_targets_prefer_same_tier_then_nearest_tier() -> None:
 def test_drain_and_pin_without_moves_compute_no_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(((0, 0, 10), (1, 1, 10)), ((0, False, (0,)),), 0, 0, 1, 1000)
     table = scene.table()
-    monkeypatch.setattr(table, "rates", None, raising=False)
+    monkeypatch.setattr(table, "rates", None)
     machine = scene.machine()
     pages = table.view(machine.topology)
     assert not len(drain_moves(pages, machine, {1}))

@@ -18,7 +18,7 @@ from hmd.machine.damon_sysfs import Kdamonds
 from hmd.machine.process_id import ProcessId, alive, identify
 from hmd.sample.access_batch import AccessBatch, Kind
 from hmd.sample.capabilities import CAPABILITIES
-from hmd.sample.damon_cycle import LOOKS
+from hmd.sample.damon_cycle import INTERVALS_PER_CYCLE
 from hmd.sample.damon_sampler import LADDER, open_damon
 from hmd.sample.emulated_pebs import open_emulated
 from hmd.sample.fault_sampler import open_faults
@@ -47,10 +47,12 @@ class Source(Protocol):
     """A sampler and a way to make accesses, all of which it samples.
 
     ``sees_others``: it samples all programs, and drops samples of programs not tracked.
+    ``has_kernel_thread``: a thread of the kernel works for it.
     """
 
     sampler: Sampler
     sees_others: bool
+    has_kernel_thread: bool
 
     def track(self, processes: list[ProcessId]) -> None:
         """Track these processes; accesses from now on are sampled."""
@@ -69,6 +71,7 @@ class Plain:
     """A source whose sampler reports every access at once."""
 
     sees_others = True
+    has_kernel_thread = False
 
     def __init__(self, sampler: Sampler, toucher: Any) -> None:
         self.sampler = sampler
@@ -106,6 +109,7 @@ class Damon(Plain):
     """A kdamond that finds a region of a real program's real pages accessed at every check."""
 
     sees_others = False
+    has_kernel_thread = True
     PATIENCE_S = 10.0
 
     def __init__(self, toucher: Any, kernel: Any, note: Path) -> None:
@@ -117,7 +121,7 @@ class Damon(Plain):
 
     def access(self, pages: int) -> range:
         touched = super().access(pages)
-        region = (touched.start, touched.stop, LOOKS)
+        region = (touched.start, touched.stop, INTERVALS_PER_CYCLE)
         self._kernel.accesses[self._toucher.process.pid] = [region]
         self._awaited = self._toucher.process in self._tracked
         return touched
@@ -335,10 +339,14 @@ def test_sampler_has_name_and_one_line_detail(source: Source) -> None:
     assert "\n" not in source.sampler.detail
 
 
-def test_sampler_outside_cpu_time_only_grows(source: Source, toucher: Any) -> None:
-    before = source.sampler.outside_cpu_s
-    assert before >= 0
+def test_sampler_outside_cpu_time_is_that_of_its_kernel_thread(
+    source: Source, toucher: Any
+) -> None:
+    assert source.sampler.outside_cpu_s == 0
     source.track([toucher.process])
     source.access(8)
     source.read()
-    assert source.sampler.outside_cpu_s >= before
+    if source.has_kernel_thread:  # the fake kdamond has the pid of this process, which has worked
+        assert source.sampler.outside_cpu_s > 0
+    else:
+        assert source.sampler.outside_cpu_s == 0

@@ -13,7 +13,7 @@ from hmd.machine.process_id import read_stat
 class DamonKernel:
     """DAMON's sysfs tree, where no kernel keeps one: ``write`` does what mm/damon/sysfs.c does.
 
-    ``accesses`` are ranges (start, end, count) by pid that the next look finds, once, in all
+    ``accesses`` are ranges (start, end, count) by pid that the next cycle finds, once, in all
     regions that they reach. The real kernel's is tested in the emulated machine
     (tests/vm/dram_pm/test_samplers.py).
     """
@@ -37,7 +37,7 @@ class DamonKernel:
         self.path = sysfs / "kernel/mm/damon/admin/kdamonds"
         self._files(self.path, ("nr_kdamonds",))
         self.accesses: dict[int, list[tuple[int, int, int]]] = {}
-        self.looks = 0
+        self.cycles = 0
         self.exclusive = False
         self.slow = False
         """Whether counting takes so long that it is given up."""
@@ -107,7 +107,7 @@ class DamonKernel:
                 self._refuse(errno.EINVAL, not running)
                 for i, pid in enumerate(self.targets()):
                     self._tell(kdamond / f"contexts/0/schemes/{i}", pid)
-                self.looks += 1
+                self.cycles += 1
 
     def _can_start(self, kdamond: Path) -> bool:
         if (kdamond / "contexts/0/operations").read_text() == "paddr\n":

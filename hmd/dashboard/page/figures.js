@@ -85,12 +85,12 @@ export function drawCensus(status) {
 export function drawSweep(sweep) {
   const host = $("sweep");
   if (!sweep) {
-    $("sweep-told").textContent = "To predict the runtime of a program by its fast memory, record it all-slow and all-fast, and start the page with both traces:";
+    $("sweep-hint").textContent = "To predict the runtime of a program by its fast memory, record it all-slow and all-fast, and start the page with both traces:";
     host.replaceChildren(el("p", {}, el("code", {}, "hmd dashboard --traces slow.hmdt fast.hmdt")));
     return;
   }
   const { steps, knee, within_5_percent: near } = sweep.sweep;
-  $("sweep-told").textContent = `Predicted from ${sweep.slow} and ${sweep.fast}, the hottest pages first, as by 'hmd estimate --sweep'. ` +
+  $("sweep-hint").textContent = `Predicted from ${sweep.slow} and ${sweep.fast}, the hottest pages first, as by 'hmd estimate --sweep'. ` +
     (knee ? `The knee is at ${bytes(knee.fast_bytes)}: ${knee.over_all_fast.toFixed(2)} times all fast. ` : "There is no knee. ") +
     `Within 5 % of all fast from ${bytes(near.fast_bytes)} on. ` + sweep.notes.map((note) => `Note: ${note}.`).join(" ");
   const xs = steps.map((s) => s.fast_bytes), ys = steps.map((s) => s.runtime_s), top = Math.max(...ys) * 1.1;

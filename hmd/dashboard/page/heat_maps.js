@@ -82,9 +82,9 @@ export function drawMaps() {
   }
   detailsTable("heat-table", "Heat and tier by address, now and on average",
     [["From address"], ["Heat now", "num"], ["Heat, mean", "num"], ["Fast now", "num"], ["Fast, mean", "num"]], () =>
-      heatMap.address.map((address, row) => [address, ...[[heatMap.heat, short], [heatMap.fast, share]].flatMap(([cells, told]) => {
+      heatMap.address.map((address, row) => [address, ...[[heatMap.heat, short], [heatMap.fast, share]].flatMap(([cells, format]) => {
         const known = cells[row].filter((v) => v !== null), now = cells[row].at(-1);
-        return [now === null ? "-" : told(now), known.length ? told(known.reduce((a, b) => a + b) / known.length) : "-"];
+        return [now === null ? "-" : format(now), known.length ? format(known.reduce((a, b) => a + b) / known.length) : "-"];
       })]).reverse());
 }
 export function followMaps() {

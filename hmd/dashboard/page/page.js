@@ -38,7 +38,7 @@ function draw() {
   drawMoves(state);
   drawMaps();
 }
-async function look() {
+async function poll() {
   const text = await get("state.json");
   if (text === null) throw new Error("no state");
   if (text !== shown) {
@@ -64,7 +64,7 @@ async function lookAtHeat() {
 async function keepLooking() {
   if (!paused && !document.hidden) {
     try {
-      await look();
+      await poll();
       await lookAtHeat();
       failures = 0;
     } catch {

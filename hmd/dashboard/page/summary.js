@@ -12,25 +12,25 @@ export function showFacts(status) {
 }
 
 export function showNotices(state) {
-  const told = [];
-  if (!state.reached) told.push(state.told);
-  if (state.quiet_s) told.push(`The daemon answers, but has completed no tick for ${state.quiet_s} s: see its log.`);
+  const notices = [];
+  if (!state.reached) notices.push(state.error);
+  if (state.quiet_s) notices.push(`The daemon answers, but has completed no tick for ${state.quiet_s} s: see its log.`);
   const status = state.status;
   if (status) {
     // Rings lose samples of all programs: those that other programs had count too.
     const { lost, samples, dropped } = status.sampler, taken = lost + samples + dropped;
     const failed = Object.entries(status.stage_failures).filter(([, n]) => n);
-    if (status.dry_run) told.push("Dry run: no pages are moved.");
-    if (status.tiers.length < 2) told.push("Only one memory tier: pages cannot be moved (hmd topology).");
-    if (status.sampler.name === "faults") told.push("No PMU: page faults replace access samples, which is less precise (hmd doctor).");
-    if (!status.reload.successful) told.push(`The last reload failed, the previous settings are in force: ${status.reload.error}`);
-    if (failed.length) told.push(`Stages that failed since the start: ${failed.map(([stage, n]) => `${stage} ${count(n)}`).join(", ")}; see the daemon's log.`);
-    if (lost > 0.01 * taken) told.push(`${share(lost / taken)} of the samples were lost: a longer period helps.`);
+    if (status.dry_run) notices.push("Dry run: no pages are moved.");
+    if (status.tiers.length < 2) notices.push("Only one memory tier: pages cannot be moved (hmd topology).");
+    if (status.sampler.name === "faults") notices.push("No PMU: page faults replace access samples, which is less precise (hmd doctor).");
+    if (!status.reload.successful) notices.push(`The last reload failed, the previous settings are in force: ${status.reload.error}`);
+    if (failed.length) notices.push(`Stages that failed since the start: ${failed.map(([stage, n]) => `${stage} ${count(n)}`).join(", ")}; see the daemon's log.`);
+    if (lost > 0.01 * taken) notices.push(`${share(lost / taken)} of the samples were lost: a longer period helps.`);
   }
   const list = $("notices");
-  if ([...list.children].map((li) => li.textContent).join("\n") !== told.join("\n"))
-    list.replaceChildren(...told.map((text) => el("li", {}, text)));
-  list.hidden = !told.length;
+  if ([...list.children].map((li) => li.textContent).join("\n") !== notices.join("\n"))
+    list.replaceChildren(...notices.map((text) => el("li", {}, text)));
+  list.hidden = !notices.length;
 }
 
 export function showKeys(state) {

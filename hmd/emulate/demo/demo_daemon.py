@@ -148,11 +148,12 @@ def _wait_for_socket(machine: Machine, job: Job, log: BinaryIO) -> None:
     while machine.run(["test", "-S", SOCKET]).returncode != 0:
         if job.poll() is not None or time.monotonic() > give_up:
             log.flush()
-            last = _last_line(Path(log.name))
+            last = last_line(Path(log.name))
             raise HmdError(f"the daemon did not start in the guest: {last}")
         time.sleep(0.5)
 
 
-def _last_line(log: Path) -> str:
+def last_line(log: Path) -> str:
+    """Return the last line of a log."""
     lines = log.read_text(errors="replace").strip().splitlines()
     return lines[-1] if lines else "no message"

@@ -21,6 +21,7 @@ from hmd.emulate.demo.redis import BenchmarkRun, RedisLoad, redis_starts, runnin
 from hmd.emulate.demo.variants import FAST_NODE, PROGRAM_CPU, SLOW_NODE, Variant, bound_to
 from hmd.emulate.kernel_cache import warm_kernels
 from hmd.emulate.preset import Preset, load
+from hmd.emulate.preset_overrides import with_node_size
 
 PRESET = "dram-pm"
 FAST_NODE_BYTES = 256 << 20
@@ -111,7 +112,7 @@ class _Stage:
 def demonstrate(folder: Path, settings: DemoSettings, say: Say) -> Demonstration:
     """Boot the machine and run everything; ``folder`` receives logs, ``say`` progress lines."""
     began = time.monotonic()
-    preset = _with_fast_node(load(PRESET), FAST_NODE_BYTES)
+    preset = with_node_size(load(PRESET), FAST_NODE, FAST_NODE_BYTES)
     say("compiling hmd's kernels for the guest's CPU, unless they are cached")
     warm_kernels()
     say(f"booting {preset.description}")
@@ -230,13 +231,6 @@ class _RedisTrials:
             hot_bytes=self._settings.redis.hot_bytes,
             fast_bytes=self._fast_bytes,
         )
-
-
-def _with_fast_node(preset: Preset, size: int) -> Preset:
-    """Return the preset with a fast node of another size."""
-    nodes = list(preset.nodes)
-    nodes[FAST_NODE] = nodes[FAST_NODE].model_copy(update={"size": size})
-    return preset.model_copy(update={"nodes": tuple(nodes)})
 
 
 def _mean(rounds: list[BenchmarkRun]) -> OperationRates:

@@ -221,11 +221,11 @@ class _Rest:
         self._job.write(f"{wanted_bytes}\n".encode())
         give_up = time.monotonic() + ANSWER_S
         while not self._answered.wait(0.1):
-            told = self._wrong.decode(errors="replace").strip()
-            if self._job.poll() is not None and not told:
+            message = self._wrong.decode(errors="replace").strip()
+            if self._job.poll() is not None and not message:
                 raise GuestError("the guest's kernel killed the process that reserves fast memory")
-            if told or time.monotonic() > give_up:
-                why = told or "it does not answer"
+            if message or time.monotonic() > give_up:
+                why = message or "it does not answer"
                 raise HmdError(f"cannot reserve {wanted_bytes >> 10} KiB of a node: {why}")
 
     def end(self) -> None:

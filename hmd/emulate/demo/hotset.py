@@ -70,7 +70,6 @@ class HotSetRun:
 
     progress: list[HotsetProgress] = field(default_factory=list)
     integrity_ok: bool = False
-    wrong_words: int = -1
 
     def rate(self, begin_s: float, end_s: float) -> tuple[float, float]:
         """Return updates per second of the guest's clock and of modelled time in a window."""
@@ -127,7 +126,6 @@ class _Listener:
             self.ready.set()
         elif "integrity_ok" in said:
             self.run.integrity_ok = bool(said["integrity_ok"])
-            self.run.wrong_words = int(said["wrong_words"])
         elif "t_s" in said:
             clock_ps = int(said["modelled_ps"])
             if self._modelled_start_ps is None:

@@ -1,18 +1,9 @@
 """``hmd doctor`` on this host."""
 
-import json
-
 import pytest
 
 from hmd.cli.main import main
-
-
-def findings(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, str]]:
-    document = json.loads(capsys.readouterr().out)
-    found = {f["name"]: f for f in document["findings"]}
-    assert len(found) == len(document["findings"])
-    assert document["works"] == all(f["level"] != "fail" for f in found.values())
-    return found
+from tests.unit.cli.doctor_findings import findings
 
 
 def test_doctor_on_this_host_reports_no_failure(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from hmd.control.client import ask
+from tests.fakes.free_port import free_port
 
 TIMEOUT_S = 60.0
 FAULTER = """
@@ -42,12 +43,6 @@ def wait_for(what: Callable[[], Any], description: str) -> Any:
             return answer
         time.sleep(0.02)
     raise AssertionError(f"waited {TIMEOUT_S:.0f} s without result for: {description}")
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 class Daemon:

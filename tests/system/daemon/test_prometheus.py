@@ -25,7 +25,8 @@ from hmd.errors import HmdError, MissingError
 from hmd.observe.health import TickWatch
 from hmd.observe.metrics import MetricsServer
 from hmd.sample.auto_select import SampleSettings, open_sampler
-from tests.system.daemon.conftest import FAULTER, Daemon, free_port, wait_for
+from tests.fakes.free_port import free_port
+from tests.system.daemon.conftest import FAULTER, Daemon, wait_for
 from tests.system.daemon.rehearsed import Rehearsed
 
 CONFIG = Path(__file__).parents[3] / "config/prometheus"

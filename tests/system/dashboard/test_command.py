@@ -118,7 +118,7 @@ def test_dashboard_follows_daemon_start_kill_and_restart(
 ) -> None:
     socket = tmp_path / "run/hmd.sock"
     page = dashboard("--socket", str(socket))
-    wait_for(lambda: "no daemon answers" in page.get("state.json")["told"], "a poll")
+    wait_for(lambda: "no daemon answers" in page.get("state.json")["error"], "a poll")
     with Chromium(tmp_path / "chromium") as browser:
         browser.open(page.url)
         browser.wait_for("document.body?.dataset.state === 'lost'")

@@ -274,7 +274,7 @@ def test_page_escapes_names_with_markup(
         },
     )
     watch = Poller(tmp_path / "s", 600)
-    watch.look()
+    watch.poll()
     browser.open(serve(watch).server.url)
     browser.wait_for(READY)
     assert evil in "".join(texts(browser, "#targets tbody th"))
@@ -289,7 +289,7 @@ def test_page_reports_daemon_lost_and_recovered(
 ) -> None:
     del watched
     watch = Poller(tmp_path / "s", 600)
-    watch.look()
+    watch.poll()
     browser.open(serve(watch).server.url)
     browser.wait_for("document.body?.dataset.state === 'lost'")
     assert texts(browser, "#state") == ["No daemon answers; trying again."]
@@ -300,16 +300,16 @@ def test_page_reports_daemon_lost_and_recovered(
         "heatmap": lambda asked: machine.heat_map.answer(asked.arguments),
     }
     daemon = StatusSocket(tmp_path / "s", answers)
-    watch.look()
+    watch.poll()
     browser.wait_for(READY)
     assert browser.run("document.getElementById('notices').hidden")
     daemon.close()
-    watch.look()
+    watch.poll()
     browser.wait_for("document.body.dataset.state === 'lost'")
     assert "The data below is old" in texts(browser, "#state")[0]
     assert len(texts(browser, "#targets tbody tr")) == 3
     daemon = StatusSocket(tmp_path / "s", answers)
-    watch.look()
+    watch.poll()
     browser.wait_for(READY)
     daemon.close()
     assert browser.wrong == []
@@ -357,7 +357,7 @@ def test_page_notices_name_each_problem(
         },
     )
     watch = Poller(tmp_path / "s", 600)
-    watch.look()
+    watch.poll()
     browser.open(serve(watch).server.url)
     browser.wait_for(READY)
     notices = " ".join(texts(browser, "#notices li"))

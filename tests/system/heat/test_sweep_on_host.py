@@ -12,18 +12,10 @@ from hmd.heat.heat_table import HeatTable
 from hmd.heat.residency_sweep import ResidencySweep, SweepSettings
 from hmd.machine.huge_pages import HugeSource, huge_source
 from hmd.machine.process_id import ProcessId, identify
-from hmd.sample.access_batch import AccessBatch
 from hmd.units import PAGE_BYTES
+from tests.unit.heat.swept_tick import tick
 
 MAP_NORESERVE = 0x4000  # asm-generic/mman.h
-
-
-def tick(table: HeatTable, sweep: ResidencySweep, address: int | None = None) -> int:
-    batch = AccessBatch.empty()
-    if address is not None:
-        batch = AccessBatch.of(np.array([address], np.uint64))
-    table.update(batch)
-    return sweep.step(table)
 
 
 def test_sweep_of_sparse_address_space_finds_its_pages_in_few_queries() -> None:

@@ -104,9 +104,9 @@ def test_units_whose_worker_or_node_dies_run_again(
     from hmd.simulate.ray_cluster import RayCluster
 
     stream, mark = MissStream.read(programs / "late.misses"), tmp_path / "node"
-    with RayCluster(cluster.address) as place, ThreadPoolExecutor(1) as pool:
-        assert place.run(dies_once, stream, str(tmp_path / "worker")) == len(stream)
-        waiting = pool.submit(place.run, waits_once, stream, str(mark))
+    with RayCluster(cluster.address) as executor, ThreadPoolExecutor(1) as pool:
+        assert executor.run(dies_once, stream, str(tmp_path / "worker")) == len(stream)
+        waiting = pool.submit(executor.run, waits_once, stream, str(mark))
         while not mark.exists():
             assert not waiting.done()
             time.sleep(0.05)
@@ -114,7 +114,7 @@ def test_units_whose_worker_or_node_dies_run_again(
         cluster.remove_node(node, allow_graceful=False)
         assert waiting.result(300) == len(stream)
         with pytest.raises(ConfigError, match=f"{len(stream)} misses are not usable"):
-            place.run(refuses, stream)
+            executor.run(refuses, stream)
 
 
 def test_listener_that_is_no_cluster_is_one_line_within_the_limit() -> None:

@@ -1,6 +1,5 @@
 """Huge pages by PAGEMAP_SCAN and by page flags, on this host."""
 
-import mmap
 import os
 from pathlib import Path
 from typing import Any
@@ -11,23 +10,8 @@ import pytest
 from hmd.machine import huge_pages
 from hmd.machine.huge_pages import HugeSource, candidate_spans
 from hmd.machine.mappings import (
-    read_mapping_details,
     read_mappings,
 )
-
-
-@pytest.fixture
-def huge_block() -> Any:
-    block = mmap.mmap(-1, 16 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    block.madvise(mmap.MADV_HUGEPAGE)
-    block[: 8 << 20 : mmap.PAGESIZE] = b"x" * (8 << 20 >> 12)
-    view = np.frombuffer(block, np.uint8)
-    details = read_mapping_details(os.getpid())
-    assert details is not None
-    row = int(np.searchsorted(details.start, view.ctypes.data, side="right")) - 1
-    if details.huge_bytes[row] < 4 << 20:
-        pytest.skip("this kernel gave no huge pages")
-    return view
 
 
 def test_huge_pages_by_scan_and_by_flags_are_the_same(huge_block: Any) -> None:

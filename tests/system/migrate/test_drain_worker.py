@@ -154,7 +154,7 @@ def test_drain_of_another_request_restarts(
     assert worker.progress == DrainResult()
 
 
-def test_drain_of_sparse_reserve_passes_and_ends_when_told(
+def test_drain_of_sparse_reserve_passes_and_ends_when_stopped(
     worker: DrainWorker, drain_request: DrainRequest, toucher: Toucher
 ) -> None:
     """Page by page, 8 TiB of reserved memory take seven minutes of queries."""

@@ -19,8 +19,8 @@ from hmd.machine.move_pages import query_nodes
 from hmd.machine.process_id import ProcessId, identify
 from hmd.sample.damon_cycle import (
     FIRST_US,
+    INTERVALS_PER_CYCLE,
     LONGEST_US,
-    LOOKS,
     REGIONS_LEAST,
     SHORTEST_US,
     DamonCycle,
@@ -65,26 +65,26 @@ def test_damon_cycle_leaves_no_kdamond_running(
     watch: DamonCycle, damon_kernel: Any, toucher: Any
 ) -> None:
     ours, its = this_process(), toucher.process
-    watch.look([ours, its])
+    watch.run_cycle([ours, its])
     assert damon_kernel.targets() == [ours.pid, its.pid]
     assert 40 >= sum(len(damon_kernel.regions(i)) for i in (0, 1)) > 30
     assert not damon_kernel.on()
-    assert damon_kernel.looks == 1
+    assert damon_kernel.cycles == 1
 
 
 def test_damon_leaves_out_ended_processes(
     watch: DamonCycle, damon_kernel: Any, toucher: Any
 ) -> None:
     ours, its = this_process(), toucher.process
-    watch.look([its, ours])
+    watch.run_cycle([its, ours])
     toucher.end()
-    damon_kernel.accesses[ours.pid] = [(0, 1 << 47, LOOKS)]
-    seen = watch.look([its, ours])
+    damon_kernel.accesses[ours.pid] = [(0, 1 << 47, INTERVALS_PER_CYCLE)]
+    seen = watch.run_cycle([its, ours])
     assert damon_kernel.targets() == [ours.pid]
     assert seen is not None
     assert [process for process, _, _ in seen.rows] == [ours]
     assert len(seen.rows[0][1]) > 0
-    assert watch.look([its]) is None
+    assert watch.run_cycle([its]) is None
 
 
 def test_damon_splits_accessed_regions_and_merges_idle_ones(
@@ -97,8 +97,8 @@ def test_damon_splits_accessed_regions_and_merges_idle_ones(
         return [r for r in damon_kernel.regions(0) if hot[0] <= r[0] and r[1] <= hot[1]]
 
     for _ in range(8):
-        damon_kernel.accesses[toucher.process.pid] = [(*hot, LOOKS // 2)]
-        seen = watch.look([toucher.process])
+        damon_kernel.accesses[toucher.process.pid] = [(*hot, INTERVALS_PER_CYCLE // 2)]
+        seen = watch.run_cycle([toucher.process])
     assert seen is not None
     assert len(within()) > 12
     ((_, address, counts),) = seen.rows
@@ -114,11 +114,11 @@ def test_damon_rows_cover_time_since_the_last_cycle(
     totals = []
     for looked_at in (True, True, True, False, True):
         if not looked_at:
-            assert watch.look([]) is None
+            assert watch.run_cycle([]) is None
             continue
-        damon_kernel.accesses[toucher.process.pid] = [(0, 1 << 47, LOOKS // 2)]
+        damon_kernel.accesses[toucher.process.pid] = [(0, 1 << 47, INTERVALS_PER_CYCLE // 2)]
         interval_us = watch.sample_us
-        seen = watch.look([toucher.process])
+        seen = watch.run_cycle([toucher.process])
         assert seen is not None
         ((_, address, counts),) = seen.rows
         pages = len(np.unique(address))
@@ -128,15 +128,17 @@ def test_damon_rows_cover_time_since_the_last_cycle(
     assert 0.5 <= totals[0] < 1
 
 
-@pytest.mark.parametrize(("count", "factor"), [(LOOKS, 0.5), (LOOKS // 2, 1), (2, 2)])
+@pytest.mark.parametrize(
+    ("count", "factor"), [(INTERVALS_PER_CYCLE, 0.5), (INTERVALS_PER_CYCLE // 2, 1), (2, 2)]
+)
 def test_damon_interval_follows_the_access_rate(
     watch: DamonCycle, damon_kernel: Any, toucher: Any, count: int, factor: float
 ) -> None:
     sample_us = damon_kernel.path / "0/contexts/0/monitoring_attrs/intervals/sample_us"
     damon_kernel.accesses[toucher.process.pid] = [(0, 1 << 47, count)]
-    watch.look([toucher.process])
+    watch.run_cycle([toucher.process])
     assert sample_us.read_text() == f"{FIRST_US}\n"
-    watch.look([toucher.process])
+    watch.run_cycle([toucher.process])
     assert sample_us.read_text() == f"{round(FIRST_US * factor)}\n"
 
 
@@ -162,15 +164,15 @@ def test_damon_on_a_slow_machine_lengthens_its_cycle(
     damon_kernel.slow = True
     counts, intervals = [], []
     for _ in range(3):
-        assert watch.look([toucher.process]) is None
+        assert watch.run_cycle([toucher.process]) is None
         counts.append(len(damon_kernel.regions(0)))
         intervals.append(watch.sample_us)
     assert intervals == [LONGEST_US] * 3
     assert min(counts[:2]) > REGIONS_LEAST >= counts[2]
     damon_kernel.slow = False
     for _ in range(5):
-        damon_kernel.accesses[toucher.process.pid] = [(0, 1 << 47, LOOKS)]
-        assert watch.look([toucher.process]) is not None
+        damon_kernel.accesses[toucher.process.pid] = [(0, 1 << 47, INTERVALS_PER_CYCLE)]
+        assert watch.run_cycle([toucher.process]) is not None
     assert len(damon_kernel.regions(0)) > REGIONS_LEAST
     assert watch.sample_us == 25_000 / 4
 
@@ -179,8 +181,8 @@ def test_damon_rows_are_of_resident_pages(
     watch: DamonCycle, damon_kernel: Any, toucher: Any
 ) -> None:
     toucher.touch(32)
-    damon_kernel.accesses[toucher.process.pid] = [(0, 1 << 47, LOOKS)]
-    seen = watch.look([toucher.process])
+    damon_kernel.accesses[toucher.process.pid] = [(0, 1 << 47, INTERVALS_PER_CYCLE)]
+    seen = watch.run_cycle([toucher.process])
     assert seen is not None
     ((_, address, counts),) = seen.rows
     assert (query_nodes(toucher.process.pid, address) >= 0).all()
@@ -191,7 +193,7 @@ def test_damon_closed_leaves_no_kdamond(
     sampler: DamonSampler, kdamonds: Kdamonds, damon_kernel: Any, toucher: Any
 ) -> None:
     sampler.track([toucher.process])
-    until(lambda: damon_kernel.looks > 0)
+    until(lambda: damon_kernel.cycles > 0)
     sampler.close()
     assert kdamonds.count == 0
 
@@ -200,11 +202,11 @@ def test_damon_without_reads_starts_no_cycle(
     sampler: DamonSampler, damon_kernel: Any, toucher: Any
 ) -> None:
     sampler.track([toucher.process])
-    until(lambda: damon_kernel.looks == 1)
+    until(lambda: damon_kernel.cycles == 1)
     time.sleep(1.5 * LADDER[0] / 1000)
-    assert damon_kernel.looks == 1
+    assert damon_kernel.cycles == 1
     sampler.read()
-    until(lambda: damon_kernel.looks == 2)
+    until(lambda: damon_kernel.cycles == 2)
 
 
 def test_damon_error_is_raised_by_read(
@@ -223,7 +225,7 @@ def test_damon_error_is_raised_by_read(
     until(refused)
     damon_kernel.exclusive = False
     sampler.read()
-    until(lambda: damon_kernel.looks > 0)
+    until(lambda: damon_kernel.cycles > 0)
 
 
 def test_damon_beyond_its_process_limit_monitors_the_first(
@@ -231,7 +233,7 @@ def test_damon_beyond_its_process_limit_monitors_the_first(
 ) -> None:
     gone = [ProcessId(2**22 + i, 1) for i in range(TARGETS)]
     sampler.track([*gone[1:], toucher.process, gone[0]])
-    until(lambda: damon_kernel.looks > 0)
+    until(lambda: damon_kernel.cycles > 0)
     assert damon_kernel.targets() == [toucher.process.pid]
 
 

@@ -11,6 +11,7 @@ import pytest
 from hmd.errors import MissingError, NotPermittedError
 from hmd.sample.access_batch import Kind
 from hmd.sample.emulated_pebs import LADDER, open_emulated
+from tests.fakes.open_descriptors import open_descriptors
 
 ROOT = 77
 Physical = Callable[[int, int], int]
@@ -129,16 +130,13 @@ def test_emulated_pmu_reopened_leaks_no_mapping(emulated_memory: Any) -> None:
     def mappings() -> int:
         return Path("/proc/self/maps").read_text().count("resource2")
 
-    def descriptors() -> int:
-        return len(list(Path("/proc/self/fd").iterdir()))
-
-    before = mappings(), descriptors()
+    before = mappings(), open_descriptors()
     for _ in range(200):
         sampler = open_emulated(sysfs=emulated_memory.sysfs)
         assert mappings() > before[0]
         sampler.read()
         sampler.close()
-    assert (mappings(), descriptors()) == before
+    assert (mappings(), open_descriptors()) == before
 
 
 def test_emulated_pmu_on_other_machine_is_refused_with_advice(tmp_path: Path) -> None:

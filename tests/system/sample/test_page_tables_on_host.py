@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 import os
 import signal
-import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,10 +17,7 @@ from hmd.sample.page_table_attribution import (
     LAST_READS,
     PageTableAttribution,
 )
-from hmd.sample.perf_ring import RecordColumns, Ring, SampleType
-
-TYPE = SampleType.TID | SampleType.ADDR | SampleType.PHYS_ADDR
-
+from tests.fakes.sample_columns import columns_of
 
 PAGE = 4096
 
@@ -32,19 +28,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-def columns_of(samples: list[tuple[int, int, int]]) -> RecordColumns:
-    """Columns of (root, virtual, physical), by way of a ring as in life."""
-    size = 1 << 16
-    memory = np.zeros(4096 + size, np.uint8)
-    written = b"".join(struct.pack("<IHHIIQQ", 9, 0, 32, r, 0, v, p) for r, v, p in samples)
-    memory[4096 : 4096 + len(written)] = np.frombuffer(written, np.uint8)
-    memory[1024:1032].view(np.uint64)[0] = len(written)
-    columns = RecordColumns(2048)
-    Ring.over(memory, TYPE).drain(columns)
-    assert columns.count == len(samples)
-    return columns
 
 
 SamplesOf = Callable[[int, int, range], list[tuple[int, int, int]]]
@@ -90,7 +73,7 @@ def forked() -> Iterator[ProcessId]:
         os.waitpid(child, 0)
 
 
-def test_forked_child_is_told_apart_after_copy_on_write(samples_of: SamplesOf) -> None:
+def test_forked_child_is_distinguished_after_copy_on_write(samples_of: SamplesOf) -> None:
     area = mmap.mmap(-1, 8 * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     for page in range(8):
         area[page * PAGE] = 1

@@ -14,23 +14,20 @@ from hmd._native import lib
 from hmd.errors import Exit, UnavailableError
 from hmd.sample.access_batch import Kind
 from hmd.sample.fault_sampler import open_faults
+from hmd.sample.perf_control import PerfControl
 from hmd.sample.perf_events import (
-    PerfControl,
+    EventRing,
     PerfError,
     PerfEvent,
-    PerfRing,
     open_event,
     open_rings,
 )
 from hmd.sample.perf_ring import RecordColumns, SampleType
+from tests.fakes.open_descriptors import open_descriptors
 
 SOFTWARE, PAGE_FAULTS = 1, 2
 TYPE = SampleType.TID | SampleType.ADDR
 FAULTS = PerfEvent(SOFTWARE, PAGE_FAULTS, sample_type=TYPE, period=1)
-
-
-def descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def perf_mappings() -> int:
@@ -52,12 +49,12 @@ def in_child(check: Callable[[], None]) -> int:
 
 def test_perf_events_reopened_leak_nothing() -> None:
     open_faults().close()
-    before = descriptors(), perf_mappings()
+    before = open_descriptors(), perf_mappings()
     for _ in range(200):
         sampler = open_faults(ring_pages=1)
         assert perf_mappings() > before[1]
         sampler.close()
-    assert (descriptors(), perf_mappings()) == before
+    assert (open_descriptors(), perf_mappings()) == before
 
 
 def test_perf_descriptors_are_closed_on_exec() -> None:
@@ -69,45 +66,45 @@ def test_perf_descriptors_are_closed_on_exec() -> None:
 
 
 def test_inherited_event_without_ring_leaks_no_descriptor() -> None:
-    before = descriptors()
+    before = open_descriptors()
     event = PerfEvent(SOFTWARE, PAGE_FAULTS, sample_type=TYPE, period=1, inherit=True)
     fd = open_event(event, 0, -1)
     with pytest.raises(PerfError, match="refused the event's encoding"):
-        PerfRing(fd, event, Kind.FAULT, 4)
-    assert descriptors() == before
+        EventRing(fd, event, Kind.FAULT, 4)
+    assert open_descriptors() == before
 
 
 def test_perf_events_with_one_refused_are_all_closed(tmp_path: Path) -> None:
-    before = descriptors(), perf_mappings()
+    before = open_descriptors(), perf_mappings()
     with pytest.raises(PerfError):
         open_rings(FAULTS, Kind.FAULT, [0, 1 << 20], 4, what="page faults")
-    assert (descriptors(), perf_mappings()) == before
+    assert (open_descriptors(), perf_mappings()) == before
 
 
 def test_group_leader_closes_with_its_event() -> None:
-    before = descriptors()
+    before = open_descriptors()
     clock = PerfEvent(SOFTWARE, 0)
     rings = open_rings(FAULTS, Kind.FAULT, [0], 4, leader=clock)
-    assert descriptors() == before + 2
+    assert open_descriptors() == before + 2
     for ring in rings:
         ring.enable()
         ring.disable()
         ring.close()
         ring.close()
         assert not ring.drain(RecordColumns(1))
-    assert descriptors() == before
+    assert open_descriptors() == before
 
 
 def test_perf_pair_counts_with_two_periods(toucher: Any) -> None:
-    before = descriptors()
+    before = open_descriptors()
     event = PerfEvent(SOFTWARE, PAGE_FAULTS, sample_type=TYPE, period=199)
     cpu = min(os.sched_getaffinity(0))  # the toucher's
     (first,) = open_rings(event, Kind.FAULT, [cpu], 16)
     second = first.second(211)
     control = PerfControl([first], None, [second])
-    assert descriptors() == before + 2
+    assert open_descriptors() == before + 2
 
-    def samples(ring: PerfRing) -> int:
+    def samples(ring: EventRing) -> int:
         columns = RecordColumns(1 << 14)
         assert not ring.drain(columns)
         return columns.count
@@ -126,24 +123,24 @@ def test_perf_pair_counts_with_two_periods(toucher: Any) -> None:
         toucher.touch(1000)
         assert samples(first) == samples(second) == 0
     control.close()
-    assert descriptors() == before
+    assert open_descriptors() == before
 
 
 def test_perf_pair_refused_reports_the_second_counter() -> None:
     (ring,) = open_rings(FAULTS, Kind.FAULT, [0], 4)
-    before = descriptors()
+    before = open_descriptors()
     with pytest.raises(PerfError, match="cannot open page faults a second time on CPU 0: "):
         ring.second(1 << 63, "page faults")  # a period that the kernel refuses
-    assert descriptors() == before
+    assert open_descriptors() == before
     ring.close()
 
 
 def test_group_leader_of_refused_event_is_closed() -> None:
-    before = descriptors()
+    before = open_descriptors()
     nonsense = PerfEvent(0xFFFF, 0, sample_type=TYPE, period=1)
     with pytest.raises(PerfError):
         open_rings(nonsense, Kind.LOAD, [0], 4, leader=PerfEvent(SOFTWARE, 0))
-    assert descriptors() == before
+    assert open_descriptors() == before
 
 
 def test_perf_event_of_unknown_pmu_reports_what_to_do() -> None:
@@ -156,7 +153,7 @@ def test_perf_event_of_unknown_pmu_reports_what_to_do() -> None:
 
 def test_perf_event_beyond_file_limit_names_it() -> None:
     def check() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors(), descriptors()))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (open_descriptors(), open_descriptors()))
         with pytest.raises(PerfError, match="LimitNOFILE"):
             open_rings(FAULTS, Kind.FAULT, [0] * 100, 1)
 
@@ -188,7 +185,7 @@ def test_perf_ring_shrinks_to_the_mlock_limit() -> None:
         fd = open_event(FAULTS, 0, -1)
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, 0))
         os.setresuid(65534, 65534, 65534)
-        with PerfRing(fd, FAULTS, Kind.FAULT, pages) as ring:
+        with EventRing(fd, FAULTS, Kind.FAULT, pages) as ring:
             assert 4 <= ring.pages < pages
 
     if int(Path("/proc/sys/kernel/perf_event_paranoid").read_text()) < 0:

@@ -21,12 +21,13 @@ from hmd.sample.access_batch import Kind
 from hmd.sample.memory_events import STORE_SCALE, EventChoice
 from hmd.sample.period_control import PRIMES, stands_for
 from hmd.sample.pmu import open_pmu
+from tests.fakes.open_descriptors import open_descriptors
 from tests.fakes.software_pmu import CLOCK, CPUS, FAULTS, MINOR_FAULTS, NONSENSE, SoftwarePmu
 
 
 def descriptors() -> int:
     gc.collect()  # those of objects that tests before have left
-    return len(list(Path("/proc/self/fd").iterdir()))
+    return open_descriptors()
 
 
 def test_pmu_with_loads_and_stores_samples_both(software_pmu: SoftwarePmu, toucher: Any) -> None:

@@ -1,9 +1,9 @@
-import json
 from pathlib import Path
 
 import pytest
 
 from hmd.cli.main import main
+from tests.unit.cli.doctor_findings import findings
 
 MACHINES = Path(__file__).parents[2] / "fixtures/machines"
 
@@ -11,14 +11,6 @@ MACHINES = Path(__file__).parents[2] / "fixtures/machines"
 def doctor(name: str, *options: str) -> int:
     root = MACHINES / name
     return main(["doctor", "--proc", str(root / "proc"), "--sysfs", str(root / "sys"), *options])
-
-
-def findings(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, str]]:
-    document = json.loads(capsys.readouterr().out)
-    found = {f["name"]: f for f in document["findings"]}
-    assert len(found) == len(document["findings"])
-    assert document["works"] == all(f["level"] != "fail" for f in found.values())
-    return found
 
 
 def test_doctor_laptop_missing_requirements_reported(capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,6 +26,7 @@ from hmd.errors import (
     UsageError,
 )
 from tests.fakes.admin import Loop
+from tests.fakes.open_descriptors import open_descriptors
 
 NOBODY = 65534
 
@@ -179,7 +180,7 @@ def test_admin_request_sent_bytewise_answered(path: Path, loop: Loop) -> None:
 
 def test_admin_socket_close_with_pending_request_immediate(tmp_path: Path, loop: Loop) -> None:
     loop.at_once = False
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    before = open_descriptors()
     path = tmp_path / "other.sock"
     server = StatusSocket(path, {}, {"pause": loop.put})
     with socket.socket(socket.AF_UNIX) as s:
@@ -190,7 +191,7 @@ def test_admin_socket_close_with_pending_request_immediate(tmp_path: Path, loop:
         # The request is completed after its client has left.
         loop.taken[0][1].set_result(b"{}")
         assert s.recv(10) == b""
-    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    assert open_descriptors() == before
 
 
 values = st.recursive(

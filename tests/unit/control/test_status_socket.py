@@ -19,6 +19,7 @@ from hmd.control.request import MAX_REQUEST_BYTES
 from hmd.control.status_socket import MAX_OWN_CLIENTS, StatusSocket
 from hmd.daemon.instance_lock import InstanceLock
 from hmd.errors import HmdError, UnreachableError
+from tests.fakes.open_descriptors import open_descriptors
 
 
 @pytest.fixture
@@ -136,13 +137,13 @@ def test_status_socket_16_clients_at_once_all_answered(served: Path) -> None:
 
 
 def test_status_socket_close_removes_file_and_descriptors(path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    before = open_descriptors()
     server = StatusSocket(path, {"status": lambda _: b"{}"})
     ask(path, "status")
     server.close()
     server.close()
     assert not path.exists()
-    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    assert open_descriptors() == before
 
 
 def test_status_socket_close_keeps_socket_of_successor(path: Path) -> None:

@@ -138,7 +138,7 @@ def watched(machine: Machine, socket: Path) -> Poller:
     for tick in range(TICKS):
         machine.tick()
         if tick % 3 == 2 or tick == TICKS - 1:
-            watch.look()
+            watch.poll()
     return watch
 
 

@@ -94,7 +94,7 @@ def test_server_unchanged_etag_answered_304(served: Served) -> None:
     tag = served.ask("/state.json").headers["ETag"]
     again = served.ask("/state.json", If_None_Match=tag)
     assert (again.status, again.body, again.headers["ETag"]) == (304, b"", tag)
-    served.watch.look()
+    served.watch.poll()
     assert served.ask("/state.json", If_None_Match=tag).status == 200
 
 

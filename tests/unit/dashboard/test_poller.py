@@ -72,7 +72,7 @@ def test_dashboard_import_does_not_load_numba() -> None:
 
 def test_poller_state_equals_status_answer(watched: Poller, status: Document) -> None:
     shown = state(watched)
-    assert (shown["reached"], shown["told"], shown["quiet_s"]) == (True, "", 0)
+    assert (shown["reached"], shown["error"], shown["quiet_s"]) == (True, "", 0)
     for key in ("pid", "ticks", "tiers", "tier_bytes", "heat", "targets", "processes", "sampler"):
         assert shown["status"][key] == status[key]
     assert shown["status"]["moves"]["promoted_bytes"] == status["moves"]["promoted_bytes"] > 0
@@ -84,7 +84,7 @@ def test_poller_rates_integrated_equal_promoted_bytes(watched: Poller, status: D
     at_s, up = series["at_s"], series["promoted_bytes_per_s"]
     assert up[0] is None
     moved = sum(rate * (b - a) for a, b, rate in zip(at_s, at_s[1:], up[1:], strict=False))
-    first = 12 << 20  # before the first look, at 8 MiB per second
+    first = 12 << 20  # before the first poll, at 8 MiB per second
     assert 0 <= status["moves"]["promoted_bytes"] - moved <= 2 * first
     assert at_s[-1] == pytest.approx(STARTED_S + status["uptime_s"])
     assert all(0 <= share <= 1 for share in series["fast_share"] if share is not None)
@@ -181,23 +181,23 @@ def test_poller_daemon_starts_and_ends_reached_follows(
 ) -> None:
     del watched
     watch = Poller(tmp_path / "s", 600, clock=lambda: machine.now_s)
-    watch.look()
+    watch.poll()
     assert state(watch)["status"] is None
-    assert state(watch)["told"].startswith("no daemon answers on ")
+    assert state(watch)["error"].startswith("no daemon answers on ")
     answers = {
         "status": lambda _: status_answer(machine.observer.latest),
         "heatmap": lambda asked: machine.heat_map.answer(asked.arguments),
     }
     daemon = StatusSocket(tmp_path / "s", answers)
-    watch.look()
+    watch.poll()
     assert state(watch)["reached"]
     daemon.close()
-    watch.look()
+    watch.poll()
     shown = state(watch)
     assert not shown["reached"]
     assert shown["status"]["ticks"] == machine.observer.latest.ticks  # what was last known
     again = StatusSocket(tmp_path / "s", answers)
-    watch.look()
+    watch.poll()
     assert state(watch)["reached"]
     again.close()
 
@@ -219,11 +219,11 @@ def test_poller_requests_new_snapshots_and_all_of_new_daemon(
     daemon = StatusSocket(tmp_path / "s", answers)
     watch = Poller(tmp_path / "s", 600, clock=lambda: clock_s[0])
     for _ in range(2):
-        watch.look()
+        watch.poll()
         clock_s[0] += 60
     assert asked == [None, 120.0]
     kept.pop(0)
-    watch.look()
+    watch.poll()
     assert asked == [None, 120.0, 120.0, None]
     assert [moment["now_s"] for moment in watch._heat._moments] == [5.0, 15.0]
     daemon.close()
@@ -235,12 +235,12 @@ def test_poller_daemon_without_ticks_quiet_time_reported(
     del watched
     now_s = [0.0]
     watch = Poller(socket, 600, clock=lambda: now_s[0])
-    watch.look()
+    watch.poll()
     now_s[0] = 9.0
-    watch.look()
+    watch.poll()
     assert state(watch)["quiet_s"] == 0
     now_s[0] = 42.0
-    watch.look()
+    watch.poll()
     assert state(watch)["quiet_s"] == 42
 
 
@@ -293,12 +293,12 @@ def test_poller_invalid_answer_reported_and_discarded(
 ) -> None:
     garbage_server.answer = answer
     watch = Poller(garbage_server.path, 600)
-    watch.look()
+    watch.poll()
     shown = state(watch)
     assert (shown["reached"], shown["status"]) == (False, None)
     assert (
-        str(garbage_server.path) in shown["told"]
-        or "not that of this version of hmd" in shown["told"]
+        str(garbage_server.path) in shown["error"]
+        or "not that of this version of hmd" in shown["error"]
     )
 
 

@@ -14,6 +14,7 @@ from bench.rehearsal import Rehearsal, hot_blocks
 from bench.rehearsed_memory import Tier
 from hmd.decide.policies.histogram import Histogram, HistogramSettings
 from hmd.units import PAGE_BYTES
+from tests.unit.decide.hot_share import hot_fast
 
 PAGES, HOT, FAST = 32768, 12288, 13516
 HEADROOM = 256
@@ -27,12 +28,6 @@ def rehearsal(weights: npt.NDArray[np.float64], samples: int, fast: int = FAST) 
     node[:fast] = 0
     tiers = (Tier(fast + HEADROOM), Tier(2 * PAGES))
     return Rehearsal(policy, tiers, weights, node, samples_per_tick=samples, seed=7)
-
-
-def hot_fast(run: Rehearsal) -> float:
-    """Share of the hot pages that are on the fast node."""
-    hot = run.weights > 2 * run.weights.min()
-    return float((run.node[hot] == 0).mean())
 
 
 # Samples a tick, pages of a hot block, share of the hot set that is fast after 1, 2, 3 ticks,

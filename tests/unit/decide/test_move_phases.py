@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmd.decide.move_phases import PlacedMoves, in_rounds, phase_numbers
+from hmd.decide.move_phases import PlacedMoves, order_in_phases, phase_numbers
 from hmd.decide.plan import Plan
 
 Column = npt.NDArray[np.int64]
@@ -27,7 +27,7 @@ def ordered(moves: list[tuple[int, int, int]], tiers: Column, room: list[int]) -
     """Return the order of moves of (pages, from node, to node)."""
     placed = PlacedMoves(*(column(*(move[i] for move in moves)) for i in range(3)))
     order = np.full(len(moves), -1, np.int64)
-    in_rounds(placed, tiers, int(tiers.max()) + 1, column(*room), order)
+    order_in_phases(placed, tiers, int(tiers.max()) + 1, column(*room), order)
     return order.tolist()
 
 

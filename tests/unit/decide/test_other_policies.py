@@ -13,6 +13,7 @@ from bench.rehearsed_memory import Tier
 from hmd.decide.plan import MachineView, Policy
 from hmd.decide.policies import age, heat_classes, interleave
 from hmd.units import PAGE_BYTES
+from tests.unit.decide.hot_share import hot_fast
 
 HEADROOM = 64
 KEPT = {"headroom_fraction": 0.0, "headroom_bytes": HEADROOM * PAGE_BYTES}
@@ -28,11 +29,6 @@ def rehearsal(
     node[: sizes[0]] = 0
     free = tuple(Tier(pages + HEADROOM) for pages in sizes)
     return Rehearsal(policy, free, weights, node, samples_per_tick=samples, seed=3)
-
-
-def hot_fast(run: Rehearsal) -> float:
-    hot = run.weights > 2 * run.weights.min()
-    return float((run.node[hot] == 0).mean())
 
 
 def make_age(**settings: float) -> age.Age:

@@ -18,7 +18,7 @@ def phase(number: int) -> npt.NDArray[np.float32]:
     return share
 
 
-def test_sequel_first_ticks_is_the_tick_itself() -> None:
+def test_phase_prediction_first_ticks_is_the_tick_itself() -> None:
     memory = SequenceMemory(PARTS, PARTS)
     for _ in range(2):
         found = memory.update(phase(1))
@@ -26,7 +26,7 @@ def test_sequel_first_ticks_is_the_tick_itself() -> None:
         assert found.similarity == 0.0
 
 
-def test_sequel_phases_that_return_in_turns_next_ones_known_before_they_begin() -> None:
+def test_phase_prediction_phases_that_return_in_turns_next_ones_known_before_they_begin() -> None:
     memory = SequenceMemory(PARTS, PARTS)
     for tick in range(48):
         found = memory.update(phase(tick // 4 % 4))
@@ -39,14 +39,14 @@ def test_sequel_phases_that_return_in_turns_next_ones_known_before_they_begin() 
     assert found.similarity == pytest.approx(1.0, abs=1e-4)
 
 
-def test_sequel_first_tick_of_known_phase_is_of_that_phase() -> None:
+def test_phase_prediction_first_tick_of_known_phase_is_of_that_phase() -> None:
     memory = SequenceMemory(PARTS, PARTS)
     for tick in range(8 * AHEAD + 1):
         found = memory.update(phase(tick // AHEAD % 4))
     assert found.share[phase(0) > 0].sum() > 0.5
 
 
-def test_sequel_samples_at_random_is_the_mean_of_all_ticks() -> None:
+def test_phase_prediction_samples_at_random_is_the_mean_of_all_ticks() -> None:
     random = np.random.default_rng(1)
     memory, total = SequenceMemory(PARTS, PARTS), np.zeros(PARTS)
     for _ in range(60):
@@ -57,7 +57,7 @@ def test_sequel_samples_at_random_is_the_mean_of_all_ticks() -> None:
     assert found.ticks == 59
 
 
-def test_sequel_more_ticks_than_are_remembered_shares_add_up_to_one() -> None:
+def test_phase_prediction_more_ticks_than_are_remembered_shares_add_up_to_one() -> None:
     memory = SequenceMemory(PARTS, PARTS)
     for tick in range(2 * TICKS + 5):
         found = memory.update(phase(tick // 3 % 4))
@@ -65,7 +65,7 @@ def test_sequel_more_ticks_than_are_remembered_shares_add_up_to_one() -> None:
     assert found.ticks == TICKS - 1
 
 
-def test_sequel_signed_parts_alone_decide_what_is_alike() -> None:
+def test_phase_prediction_signed_parts_alone_decide_what_is_alike() -> None:
     memory = SequenceMemory(PARTS, PARTS // 4)
     for tick in range(40):
         both = (phase(0) + phase(1 + tick % 2)) / np.float32(2)

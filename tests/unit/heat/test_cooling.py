@@ -29,7 +29,7 @@ PAGES = CHUNKS * CHUNK_PAGES
 TOLERANCE = 0.1
 
 
-def believed(
+def credible_share(
     counted: float, foretold: float, ratio: float, surprise: float, tolerance: float = 0.0
 ) -> float:
     both = counted + foretold
@@ -61,7 +61,7 @@ class Oracle:
             if not exposed:
                 return 1.0
             counts = sum(count[i] for i in group), sum(foretold[i] for i in group)
-            return believed(*counts, w * len(group) / exposed, self.surprise, tolerance)
+            return credible_share(*counts, w * len(group) / exposed, self.surprise, tolerance)
 
         for start in range(0, PAGES, CHUNK_PAGES):
             chunk = range(start, start + CHUNK_PAGES)

@@ -39,6 +39,29 @@ def clear(sums: Sums, really: bool) -> None:
         sums.values[:] = 0.0
 """
 
+SHARED = """
+from __future__ import annotations
+from hmd.heat.kernels import inline, kernel
+
+@inline
+def doubled(value: int) -> int:
+    return 2 * value
+
+@kernel
+def own(value: int) -> int:
+    return doubled(value)
+"""
+
+USER = """
+from __future__ import annotations
+from hmd.heat.kernels import kernel
+from shared import doubled
+
+@kernel
+def increased(value: int) -> int:
+    return doubled(value) + 1
+"""
+
 USE = """
 import numpy as np
 from bundles import Sums, clear, total
@@ -89,3 +112,13 @@ def test_kernels_warmed_are_compiled_before_any_call(tmp_path: Path) -> None:
         "from bundles import clear, total; print(len(total.signatures), len(clear.signatures))"
     )
     assert run(tmp_path, code) == "1 [1]\n1 1\n"
+
+
+@pytest.mark.parametrize("first", ["import user", "import user, shared; shared.own(1)"])
+def test_inline_function_of_another_module_compiled_whatever_is_loaded_first(
+    first: str, tmp_path: Path
+) -> None:
+    (tmp_path / "shared.py").write_text(SHARED)
+    (tmp_path / "user.py").write_text(USER)
+    code = f"{first}\nprint(user.increased(20), __import__('shared').own(4))"
+    assert run(tmp_path, code) == run(tmp_path, code) == "41 8\n"

@@ -80,7 +80,7 @@ def test_chunk_counted_as_a_whole_has_rate_of_a_huge_page() -> None:
     assert one.rate[-1] == pytest.approx(other.rate[-1], rel=0.01)
     assert one.support[-1] == pytest.approx(other.support[-1], rel=0.01)
     assert one.idle_ticks[-1] == other.idle_ticks[-1]
-    assert one.rate_at(0, starts)[0] == one.rate[-1]
+    assert one.find(0, starts).tolist() == [len(one) - 1]
 
 
 def test_uniform_chunk_asks_for_no_detail() -> None:
@@ -104,7 +104,8 @@ def test_chunk_of_few_hot_pages_gets_detail_of_the_coldest(hot: int) -> None:
     heat.update(batch(np.tile(pages, 8)))
     view = heat.view(TOPOLOGY)
     addresses = (pages * PAGE_BYTES).astype(np.uint64)
-    rate = view.rate_at(0, np.concatenate([addresses, addresses + np.uint64(20 * PAGE_BYTES)]))
+    others = addresses + np.uint64(20 * PAGE_BYTES)
+    rate = view.rate[view.find(0, np.concatenate([addresses, others]))]
     assert rate[:hot].min() > 10 * rate[hot:].max()
 
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.heat_table import HeatTable
 from hmd.heat.residency_sweep import ResidencySweep, SweepSettings
-from hmd.heat.space_outline import chunk_runs, less
+from hmd.heat.space_outline import less, outline_of, outline_part
 from hmd.heat.swept_memory import Addresses, ModelledMemory, Pieces
 from hmd.machine.linear_pattern import LinearPattern
 from hmd.machine.mappings import Mappings, parse_maps
 from hmd.machine.process_id import ProcessId
-from hmd.sample.access_batch import AccessBatch
 from hmd.units import PAGE_BYTES
+from tests.unit.heat.swept_tick import tick
 
 PROCESS = ProcessId(10, 1)
 Line = tuple[int, int, str, str]
@@ -68,14 +68,6 @@ def setting(pages: int = 1 << 20) -> tuple[HeatTable, Spaces, ResidencySweep]:
     table.track([PROCESS])
     settings = SweepSettings(pages_per_step=pages, sweep_ticks_most=8)
     return table, spaces, ResidencySweep(settings, ModelledMemory(spaces), clock=lambda: 0.0)
-
-
-def tick(table: HeatTable, sweep: ResidencySweep, address: int | None = None) -> int:
-    batch = AccessBatch.empty()
-    if address is not None:
-        batch = AccessBatch.of(np.array([address], np.uint64))
-    table.update(batch)
-    return sweep.step(table)
 
 
 def pages_on(table: HeatTable, node: int) -> int:
@@ -341,7 +333,7 @@ def test_chunk_runs_of_mappings_without_pages_left_out() -> None:
             (20, 21, b"r--p", b"/usr/lib/x"),
         ]
     )
-    assert chunk_runs(parse_maps(text)) == [(0, 2), (20, 20)]
+    assert outline_of([outline_part(parse_maps(text))]).runs == [(0, 2), (20, 20)]
 
 
 def test_sweep_pages_of_kept_mappings_not_movable() -> None:

@@ -56,9 +56,9 @@ def test_training_resumed_after_a_kill_repeats_what_is_not_whole(
     Training(plan, folder, resume=True, say=said.append).run()
     assert (folder / "round-1.npz").read_bytes() == weights
     assert cut.read_bytes() == whole
-    told = [line for line in said if " of 4" in line]
-    assert len(told) == 4
-    assert all(" left" in line for line in told[2:])
+    reported = [line for line in said if " of 4" in line]
+    assert len(reported) == 4
+    assert all(" left" in line for line in reported[2:])
 
 
 def test_training_resumed_whole_states_no_pace(config: Path, tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_kdamond_look_returns_regions_of_targets_in_order(
     kdamond = Kdamond(kdamonds)
     kdamond.start([os.getpid(), os.getppid()], [SOME, SOME], SETTINGS)
     damon_kernel.accesses = {os.getppid(): [(0x2000, 0x4000, 3), (0x8000, 0x9000, 20)]}
-    found = kdamond.look()
+    found = kdamond.read_regions()
     assert found is not None
     assert [regions.accesses.tolist() for regions in found] == [[0, 0], [3, 20]]
     for regions in found:
@@ -119,7 +119,7 @@ def test_kdamond_that_ended_returns_no_regions(damon_kernel: Any, kdamonds: Kdam
     kdamond.start([os.getpid()], [SOME], SETTINGS)
     (damon_kernel.path / "0/state").write_text("off\n")
     assert not kdamond.running
-    assert kdamond.look() is None
+    assert kdamond.read_regions() is None
     kdamond.stop()
 
 

@@ -180,20 +180,6 @@ def test_mappings_of_exited_process_none(tmp_path: Path) -> None:
     assert read_mapping_details(1, tmp_path) is None
 
 
-@pytest.fixture
-def huge_block() -> Any:
-    block = mmap.mmap(-1, 16 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    block.madvise(mmap.MADV_HUGEPAGE)
-    block[: 8 << 20 : mmap.PAGESIZE] = b"x" * (8 << 20 >> 12)
-    view = np.frombuffer(block, np.uint8)
-    details = read_mapping_details(os.getpid())
-    assert details is not None
-    row = int(np.searchsorted(details.start, view.ctypes.data, side="right")) - 1
-    if details.huge_bytes[row] < 4 << 20:
-        pytest.skip("this kernel gave no huge pages")
-    return view
-
-
 def test_huge_pages_of_real_block_found(huge_block: Any) -> None:
     first = huge_block.ctypes.data
     maps = read_mappings(os.getpid())

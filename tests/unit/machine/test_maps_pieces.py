@@ -10,6 +10,7 @@ import pytest
 
 from hmd.machine.mappings import Mappings, parse_maps, parse_smaps
 from hmd.machine.maps_pieces import PIECE_BYTES, mapping_pieces
+from tests.fakes.open_descriptors import open_descriptors
 
 DETAILS = """\
 Rss:                   4 kB
@@ -45,8 +46,8 @@ def test_pieces_of_exited_process_none(tmp_path: Path) -> None:
 
 
 def test_pieces_closed_early_file_closed() -> None:
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = open_descriptors()
     pieces = mapping_pieces(os.getpid())
     assert len(next(pieces)) > 0
     pieces.close()
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert open_descriptors() == before

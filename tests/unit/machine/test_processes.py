@@ -64,7 +64,7 @@ def test_watcher_scan_of_many_processes_calls_back_between_blocks(proc: FakeProc
     for pid in range(10, 10 + 3 * SCAN_BLOCK):
         proc.add(pid)
     scan, calls = watcher(proc, TargetSpec("t", exe="*")), []
-    found = scan.scan(lambda: calls.append(scan.stats.scans))
+    found = scan.scan(lambda: calls.append(scan.stats.processes))
     assert calls == [0, 0, 0]
     assert len(found["t"]) == 1 + 3 * SCAN_BLOCK
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmd.machine.procfs import chosen, format_ids, parse_ids, read_bytes, read_int, read_text
+from tests.fakes.open_descriptors import open_descriptors
 
 
 @given(st.sets(st.integers(0, 1000)))
@@ -56,7 +57,7 @@ def test_read_of_large_file_complete(tmp_path: Path) -> None:
 def test_read_without_free_descriptors_raises(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("1")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    in_use = len(list(Path("/proc/self/fd").iterdir()))
+    in_use = open_descriptors()
     opened = []
     resource.setrlimit(resource.RLIMIT_NOFILE, (in_use + 8, hard))
     try:

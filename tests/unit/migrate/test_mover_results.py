@@ -104,7 +104,7 @@ def test_mover_dry_run_counts_without_moving(
     assert outcome.dry_run
     assert kernel.calls == []
     assert kernel.nodes_of(10) == before
-    assert mover.stats.applies == 0
+    assert mover.stats.rows == 0
 
 
 def test_mover_pages_rejected_by_filter_skipped(

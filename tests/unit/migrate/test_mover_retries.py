@@ -68,7 +68,6 @@ def test_mover_repeated_failures_wait_doubles(
     plan = bench.plan([process], rows)
     first = mover.settings.backoff.first_wait_s
     assert statuses(mover.apply(plan, now_s=0.0))[1] is MoveStatus.BUSY
-    assert mover.stats.blacklisted_pages == 1
     assert statuses(mover.apply(plan, now_s=first * 0.9))[1] is MoveStatus.BLACKLISTED
     assert statuses(mover.apply(plan, now_s=first))[1] is MoveStatus.BUSY
     assert statuses(mover.apply(plan, now_s=first * 2.9))[1] is MoveStatus.BLACKLISTED

@@ -17,13 +17,13 @@ def test_totals_sum_outcomes_without_deferred(bench: SimpleNamespace) -> None:
         kernel.place(10, address, 1, pinned=i == 3)
     kernel.free[0] = 1000
     mover = bench.mover(kernel, rate_bytes_per_s=600 * PAGE)
-    tally = MoveTotals()
+    totals = MoveTotals()
     plan = bench.plan([process], rows)
-    tally.add(mover.apply(plan, now_s=0.0))
-    assert tally.moved_pages == 599
-    tally.add(mover.apply(plan, now_s=1.0))
-    assert tally.moved == {(1, 0): 998}
-    assert tally.moved_bytes == 998 * PAGE
-    assert MoveStatus.DEFERRED not in tally.pages
-    assert tally.failures[MoveStatus.BUSY] == 1
-    assert tally.calls == len(kernel.calls)
+    totals.add(mover.apply(plan, now_s=0.0))
+    assert totals.moved_pages == 599
+    totals.add(mover.apply(plan, now_s=1.0))
+    assert totals.moved == {(1, 0): 998}
+    assert totals.moved_bytes == 998 * PAGE
+    assert MoveStatus.DEFERRED not in totals.pages
+    assert totals.failures[MoveStatus.BUSY] == 1
+    assert totals.calls == len(kernel.calls)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ import pytest
 from hmd.observe.health import ALLOWED_S, ALLOWED_TICKS, TickHealth, TickWatch
 from hmd.observe.metrics import MetricsServer
 from hmd.observe.observer import Observer
+from tests.fakes.free_port import free_port
 
 
 class Clock:
@@ -44,9 +44,7 @@ def test_tick_watch_hung_tick_unhealthy_after_three_ticks_and_30_s(tick_s: float
 def served(observer: Observer) -> Iterator[tuple[str, TickWatch, Clock]]:
     clock = Clock()
     watch = TickWatch(clock)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     server = MetricsServer(address, lambda: observer.latest, watch.health)
     yield address, watch, clock
     server.close()

@@ -6,7 +6,6 @@ import os
 import struct
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from hmd.machine.process_id import ProcessId
@@ -17,9 +16,9 @@ from hmd.sample.page_table_attribution import (
     RECHECK_S,
     PageTableAttribution,
 )
-from hmd.sample.perf_ring import RecordColumns, Ring, SampleType
+from hmd.sample.perf_ring import RecordColumns
+from tests.fakes.sample_columns import columns_of
 
-TYPE = SampleType.TID | SampleType.ADDR | SampleType.PHYS_ADDR
 PAGE = 4096
 
 
@@ -29,19 +28,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-def columns_of(samples: list[tuple[int, int, int]]) -> RecordColumns:
-    """Return columns of (root, virtual, physical), read from a ring."""
-    size = 1 << 16
-    memory = np.zeros(4096 + size, np.uint8)
-    written = b"".join(struct.pack("<IHHIIQQ", 9, 0, 32, r, 0, v, p) for r, v, p in samples)
-    memory[4096 : 4096 + len(written)] = np.frombuffer(written, np.uint8)
-    memory[1024:1032].view(np.uint64)[0] = len(written)
-    columns = RecordColumns(2048)
-    Ring.over(memory, TYPE).drain(columns)
-    assert columns.count == len(samples)
-    return columns
 
 
 # --- on real processes ---------------------------------------------------------------------

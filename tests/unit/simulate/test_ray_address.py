@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 
 import pytest
 
 from hmd.errors import MissingError, UnreachableError, UsageError
 from hmd.simulate.ray_cluster import RayCluster, check_cluster
+from tests.fakes.free_port import free_port
 
 
 @pytest.mark.parametrize("address", ["", "host", "host:", ":6379", "host:port", "host:70000"])
@@ -18,8 +18,7 @@ def test_cluster_address_without_host_or_port_raises_usageerror(address: str) ->
 
 
 def test_cluster_closed_port_is_one_line_that_says_what_to_do() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        address = f"127.0.0.1:{closed.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     with pytest.raises(UnreachableError) as error:
         check_cluster(address, 1)
     assert str(error.value) == (

@@ -93,7 +93,6 @@ def test_mover_pinned_page_reported_busy_and_blacklisted(found: dict[str, Any]) 
     assert found["status"] == {"ALREADY_THERE": 2, "MOVED": 61, "BUSY": 1}
     assert found["first"] == "BUSY"
     assert found["soon"] == "BLACKLISTED"
-    assert found["blacklisted"] == 1
 
 
 @pytest.mark.parametrize("found", ["tail"], indirect=True)

@@ -198,7 +198,7 @@ def main() -> None:
         # Pages are counted by heat every ten seconds (hmd.daemon.service, CENSUS_S).
         when(lambda s: s["uptime_s"] > found["promoted"]["uptime_s"] + 15)
         found["metrics"] = metrics()
-        found["scraped"] = scraped.told(prometheus, began_s) | {"metrics": metrics_text()}
+        found["scraped"] = scraped.checked(prometheus, began_s) | {"metrics": metrics_text()}
 
     CONFIG_FILE.write_text(CONFIG + "tick: soon\n")
     run("systemctl", "reload", "hmd")

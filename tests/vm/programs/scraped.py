@@ -33,7 +33,7 @@ def wait_for(prometheus: Prometheus, expr: str) -> None:
         time.sleep(2)
 
 
-def told(prometheus: Prometheus, since_s: float) -> dict[str, Any]:
+def checked(prometheus: Prometheus, since_s: float) -> dict[str, Any]:
     """Return all that is checked; ``since_s`` is when pages began to move."""
     return {
         "answers": answers(prometheus),

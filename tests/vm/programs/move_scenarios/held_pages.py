@@ -48,7 +48,6 @@ def busy() -> dict[str, Any]:
             "status": names(outcome.status),
             "first": MoveStatus(outcome.status[0]).name,
             "soon": MoveStatus(soon.status[0]).name,
-            "blacklisted": moves.stats.blacklisted_pages,
         }
 
 

@@ -10,3 +10,4 @@ from __future__ import annotations
 from typing import Final
 
 ANSCOMBE: Final = 0.375
+"""What the transform adds to a count."""

@@ -1,8 +1,9 @@
-"""Places for the connections of a server, shared fairly by those who connect.
+"""Limits on the connections of a server, which its clients share fairly.
 
-An owner is a user or an address. One owner has a limited number of places, and where all places are
-taken, a newcomer gets one of the owner with the most. A connection that has not sent its request
-yet is idle and gives way first, so that idle connections never keep anyone out.
+An owner is a user or an address. One owner has a limited number of connections, and where there are
+as many as the server has in all, a new one replaces one of the owner with the most. A connection
+that has not sent its request yet is idle and is replaced first, so that idle connections never keep
+anyone out.
 """
 
 from __future__ import annotations
@@ -14,32 +15,31 @@ from typing import Generic, TypeVar
 Connection = TypeVar("Connection", bound=Hashable)
 
 
-class FairPlaces(Generic[Connection]):
-    """The connections that have a place, oldest first; owners in ``kept`` give way last."""
+class ConnectionLimiter(Generic[Connection]):
+    """The connections of a server, oldest first; those of owners in ``kept`` are replaced last."""
 
-    def __init__(self, places: int, per_owner: int, kept: Collection[Hashable] = ()) -> None:
-        """Have ``places`` in all, ``per_owner`` of them for one owner."""
-        self._places, self._per_owner, self._kept = places, per_owner, frozenset(kept)
+    def __init__(self, limit: int, per_owner: int, kept: Collection[Hashable] = ()) -> None:
+        """Permit ``limit`` connections in all, ``per_owner`` of one owner."""
+        self._limit, self._per_owner, self._kept = limit, per_owner, frozenset(kept)
         self._owner: dict[Connection, Hashable] = {}
         self._idle: set[Connection] = set()
         self._count: Counter[Hashable] = Counter()
 
     def __len__(self) -> int:
-        """Return how many have a place."""
+        """Return how many connections there are."""
         return len(self._owner)
 
     def enter(self, connection: Connection, owner: Hashable) -> Connection | None:
-        """Give a new, idle connection a place; return the connection that has to close, if any.
+        """Add a new, idle connection; return the connection that has to close, if any.
 
-        That is the newcomer itself where its owner's connections take all of the owner's places
-        with requests.
+        That is the new one itself where its owner has as many connections with requests as it may.
         """
         closing: Connection | None = None
         if self._count[owner] >= self._per_owner:
             closing = self._oldest(owner, only_idle=True)
             if closing is None:
                 return connection
-        elif len(self._owner) >= self._places:
+        elif len(self._owner) >= self._limit:
             closing = self._of_greediest()
         if closing is not None:
             self.leave(closing)
@@ -53,7 +53,7 @@ class FairPlaces(Generic[Connection]):
         self._idle.discard(connection)
 
     def leave(self, connection: Connection) -> None:
-        """Take the place back; a connection without one is ignored."""
+        """Remove a connection; one that is not there is ignored."""
         owner = self._owner.pop(connection, None)
         self._idle.discard(connection)
         if owner is not None:
@@ -62,7 +62,7 @@ class FairPlaces(Generic[Connection]):
                 del self._count[owner]
 
     def _of_greediest(self) -> Connection | None:
-        """Return the connection that gives way to another owner's."""
+        """Return the connection that is replaced by another owner's."""
         others = {owner: n for owner, n in self._count.items() if owner not in self._kept}
         counts = others or self._count
         greediest = max(counts, key=counts.__getitem__)

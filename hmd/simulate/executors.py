@@ -17,12 +17,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class WorkPlace(Protocol):
+class Executor(Protocol):
     """Runs units: any number of threads may call ``run``, each of which waits for its unit."""
 
     @property
     def threads(self) -> int:
-        """How many threads of this process keep the place busy."""
+        """How many threads of this process keep it busy."""
 
     def run(
         self,
@@ -38,7 +38,7 @@ class WorkPlace(Protocol):
         """Have units end that are running, where that is possible."""
 
 
-class LocalWork:
+class LocalExecutor:
     """Units run in the threads that ask, ``workers`` at a time."""
 
     def __init__(self, workers: int = 1) -> None:
@@ -60,14 +60,14 @@ class LocalWork:
 
 
 @contextmanager
-def threads_of(place: WorkPlace) -> Generator[ThreadPoolExecutor]:
-    """Give threads that keep a place busy; where an exception ends it, no further unit begins."""
-    pool = ThreadPoolExecutor(place.threads)
+def threads_of(executor: Executor) -> Generator[ThreadPoolExecutor]:
+    """Give threads that keep an executor busy; after an exception, no further unit begins."""
+    pool = ThreadPoolExecutor(executor.threads)
     try:
         yield pool
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
-        place.stop()
+        executor.stop()
         raise
     finally:
         pool.shutdown()

@@ -1,0 +1,11 @@
+"""What policies make of a rehearsed program's hot set."""
+
+from __future__ import annotations
+
+from bench.rehearsal import Rehearsal
+
+
+def hot_fast(run: Rehearsal) -> float:
+    """Return the share of the hot pages that are on the fast node."""
+    hot = run.weights > 2 * run.weights.min()
+    return float((run.node[hot] == 0).mean())
