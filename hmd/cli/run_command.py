@@ -96,8 +96,10 @@ def _start(args: argparse.Namespace) -> Service:
     from hmd.config import load
     from hmd.daemon.log import start_log
     from hmd.daemon.notify import Notifier
+    from hmd.machine.descriptor_limit import raise_descriptor_limit
 
     start_log(args.log_level)
+    raise_descriptor_limit()
     # A SIGHUP during the start waits until the service can reload.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     notifier = Notifier(os.environ)

@@ -42,6 +42,8 @@ def _pattern(value: object) -> object:
 def _absolute(value: object) -> object:
     if isinstance(value, str) and not value.startswith("/"):
         raise ValueError("write an absolute path")
+    if isinstance(value, str) and Path(value).name in ("", ".."):
+        raise ValueError("write the path of a file")
     return Path(value) if isinstance(value, str) else value
 
 
@@ -49,8 +51,13 @@ def _address(value: object) -> object:
     if value == "off" or not isinstance(value, str):
         return value
     host, colon, port = value.rpartition(":")
-    if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+    number = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536
+    if not (colon and host and number):
         raise ValueError(f"write ADDRESS:PORT, as in {DEFAULT_METRICS}, or off")
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise ValueError("write an address, or a name with parts of 1 to 63 characters") from None
     return value
 
 

@@ -244,10 +244,24 @@ class AdminCommands:
         pin: Pin,
     ) -> None:
         """Pin or move all of some processes; raises ``HmdError`` before any of them is."""
-        self._state.forget_exited(self._proc)
         for process in processes:
             if process in pins:
                 self._check_setter(request, pins[process], f"process {process.pid}")
+        try:
+            self._check_room(request, pins, processes)
+        except UsageError:
+            # Reads /proc for each pin of all users: only where it may make room.
+            self._state.forget_exited(self._proc)
+            self._check_room(request, pins, processes)
+        pins.update(dict.fromkeys(processes, pin))
+
+    def _check_room(
+        self,
+        request: ControlRequest,
+        pins: Mapping[ProcessId, Pin],
+        processes: Sequence[ProcessId],
+    ) -> None:
+        """Raise ``UsageError`` where these would be too many for all users, or for this one."""
         new = sum(process not in pins for process in processes)
         if len(pins) + new > MAX_PINS:
             raise UsageError(f"at most {MAX_PINS} processes are pinned or moved: unpin some")
@@ -257,7 +271,6 @@ class AdminCommands:
                 f"{own} processes are pinned or moved for you, {new} more would be over"
                 f" {MAX_OWN_PINS}: unpin some"
             )
-        pins.update(dict.fromkeys(processes, pin))
 
     def _process(self, request: ControlRequest, what: str) -> ProcessId:
         """Return the process of a request; raises ``HmdError`` unless it is the caller's."""

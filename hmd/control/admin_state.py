@@ -62,20 +62,30 @@ class AdminState:
     def pinned_mask(
         self, processes: Sequence[ProcessId], targets: Sequence[str]
     ) -> npt.NDArray[np.bool_]:
-        """Return which processes' pages policies may not move, shape ``(processes,)``."""
+        """Return which processes' pages policies may not move, shape ``(processes,)``.
+
+        Raises ValueError unless there is a target for each process: compiled kernels read the mask
+        by process, and check no bounds.
+        """
         if not self.any_pins:
             return np.zeros(len(processes), np.bool_)
-        pins = map(self.pin_of, processes, targets)
+        pins = self._pins_of(processes, targets)
         return np.array([pin is not None for pin in pins], np.bool_)
 
     def pin_nodes(
         self, processes: Sequence[ProcessId], targets: Sequence[str]
     ) -> npt.NDArray[np.int64]:
-        """Return the node that each process is pinned to, -1 for none, shape ``(processes,)``."""
+        """Return the node that each process is pinned to, -1 for none, shape ``(processes,)``.
+
+        Raises as :meth:`pinned_mask` does.
+        """
         if not self.any_pins:
             return np.full(len(processes), -1, np.int64)
-        pins = map(self.pin_of, processes, targets)
+        pins = self._pins_of(processes, targets)
         return np.array([-1 if p is None or p.node is None else p.node for p in pins], np.int64)
+
+    def _pins_of(self, processes: Sequence[ProcessId], targets: Sequence[str]) -> list[Pin | None]:
+        return [self.pin_of(p, target) for p, target in zip(processes, targets, strict=True)]
 
     def drain(self, nodes: frozenset[int]) -> None:
         """Replace the set of drained nodes."""

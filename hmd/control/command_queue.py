@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Container
 from pathlib import Path
@@ -55,6 +56,8 @@ class CommandQueue:
         self._administrators: deque[_Waiting] = deque()
         self._users: deque[_Waiting] = deque()
         self._lock = threading.Lock()
+        self.users_cpu_s = 0.0
+        """CPU time that requests of users who are no administrators took of the loop."""
         self.outcomes: Counter[tuple[str, str]] = Counter(
             {(name, how): 0 for name in self._functions for how in ("done", "refused")}
         )
@@ -123,7 +126,7 @@ class CommandQueue:
             if not pending.set_running_or_notify_cancel():
                 continue
             error: Exception | None = None
-            answer = b""
+            answer, begun_s = b"", time.thread_time()
             try:
                 done = self._execute(request)
                 answer = json.dumps(
@@ -135,10 +138,16 @@ class CommandQueue:
                 self._log.error("admin request %s failed", request.command, exc_info=defect)
                 error = HmdError("the request failed: the daemon's log has the reason")
             publish()
+            self._charge(request.peer, time.thread_time() - begun_s)
             if error is None:
                 pending.set_result(answer)
             else:
                 pending.set_exception(error)
+
+    def _charge(self, peer: Peer, cpu_s: float) -> None:
+        if not is_administrator(peer):
+            self._rate.charge(peer, cpu_s)
+            self.users_cpu_s += cpu_s
 
     def _execute(self, request: ControlRequest) -> Done:
         """Execute a request; raises ``HmdError`` where it is refused."""

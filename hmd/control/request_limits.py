@@ -1,12 +1,13 @@
 """Limits of what one user may ask for and write to the log, in requests per second and lines.
 
 Only administrators are free of them: a user who asks a thousand times per second costs the daemon's
-loop no more than one who asks twenty times.
+loop no more than one who asks twenty times, and requests that take long count as several.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import Counter
@@ -20,6 +21,9 @@ RATE_PER_S: Final = 20.0
 BURST: Final = 256
 """Requests at once: as many as one user may have pins."""
 
+REQUEST_CPU_S: Final = 0.0005
+"""CPU time of the loop that counts as one request: the requests of a user take 1 % of a CPU."""
+
 LOG_WINDOW_S: Final = 60.0
 OWN_LINES: Final = 3
 ALL_LINES: Final = 10
@@ -29,25 +33,43 @@ _MAX_USERS: Final = 1024
 
 
 class RequestRate:
-    """A token bucket per user; for one thread."""
+    """A token bucket per user; for any thread.
+
+    The socket's thread takes a token per request, the loop those of the CPU time that it took.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Begin with full buckets."""
-        self._clock = clock
+        self._clock, self._lock = clock, threading.Lock()
         self._buckets: dict[int, tuple[float, float]] = {}
 
     def take(self, peer: Peer) -> None:
         """Count a request; raises ``HmdError`` where its user has asked too often."""
+        with self._lock:
+            now_s, tokens = self._tokens(peer)
+            if tokens < 1:
+                raise HmdError(
+                    f"uid {peer.uid} asks too often: at most {RATE_PER_S:g} requests per second,"
+                    f" fewer that take long; next in {math.ceil((1 - tokens) / RATE_PER_S)} s"
+                )
+            self._keep(peer, tokens - 1, now_s)
+
+    def charge(self, peer: Peer, cpu_s: float) -> None:
+        """Count the CPU time of a request beyond that of one; a user may owe tokens."""
+        with self._lock:
+            now_s, tokens = self._tokens(peer)
+            self._keep(peer, tokens - max(cpu_s / REQUEST_CPU_S - 1, 0.0), now_s)
+
+    def _tokens(self, peer: Peer) -> tuple[float, float]:
+        """Return the time, and the tokens that a user has by then."""
         now_s = self._clock()
         tokens, since_s = self._buckets.get(peer.uid, (float(BURST), now_s))
-        tokens = min(float(BURST), tokens + (now_s - since_s) * RATE_PER_S)
-        if tokens < 1:
-            raise HmdError(
-                f"uid {peer.uid} asks too often: at most {RATE_PER_S:g} requests per second"
-            )
+        return now_s, min(float(BURST), tokens + (now_s - since_s) * RATE_PER_S)
+
+    def _keep(self, peer: Peer, tokens: float, now_s: float) -> None:
         if len(self._buckets) >= _MAX_USERS and peer.uid not in self._buckets:
             self._forget_full(now_s)
-        self._buckets[peer.uid] = (tokens - 1, now_s)
+        self._buckets[peer.uid] = (tokens, now_s)
 
     def _forget_full(self, now_s: float) -> None:
         """Drop users whose buckets are full again, and the oldest where there is none."""

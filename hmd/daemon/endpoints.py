@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -61,8 +61,7 @@ class Endpoints:
             if observe.metrics == "off":
                 metrics = None
             elif metrics is None or metrics.address != observe.metrics:
-                names = observe.metrics_names
-                metrics = MetricsServer(observe.metrics, self._snapshot, self._health, names)
+                metrics = self._serve_metrics(observe.metrics, observe.metrics_names)
             if metrics is not None:
                 metrics.names = observe.metrics_names
             undo.pop_all()
@@ -72,6 +71,23 @@ class Endpoints:
             self._metrics.close()
         self._status, self._metrics = status, metrics
 
+    def _serve_metrics(self, address: str, names: Collection[str]) -> MetricsServer:
+        """Return a server on another address than that of the open one; raises ``HmdError``.
+
+        A port is bound once: the open server closes first where it has the same, and is opened
+        again where the other one fails.
+        """
+        old = self._metrics
+        if old is None or _port(old.address) != _port(address):
+            return MetricsServer(address, self._snapshot, self._health, names)
+        old.close()
+        self._metrics = None
+        try:
+            return MetricsServer(address, self._snapshot, self._health, names)
+        except BaseException:
+            self._metrics = MetricsServer(old.address, self._snapshot, self._health, old.names)
+            raise
+
     def close(self) -> None:
         """Close all."""
         if self._metrics is not None:
@@ -79,3 +95,7 @@ class Endpoints:
         if self._status is not None:
             self._status.close()
         self._metrics = self._status = None
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])

@@ -22,6 +22,8 @@ class InstanceLock:
 
         Raises ``HmdError`` where another daemon holds it or the folder cannot be used.
         """
+        if not socket.name:
+            raise HmdError(f"{socket} is a folder: set observe.socket to the path of a file")
         path = socket.with_name(socket.name + ".lock")
         try:
             socket.parent.mkdir(mode=0o755, exist_ok=True)

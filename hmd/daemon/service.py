@@ -6,7 +6,7 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -136,8 +136,10 @@ class Service:
                     raise TransientError(f"{lost} ticks failed in a row: the log has the reason")
                 done += 1
                 if done != ticks:
-                    # A tick that took too long delays the later ones, without a burst to catch up.
-                    due_s = max(due_s + self.stages.tick_s, time.monotonic())
+                    # A tick that took too long delays the later ones, without a burst to catch up;
+                    # one before its time, for a reload, is a tick's length before the next.
+                    now_s = time.monotonic()
+                    due_s = max(min(due_s, now_s) + self.stages.tick_s, now_s)
                     self._wait(due_s)
             self._notifier.stopping()
 
@@ -182,17 +184,16 @@ class Service:
         self._guard.run(Stage.SAMPLE, self._follow_nodes, None)
         self._guard.run(Stage.SAMPLE, lambda: self._follow_sampler(now_s), None)
         stages = self.stages
-        before = (stages.processes, stages.targets)
         changed = self._guard.run(
             Stage.SAMPLE, lambda: stages.follow(now_s, self._serve_prompt), False
         )
-        if changed and stages.processes and not before[0]:
+        if changed and stages.processes and not self.followed:
             self._guard.run(Stage.HEAT, self._load_kernels, None)
         if changed:
             after = dict(zip(stages.processes, stages.targets, strict=True))
-            self._target_log.changed(dict(zip(*before, strict=True)), after, now_s)
+            self._target_log.changed(self.followed, after, now_s)
             stages.admin.forget_exited(stages.proc)
-            self.followed = dict(zip(stages.processes, stages.targets, strict=True))
+            self.followed = after
         self._guard.run(Stage.SAMPLE, lambda: stages.begin_tick(now_s), None)
         self._guard.run(Stage.HEAT, lambda: self._memory_watch.follow(stages.heat, now_s), None)
         tick = run_tick(stages, self._guard, now_s)
@@ -262,12 +263,18 @@ class Service:
 
     def _serve(self) -> None:
         """Execute the admin requests that wait, and publish the admin state."""
-        self._control.serve(lambda: self._guard.run(Stage.OBSERVE, self._publish_control, None))
+        self._serve_requests(None)
 
     def _serve_prompt(self) -> None:
         """Execute the requests that need not wait for the end of a scan of all processes."""
+        self._serve_requests(PROMPT)
+
+    def _serve_requests(self, only: Container[str] | None) -> None:
+        """Execute requests; what users ask for does not count against the quota of the daemon."""
+        begun_s = self._control.users_cpu_s
         publish = partial(self._guard.run, Stage.OBSERVE, self._publish_control, None)
-        self._control.serve(publish, only=PROMPT)
+        self._control.serve(publish, only)
+        self.stages.quota.exclude(self._control.users_cpu_s - begun_s)
 
     def _publish_control(self) -> None:
         numbers = control_numbers(

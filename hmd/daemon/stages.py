@@ -21,7 +21,7 @@ from hmd.heat.residency_sweep import ResidencySweep
 from hmd.heat.swept_memory import KernelMemory
 from hmd.machine.exit_watch import ExitWatch
 from hmd.machine.numa_nodes import read_node_memory, read_topology
-from hmd.machine.process_id import PROC, read_stat
+from hmd.machine.process_id import PROC, ProcessId, read_stat
 from hmd.machine.processes import ProcessWatcher
 from hmd.machine.topology import NodeMemory, Topology
 from hmd.machine.zone_reserves import Reserves
@@ -103,7 +103,7 @@ class Stages(TickStages):
 
     def _follow(self, now_s: float, between: Callable[[], None]) -> bool:
         gone = self.exits.exited()
-        scan = now_s - self._scanned_s >= self.rescan_s
+        scan = not self._tracking or now_s - self._scanned_s >= self.rescan_s
         if not (gone or scan):
             return False
         found = {p: t for p, t in zip(self.processes, self.targets, strict=True) if p not in gone}
@@ -116,19 +116,31 @@ class Stages(TickStages):
         before = (self.processes, self.targets) if self._tracking else None
         if before == (tuple(found), tuple(found.values())):
             return False
-        self._tracking = True
-        self.processes, self.targets = tuple(found), tuple(found.values())
-        self.exits.watch(self.processes, self.watcher.same)
-        self.heat.track(self.processes)
-        self.heat.weigh(*stage_settings.weights(self.config, self.targets))
-        kept = stage_settings.kept_mappings(self.config, found)
-        self.sweep.keep(kept)
+        # After an error in here, the next tick scans and tracks again.
+        self._tracking = False
+        self._track(found)
         if scan:
             self.sweep.expect({p: self.watcher.resident_bytes(p) for p in self.processes})
-        self.movable.keep(kept)
-        self.limits = stage_settings.fast_limits(self.config, self.targets)
-        self.sampler.track(self.processes)
+        self._tracking = True
         return True
+
+    def _track(self, found: Mapping[ProcessId, str]) -> None:
+        """Track these processes, with the target of each, in all stages.
+
+        What an error leaves is consistent: ``processes``, ``targets`` and ``limits`` are those
+        that heat is of.
+        """
+        processes, targets = tuple(found), tuple(found.values())
+        weights = stage_settings.weights(self.config, targets)
+        limits = stage_settings.fast_limits(self.config, targets)
+        kept = stage_settings.kept_mappings(self.config, found)
+        self.exits.watch(processes, self.watcher.same)
+        self.heat.track(processes)
+        self.processes, self.targets, self.limits = processes, targets, limits
+        self.heat.weigh(*weights)
+        self.sweep.keep(kept)
+        self.movable.keep(kept)
+        self.sampler.track(processes)
 
     def begin_tick(self, now_s: float) -> None:
         """Set the sampling period to what the last ticks permit."""
@@ -183,6 +195,9 @@ def build(
             stage_settings.budget_settings(config), before.budget if before else None
         )
         movable = before.movable if before else MovableMappings(proc)
+        heat = _heat(config, topology, before)
+        # Pins and limits apply to the processes that heat is of, until the first ``follow``.
+        same = before if before and heat is before.heat else None
         stages = Stages(
             config=config,
             topology=topology,
@@ -194,7 +209,7 @@ def build(
             better_later=chosen.better_later,
             quota=QuotaControl(budget, _period(config, chosen.sampler)),
             budget=budget,
-            heat=_heat(config, topology, before),
+            heat=heat,
             sweep=_sweep(config, topology, before, proc),
             policy=stage_settings.policy(config),
             mover=_mover(config, before, movable),
@@ -202,11 +217,15 @@ def build(
             pageout=_pageout(config, before, proc),
             tick_s=config.tick,
             pageout_s=config.decide.pageout,
+            processes=same.processes if same else (),
+            targets=same.targets if same else (),
+            limits=same.limits if same else None,
             proc=proc,
             sysfs=sysfs,
             stat=partial(read_stat, proc=proc),
             admin=before.admin if before else AdminState(),
             cpu_use=before.cpu_use if before else CpuUse(),
+            demotion_cpu_s=before.demotion_cpu_s if before else 0.0,
         )
         undo.pop_all()
     return stages

@@ -91,8 +91,9 @@ def _metrics(config: Config) -> ConfigWarning | None:
         )[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.bind(address)
-    except OSError as error:
-        text = f"{host!r} is not an address of this machine: {error.strerror or error}"
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        text = f"{host!r} is not an address of this machine: {reason}"
         return ConfigWarning(("observe", "metrics"), text)
     return None
 

@@ -33,7 +33,7 @@ class TargetLog:
         self.summarise(now_s)
         for verb, some, others in (("following", after, before), ("left", before, after)):
             for process, name in some.items():
-                if process in others:
+                if others.get(process) == name:
                     continue
                 if self._lines < MAX_LINES:
                     self._lines += 1

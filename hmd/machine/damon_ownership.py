@@ -66,10 +66,18 @@ class DamonClaim:
             os.close(self._fd)
             raise
 
+    @property
+    def held(self) -> bool:
+        """Whether the kdamonds are those that were claimed.
+
+        Another program may set up its own while they are off.
+        """
+        return self._kdamonds.identity(0) == self._identity
+
     def release(self) -> None:
         """Remove the kdamond, unless another program has it by now. Called once, when it is off."""
         try:
-            if self._kdamonds.identity(0) == self._identity and not self._kdamonds.running():
+            if self.held and not self._kdamonds.running():
                 self._kdamonds.set_count(0)
             os.ftruncate(self._fd, 0)
         finally:

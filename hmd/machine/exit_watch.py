@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Generic, TypeVar
 
+from hmd.machine.descriptor_limit import pidfds_most
 from hmd.machine.process_id import PROC, ProcessId, alive
 
 T = TypeVar("T")
@@ -90,12 +91,16 @@ class ExitWatch:
     """The exits of a set of processes; ``close`` frees the descriptors.
 
     A process without a pidfd (old kernel, descriptor limit, fixture tree) is looked up in /proc by
-    its start time instead.
+    its start time instead. ``descriptors`` bounds the pidfds, so that some are left for others.
     """
 
-    def __init__(self, proc: Path = PROC) -> None:
-        """Start with no process; pidfds are used only where ``proc`` is the real /proc."""
+    def __init__(self, proc: Path = PROC, descriptors: int | None = None) -> None:
+        """Start with no process; pidfds are used only where ``proc`` is the real /proc.
+
+        ``descriptors`` is ``pidfds_most()`` if None.
+        """
         self._proc = proc
+        self._most = pidfds_most() if descriptors is None else descriptors
         self._real = proc == PROC
         self._fds: dict[int, ProcessId] = {}
         self._watched: dict[ProcessId, int | None] = {}
@@ -125,9 +130,17 @@ class ExitWatch:
         """Return the watched processes that have exited, and stop watching them. Never blocks."""
         found = self._epoll.poll(0, max(1, len(self._fds))) if self._epoll is not None else []
         gone = {self._fds[fd] for fd, _ in found}
-        gone |= {p for p in self._without_fd if not alive(p, self._proc)}
+        # First: their descriptors may be those that the look-ups in /proc need.
         for process in gone:
             self._forget(process)
+        for process in tuple(self._without_fd):
+            try:
+                runs = alive(process, self._proc)
+            except OSError:
+                break  # asked again at the next call
+            if not runs:
+                self._forget(process)
+                gone.add(process)
         return frozenset(gone)
 
     def runs(self, process: ProcessId) -> bool:
@@ -139,7 +152,7 @@ class ExitWatch:
         self.watch(())
 
     def _open(self, process: ProcessId, same: Callable[[ProcessId], bool]) -> int | None:
-        if not self._real:
+        if not self._real or len(self._fds) >= self._most:
             return None
         try:
             if self._epoll is None:

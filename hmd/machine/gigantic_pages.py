@@ -46,7 +46,7 @@ class GiganticPages:
             return lacking
         starts = self._mapping_starts(process.pid)
         mappings = read_mappings(process.pid, self._proc) if len(starts) else None
-        if mappings is None:
+        if mappings is None or not len(mappings):
             return lacking
         row = np.searchsorted(mappings.start, addresses, side="right").astype(np.intp) - 1
         inside = (row >= 0) & (addresses < mappings.end[row])

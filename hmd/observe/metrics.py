@@ -13,6 +13,7 @@ import socket
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from http import HTTPStatus
+from typing import Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
@@ -29,6 +30,11 @@ from hmd.serve.http_message import HttpRequest, HttpResponse, text_response
 
 METRICS_PATHS = ("/metrics", "/")
 HEALTH_PATH = "/healthz"
+FORMATS: Final = {
+    "application/openmetrics-text": ("", "1", "1.0", "1.0.0"),
+    "text/plain": ("1", "1.0", "1.0.0"),
+}
+"""Media types that a scraper may ask for in version 1.0.0, and how it names that version."""
 
 
 class SnapshotCollector(Collector):
@@ -55,6 +61,20 @@ def families(now: Snapshot) -> Iterator[Metric]:
         yield family.metric(now)
 
 
+def accepted_format(accept: str) -> str:
+    """Return the first media type of an Accept header that is in ``FORMATS``, with version 1.0.0.
+
+    "" is for the text format of any other client: what is rendered and kept is of three formats,
+    whatever clients send.
+    """
+    for one in accept.split(","):
+        media_type, *parameters = (part.strip() for part in one.split(";"))
+        versions = [p.removeprefix("version=") for p in parameters if p.startswith("version=")]
+        if (versions or [""])[0] in FORMATS.get(media_type, ()):
+            return f"{media_type}; version=1.0.0"
+    return ""
+
+
 class MetricsServer:
     """Serves metrics and health over HTTP, in a thread of its own, until ``close``."""
 
@@ -78,10 +98,11 @@ class MetricsServer:
         host, _, port = address.rpartition(":")
         try:
             self._server = BoundedHttpServer(host.strip("[]"), int(port), self._answer)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or error
             raise os_error(
                 error,
-                f"cannot serve metrics on {address}: {error.strerror or error}; "
+                f"cannot serve metrics on {address}: {reason}; "
                 "set observe.metrics to another ADDRESS:PORT, or to off",
                 HmdError,
             ) from None
@@ -116,7 +137,7 @@ class MetricsServer:
         if now is not self._now:
             self._now = now
             self._rendered.clear()
-        encode, media_type = choose_encoder(request.headers.get("accept", ""))
+        encode, media_type = choose_encoder(accepted_format(request.headers.get("accept", "")))
         packed = "gzip" in request.headers.get("accept-encoding", "").lower()
         body = self._rendered.get((media_type, packed))
         if body is None:

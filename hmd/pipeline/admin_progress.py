@@ -16,7 +16,10 @@ from hmd.units import HUGE_PAGE_BYTES
 
 
 def note_progress(stages: TickStages, plan: Plan, outcome: MoveOutcome | None) -> None:
-    """Record what a tick's plan did for the moves and drains that administrators requested."""
+    """Record what a tick's plan did for the moves and drains that administrators requested.
+
+    For ticks that made their plan: a decision that failed says nothing of what is left to move.
+    """
     admin = stages.admin
     if admin.paused:
         return

@@ -13,9 +13,10 @@ not exceeded, all of them are those of the configuration. They give way in this 
 Steps 1 to 3 follow from running means of costs. Steps 4 and 5 follow from what is owed: the CPU
 time beyond the quota so far, as a token bucket counts it (RFC 2697), so that errors of the means do
 not add up. ``CREDIT_S`` seconds of quota that were not used may be used later, and ``CHANGE_S``
-seconds may be owed while processes come or moves are many. Over a time t the daemon thus uses at
-most 1 + (CREDIT_S + PLAN_S) / t of its quota and the cost of one tick, as far as ``tick_most_s``
-permits.
+seconds may be owed while processes come or moves are many; what exceeds ``OWED_MOST_S``, as where
+ticks of ``tick_most_s`` cost more than the quota, is not made up for. Else, over a time t, the
+daemon thus uses at most 1 + (CREDIT_S + PLAN_S) / t of its quota and the cost of one tick, as far
+as ``tick_most_s`` permits.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ PLAN_S: Final = 20.0
 """Seconds of quota that may be owed when a plan is made."""
 REPAY_S: Final = 30.0
 """Time in which samples that give way repay what is owed."""
+OWED_MOST_S: Final = 300.0
+"""Seconds of quota that are owed at most, so that an overload delays plans for minutes at most."""
 PLAN_TICKS_MOST: Final = 4
 """Ticks between two plans at most, to keep the length of ticks."""
 SAMPLES_LEAST: Final = 1 / 2
@@ -143,7 +146,7 @@ class CpuBudget:
             self.spent_s[work] += seconds
         quota = self.settings.quota
         owed_s = self._owed_s + sum(cpu_s.values()) - quota * elapsed_s
-        self._owed_s = max(owed_s, -CREDIT_S * quota)
+        self._owed_s = min(max(owed_s, -CREDIT_S * quota), OWED_MOST_S * quota)
         if elapsed_s > 0:
             self._learn(elapsed_s, cpu_s)
         self.plan_ticks = self._plan_ticks()

@@ -2,8 +2,8 @@
 
 Takes the stages after each tick; sets the sampling period, the share of the sweep and the length of
 the next tick. CPU time is that of the thread of the tick and of kernel threads that work for it.
-Threads that answer clients do not count: a client could make the daemon idle. Costs about 10 µs per
-tick.
+What answers clients does not count (``exclude``): a client could make the daemon idle. Costs about
+10 µs per tick.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class QuotaControl:
         """Share of a CPU that records took in the last tick, of the CPU with most of them."""
 
     def exclude(self, cpu_s: float) -> None:
-        """Do not count so much CPU time that the tick uses: a cost of starting, paid once."""
+        """Do not count so much CPU time of the tick's thread: costs of starting, and of clients."""
         self._excluded_s += cpu_s
 
     def update(

@@ -45,7 +45,8 @@ def run_tick(stages: TickStages, guard: StageTimer, now_s: float) -> TickRecord:
     unknown = np.full(len(batch), -1, np.int16)
     node = guard.run(Stage.HEAT, lambda: update_heat(stages, batch), unknown)
     plan = guard.run(Stage.DECIDE, lambda: decide(stages, now_s), Plan.empty(stages.processes))
-    outcome = guard.run(Stage.MIGRATE, lambda: migrate(stages, plan, now_s), None)
+    decided = Stage.DECIDE not in guard.failed
+    outcome = guard.run(Stage.MIGRATE, lambda: migrate(stages, plan, now_s, decided=decided), None)
     paged_out_bytes = guard.run(Stage.MIGRATE, lambda: page_out(stages, now_s), 0)
     return TickRecord(
         now_s=now_s,
@@ -106,7 +107,8 @@ def decide(stages: TickStages, now_s: float) -> Plan:
     pinned = admin.pinned_mask(heat.processes, stages.targets)
     requested, machine = admin_moves(stages, machine, pinned)
     machine = without_drained(machine, admin.drained)
-    pages = heat.view(machine.topology, pinned, POLICY_ROWS)
+    left_alone = pinned | stages.confined.mask(heat.processes, now_s)
+    pages = heat.view(machine.topology, left_alone, POLICY_ROWS)
     wanted = stages.policy.plan(pages, machine)
     return Plan.joined((requested, wanted))
 
@@ -153,8 +155,12 @@ def _on_nodes(topology: Topology, nodes: Collection[int]) -> npt.NDArray[np.bool
     return np.isin(np.arange(len(topology.latency_ns)), list(nodes))
 
 
-def migrate(stages: TickStages, plan: Plan, now_s: float) -> MoveOutcome | None:
-    """Apply a plan, and record in the heat table where its pages are now; None without moves."""
+def migrate(stages: TickStages, plan: Plan, now_s: float, *, decided: bool) -> MoveOutcome | None:
+    """Apply a plan, and record in the heat table where its pages are now; None without moves.
+
+    ``decided`` says whether the plan was made: an empty one of a decision that failed does not
+    mean that administrators' moves are done.
+    """
     outcome = None
     if len(plan):
         begun_s = stages.clock()
@@ -163,7 +169,9 @@ def migrate(stages: TickStages, plan: Plan, now_s: float) -> MoveOutcome | None:
         stages.heat.settle(plan, outcome.node, np.isin(outcome.status, STUCK))
         shared = np.unique(plan.process[outcome.status == MoveStatus.SHARED])
         stages.sweep.refused(plan.processes[slot] for slot in shared)
-    note_progress(stages, plan, outcome)
+        stages.confined.observe(plan, outcome, now_s)
+    if decided:
+        note_progress(stages, plan, outcome)
     return outcome
 
 

@@ -27,6 +27,7 @@ from hmd.machine.process_id import ProcessId, ProcessStat, read_stat
 from hmd.machine.topology import NodeMemory, Topology
 from hmd.migrate import Mover, Pageout
 from hmd.pipeline.allocation_watch import AllocationWatch
+from hmd.pipeline.confined_processes import ConfinedProcesses
 from hmd.pipeline.cpu_budget import CpuBudget
 from hmd.pipeline.cpu_use import CpuUse
 from hmd.pipeline.move_delay import MoveDelay
@@ -67,7 +68,8 @@ class TickStages:
     ticks the policy plans; in all of them if None. ``readings`` are the status of some processes,
     which ``stat`` returns by pid: ``allocations`` says how much memory targets are expected to
     allocate, from resident sizes, ``cpu_use`` how many CPUs each process keeps busy,
-    ``move_delay`` how late moves come, by ``clock``.
+    ``move_delay`` how late moves come, by ``clock``. ``confined`` knows the processes that policies
+    leave alone, since their cpusets refuse moves.
     """
 
     topology: Topology
@@ -96,3 +98,4 @@ class TickStages:
     stat: Callable[[int], ProcessStat | None] = read_stat
     clock: Callable[[], float] = time.monotonic
     move_delay: MoveDelay = field(default_factory=MoveDelay)
+    confined: ConfinedProcesses = field(default_factory=ConfinedProcesses)

@@ -188,8 +188,14 @@ def _openers(
 
 
 def _open_damon(period: int | None, proc: Path, sysfs: Path, before: Sampler | None) -> Sampler:
-    """Return a DAMON sampler: the open one if there is one, since DAMON has a single user."""
+    """Return a DAMON sampler: the open one while it has DAMON, which has a single user.
+
+    One that has lost it is closed: what it notes of its claim would refuse the next.
+    """
     if not isinstance(before, DamonSampler):
+        return open_damon(period, proc, sysfs)
+    if not before.usable:
+        before.close()
         return open_damon(period, proc, sysfs)
     if period is not None:
         before.set_period(period)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from dataclasses import replace
 
 import pytest
 
 from hmd.config.load import loads
+from hmd.control.admin_state import Pin
 from hmd.daemon.stages import Stages, build
 from hmd.machine.process_id import ProcessId
+from hmd.observe.budget_numbers import Work
 from hmd.pipeline.quota_control import QuotaControl
 from hmd.sample.access_batch import AccessBatch
 from hmd.sample.capabilities import CAPABILITIES
@@ -89,6 +92,65 @@ def test_page_cache_setting_decides_whether_cache_is_room(share: str, counts: bo
     memory = built.node_memory(built.topology, 0.0)
     built.close()
     assert (sum(node.cache_bytes for node in memory) > 0) == counts
+
+
+class FailsOnce(Outside):
+    """A sampler that cannot follow its processes at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tracked: list[object] = []
+
+    def track(self, processes: object) -> None:
+        self.tracked.append(processes)
+        if len(self.tracked) == 1:
+            raise OSError(errno.ENOMEM, "no memory")
+
+
+def test_processes_that_could_not_be_tracked_are_tracked_in_the_next_tick(stages: Stages) -> None:
+    sampler = FailsOnce()
+    ours = replace(stages, sampler=sampler)
+    with pytest.raises(OSError, match="no memory"):
+        ours.follow(1.0)
+    assert ours.follow(1.1)
+    assert ours.processes == ours.heat.processes
+    assert sampler.tracked == [ours.processes] * 2
+    assert not ours.follow(1.2)
+    stages.exits.close()
+
+
+@pytest.mark.parametrize("text", [TEXT, f"{TEXT}\nheat: {{store_weight: 2}}"])
+def test_stages_after_reload_have_the_processes_of_heat(stages: Stages, text: str) -> None:
+    stages.follow(1.0)
+    after = build(loads(text, "test"), stages)
+    after.admin.target_pins["a"] = Pin(None, 0)
+    mask = after.admin.pinned_mask(after.heat.processes, after.targets)
+    assert mask.tolist() == [True] * len(after.heat.processes)
+    assert after.processes == after.heat.processes
+    assert after.follow(1.1)
+    assert after.processes == after.heat.processes == stages.processes
+    assert not after.follow(1.2)
+    stages.exits.close()
+    after.exits.close()
+
+
+def test_mask_of_pins_is_refused_without_a_target_for_each_process(stages: Stages) -> None:
+    stages.admin.target_pins["a"] = Pin(None, 0)
+    with pytest.raises(ValueError, match="shorter"):
+        stages.admin.pinned_mask((ProcessId(1, 1),), ())
+    stages.exits.close()
+
+
+def test_reload_charges_no_cache_demotion_of_the_past(stages: Stages) -> None:
+    stages.demotion_cpu_s = 600.0
+    after = build(loads(TEXT, "test"), stages)
+    after.follow(1.0)
+    after.demotion_cpu_s = 600.5
+    after.begin_tick(1.0)
+    after.hold_quota(2.0, {}, changing=False)
+    assert after.budget.spent_s[Work.MIGRATE] == 0.5
+    stages.exits.close()
+    after.exits.close()
 
 
 def burn(cpu_s: float) -> None:

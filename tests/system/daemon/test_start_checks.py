@@ -56,6 +56,14 @@ def test_start_failures_lists_every_cause(tmp_path: Path) -> None:
     assert str(socket.parent.parent) in found["observe", "socket"]
 
 
+def test_name_that_cannot_be_encoded_is_a_start_failure(tmp_path: Path) -> None:
+    config = loads(f"sample: {{sampler: faults}}\nobserve: {{socket: {tmp_path}/run/hmd.sock}}")
+    observe = config.observe.model_copy(update={"metrics": "a..b:9742"})
+    (found,) = start_failures(config.model_copy(update={"observe": observe}))
+    assert found.path == ("observe", "metrics")
+    assert found.text.startswith("'a..b' is not an address of this machine: ")
+
+
 def test_config_check_reports_warnings_with_file_and_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

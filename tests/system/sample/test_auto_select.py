@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 
 from hmd.errors import MissingError
 from hmd.machine.damon_sysfs import Kdamonds
+from hmd.sample import auto_select
 from hmd.sample.auto_select import SampleSettings, available, open_sampler
-from hmd.sample.damon_sampler import open_damon
+from hmd.sample.damon_sampler import DamonSampler, open_damon
+from tests.fakes.damon_kernel import DamonKernel
 
 MACHINES = Path(__file__).parents[2] / "fixtures/sysfs"
 
@@ -140,3 +143,30 @@ def test_available_samplers_are_those_that_open(emulated_memory: Any, proc: Path
         if one.works:
             settings = SampleSettings(sampler=one.name)
             open_sampler(settings, proc, emulated_memory.sysfs).sampler.close()
+
+
+def test_damon_taken_by_another_program_is_claimed_again_once_it_is_free(
+    damon_kernel: DamonKernel, proc: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While hmd's kdamond is off between two cycles, others may set up theirs."""
+    kdamonds = Kdamonds(damon_kernel.sysfs, damon_kernel.write, busy_s=0.1)
+    opened = partial(open_damon, note=tmp_path / "note", kdamonds=kdamonds, regions=40)
+    monkeypatch.setattr(auto_select, "open_damon", opened)
+    monkeypatch.setattr(auto_select, "stop_left_behind", lambda _: None)
+    settings = SampleSettings(sampler="damon")
+    lost = open_sampler(settings, proc, damon_kernel.sysfs).sampler
+    again = open_sampler(settings, proc, damon_kernel.sysfs, lost).sampler
+    assert again is lost
+    count = damon_kernel.path / "nr_kdamonds"
+    damon_kernel.write(count, "0")
+    (damon_kernel.sysfs / "another inode").mkdir()
+    damon_kernel.write(count, "1")
+    (damon_kernel.path / "0/contexts/nr_contexts").write_text("1\n")
+    with pytest.raises(MissingError, match="set up by another"):
+        open_sampler(settings, proc, damon_kernel.sysfs, lost)
+    damon_kernel.write(count, "0")
+    found = open_sampler(settings, proc, damon_kernel.sysfs, lost).sampler
+    assert found is not lost
+    assert isinstance(found, DamonSampler)
+    assert found.usable
+    found.close()

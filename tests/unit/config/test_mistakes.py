@@ -169,6 +169,28 @@ MISTAKES = {
         "decide:\n  histogram:\n    headroom: 2\n",
         ["f:3: decide.histogram.headroom: write a share of 0% to 100%, as in 10%, not 2"],
     ),
+    "a name that DNS cannot have": (
+        "observe:\n  metrics: 'a..b:9742'\n",
+        [
+            "f:2: observe.metrics: write an address, or a name with parts of 1 to 63 characters,"
+            " not 'a..b:9742'"
+        ],
+    ),
+    "a port of too many digits": (
+        "observe:\n  metrics: '127.0.0.1:000001'\n",
+        [
+            "f:2: observe.metrics: write ADDRESS:PORT, as in 127.0.0.1:9742, or off, "
+            "not '127.0.0.1:000001'"
+        ],
+    ),
+    "a folder for the socket": (
+        "observe:\n  socket: /run/..\n",
+        ["f:2: observe.socket: write the path of a file, not '/run/..'"],
+    ),
+    "the root folder for the socket": (
+        "observe:\n  socket: /\n",
+        ["f:2: observe.socket: write the path of a file, not '/'"],
+    ),
     "alias": ("a: &x 1\nb: *x\n", ["f:2: alias *x: write the value out instead"]),
     "billion laughs": (
         "a: &a [x,x]\nb: &b [*a,*a]\nc: [*b,*b]\n",

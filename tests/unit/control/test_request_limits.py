@@ -13,6 +13,7 @@ from hmd.control.request_limits import (
     LOG_WINDOW_S,
     OWN_LINES,
     RATE_PER_S,
+    REQUEST_CPU_S,
     RequestLog,
     RequestRate,
 )
@@ -49,6 +50,22 @@ def test_request_rate_beyond_burst_limited_per_user() -> None:
     assert taken(rate, ALICE, 10_000) == 5 * RATE_PER_S
     clock.now_s += 3600
     assert taken(rate, ALICE, 10_000) == BURST
+
+
+def test_request_that_takes_long_counts_as_several() -> None:
+    clock = Clock()
+    rate = RequestRate(clock)
+    rate.take(ALICE)
+    rate.charge(ALICE, REQUEST_CPU_S / 2)
+    assert taken(rate, ALICE, 10_000) == BURST - 1
+    clock.now_s += 3600
+    rate.take(ALICE)
+    rate.charge(ALICE, 2 * BURST * REQUEST_CPU_S)
+    with pytest.raises(HmdError, match=r"uid 1000 asks too often: .* next in 13 s"):
+        rate.take(ALICE)
+    assert taken(rate, BOB, 1) == 1
+    clock.now_s += BURST / RATE_PER_S + 1
+    assert taken(rate, ALICE, 10_000) > 0
 
 
 def test_request_rate_of_many_users_bounded_in_memory() -> None:

@@ -1,6 +1,7 @@
 """Waiting for the exit of one or many processes, and the record read at exit."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from hmd.machine.exit_watch import ExitRecord, ExitWatch, ProcessExit
 from hmd.machine.process_id import ProcessId, alive, identify
+from tests.fakes.open_descriptors import open_descriptors
 
 LINE = (
     b"42 (cat) S 7 42 42 0 -1 4194560 1 0 0 0 5 3 0 0 20 0 1 0 900 2363392 300 18446744073709551615"
@@ -77,24 +79,56 @@ def test_exit_watch_reports_reused_pid() -> None:
     watch.close()
 
 
-def descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 def test_exit_watch_leaks_no_descriptor() -> None:
     children = [subprocess.Popen(["sleep", "60"]) for _ in range(8)]
-    before = descriptors()
+    before = open_descriptors()
     try:
         watch = ExitWatch()
         for _ in range(3):
             watch.watch([p for c in children if (p := identify(c.pid))])
-            assert descriptors() == before + 8 + 1  # and that of epoll(7)
+            assert open_descriptors() == before + 8 + 1  # and that of epoll(7)
             watch.watch([])
-            assert descriptors() == before
+            assert open_descriptors() == before
     finally:
         for child in children:
             child.send_signal(signal.SIGKILL)
             child.wait()
+
+
+def test_exit_watch_leaves_descriptors_for_others() -> None:
+    children = [subprocess.Popen(["sleep", "60"]) for _ in range(6)]
+    processes = [p for child in children if (p := identify(child.pid))]
+    before = open_descriptors()
+    watch = ExitWatch(descriptors=2)
+    try:
+        watch.watch(processes)
+        assert open_descriptors() == before + 2 + 1  # and that of epoll(7)
+        for child in children:
+            child.kill()
+            child.wait()
+        assert watch.exited() == frozenset(processes)
+    finally:
+        watch.close()
+
+
+def test_exit_watch_without_a_free_descriptor_reports_exits() -> None:
+    """With all descriptors taken, /proc cannot be read: what pidfds say still counts."""
+    children = [subprocess.Popen(["sleep", "60"]) for _ in range(4)]
+    processes = [p for child in children if (p := identify(child.pid))]
+    watch = ExitWatch(descriptors=2)
+    watch.watch(processes)
+    for child in children:
+        child.kill()
+        child.wait()
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limit[1]))
+    try:
+        reported = watch.exited()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    assert len(reported) == 2
+    assert reported | watch.exited() == frozenset(processes)
+    watch.close()
 
 
 def test_exit_watch_reads_fixture_tree(tmp_path: Path) -> None:

@@ -68,5 +68,13 @@ def test_gigantic_pages_process_gone_lacks_none(gigantic: GiganticPages) -> None
     assert not gigantic(ProcessId(PID + 1, 1), ADDRESSES, 0).any()
 
 
+def test_gigantic_pages_process_exits_between_two_reads_lacks_none(
+    gigantic: GiganticPages, tmp_path: Path
+) -> None:
+    """/proc/PID/maps of a process that has exited is empty, and no error."""
+    (tmp_path / "proc" / str(PID) / "maps").write_text("")
+    assert not gigantic(ProcessId(PID, 1), ADDRESSES, 0).any()
+
+
 def test_gigantic_pages_machine_without_pools_lacks_none(tmp_path: Path) -> None:
     assert not GiganticPages(tmp_path, tmp_path)(ProcessId(PID, 1), ADDRESSES, 0).any()

@@ -20,21 +20,16 @@ from hmd.machine.topology import Topology
 from hmd.observe.counters import OTHER
 from hmd.observe.health import TickWatch
 from hmd.observe.limits import MAX_TARGETS
-from hmd.observe.metrics import MetricsServer, families
+from hmd.observe.metrics import MetricsServer, accepted_format, families
 from hmd.observe.observer import ObservedConfig, Observer, Places
 from hmd.observe.snapshot import HEAT_LOG2, Snapshot
 from hmd.observe.tick_record import TickRecord
+from tests.fakes.free_port import free_port
 from tests.unit.observe.conftest import QuietSampler, batch
 
 UNITS = ("seconds", "bytes", "pages", "ratio", "total", "info")
 
 STATS = HeatStats(changes=4, details_lost=5, details_dropped=3, details=2048, bytes=77)
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 @pytest.fixture
@@ -227,6 +222,43 @@ def test_metrics_of_a_foreign_name_refused(server: MetricsServer) -> None:
     assert request(server, Host="node7.example:9742")[0] == 200
     assert request(server, Host=socket.gethostname())[0] == 200
     assert request(server, Host="10.0.0.1")[0] == 200
+
+
+def test_metrics_server_name_that_cannot_be_encoded_reported(observer: Observer) -> None:
+    with pytest.raises(HmdError, match=r"cannot serve metrics on a\.\.b:9742: .*; set observe"):
+        MetricsServer("a..b:9742", lambda: observer.latest, TickWatch().health)
+
+
+@pytest.mark.parametrize(
+    ("accept", "expected"),
+    [
+        ("", ""),
+        ("*/*", ""),
+        ("text/plain;version=0.0.4", ""),
+        ("application/openmetrics-text;version=1.x", ""),
+        ("application/openmetrics-text;version=0.0.1", ""),
+        ("application/openmetrics-text", "application/openmetrics-text; version=1.0.0"),
+        (
+            "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,*/*;q=0.1",
+            "application/openmetrics-text; version=1.0.0",
+        ),
+        (
+            "application/openmetrics-text; version=2.0.0, text/plain; version=1.0.0",
+            "text/plain; version=1.0.0",
+        ),
+    ],
+)
+def test_accepted_format_is_one_of_three(accept: str, expected: str) -> None:
+    assert accepted_format(accept) == expected
+
+
+def test_metrics_kept_in_three_formats_whatever_clients_accept(server: MetricsServer) -> None:
+    names = ("application/openmetrics-text", "text/plain")
+    versions = ("1.0.0", "1.0.1", "1.7", "1.x", "9" * 5000, "\xd9\xa3", "0.0.4", "")
+    for name in names:
+        for version in versions:
+            assert request(server, Accept=f"{name};version={version};escaping=x")[0] == 200
+    assert len(server._rendered) <= 3
 
 
 def test_metrics_scraped_often_rendered_once_per_snapshot(

@@ -10,6 +10,7 @@ from hmd.observe.budget_numbers import Work
 from hmd.pipeline.cpu_budget import (
     CHANGE_S,
     CREDIT_S,
+    OWED_MOST_S,
     PLAN_S,
     PLAN_TICKS_MOST,
     REST_LEAST,
@@ -117,6 +118,18 @@ def test_budget_moves_beyond_the_quota_delay_plans_but_no_request() -> None:
     run.budget.ticked(1.0, {Work.MIGRATE: 2.0}, changing=True)
     assert not run.budget.plan_due()
     assert run.budget.plan_due(requested=True)
+
+
+def test_budget_overload_delays_plans_for_minutes_at_most() -> None:
+    run = budget()
+    for _ in range(600):
+        run.ticked(10.0, {Work.OTHER: 1.0}, changing=False)
+    assert run.owed_s == OWED_MOST_S * QUOTA
+    seconds = 0.0
+    while not run.plan_due():
+        seconds += run.tick_s
+        run.ticked(run.tick_s, {}, changing=False)
+    assert seconds <= OWED_MOST_S
 
 
 def test_budget_longest_tick_bounds_what_ticks_give() -> None:

@@ -118,6 +118,22 @@ def test_refused_moves_of_shared_pages_are_not_tried_tick_after_tick(
     assert sum(planned[2:]) == 0
 
 
+def test_failed_decision_ends_no_requested_move(stages: TickStages, guard: StageGuard) -> None:
+    guard.begin()
+    run_tick(stages, guard, 1.0)
+    requested = Pin(1, 0)
+    stages.admin.moves[PROCESS] = requested
+    policy, stages.policy = stages.policy, FailingPolicy()
+    guard.begin()
+    assert run_tick(stages, guard, 2.0).failed == {Stage.DECIDE}
+    assert stages.admin.moves == {PROCESS: requested}
+    stages.policy = policy
+    for second in range(3, 7):
+        guard.begin()
+        run_tick(stages, guard, float(second))
+    assert not stages.admin.moves
+
+
 def test_paused_heat_is_counted_and_nothing_moves(stages: TickStages, guard: StageGuard) -> None:
     stages.admin.paused = True
     stages.pageout_s = 1.0

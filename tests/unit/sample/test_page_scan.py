@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,15 @@ import numpy.typing as npt
 import pytest
 
 from hmd.errors import MissingError, NotPermittedError
+from hmd.machine.huge_pages import HugeSource, huge_source
 from hmd.machine.process_id import identify
 from hmd.sample.access_batch import Kind
 from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.idle_pages import BITMAP, KernelBitmap, open_idle_pages
 from hmd.sample.page_scan import LADDER, PRESENT, PageScanSampler
 from hmd.sample.soft_dirty import SOFT_DIRTY, SoftDirtyBits
+
+MAP_NORESERVE = 0x4000  # include/uapi/asm-generic/mman-common.h
 
 
 class EveryPage:
@@ -74,6 +78,26 @@ def test_page_scan_pass_covers_every_page_once(toucher: Any) -> None:
         assert sorted(found) == list(pages)
         first, last = np.mean(found[:500]), np.mean(found[-500:])
         assert (first < last) == (turn == 1)
+
+
+def test_page_scan_of_reserved_terabytes_asks_for_what_is_resident(toucher: Any) -> None:
+    if huge_source() is not HugeSource.SCAN:
+        pytest.skip("this kernel lacks PAGEMAP_SCAN (Linux 6.7)")
+    me, bits = identify(os.getpid()), EveryPage(1 << 18)
+    assert me is not None
+    reserved = mmap.mmap(-1, 4 << 40, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
+    try:
+        reserved[1 << 40] = 1
+        sampler = PageScanSampler(bits)
+        sampler.track([me, toucher.process])
+        reads = 0
+        while bits.rounds < 2:
+            sampler.read()
+            reads += 1
+    finally:
+        reserved.close()
+    assert sum(bits.scanned) < 4 << 18
+    assert reads <= 8
 
 
 def test_page_scan_covers_all_processes(toucher: Any) -> None:
