@@ -34,7 +34,7 @@ lint: setup ## ruff, mypy --strict, import direction, prose, figures in document
 	MYPYPATH=packaging/pages mypy packaging/*.py packaging/*/*.py
 	lint-imports
 	$(PYTHON) packaging/prose/prose.py
-	$(PYTHON) -m bench.document_figures --check
+	$(PYTHON) -m bench.documents.figures --check
 
 format: setup ## Format with ruff and apply its fixes
 	ruff check --fix $(PYTHON_FILES)
@@ -55,7 +55,7 @@ lint-deb: deb ## lintian on the Debian package; takes minutes
 	lintian --allow-root --fail-on error --tag-display-limit 0 build/deb/*.deb
 
 bench: setup ## Measure the cost of hmd on this machine; build/*.json
-	@for name in heat policy ring metrics scan service timing; do $(PYTHON) -m bench.$$name || exit 1; done
+	@for name in heat policy ring metrics scan service timing; do $(PYTHON) -m bench.stages.$$name || exit 1; done
 
 bench-estimator: setup ## Measure the estimator's error on real programs; CASES=gups,redis for some
 	@setup/suite.sh
@@ -69,7 +69,7 @@ bench-samplers: setup ## Measure how much of a program's heat each sampler finds
 	@$(PYTHON) -m bench.suite.samplers
 
 bench-scale: setup ## Measure the cost of a tick over tracked memory; table, picture, build/scale.json; SIZES=4:1 (GiB:processes) for some
-	@$(PYTHON) -m bench.scale $(SIZES)
+	@$(PYTHON) -m bench.scale.tick_cost $(SIZES)
 
 bench-hostile: setup ## Measure the service while hostile clients flood it for ten minutes; docs/results/hostile.json
 	@$(PYTHON) -m bench.hostile.clients --seconds 600 --publish
@@ -78,17 +78,17 @@ test-hostile: setup ## Test the service under hostile clients for ten minutes (m
 	HMD_HOSTILE_SECONDS=600 $(PYTHON) -m pytest --strict-skips tests/system/hostile
 
 bench-tensors: setup ## Compare planners of training steps on G10's traces; build/tensors.json
-	@$(PYTHON) -m bench.tensors
-	@$(PYTHON) -m bench.tensors_in_place
-	@$(PYTHON) -m bench.tensors_made
+	@$(PYTHON) -m bench.tensors.planners
+	@$(PYTHON) -m bench.tensors.in_place
+	@$(PYTHON) -m bench.tensors.made_steps
 
 bench-learned: setup ## Compare the learned policy on programs that its training never saw; build/learned.json
 	@setup/suite.sh
-	@$(PYTHON) -m bench.learned
+	@$(PYTHON) -m bench.learned_policy.held_out
 
 train: setup ## Train the weights that hmd ships on the suite's programs; hmd/decide/policies/learned.npz
 	@setup/suite.sh
-	@$(PYTHON) -m bench.learned --ship hmd/decide/policies/learned.npz
+	@$(PYTHON) -m bench.learned_policy.held_out --ship hmd/decide/policies/learned.npz
 
 clean: ## Remove what was built (not the virtual environment, not the kernel)
 	rm -rf build/setup/native build/dist build/deb build/share build/site build/demo* build/*.json hmd/_native* hmd/emulate/_timing*

@@ -2,9 +2,9 @@
 
     python -m bench.guard [--recordings FOLDER] [--programs NAME,...] [--ratios 1:2,...]
 
-Samples are at their cost, as many as the daemon takes by default, as in :mod:`bench.learned`.
-Prints a table and writes build/guard.json. Takes a minute of CPU per case, and a minute per program
-for its recording the first time.
+Samples are at their cost, as many as the daemon takes by default, as in
+:mod:`bench.learned_policy.held_out`. Prints a table and writes build/guard.json. Takes a minute of
+CPU per case, and a minute per program for its recording the first time.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from bench.compare.testbed import PRESET
 from bench.progress import print_progress
 from bench.suite.ground_truth import recorded
 from hmd.decide import registry
-from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import load
+from hmd.emulate.recordings.miss_stream import MissStream
 from hmd.errors import HmdError
 from hmd.learn.training_rows import HEADROOM_BYTES
 from hmd.simulate.simulation import simulate

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from hmd.machine.mapping_queries import query_from
-from hmd.machine.pagemap_scan import PageIs, scan
+from hmd.machine.pages.mapping_queries import query_from
+from hmd.machine.pages.pagemap_scan import PageIs, scan
 from hmd.tensors.g10_traces import g10_folder
 
 

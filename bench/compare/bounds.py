@@ -6,9 +6,9 @@ Gives speeds relative to first touch of no moves, of the policies ``histogram`` 
 samples at their cost, as many as the daemon takes by default, of ``benefit`` with free samples, of
 the static oracle, of ``exact-past`` and of ``clairvoyant`` (:mod:`hmd.simulate.known_misses`). The
 fast node has room for a third, a ninth or a seventeenth of a program's pages, as in
-:mod:`bench.learned`. Prints a table and writes build/bounds.json; results of programs that are not
-named are kept. ``--publish`` also writes docs/results/bounds.json. A program takes about two
-minutes of CPU, and a minute for its recording the first time.
+:mod:`bench.learned_policy.held_out`. Prints a table and writes build/bounds.json; results of
+programs that are not named are kept. ``--publish`` also writes docs/results/bounds.json. A program
+takes about two minutes of CPU, and a minute for its recording the first time.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from bench.compare.testbed import DILATION, PRESET
 from bench.progress import print_progress
 from bench.suite.ground_truth import recorded
 from hmd.decide import registry
-from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import load
+from hmd.emulate.recordings.miss_stream import MissStream
 from hmd.errors import HmdError
 from hmd.simulate.baselines import baselines
 from hmd.simulate.bounds import bounds

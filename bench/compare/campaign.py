@@ -28,9 +28,9 @@ from bench.compare.systems import RUNS, BootService, System, system_named
 from bench.compare.testbed import DILATION, Testbed, stage
 from bench.compare.trial_store import TrialStore
 from bench.suite.inputs import prepare
-from hmd.emulate.guest_agent import GuestError
-from hmd.emulate.guest_command import Command
-from hmd.emulate.kernel_cache import warm_kernels
+from hmd.emulate.virtual_machine.guest_agent import GuestError
+from hmd.emulate.virtual_machine.guest_command import Command
+from hmd.emulate.virtual_machine.kernel_cache import warm_kernels
 from hmd.errors import HmdError
 
 Say = Callable[[str], None]

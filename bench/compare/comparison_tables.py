@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from bench.compare.comparison_case import SWEPT, THP, WHOLE
-from bench.markdown_table import table
+from bench.documents.markdown_table import table
 
 Results = Mapping[str, Any]
 Key = tuple[str, str, str]

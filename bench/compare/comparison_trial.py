@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from bench.compare import demotion
 from bench.compare.testbed import Start, Testbed
 from hmd.emulate.demo.variants import FAST_NODE
-from hmd.emulate.guest_command import Command
+from hmd.emulate.virtual_machine.guest_command import Command
 from hmd.units import PAGE_BYTES
 
 

@@ -28,11 +28,11 @@ from bench.compare.guest_daemon import GuestDaemon, running_daemon
 from bench.compare.policies import FOLDER, ROOT, SUITE
 from bench.compare.systems import hmd_with
 from bench.compare.testbed import FIRST_TOUCH, Testbed, stage
-from bench.measured_commit import commit, host
+from bench.documents.measured_commit import commit, host
 from bench.suite.inputs import prepare
 from hmd.emulate.demo.variants import PROGRAM_CPU, SERVICE_CPU
-from hmd.emulate.guest_command import Command
-from hmd.emulate.kernel_cache import warm_kernels
+from hmd.emulate.virtual_machine.guest_command import Command
+from hmd.emulate.virtual_machine.kernel_cache import warm_kernels
 from hmd.errors import ConfigError, HmdError
 from hmd.units import MIB
 

@@ -29,8 +29,8 @@ from bench.compare.testbed import FIRST_TOUCH, Testbed, stage
 from bench.suite.ground_truth import program_digest
 from bench.suite.inputs import prepare
 from bench.suite.program import load_program
-from hmd.emulate.guest_agent import GuestError
-from hmd.emulate.guest_command import Command
+from hmd.emulate.virtual_machine.guest_agent import GuestError
+from hmd.emulate.virtual_machine.guest_command import Command
 from hmd.errors import HmdError
 
 BUILD = Path(__file__).resolve().parents[2] / "build"

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hmd.emulate.guest_command import BASE_ENVIRONMENT, Command
-from hmd.emulate.server_load import READY_S
+from hmd.emulate.recordings.server_load import READY_S
+from hmd.emulate.virtual_machine.guest_command import BASE_ENVIRONMENT, Command
 from hmd.errors import HmdError
 
 _LOOK_S = 0.002

@@ -31,7 +31,7 @@ from bench.compare.testbed import GROUP, Testbed
 from hmd.decide import registry
 from hmd.emulate.demo.demo_daemon import last_line
 from hmd.emulate.demo.variants import service
-from hmd.emulate.guest_agent import Job
+from hmd.emulate.virtual_machine.guest_agent import Job
 from hmd.errors import HmdError
 
 HEADROOM_BYTES = 64 << 10

@@ -15,7 +15,7 @@ from pathlib import Path
 from bench.compare.testbed import FIRST_TOUCH, Testbed, stage
 from hmd.emulate.c_compiler import compile_static
 from hmd.emulate.demo.variants import PROGRAM_CPU
-from hmd.emulate.guest_command import Command
+from hmd.emulate.virtual_machine.guest_command import Command
 from hmd.errors import HmdError
 
 ROOT = Path(__file__).resolve().parents[2]

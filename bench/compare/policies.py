@@ -58,7 +58,7 @@ from bench.compare.policies_plot import draw
 from bench.compare.simulations import Simulation, simulations
 from bench.compare.systems import HMD_DEFAULT, REFERENCES, RUNS, cases_of, systems
 from bench.compare.testbed import DILATION, PRESET
-from bench.measured_commit import commit
+from bench.documents.measured_commit import commit
 from bench.suite.program import load_program
 from hmd.errors import HmdError
 

@@ -30,8 +30,8 @@ from bench.progress import print_progress
 from bench.suite.ground_truth import program_digest, recorded
 from bench.suite.inputs import prepare
 from bench.suite.program import load_program
-from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import load
+from hmd.emulate.recordings.miss_stream import MissStream
 from hmd.errors import ConfigError, HmdError
 from hmd.heat.heat_settings import HeatSettings
 from hmd.simulate.simulated_pmu import PmuSettings

@@ -22,15 +22,15 @@ from pathlib import Path
 
 from bench.compare.host_contention import HostContention
 from hmd.emulate.assets import WORKLOADS
-from hmd.emulate.boot import Machine
 from hmd.emulate.c_compiler import compile_static
 from hmd.emulate.demo.fast_node import FastNode, open_fast_node
 from hmd.emulate.demo.meter import Meter
 from hmd.emulate.demo.variants import FAST_NODE, PROGRAM_CPU, SERVICE_CPU, SLOW_NODE, service
-from hmd.emulate.guest_command import Command
 from hmd.emulate.preset import Preset, load
 from hmd.emulate.preset_overrides import with_cpus, with_node_size
-from hmd.emulate.server_load import serve
+from hmd.emulate.recordings.server_load import serve
+from hmd.emulate.virtual_machine.boot import Machine
+from hmd.emulate.virtual_machine.guest_command import Command
 from hmd.errors import HmdError
 from hmd.machine.procfs import chosen
 

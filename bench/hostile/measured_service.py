@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from bench.peak_memory import peak_mib
+from bench.scale.peak_memory import peak_mib
 from hmd.config import load
 from hmd.daemon.log import start_log
 from hmd.daemon.notify import Notifier

@@ -22,7 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bench.kernel_limits import raised
+from bench.scale.kernel_limits import raised
 from hmd.decide.registry import warm_apart
 
 HERE = Path(__file__).parent
@@ -39,7 +39,7 @@ class NeighbourCase:
 
     ``processes`` is how many of it the daemon must find, by ``selector`` or else by the program's
     path, ``quota`` its share of a CPU. ``limits`` are sysctls that it needs
-    (:mod:`bench.kernel_limits`).
+    (:mod:`bench.scale.kernel_limits`).
     """
 
     name: str

@@ -18,8 +18,8 @@ from pathlib import Path
 from bench.monitoring.dashboard_plot import draw
 from bench.monitoring.prometheus import Prometheus
 from hmd.decide.policies.histogram import Histogram
-from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import load
+from hmd.emulate.recordings.miss_stream import MissStream
 from hmd.observe.health import TickWatch
 from hmd.observe.metrics import MetricsServer
 from hmd.observe.observer import ObservedConfig, Observer, Places

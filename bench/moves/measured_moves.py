@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from hmd.decide.plan import Plan
-from hmd.machine import move_pages
+from hmd.machine.pages import move_pages
 from hmd.machine.process_id import ProcessId, identify
 from hmd.migrate import Mover, MoverSettings
 from hmd.units import HUGE_PAGE_PAGES, PAGE_BYTES
@@ -89,7 +89,7 @@ class TimedProgram:
 
 
 class TimedCalls:
-    """The calls of ``hmd.machine.move_pages``; keeps how long each move takes."""
+    """The calls of ``hmd.machine.pages.move_pages``; keeps how long each move takes."""
 
     query_nodes = staticmethod(move_pages.query_nodes)
 

@@ -20,11 +20,11 @@ from typing import Any, Final
 import numpy as np
 
 from bench.moves.measured_moves import MOVED_MIB
-from bench.scale_results import publish
-from hmd.emulate.boot import Machine
+from bench.scale.results import publish
 from hmd.emulate.c_compiler import compile_static
 from hmd.emulate.preset import load
 from hmd.emulate.preset_overrides import with_nodes
+from hmd.emulate.virtual_machine.boot import Machine
 from hmd.errors import HmdError
 
 ROOT: Final = Path(__file__).resolve().parents[2]

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.measured_commit import commit
+from bench.documents.measured_commit import commit
 from bench.suite.estimator_errors import (
     Errors,
     EstimatorCase,
@@ -49,7 +49,7 @@ from bench.suite.program import program_names
 from bench.suite.replay_check import Verified, verified
 from bench.suite.sampled_trace import TraceSampling
 from hmd.emulate.preset import Preset, load
-from hmd.emulate.recording import RECORDED_ON
+from hmd.emulate.recordings.isolated_run import RECORDED_ON
 from hmd.errors import HmdError
 from hmd.estimate.capacity_sweep import sweep
 from hmd.estimate.runtime_model import Coefficients, Terms, build_model

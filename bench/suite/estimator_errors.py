@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.suite.sampled_trace import TraceSampling, sampled_run
-from hmd.emulate.layout_replay import Layout, replayed
-from hmd.emulate.miss_stream import MissOutcomes, MissStream
 from hmd.emulate.preset import Preset
+from hmd.emulate.recordings.layout_replay import Layout, replayed
+from hmd.emulate.recordings.miss_stream import MissOutcomes, MissStream
 from hmd.estimate import isc22
 from hmd.estimate.aligned_runs import AlignedRuns, side_by_side
 from hmd.estimate.runtime_model import Coefficients, RuntimeModel, Terms, build_model

@@ -22,11 +22,11 @@ import numpy.typing as npt
 from bench.suite import input_generators
 from bench.suite.inputs import prepare
 from bench.suite.program import SuiteProgram, load_program, programs_folder
-from hmd.emulate import replay
-from hmd.emulate.layout_replay import Layout, replayed
-from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import Preset, load
-from hmd.emulate.recording import ALL_SLOW, RECORDED_ON, guest, run_in, widest_core
+from hmd.emulate.recordings import replay
+from hmd.emulate.recordings.isolated_run import ALL_SLOW, RECORDED_ON, guest, run_in, widest_core
+from hmd.emulate.recordings.layout_replay import Layout, replayed
+from hmd.emulate.recordings.miss_stream import MissStream
 from hmd.errors import HmdError
 
 _NOT_RECORDED = {"description", "memory_class", "source", "long_command"}

@@ -25,7 +25,7 @@ from bench.suite.program import (
     programs_folder,
 )
 from hmd.emulate.c_compiler import compile_static
-from hmd.emulate.guest_command import BASE_ENVIRONMENT, Command
+from hmd.emulate.virtual_machine.guest_command import BASE_ENVIRONMENT, Command
 from hmd.errors import MissingError
 
 _GENERATOR = Path(input_generators.__file__)

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.peak_memory import peak_mib
+from bench.scale.peak_memory import peak_mib
 from hmd.estimate import build_model, layout, side_by_side
 from hmd.sample.access_batch import Kind
 from hmd.trace.streaming import TraceFile

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hmd.emulate.layout_replay import Layout, layout_of
+from hmd.emulate.recordings.layout_replay import Layout, layout_of
 
 PARTS = tuple(range(10, 100, 10))
 _GAP_BYTES = 1 << 20  # larger gaps separate mappings

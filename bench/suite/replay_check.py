@@ -18,12 +18,12 @@ import numpy as np
 from bench.suite.ground_truth import RecordedStream, program_digest
 from bench.suite.inputs import prepare
 from bench.suite.program import load_program
-from hmd.emulate.guest_command import Command
-from hmd.emulate.layout_replay import Layout, replayed, tiers_of
 from hmd.emulate.memory_layout import node_ranges
-from hmd.emulate.miss_stream import MissRecording
 from hmd.emulate.preset import Preset
-from hmd.emulate.recording import MemoryPolicy, Placement, guest, run_in
+from hmd.emulate.recordings.isolated_run import MemoryPolicy, Placement, guest, run_in
+from hmd.emulate.recordings.layout_replay import Layout, replayed, tiers_of
+from hmd.emulate.recordings.miss_stream import MissRecording
+from hmd.emulate.virtual_machine.guest_command import Command
 
 
 @dataclass(frozen=True, slots=True)

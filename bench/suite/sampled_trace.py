@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hmd.emulate.layout_replay import tiers_of
-from hmd.emulate.miss_stream import MissFlag, MissOutcomes, MissStream
 from hmd.emulate.preset import Preset
+from hmd.emulate.recordings.layout_replay import tiers_of
+from hmd.emulate.recordings.miss_stream import MissFlag, MissOutcomes, MissStream
 from hmd.sample.access_batch import Kind
 from hmd.trace.trace import (
     SAMPLE_COLUMNS,

@@ -25,9 +25,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hmd.emulate.boot import Machine
 from hmd.emulate.c_compiler import compile_static
-from hmd.emulate.miss_recording_file import read_recording
+from hmd.emulate.recordings.plugin_miss_log import read_recording
+from hmd.emulate.virtual_machine.boot import Machine
 from hmd.errors import HmdError
 from hmd.sample.capabilities import SamplerName
 from hmd.units import PAGE_BYTES

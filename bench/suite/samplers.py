@@ -15,12 +15,12 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from bench.measured_commit import commit
+from bench.documents.measured_commit import commit
 from bench.suite.sampler_recall import Found, compare
-from hmd.emulate.boot import Machine
-from hmd.emulate.kernel_cache import guest_environment
 from hmd.emulate.preset import load
 from hmd.emulate.preset_overrides import with_nodes
+from hmd.emulate.virtual_machine.boot import Machine
+from hmd.emulate.virtual_machine.kernel_cache import guest_environment
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 OUT = CHECKOUT / "build/samplers.json"

@@ -80,7 +80,7 @@ def _warnings(config: Config, document: Mapping) -> list[str]:
     from hmd.config.load import located
     from hmd.daemon.start_checks import machine_warnings, start_failures
     from hmd.errors import MissingError
-    from hmd.machine.numa_nodes import read_topology
+    from hmd.machine.nodes.numa_nodes import read_topology
 
     try:
         topology = read_topology(tiers=config.machine.tiers, fit_override=True)

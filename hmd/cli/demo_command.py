@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _draw(shown: Demonstration, path: Path) -> list[str]:
     """Draw the hot set's heat map as hmd saw it; returns the files written."""
-    from hmd.cli.heatmap_plot import draw
+    from hmd.cli.plots.heatmap_plot import draw
     from hmd.observe.heat_grid import pids
 
     seen = pids(shown.heat)

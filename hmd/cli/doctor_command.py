@@ -11,7 +11,7 @@ from hmd.errors import Exit, UnavailableError
 
 if TYPE_CHECKING:
     from hmd.cli.main import Subparsers
-    from hmd.machine.diagnostic import Diagnostic
+    from hmd.machine.checks.diagnostic import Diagnostic
 
 EXAMPLES = """\
 examples:
@@ -41,7 +41,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print all diagnostics; ``Exit.MISSING`` where one of them is a failure."""
     from hmd.cli.output import print_json
-    from hmd.machine.diagnostic import Severity
+    from hmd.machine.checks.diagnostic import Severity
 
     sections = examine(args.proc, args.sysfs)
     failed = any(f.level == Severity.FAIL for _, found in sections for f in found)
@@ -57,9 +57,9 @@ Sections = Sequence[tuple[str, Sequence["Diagnostic"]]]
 
 def examine(proc: Path, sysfs: Path) -> Sections:
     """Return the diagnostics of each section."""
-    from hmd.machine.conflicts import competing_findings
-    from hmd.machine.features import feature_findings, topology_finding
-    from hmd.machine.privileges import privilege_findings, read_privileges
+    from hmd.machine.checks.conflicts import competing_findings
+    from hmd.machine.checks.features import feature_findings, topology_finding
+    from hmd.machine.checks.privileges import privilege_findings, read_privileges
 
     return (
         ("memory", [_unless_missing("memory tiers", lambda: topology_finding(sysfs))]),
@@ -71,7 +71,7 @@ def examine(proc: Path, sysfs: Path) -> Sections:
 
 
 def _unless_missing(name: str, find: Callable[[], Diagnostic]) -> Diagnostic:
-    from hmd.machine.diagnostic import Diagnostic, Severity
+    from hmd.machine.checks.diagnostic import Diagnostic, Severity
 
     try:
         return find()
@@ -81,7 +81,7 @@ def _unless_missing(name: str, find: Callable[[], Diagnostic]) -> Diagnostic:
 
 def _sampler(proc: Path, sysfs: Path) -> Diagnostic:
     """Open each sampler that the daemon could use, and close it again."""
-    from hmd.machine.diagnostic import Diagnostic, Severity
+    from hmd.machine.checks.diagnostic import Diagnostic, Severity
     from hmd.sample.auto_select import SampleSettings, available
     from hmd.sample.capabilities import CAPABILITIES
 
@@ -127,7 +127,7 @@ def _print(sections: Sections, failed: bool) -> None:
     from rich.text import Text
 
     from hmd.cli.output import console, print_table
-    from hmd.machine.diagnostic import Severity
+    from hmd.machine.checks.diagnostic import Severity
 
     styles = {Severity.OK: "green", Severity.WARN: "yellow", Severity.FAIL: "bold red"}
     rows = [

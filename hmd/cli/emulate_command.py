@@ -16,10 +16,10 @@ from hmd.errors import Exit, MissingError, UsageError
 
 if TYPE_CHECKING:
     from hmd.cli.main import Subparsers
-    from hmd.emulate.boot import Machine
-    from hmd.emulate.guest_agent import Job
     from hmd.emulate.model_params import ModelPart
     from hmd.emulate.preset import Preset
+    from hmd.emulate.virtual_machine.boot import Machine
+    from hmd.emulate.virtual_machine.guest_agent import Job
 
 TIMED_OUT = 124
 """The exit code of timeout(1)."""
@@ -183,7 +183,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from hmd.emulate.boot import DEFAULT_DILATION, Machine
+    from hmd.emulate.virtual_machine.boot import DEFAULT_DILATION, Machine
 
     signal.signal(signal.SIGTERM, _terminate)
     dilation = _dilation(args)
@@ -212,7 +212,7 @@ def _command(
     machine: Machine, args: argparse.Namespace, environment: dict[str, str]
 ) -> tuple[int | None, float]:
     """Run the command; its exit code, None at the timeout, and the guest seconds it took."""
-    from hmd.emulate.boot import exit_code
+    from hmd.emulate.virtual_machine.boot import exit_code
 
     if not args.no_model:
         machine.start_model()
@@ -321,8 +321,8 @@ def _assignment(text: str) -> tuple[str, str]:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from hmd.cli.emulate_tables import print_presets
     from hmd.cli.output import print_json
+    from hmd.cli.tables.emulate_tables import print_presets
     from hmd.emulate.preset import load, preset_names
 
     presets = [load(name) for name in preset_names()]
@@ -334,8 +334,8 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _counters(args: argparse.Namespace) -> int:
-    from hmd.cli.emulate_tables import print_counters
     from hmd.cli.output import print_json
+    from hmd.cli.tables.emulate_tables import print_counters
     from hmd.emulate.machine_report import counters_document
     from hmd.machine.plugin_memory import SharedMemory, find_device
 
@@ -352,7 +352,7 @@ def _counters(args: argparse.Namespace) -> int:
 
 
 def _calibrate(args: argparse.Namespace) -> int:
-    from hmd.cli.emulate_tables import print_calibration
+    from hmd.cli.tables.emulate_tables import print_calibration
     from hmd.emulate.calibration import calibrate
 
     if args.parts is not None or args.without or args.no_model:

@@ -11,8 +11,8 @@ from hmd.errors import Exit, UsageError
 
 if TYPE_CHECKING:
     from hmd.cli.estimate_model import Subject
-    from hmd.cli.estimate_tables import Answer, EstimateRow
     from hmd.cli.main import Subparsers
+    from hmd.cli.tables.estimate_tables import Answer, EstimateRow
     from hmd.estimate import Layout
 
 DESCRIPTION = """\
@@ -139,8 +139,8 @@ def _positive(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     """Predict, and print."""
-    from hmd.cli.estimate_tables import show
     from hmd.cli.output import print_json
+    from hmd.cli.tables.estimate_tables import show
 
     if args.json:
         print_json(answer_document(args))
@@ -151,7 +151,7 @@ def run(args: argparse.Namespace) -> int:
 
 def answer_document(args: argparse.Namespace) -> dict[str, Any]:
     """Return what ``--json`` prints for these arguments; raises HmdError as the command does."""
-    from hmd.cli.estimate_tables import as_json
+    from hmd.cli.tables.estimate_tables import as_json
 
     return as_json(args.model, *_answer(args))
 
@@ -183,8 +183,8 @@ def _refuse(args: argparse.Namespace) -> None:
 
 
 def _swept(args: argparse.Namespace, subject: Subject) -> Answer:
-    from hmd.cli.estimate_tables import Answer
-    from hmd.cli.sweep_plot import draw
+    from hmd.cli.plots.sweep_plot import draw
+    from hmd.cli.tables.estimate_tables import Answer
 
     curve = subject.swept(args.steps or STEPS)
     if args.picture is not None:
@@ -195,7 +195,7 @@ def _swept(args: argparse.Namespace, subject: Subject) -> Answer:
 
 def _priced(args: argparse.Namespace, subject: Subject) -> Answer:
     """Return one layout's answer, or that of a schedule that starts from it."""
-    from hmd.cli.estimate_tables import Answer
+    from hmd.cli.tables.estimate_tables import Answer
     from hmd.estimate import by_phase, by_region, find_regions, layout
 
     slow, fast = _ends(subject)
@@ -229,7 +229,7 @@ def _ends(subject: Subject) -> tuple[EstimateRow, EstimateRow]:
 
 
 def _row(subject: Subject, name: str, chosen: Layout) -> EstimateRow:
-    from hmd.cli.estimate_tables import EstimateRow
+    from hmd.cli.tables.estimate_tables import EstimateRow
     from hmd.estimate import interval
     from hmd.units import PAGE_BYTES
 

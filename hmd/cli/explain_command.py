@@ -69,7 +69,7 @@ def _address(text: str) -> int:
 
 def _print(explained: dict[str, Any]) -> None:
     from hmd.cli.output import format_bytes, print_table
-    from hmd.cli.status_tables import guard_state
+    from hmd.cli.tables.status_tables import guard_state
 
     print(f"process {explained['pid']}, policy {explained['plans']}")
     for line in guard_state(explained["guard"]):

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json_line(document)
         return Exit.OK
-    from hmd.cli.heatmap_plot import draw
+    from hmd.cli.plots.heatmap_plot import draw
 
     pid = args.pid if args.pid is not None else _only_pid(document)
     draw(document, pid, args.output)

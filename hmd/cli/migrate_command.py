@@ -81,8 +81,8 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Move the pages and print the result."""
-    from hmd.cli.migration_report import document, failure, print_totals
     from hmd.cli.output import print_json
+    from hmd.cli.tables.migration_report import document, failure, print_totals
 
     process = _process(args.pid)
     _check_nodes(args)
@@ -112,7 +112,7 @@ def _process(pid: int) -> ProcessId:
 
 
 def _check_nodes(args: argparse.Namespace) -> None:
-    from hmd.machine.numa_nodes import read_topology
+    from hmd.machine.nodes.numa_nodes import read_topology
     from hmd.machine.procfs import format_ids
 
     known = [node.id for node in read_topology().nodes]
@@ -125,7 +125,7 @@ def _check_nodes(args: argparse.Namespace) -> None:
 
 
 def _survey(process: ProcessId, args: argparse.Namespace) -> ProcessPlans:
-    from hmd.machine.mappings import read_mappings
+    from hmd.machine.pages.mappings import read_mappings
     from hmd.machine.process_id import alive
     from hmd.migrate.process_plans import ProcessPlans
 

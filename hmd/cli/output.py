@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hmd.cli.fitted_table import FittedTable
+    from hmd.cli.tables.fitted_table import FittedTable
 
 PIPE_COLUMNS = 240
 """Width of tables that go to a file or a pipe, in characters."""
@@ -74,7 +74,7 @@ def table(
     """
     from rich.text import Text
 
-    from hmd.cli.fitted_table import FittedTable
+    from hmd.cli.tables.fitted_table import FittedTable
 
     def cell(value: object) -> Text:
         return value if isinstance(value, Text) else Text(printable(str(value)))

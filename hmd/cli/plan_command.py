@@ -143,7 +143,7 @@ def _planned(args: argparse.Namespace, problem: StepProblem) -> StepPrice:
 
 
 def _draw(file: Path, problem: StepProblem, result: StepResult) -> None:
-    from hmd.cli.plan_plot import draw
+    from hmd.cli.plots.plan_plot import draw
 
     draw(problem, result, file)
 
@@ -166,7 +166,7 @@ def _swept(args: argparse.Namespace, problem: StepProblem) -> list[StepPrice]:
     found = _progress(problems, "capacities")
     prices = [price_planner(each, args.planner)[0] for each in found]
     if args.picture is not None:
-        from hmd.cli.plan_plot import draw_sweep
+        from hmd.cli.plots.plan_plot import draw_sweep
 
         draw_sweep(prices, args.sweep, args.picture)
     return prices

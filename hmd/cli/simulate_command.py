@@ -123,8 +123,8 @@ def run(args: argparse.Namespace) -> int:
         return _record(args)
     if args.trace is None:
         raise UsageError("name a TRACE, or record one with --record; see hmd simulate --help")
-    from hmd.emulate.miss_stream import MissStream
     from hmd.emulate.preset import load
+    from hmd.emulate.recordings.miss_stream import MissStream
     from hmd.simulate.baselines import baselines
     from hmd.simulate.simulation import simulate
     from hmd.units import PAGE_BYTES
@@ -145,7 +145,7 @@ def run(args: argparse.Namespace) -> int:
             known = bounds(stream, preset, fast, settings, say=progress.say)
             runs |= {name: bound.run for name, bound in known.items()}
     if args.picture is not None:
-        from hmd.cli.simulation_plot import draw
+        from hmd.cli.plots.simulation_plot import draw
 
         title = f"{args.trace.name}, {fast * PAGE_BYTES / 2**20:.1f} MiB of {preset.name} fast"
         draw(runs, fixed, args.picture, title)
@@ -161,7 +161,7 @@ def _record(args: argparse.Namespace) -> int:
     if not command:
         raise UsageError("--record TRACE takes a command: hmd simulate --record TRACE -- COMMAND")
     from hmd.cli.output import format_bytes, format_count
-    from hmd.simulate.miss_recording import record_misses
+    from hmd.simulate.record_misses import record_misses
     from hmd.units import PAGE_BYTES
 
     with ProgressLine() as progress:

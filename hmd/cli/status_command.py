@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         return Exit.OK if health["healthy"] is True else Exit.FAILURE
     status: dict[str, Any] = ask(args.socket, "status")
     from hmd.cli.output import console, print_json
-    from hmd.cli.status_tables import process_table, summary
+    from hmd.cli.tables.status_tables import process_table, summary
 
     if args.json:
         print_json(status)

@@ -165,7 +165,7 @@ def run_info(args: argparse.Namespace) -> int:
 
     trace = read_trace(args.trace)
     if args.picture is not None:
-        from hmd.cli.lifetime_plot import draw
+        from hmd.cli.plots.lifetime_plot import draw
 
         draw(trace, args.picture)
     document = _document(trace)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Group
 
     from hmd.cli.main import Subparsers
-    from hmd.cli.status_tables import Rates, Status
+    from hmd.cli.tables.status_tables import Rates, Status
 
 EXAMPLES = """\
 examples:
@@ -78,7 +78,7 @@ def rates_between(before: Status, after: Status) -> Rates:
 
     Empty if no tick ended between them. A new process or target counts from zero.
     """
-    from hmd.cli.status_tables import process_key
+    from hmd.cli.tables.status_tables import process_key
 
     seconds = after["uptime_s"] - before["uptime_s"]
     if seconds <= 0 or before["pid"] != after["pid"]:
@@ -184,6 +184,6 @@ def _screen(status: Status, rates: Rates | None) -> Group:
     from rich.console import Group
     from rich.text import Text
 
-    from hmd.cli.status_tables import process_table, summary
+    from hmd.cli.tables.status_tables import process_table, summary
 
     return Group(*map(Text, summary(status)), process_table(status, rates))

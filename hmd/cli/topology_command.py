@@ -10,7 +10,7 @@ from hmd.errors import Exit
 
 if TYPE_CHECKING:
     from hmd.cli.main import Subparsers
-    from hmd.machine.topology import Node, NodeMemory, Topology
+    from hmd.machine.nodes.topology import Node, NodeMemory, Topology
 
 EXAMPLES = """\
 examples:
@@ -41,8 +41,8 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the topology."""
     from hmd.cli.output import print_json
-    from hmd.machine.numa_nodes import read_node_memory, read_topology
-    from hmd.machine.tiers import tier_warning
+    from hmd.machine.nodes.numa_nodes import read_node_memory, read_topology
+    from hmd.machine.nodes.tiers import tier_warning
 
     topology = read_topology(args.sysfs, _tiers(args.tiers))
     memory = read_node_memory(topology, args.sysfs)

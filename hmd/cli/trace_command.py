@@ -152,7 +152,7 @@ def _speed(tier: dict[str, Any]) -> str:
 
 
 def _heatmap(args: argparse.Namespace) -> int:
-    from hmd.cli.trace_plot import draw
+    from hmd.cli.plots.trace_plot import draw
 
     draw(_read(args), args.output)
     print(f"wrote {args.output}")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from hmd.cli.main import Subparsers
     from hmd.decide.plan import Policy
-    from hmd.learn.knob_training import TrainedKnobs
+    from hmd.learn.knob_designs.knob_training import TrainedKnobs
     from hmd.learn.policy_speeds import SpeedRow
     from hmd.learn.train_settings import TrainingPlan
     from hmd.learn.training import Trained
@@ -152,8 +152,8 @@ def _train(plan: TrainingPlan, args: argparse.Namespace) -> Trained:
 
 def _train_knobs(plan: TrainingPlan, args: argparse.Namespace) -> None:
     """Train a design of knobs; write and describe it."""
-    from hmd.learn.knob_design import write_design
-    from hmd.learn.knob_training import KnobTraining
+    from hmd.learn.knob_designs.knob_design import write_design
+    from hmd.learn.knob_designs.knob_training import KnobTraining
 
     folder = args.output.with_name(args.output.name + ".training")
     try:
@@ -194,8 +194,8 @@ def _speeds(plan: TrainingPlan, args: argparse.Namespace) -> list[SpeedRow]:
 def _trained_policy(args: argparse.Namespace) -> tuple[str, Callable[[], Policy]]:
     """Return the name of what the file has, and what makes its policy; reads the file first."""
     if args.design != PAGES:
-        from hmd.learn.knob_design import read_design
-        from hmd.learn.knob_policy import KnobPolicy
+        from hmd.learn.environment.knob_policy import KnobPolicy
+        from hmd.learn.knob_designs.knob_design import read_design
 
         design = read_design(args.output)
         return design.kind, lambda: KnobPolicy(design)
@@ -229,7 +229,7 @@ def _print_speeds(rows: list[SpeedRow]) -> None:
 
 
 def _draw_curve(trained: TrainedKnobs, file: Path) -> None:
-    from hmd.cli.plotting import load_pyplot, save_plot
+    from hmd.cli.plots.plotting import load_pyplot, save_plot
 
     pyplot = load_pyplot("or leave --picture out")
     figure, axes = pyplot.subplots(figsize=(8, 4), layout="tight")
@@ -243,7 +243,7 @@ def _draw_curve(trained: TrainedKnobs, file: Path) -> None:
 
 
 def _draw(trained: Trained, file: Path) -> None:
-    from hmd.cli.plotting import load_pyplot, save_plot
+    from hmd.cli.plots.plotting import load_pyplot, save_plot
 
     pyplot = load_pyplot("or leave --picture out")
     figure, axes = pyplot.subplots(figsize=(8, 4), layout="tight")

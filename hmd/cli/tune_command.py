@@ -145,7 +145,7 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
 def run(args: argparse.Namespace) -> int:
     """Search, print, write."""
     from hmd.cli.main import INTERRUPTED
-    from hmd.cli.tune_tables import print_result, result_json
+    from hmd.cli.tables.tune_tables import print_result, result_json
     from hmd.decide import registry
 
     if args.trials < 1 or args.jobs < 1:

@@ -20,9 +20,9 @@ from hmd.control.permission import (
 )
 from hmd.control.request import ControlRequest
 from hmd.errors import NotPermittedError, TargetError, UsageError
+from hmd.machine.nodes.topology import Topology
 from hmd.machine.process_id import PROC, ProcessId, read_stat
 from hmd.machine.procfs import format_ids
-from hmd.machine.topology import Topology
 
 MAX_PINS: Final = 4096
 """Pinned processes, and as many that are being moved by request."""

@@ -15,7 +15,7 @@ from hmd.daemon import stage_settings
 from hmd.daemon.log import OnceLogger
 from hmd.daemon.stages import Stages
 from hmd.errors import HmdError, MissingError
-from hmd.machine.damon_ownership import NOTE
+from hmd.machine.damon.damon_ownership import NOTE
 from hmd.migrate.cache_demotion import CacheDemotion
 
 RETRY_S: Final = 60.0

@@ -13,8 +13,8 @@ import numpy as np
 from hmd.control.admin_state import STALLED_TICKS
 from hmd.daemon import stage_settings
 from hmd.daemon.stages import Stages
-from hmd.machine.mappings import Mappings
-from hmd.machine.numa_nodes import read_node_use
+from hmd.machine.nodes.numa_nodes import read_node_use
+from hmd.machine.pages.mappings import Mappings
 from hmd.machine.process_id import ProcessId
 from hmd.migrate.drain_request import DrainRequest
 from hmd.migrate.drain_worker import DrainWorker

@@ -13,13 +13,13 @@ from typing import Any, Final, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from hmd.decide.loaded_latency import loaded_latency_ns
+from hmd.decide.cost_benefit.loaded_latency import loaded_latency_ns
+from hmd.decide.cost_benefit.parallelism import parallelism
 from hmd.decide.move_guard import MOVE_NS, MoveGuard
 from hmd.decide.node_arrays import Nodes, nodes_of
-from hmd.decide.parallelism import parallelism
 from hmd.decide.plan import MachineView
 from hmd.errors import TargetError
-from hmd.heat.page_view import PageView
+from hmd.heat.view.page_view import PageView
 from hmd.machine.process_id import ProcessId
 from hmd.observe.move_journal import MoveJournal
 from hmd.pipeline.tick import POLICY_ROWS

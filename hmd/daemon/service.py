@@ -33,11 +33,11 @@ from hmd.daemon.target_log import TargetLog
 from hmd.daemon.wakeup_fd import WakeupFd
 from hmd.decide import registry
 from hmd.errors import HmdError, TransientError
-from hmd.machine.node_watch import NodeWatch
-from hmd.machine.numa_nodes import read_topology
+from hmd.machine.nodes.node_watch import NodeWatch
+from hmd.machine.nodes.numa_nodes import read_topology
+from hmd.machine.nodes.topology import Topology
 from hmd.machine.process_id import PROC, ProcessId
 from hmd.machine.procfs import format_ids
-from hmd.machine.topology import Topology
 from hmd.migrate.drain_worker import DrainWorker
 from hmd.observe.health import TickWatch
 from hmd.observe.heat_history import HeatHistory

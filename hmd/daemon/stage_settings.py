@@ -14,18 +14,18 @@ from hmd.decide.plan import FastLimits, Policy
 from hmd.errors import UsageError
 from hmd.heat.geometry import CHUNK_BYTES
 from hmd.heat.heat_settings import HeatSettings
-from hmd.heat.residency_sweep import SweepSettings
-from hmd.heat.space_outline import Patterns
-from hmd.machine.cache_kdamond import CacheWatch
+from hmd.machine.damon.cache_kdamond import CacheWatch
 from hmd.machine.linear_pattern import LinearPattern
+from hmd.machine.nodes.topology import Topology
 from hmd.machine.process_id import ProcessId
 from hmd.machine.targets import TargetSpec
-from hmd.machine.topology import Topology
 from hmd.migrate import APPLY_TICKS, MoverSettings, PageoutSettings
 from hmd.migrate.cache_demotion import CacheSettings
 from hmd.observe.observer import ObservedConfig
 from hmd.pipeline.cpu_budget import SHARE_MOST, BudgetSettings
 from hmd.pipeline.quota_control import swept_within
+from hmd.residency.residency_sweep import SweepSettings
+from hmd.residency.space_outline import Patterns
 from hmd.sample.auto_select import SampleSettings
 from hmd.sample.period_control import PeriodSettings
 

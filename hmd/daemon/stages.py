@@ -17,14 +17,12 @@ from hmd.config import Config
 from hmd.control.admin_state import AdminState
 from hmd.daemon import stage_settings
 from hmd.heat.heat_table import HeatTable
-from hmd.heat.residency_sweep import ResidencySweep
-from hmd.heat.swept_memory import KernelMemory
 from hmd.machine.exit_watch import ExitWatch
-from hmd.machine.numa_nodes import read_node_memory, read_topology
+from hmd.machine.nodes.numa_nodes import read_node_memory, read_topology
+from hmd.machine.nodes.topology import NodeMemory, Topology
+from hmd.machine.nodes.zone_reserves import Reserves
 from hmd.machine.process_id import PROC, ProcessId, read_stat
 from hmd.machine.processes import ProcessWatcher
-from hmd.machine.topology import NodeMemory, Topology
-from hmd.machine.zone_reserves import Reserves
 from hmd.migrate import MovableMappings, Mover, Pageout
 from hmd.migrate.pageout import KernelPageoutCalls
 from hmd.observe.tick_record import Stage
@@ -32,6 +30,8 @@ from hmd.pipeline.cpu_budget import CpuBudget
 from hmd.pipeline.cpu_use import CpuUse
 from hmd.pipeline.quota_control import QuotaControl
 from hmd.pipeline.tick_stages import TickStages
+from hmd.residency.residency_sweep import ResidencySweep
+from hmd.residency.swept_memory import KernelMemory
 from hmd.sample.auto_select import Chosen, open_sampler
 from hmd.sample.period_control import PeriodControl
 from hmd.sample.sampler import Sampler

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hmd.config import Config
+from hmd.machine.nodes.tiers import override_problem
+from hmd.machine.nodes.topology import Topology
 from hmd.machine.process_id import PROC
 from hmd.machine.targets import user_id
-from hmd.machine.tiers import override_problem
-from hmd.machine.topology import Topology
 
 _REGEX_SIGNS = re.compile(r"\^|\$|\\|\.\*|\.\+|\|")
 """What a regular expression has and a shell pattern for a path hardly ever."""

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from hmd.config.load import dotted
 from hmd.daemon.stages import Stages
 from hmd.daemon.start_checks import machine_warnings
-from hmd.machine.conflicts import competing_findings
-from hmd.machine.diagnostic import Severity
-from hmd.machine.tiers import tier_warning
+from hmd.machine.checks.conflicts import competing_findings
+from hmd.machine.checks.diagnostic import Severity
+from hmd.machine.nodes.tiers import tier_warning
 
 
 def start_warnings(stages: Stages, file: str) -> Iterator[str]:

@@ -16,12 +16,12 @@ import numpy.typing as npt
 
 from hmd.decide.node_arrays import Nodes, nodes_of
 from hmd.decide.plan import MachineView, Plan
-from hmd.decide.plan_rows import moves_of
-from hmd.machine.topology import Topology
+from hmd.decide.planning.plan_rows import moves_of
+from hmd.machine.nodes.topology import Topology
 from hmd.units import PAGE_BYTES
 
 if TYPE_CHECKING:
-    from hmd.heat.page_view import PageRows, PageView
+    from hmd.heat.view.page_view import PageRows, PageView
 
 Integers = npt.NDArray[np.int64]
 

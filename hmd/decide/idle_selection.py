@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from hmd.decide.plan import MachineView, Plan
-from hmd.decide.plan_rows import moves_of
+from hmd.decide.planning.plan_rows import moves_of
 from hmd.units import PAGE_BYTES
 
 if TYPE_CHECKING:
-    from hmd.heat.page_view import PageView
+    from hmd.heat.view.page_view import PageView
 
 OUT: Final = -1
 """In place of a node: swap, zram, or the file that backs the page."""

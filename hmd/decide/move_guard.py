@@ -24,15 +24,15 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from hmd.decide.loaded_latency import loaded_latency_ns
+from hmd.decide.cost_benefit.loaded_latency import loaded_latency_ns
+from hmd.decide.cost_benefit.parallelism import parallelism
 from hmd.decide.node_arrays import nodes_of
-from hmd.decide.parallelism import parallelism
 from hmd.decide.plan import MachineView, Plan, Policy
 from hmd.units import PAGE_BYTES
 
 if TYPE_CHECKING:
-    from hmd.heat.page_state import PageState
-    from hmd.heat.page_view import PageView
+    from hmd.heat.view.page_state import PageState
+    from hmd.heat.view.page_view import PageView
 
 MOVE_NS: Final = 3000.0
 """What moving 4 KiB costs its program, in ns: above what the simulator charges, some 2,000."""
@@ -151,7 +151,7 @@ class MoveGuard:
     def _account(self, pages: PageView, machine: MachineView) -> None:
         """Add what moves saved and cost in the tick to the credit."""
         from hmd.decide.guard_kernel import COLUMNS, GuardedRows, follow_moves
-        from hmd.heat.page_state import PageState
+        from hmd.heat.view.page_state import PageState
 
         # Where plans wait for the CPU quota, the samples of this tick stand for those between.
         ticks = max(pages.tick - self._tick, 1) if self._tick >= 0 else 1

@@ -15,7 +15,7 @@ from hmd.decide.plan import FastLimits, MachineView
 from hmd.units import PAGE_BYTES
 
 if TYPE_CHECKING:
-    from hmd.heat.page_view import PageView
+    from hmd.heat.view.page_view import PageView
 
 
 UNKNOWN_SHARE: Final = 0.02

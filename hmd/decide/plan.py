@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from hmd.machine.nodes.topology import NodeMemory, Topology
 from hmd.machine.process_id import ProcessId
-from hmd.machine.topology import NodeMemory, Topology
 
 if TYPE_CHECKING:
     # Only named here: plans are also made without heat (hmd migrate), and heat brings numba.
-    from hmd.heat.page_view import PageView
+    from hmd.heat.view.page_view import PageView
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +111,13 @@ class MachineView:
 
     ``now_s`` is a clock of the caller's (real or virtual), ``tick_s`` the length of a tick,
     ``budget_bytes`` what the mover may move in this tick. ``limits`` are kept by
-    :func:`hmd.decide.plan_builder.build_plan` for every policy; None where there are none. Where
-    accesses are not ``counted``, rates order pages, but say nothing of time: such samplers see once
-    per tick whether a page was accessed. ``allocation_bytes`` is what programs are expected to
-    allocate until the next tick, None where that is not known. ``cpus``, shape ``(processes,)`` as
-    ``PageView.processes``, is how many CPUs each process keeps busy, NaN where that is not known;
-    None: of no process. ``move_delay_s`` is the time from the last sample until half of the planned
-    pages have moved, by earlier ticks.
+    :func:`hmd.decide.planning.plan_builder.build_plan` for every policy; None where there are none.
+    Where accesses are not ``counted``, rates order pages, but say nothing of time: such samplers
+    see once per tick whether a page was accessed. ``allocation_bytes`` is what programs are
+    expected to allocate until the next tick, None where that is not known. ``cpus``, shape
+    ``(processes,)`` as ``PageView.processes``, is how many CPUs each process keeps busy, NaN where
+    that is not known; None: of no process. ``move_delay_s`` is the time from the last sample until
+    half of the planned pages have moved, by earlier ticks.
     """
 
     topology: Topology

@@ -36,8 +36,8 @@ DEFAULT: Final = next(about.name for about in _POLICIES.values() if about.defaul
 # Kernels that every policy needs.
 _KERNELS: Final = (
     "hmd.decide.guard_kernel",
-    "hmd.decide.move_order",
-    "hmd.decide.move_phases",
+    "hmd.decide.planning.move_order",
+    "hmd.decide.planning.move_phases",
     "hmd.decide.process_sums",
 )
 

@@ -16,11 +16,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hmd.emulate import calibration_targets
-from hmd.emulate.boot import Machine
 from hmd.emulate.calibration_targets import LOADS, Asked
 from hmd.emulate.microbenchmarks import Bench, Timing
 from hmd.emulate.preset import NodePreset, Preset
 from hmd.emulate.preset_overrides import with_cpus
+from hmd.emulate.virtual_machine.boot import Machine
 from hmd.units import LINE_BYTES
 
 MODELLED_BOUND = 0.10

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hmd.emulate.assets import WORKLOADS
-from hmd.emulate.boot import Machine
 from hmd.emulate.c_compiler import compile_static
 from hmd.emulate.preset import Preset
+from hmd.emulate.virtual_machine.boot import Machine
 from hmd.errors import HmdError
 
 ATTEMPTS = 5

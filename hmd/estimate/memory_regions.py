@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.estimate.page_index import PageIndex
-from hmd.machine.mappings import MappingKind
+from hmd.machine.pages.mappings import MappingKind
 from hmd.trace.trace import MappingSnapshot, Trace
 from hmd.units import PAGE_BYTES
 

@@ -158,7 +158,7 @@ class TableRates(NamedTuple):
 
     ``page_rate`` and ``page_support`` have shape ``(details, 512)``, ``chunk_rate`` and
     ``chunk_support`` shape ``(chunks,)``: for chunks that are one row of a view. Units are those of
-    :class:`hmd.heat.page_columns.PageRates`.
+    :class:`hmd.heat.view.page_columns.PageRates`.
     """
 
     page_rate: Float32Plane

@@ -114,7 +114,7 @@ def number_addresses(
 ) -> None:
     """Set ``found`` to the number of the row at each address of a process, -1 where none is known.
 
-    Rows are numbered as :mod:`hmd.heat.page_columns` says.
+    Rows are numbered as :mod:`hmd.heat.view.page_columns` says.
     """
     places, wholes = index.places, len(columns.owner) * CHUNK_PAGES
     for i in range(len(address)):

@@ -35,9 +35,10 @@ class HeatStats:
     """Counters since the table was made; ``chunks``, ``details``, ``bytes`` are current values.
 
     ``ignored`` counts samples of no tracked process or no user address, ``windows`` closed windows,
-    ``changes`` ticks that refuted what was known of a process (:mod:`hmd.heat.change_points`),
-    ``details_lost`` chunks that are counted as a whole again since others differ more,
-    ``details_dropped`` those for lack of memory. ``details`` are counted by page.
+    ``changes`` ticks that refuted what was known of a process
+    (:mod:`hmd.heat.rates.change_points`), ``details_lost`` chunks that are counted as a whole again
+    since others differ more, ``details_dropped`` those for lack of memory. ``details`` are counted
+    by page.
     """
 
     samples: int = 0

@@ -1,10 +1,11 @@
 """The heat table: how hot every page of the tracked processes is, and on which node it is.
 
 Takes batches of samples and the nodes of pages, gives a view of pages with their rates
-(:mod:`hmd.heat.page_view`). Stored as arrays over chunks of 2 MiB of address space, allocated on
-demand: 12 bytes per page of a bounded number of chunks, and about 80 bytes for each chunk. Without
-pages of its own a chunk is counted as a whole, as a huge page is. Counting a sample costs about
-10 ns, 100 ns at 1 TiB; hmd.heat.cooling and hmd.heat.rates state their own costs.
+(:mod:`hmd.heat.view.page_view`). Stored as arrays over chunks of 2 MiB of address space, allocated
+on demand: 12 bytes per page of a bounded number of chunks, and about 80 bytes for each chunk.
+Without pages of its own a chunk is counted as a whole, as a huge page is. Counting a sample costs
+about 10 ns, 100 ns at 1 TiB; hmd.heat.rates.cooling and hmd.heat.rates.posterior_rates state their
+own costs.
 """
 
 from __future__ import annotations
@@ -14,21 +15,22 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hmd.heat.change_points import ChangePoints, discount
 from hmd.heat.chunk_columns import TableRates
 from hmd.heat.chunk_index import find_nodes
 from hmd.heat.chunks import Chunks
 from hmd.heat.geometry import ABSENT
 from hmd.heat.heat_settings import HeatSettings, HeatStats
 from hmd.heat.idle_age import age, successors
-from hmd.heat.leaving_rows import count_leaving, leaving_codes, leaving_rows
-from hmd.heat.loaded_waits import LoadedWaits
 from hmd.heat.page_counts import count_nodes
 from hmd.heat.page_detail import drop_details, grant_details
-from hmd.heat.page_view import PageView
 from hmd.heat.placing import place_pages, place_wholes
-from hmd.heat.rate_priors import PriorSums, priors_of
-from hmd.heat.rates import PageSpreads, estimate, sum_up
+from hmd.heat.rates.change_points import ChangePoints, discount
+from hmd.heat.rates.loaded_waits import LoadedWaits
+from hmd.heat.rates.posterior_rates import PageSpreads, estimate, sum_up
+from hmd.heat.rates.rate_priors import PriorSums, priors_of
+from hmd.heat.rates.sample_windows import Clocks
+from hmd.heat.rates.wear_fading import fade_wear
+from hmd.heat.rates.window_closing import close_windows, credible
 from hmd.heat.sample_counting import (
     KINDS,
     CountedSamples,
@@ -36,13 +38,12 @@ from hmd.heat.sample_counting import (
     SampleWeights,
     count_samples,
 )
-from hmd.heat.sample_windows import Clocks
 from hmd.heat.settling import PlanColumns, Settled
-from hmd.heat.wear_fading import fade_wear
+from hmd.heat.view.leaving_rows import count_leaving, leaving_codes, leaving_rows
+from hmd.heat.view.page_view import PageView
 from hmd.heat.whole_chunks import estimate_wholes
-from hmd.heat.window_closing import close_windows, credible
+from hmd.machine.nodes.topology import Topology
 from hmd.machine.process_id import ProcessId
-from hmd.machine.topology import Topology
 from hmd.sample.access_batch import AccessBatch, Kind
 
 LEAST_DETAILS = 64
@@ -181,7 +182,7 @@ class HeatTable:
 
         Pages of ``pinned`` processes, shape ``(processes,)``, are not movable in it. Of a table
         with more than twice ``rows_most`` rows it shows so many, those that a plan may be about
-        (:mod:`hmd.heat.row_selection`), and the rows of the numbers ``also``; None shows all.
+        (:mod:`hmd.heat.view.row_selection`), and the rows of the numbers ``also``; None shows all.
         """
         return PageView(self, topology, pinned, rows_most, also=also)
 
@@ -197,7 +198,7 @@ class HeatTable:
         """Return the pages that lie where they are not to stay, as :meth:`view` does.
 
         ``leaves``, shape ``(processes, nodes)``, says which those are. Of more than ``rows_most``
-        rows it shows the hottest, or the ``longest_idle`` (:mod:`hmd.heat.leaving_rows`).
+        rows it shows the hottest, or the ``longest_idle`` (:mod:`hmd.heat.view.leaving_rows`).
         """
         chunks, codes = self.chunks, leaving_codes(leaves)
         number = np.empty(0, np.int64)

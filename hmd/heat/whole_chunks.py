@@ -1,9 +1,9 @@
 """Chunks that are counted as a whole: their part of change detection, cooling and rates.
 
-The same arithmetic as that of pages in :mod:`hmd.heat.change_detection`, :mod:`hmd.heat.cooling`
-and :mod:`hmd.heat.rates`, for one count per chunk. Of terabytes nearly all chunks are such, so that
-these loops decide what a tick costs: they run over neighbours of one process without branches,
-several chunks at a time.
+The same arithmetic as that of pages in :mod:`hmd.heat.rates.change_detection`,
+:mod:`hmd.heat.rates.cooling` and :mod:`hmd.heat.rates.posterior_rates`, for one count per chunk. Of
+terabytes nearly all chunks are such, so that these loops decide what a tick costs: they run over
+neighbours of one process without branches, several chunks at a time.
 
 Rows of chunks that have detail are passed over: what they get in ``TableRates`` here means nothing.
 """
@@ -24,7 +24,7 @@ from hmd.heat.process_runs import run_end
 _BLOCK: Final = 512
 # A chunk whose rate changes by less than a fifth has not changed, however certain that is.
 _TOLERANCE: Final = 0.1
-# Half a sample is added to each count (hmd.heat.rates).
+# Half a sample is added to each count (hmd.heat.rates.posterior_rates).
 _UNSEEN: Final = 0.5
 
 
@@ -32,7 +32,7 @@ _UNSEEN: Final = 0.5
 def _fill_credible(
     begin: int, end: int, columns: ChunkColumns, clocks: WindowClocks, most: float, kept: Float32s
 ) -> None:
-    """Fill the shares of their history to keep, as hmd.heat.change_detection does for pages.
+    """Fill the shares of their history to keep, as hmd.heat.rates.change_detection does for pages.
 
     The chunks are of one process; ``most`` is the squared deviation from which histories lose
     weight.
@@ -98,7 +98,7 @@ def fold_wholes(
     keep: Float64s,
     surprise: float,
 ) -> None:
-    """End windows as :func:`hmd.heat.cooling.fold` does for pages.
+    """End windows as :func:`hmd.heat.rates.cooling.fold` does for pages.
 
     ``surprise`` is as in :class:`hmd.heat.heat_settings.HeatSettings`.
     """
@@ -124,7 +124,9 @@ def estimate_wholes(
     rates: TableRates,
     pages: Float64s,
 ) -> None:
-    """Fill rates and supports by chunk as :func:`hmd.heat.rates.estimate` does for pages.
+    """Fill rates and supports by chunk.
+
+    As :func:`hmd.heat.rates.posterior_rates.estimate` does for pages.
 
     Adds all resident pages to ``pages``, by process. ``surprise`` is as in
     :class:`hmd.heat.heat_settings.HeatSettings`.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hmd.config.load import SYSTEM_FILE
 from hmd.install import shipped_files
-from hmd.machine.privileges import PERFMON_ENOUGH, read_privileges
+from hmd.machine.checks.privileges import PERFMON_ENOUGH, read_privileges
 from hmd.machine.procfs import read_text
 from hmd.sample.capabilities import CAPABILITIES
 

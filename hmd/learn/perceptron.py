@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from hmd.decide.trust_kernel import OCTAVES_MOST
+from hmd.decide.learned.trust_kernel import OCTAVES_MOST
 from hmd.learn.training_rows import TrainingRows
 
 Floats = npt.NDArray[np.float32]

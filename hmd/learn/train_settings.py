@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from hmd.config.load import located
 from hmd.config.yaml_document import read_document, values
 from hmd.errors import ConfigError
-from hmd.learn.episode_settings import EpisodeSettings
+from hmd.learn.environment.episode_settings import EpisodeSettings
 from hmd.simulate.simulated_pmu import PmuSettings
 from hmd.simulate.simulation import SimulationSettings
 

@@ -21,11 +21,11 @@ from typing import Final
 import numpy as np
 
 from hmd.decide import registry
-from hmd.decide.learned_features import VERSION
-from hmd.decide.learned_weights import FORMAT, LearnedWeights, WeightsHeader
+from hmd.decide.learned.features import VERSION
+from hmd.decide.learned.weights import FORMAT, LearnedWeights, WeightsHeader
 from hmd.decide.plan import Policy
-from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import load
+from hmd.emulate.recordings.miss_stream import MissStream
 from hmd.learn.perceptron import Epoch, FittedNetwork, fit_network
 from hmd.learn.train_settings import TrainingPlan, TrainSettings
 from hmd.learn.training_rows import (
@@ -241,7 +241,7 @@ def weights_of(
     fitted: FittedNetwork, horizon_ticks: int, rows: TrainingRows, about: str
 ) -> LearnedWeights:
     """Return a fitted network as the daemon reads it, with hashes of rows and code."""
-    from hmd.decide.feature_kernel import FEATURES
+    from hmd.decide.learned.feature_kernel import FEATURES
 
     data = sha256()
     for column in (rows.features, rows.base, rows.future, rows.program):

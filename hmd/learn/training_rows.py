@@ -2,7 +2,7 @@
 
 Takes a recorded program, a machine and a policy that moves pages meanwhile; gives rows of features
 with the misses that follow, which the recording knows. The features are the daemon's own
-(:class:`hmd.decide.learned_features.LearnedFeatures`), so that training and the daemon see alike.
+(:class:`hmd.decide.learned.features.LearnedFeatures`), so that training and the daemon see alike.
 The policy matters: where the network under training moved the hot pages, the slow node's pages that
 look hot are those that chance made look so, and a network that has not seen such rows overrates
 them (Ross et al., "A reduction of imitation learning and structured prediction to no-regret online
@@ -19,11 +19,11 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from hmd.decide.learned_features import LearnedFeatures
+from hmd.decide.learned.features import LearnedFeatures
 from hmd.decide.plan import MachineView, Plan, Policy
-from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import Preset
-from hmd.heat.page_view import PageView
+from hmd.emulate.recordings.miss_stream import MissStream
+from hmd.heat.view.page_view import PageView
 from hmd.simulate.known_misses import MissValues
 from hmd.simulate.simulated_machine import SimulatedMachine
 from hmd.simulate.simulation import SimulatedDaemon, SimulationSettings, run_daemon
@@ -174,6 +174,6 @@ class RowLogger:
         return np.searchsorted(stream.page_address[: stream.user_pages], address)
 
     def _width(self) -> int:
-        from hmd.decide.feature_kernel import FEATURES
+        from hmd.decide.learned.feature_kernel import FEATURES
 
         return len(FEATURES)

@@ -4,7 +4,7 @@ Takes the targets' selectors; each ``scan`` returns the processes of each target
 /proc. It reads stat of new processes, of those that match a target, and of each other one at
 intervals; not at intervals of those that the caller knows to run, by their pidfds. Executable,
 arguments, user and cgroup are read for new processes, after a change of name (exec), and at
-intervals. Costs about 6 µs per process and scan with 10,000 processes (bench/scan.py).
+intervals. Costs about 6 µs per process and scan with 10,000 processes (bench/stages/scan.py).
 """
 
 from __future__ import annotations

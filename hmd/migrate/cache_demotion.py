@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Final
 
 from hmd.errors import MissingError
-from hmd.machine.cache_kdamond import CacheKdamond, CacheWatch
-from hmd.machine.damon_ownership import NOTE, DamonClaim
-from hmd.machine.damon_sysfs import Kdamonds
-from hmd.machine.memory_blocks import physical_ranges
-from hmd.machine.numa_nodes import read_node_use
+from hmd.machine.damon.cache_kdamond import CacheKdamond, CacheWatch
+from hmd.machine.damon.damon_ownership import NOTE, DamonClaim
+from hmd.machine.damon.damon_sysfs import Kdamonds
+from hmd.machine.nodes.memory_blocks import physical_ranges
+from hmd.machine.nodes.numa_nodes import read_node_use
+from hmd.machine.nodes.topology import Node, Topology
 from hmd.machine.process_id import PROC
-from hmd.machine.topology import Node, Topology
 
 CACHE_LEAST_SHARE: Final = 1 / 1024
 """Share of a node below which its page cache is not worth a kdamond."""

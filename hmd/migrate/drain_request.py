@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from hmd.machine.mappings import Mappings
+from hmd.machine.nodes.topology import Topology
+from hmd.machine.pages.mappings import Mappings
 from hmd.machine.process_id import ProcessId
-from hmd.machine.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)

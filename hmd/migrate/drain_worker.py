@@ -27,10 +27,10 @@ import numpy as np
 from hmd.decide.admin_moves import assign_nodes, drain_targets, open_room
 from hmd.decide.node_arrays import nodes_of
 from hmd.decide.plan import MachineView, Plan
-from hmd.machine.mappings import Mappings, read_mappings
-from hmd.machine.numa_nodes import read_node_memory
+from hmd.machine.nodes.numa_nodes import read_node_memory
+from hmd.machine.nodes.zone_reserves import Reserves
+from hmd.machine.pages.mappings import Mappings, read_mappings
 from hmd.machine.process_id import PROC, ProcessId, read_stat
-from hmd.machine.zone_reserves import Reserves
 from hmd.migrate.drain_request import DrainRequest, DrainResult
 from hmd.migrate.move_status import MoveStatus
 from hmd.migrate.mover import Mover, MoverSettings

@@ -25,7 +25,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from hmd.machine.move_pages import UNTOUCHED, MoveFlags
+from hmd.machine.pages.move_pages import UNTOUCHED, MoveFlags
 from hmd.machine.process_id import ProcessId, ProcessStat
 from hmd.migrate.batches import BatchSize
 from hmd.migrate.move_status import MoveStatus, of_call, of_pages
@@ -36,10 +36,10 @@ PageCheck = Callable[[ProcessId, npt.NDArray[np.uint64], int], npt.NDArray[np.bo
 
 
 class PageCalls(Protocol):
-    """The two calls of ``hmd.machine.move_pages``."""
+    """The two calls of ``hmd.machine.pages.move_pages``."""
 
     def query_nodes(self, pid: int, addresses: npt.NDArray[np.uint64], /) -> npt.NDArray[np.int16]:
-        """See ``hmd.machine.move_pages.query_nodes``."""
+        """See ``hmd.machine.pages.move_pages.query_nodes``."""
         ...
 
     def move_pages(
@@ -50,7 +50,7 @@ class PageCalls(Protocol):
         flags: MoveFlags,
         /,
     ) -> tuple[int, npt.NDArray[np.int32]]:
-        """See ``hmd.machine.move_pages.move_pages``."""
+        """See ``hmd.machine.pages.move_pages.move_pages``."""
         ...
 
 

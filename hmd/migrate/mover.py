@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.decide.plan import Plan
-from hmd.machine import move_pages as kernel_pages
-from hmd.machine.gigantic_pages import GiganticPages
-from hmd.machine.move_pages import MoveFlags
+from hmd.machine.pages import move_pages as kernel_pages
+from hmd.machine.pages.gigantic_pages import GiganticPages
+from hmd.machine.pages.move_pages import MoveFlags
 from hmd.machine.process_id import ProcessId, ProcessStat, read_stat
 from hmd.migrate.batches import BatchSize
 from hmd.migrate.budget import TokenBucket
@@ -58,9 +58,10 @@ class MoverSettings:
 class Mover:
     """Applies plans; keeps the budget, and the backoff of pages that failed.
 
-    ``calls`` are the two functions of ``hmd.machine.move_pages``, ``stat`` reads /proc/PID/stat,
-    and ``page_filter`` says which pages may move: by default all but shared executable code.
-    ``no_huge_page`` says which pages a node has no hugetlbfs page for; by default the kernel does.
+    ``calls`` are the two functions of ``hmd.machine.pages.move_pages``, ``stat`` reads
+    /proc/PID/stat, and ``page_filter`` says which pages may move: by default all but shared
+    executable code. ``no_huge_page`` says which pages a node has no hugetlbfs page for; by default
+    the kernel does.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 The code of a library is mapped by many processes; to move one of its pages the kernel unmaps it
 from all of them. Costs a query of about 2 µs per mapping that pages of a plan lie in
-(:mod:`hmd.machine.mapping_queries`).
+(:mod:`hmd.machine.pages.mapping_queries`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.machine.linear_pattern import LinearPattern
-from hmd.machine.mapping_queries import mappings_at
+from hmd.machine.pages.mapping_queries import mappings_at
 from hmd.machine.process_id import PROC, ProcessId
 
 PageFilter: TypeAlias = Callable[[ProcessId, npt.NDArray[np.uint64]], npt.NDArray[np.bool_]]
@@ -23,7 +23,7 @@ PageFilter: TypeAlias = Callable[[ProcessId, npt.NDArray[np.uint64]], npt.NDArra
 
 
 class MovableMappings:
-    """The page filter by mappings (:attr:`hmd.machine.mappings.Mappings.movable`)."""
+    """The page filter by mappings (:attr:`hmd.machine.pages.mappings.Mappings.movable`)."""
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc

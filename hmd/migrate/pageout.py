@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.decide.plan import Plan
-from hmd.machine.move_pages import query_nodes
+from hmd.machine.pages.move_pages import query_nodes
+from hmd.machine.pages.process_madvise import RANGES_MOST, page_out
 from hmd.machine.process_id import PROC, ProcessId
-from hmd.machine.process_madvise import RANGES_MOST, page_out
 from hmd.migrate.retry_backoff import BackoffSettings, RetryBackoff
 from hmd.units import PAGE_BYTES
 
@@ -69,11 +69,11 @@ class PageoutCalls(Protocol):
         size_bytes: npt.NDArray[np.uint64],
         /,
     ) -> int:
-        """See ``hmd.machine.process_madvise.page_out``."""
+        """See ``hmd.machine.pages.process_madvise.page_out``."""
         ...
 
     def query_nodes(self, pid: int, addresses: npt.NDArray[np.uint64], /) -> npt.NDArray[np.int16]:
-        """See ``hmd.machine.move_pages.query_nodes``."""
+        """See ``hmd.machine.pages.move_pages.query_nodes``."""
         ...
 
 

@@ -20,12 +20,12 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.decide.plan import Plan
-from hmd.machine import move_pages as kernel_pages
-from hmd.machine.huge_pages import HugeSource, huge_source, read_huge_pages
-from hmd.machine.mappings import Mappings
+from hmd.machine.pages import move_pages as kernel_pages
+from hmd.machine.pages.huge_pages import HugeSource, huge_source, read_huge_pages
+from hmd.machine.pages.mappings import Mappings
+from hmd.machine.pages.resident_pages import resident_ranges
 from hmd.machine.process_id import PROC, ProcessId
 from hmd.machine.procfs import read_bytes
-from hmd.machine.resident_pages import resident_ranges
 from hmd.migrate.move_status import PROCESS_WIDE, MoveStatus, of_pages
 from hmd.units import HUGE_PAGE_BYTES, HUGE_PAGE_PAGES, PAGE_BYTES
 

@@ -1,5 +1,5 @@
 /*
- * kcmp(2) of address spaces, for hmd.machine.address_space.
+ * kcmp(2) of address spaces, for hmd.machine.pages.address_space.
  */
 #include <errno.h>
 #include <linux/kcmp.h>

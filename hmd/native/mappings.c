@@ -1,6 +1,6 @@
 /*
  * The ioctl PROCMAP_QUERY (Linux 6.11, include/uapi/linux/fs.h) over many addresses, for
- * hmd.machine.mapping_queries. Each query asks for one mapping, and the kernel holds the target's
+ * hmd.machine.pages.mapping_queries. Each query asks for one mapping, and the kernel holds the target's
  * locks for that one only.
  */
 #include <errno.h>

@@ -1,5 +1,5 @@
 /*
- * process_madvise(2) with MADV_PAGEOUT over flat arrays, for hmd.machine.process_madvise. The C
+ * process_madvise(2) with MADV_PAGEOUT over flat arrays, for hmd.machine.pages.process_madvise. The C
  * library of Debian 12 has no wrapper; the call has one number on all architectures.
  */
 #include <errno.h>

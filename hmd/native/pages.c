@@ -1,5 +1,5 @@
 /*
- * move_pages(2) over flat arrays, for hmd.machine.move_pages, and set_mempolicy(2) of the caller,
+ * move_pages(2) over flat arrays, for hmd.machine.pages.move_pages, and set_mempolicy(2) of the caller,
  * for hmd.machine.memory_policy. cffi releases the interpreter's lock around the calls, so that a
  * slow migration does not stop other threads of the daemon.
  *

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from hmd.machine.nodes.topology import Topology
 from hmd.machine.process_id import ProcessId
-from hmd.machine.topology import Topology
 from hmd.migrate.move_status import FAILURES, MoveStatus
 from hmd.observe.limits import MAX_TARGETS
 from hmd.observe.row_sums import RowSums

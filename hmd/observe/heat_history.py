@@ -22,8 +22,8 @@ from hmd.errors import UsageError
 from hmd.heat.chunk_columns import ChunkColumns
 from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.heat_table import HeatTable
+from hmd.machine.nodes.topology import Topology
 from hmd.machine.process_id import ProcessId
-from hmd.machine.topology import Topology
 from hmd.observe.limits import MAX_BINS, MAX_PROCESSES, MAX_TICKS
 from hmd.observe.residency_counts import plain_node
 from hmd.observe.tick_record import TickRecord

@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 
 from hmd.decide.plan import Plan
+from hmd.machine.nodes.topology import Topology
 from hmd.machine.process_id import ProcessId
-from hmd.machine.topology import Topology
 from hmd.observe.tick_record import TickRecord
 from hmd.units import PAGE_BYTES
 

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from hmd import __version__
 from hmd.decide.move_guard import GuardState
 from hmd.heat.heat_settings import HeatStats
+from hmd.machine.nodes.topology import NodeMemory, Topology
 from hmd.machine.process_id import PROC, ProcessId, read_stat
-from hmd.machine.topology import NodeMemory, Topology
 from hmd.observe.budget_numbers import BudgetNumbers
 from hmd.observe.counters import FAILURE_REASONS, Counters
 from hmd.observe.limits import MAX_LISTED

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from hmd.heat.geometry import FIXED
 from hmd.heat.heat_table import HeatTable
 from hmd.heat.page_counts import COLDEST, HEAT_BINS, count_heat
-from hmd.machine.topology import Topology
+from hmd.machine.nodes.topology import Topology
 from hmd.observe.snapshot import HEAT_LOG2
 from hmd.sample.access_batch import AccessBatch
 
@@ -26,7 +26,7 @@ def sample_nodes(heat: HeatTable, batch: AccessBatch) -> npt.NDArray[np.int16]:
     """Return the node of each sample's page, -1 where unknown; shape ``(len(batch),)``.
 
     Counting has found the nodes of most samples of the last update; others are looked up, which
-    costs about 3 ns per sample (bench/ring.py).
+    costs about 3 ns per sample (bench/stages/ring.py).
     """
     node = heat.sampled_nodes(batch)
     unknown = np.flatnonzero(node < 0)

@@ -5,7 +5,7 @@ were predicted to save, the stall time that they saved by the samples taken sinc
 that moved back within ``RETURN_TICKS``. Of each tick at most ``ROWS_PER_TICK`` moves are followed
 and at most ``SAMPLES_PER_TICK`` samples evaluated, drawn at random and weighted by what was left
 out, so that the sums stay unbiased. A tick of 4,096 moves and any
-number of samples costs 1.3 to 2.7 ms (bench/metrics.py); nothing where nothing moves.
+number of samples costs 1.3 to 2.7 ms (bench/stages/metrics.py); nothing where nothing moves.
 
 A prediction is the plan's own: the rate of each page, which includes the target's priority, times
 the difference of the unloaded latencies of the two nodes (``Topology.latency_ns``). Both sums cover
@@ -20,8 +20,8 @@ from itertools import count
 import numpy as np
 import numpy.typing as npt
 
+from hmd.machine.nodes.topology import Topology
 from hmd.machine.process_id import ProcessId
-from hmd.machine.topology import Topology
 from hmd.migrate.move_status import MoveStatus
 from hmd.observe.tick_record import TickRecord
 from hmd.units import PAGE_BYTES

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hmd.decide.move_guard import GuardState
+from hmd.machine.nodes.topology import NodeUse
 from hmd.machine.process_id import ProcessId
-from hmd.machine.topology import NodeUse
 from hmd.observe.budget_numbers import BudgetNumbers
 from hmd.observe.counters import Durations
 from hmd.observe.recent_moves import TickMoves

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.decide.plan import Plan
+from hmd.machine.nodes.topology import NodeMemory
 from hmd.machine.process_id import ProcessId
-from hmd.machine.topology import NodeMemory
 from hmd.migrate.outcome import MoveOutcome
 from hmd.sample.access_batch import AccessBatch
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from hmd.machine.nodes.topology import NodeMemory
 from hmd.machine.process_id import ProcessId
-from hmd.machine.topology import NodeMemory
 from hmd.pipeline.process_readings import ProcessReading
 
 FADE: Final = 1 / 16

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hmd.machine.topology import Topology
+from hmd.machine.nodes.topology import Topology
 from hmd.observe.tick_record import TickRecord
 
 REPLACED_SHARE: Final = 1 / 16

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from hmd.heat.residency_sweep import SweepSettings
 from hmd.observe.budget_numbers import Work
 from hmd.observe.tick_record import Stage
 from hmd.pipeline.cpu_budget import CpuBudget
 from hmd.pipeline.tick_stages import TickStages
+from hmd.residency.residency_sweep import SweepSettings
 from hmd.sample.period_control import CostCounters, PeriodControl, TickCost
 from hmd.sample.sampler import Sampler
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from hmd.decide.admin_moves import drain_moves, machine_after, pin_moves, without_drained
 from hmd.decide.idle_selection import idle_pages
 from hmd.decide.plan import MachineView, Plan
-from hmd.machine.topology import Topology
+from hmd.machine.nodes.topology import Topology
 from hmd.migrate import STUCK, MoveOutcome, MoveStatus
 from hmd.observe.residency_counts import sample_nodes
 from hmd.observe.tick_record import Stage, TickRecord

@@ -4,7 +4,7 @@ The daemon fills it with the kernel, the simulator with a simulated machine, a b
 a machine of numbers. The interfaces between are protocols:
 
 * a source of samples (``SampleSource``);
-* address spaces, behind ``sweep`` (:class:`hmd.heat.swept_memory.SweptMemory`);
+* address spaces, behind ``sweep`` (:class:`hmd.residency.swept_memory.SweptMemory`);
 * the calls that move pages, behind ``mover`` (:class:`hmd.migrate.move_pages_engine.PageCalls`),
   and those that page out, behind ``pageout`` (:class:`hmd.migrate.pageout.PageoutCalls`);
 * the memory of nodes (``NodeMemoryReader``);
@@ -22,9 +22,8 @@ from typing import Protocol
 from hmd.control.admin_state import AdminState
 from hmd.decide.plan import FastLimits, Policy
 from hmd.heat.heat_table import HeatTable
-from hmd.heat.residency_sweep import ResidencySweep
+from hmd.machine.nodes.topology import NodeMemory, Topology
 from hmd.machine.process_id import ProcessId, ProcessStat, read_stat
-from hmd.machine.topology import NodeMemory, Topology
 from hmd.migrate import Mover, Pageout
 from hmd.pipeline.allocation_watch import AllocationWatch
 from hmd.pipeline.confined_processes import ConfinedProcesses
@@ -32,6 +31,7 @@ from hmd.pipeline.cpu_budget import CpuBudget
 from hmd.pipeline.cpu_use import CpuUse
 from hmd.pipeline.move_delay import MoveDelay
 from hmd.pipeline.process_readings import ProcessReadings
+from hmd.residency.residency_sweep import ResidencySweep
 from hmd.sample.access_batch import AccessBatch
 from hmd.sample.capabilities import Capabilities
 

@@ -24,9 +24,9 @@ from hmd.errors import (
     UnavailableError,
     is_transient,
 )
-from hmd.machine.damon_ownership import holder as damon_holder
-from hmd.machine.damon_ownership import stop_left_behind
-from hmd.machine.damon_sysfs import Kdamonds
+from hmd.machine.damon.damon_ownership import holder as damon_holder
+from hmd.machine.damon.damon_ownership import stop_left_behind
+from hmd.machine.damon.damon_sysfs import Kdamonds
 from hmd.machine.plugin_memory import find_device
 from hmd.machine.process_id import PROC
 from hmd.sample.capabilities import CAPABILITIES, SamplerChoice, SamplerName

@@ -23,10 +23,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hmd.machine.damon_sysfs import DamonError
-from hmd.machine.kdamond import DamonRegions, Kdamond, Monitoring
-from hmd.machine.maps_pieces import covering_mappings
-from hmd.machine.move_pages import query_nodes
+from hmd.machine.damon.damon_sysfs import DamonError
+from hmd.machine.damon.kdamond import DamonRegions, Kdamond, Monitoring
+from hmd.machine.pages.maps_pieces import covering_mappings
+from hmd.machine.pages.move_pages import query_nodes
 from hmd.machine.process_id import ProcessId, alive
 from hmd.sample.damon_regions import Addresses, Pieces, mapped, rows
 from hmd.sample.region_map import RegionMap

@@ -24,9 +24,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hmd.machine.damon_ownership import NOTE, DamonClaim
-from hmd.machine.damon_sysfs import Kdamonds
-from hmd.machine.kdamond import DamonRegions, Kdamond
+from hmd.machine.damon.damon_ownership import NOTE, DamonClaim
+from hmd.machine.damon.damon_sysfs import Kdamonds
+from hmd.machine.damon.kdamond import DamonRegions, Kdamond
 from hmd.machine.process_id import PROC, ProcessId
 from hmd.sample.access_batch import AccessBatch
 from hmd.sample.capabilities import CAPABILITIES

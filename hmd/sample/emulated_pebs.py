@@ -24,8 +24,8 @@ from pathlib import Path
 import numpy as np
 
 from hmd.errors import MissingError, NotPermittedError
+from hmd.machine.checks.privileges import Capability, read_privileges
 from hmd.machine.plugin_memory import SharedMemory, find_device
-from hmd.machine.privileges import Capability, read_privileges
 from hmd.machine.process_id import PROC
 from hmd.sample.access_batch import Kind
 from hmd.sample.capabilities import CAPABILITIES

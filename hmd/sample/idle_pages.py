@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.errors import MissingError, NotPermittedError, os_error
-from hmd.machine.privileges import Capability, read_privileges
+from hmd.machine.checks.privileges import Capability, read_privileges
 from hmd.machine.process_id import PROC
 from hmd.sample.access_batch import Kind
 from hmd.sample.capabilities import CAPABILITIES

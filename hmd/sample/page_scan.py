@@ -22,12 +22,12 @@ from typing import Final, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from hmd.machine.huge_pages import HugeSource, huge_source
-from hmd.machine.mappings import MappingKind
-from hmd.machine.maps_pieces import covering_mappings
+from hmd.machine.pages.huge_pages import HugeSource, huge_source
+from hmd.machine.pages.mappings import MappingKind
+from hmd.machine.pages.maps_pieces import covering_mappings
+from hmd.machine.pages.resident_pages import resident_ranges
 from hmd.machine.process_id import PROC, ProcessId, alive
 from hmd.machine.procfs import absent, open_to_read
-from hmd.machine.resident_pages import resident_ranges
 from hmd.sample.access_batch import AccessBatch, Kind
 from hmd.sample.capabilities import Capabilities
 from hmd.sample.period_control import clamp

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hmd.machine.kdamond import DamonRegions
-from hmd.machine.mappings import MappingKind, Mappings
+from hmd.machine.damon.kdamond import DamonRegions
+from hmd.machine.pages.mappings import MappingKind, Mappings
 from hmd.machine.process_id import ProcessId
 from hmd.units import PAGE_BYTES
 

@@ -5,8 +5,8 @@ drops samples that are not user accesses of a tracked process, and returns the r
 Sources differ in how sampling is started and its period set (``RingControl``), and in how a sample
 identifies its process.
 
-Costs about 20 ns per sample in total (bench/ring.py), and per read one small file for each process
-that has samples.
+Costs about 20 ns per sample in total (bench/stages/ring.py), and per read one small file for each
+process that has samples.
 """
 
 from __future__ import annotations

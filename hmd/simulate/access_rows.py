@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hmd.emulate.miss_stream import MissStream
+from hmd.emulate.recordings.miss_stream import MissStream
 
 _ROWS = 1 << 16
 

@@ -13,9 +13,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from hmd.emulate.layout_replay import layout_of, replayed
-from hmd.emulate.miss_stream import MissFlag, MissOutcomes, MissStream
 from hmd.emulate.preset import Preset
+from hmd.emulate.recordings.layout_replay import layout_of, replayed
+from hmd.emulate.recordings.miss_stream import MissFlag, MissOutcomes, MissStream
 from hmd.simulate.placed_replay import first_touch
 
 _S_PER_PS = 1e-12

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import Preset
+from hmd.emulate.recordings.miss_stream import MissStream
 from hmd.simulate.known_misses import (
     CLAIRVOYANT,
     EXACT_PAST,

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from hmd.emulate.miss_stream import MissStream
+from hmd.emulate.recordings.miss_stream import MissStream
 
 P = ParamSpec("P")
 R = TypeVar("R")

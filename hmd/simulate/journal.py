@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import hmd
-from hmd.emulate.miss_stream import MissStream
+from hmd.emulate.recordings.miss_stream import MissStream
 from hmd.errors import os_error
 
 _ROOMS: Final = (

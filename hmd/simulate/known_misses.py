@@ -23,10 +23,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.decide.plan import MachineView, Plan
-from hmd.emulate.layout_replay import replayed
-from hmd.emulate.miss_stream import MissFlag, MissStream
 from hmd.emulate.preset import Preset
-from hmd.heat.page_view import PageView
+from hmd.emulate.recordings.layout_replay import replayed
+from hmd.emulate.recordings.miss_stream import MissFlag, MissStream
+from hmd.heat.view.page_view import PageView
 from hmd.simulate.access_rows import first_rows
 from hmd.simulate.simulated_machine import PROGRAM, SimulatedMachine
 from hmd.simulate.simulated_memory import FAST, SLOW

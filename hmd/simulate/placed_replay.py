@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from hmd.emulate.layout_replay import Layout, frames, replayed
-from hmd.emulate.miss_replay import END, MissReplay
-from hmd.emulate.miss_stream import MissOutcomes, MissStream
 from hmd.emulate.preset import Preset
-from hmd.emulate.replay import TimingModel
+from hmd.emulate.recordings.layout_replay import Layout, frames, replayed
+from hmd.emulate.recordings.miss_replay import END, MissReplay
+from hmd.emulate.recordings.miss_stream import MissOutcomes, MissStream
+from hmd.emulate.recordings.replay import TimingModel
 from hmd.emulate.timing_params import timing_params
 from hmd.simulate.access_rows import first_rows
 from hmd.simulate.simulated_memory import FAST, SLOW, SimulatedMemory

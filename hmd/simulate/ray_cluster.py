@@ -18,7 +18,7 @@ from functools import cache
 from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
-from hmd.emulate.miss_stream import MissStream
+from hmd.emulate.recordings.miss_stream import MissStream
 from hmd.errors import HmdError, UnreachableError, UsageError
 from hmd.extras import missing_extra
 from hmd.simulate.journal import code_digest

@@ -21,16 +21,16 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from hmd.emulate.layout_replay import tiers_of
-from hmd.emulate.miss_replay import UNMAPPED
-from hmd.emulate.miss_stream import MissOutcomes, MissStream
 from hmd.emulate.preset import Preset
-from hmd.emulate.replay import TimingModel
+from hmd.emulate.recordings.layout_replay import tiers_of
+from hmd.emulate.recordings.miss_replay import UNMAPPED
+from hmd.emulate.recordings.miss_stream import MissOutcomes, MissStream
+from hmd.emulate.recordings.replay import TimingModel
 from hmd.emulate.timing_params import timing_params
-from hmd.machine.mappings import Mappings
-from hmd.machine.move_pages import MoveFlags
+from hmd.machine.nodes.topology import NodeMemory
+from hmd.machine.pages.mappings import Mappings
+from hmd.machine.pages.move_pages import MoveFlags
 from hmd.machine.process_id import ProcessId, ProcessStat
-from hmd.machine.topology import NodeMemory
 from hmd.sample.record_cost import RecordCost
 from hmd.simulate.placed_replay import PlacedReplay
 from hmd.simulate.simulated_memory import FAST, OUT, SLOW, SimulatedMemory, two_tiers
@@ -194,7 +194,7 @@ class SimulatedMachine:
         flags: MoveFlags,
         /,
     ) -> tuple[int, npt.NDArray[np.int32]]:
-        """Move pages to one node while the program runs on; see ``hmd.machine.move_pages``.
+        """Move pages to one node while the program runs on; see ``hmd.machine.pages.move_pages``.
 
         Returns when the copies are made; -ENOMEM where the node has had no room for all of them.
         """

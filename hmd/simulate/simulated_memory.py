@@ -1,8 +1,8 @@
 """The memory of a simulated machine: which node each page of the program is on.
 
 Pages are allocated at their first access, on the fast node while it has room; those that the
-program gives back (:class:`hmd.emulate.miss_stream.PageFrees`) at their next access. ``row``
-is the next miss of the program, which says what it has accessed so far.
+program gives back (:class:`hmd.emulate.recordings.miss_stream.PageFrees`) at their next access.
+``row`` is the next miss of the program, which says what it has accessed so far.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from hmd.emulate.layout_replay import tiers_of
-from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import Preset
-from hmd.machine.mappings import MappingAccess, MappingKind, Mappings
-from hmd.machine.topology import Node, Topology
+from hmd.emulate.recordings.layout_replay import tiers_of
+from hmd.emulate.recordings.miss_stream import MissStream
+from hmd.machine.nodes.topology import Node, Topology
+from hmd.machine.pages.mappings import MappingAccess, MappingKind, Mappings
 from hmd.simulate.access_rows import first_rows, next_rows
 from hmd.units import PAGE_BYTES
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hmd.emulate.miss_stream import MissFlag
+from hmd.emulate.recordings.miss_stream import MissFlag
 from hmd.sample.access_batch import AccessBatch, Kind
 from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.emulated_pebs import LADDER, PREFETCHED_SCALE, START_PERIOD

@@ -17,18 +17,18 @@ from hmd.config.quantities import Amount
 from hmd.control.admin_state import AdminState
 from hmd.daemon.stage_settings import NO_LIMITS, limits_of
 from hmd.decide.plan import MachineView, Plan, Policy
-from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import Preset
+from hmd.emulate.recordings.miss_stream import MissStream
 from hmd.heat.heat_settings import HeatSettings
 from hmd.heat.heat_table import HeatTable
-from hmd.heat.page_view import PageView
-from hmd.heat.residency_sweep import ResidencySweep
-from hmd.heat.swept_memory import ModelledMemory
+from hmd.heat.view.page_view import PageView
 from hmd.migrate import APPLY_TICKS, Mover, MoverSettings, Pageout, PageoutSettings
 from hmd.observe.tick_record import TickRecord
 from hmd.pipeline.stage_guard import StageTimer
 from hmd.pipeline.tick import run_tick
 from hmd.pipeline.tick_stages import TickStages
+from hmd.residency.residency_sweep import ResidencySweep
+from hmd.residency.swept_memory import ModelledMemory
 from hmd.simulate.simulated_machine import PROGRAM, MigrationCost, SimulatedMachine
 from hmd.simulate.simulated_memory import FAST, SLOW
 from hmd.simulate.simulated_pmu import PmuSettings, SimulatedPmu

@@ -16,8 +16,8 @@ from typing import Self
 
 from hmd.decide import registry
 from hmd.decide.tunables import Value
-from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import Preset
+from hmd.emulate.recordings.miss_stream import MissStream
 from hmd.errors import HmdError
 from hmd.simulate.baselines import baselines
 from hmd.simulate.executors import Executor, LocalExecutor

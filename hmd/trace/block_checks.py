@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from hmd.machine.mappings import MappingKind
+from hmd.machine.pages.mappings import MappingKind
 from hmd.trace.blocks import Block
 from hmd.units import PAGE_BYTES
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hmd import __version__
+from hmd.machine.nodes.topology import Topology
 from hmd.machine.process_id import PROC
-from hmd.machine.topology import Topology
 from hmd.sample.cpu_model import core_of, read_cpu_model
 from hmd.trace.record_inputs import Sources
 from hmd.units import PAGE_BYTES

@@ -14,9 +14,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hmd.machine.mappings import MappingKind, Mappings
-from hmd.machine.move_pages import query_nodes
-from hmd.machine.pagemap_scan import PageIs, scan
+from hmd.machine.pages.mappings import MappingKind, Mappings
+from hmd.machine.pages.move_pages import query_nodes
+from hmd.machine.pages.pagemap_scan import PageIs, scan
 from hmd.machine.process_id import PROC
 from hmd.machine.procfs import absent
 from hmd.trace.trace import PlacementChange

@@ -14,10 +14,10 @@ from typing import Literal
 from hmd.errors import MissingError, TargetError
 from hmd.machine.clock import ClockKind
 from hmd.machine.memory_policy import bind_memory
-from hmd.machine.numa_nodes import read_topology
+from hmd.machine.nodes.numa_nodes import read_topology
+from hmd.machine.nodes.topology import Topology
 from hmd.machine.personality import fix_addresses
 from hmd.machine.process_id import identify
-from hmd.machine.topology import Topology
 from hmd.sample.auto_select import SampleSettings
 from hmd.trace.gated_launch import Launched, attach
 from hmd.trace.metadata import describe

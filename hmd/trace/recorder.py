@@ -17,7 +17,7 @@ import numpy as np
 
 from hmd.machine.clock import Clock
 from hmd.machine.exit_watch import ExitRecord
-from hmd.machine.mappings import Mappings, read_mappings
+from hmd.machine.pages.mappings import Mappings, read_mappings
 from hmd.machine.process_id import PROC, ProcessId, alive, read_stat
 from hmd.machine.processes import ProcessWatcher
 from hmd.machine.targets import TargetSpec

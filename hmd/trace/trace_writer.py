@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.errors import HmdError
-from hmd.machine.mappings import Mappings
+from hmd.machine.pages.mappings import Mappings
 from hmd.sample.access_batch import AccessBatch
 from hmd.trace.blocks import MAX_ROWS, Table, write_block, write_header
 from hmd.trace.private_file import create_private

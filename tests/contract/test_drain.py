@@ -20,7 +20,7 @@ from hmd.decide.admin_moves import (
 from hmd.decide.plan import MachineView, Plan
 from hmd.heat.geometry import CHUNK_PAGES
 from hmd.heat.heat_table import HeatTable
-from hmd.machine.topology import Node, NodeMemory, Topology
+from hmd.machine.nodes.topology import Node, NodeMemory, Topology
 from hmd.units import PAGE_BYTES
 from tests.contract.test_policies import Scene, contract, fresh, page_nodes, scenes
 

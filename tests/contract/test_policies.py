@@ -15,8 +15,8 @@ from hmd.decide.plan import FastLimits, MachineView, Plan, Policy
 from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED
 from hmd.heat.heat_settings import HeatSettings
 from hmd.heat.heat_table import HeatTable
+from hmd.machine.nodes.topology import Node, NodeMemory, Topology
 from hmd.machine.process_id import ProcessId
-from hmd.machine.topology import Node, NodeMemory, Topology
 from hmd.sample.access_batch import AccessBatch
 from hmd.units import PAGE_BYTES
 

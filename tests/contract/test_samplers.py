@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from hmd.errors import UnavailableError
-from hmd.machine.damon_sysfs import Kdamonds
+from hmd.machine.damon.damon_sysfs import Kdamonds
 from hmd.machine.process_id import ProcessId, alive, identify
 from hmd.sample.access_batch import AccessBatch, Kind
 from hmd.sample.capabilities import CAPABILITIES

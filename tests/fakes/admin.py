@@ -19,8 +19,8 @@ from hmd.control.admin_state import AdminState
 from hmd.control.request import ControlRequest, Peer
 from hmd.control.status_socket import StatusSocket
 from hmd.errors import UsageError
+from hmd.machine.nodes.topology import Node, Topology
 from hmd.machine.process_id import ProcessId
-from hmd.machine.topology import Node, Topology
 from tests.fakes.toucher import Toucher
 
 ROOT_PEER = Peer(os.getpid(), 0, 0)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hmd.machine.mappings import read_mapping_details
+from hmd.machine.pages.mappings import read_mapping_details
 
 
 def map_huge_block() -> npt.NDArray[np.uint8]:

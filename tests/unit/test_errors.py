@@ -14,7 +14,7 @@ from hmd.errors import (
     UnavailableError,
     os_error,
 )
-from hmd.machine.damon_sysfs import DamonError
+from hmd.machine.damon.damon_sysfs import DamonError
 from hmd.sample import auto_select
 from hmd.sample.auto_select import SampleSettings, open_sampler
 from hmd.sample.perf_events import PerfError

@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from hmd.emulate.boot import Machine
-from hmd.emulate.kernel_cache import guest_environment, warm_kernels
 from hmd.emulate.preset import load
 from hmd.emulate.preset_overrides import with_nodes
+from hmd.emulate.virtual_machine.boot import Machine
+from hmd.emulate.virtual_machine.kernel_cache import guest_environment, warm_kernels
 
 CHECKOUT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).with_name("programs")

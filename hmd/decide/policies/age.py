@@ -16,11 +16,11 @@ import numpy.typing as npt
 
 from hmd.decide.node_arrays import Nodes, nodes_of
 from hmd.decide.plan import MachineView, Plan
+from hmd.decide.planning.wanted import Wanted
 from hmd.decide.tunables import About, Search, Unit, headroom_bytes, headroom_fraction, knob
-from hmd.decide.wanted import Wanted
 
 if TYPE_CHECKING:
-    from hmd.heat.page_view import PageView
+    from hmd.heat.view.page_view import PageView
 
 _NEVER: Final = 1 << 30
 
@@ -60,7 +60,7 @@ class Age:
 
     def plan(self, pages: PageView, machine: MachineView) -> Plan:
         """Return the moves to make now; the most recently sampled pages are promoted first."""
-        from hmd.decide.plan_builder import build_plan
+        from hmd.decide.planning.plan_builder import build_plan
 
         settings = self.settings
         nodes = nodes_of(machine, settings.headroom_fraction, settings.headroom_bytes)

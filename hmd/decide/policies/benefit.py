@@ -1,17 +1,17 @@
 """The default policy: a move is made if it saves more time than it costs.
 
 Takes rates per page, latencies of tiers and the persistence of heat
-(:mod:`hmd.decide.persistence`), gives a plan. A promotion saves the page's accesses per second,
-times the difference in latency, divided by the memory-level parallelism of the process, times the
-seconds that its heat is expected to last. It costs its own move and, where the tier is full, the
-loss and the move of the coldest page there. Candidates and victims are paired from both ends until
-a pair does not pay. So nothing moves where nothing pays, and there is no threshold to set.
-Latencies are current, from samples: where the bandwidth of a fast tier is the limit, loads wait
-longer for it than for the tier below, and hot pages are demoted until they wait alike.
+(:mod:`hmd.decide.cost_benefit.persistence`), gives a plan. A promotion saves the page's accesses
+per second, times the difference in latency, divided by the memory-level parallelism of the process,
+times the seconds that its heat is expected to last. It costs its own move and, where the tier is
+full, the loss and the move of the coldest page there. Candidates and victims are paired from both
+ends until a pair does not pay. So nothing moves where nothing pays, and there is no threshold to
+set. Latencies are current, from samples: where the bandwidth of a fast tier is the limit, loads
+wait longer for it than for the tier below, and hot pages are demoted until they wait alike.
 
-Rates are the expected accesses of pages, whatever their number of samples (:mod:`hmd.heat.rates`).
-With ``confidence``, savings and losses are taken at the cautious end of what samples allow. About
-60 ns per page.
+Rates are the expected accesses of pages, whatever their number of samples
+(:mod:`hmd.heat.rates.posterior_rates`). With ``confidence``, savings and losses are taken at the
+cautious end of what samples allow. About 60 ns per page.
 
 Where samples count no accesses, no time follows from them, and it plans as
 :mod:`hmd.decide.policies.histogram` does.
@@ -22,15 +22,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hmd.decide.cost_benefit.paying_moves import PayingMoves
+from hmd.decide.cost_benefit.savings_ledger import MoveTerms
 from hmd.decide.node_arrays import nodes_of
-from hmd.decide.paying_moves import PayingMoves
 from hmd.decide.plan import MachineView, Plan
 from hmd.decide.policies.histogram import Histogram, HistogramSettings
-from hmd.decide.savings_ledger import MoveTerms
 from hmd.decide.tunables import About, Search, headroom_bytes, headroom_fraction, knob
 
 if TYPE_CHECKING:
-    from hmd.heat.page_view import PageView
+    from hmd.heat.view.page_view import PageView
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,6 @@ ABOUT = About(
     use="All programs: a good first choice.",
     settings=BenefitSettings,
     make=Benefit,
-    kernels=("hmd.decide.move_values", "hmd.decide.hottest_fit"),
+    kernels=("hmd.decide.cost_benefit.move_values", "hmd.decide.planning.hottest_fit"),
     default=True,
 )

@@ -16,12 +16,12 @@ import numpy.typing as npt
 
 from hmd.decide.node_arrays import Nodes, nodes_of
 from hmd.decide.plan import MachineView, Plan
+from hmd.decide.planning.wanted import Wanted
 from hmd.decide.tunables import About, Search, Unit, headroom_bytes, headroom_fraction, knob
-from hmd.decide.wanted import Wanted
-from hmd.heat.page_state import PageState
+from hmd.heat.view.page_state import PageState
 
 if TYPE_CHECKING:
-    from hmd.heat.page_view import PageView
+    from hmd.heat.view.page_view import PageView
 
 # How many ticks a page keeps a class unless retention is set.
 _RETENTION_TICKS: Final = 8.0
@@ -64,7 +64,7 @@ class HeatClasses:
 
     def plan(self, pages: PageView, machine: MachineView) -> Plan:
         """Return the moves to make now, the hottest classes first."""
-        from hmd.decide.plan_builder import build_plan
+        from hmd.decide.planning.plan_builder import build_plan
 
         settings = self.settings
         nodes = nodes_of(machine, settings.headroom_fraction, settings.headroom_bytes)

@@ -15,11 +15,11 @@ import numpy as np
 
 from hmd.decide.node_arrays import nodes_of
 from hmd.decide.plan import MachineView, Plan
+from hmd.decide.planning.wanted import Wanted
 from hmd.decide.tunables import About, Search, Unit, headroom_bytes, headroom_fraction, knob
-from hmd.decide.wanted import Wanted
 
 if TYPE_CHECKING:
-    from hmd.heat.page_view import PageView
+    from hmd.heat.view.page_view import PageView
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ class Histogram:
 
     def plan(self, pages: PageView, machine: MachineView) -> Plan:
         """Return the moves to make now; an empty plan where nothing pays."""
-        from hmd.decide.hottest_fit import FitPages, FitResult, FitRule, choose
-        from hmd.decide.plan_builder import build_plan
+        from hmd.decide.planning.hottest_fit import FitPages, FitResult, FitRule, choose
+        from hmd.decide.planning.plan_builder import build_plan
 
         settings = self.settings
         nodes = nodes_of(machine, settings.headroom_fraction, settings.headroom_bytes)
@@ -103,6 +103,6 @@ ABOUT = About(
     use="Programs whose hot set is small and stays: it knows no cost of moves.",
     settings=HistogramSettings,
     make=Histogram,
-    kernels=("hmd.decide.hottest_fit",),
+    kernels=("hmd.decide.planning.hottest_fit",),
     guard=True,
 )

@@ -16,13 +16,13 @@ import numpy.typing as npt
 
 from hmd.decide.node_arrays import Nodes, nodes_of
 from hmd.decide.plan import MachineView, Plan
+from hmd.decide.planning.wanted import Wanted
 from hmd.decide.tunables import About, Search, Unit, headroom_bytes, headroom_fraction, knob
-from hmd.decide.wanted import Wanted
-from hmd.machine.topology import Topology
+from hmd.machine.nodes.topology import Topology
 from hmd.units import PAGE_BYTES
 
 if TYPE_CHECKING:
-    from hmd.heat.page_view import PageView
+    from hmd.heat.view.page_view import PageView
 
 # Multipliers of splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
 # generators", OOPSLA 2014).
@@ -58,7 +58,7 @@ class Interleave:
 
     def plan(self, pages: PageView, machine: MachineView) -> Plan:
         """Return the moves that bring pages to the tiers of their addresses."""
-        from hmd.decide.plan_builder import build_plan
+        from hmd.decide.planning.plan_builder import build_plan
 
         settings = self.settings
         nodes = nodes_of(machine, settings.headroom_fraction, settings.headroom_bytes)

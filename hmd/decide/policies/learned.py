@@ -1,16 +1,16 @@
 """The learned policy: a trained network corrects each page's rate, and the rule decides.
 
 Takes the page view, gives a plan. A small network, shared by all pages, predicts from scale-free
-features (:mod:`hmd.decide.learned_features`) how many accesses each page will have in the next
+features (:mod:`hmd.decide.learned.features`) how many accesses each page will have in the next
 ticks: its answer is the base-2 logarithm of a factor on the rate that the policy ``benefit`` starts
 from. It is taken as far as answers have proved right on this very program
-(:mod:`hmd.decide.network_trust`), and rates keep their sum per process. They are mixed with what
-pages had over many ticks, as far as that proves right, too (:mod:`hmd.decide.long_memory`): phases
-that return are more than the network's few ticks ahead. The decision is that of
-``benefit`` (:mod:`hmd.decide.paying_moves`), with the same prices, persistence of heat and balance
-of bandwidth. So a network whose answer is 0, without the long memory, is ``benefit``, and a wrong
-prediction costs at most the moves that it pays for. The weights come from a file
-(:mod:`hmd.decide.learned_weights`). About 160 ns per page.
+(:mod:`hmd.decide.learned.network_trust`), and rates keep their sum per process. They are mixed with
+what pages had over many ticks, as far as that proves right, too
+(:mod:`hmd.decide.learned.long_memory`): phases that return are more than the network's few ticks
+ahead. The decision is that of ``benefit`` (:mod:`hmd.decide.cost_benefit.paying_moves`), with the
+same prices, persistence of heat and balance of bandwidth. So a network whose answer is 0, without
+the long memory, is ``benefit``, and a wrong prediction costs at most the moves that it pays for.
+The weights come from a file (:mod:`hmd.decide.learned.weights`). About 160 ns per page.
 
 Where samples count no accesses, it plans as :mod:`hmd.decide.policies.histogram` does.
 """
@@ -24,19 +24,19 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from hmd.decide.learned_features import VERSION, LearnedFeatures
-from hmd.decide.learned_weights import SHIPPED, LearnedWeights
-from hmd.decide.long_memory import LongMemory
-from hmd.decide.network_trust import NetworkTrust
+from hmd.decide.cost_benefit.paying_moves import PayingMoves, Prediction
+from hmd.decide.cost_benefit.savings_ledger import MoveTerms
+from hmd.decide.learned.features import VERSION, LearnedFeatures
+from hmd.decide.learned.long_memory import LongMemory
+from hmd.decide.learned.network_trust import NetworkTrust
+from hmd.decide.learned.weights import SHIPPED, LearnedWeights
 from hmd.decide.node_arrays import nodes_of
-from hmd.decide.paying_moves import PayingMoves, Prediction
 from hmd.decide.plan import MachineView, Plan
 from hmd.decide.policies.histogram import Histogram, HistogramSettings
-from hmd.decide.savings_ledger import MoveTerms
 from hmd.decide.tunables import About, Search, Unit, headroom_bytes, headroom_fraction, knob
 
 if TYPE_CHECKING:
-    from hmd.heat.page_view import PageView
+    from hmd.heat.view.page_view import PageView
 
 # Their features stay in the core's second cache until the network has read them. No power of two:
 # the columns would share the lines of the first.
@@ -82,7 +82,7 @@ class Learned:
 
     def __init__(self, settings: LearnedSettings | None = None) -> None:
         """Read the weights; raises ConfigError for a file that is not usable."""
-        from hmd.decide.feature_kernel import FEATURES
+        from hmd.decide.learned.feature_kernel import FEATURES
 
         self.settings = settings or LearnedSettings()
         path = Path(self.settings.weights) if self.settings.weights else SHIPPED
@@ -117,8 +117,8 @@ class Learned:
 
     def predicted(self, pages: PageView) -> npt.NDArray[np.float32]:
         """Return each row's accesses per second and page in the next ticks, shape ``(n,)``."""
-        from hmd.decide.feature_kernel import FEATURES
-        from hmd.decide.learned_network import run_layers
+        from hmd.decide.learned.feature_kernel import FEATURES
+        from hmd.decide.learned.network import run_layers
 
         features = self._features.rows(pages)
         octaves = np.empty(len(pages), np.float32)
@@ -139,7 +139,7 @@ class Learned:
         ``trust`` is the factor at which the network's answers are taken, ``long_run_rate`` the mean
         over many ticks, and ``long_run_weight`` the part of it in what decides.
         """
-        from hmd.decide.feature_kernel import FEATURES
+        from hmd.decide.learned.feature_kernel import FEATURES
 
         del machine
         rate = self.predicted(pages)
@@ -164,12 +164,12 @@ ABOUT = About(
     settings=LearnedSettings,
     make=Learned,
     kernels=(
-        "hmd.decide.move_values",
-        "hmd.decide.hottest_fit",
-        "hmd.decide.feature_kernel",
-        "hmd.decide.learned_network",
-        "hmd.decide.long_kernel",
-        "hmd.decide.trust_kernel",
+        "hmd.decide.cost_benefit.move_values",
+        "hmd.decide.planning.hottest_fit",
+        "hmd.decide.learned.feature_kernel",
+        "hmd.decide.learned.network",
+        "hmd.decide.learned.long_kernel",
+        "hmd.decide.learned.trust_kernel",
     ),
     guard=True,
 )

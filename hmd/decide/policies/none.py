@@ -9,7 +9,7 @@ from hmd.decide.plan import MachineView, Plan
 from hmd.decide.tunables import About
 
 if TYPE_CHECKING:
-    from hmd.heat.page_view import PageView
+    from hmd.heat.view.page_view import PageView
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hmd.emulate.boot import Machine
 from hmd.emulate.demo.meter import Meter
 from hmd.emulate.demo.variants import service
-from hmd.emulate.guest_agent import Job
+from hmd.emulate.virtual_machine.boot import Machine
+from hmd.emulate.virtual_machine.guest_agent import Job
 from hmd.errors import HmdError
 from hmd.units import PAGE_BYTES
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from hmd import __version__
-from hmd.emulate.boot import Machine
 from hmd.emulate.demo.demo_daemon import TICK_S, DemoDaemon, Moved, running_daemon
 from hmd.emulate.demo.demo_result import OperationRates, ProgramResult
 from hmd.emulate.demo.fast_node import FastNode, open_fast_node
@@ -19,9 +18,10 @@ from hmd.emulate.demo.hotset import HotSet, HotSetRun, run_hot_set
 from hmd.emulate.demo.meter import Meter
 from hmd.emulate.demo.redis import BenchmarkRun, RedisLoad, redis_starts, running_redis
 from hmd.emulate.demo.variants import FAST_NODE, PROGRAM_CPU, SLOW_NODE, Variant, bound_to
-from hmd.emulate.kernel_cache import warm_kernels
 from hmd.emulate.preset import Preset, load
 from hmd.emulate.preset_overrides import with_node_size
+from hmd.emulate.virtual_machine.boot import Machine
+from hmd.emulate.virtual_machine.kernel_cache import warm_kernels
 
 PRESET = "dram-pm"
 FAST_NODE_BYTES = 256 << 20

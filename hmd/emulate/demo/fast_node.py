@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hmd.emulate.assets import WORKLOADS, cache_folder
-from hmd.emulate.boot import Machine
 from hmd.emulate.c_compiler import compile_static
-from hmd.emulate.guest_agent import GuestError, Job
+from hmd.emulate.virtual_machine.boot import Machine
+from hmd.emulate.virtual_machine.guest_agent import GuestError, Job
 from hmd.errors import HmdError
-from hmd.machine.page_cache import reclaimable_bytes
-from hmd.machine.zone_reserves import Watermark, reserve_bytes
+from hmd.machine.nodes.page_cache import reclaimable_bytes
+from hmd.machine.nodes.zone_reserves import Watermark, reserve_bytes
 from hmd.units import HUGE_PAGE_BYTES, PAGE_BYTES
 
 # khugepaged raises min_free_kbytes to keep 2 MiB blocks free (set_recommended_min_free_kbytes), to
@@ -86,7 +86,7 @@ class FastNode:
         )
 
     def page_cache_bytes(self) -> int:
-        """Return the node's page cache that the kernel can reclaim (hmd.machine.page_cache)."""
+        """Return the node's page cache that can be reclaimed (hmd.machine.nodes.page_cache)."""
         return reclaimable_bytes(self._read(self._meminfo_path).encode())
 
     def fill_with_cache(self) -> None:

@@ -8,10 +8,10 @@ import threading
 from dataclasses import dataclass, field, replace
 
 from hmd.emulate.assets import WORKLOADS
-from hmd.emulate.boot import Machine
 from hmd.emulate.c_compiler import compile_static
 from hmd.emulate.demo.meter import Meter, Reading
 from hmd.emulate.demo.variants import PROGRAM_CPU, Variant, bound_to
+from hmd.emulate.virtual_machine.boot import Machine
 from hmd.errors import HmdError
 from hmd.units import MIB
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from hmd.emulate.boot import Machine
 from hmd.emulate.demo.variants import FAST_NODE, PROGRAM_CPU
+from hmd.emulate.virtual_machine.boot import Machine
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from hmd.emulate.assets import cache_folder, find_program
-from hmd.emulate.boot import Machine
 from hmd.emulate.demo.meter import Meter
 from hmd.emulate.demo.variants import PROGRAM_CPU, SERVICE_CPU, Variant, bound_to
+from hmd.emulate.virtual_machine.boot import Machine
 from hmd.errors import HmdError
 
 SOCKET = "/tmp/redis.sock"

@@ -7,7 +7,7 @@
  * what they had executed by then; its `depends` is the one woken. Their order in the file is that
  * of the host's time. What the programs of these vCPUs give back is recorded too (frees.h). When
  * the file is full, `recorded` still counts, so that a reader sees that some are missing.
- * hmd/emulate/miss_stream.py reads it.
+ * hmd/emulate/recordings/miss_stream.py reads it.
  */
 #ifndef HMD_PLUGIN_RECORDING_H
 #define HMD_PLUGIN_RECORDING_H

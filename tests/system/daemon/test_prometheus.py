@@ -1,6 +1,6 @@
 """A real Prometheus scrapes a real daemon: rules, and every query of the dashboard and the alerts.
 
-The daemon has one memory node here and moves nothing, so a rehearsed one runs as well: an
+The daemon has one memory node here and moves nothing, so a synthetic one runs as well: an
 observer of a policy at work on two tiers, of which each scrape sees the next tick. The daemon that
 migrates for real is in tests/vm/dram_pm/test_prometheus.py.
 """
@@ -27,7 +27,7 @@ from hmd.observe.metrics import MetricsServer
 from hmd.sample.auto_select import SampleSettings, open_sampler
 from tests.fakes.free_port import free_port
 from tests.system.daemon.conftest import FAULTER, Daemon, wait_for
-from tests.system.daemon.rehearsed import Rehearsed
+from tests.system.daemon.observed_run import ObservedRun
 
 CONFIG = Path(__file__).parents[3] / "config/prometheus"
 RULES = CONFIG / "hmd-alerts.yml"
@@ -57,10 +57,10 @@ def daemon(module_daemon: Daemon) -> Iterator[Daemon]:
 
 
 @pytest.fixture(scope="module")
-def rehearsed() -> Iterator[MetricsServer]:
+def synthetic() -> Iterator[MetricsServer]:
     sampler = open_sampler(SampleSettings(sampler="faults", period=1)).sampler
     server = MetricsServer(
-        f"127.0.0.1:{free_port()}", Rehearsed(sampler).latest, TickWatch().health
+        f"127.0.0.1:{free_port()}", ObservedRun(sampler).latest, TickWatch().health
     )
     yield server
     server.close()
@@ -69,11 +69,11 @@ def rehearsed() -> Iterator[MetricsServer]:
 
 @pytest.fixture(scope="module")
 def prometheus(
-    daemon: Daemon, rehearsed: MetricsServer, tmp_path_factory: pytest.TempPathFactory
+    daemon: Daemon, synthetic: MetricsServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Prometheus]:
     """A server that has scraped both some times."""
     folder = tmp_path_factory.mktemp("prometheus")
-    targets = {"hmd": daemon.address, "rehearsed": rehearsed.address}
+    targets = {"hmd": daemon.address, "synthetic": synthetic.address}
     with Prometheus(folder, targets, RULES) as prometheus:
         for what in (
             'rate(hmd_target_accesses_total{tier="0", job="hmd"}[20s])',
@@ -155,7 +155,7 @@ def test_share_of_lost_samples_has_one_population(prometheus: Prometheus) -> Non
 
 
 def test_dashboard_variables_list_instances_and_targets(
-    prometheus: Prometheus, daemon: Daemon, rehearsed: MetricsServer
+    prometheus: Prometheus, daemon: Daemon, synthetic: MetricsServer
 ) -> None:
     dashboard: dict[str, Any] = json.loads(DASHBOARD.read_text())
     found = {}
@@ -166,8 +166,8 @@ def test_dashboard_variables_list_instances_and_targets(
             found[variable["name"]] = prometheus.get(
                 f"label/{label}/values", **{"match[]": selector}
             )
-    instances = sorted((daemon.address, rehearsed.address))
-    assert found == {"instance": instances, "target": ["faulter", "rehearsed"]}
+    instances = sorted((daemon.address, synthetic.address))
+    assert found == {"instance": instances, "target": ["faulter", "synthetic"]}
     for annotation in dashboard["annotations"]["list"]:
         prometheus.ask(chosen(annotation["expr"], "20s"))
 
@@ -217,7 +217,7 @@ def test_prometheus_scrape_matches_daemon_metrics(prometheus: Prometheus, daemon
 
 def test_realised_saving_is_positive_and_below_predicted(prometheus: Prometheus) -> None:
     predicted, realised = (
-        prometheus.ask(f'hmd_{what}_saving_seconds_total{{job="rehearsed"}}')[0].last
+        prometheus.ask(f'hmd_{what}_saving_seconds_total{{job="synthetic"}}')[0].last
         for what in ("predicted", "realised")
     )
     # The hot set leaves after four ticks, moves are followed for sixty.

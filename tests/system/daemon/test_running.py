@@ -260,7 +260,7 @@ def test_failed_start_reports_reason_and_exit_code(
 def test_daemon_without_processes_loads_no_kernels(daemon: Daemon) -> None:
     daemon.configure("[{name: nothing, exe: no-such-program}]")
     code = (
-        "import sys; from hmd.cli.main import main; from bench.peak_memory import peak_mib\n"
+        "import sys; from hmd.cli.main import main; from bench.scale.peak_memory import peak_mib\n"
         "main(sys.argv[1:])\n"
         "print('numba' in sys.modules, peak_mib() < 120)"
     )

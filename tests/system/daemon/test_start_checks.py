@@ -10,7 +10,7 @@ from hmd.cli.main import main
 from hmd.config import loads
 from hmd.daemon.start_checks import machine_warnings, start_failures
 from hmd.errors import Exit
-from hmd.machine.numa_nodes import read_topology
+from hmd.machine.nodes.numa_nodes import read_topology
 from tests.system.daemon.conftest import Daemon
 
 MACHINES = Path(__file__).parents[2] / "fixtures/machines"

@@ -21,7 +21,7 @@ PAGE = re.sub(r"[`\s]+", " ", FILE.read_text().replace("\\|", "|"))
 REFUSING = [
     *("hmd/sample/memory_events.py", "hmd/sample/perf_events.py", "hmd/sample/idle_pages.py"),
     *("hmd/sample/soft_dirty.py", "hmd/sample/emulated_pebs.py", "hmd/sample/auto_select.py"),
-    "hmd/machine/damon_ownership.py",
+    "hmd/machine/damon/damon_ownership.py",
 ]
 LEAST = 10
 """Letters of a text that is looked for: shorter ones are words between two values."""
@@ -115,7 +115,7 @@ def test_start_warnings_are_all_documented() -> None:
         if isinstance(node, ast.Yield) and node.value is not None
         for text in fragments(node.value)
     }
-    for function in ast.walk(parsed("hmd/machine/tiers.py")):
+    for function in ast.walk(parsed("hmd/machine/nodes/tiers.py")):
         if isinstance(function, ast.FunctionDef) and "tier_warning" in function.name:
             for returned in ast.walk(function):
                 if isinstance(returned, ast.Return) and returned.value is not None:

@@ -4,7 +4,7 @@ import stat
 import subprocess
 from pathlib import Path
 
-from hmd.emulate import initramfs
+from hmd.emulate.virtual_machine import initramfs
 
 
 def test_archive_unpacked_by_cpio_has_the_members(tmp_path: Path) -> None:

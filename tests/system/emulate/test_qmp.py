@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hmd.emulate.qmp import Monitor, MonitorError
+from hmd.emulate.virtual_machine.qmp import Monitor, MonitorError
 
 QEMU = "qemu-system-x86_64"
 

@@ -12,10 +12,10 @@ from functools import partial
 import numpy as np
 
 from hmd.heat.heat_table import HeatTable
-from hmd.heat.residency_sweep import ResidencySweep, SweepSettings
 from hmd.machine.fork_family import fork_family
-from hmd.machine.page_sharing import PageSharing, page_sharing
+from hmd.machine.pages.page_sharing import PageSharing, page_sharing
 from hmd.machine.process_id import ProcessId, identify
+from hmd.residency.residency_sweep import ResidencySweep, SweepSettings
 from hmd.sample.access_batch import AccessBatch
 from hmd.units import MIB, PAGE_BYTES
 from tests.system.heat.waiting_children import children

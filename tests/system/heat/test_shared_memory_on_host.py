@@ -12,10 +12,10 @@ import pytest
 
 from bench.hostile.scale_cases import NeighbourCase, compiled, neighbours
 from hmd.heat.heat_table import HeatTable
-from hmd.heat.residency_sweep import ResidencySweep, SweepSettings
-from hmd.machine.mappings import read_mappings
+from hmd.machine.pages.mappings import read_mappings
 from hmd.machine.process_id import ProcessId
 from hmd.machine.processes import ProcessWatcher, TargetSpec
+from hmd.residency.residency_sweep import ResidencySweep, SweepSettings
 from hmd.sample.access_batch import AccessBatch
 from hmd.units import MIB, PAGE_BYTES
 from tests.system.heat.waiting_children import children

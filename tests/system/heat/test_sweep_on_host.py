@@ -9,9 +9,9 @@ import numpy as np
 
 from hmd.heat.geometry import CHUNK_BYTES
 from hmd.heat.heat_table import HeatTable
-from hmd.heat.residency_sweep import ResidencySweep, SweepSettings
-from hmd.machine.huge_pages import HugeSource, huge_source
+from hmd.machine.pages.huge_pages import HugeSource, huge_source
 from hmd.machine.process_id import ProcessId, identify
+from hmd.residency.residency_sweep import ResidencySweep, SweepSettings
 from hmd.units import PAGE_BYTES
 from tests.unit.heat.swept_tick import tick
 

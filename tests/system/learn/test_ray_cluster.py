@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from hmd.emulate.miss_stream import MissStream
+from hmd.emulate.recordings.miss_stream import MissStream
 from hmd.errors import ConfigError, UnreachableError
 from tests.unit.learn.conftest import CONFIG
 from tests.unit.simulate.conftest import HOT_PAGES, PAGES, hot_set, stream_of

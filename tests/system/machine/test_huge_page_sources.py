@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.machine import huge_pages
-from hmd.machine.huge_pages import HugeSource, candidate_spans
-from hmd.machine.mappings import (
+from hmd.machine.pages import huge_pages
+from hmd.machine.pages.huge_pages import HugeSource, candidate_spans
+from hmd.machine.pages.mappings import (
     read_mappings,
 )
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from hmd.machine.diagnostic import Severity
-from hmd.machine.features import feature_findings
+from hmd.machine.checks.diagnostic import Severity
+from hmd.machine.checks.features import feature_findings
 
 
 def by_name(findings: Any) -> Any:

@@ -19,8 +19,8 @@ import numpy as np
 import psutil
 import pytest
 
-from hmd.machine import move_pages
-from hmd.machine.move_pages import UNTOUCHED, MoveFlags
+from hmd.machine.pages import move_pages
+from hmd.machine.pages.move_pages import UNTOUCHED, MoveFlags
 
 PAGE = mmap.PAGESIZE
 KERNEL_THREAD = 2  # kthreadd(9): always pid 2

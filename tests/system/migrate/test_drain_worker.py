@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from hmd.machine.huge_pages import HugeSource, huge_source
 from hmd.machine.linear_pattern import LinearPattern
-from hmd.machine.topology import Node, Topology
+from hmd.machine.nodes.topology import Node, Topology
+from hmd.machine.pages.huge_pages import HugeSource, huge_source
 from hmd.migrate.drain_request import DrainRequest, DrainResult
 from hmd.migrate.drain_worker import DrainWorker
 from tests.fakes.toucher import Toucher

@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 import pytest
 
-from hmd.machine.mappings import MappingKind, Mappings, read_mappings
+from hmd.machine.pages.mappings import MappingKind, Mappings, read_mappings
 from hmd.machine.process_id import ProcessId, identify
 from hmd.migrate import MovableMappings, Mover, MoveStatus
 

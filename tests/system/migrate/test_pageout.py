@@ -15,9 +15,9 @@ import pytest
 
 from hmd.decide.idle_selection import OUT
 from hmd.decide.plan import Plan
-from hmd.machine.move_pages import query_nodes
+from hmd.machine.pages.move_pages import query_nodes
+from hmd.machine.pages.process_madvise import page_out
 from hmd.machine.process_id import ProcessId, identify
-from hmd.machine.process_madvise import page_out
 from hmd.migrate.pageout import Pageout, PageoutSettings, _parts, _runs
 
 PAGES = 512

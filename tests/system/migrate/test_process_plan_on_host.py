@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 
-from hmd.machine.mappings import read_mappings
+from hmd.machine.pages.mappings import read_mappings
 from hmd.machine.process_id import identify
 from hmd.migrate.process_plans import ProcessPlans
 

@@ -92,7 +92,7 @@ def test_seccomp_profile_forbids_what_the_daemon_never_calls() -> None:
 
 COMPARE = """
 import os
-from hmd.machine.address_space import compare_spaces
+from hmd.machine.pages.address_space import compare_spaces
 from hmd.machine.process_id import identify
 this, other = identify(os.getpid()), identify(os.getppid())
 print(compare_spaces(this, this), compare_spaces(this, other) in (-1, 1))

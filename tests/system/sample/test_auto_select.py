@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hmd.errors import MissingError
-from hmd.machine.damon_sysfs import Kdamonds
+from hmd.machine.damon.damon_sysfs import Kdamonds
 from hmd.sample import auto_select
 from hmd.sample.auto_select import SampleSettings, available, open_sampler
 from hmd.sample.damon_sampler import DamonSampler, open_damon

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.machine.damon_sysfs import DamonError, Kdamonds
-from hmd.machine.kdamond import Kdamond
-from hmd.machine.move_pages import query_nodes
+from hmd.machine.damon.damon_sysfs import DamonError, Kdamonds
+from hmd.machine.damon.kdamond import Kdamond
+from hmd.machine.pages.move_pages import query_nodes
 from hmd.machine.process_id import ProcessId, identify
 from hmd.sample.damon_cycle import (
     FIRST_US,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hmd.errors import Exit
-from hmd.machine.privileges import Capability
+from hmd.machine.checks.privileges import Capability
 
 UNITS = Path(__file__).parents[3] / "systemd"
 SERVICE = UNITS / "hmd.service"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hmd.machine.topology import Node, Topology
+from hmd.machine.nodes.topology import Node, Topology
 from hmd.sample.auto_select import SampleSettings
 from hmd.trace.metadata import describe
 from hmd.trace.record_inputs import open_sources

@@ -14,9 +14,9 @@ import pytest
 from pyarrow import parquet
 
 from hmd.errors import MissingError, TargetError
-from hmd.machine.numa_nodes import read_topology
+from hmd.machine.nodes.numa_nodes import read_topology
+from hmd.machine.nodes.topology import Topology
 from hmd.machine.process_id import identify
-from hmd.machine.topology import Topology
 from hmd.sample.access_batch import Kind
 from hmd.sample.auto_select import SampleSettings
 from hmd.trace.gated_launch import Launched

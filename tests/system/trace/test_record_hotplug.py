@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hmd.machine.numa_nodes import read_topology
+from hmd.machine.nodes.numa_nodes import read_topology
 from hmd.machine.process_id import identify
 from hmd.sample.auto_select import SampleSettings
 from hmd.trace.metadata import describe

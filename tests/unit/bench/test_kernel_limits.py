@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.kernel_limits import raised
+from bench.scale.kernel_limits import raised
 
 
 def test_limits_raised_where_lower_and_put_back(tmp_path: Path) -> None:

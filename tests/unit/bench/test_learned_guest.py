@@ -13,7 +13,7 @@ from bench.compare.comparison_case import ComparisonCase
 from bench.compare.guest_daemon import configuration
 from bench.compare.policies import COMMITTED
 from bench.compare.systems import HMD_DEFAULT
-from bench.learned_guest import CASES, LEARNED, PEERS, rows, table, vs_best_peer
+from bench.learned_policy.in_guest import CASES, LEARNED, PEERS, rows, table, vs_best_peer
 from hmd.config.load import loads
 
 CASE = ComparisonCase("cg", "1:2", LEARNED)

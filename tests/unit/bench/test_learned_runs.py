@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from bench import learned_runs
-from bench.learned_networks import HeldOutNetworks
-from bench.learned_runs import HeldOutRun, HeldOutRuns, runs_of
+from bench.learned_policy import runs as learned_runs
+from bench.learned_policy.networks import HeldOutNetworks
+from bench.learned_policy.runs import HeldOutRun, HeldOutRuns, runs_of
 from bench.suite.ground_truth import RecordedStream
 from hmd.emulate.preset import load
 from hmd.errors import UsageError

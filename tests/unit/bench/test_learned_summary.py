@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.learned_summary import gap_closed, intervals, mean_speeds, summary
+from bench.learned_policy.summary import gap_closed, intervals, mean_speeds, summary
 
 
 def case(ratio: str, program: str = "drift", **seconds: float) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.learned_networks import charged
-from bench.learned_tuned import tuned_rule
+from bench.learned_policy.networks import charged
+from bench.learned_policy.tuned_rule import tuned_rule
 from hmd.emulate.preset import load
 from hmd.learn.training import make_policy
 from hmd.simulate.journal import Journal

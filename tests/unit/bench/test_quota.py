@@ -7,8 +7,8 @@ import os
 import numpy as np
 import pytest
 
-from bench.quota import CASES, QuotaCase, QuotaRun, measure
-from bench.written_rings import RECORD, WrittenRing, sampler_over
+from bench.scale.quota import CASES, QuotaCase, QuotaRun, measure
+from bench.stages.written_rings import RECORD, WrittenRing, sampler_over
 from hmd.observe.budget_numbers import Work
 
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bench.scale_plot import draw
-from bench.scale_results import (
+from bench.scale.plot import draw
+from bench.scale.results import (
     QUOTA,
     RESULTS,
     default_cost,

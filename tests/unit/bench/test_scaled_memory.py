@@ -7,9 +7,9 @@ import errno
 import numpy as np
 import pytest
 
-from bench.scaled_memory import BASE, FAST, SLOW, ScaledMemory
-from bench.scaled_samples import ScaledSamples
-from hmd.machine.move_pages import MoveFlags
+from bench.scale.scaled_memory import BASE, FAST, SLOW, ScaledMemory
+from bench.scale.scaled_samples import ScaledSamples
+from hmd.machine.pages.move_pages import MoveFlags
 from hmd.units import GIB, HUGE_PAGE_PAGES, PAGE_BYTES
 
 CHUNKS = 40

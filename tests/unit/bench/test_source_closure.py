@@ -13,8 +13,8 @@ def names(*modules: str) -> set[str]:
 
 def test_source_closure_follows_imports_within_functions() -> None:
     found = names("hmd.decide.policies.benefit")
-    assert "hmd/decide/move_values.py" in found  # of savings_ledger, for its kernels
-    assert "hmd/decide/persistence.py" in found
+    assert "hmd/decide/cost_benefit/move_values.py" in found  # of savings_ledger, for its kernels
+    assert "hmd/decide/cost_benefit/persistence.py" in found
 
 
 def test_source_closure_has_nothing_that_is_not_imported() -> None:

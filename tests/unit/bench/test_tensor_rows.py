@@ -7,21 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from bench import tensors
-from bench.tensor_sweeps_plot import PUBLISHED, draw, sweeps, swept
-from bench.tensors import claimed_margins, command_of
+from bench.tensors import planners as tensors
+from bench.tensors.planners import claimed_margins, command_of
+from bench.tensors.sweeps_plot import PUBLISHED, draw, sweeps, swept
 
 
 @pytest.mark.parametrize(
     ("row", "command"),
     [
-        ({"trace": "bert-512", "tiers": "g10"}, "python -m bench.tensors traces bert-512"),
-        ({"trace": "bert-512", "tiers": "host 16 GiB"}, "python -m bench.tensors host bert-512"),
+        ({"trace": "bert-512", "tiers": "g10"}, "python -m bench.tensors.planners traces bert-512"),
+        (
+            {"trace": "bert-512", "tiers": "host 16 GiB"},
+            "python -m bench.tensors.planners host bert-512",
+        ),
         (
             {"trace": "mlp_mixer", "tiers": "dram-pm, dram 20%"},
-            "python -m bench.tensors_in_place mlp_mixer 0.2",
+            "python -m bench.tensors.in_place mlp_mixer 0.2",
         ),
-        ({"trace": "bert-256", "noise": 0.05}, "python -m bench.tensors noise bert-256"),
+        ({"trace": "bert-256", "noise": 0.05}, "python -m bench.tensors.planners noise bert-256"),
     ],
 )
 def test_row_names_the_command_that_repeats_it(row: dict[str, str], command: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from hmd.cli.main import main
 from hmd.errors import Exit
-from hmd.machine.mappings import MappingKind
+from hmd.machine.pages.mappings import MappingKind
 from hmd.sample.access_batch import Kind
 from hmd.trace.trace import (
     SAMPLE_COLUMNS,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hmd.cli.main import main
-from hmd.emulate.miss_stream import MissStream
+from hmd.emulate.recordings.miss_stream import MissStream
 from hmd.errors import Exit
 
 

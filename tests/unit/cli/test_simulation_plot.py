@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hmd.cli.simulation_plot import fast_shares
+from hmd.cli.plots.simulation_plot import fast_shares
 from hmd.simulate.simulation import Simulated, TickRow
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from hmd.cli.main import main
 from hmd.cli.output import format_bytes, format_count, format_share, print_table
-from hmd.cli.status_tables import summary
+from hmd.cli.tables.status_tables import summary
 from hmd.cli.top_command import rates_between
 from hmd.control.status_socket import StatusSocket
 from hmd.errors import Exit

@@ -15,7 +15,7 @@ import pytest
 
 from hmd.cli.main import INTERRUPTED, main
 from hmd.config import load, loads
-from hmd.emulate.miss_stream import MissStream
+from hmd.emulate.recordings.miss_stream import MissStream
 from hmd.errors import Exit
 
 SMALL = ["--fast", "25%", "--tick", "1", "--delay", "0.1", "--period", "11"]

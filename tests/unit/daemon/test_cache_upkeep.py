@@ -16,8 +16,8 @@ from hmd.config import Config, loads
 from hmd.control.admin_state import AdminState
 from hmd.daemon.cache_upkeep import RETRY_S, CacheUpkeep
 from hmd.daemon.stages import Stages
-from hmd.machine import damon_sysfs
-from hmd.machine.topology import Node, Topology
+from hmd.machine.damon import damon_sysfs
+from hmd.machine.nodes.topology import Node, Topology
 from hmd.sample.capabilities import Capabilities
 from tests.fakes.damon_kernel import DamonKernel
 

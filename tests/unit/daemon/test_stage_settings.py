@@ -13,9 +13,9 @@ from hmd.decide.policies.benefit import Benefit, BenefitSettings
 from hmd.errors import ConfigError
 from hmd.heat.geometry import CHUNK_BYTES
 from hmd.heat.heat_settings import HeatSettings
+from hmd.machine.nodes.topology import Node, Topology
 from hmd.machine.process_id import ProcessId
 from hmd.machine.targets import TargetSpec
-from hmd.machine.topology import Node, Topology
 from hmd.migrate import MoverSettings
 from hmd.sample.auto_select import SampleSettings
 

@@ -17,12 +17,10 @@ import numpy.typing as npt
 from hmd.decide import registry
 from hmd.heat.heat_settings import HeatSettings
 from hmd.heat.heat_table import HeatTable
-from hmd.heat.residency_sweep import ResidencySweep
-from hmd.heat.swept_memory import ModelledMemory
-from hmd.machine.mappings import MappingAccess, MappingKind, Mappings
-from hmd.machine.move_pages import MoveFlags
+from hmd.machine.nodes.topology import Node, NodeMemory, Topology
+from hmd.machine.pages.mappings import MappingAccess, MappingKind, Mappings
+from hmd.machine.pages.move_pages import MoveFlags
 from hmd.machine.process_id import ProcessId, ProcessStat
-from hmd.machine.topology import Node, NodeMemory, Topology
 from hmd.migrate import Mover, MoverSettings, Pageout
 from hmd.observe.heat_history import HeatHistory
 from hmd.observe.observer import ObservedConfig, Observer, Places
@@ -31,6 +29,8 @@ from hmd.observe.tick_record import TickRecord
 from hmd.pipeline.stage_guard import StageTimer
 from hmd.pipeline.tick import run_tick
 from hmd.pipeline.tick_stages import TickStages
+from hmd.residency.residency_sweep import ResidencySweep
+from hmd.residency.swept_memory import ModelledMemory
 from hmd.sample.access_batch import AccessBatch
 from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.record_cost import RecordTime

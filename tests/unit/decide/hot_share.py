@@ -1,11 +1,11 @@
-"""What policies make of a rehearsed program's hot set."""
+"""What policies make of a synthetic program's hot set."""
 
 from __future__ import annotations
 
-from bench.rehearsal import Rehearsal
+from bench.synthetic.synthetic_run import SyntheticRun
 
 
-def hot_fast(run: Rehearsal) -> float:
+def hot_fast(run: SyntheticRun) -> float:
     """Return the share of the hot pages that are on the fast node."""
     hot = run.weights > 2 * run.weights.min()
     return float((run.node[hot] == 0).mean())

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hmd.decide.bandwidth_balance import Balance
+from hmd.decide.cost_benefit.bandwidth_balance import Balance
 
 BELOW_NS = 250.0
 

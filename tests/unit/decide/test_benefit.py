@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from bench.rehearsal import Rehearsal, hot_blocks
-from bench.rehearsed_memory import Tier
+from bench.synthetic.synthetic_memory import Tier
+from bench.synthetic.synthetic_run import SyntheticRun, hot_blocks
 from hmd.decide.policies.benefit import Benefit, BenefitSettings
 from hmd.decide.policies.histogram import Histogram, HistogramSettings
 from hmd.heat.geometry import CHUNK_PAGES
@@ -19,20 +19,20 @@ PAGES, FAST = 8192, 2048
 HEADROOM = 16
 
 
-def rehearsal(
+def synthetic(
     weights: npt.NDArray[np.float64],
     *,
     samples: int = 20_000,
     huge: npt.NDArray[np.bool_] | None = None,
     latency_ns: Callable[[float], Sequence[float]] | None = None,
     **settings: float,
-) -> Rehearsal:
+) -> SyntheticRun:
     """A program that fills the fast tier with its first pages."""
     kept = BenefitSettings(headroom_fraction=0.0, headroom_bytes=HEADROOM * PAGE_BYTES)
     policy = Benefit(BenefitSettings(kept.headroom_fraction, kept.headroom_bytes, **settings))
     node = (np.arange(len(weights)) >= FAST).astype(np.int8)
     tiers = (Tier(FAST + HEADROOM), Tier(2 * PAGES))
-    return Rehearsal(
+    return SyntheticRun(
         policy,
         tiers,
         weights,
@@ -44,7 +44,7 @@ def rehearsal(
 
 
 def test_benefit_hot_set_promoted_then_few_moves() -> None:
-    run = rehearsal(hot_blocks(PAGES, 1536, 16, seed=3))
+    run = synthetic(hot_blocks(PAGES, 1536, 16, seed=3))
     for _ in range(12):
         run.tick()
     assert run.fast_share > 0.9
@@ -54,7 +54,7 @@ def test_benefit_hot_set_promoted_then_few_moves() -> None:
 
 
 def test_benefit_hot_set_changes_followed() -> None:
-    run = rehearsal(hot_blocks(PAGES, 1536, 16, seed=3))
+    run = synthetic(hot_blocks(PAGES, 1536, 16, seed=3))
     for _ in range(12):
         run.tick()
     run.weights = hot_blocks(PAGES, 1536, 16, seed=4)
@@ -64,20 +64,20 @@ def test_benefit_hot_set_changes_followed() -> None:
 
 
 def test_benefit_moves_cost_more_than_savings_none_made() -> None:
-    run = rehearsal(hot_blocks(PAGES, 1536, 16, seed=3), move_ns=1e9)
+    run = synthetic(hot_blocks(PAGES, 1536, 16, seed=3), move_ns=1e9)
     assert sum(run.tick().moved_pages for _ in range(10)) == 0
 
 
 def test_benefit_cheaper_moves_made_sooner() -> None:
     weights = hot_blocks(PAGES, 1536, 16, seed=3)
-    dear, cheap = (rehearsal(weights, samples=400, move_ns=cost) for cost in (200_000.0, 200.0))
+    dear, cheap = (synthetic(weights, samples=400, move_ns=cost) for cost in (200_000.0, 200.0))
     assert sum(cheap.tick().moved_pages for _ in range(3)) > sum(
         dear.tick().moved_pages for _ in range(3)
     )
 
 
 def test_benefit_uniform_accesses_few_moves() -> None:
-    run = rehearsal(np.ones(PAGES))
+    run = synthetic(np.ones(PAGES))
     for _ in range(20):
         run.tick()
     assert sum(run.tick().moved_pages for _ in range(10)) < PAGES // 50
@@ -85,7 +85,7 @@ def test_benefit_uniform_accesses_few_moves() -> None:
 
 def test_benefit_hot_set_changes_every_tick_horizon_shrinks() -> None:
     """Other pages are hot in each tick: promoted pages are cold when they arrive."""
-    fleeing, settled = (rehearsal(hot_blocks(PAGES, 512, 16, seed=0)) for _ in range(2))
+    fleeing, settled = (synthetic(hot_blocks(PAGES, 512, 16, seed=0)) for _ in range(2))
     moved = np.zeros((2, 30), np.int64)
     for tick in range(30):
         fleeing.weights = hot_blocks(PAGES, 512, 16, seed=tick)
@@ -102,7 +102,7 @@ def test_benefit_hot_set_changes_every_tick_horizon_shrinks() -> None:
 def test_benefit_hot_huge_page_swapped_for_same_size() -> None:
     weights = np.full(PAGES, 1e-6)
     weights[12 * CHUNK_PAGES : 13 * CHUNK_PAGES] = 1.0
-    run = rehearsal(weights, huge=np.ones(PAGES // CHUNK_PAGES, np.bool_))
+    run = synthetic(weights, huge=np.ones(PAGES // CHUNK_PAGES, np.bool_))
     ticks = [run.tick() for _ in range(3)]
     assert sum(tick.promoted_pages for tick in ticks) == CHUNK_PAGES
     assert sum(tick.demoted_pages for tick in ticks) == CHUNK_PAGES
@@ -115,7 +115,7 @@ def crowded(fast_share: float) -> tuple[float, float]:
 
 
 def test_benefit_bandwidth_limited_fast_tier_latencies_equal() -> None:
-    run = rehearsal(hot_blocks(PAGES, 1536, 16, seed=3), latency_ns=crowded)
+    run = synthetic(hot_blocks(PAGES, 1536, 16, seed=3), latency_ns=crowded)
     for _ in range(60):
         run.tick()
     fast_ns, slow_ns = crowded(run.fast_share)
@@ -126,7 +126,7 @@ def test_benefit_bandwidth_limited_fast_tier_latencies_equal() -> None:
 def test_benefit_overloaded_fast_tier_relieved() -> None:
     weights = np.full(PAGES, 1e-6)
     weights[:FAST] = 1.0
-    run = rehearsal(weights, latency_ns=crowded)
+    run = synthetic(weights, latency_ns=crowded)
     assert run.fast_share > 0.9
     for _ in range(60):
         run.tick()
@@ -136,7 +136,7 @@ def test_benefit_overloaded_fast_tier_relieved() -> None:
 
 
 def test_benefit_where_accesses_are_not_counted_plans_as_histogram() -> None:
-    run = rehearsal(hot_blocks(PAGES, 1536, 16, seed=3), move_ns=1e9)
+    run = synthetic(hot_blocks(PAGES, 1536, 16, seed=3), move_ns=1e9)
     for _ in range(6):
         run.tick()
     view = run.heat.view(run.machine.topology)

@@ -12,8 +12,8 @@ from hmd.decide.plan import FastLimits, MachineView
 from hmd.decide.policies.histogram import Histogram, HistogramSettings
 from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.heat_table import HeatTable
+from hmd.machine.nodes.topology import Node, NodeMemory, Topology
 from hmd.machine.process_id import ProcessId
-from hmd.machine.topology import Node, NodeMemory, Topology
 from hmd.sample.access_batch import AccessBatch
 from hmd.units import PAGE_BYTES
 

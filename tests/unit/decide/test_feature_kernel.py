@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hmd.decide.feature_kernel import (
+from hmd.decide.learned.feature_kernel import (
     AREAS,
     BLOCKS,
     FEATURES,

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bench.rehearsal import Rehearsal, hot_blocks
-from bench.rehearsed_memory import BASE, Tier
+from bench.synthetic.synthetic_memory import BASE, Tier
+from bench.synthetic.synthetic_run import SyntheticRun, hot_blocks
 from hmd.decide.policies.histogram import Histogram, HistogramSettings
 from hmd.heat.geometry import CHUNK_PAGES
 from hmd.units import PAGE_BYTES
@@ -18,7 +18,7 @@ HEADROOM = 64
 SETTINGS = HistogramSettings(headroom_fraction=0.0, headroom_bytes=HEADROOM * PAGE_BYTES)
 
 
-def rehearsal(
+def synthetic(
     weights: npt.NDArray[np.float64],
     node: npt.NDArray[np.int8],
     *tiers: int,
@@ -26,8 +26,8 @@ def rehearsal(
     budget_pages: int = 1 << 30,
     huge: npt.NDArray[np.bool_] | None = None,
     settings: HistogramSettings = SETTINGS,
-) -> Rehearsal:
-    return Rehearsal(
+) -> SyntheticRun:
+    return SyntheticRun(
         Histogram(settings),
         tuple(Tier(pages) for pages in tiers),
         weights,
@@ -52,7 +52,7 @@ def test_histogram_full_tier_hot_swapped_with_cold() -> None:
     # The fast node is full: 512 cold pages there, 512 hot ones on the slow node.
     weights = steps(2048, (512, 0.0), (512, 1.0))
     node = np.repeat(np.array([0, 1], np.int8), [512, 1536])
-    run = rehearsal(weights, node, 512 + HEADROOM, 4096)
+    run = synthetic(weights, node, 512 + HEADROOM, 4096)
     done = run.tick()
     assert done.fast_share == 1.0
     assert (done.promoted_pages, done.demoted_pages) == (512, 512)
@@ -62,7 +62,7 @@ def test_histogram_full_tier_hot_swapped_with_cold() -> None:
 def test_histogram_free_pages_only_needed_demotions() -> None:
     weights = steps(2048, (512, 0.0), (512, 1.0))
     node = np.repeat(np.array([0, 1], np.int8), [512, 1536])
-    run = rehearsal(weights, node, 512 + HEADROOM + 300, 4096)
+    run = synthetic(weights, node, 512 + HEADROOM + 300, 4096)
     done = run.tick()
     assert (done.promoted_pages, done.demoted_pages) == (512, 212)
 
@@ -70,7 +70,7 @@ def test_histogram_free_pages_only_needed_demotions() -> None:
 def test_histogram_demotions_ordered_before_promotions() -> None:
     weights = steps(2048, (512, 0.0), (512, 1.0))
     node = np.repeat(np.array([0, 1], np.int8), [512, 1536])
-    run = rehearsal(weights, node, 512 + HEADROOM, 4096)
+    run = synthetic(weights, node, 512 + HEADROOM, 4096)
     run.tick()
     up = run.plan.to_node == 0
     assert up.tolist() == [False] * 512 + [True] * 512
@@ -78,13 +78,13 @@ def test_histogram_demotions_ordered_before_promotions() -> None:
 
 def test_histogram_converged_placement_few_moves() -> None:
     weights = hot_blocks(8192, 2048, 16, seed=1)
-    run = rehearsal(weights, np.ones(8192, np.int8), 2300 + HEADROOM, 16384)
+    run = synthetic(weights, np.ones(8192, np.int8), 2300 + HEADROOM, 16384)
     for _ in range(20):
         run.tick()
     assert run.fast_share > 0.92
     for _ in range(10):
         assert run.tick().moved_pages <= 32
-    quiet = rehearsal(steps(1024, (256, 1.0)), np.ones(1024, np.int8), 512, 4096)
+    quiet = synthetic(steps(1024, (256, 1.0)), np.ones(1024, np.int8), 512, 4096)
     quiet.tick()
     assert quiet.fast_share == 1.0
     assert [quiet.tick().moved_pages for _ in range(20)] == [0] * 20
@@ -92,14 +92,14 @@ def test_histogram_converged_placement_few_moves() -> None:
 
 def test_histogram_small_budget_hottest_first() -> None:
     weights = steps(4096, (512, 1.0), (512, 8.0), (512, 2.0))
-    run = rehearsal(weights, np.ones(4096, np.int8), 2048, 8192, budget_pages=512)
+    run = synthetic(weights, np.ones(4096, np.int8), 2048, 8192, budget_pages=512)
     shares = [run.tick().fast_share for _ in range(3)]
     assert shares == pytest.approx([8 / 11, 10 / 11, 1.0], abs=0.01)
 
 
 def test_histogram_oversized_hot_set_hottest_fill_tier() -> None:
     weights = steps(4096, (1024, 1.0), (1024, 4.0), (1024, 2.0))
-    run = rehearsal(weights, np.ones(4096, np.int8), 1024 + HEADROOM, 8192)
+    run = synthetic(weights, np.ones(4096, np.int8), 1024 + HEADROOM, 8192)
     for _ in range(5):
         done = run.tick()
     assert done.fast_share == pytest.approx(4 / 7, abs=0.01)
@@ -109,7 +109,7 @@ def test_histogram_oversized_hot_set_hottest_fill_tier() -> None:
 def test_histogram_three_tiers_filled_from_fastest() -> None:
     weights = steps(6144, (1024, 1.0), (1024, 16.0), (1024, 4.0))
     node = np.full(6144, 2, np.int8)
-    run = rehearsal(weights, node, 1024 + HEADROOM, 1024 + HEADROOM, 16384)
+    run = synthetic(weights, node, 1024 + HEADROOM, 1024 + HEADROOM, 16384)
     for _ in range(6):
         run.tick()
     assert (run.node[1024:2048] == 0).mean() > 0.99
@@ -127,18 +127,18 @@ def test_histogram_last_tier_full_no_moves() -> None:
     weights = steps(2048, (512, 0.0), (512, 1.0))
     node = np.repeat(np.array([0, 1], np.int8), [512, 1536])
     # One page of room below: it is enough, as every promotion frees a page there.
-    run = rehearsal(weights, node, 512 + HEADROOM, 1536 + HEADROOM + 1)
+    run = synthetic(weights, node, 512 + HEADROOM, 1536 + HEADROOM + 1)
     assert run.tick().fast_share == 1.0
-    full = rehearsal(weights, node, 512 + HEADROOM, 1536 + HEADROOM)
+    full = synthetic(weights, node, 512 + HEADROOM, 1536 + HEADROOM)
     assert full.tick().moved_pages == 0
 
 
 def test_histogram_headroom_below_half_restored() -> None:
     node = np.repeat(np.array([0, 1], np.int8), [1024, 1024])
     weights = steps(2048, (900, 1.0), (124, 0.0))
-    run = rehearsal(weights, node, 1024 + HEADROOM // 2, 4096)
+    run = synthetic(weights, node, 1024 + HEADROOM // 2, 4096)
     assert run.tick().moved_pages == 0
-    run = rehearsal(weights, node, 1024 + HEADROOM // 2 - 1, 4096)
+    run = synthetic(weights, node, 1024 + HEADROOM // 2 - 1, 4096)
     assert run.tick().demoted_pages == HEADROOM // 2 + 1
     assert run.free_pages(0) == HEADROOM
     assert run.fast_share == 1.0
@@ -146,7 +146,7 @@ def test_histogram_headroom_below_half_restored() -> None:
 
 def test_histogram_kernel_reserve_not_used() -> None:
     weights = steps(2048, (512, 1.0))
-    run = rehearsal(weights, np.ones(2048, np.int8), 512 + HEADROOM, 4096)
+    run = synthetic(weights, np.ones(2048, np.int8), 512 + HEADROOM, 4096)
     run.heat.update(run.read())
     fast, slow = run.machine.memory
     memory = (replace(fast, reserve_bytes=200 * PAGE_BYTES), slow)
@@ -159,7 +159,7 @@ def test_histogram_kernel_reserve_not_used() -> None:
 def test_histogram_headroom_fraction_of_node_kept() -> None:
     settings = replace(SETTINGS, headroom_fraction=0.25)
     weights = steps(2048, (2048, 1.0))
-    run = rehearsal(weights, np.ones(2048, np.int8), 1024, 4096, settings=settings)
+    run = synthetic(weights, np.ones(2048, np.int8), 1024, 4096, settings=settings)
     for _ in range(3):
         run.tick()
     assert run.free_pages(0) == 256
@@ -168,7 +168,7 @@ def test_histogram_headroom_fraction_of_node_kept() -> None:
 def test_histogram_huge_pages_swapped_whole() -> None:
     weights = steps(4 * CHUNK_PAGES, (CHUNK_PAGES, 0.0), (1, 50.0))
     node = np.repeat(np.array([0, 1], np.int8), [CHUNK_PAGES, 3 * CHUNK_PAGES])
-    run = rehearsal(weights, node, CHUNK_PAGES + HEADROOM, 8192, huge=np.ones(4, np.bool_))
+    run = synthetic(weights, node, CHUNK_PAGES + HEADROOM, 8192, huge=np.ones(4, np.bool_))
     run.tick()
     assert run.plan.pages.tolist() == [512, 512]
     assert run.plan.address.tolist() == [BASE, BASE + CHUNK_PAGES * PAGE_BYTES]
@@ -179,7 +179,7 @@ def test_histogram_huge_page_displaces_colder_small_pages() -> None:
     weights = steps(3 * CHUNK_PAGES, (CHUNK_PAGES, 1.0), (CHUNK_PAGES, 8.0))
     node = np.repeat(np.array([0, 1], np.int8), [CHUNK_PAGES, 2 * CHUNK_PAGES])
     huge = np.array([False, True, False])
-    run = rehearsal(weights, node, CHUNK_PAGES + HEADROOM, 8192, huge=huge)
+    run = synthetic(weights, node, CHUNK_PAGES + HEADROOM, 8192, huge=huge)
     run.tick()
     assert run.plan.pages.tolist() == [1] * CHUNK_PAGES + [CHUNK_PAGES]
     assert (run.node[CHUNK_PAGES : 2 * CHUNK_PAGES] == 0).all()
@@ -189,7 +189,7 @@ def test_histogram_small_budget_huge_page_promoted_over_ticks() -> None:
     weights = steps(3 * CHUNK_PAGES, (CHUNK_PAGES, 1.0), (CHUNK_PAGES, 8.0))
     node = np.repeat(np.array([0, 1], np.int8), [CHUNK_PAGES, 2 * CHUNK_PAGES])
     huge = np.array([False, True, False])
-    run = rehearsal(weights, node, CHUNK_PAGES + HEADROOM, 8192, huge=huge, budget_pages=600)
+    run = synthetic(weights, node, CHUNK_PAGES + HEADROOM, 8192, huge=huge, budget_pages=600)
     for _ in range(3):
         run.tick()
     assert (run.node[CHUNK_PAGES : 2 * CHUNK_PAGES] == 0).all()
@@ -197,7 +197,7 @@ def test_histogram_small_budget_huge_page_promoted_over_ticks() -> None:
 
 def test_histogram_page_sampled_once_not_promoted() -> None:
     weights = steps(1024, (1, 1.0))
-    run = rehearsal(weights, np.ones(1024, np.int8), 512, 4096, samples=1)
+    run = synthetic(weights, np.ones(1024, np.int8), 512, 4096, samples=1)
     assert run.tick().moved_pages == 0
     run.samples_per_tick = 20
     assert run.tick().promoted_pages == 1
@@ -207,9 +207,9 @@ def test_histogram_barely_warm_pages_only_fill_free_room() -> None:
     # 512 hot pages fast, next to 256 that are idle; 256 on the slow node are used a little.
     weights = steps(4096, (512, 100.0), (256, 0.0), (256, 2.0))
     node = np.repeat(np.array([0, 1], np.int8), [768, 3328])
-    run = rehearsal(weights, node, 768 + HEADROOM, 8192)
+    run = synthetic(weights, node, 768 + HEADROOM, 8192)
     assert [run.tick().moved_pages for _ in range(20)] == [0] * 20
-    roomy = rehearsal(weights, node, 1024 + HEADROOM, 8192)
+    roomy = synthetic(weights, node, 1024 + HEADROOM, 8192)
     for _ in range(10):
         done = roomy.tick()
     assert done.fast_share == 1.0
@@ -219,7 +219,7 @@ def test_histogram_alternating_hot_sets_ping_pong_damped() -> None:
     # The two halves take turns, a tick each: faster than moving pays.
     one, other = steps(2048, (512, 3.0), (512, 1.0)), steps(2048, (512, 1.0), (512, 3.0))
     node = np.repeat(np.array([0, 1], np.int8), [512, 1536])
-    run = rehearsal(one, node, 512 + HEADROOM, 8192, samples=5000)
+    run = synthetic(one, node, 512 + HEADROOM, 8192, samples=5000)
     moved = []
     for tick in range(60):
         run.weights = one if tick % 2 else other
@@ -228,7 +228,7 @@ def test_histogram_alternating_hot_sets_ping_pong_damped() -> None:
 
 
 def test_histogram_nodes_of_tier_filled_by_distance_then_room() -> None:
-    run = rehearsal(steps(2048, (512, 1.0)), np.full(2048, 2, np.int8), 400, 400, 8192)
+    run = synthetic(steps(2048, (512, 1.0)), np.full(2048, 2, np.int8), 400, 400, 8192)
     machine = run.machine
     nodes = tuple(
         replace(node, tier=min(node.id, 1) if node.id == 2 else 0, distances=row)
@@ -247,5 +247,5 @@ def test_histogram_nodes_of_tier_filled_by_distance_then_room() -> None:
 
 
 def test_histogram_one_tier_no_moves() -> None:
-    run = rehearsal(steps(1024, (256, 1.0)), np.zeros(1024, np.int8), 4096)
+    run = synthetic(steps(1024, (256, 1.0)), np.zeros(1024, np.int8), 4096)
     assert run.tick().moved_pages == 0

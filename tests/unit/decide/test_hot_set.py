@@ -1,7 +1,7 @@
 """How fast the histogram policy follows a hot set, and how few pages it moves without one.
 
 The program: 32768 pages, of which 12288 get 90 % of the accesses; the fast tier holds a tenth
-more than those. Bounds leave room for other seeds; bench/policy.py prints the figures.
+more than those. Bounds leave room for other seeds; bench/stages/policy.py prints the figures.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bench.rehearsal import Rehearsal, hot_blocks
-from bench.rehearsed_memory import Tier
+from bench.synthetic.synthetic_memory import Tier
+from bench.synthetic.synthetic_run import SyntheticRun, hot_blocks
 from hmd.decide.policies.histogram import Histogram, HistogramSettings
 from hmd.units import PAGE_BYTES
 from tests.unit.decide.hot_share import hot_fast
@@ -20,14 +20,14 @@ PAGES, HOT, FAST = 32768, 12288, 13516
 HEADROOM = 256
 
 
-def rehearsal(weights: npt.NDArray[np.float64], samples: int, fast: int = FAST) -> Rehearsal:
+def synthetic(weights: npt.NDArray[np.float64], samples: int, fast: int = FAST) -> SyntheticRun:
     policy = Histogram(
         HistogramSettings(headroom_fraction=0.0, headroom_bytes=HEADROOM * PAGE_BYTES)
     )
     node = np.ones(PAGES, np.int8)
     node[:fast] = 0
     tiers = (Tier(fast + HEADROOM), Tier(2 * PAGES))
-    return Rehearsal(policy, tiers, weights, node, samples_per_tick=samples, seed=7)
+    return SyntheticRun(policy, tiers, weights, node, samples_per_tick=samples, seed=7)
 
 
 # Samples a tick, pages of a hot block, share of the hot set that is fast after 1, 2, 3 ticks,
@@ -46,7 +46,7 @@ CASES = [
 def test_histogram_hot_set_changes_followed_within_bounds(
     samples: int, block: int, reached: tuple[float, ...], still: int
 ) -> None:
-    run = rehearsal(hot_blocks(PAGES, HOT, block, seed=1), samples)
+    run = synthetic(hot_blocks(PAGES, HOT, block, seed=1), samples)
     for _ in range(20):
         run.tick()
     assert hot_fast(run) > 0.99
@@ -64,7 +64,7 @@ def test_histogram_few_samples_hot_set_changes_followed_in_ten_ticks(
     block: int, after: tuple[float, float]
 ) -> None:
     hot = PAGES // 8
-    run = rehearsal(hot_blocks(PAGES, hot, block, seed=1), 5_000, fast=hot + hot // 10)
+    run = synthetic(hot_blocks(PAGES, hot, block, seed=1), 5_000, fast=hot + hot // 10)
     for _ in range(25):
         run.tick()
     assert hot_fast(run) > 0.98
@@ -79,7 +79,7 @@ def test_histogram_few_samples_hot_set_changes_followed_in_ten_ticks(
 
 @pytest.mark.parametrize("samples", [65_000, 5_000])
 def test_histogram_uniform_accesses_few_moves(samples: int) -> None:
-    run = rehearsal(np.ones(PAGES), samples)
+    run = synthetic(np.ones(PAGES), samples)
     for _ in range(20):
         run.tick()
     assert np.mean([run.tick().moved_pages for _ in range(10)]) <= 0.01 * FAST
@@ -87,7 +87,7 @@ def test_histogram_uniform_accesses_few_moves(samples: int) -> None:
 
 @pytest.mark.parametrize(("samples", "block"), [(65_000, 16), (65_000, 1), (5_000, 16)])
 def test_histogram_hot_set_twice_fast_tier_few_moves(samples: int, block: int) -> None:
-    run = rehearsal(hot_blocks(PAGES, HOT, block, seed=1), samples, fast=HOT // 2)
+    run = synthetic(hot_blocks(PAGES, HOT, block, seed=1), samples, fast=HOT // 2)
     for _ in range(20):
         run.tick()
     assert run.fast_share > 0.45

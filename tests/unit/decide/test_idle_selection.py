@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from bench.rehearsal import Rehearsal
-from bench.rehearsed_memory import BASE, Tier
+from bench.synthetic.synthetic_memory import BASE, Tier
+from bench.synthetic.synthetic_run import SyntheticRun
 from hmd.decide.idle_selection import OUT, idle_pages
 from hmd.decide.plan import Plan
 from hmd.decide.policies.histogram import Histogram, HistogramSettings
@@ -13,11 +13,11 @@ from hmd.heat.geometry import CHUNK_PAGES, FIXED
 from hmd.units import PAGE_BYTES
 
 
-def rehearsal(ticks: int = 10) -> Rehearsal:
+def synthetic(ticks: int = 10) -> SyntheticRun:
     """Two chunks on the slow node; the first 100 pages of the first are used, the second huge."""
     weights = np.zeros(2 * CHUNK_PAGES)
     weights[:100] = 1.0
-    run = Rehearsal(
+    run = SyntheticRun(
         Histogram(HistogramSettings(headroom_bytes=0)),
         (Tier(0), Tier(8192)),
         weights,
@@ -30,12 +30,12 @@ def rehearsal(ticks: int = 10) -> Rehearsal:
     return run
 
 
-def idle(run: Rehearsal, idle_s: float, most_bytes: int) -> Plan:
+def idle(run: SyntheticRun, idle_s: float, most_bytes: int) -> Plan:
     return idle_pages(run.heat.view(run.machine.topology), run.machine, idle_s, most_bytes)
 
 
 def test_idle_selection_idle_pages_longest_idle_first() -> None:
-    run = rehearsal()
+    run = synthetic()
     # A page that came late.
     node = run.heat.chunks.columns.node[:1].copy()
     node[0, 300] = -1
@@ -55,7 +55,7 @@ def test_idle_selection_idle_pages_longest_idle_first() -> None:
 
 
 def test_idle_selection_fixed_pages_stay_budget_kept() -> None:
-    run = rehearsal()
+    run = synthetic()
     run.heat.chunks.columns.node[0, 200:] = FIXED - 1
     plan = idle(run, 4.0, 100 * PAGE_BYTES)
     assert plan.pages.tolist() == [1] * 100
@@ -63,6 +63,6 @@ def test_idle_selection_fixed_pages_stay_budget_kept() -> None:
 
 
 def test_idle_selection_pages_of_faster_tier_not_selected() -> None:
-    run = rehearsal()
+    run = synthetic()
     run.heat.chunks.columns.node[:2][run.heat.chunks.columns.node[:2] == 1] = 0
     assert not len(idle(run, 4.0, 1 << 70))

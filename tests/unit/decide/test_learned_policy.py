@@ -9,16 +9,16 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bench.rehearsal import Rehearsal, hot_blocks
-from bench.rehearsed_memory import Tier
-from hmd.decide import long_memory
-from hmd.decide.feature_kernel import FEATURES
-from hmd.decide.learned_features import LearnedFeatures
-from hmd.decide.learned_weights import LearnedWeights
+from bench.synthetic.synthetic_memory import Tier
+from bench.synthetic.synthetic_run import SyntheticRun, hot_blocks
+from hmd.decide.learned import long_memory
+from hmd.decide.learned.feature_kernel import FEATURES
+from hmd.decide.learned.features import LearnedFeatures
+from hmd.decide.learned.trust_kernel import OCTAVES_MOST
+from hmd.decide.learned.weights import LearnedWeights
 from hmd.decide.policies.benefit import Benefit, BenefitSettings
 from hmd.decide.policies.learned import _ROWS_AT_ONCE, Learned, LearnedSettings
 from hmd.decide.policies.none import NonePolicy
-from hmd.decide.trust_kernel import OCTAVES_MOST
 from hmd.units import PAGE_BYTES
 from tests.unit.decide.test_learned_weights import HEADER
 
@@ -35,34 +35,34 @@ def base_weights(path: Path) -> Path:
     return path
 
 
-def rehearsal(
+def synthetic(
     weights: npt.NDArray[np.float64], path: Path | None = None, samples: int = 20_000, **more: float
-) -> Rehearsal:
+) -> SyntheticRun:
     settings = LearnedSettings(0.0, HEADROOM * PAGE_BYTES, str(path) if path else None, **more)
     return watched(weights, Learned(settings), samples)
 
 
 def watched(
     weights: npt.NDArray[np.float64], policy: Benefit | Learned | NonePolicy, samples: int = 20_000
-) -> Rehearsal:
+) -> SyntheticRun:
     node = (np.arange(len(weights)) >= FAST).astype(np.int8)
     tiers = (Tier(FAST + HEADROOM), Tier(2 * PAGES))
-    return Rehearsal(policy, tiers, weights, node, samples_per_tick=samples)
+    return SyntheticRun(policy, tiers, weights, node, samples_per_tick=samples)
 
 
-def features_of(run: Rehearsal, features: LearnedFeatures) -> npt.NDArray[np.float32]:
+def features_of(run: SyntheticRun, features: LearnedFeatures) -> npt.NDArray[np.float32]:
     return features.rows(run.heat.view(run.machine.topology)).columns()
 
 
 def test_learned_base_rate_predicted_hot_set_promoted(tmp_path: Path) -> None:
-    run = rehearsal(hot_blocks(PAGES, HOT, 16, seed=3), base_weights(tmp_path / "base.npz"))
+    run = synthetic(hot_blocks(PAGES, HOT, 16, seed=3), base_weights(tmp_path / "base.npz"))
     for _ in range(12):
         run.tick()
     assert run.fast_share > 0.85
 
 
 def test_learned_shipped_weights_follow_hot_set() -> None:
-    run = rehearsal(hot_blocks(PAGES, HOT, 16, seed=3))
+    run = synthetic(hot_blocks(PAGES, HOT, 16, seed=3))
     before = run.fast_share
     for _ in range(12):
         run.tick()
@@ -70,7 +70,7 @@ def test_learned_shipped_weights_follow_hot_set() -> None:
 
 
 def test_learned_moves_cost_more_than_savings_none_made() -> None:
-    run = rehearsal(hot_blocks(PAGES, HOT, 16, seed=3), move_ns=1e9)
+    run = synthetic(hot_blocks(PAGES, HOT, 16, seed=3), move_ns=1e9)
     assert sum(run.tick().moved_pages for _ in range(8)) == 0
 
 
@@ -99,7 +99,7 @@ def test_learned_answer_for_all_pages_alike_changes_no_rate(tmp_path: Path) -> N
     weights = LearnedWeights.read(path, FEATURES, HEADER.features_version)
     weights.layers[-1][1][0] = -3.0
     replace(weights).write(path)
-    run = rehearsal(hot_blocks(PAGES, HOT, 16, seed=3), path)
+    run = synthetic(hot_blocks(PAGES, HOT, 16, seed=3), path)
     run.tick()
     pages = run.heat.view(run.machine.topology)
     assert isinstance(run.policy, Learned)
@@ -107,9 +107,9 @@ def test_learned_answer_for_all_pages_alike_changes_no_rate(tmp_path: Path) -> N
 
 
 def test_learned_predictions_in_parts_equal_network_on_all_features() -> None:
-    from hmd.decide.learned_network import run_network
+    from hmd.decide.learned.network import run_network
 
-    run = rehearsal(hot_blocks(PAGES, HOT, 16, seed=3))
+    run = synthetic(hot_blocks(PAGES, HOT, 16, seed=3))
     run.tick()
     policy = run.policy
     assert isinstance(policy, Learned)

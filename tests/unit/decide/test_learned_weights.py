@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from hmd.decide import registry
-from hmd.decide.feature_kernel import FEATURES
-from hmd.decide.learned_features import VERSION
-from hmd.decide.learned_weights import FORMAT, SHIPPED, LearnedWeights, WeightsHeader
+from hmd.decide.learned.feature_kernel import FEATURES
+from hmd.decide.learned.features import VERSION
+from hmd.decide.learned.weights import FORMAT, SHIPPED, LearnedWeights, WeightsHeader
 from hmd.errors import ConfigError
 
 HASH = "0" * 64
@@ -168,7 +168,7 @@ def test_registry_policy_with_bad_weights_raises_configerror(tmp_path: Path) -> 
 
 
 def test_weights_packed_includes_normalisation() -> None:
-    from hmd.decide.learned_network import run_network
+    from hmd.decide.learned.network import run_network
 
     weights = drawn(seed=4)
     columns = np.random.default_rng(2).normal(size=(len(FEATURES), 333)).astype(np.float32)

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bench.rehearsal import Rehearsal, hot_blocks
-from bench.rehearsed_memory import Tier
-from hmd.decide import long_memory
-from hmd.decide.long_memory import LongMemory, LongRates
+from bench.synthetic.synthetic_memory import Tier
+from bench.synthetic.synthetic_run import SyntheticRun, hot_blocks
+from hmd.decide.learned import long_memory
+from hmd.decide.learned.long_memory import LongMemory, LongRates
 from hmd.decide.policies.learned import Learned, LearnedSettings
 from hmd.decide.policies.none import NonePolicy
 from hmd.emulate.preset import load
@@ -30,20 +30,20 @@ def phase(seed: int) -> Weights:
     return hot_blocks(PAGES, HOT, 16, seed=seed)
 
 
-def program(weights: Weights, heat: HeatSettings | None = None) -> Rehearsal:
+def program(weights: Weights, heat: HeatSettings | None = None) -> SyntheticRun:
     tiers = (Tier(PAGES), Tier(2 * PAGES))
-    return Rehearsal(
+    return SyntheticRun(
         NonePolicy(), tiers, weights, np.ones(PAGES, np.int8), samples_per_tick=SAMPLES, heat=heat
     )
 
 
-def tick(memory: LongMemory, run: Rehearsal) -> LongRates:
+def tick(memory: LongMemory, run: SyntheticRun) -> LongRates:
     run.tick()
     pages = run.heat.view(run.machine.topology)
     return memory.rates(pages, pages.rate)
 
 
-def weight(memory: LongMemory, run: Rehearsal) -> float:
+def weight(memory: LongMemory, run: SyntheticRun) -> float:
     (process,) = run.heat.processes
     return memory.weight(process)
 

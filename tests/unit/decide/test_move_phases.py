@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmd.decide.move_phases import PlacedMoves, order_in_phases, phase_numbers
 from hmd.decide.plan import Plan
+from hmd.decide.planning.move_phases import PlacedMoves, order_in_phases, phase_numbers
 
 Column = npt.NDArray[np.int64]
 

@@ -6,18 +6,18 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bench.rehearsal import Rehearsal, hot_blocks
-from bench.rehearsed_memory import Tier
-from hmd.decide.network_trust import NetworkTrust
+from bench.synthetic.synthetic_memory import Tier
+from bench.synthetic.synthetic_run import SyntheticRun, hot_blocks
+from hmd.decide.learned.network_trust import NetworkTrust
 from hmd.decide.policies.none import NonePolicy
 
 PAGES, HOT, SAMPLES = 8192, 1536, 400
 Floats = npt.NDArray[np.float32]
 
 
-def program() -> Rehearsal:
+def program() -> SyntheticRun:
     """A program with a hot set, none of it on the fast node."""
-    return Rehearsal(
+    return SyntheticRun(
         NonePolicy(),
         (Tier(PAGES), Tier(2 * PAGES)),
         hot_blocks(PAGES, HOT, 16, seed=3),
@@ -26,14 +26,14 @@ def program() -> Rehearsal:
     )
 
 
-def answers(run: Rehearsal, sign: float) -> Floats:
+def answers(run: SyntheticRun, sign: float) -> Floats:
     """Octaves from the rates of the view to the true ones, or as far in the other direction."""
     rate = run.heat.view(run.machine.topology).rate
     truth = run.weights / run.weights.sum()
     return (sign * np.log2(truth * rate.sum() / rate)).astype(np.float32)
 
 
-def follow(trust: NetworkTrust, run: Rehearsal, sign: float, ticks: int) -> float:
+def follow(trust: NetworkTrust, run: SyntheticRun, sign: float, ticks: int) -> float:
     """Let a network answer for some ticks; return the factor after them."""
     for _ in range(ticks):
         run.tick()

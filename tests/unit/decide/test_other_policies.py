@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bench.rehearsal import Rehearsal, hot_blocks
-from bench.rehearsed_memory import Tier
+from bench.synthetic.synthetic_memory import Tier
+from bench.synthetic.synthetic_run import SyntheticRun, hot_blocks
 from hmd.decide.plan import MachineView, Policy
 from hmd.decide.policies import age, heat_classes, interleave
 from hmd.units import PAGE_BYTES
@@ -20,15 +20,15 @@ KEPT = {"headroom_fraction": 0.0, "headroom_bytes": HEADROOM * PAGE_BYTES}
 PAGES, HOT, FAST = 8192, 2048, 2560
 
 
-def rehearsal(
+def synthetic(
     policy: Policy, weights: npt.NDArray[np.float64], *tiers: int, samples: int = 20_000
-) -> Rehearsal:
+) -> SyntheticRun:
     """First touch: the fast tier is full of the program's first pages."""
     sizes = tiers or (FAST, 2 * PAGES)
     node = np.ones(len(weights), np.int8)
     node[: sizes[0]] = 0
     free = tuple(Tier(pages + HEADROOM) for pages in sizes)
-    return Rehearsal(policy, free, weights, node, samples_per_tick=samples, seed=3)
+    return SyntheticRun(policy, free, weights, node, samples_per_tick=samples, seed=3)
 
 
 def make_age(**settings: float) -> age.Age:
@@ -54,7 +54,7 @@ def used_only(first: int, last: int) -> npt.NDArray[np.float64]:
 
 
 def test_age_working_set_promoted() -> None:
-    run = rehearsal(make_age(), used_only(6000, 6000 + HOT))
+    run = synthetic(make_age(), used_only(6000, 6000 + HOT))
     assert run.fast_share == 0.0
     for _ in range(6):
         run.tick()
@@ -64,7 +64,7 @@ def test_age_working_set_promoted() -> None:
 
 
 def test_age_working_set_changes_followed() -> None:
-    run = rehearsal(make_age(), used_only(6000, 6000 + HOT))
+    run = synthetic(make_age(), used_only(6000, 6000 + HOT))
     for _ in range(6):
         run.tick()
     run.weights = used_only(3000, 3000 + HOT)
@@ -74,7 +74,7 @@ def test_age_working_set_changes_followed() -> None:
 
 
 def test_age_idle_pages_demoted_without_demand_for_room() -> None:
-    run = rehearsal(make_age(active_s=1.0, idle_s=4.0), used_only(0, 1000))
+    run = synthetic(make_age(active_s=1.0, idle_s=4.0), used_only(0, 1000))
     for _ in range(4):
         assert run.tick().moved_pages == 0
     run.tick()
@@ -83,7 +83,7 @@ def test_age_idle_pages_demoted_without_demand_for_room() -> None:
 
 
 def test_age_idle_pages_demoted_tier_by_tier() -> None:
-    run = rehearsal(make_age(idle_s=4.0), used_only(0, 500), 1000, 2 * PAGES, 2 * PAGES)
+    run = synthetic(make_age(idle_s=4.0), used_only(0, 500), 1000, 2 * PAGES, 2 * PAGES)
     places = []
     for _ in range(12):
         run.tick()
@@ -96,7 +96,7 @@ def test_age_idle_pages_demoted_tier_by_tier() -> None:
 
 @pytest.mark.parametrize("block", [16, 64])
 def test_heat_classes_hot_set_promoted(block: int) -> None:
-    run = rehearsal(make_classes(), hot_blocks(PAGES, HOT, block, seed=1))
+    run = synthetic(make_classes(), hot_blocks(PAGES, HOT, block, seed=1))
     for _ in range(12):
         run.tick()
     assert hot_fast(run) > 0.97
@@ -106,13 +106,13 @@ def test_heat_classes_longer_retention_fewer_moves() -> None:
     moved = []
     for retention_s in (0.0, 20.0):
         weights = hot_blocks(PAGES, 3 * FAST // 2, 1, seed=1)
-        run = rehearsal(make_classes(retention_s=retention_s), weights, samples=4000)
+        run = synthetic(make_classes(retention_s=retention_s), weights, samples=4000)
         moved.append(sum(run.tick().moved_pages for _ in range(20)))
     assert moved[1] < 0.8 * moved[0]
 
 
 def test_interleave_ratio_reached_each_page_moved_once() -> None:
-    run = rehearsal(make_interleave(fast_share=0.25), np.ones(PAGES))
+    run = synthetic(make_interleave(fast_share=0.25), np.ones(PAGES))
     before = run.node.copy()
     moved = run.tick().moved_pages
     assert moved == np.count_nonzero(run.node != before)
@@ -122,7 +122,7 @@ def test_interleave_ratio_reached_each_page_moved_once() -> None:
 
 
 def test_interleave_hot_set_changes_no_moves() -> None:
-    run = rehearsal(make_interleave(), hot_blocks(PAGES, HOT, 16, seed=1))
+    run = synthetic(make_interleave(), hot_blocks(PAGES, HOT, 16, seed=1))
     run.tick()
     run.weights = hot_blocks(PAGES, HOT, 16, seed=2)
     assert run.tick().moved_pages == 0
@@ -132,7 +132,7 @@ def test_interleave_hot_set_changes_no_moves() -> None:
 
 
 def test_interleave_known_bandwidths_set_ratio() -> None:
-    run = rehearsal(make_interleave(), np.ones(PAGES), PAGES, 2 * PAGES)
+    run = synthetic(make_interleave(), np.ones(PAGES), PAGES, 2 * PAGES)
     run.heat.update(run.read())
     machine = with_bandwidths(run.machine, 3000, 1000)
     plan = make_interleave().plan(run.heat.view(machine.topology), machine)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hmd.decide.parallelism import parallelism
+from hmd.decide.cost_benefit.parallelism import parallelism
 from hmd.decide.plan import MachineView
 from hmd.heat.geometry import CHUNK_PAGES
 from hmd.heat.heat_table import HeatTable
+from hmd.machine.nodes.topology import Node, NodeMemory, Topology
 from hmd.machine.process_id import ProcessId
-from hmd.machine.topology import Node, NodeMemory, Topology
 from hmd.sample.access_batch import AccessBatch
 from hmd.units import PAGE_BYTES
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hmd.decide.paying_pairs import Side, paying_pairs
+from hmd.decide.cost_benefit.paying_pairs import Side, paying_pairs
 
 
 def by_hand(coming: Side, leaving: Side, room: int) -> tuple[list[int], list[int]]:

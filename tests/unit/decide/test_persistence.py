@@ -1,4 +1,4 @@
-"""How long heat lasts, over rehearsed programs with known hot sets."""
+"""How long heat lasts, over synthetic programs with known hot sets."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from bench.rehearsal import Rehearsal, hot_blocks
-from bench.rehearsed_memory import Tier
-from hmd.decide.persistence import AGES, Persistence
+from bench.synthetic.synthetic_memory import Tier
+from bench.synthetic.synthetic_run import SyntheticRun, hot_blocks
+from hmd.decide.cost_benefit.persistence import AGES, Persistence
 from hmd.decide.policies.none import NonePolicy
 
 PAGES = 8192
@@ -38,7 +38,7 @@ def read_once(tick: int) -> Weights:
 
 def horizon(weights: Callable[[int], Weights], ticks: int, samples: int = 4000) -> float:
     """Return the horizon after so many ticks in which the pages of the slow node compete."""
-    run = Rehearsal(
+    run = SyntheticRun(
         NonePolicy(),
         (Tier(PAGES), Tier(2 * PAGES)),
         weights(0),

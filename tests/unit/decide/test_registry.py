@@ -122,7 +122,7 @@ import numpy as np
 
 from hmd.decide.node_arrays import nodes_of
 from hmd.decide.tunables import About, headroom_bytes, headroom_fraction, knob
-from hmd.decide.wanted import Wanted
+from hmd.decide.planning.wanted import Wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Cold:
         self.settings = settings
 
     def plan(self, pages, machine):
-        from hmd.decide.plan_builder import build_plan
+        from hmd.decide.planning.plan_builder import build_plan
 
         nodes = nodes_of(machine, self.settings.headroom_fraction, self.settings.headroom_bytes)
         cold = pages.movable & (pages.rate < self.settings.coldest) & (pages.tier == 0)
@@ -165,7 +165,7 @@ from hmd.decide import registry
 from hmd.decide.plan import MachineView
 from hmd.heat.heat_table import HeatTable
 from hmd.machine.process_id import ProcessId
-from hmd.machine.topology import Node, NodeMemory, Topology
+from hmd.machine.nodes.topology import Node, NodeMemory, Topology
 policy = registry.make("cold", config.decide.policy_settings())
 table = HeatTable()
 table.track([ProcessId(1, 1)])

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hmd.decide.sequence_memory import AHEAD, TICKS, SequenceMemory
+from hmd.decide.learned.sequence_memory import AHEAD, TICKS, SequenceMemory
 
 PARTS = 64
 

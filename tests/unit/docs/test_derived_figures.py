@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.document_derived import comparison, derived
+from bench.documents.derived_figures import comparison, derived
 
 OURS = "hmd:benefit"
 

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from hmd.emulate import initramfs
 from hmd.emulate.assets import Kernel
+from hmd.emulate.virtual_machine import initramfs
 from hmd.errors import MissingError
 
 

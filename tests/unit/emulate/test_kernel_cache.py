@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hmd import units
-from hmd.emulate import kernel_cache
+from hmd.emulate.virtual_machine import kernel_cache
 
 
 def test_warm_kernels_compiles_bytecode_that_is_missing(

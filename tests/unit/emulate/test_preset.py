@@ -6,7 +6,7 @@ from hmd.emulate import preset
 from hmd.emulate.model_params import ModelPart
 from hmd.emulate.preset import load, parse, parse_cpus, preset_names
 from hmd.emulate.preset_overrides import with_cpus, with_nodes
-from hmd.emulate.replay import TimingModel
+from hmd.emulate.recordings.replay import TimingModel
 from hmd.emulate.timing_params import parts_named, timing_params
 from hmd.errors import ConfigError
 from hmd.units import MIB

@@ -4,7 +4,7 @@ import pytest
 
 from hmd.emulate.preset import Preset, load, preset_names
 from hmd.emulate.preset_overrides import with_nodes
-from hmd.emulate.qemu import BootFiles, TimingPlugin, command_line
+from hmd.emulate.virtual_machine.qemu import BootFiles, TimingPlugin, command_line
 
 
 def words_of(preset: Preset, **files: object) -> list[str]:

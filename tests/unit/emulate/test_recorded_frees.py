@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmd.emulate.miss_recording_file import RECORD, read_recording
-from hmd.emulate.miss_stream import MissFlag, MissStream
+from hmd.emulate.recordings.miss_stream import MissFlag, MissStream
+from hmd.emulate.recordings.plugin_miss_log import RECORD, read_recording
 
 KERNEL_CLEARS = MissFlag.KERNEL | MissFlag.STORE
 KERNEL_BASE = 0xFFFF888000000000

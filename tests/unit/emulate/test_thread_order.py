@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hmd.emulate.miss_recording_file import RECORD, read_recording
-from hmd.emulate.miss_stream import MissFlag
-from hmd.emulate.thread_order import awake_ps, thread_order
+from hmd.emulate.recordings.miss_stream import MissFlag
+from hmd.emulate.recordings.plugin_miss_log import RECORD, read_recording
+from hmd.emulate.recordings.thread_order import awake_ps, thread_order
 
 HALT, WAKE, MARK = MissFlag.HALT, MissFlag.WAKE, MissFlag.MARK
 KERNEL = MissFlag.KERNEL

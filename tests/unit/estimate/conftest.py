@@ -13,7 +13,7 @@ from hmd.estimate import window_cost
 from hmd.estimate.overlap import CLASSES, Pairs
 from hmd.estimate.page_index import PageIndex
 from hmd.estimate.runtime_model import RuntimeModel, Terms
-from hmd.machine.mappings import MappingKind
+from hmd.machine.pages.mappings import MappingKind
 from hmd.sample.access_batch import Kind
 from hmd.trace.trace import (
     SAMPLE_COLUMNS,

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmd.cli.sweep_plot import draw
+from hmd.cli.plots.sweep_plot import draw
 from hmd.errors import MissingError
 from hmd.estimate import (
     CapacitySweep,

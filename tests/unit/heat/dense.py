@@ -6,8 +6,8 @@ import numpy as np
 
 from hmd.heat.geometry import ABSENT, CHUNK_PAGES
 from hmd.heat.heat_table import HeatTable
-from hmd.heat.page_columns import PageRates
-from hmd.machine.topology import Node, Topology
+from hmd.heat.view.page_columns import PageRates
+from hmd.machine.nodes.topology import Node, Topology
 
 ONE_NODE = Topology((Node(0, (0,), 1 << 30, (10,), 0),))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hmd.heat.heat_table import HeatTable
-from hmd.heat.residency_sweep import ResidencySweep
+from hmd.residency.residency_sweep import ResidencySweep
 from hmd.sample.access_batch import AccessBatch
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hmd.heat.change_points import is_refuted
 from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED
 from hmd.heat.heat_settings import HeatSettings
 from hmd.heat.heat_table import HeatTable
+from hmd.heat.rates.change_points import is_refuted
 from hmd.machine.process_id import ProcessId
 from hmd.sample.access_batch import AccessBatch
 from hmd.units import PAGE_BYTES

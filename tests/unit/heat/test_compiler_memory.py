@@ -22,15 +22,15 @@ import numpy as np
 from hmd.decide import registry
 from hmd.heat.compiler_memory import release_compiler
 from hmd.heat.kernels import load, unloaded
-import hmd.decide.trust_kernel
+import hmd.decide.learned.trust_kernel
 
 def file_kib():
     lines = open("/proc/self/status").read().splitlines()
     return int(next(line.split()[1] for line in lines if line.startswith("RssFile")))
 
 registry.warm(policies=("none",))
-left, rest = file_kib(), unloaded(["hmd.decide.trust_kernel"])
-load("hmd.decide.trust_kernel")
+left, rest = file_kib(), unloaded(["hmd.decide.learned.trust_kernel"])
+load("hmd.decide.learned.trust_kernel")
 print(left, file_kib(), len(rest), len(unloaded(rest)), release_compiler())
 """
 

@@ -8,7 +8,7 @@ import pytest
 
 from hmd.heat.geometry import CHUNK_BYTES
 from hmd.heat.heat_table import HeatTable
-from hmd.heat.page_view import PageView
+from hmd.heat.view.page_view import PageView
 from tests.unit.heat.test_page_detail import TOPOLOGY
 from tests.unit.heat.test_row_selection import random_table
 

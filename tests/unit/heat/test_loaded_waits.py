@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from hmd.heat.loaded_waits import LoadedWaits
+from hmd.heat.rates.loaded_waits import LoadedWaits
 
 IDLE_NS = (100.0, 300.0)
 

@@ -7,13 +7,13 @@ import numpy.typing as npt
 import pytest
 
 from hmd.decide.plan import Plan
-from hmd.decide.plan_rows import moves_of
+from hmd.decide.planning.plan_rows import moves_of
 from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, MOVE_WEAR
 from hmd.heat.heat_settings import HeatSettings
 from hmd.heat.heat_table import HeatTable
-from hmd.heat.page_state import PageState
+from hmd.heat.view.page_state import PageState
+from hmd.machine.nodes.topology import Node, Topology
 from hmd.machine.process_id import ProcessId
-from hmd.machine.topology import Node, Topology
 from hmd.observe.residency_counts import heat_pages, resident_pages, sample_nodes
 from hmd.sample.access_batch import AccessBatch
 from hmd.units import PAGE_BYTES

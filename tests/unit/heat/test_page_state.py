@@ -8,10 +8,10 @@ import pytest
 from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.heat_settings import HeatSettings
 from hmd.heat.heat_table import HeatTable
-from hmd.heat.page_state import PageState
-from hmd.heat.page_view import PageView
+from hmd.heat.view.page_state import PageState
+from hmd.heat.view.page_view import PageView
+from hmd.machine.nodes.topology import Node, Topology
 from hmd.machine.process_id import ProcessId
-from hmd.machine.topology import Node, Topology
 
 TOPOLOGY = Topology((Node(0, (0,), 1 << 40, (10,), 0),))
 PROCESSES = (ProcessId(1, 1), ProcessId(2, 1))

@@ -9,9 +9,9 @@ import pytest
 from hmd.heat.geometry import ABSENT, CHUNK_BYTES, CHUNK_PAGES, FIXED
 from hmd.heat.heat_settings import HeatSettings
 from hmd.heat.heat_table import HeatTable
-from hmd.heat.page_state import PageState
+from hmd.heat.view.page_state import PageState
+from hmd.machine.nodes.topology import Node, Topology
 from hmd.machine.process_id import ProcessId
-from hmd.machine.topology import Node, Topology
 from hmd.sample.access_batch import AccessBatch, Kind
 from hmd.units import PAGE_BYTES
 

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bench.rehearsal import Rehearsal
-from bench.rehearsed_memory import Tier
+from bench.synthetic.synthetic_memory import Tier
+from bench.synthetic.synthetic_run import SyntheticRun
 from hmd.decide.policies.none import NonePolicy
 from hmd.heat.geometry import ABSENT, BLOCK_PAGES, CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.heat_settings import HeatSettings
@@ -144,7 +144,7 @@ def test_rates_of_a_steady_program_come_near_its_accesses() -> None:
     weights = np.random.default_rng(5).gamma(0.5, size=8 * CHUNK_PAGES)
     nodes = np.ones(len(weights), np.int8)
     tiers = (Tier(len(weights)), Tier(2 * len(weights)))
-    run = Rehearsal(NonePolicy(), tiers, weights, nodes, samples_per_tick=300)
+    run = SyntheticRun(NonePolicy(), tiers, weights, nodes, samples_per_tick=300)
     for _ in range(120):
         run.tick()
     rate = run.heat.view(run.machine.topology).rate

@@ -12,9 +12,9 @@ from hmd.decide.policies.histogram import Histogram
 from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.heat_settings import HeatSettings
 from hmd.heat.heat_table import HeatTable
-from hmd.heat.page_view import PageView
+from hmd.heat.view.page_view import PageView
+from hmd.machine.nodes.topology import NodeMemory
 from hmd.machine.process_id import ProcessId
-from hmd.machine.topology import NodeMemory
 from hmd.units import PAGE_BYTES
 from tests.unit.heat.test_page_detail import TOPOLOGY, batch
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
-from hmd.heat.sampled_rows import AskedRows, weigh_rows
+from hmd.heat.view.sampled_rows import AskedRows, weigh_rows
 from hmd.units import PAGE_BYTES
 
 PROCESSES, CHUNKS, SAMPLES = 3, 5, 20_000

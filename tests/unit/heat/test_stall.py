@@ -8,8 +8,8 @@ import pytest
 from hmd.heat.geometry import CHUNK_PAGES, FIXED
 from hmd.heat.heat_settings import HeatSettings
 from hmd.heat.heat_table import HeatTable
+from hmd.machine.nodes.topology import Node, Topology
 from hmd.machine.process_id import ProcessId
-from hmd.machine.topology import Node, Topology
 from hmd.sample.access_batch import AccessBatch, Kind
 from hmd.units import PAGE_BYTES
 

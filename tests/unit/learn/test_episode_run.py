@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hmd.emulate.layout_replay import replayed
 from hmd.emulate.preset import load
-from hmd.learn.episode_run import EpisodeRun
-from hmd.learn.episodes import Episode
-from hmd.learn.knob_policy import KnobPolicy
-from hmd.learn.knob_signals import SIGNALS
-from hmd.learn.knobs import NEUTRAL
+from hmd.emulate.recordings.layout_replay import replayed
+from hmd.learn.environment.episode_run import EpisodeRun
+from hmd.learn.environment.episodes import Episode
+from hmd.learn.environment.knob_policy import KnobPolicy
+from hmd.learn.environment.knob_signals import SIGNALS
+from hmd.learn.environment.knobs import NEUTRAL
 from hmd.simulate.placed_replay import first_touched
 from hmd.simulate.simulated_pmu import PmuSettings
 from hmd.simulate.simulation import SimulationSettings, simulate

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from hmd.emulate.layout_replay import tiers_of
 from hmd.emulate.preset import load
-from hmd.learn.episode_settings import EpisodeSettings
-from hmd.learn.episodes import EpisodeSource, varied
+from hmd.emulate.recordings.layout_replay import tiers_of
+from hmd.learn.environment.episode_settings import EpisodeSettings
+from hmd.learn.environment.episodes import EpisodeSource, varied
 from hmd.simulate.simulation import SimulationSettings
 from tests.unit.simulate.conftest import PAGES, hot_set, stream_of
 

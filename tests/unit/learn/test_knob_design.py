@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from hmd.errors import ConfigError
-from hmd.learn.knob_design import read_design, write_design
-from hmd.learn.knob_network import KnobNetwork
-from hmd.learn.knob_signals import SIGNALS
-from hmd.learn.knob_table import STATES, STEPS, VOLUMES, KnobTable, state_of
-from hmd.learn.knobs import NAMES
+from hmd.learn.environment.knob_signals import SIGNALS
+from hmd.learn.environment.knobs import NAMES
+from hmd.learn.knob_designs.knob_design import read_design, write_design
+from hmd.learn.knob_designs.knob_network import KnobNetwork
+from hmd.learn.knob_designs.knob_table import STATES, STEPS, VOLUMES, KnobTable, state_of
 
 WIDTHS = (len(SIGNALS), 5, len(NAMES))
 
@@ -71,7 +71,7 @@ def test_design_written_and_read_is_equal(design: KnobNetwork | KnobTable, tmp_p
 
 def test_design_of_other_signals_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_design(network(), tmp_path / "design.npz")
-    monkeypatch.setattr("hmd.learn.knob_design.SIGNALS", ("other",))
+    monkeypatch.setattr("hmd.learn.knob_designs.knob_design.SIGNALS", ("other",))
     with pytest.raises(ConfigError, match="other signals or knobs"):
         read_design(tmp_path / "design.npz")
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from hmd.errors import ConfigError
-from hmd.learn.episode_run import EpisodeRun
-from hmd.learn.knob_design import read_design
-from hmd.learn.knob_table import KnobTable
-from hmd.learn.knob_training import STAGES, KnobTraining, speed_of
-from hmd.learn.knobs import NEUTRAL
+from hmd.learn.environment.episode_run import EpisodeRun
+from hmd.learn.environment.knobs import NEUTRAL
+from hmd.learn.knob_designs.knob_design import read_design
+from hmd.learn.knob_designs.knob_table import KnobTable
+from hmd.learn.knob_designs.knob_training import STAGES, KnobTraining, speed_of
 from hmd.learn.train_settings import TrainingPlan, read_plan
 from tests.unit.learn.conftest import CONFIG
 

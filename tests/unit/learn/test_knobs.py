@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hmd.decide.policies.benefit import BenefitSettings
-from hmd.learn.knobs import NEUTRAL, Knobs
+from hmd.learn.environment.knobs import NEUTRAL, Knobs
 
 
 def test_knobs_neutral_leave_the_rule_as_it_is() -> None:

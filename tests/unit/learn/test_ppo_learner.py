@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmd.learn.episode_settings import EpisodeSettings
-from hmd.learn.episodes import EpisodeSource
-from hmd.learn.knob_signals import SIGNALS
+from hmd.learn.environment.episode_settings import EpisodeSettings
+from hmd.learn.environment.episodes import EpisodeSource
+from hmd.learn.environment.knob_signals import SIGNALS
 from hmd.simulate.simulation import SimulationSettings
 from tests.unit.simulate.conftest import HOT_PAGES, PAGES, hot_set, stream_of
 
@@ -27,7 +27,7 @@ def source() -> EpisodeSource:
 
 
 def test_network_in_numpy_equals_the_policy_that_was_trained() -> None:
-    from hmd.learn.ppo_learner import PpoLearner
+    from hmd.learn.knob_designs.ppo_learner import PpoLearner
 
     learner = PpoLearner(source(), seed=1, workers=1)
     network = learner.advance(256)
@@ -38,7 +38,7 @@ def test_network_in_numpy_equals_the_policy_that_was_trained() -> None:
 
 
 def test_learner_restored_continues_from_the_same_network(tmp_path: Path) -> None:
-    from hmd.learn.ppo_learner import PpoLearner, network_of
+    from hmd.learn.knob_designs.ppo_learner import PpoLearner, network_of
 
     first, second = (PpoLearner(source(), seed, workers=1) for seed in (1, 2))
     network = first.advance(256)

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hmd.emulate.layout_replay import replayed
-from hmd.emulate.miss_stream import ThreadOrder
 from hmd.emulate.preset import load
+from hmd.emulate.recordings.layout_replay import replayed
+from hmd.emulate.recordings.miss_stream import ThreadOrder
 from hmd.errors import UsageError
-from hmd.learn.stitching import StreamPart, in_turns, stitched
+from hmd.learn.environment.stitching import StreamPart, in_turns, stitched
 from tests.unit.simulate.conftest import APART, PAGES, hot_set, stream_of
 
 ROWS = 4000

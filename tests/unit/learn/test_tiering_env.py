@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.learn.episode_settings import EpisodeSettings
-from hmd.learn.episodes import EpisodeSource
-from hmd.learn.knob_signals import SIGNALS
+from hmd.learn.environment.episode_settings import EpisodeSettings
+from hmd.learn.environment.episodes import EpisodeSource
+from hmd.learn.environment.knob_signals import SIGNALS
 from hmd.simulate.simulation import SimulationSettings
 from tests.unit.simulate.conftest import HOT_PAGES, PAGES, hot_set, stream_of
 
@@ -20,7 +20,7 @@ PACE = SimulationSettings(tick_s=0.001, delay_s=0.0002)
 
 
 def made() -> Any:
-    from hmd.learn.tiering_env import TieringEnv
+    from hmd.learn.environment.tiering_env import TieringEnv
 
     firsts = (PAGES - HOT_PAGES, PAGES // 2)
     streams = [stream_of(hot_set(20_000, first, first)) for first in firsts]

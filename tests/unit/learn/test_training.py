@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmd.decide.feature_kernel import FEATURES
-from hmd.decide.learned_features import VERSION
-from hmd.decide.learned_weights import LearnedWeights
-from hmd.emulate.miss_stream import MissStream, ThreadOrder
+from hmd.decide.learned.feature_kernel import FEATURES
+from hmd.decide.learned.features import VERSION
+from hmd.decide.learned.weights import LearnedWeights
+from hmd.emulate.recordings.miss_stream import MissStream, ThreadOrder
 from hmd.errors import ConfigError, HmdError
 from hmd.learn.policy_speeds import FIRST_TOUCH, mean_speed, policy_speeds
 from hmd.learn.train_settings import read_plan

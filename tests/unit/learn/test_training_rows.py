@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmd.decide.feature_kernel import FEATURES
+from hmd.decide.learned.feature_kernel import FEATURES
 from hmd.emulate.preset import load
 from hmd.learn.training import make_policy
 from hmd.learn.training_rows import RowRequest, TrainingRows, collect_rows

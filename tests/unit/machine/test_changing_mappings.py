@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmd.machine import maps_pieces
-from hmd.machine.mapping_queries import mappings_at
-from hmd.machine.mappings import Mappings, read_mappings
-from hmd.machine.maps_pieces import covering_mappings, mapping_pieces
+from hmd.machine.pages import maps_pieces
+from hmd.machine.pages.mapping_queries import mappings_at
+from hmd.machine.pages.mappings import Mappings, read_mappings
+from hmd.machine.pages.maps_pieces import covering_mappings, mapping_pieces
 from hmd.units import HUGE_PAGE_BYTES, PAGE_BYTES
 
 PAGES = 1024

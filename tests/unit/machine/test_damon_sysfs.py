@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from hmd.errors import MissingError
-from hmd.machine.damon_ownership import DamonClaim, damon_finding, holder, stop_left_behind
-from hmd.machine.damon_sysfs import DamonError, Kdamonds
-from hmd.machine.diagnostic import Severity
-from hmd.machine.kdamond import DamonRegions, Kdamond, Monitoring
+from hmd.machine.checks.diagnostic import Severity
+from hmd.machine.damon.damon_ownership import DamonClaim, damon_finding, holder, stop_left_behind
+from hmd.machine.damon.damon_sysfs import DamonError, Kdamonds
+from hmd.machine.damon.kdamond import DamonRegions, Kdamond, Monitoring
 
 SETTINGS = Monitoring(sample_us=5000, aggregation_us=100_000)
 SOME = DamonRegions(

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmd.machine.conflicts import competing_findings
-from hmd.machine.diagnostic import Severity
-from hmd.machine.features import page_size_finding, topology_finding
-from hmd.machine.privileges import (
+from hmd.machine.checks.conflicts import competing_findings
+from hmd.machine.checks.diagnostic import Severity
+from hmd.machine.checks.features import page_size_finding, topology_finding
+from hmd.machine.checks.privileges import (
     Capability,
     parse_capabilities,
     parse_open_files,

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmd.machine.gigantic_pages import GiganticPages
+from hmd.machine.pages.gigantic_pages import GiganticPages
 from hmd.machine.process_id import ProcessId
 from hmd.units import GIB, HUGE_PAGE_BYTES
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hmd.machine.diagnostic import Severity
-from hmd.machine.hugetlb_pools import hugetlb_finding
+from hmd.machine.checks.diagnostic import Severity
+from hmd.machine.nodes.hugetlb_pools import hugetlb_finding
 
 SMALL, LARGE = 2048, 1048576
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmd.machine.huge_pages import HugeSource, candidate_spans, read_huge_pages
-from hmd.machine.mappings import (
+from hmd.machine.pages.huge_pages import HugeSource, candidate_spans, read_huge_pages
+from hmd.machine.pages.mappings import (
     MappingAccess,
     MappingKind,
     kind_of,

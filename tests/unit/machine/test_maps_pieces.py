@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmd.machine.mappings import Mappings, parse_maps, parse_smaps
-from hmd.machine.maps_pieces import PIECE_BYTES, mapping_pieces
+from hmd.machine.pages.mappings import Mappings, parse_maps, parse_smaps
+from hmd.machine.pages.maps_pieces import PIECE_BYTES, mapping_pieces
 from tests.fakes.open_descriptors import open_descriptors
 
 DETAILS = """\

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hmd.machine.memory_blocks import physical_ranges
+from hmd.machine.nodes.memory_blocks import physical_ranges
 
 SIZE = 128 << 20
 

@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 
 from hmd.errors import ConfigError, MissingError
-from hmd.machine.numa_nodes import read_node_memory, read_topology
-from hmd.machine.tiers import (
+from hmd.machine.nodes.numa_nodes import read_node_memory, read_topology
+from hmd.machine.nodes.tiers import (
     TierSource,
     abstract_distances,
     kernel_tiers,
     suggested_override,
     tier_warning,
 )
-from hmd.machine.topology import Node, Topology
+from hmd.machine.nodes.topology import Node, Topology
 
 MIB = 1 << 20
 

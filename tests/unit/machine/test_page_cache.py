@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hmd.machine.page_cache import reclaimable_bytes
+from hmd.machine.nodes.page_cache import reclaimable_bytes
 
 KIB = 1 << 10
 

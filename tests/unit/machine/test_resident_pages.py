@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hmd.machine.resident_pages import every_page
+from hmd.machine.pages.resident_pages import every_page
 from hmd.units import HUGE_PAGE_BYTES, HUGE_PAGE_PAGES, PAGE_BYTES
 
 

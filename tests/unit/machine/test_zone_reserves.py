@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hmd.machine.zone_reserves import REFRESH_S, Reserves, Watermark, reserve_bytes
+from hmd.machine.nodes.zone_reserves import REFRESH_S, Reserves, Watermark, reserve_bytes
 
 # Of a guest of 6.12 with two nodes of 1 GiB, shortened; low zones protect themselves.
 ZONEINFO = """\

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.decide.move_phases import phase_numbers
 from hmd.decide.plan import Plan
-from hmd.machine.move_pages import UNTOUCHED, MoveFlags
+from hmd.decide.planning.move_phases import phase_numbers
+from hmd.machine.pages.move_pages import UNTOUCHED, MoveFlags
 from hmd.machine.process_id import ProcessId, ProcessStat
 from hmd.migrate import Mover, MoverSettings, MoveStatus
 

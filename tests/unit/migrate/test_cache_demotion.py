@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from hmd.errors import MissingError
-from hmd.machine.cache_kdamond import CacheWatch
-from hmd.machine.damon_sysfs import Kdamonds
-from hmd.machine.topology import Node, Topology
+from hmd.machine.damon.cache_kdamond import CacheWatch
+from hmd.machine.damon.damon_sysfs import Kdamonds
+from hmd.machine.nodes.topology import Node, Topology
 from hmd.migrate.cache_demotion import CacheDemotion, CacheSettings, nearest_slower
 from tests.fakes.damon_kernel import DamonKernel
 

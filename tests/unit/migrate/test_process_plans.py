@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.machine.mappings import parse_maps
+from hmd.machine.pages.mappings import parse_maps
 from hmd.machine.process_id import ProcessId
 from hmd.migrate import MoveStatus
 from hmd.migrate.process_plans import SLICE_BYTES, ProcessPlans

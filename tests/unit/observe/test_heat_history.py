@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hmd.errors import UsageError
+from hmd.machine.nodes.topology import Topology
 from hmd.machine.process_id import ProcessId
-from hmd.machine.topology import Topology
 from hmd.observe.heat_history import HeatHistory, HeatOutline, HeatSnapshot
 from tests.unit.observe.conftest import REDIS
 

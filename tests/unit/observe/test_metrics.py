@@ -15,8 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from hmd.decide.plan import Plan
 from hmd.errors import HmdError
 from hmd.heat.heat_settings import HeatStats
+from hmd.machine.nodes.topology import Topology
 from hmd.machine.process_id import ProcessId
-from hmd.machine.topology import Topology
 from hmd.observe.counters import OTHER
 from hmd.observe.health import TickWatch
 from hmd.observe.limits import MAX_TARGETS

@@ -9,8 +9,8 @@ import pytest
 
 from hmd.control.status_json import status_answer
 from hmd.heat.heat_settings import HeatStats
+from hmd.machine.nodes.topology import NodeMemory, Topology
 from hmd.machine.process_id import ProcessId
-from hmd.machine.topology import NodeMemory, Topology
 from hmd.observe.counters import OTHER, Counters, Durations
 from hmd.observe.limits import MAX_TARGETS
 from hmd.observe.observer import ObservedConfig, Observer, Places

@@ -8,7 +8,7 @@ import pytest
 
 from hmd.control.status_json import status_answer
 from hmd.decide.plan import Plan
-from hmd.machine.topology import Topology
+from hmd.machine.nodes.topology import Topology
 from hmd.migrate.move_status import MoveStatus
 from hmd.migrate.outcome import MoveOutcome
 from hmd.observe.counters import Counters

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hmd.decide.plan import Plan
+from hmd.machine.nodes.topology import Node, Topology
 from hmd.machine.process_id import ProcessId
-from hmd.machine.topology import Node, Topology
 from hmd.migrate.move_status import MoveStatus
 from hmd.migrate.outcome import MoveOutcome
 from hmd.observe.savings import (

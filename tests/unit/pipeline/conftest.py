@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bench.rehearsal import Rehearsal, hot_blocks
-from bench.rehearsed_memory import Tier
+from bench.synthetic.synthetic_memory import Tier
+from bench.synthetic.synthetic_run import SyntheticRun, hot_blocks
 from hmd.decide.policies.histogram import Histogram, HistogramSettings
 
 PAGES, FAST = 2048, 600
 
 
 @pytest.fixture
-def rehearsal() -> Rehearsal:
+def synthetic() -> SyntheticRun:
     """Hot pages on the slow node, and a fast node that is empty."""
-    return Rehearsal(
+    return SyntheticRun(
         Histogram(HistogramSettings(headroom_fraction=0.0, headroom_bytes=0)),
         (Tier(FAST), Tier(2 * PAGES)),
         hot_blocks(PAGES, 512, 16, seed=1),

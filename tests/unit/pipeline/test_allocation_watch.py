@@ -6,8 +6,8 @@ import pytest
 
 from hmd.decide.node_arrays import ALLOCATION_MOST, UNKNOWN_SHARE, nodes_of
 from hmd.decide.plan import MachineView
+from hmd.machine.nodes.topology import Node, NodeMemory, Topology
 from hmd.machine.process_id import ProcessId, ProcessStat
-from hmd.machine.topology import Node, NodeMemory, Topology
 from hmd.pipeline.allocation_watch import FADE, AllocationWatch
 from hmd.pipeline.process_readings import READS, ProcessReadings
 from hmd.units import MIB, PAGE_BYTES

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bench.rehearsal import Rehearsal
-from bench.rehearsed_memory import PROCESS
+from bench.synthetic.synthetic_memory import PROCESS
+from bench.synthetic.synthetic_run import SyntheticRun
 from hmd.decide.plan import Plan
-from hmd.machine.move_pages import UNTOUCHED
+from hmd.machine.pages.move_pages import UNTOUCHED
 from hmd.machine.process_id import ProcessId
 from hmd.migrate import MoveStatus
 from hmd.pipeline.confined_processes import FIRST_WAIT_S, LONGEST_WAIT_S, ConfinedProcesses
@@ -28,10 +28,10 @@ def refuse(
 
 
 def test_confined_process_is_not_planned_for_until_its_wait_ends(
-    rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch
+    synthetic: SyntheticRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stages, guard = rehearsal._stages, StageTimer()
-    monkeypatch.setattr(rehearsal._memory, "move_pages", refuse)
+    stages, guard = synthetic._stages, StageTimer()
+    monkeypatch.setattr(synthetic._memory, "move_pages", refuse)
     planned = {}
     for now_s in (1.0, 2.0, FIRST_WAIT_S, FIRST_WAIT_S + 2, 3 * FIRST_WAIT_S, 3 * FIRST_WAIT_S + 3):
         guard.begin()
@@ -43,11 +43,11 @@ def test_confined_process_is_not_planned_for_until_its_wait_ends(
 
 
 def test_confined_process_moves_again_once_its_cpuset_permits(
-    rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch
+    synthetic: SyntheticRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stages, guard = rehearsal._stages, StageTimer()
+    stages, guard = synthetic._stages, StageTimer()
     with monkeypatch.context() as confined:
-        confined.setattr(rehearsal._memory, "move_pages", refuse)
+        confined.setattr(synthetic._memory, "move_pages", refuse)
         guard.begin()
         run_tick(stages, guard, 1.0)
     guard.begin()
@@ -57,10 +57,10 @@ def test_confined_process_moves_again_once_its_cpuset_permits(
 
 
 def test_confined_waits_double_up_to_the_longest_and_end_with_the_process(
-    rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch
+    synthetic: SyntheticRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stages, guard = rehearsal._stages, StageTimer()
-    monkeypatch.setattr(rehearsal._memory, "move_pages", refuse)
+    stages, guard = synthetic._stages, StageTimer()
+    monkeypatch.setattr(synthetic._memory, "move_pages", refuse)
     guard.begin()
     tick = run_tick(stages, guard, 1.0)
     assert tick.outcome is not None

@@ -1,13 +1,13 @@
-"""Ticks in which a hot set moves, over a rehearsed program and over made samples."""
+"""Ticks in which a hot set moves, over a synthetic program and over made samples."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from bench.rehearsal import Rehearsal, hot_blocks
+from bench.synthetic.synthetic_run import SyntheticRun, hot_blocks
 from hmd.decide.plan import Plan
-from hmd.machine.topology import Topology
+from hmd.machine.nodes.topology import Topology
 from hmd.observe.tick_record import TickRecord
 from hmd.pipeline.hot_set_watch import HotSetWatch
 from hmd.sample.access_batch import AccessBatch
@@ -22,30 +22,30 @@ def served(faster: int, slower: int, unknown: int = 0) -> TickRecord:
     return TickRecord(0.0, (), (), batch, node, Plan.empty(), None)
 
 
-def test_hot_set_moves_until_it_is_on_the_faster_tier_again(rehearsal: Rehearsal) -> None:
+def test_hot_set_moves_until_it_is_on_the_faster_tier_again(synthetic: SyntheticRun) -> None:
     watch = HotSetWatch()
-    topology = rehearsal.machine.topology
+    topology = synthetic.machine.topology
 
     def moves() -> bool:
-        rehearsal.tick()
-        assert rehearsal.record is not None
-        faster_bytes = int((rehearsal.node == 0).sum()) * PAGE_BYTES
-        return watch.moves(rehearsal.record, topology, faster_bytes)
+        synthetic.tick()
+        assert synthetic.record is not None
+        faster_bytes = int((synthetic.node == 0).sum()) * PAGE_BYTES
+        return watch.moves(synthetic.record, topology, faster_bytes)
 
     assert moves()
     settled = [moves() for _ in range(12)]
     assert not any(settled[4:])
-    assert rehearsal.fast_share > 0.8
-    rehearsal.weights = hot_blocks(PAGES, 512, 16, seed=2)
+    assert synthetic.fast_share > 0.8
+    synthetic.weights = hot_blocks(PAGES, 512, 16, seed=2)
     assert moves()
     settled = [moves() for _ in range(20)]
     assert not any(settled[12:])
-    assert rehearsal.fast_share > 0.8
+    assert synthetic.fast_share > 0.8
 
 
 @pytest.fixture
-def topology(rehearsal: Rehearsal) -> Topology:
-    return rehearsal.machine.topology
+def topology(synthetic: SyntheticRun) -> Topology:
+    return synthetic.machine.topology
 
 
 @pytest.mark.parametrize(

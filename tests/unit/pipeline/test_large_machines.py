@@ -1,6 +1,6 @@
 """Ticks on machines of 64 nodes in six tiers, and with 10,000 processes of which some are large.
 
-The rehearsed machine checks every move: its page is where the plan expects it, and finds room.
+The synthetic machine checks every move: its page is where the plan expects it, and finds room.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bench.rehearsal import Rehearsal
-from bench.rehearsed_memory import Tier
+from bench.synthetic.synthetic_memory import Tier
+from bench.synthetic.synthetic_run import SyntheticRun
 from hmd.decide import registry
 from hmd.decide.plan import MachineView
 from hmd.heat.geometry import CHUNK_BYTES, CHUNK_PAGES
 from hmd.heat.heat_table import HeatTable
+from hmd.machine.nodes.topology import Node, NodeMemory, Topology
 from hmd.machine.process_id import ProcessId
-from hmd.machine.topology import Node, NodeMemory, Topology
 from hmd.sample.access_batch import AccessBatch
 from hmd.units import GIB, PAGE_BYTES
 
@@ -30,7 +30,7 @@ def test_hotter_pages_are_on_faster_tiers_of_64_nodes(name: str) -> None:
     random = np.random.default_rng(1)
     weights = 2.0 ** -(np.arange(pages) // 16 * 16 * 8 / pages)
     random.shuffle(weights.reshape(-1, 16))
-    run = Rehearsal(
+    run = SyntheticRun(
         registry.make(name, {"headroom_fraction": 0.0, "headroom_bytes": 8 * PAGE_BYTES}),
         tuple(Tier(NODE_PAGES, latency_ns=100 + 60 * rank) for rank in ranks),
         weights,

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.rehearsal import Rehearsal, hot_blocks
-from bench.rehearsed_memory import Tier
+from bench.synthetic.synthetic_memory import Tier
+from bench.synthetic.synthetic_run import SyntheticRun, hot_blocks
 from hmd.decide.plan import MachineView, Plan
 from hmd.decide.policies.benefit import Benefit, BenefitSettings
 from hmd.emulate.preset import load
-from hmd.heat.page_view import PageView
+from hmd.heat.view.page_view import PageView
 from hmd.pipeline.move_delay import MoveDelay
 from hmd.simulate.simulation import SimulationSettings, simulate
 from tests.unit.simulate.conftest import stream_of
@@ -73,7 +73,7 @@ def test_simulated_tick_measures_the_delay_of_its_moves() -> None:
 
 @pytest.mark.parametrize(("delay_s", "moves"), [(0.0, True), (1000.0, False)])
 def test_pages_move_where_they_save_enough_after_the_delay(delay_s: float, moves: bool) -> None:
-    run = Rehearsal(
+    run = SyntheticRun(
         DelayedBenefit(delay_s),
         (Tier(FAST + 16), Tier(2 * PAGES)),
         hot_blocks(PAGES, 768, 16, seed=3),

@@ -10,18 +10,18 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bench.rehearsal import Rehearsal
-from bench.rehearsed_memory import PROCESS, RehearsedMemory
+from bench.synthetic.synthetic_memory import PROCESS, SyntheticMemory
+from bench.synthetic.synthetic_run import SyntheticRun
 from hmd.control.admin_state import Pin
 from hmd.decide.plan import MachineView, Plan
-from hmd.heat.page_view import PageView
-from hmd.heat.swept_memory import ModelledMemory
-from hmd.machine.page_sharing import PageSharing
+from hmd.heat.view.page_view import PageView
+from hmd.machine.pages.page_sharing import PageSharing
 from hmd.machine.process_id import ProcessId
 from hmd.observe.tick_record import Stage
 from hmd.pipeline.stage_guard import StageGuard
 from hmd.pipeline.tick import run_tick
 from hmd.pipeline.tick_stages import TickStages
+from hmd.residency.swept_memory import ModelledMemory
 from hmd.sample.access_batch import AccessBatch
 
 Column = npt.NDArray[np.generic]
@@ -35,8 +35,8 @@ class FailingPolicy:
 
 
 @pytest.fixture
-def stages(rehearsal: Rehearsal) -> TickStages:
-    return rehearsal._stages
+def stages(synthetic: SyntheticRun) -> TickStages:
+    return synthetic._stages
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_tick_records_every_stage(stages: TickStages, guard: StageGuard) -> None
     assert set(tick.node.tolist()) == {1}
     assert tick.outcome is not None
     assert tick.outcome.moved == {(1, 0): int(tick.plan.pages.sum())}
-    assert (tick.processes, tick.targets) == ((PROCESS,), ("rehearsed",))
+    assert (tick.processes, tick.targets) == ((PROCESS,), ("synthetic",))
     assert set(tick.stage_s) == set(Stage) - {Stage.OBSERVE}
     assert not tick.failed
 
@@ -101,14 +101,14 @@ def test_refused_moves_of_shared_pages_are_not_tried_tick_after_tick(
     stages: TickStages, guard: StageGuard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(
-        _: RehearsedMemory, pid: int, addresses: Column, nodes: Column, flags: int
+        _: SyntheticMemory, pid: int, addresses: Column, nodes: Column, flags: int
     ) -> tuple[int, Column]:
         return 0, np.full(len(addresses), -errno.EACCES, np.int32)
 
     def shared(_: ModelledMemory, process: ProcessId, addresses: Column) -> Column:
         return np.full(len(addresses), PageSharing.FORKED, np.uint8)
 
-    monkeypatch.setattr(RehearsedMemory, "move_pages", refuse)
+    monkeypatch.setattr(SyntheticMemory, "move_pages", refuse)
     monkeypatch.setattr(ModelledMemory, "sharing", shared)
     planned = []
     for number in range(20):
@@ -147,10 +147,10 @@ def test_paused_heat_is_counted_and_nothing_moves(stages: TickStages, guard: Sta
 
 
 def test_pinned_process_is_gathered_and_left_to_no_policy(
-    rehearsal: Rehearsal, stages: TickStages, guard: StageGuard
+    synthetic: SyntheticRun, stages: TickStages, guard: StageGuard
 ) -> None:
     run_tick(stages, guard, 1.0)
-    fast = int((rehearsal.node == 0).sum())
+    fast = int((synthetic.node == 0).sum())
     assert fast > 400
     stages.admin.pins[PROCESS] = Pin(1, 0)
     tick = run_tick(stages, guard, 2.0)
@@ -159,21 +159,21 @@ def test_pinned_process_is_gathered_and_left_to_no_policy(
 
 
 def test_drained_node_is_emptied_before_the_policy_plans(
-    rehearsal: Rehearsal, stages: TickStages, guard: StageGuard
+    synthetic: SyntheticRun, stages: TickStages, guard: StageGuard
 ) -> None:
     run_tick(stages, guard, 1.0)
     stages.admin.drain(frozenset({0}))
     tick = run_tick(stages, guard, 2.0)
     assert set(tick.plan.to_node.tolist()) == {1}
-    assert (rehearsal.node == 1).all()
+    assert (synthetic.node == 1).all()
     assert stages.admin.stalled_ticks == 0
 
 
 def test_drain_without_room_counts_stalled_ticks(
-    rehearsal: Rehearsal, stages: TickStages, guard: StageGuard
+    synthetic: SyntheticRun, stages: TickStages, guard: StageGuard
 ) -> None:
     stages.node_memory = lambda topology, now_s: tuple(
-        replace(memory, free_bytes=0) for memory in rehearsal.machine.memory
+        replace(memory, free_bytes=0) for memory in synthetic.machine.memory
     )
     stages.admin.drain(frozenset({1}))
     for now_s in (1.0, 2.0):

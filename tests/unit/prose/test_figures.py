@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench import document_figures as figures
+from bench.documents import figures as figures
 
 RESULTS = {"cost": {"mean": 0.00733, "cases": [{"ms": 3.0}, {"ms": 4.5}], "by": {"a:b": 2}}}
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.machine.kdamond import DamonRegions
-from hmd.machine.mappings import Mappings, parse_maps
+from hmd.machine.damon.kdamond import DamonRegions
+from hmd.machine.pages.mappings import Mappings, parse_maps
 from hmd.sample.damon_regions import Pieces, mapped, rows
 
 PAGE = 4096

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from hmd.errors import MissingError, NotPermittedError
-from hmd.machine.huge_pages import HugeSource, huge_source
+from hmd.machine.pages.huge_pages import HugeSource, huge_source
 from hmd.machine.process_id import identify
 from hmd.sample.access_batch import Kind
 from hmd.sample.capabilities import CAPABILITIES

@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from hmd.machine.kdamond import DamonRegions
-from hmd.machine.mappings import Mappings, parse_maps
+from hmd.machine.damon.kdamond import DamonRegions
+from hmd.machine.pages.mappings import Mappings, parse_maps
 from hmd.machine.process_id import ProcessId
 from hmd.sample.region_map import RegionMap
 

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import Preset, load
+from hmd.emulate.recordings.miss_stream import MissStream
 
 PAGES = 1536
 HOT_PAGES = 192

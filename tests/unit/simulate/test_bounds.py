@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hmd.decide import registry
-from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import Preset
+from hmd.emulate.recordings.miss_stream import MissStream
 from hmd.simulate.baselines import baselines
 from hmd.simulate.bounds import Bound, bounds
 from hmd.simulate.known_misses import CLAIRVOYANT, EXACT_PAST, MissValues

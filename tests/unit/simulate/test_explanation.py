@@ -17,11 +17,11 @@ from hmd.control.request import ControlRequest
 from hmd.control.status_socket import StatusSocket
 from hmd.daemon.explanation import explain
 from hmd.decide import registry
-from hmd.decide.feature_kernel import FEATURES
-from hmd.emulate.miss_stream import MissStream
+from hmd.decide.learned.feature_kernel import FEATURES
 from hmd.emulate.preset import Preset
+from hmd.emulate.recordings.miss_stream import MissStream
 from hmd.errors import Exit, TargetError
-from hmd.heat.page_columns import gather_pages
+from hmd.heat.view.page_columns import gather_pages
 from hmd.machine.process_id import ProcessId
 from hmd.observe.move_journal import MoveJournal
 from hmd.simulate.simulated_machine import PROGRAM, SimulatedMachine
@@ -100,7 +100,7 @@ def test_explain_of_any_page_costs_a_bounded_view(
 
     addresses = every.address[:: len(every) // 8].tolist()
     full = [explained.of(address) for address in addresses]
-    monkeypatch.setattr("hmd.heat.page_view.gather_pages", counted)
+    monkeypatch.setattr("hmd.heat.view.page_view.gather_pages", counted)
     for address, document in zip(addresses, full, strict=True):
         bounded = explain(stages, explained.journal, PROGRAM, address, rows_most)
         for name in ("address", "node", "rate", "samples", "idle_ticks", "saving_s_per_s"):

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.emulate.layout_replay import replayed
-from hmd.emulate.miss_file import MAX_INSTRUCTIONS
-from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import Preset
+from hmd.emulate.recordings.layout_replay import replayed
+from hmd.emulate.recordings.miss_file import MAX_INSTRUCTIONS
+from hmd.emulate.recordings.miss_stream import MissStream
 from hmd.emulate.timing_params import timing_params
 from hmd.errors import HmdError
 from hmd.simulate.access_rows import first_rows

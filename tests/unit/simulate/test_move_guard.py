@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hmd.cli.status_tables import guard_state
+from hmd.cli.tables.status_tables import guard_state
 from hmd.config.quantities import Amount
 from hmd.daemon.guard_report import GuardReport
 from hmd.decide import registry

@@ -11,11 +11,11 @@ import numpy.typing as npt
 import pytest
 
 from hmd.decide import registry
-from hmd.emulate.layout_replay import replayed
-from hmd.emulate.miss_stream import MissStream, PageFrees
 from hmd.emulate.preset import Preset
+from hmd.emulate.recordings.layout_replay import replayed
+from hmd.emulate.recordings.miss_stream import MissStream, PageFrees
 from hmd.errors import HmdError
-from hmd.machine.move_pages import MoveFlags
+from hmd.machine.pages.move_pages import MoveFlags
 from hmd.simulate.placed_replay import first_touch, first_touched
 from hmd.simulate.simulated_machine import PROGRAM, MigrationCost, SimulatedMachine
 from hmd.simulate.simulated_memory import FAST, SLOW, SimulatedMemory

@@ -7,10 +7,10 @@ import errno
 import numpy as np
 import pytest
 
-from hmd.emulate.layout_replay import replayed
-from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import Preset
-from hmd.machine.move_pages import MoveFlags
+from hmd.emulate.recordings.layout_replay import replayed
+from hmd.emulate.recordings.miss_stream import MissStream
+from hmd.machine.pages.move_pages import MoveFlags
 from hmd.simulate.simulated_machine import PROGRAM, SimulatedMachine
 from hmd.simulate.simulated_memory import FAST, SLOW
 from tests.unit.simulate.conftest import BASE, PAGES

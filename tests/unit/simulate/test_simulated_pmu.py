@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hmd.emulate.miss_stream import MissFlag, MissStream
 from hmd.emulate.preset import Preset
+from hmd.emulate.recordings.miss_stream import MissFlag, MissStream
 from hmd.sample.access_batch import AccessBatch, Kind
 from hmd.sample.emulated_pebs import PREFETCHED_SCALE, START_PERIOD
 from hmd.sample.memory_events import STORE_SCALE

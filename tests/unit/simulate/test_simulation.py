@@ -10,8 +10,8 @@ from hmd.config.quantities import Amount
 from hmd.control.admin_state import AdminState, Pin
 from hmd.decide import registry
 from hmd.decide.plan import Policy
-from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import Preset
+from hmd.emulate.recordings.miss_stream import MissStream
 from hmd.simulate.baselines import baselines
 from hmd.simulate.simulated_machine import PROGRAM, MigrationCost, SimulatedMachine
 from hmd.simulate.simulated_memory import FAST, SLOW

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from hmd.decide import registry
-from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import Preset
+from hmd.emulate.recordings.miss_stream import MissStream
 from hmd.simulate.journal import Journal
 from hmd.simulate.search_space import chosen
 from hmd.simulate.simulated_pmu import PmuSettings

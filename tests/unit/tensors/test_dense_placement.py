@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bench.training_shapes import training_trace
+from bench.tensors.training_shapes import training_trace
 from hmd.tensors.dense_placement import dense_placement
 from hmd.tensors.memory_system import load_system
 from hmd.tensors.planner import PLANNERS, StepProblem

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bench.training_steps.mixed_precision import MixedPrecisionStep
+from bench.tensors.training_steps.mixed_precision import MixedPrecisionStep
 from hmd.tensors.memory_system import MemorySystem, load_system
 from hmd.tensors.planner import StepProblem, planner_named
 from hmd.tensors.planners.myelin import optimizer_buckets

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.training_shapes import SHAPES, scaled_system, training_trace
+from bench.tensors.training_shapes import SHAPES, scaled_system, training_trace
 from hmd.tensors.memory_system import load_system
 from hmd.tensors.planner import PLANNERS, StepProblem
 from hmd.tensors.planners import ours

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.training_shapes import IDLE_WEIGHTS, SHAPES, scaled_system, training_trace
+from bench.tensors.training_shapes import IDLE_WEIGHTS, SHAPES, scaled_system, training_trace
 from hmd.tensors.lower_bound import lower_bound_seconds
 from hmd.tensors.planner import PLANNERS, StepProblem
 from hmd.tensors.pricing_rules import RULES

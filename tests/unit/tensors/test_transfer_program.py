@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bench.training_shapes import scaled_system, training_trace
+from bench.tensors.training_shapes import scaled_system, training_trace
 from hmd.tensors.eviction_choice import step_uses
 from hmd.tensors.lower_bound import lower_bound_seconds
 from hmd.tensors.memory_system import TierLink

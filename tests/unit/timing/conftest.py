@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hmd.emulate.access_stream import AccessFlag, AccessStream
 from hmd.emulate.model_params import NodeParams, TimingParams
-from hmd.emulate.replay import TimingModel
+from hmd.emulate.recordings.access_stream import AccessFlag, AccessStream
+from hmd.emulate.recordings.replay import TimingModel
 
 GIB = 1 << 30
 FAST = NodeParams(0, GIB, 100_000, 120_000, 64.0, 32.0)

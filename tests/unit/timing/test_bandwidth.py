@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.emulate.access_stream import AccessCosts, AccessFlag
 from hmd.emulate.model_params import ModelPart, TimingParams
+from hmd.emulate.recordings.access_stream import AccessCosts, AccessFlag
 from tests.unit.timing.conftest import Columns, Machine
 
 GIB = 1 << 30

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hmd.emulate.access_stream import AccessCosts, AccessFlag, CacheLevel
 from hmd.emulate.model_params import ModelPart, TimingParams
-from hmd.emulate.replay import TimingModel
+from hmd.emulate.recordings.access_stream import AccessCosts, AccessFlag, CacheLevel
+from hmd.emulate.recordings.replay import TimingModel
 from tests.unit.timing.conftest import Columns, Machine
 
 L1_BYTES = 32 << 10  # lines this far apart share their L1 set

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hmd.emulate.miss_replay import UNMAPPED, MissReplay
-from hmd.emulate.miss_stream import MissFlag
 from hmd.emulate.model_params import ModelPart
-from hmd.emulate.replay import TimingModel
+from hmd.emulate.recordings.miss_replay import UNMAPPED, MissReplay
+from hmd.emulate.recordings.miss_stream import MissFlag
+from hmd.emulate.recordings.replay import TimingModel
 from tests.unit.timing.conftest import GIB, Machine
 from tests.unit.timing.test_misses import FAST_PAGE, SLOW_PAGE, stream_of
 

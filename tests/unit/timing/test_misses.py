@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmd.emulate.miss_recording_file import read_recording
-from hmd.emulate.miss_stream import (
+from hmd.emulate.model_params import ModelPart, TimingParams
+from hmd.emulate.recordings.miss_stream import (
     MissFlag,
     MissOutcomes,
     MissStream,
 )
-from hmd.emulate.model_params import ModelPart, TimingParams
-from hmd.emulate.replay import TimingModel
+from hmd.emulate.recordings.plugin_miss_log import read_recording
+from hmd.emulate.recordings.replay import TimingModel
 from hmd.errors import HmdError
 from tests.unit.timing.conftest import GIB, Machine
 

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmd.emulate._timing import lib
-from hmd.emulate.access_stream import AccessCosts, AccessFlag, AccessStream
 from hmd.emulate.model_params import ModelPart, TimingParams
-from hmd.emulate.replay import TimingModel
+from hmd.emulate.recordings.access_stream import AccessCosts, AccessFlag, AccessStream
+from hmd.emulate.recordings.replay import TimingModel
 from hmd.errors import HmdError
 from tests.unit.timing.conftest import Columns, Machine
 

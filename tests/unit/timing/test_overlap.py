@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.emulate.access_stream import AccessCosts, AccessFlag, CacheLevel
 from hmd.emulate.model_params import ModelPart
+from hmd.emulate.recordings.access_stream import AccessCosts, AccessFlag, CacheLevel
 from tests.unit.timing.conftest import Columns, Machine
 
 L = 100_000  # read latency of node 0, ps

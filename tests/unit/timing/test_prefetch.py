@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.emulate.access_stream import AccessCosts, CacheLevel
 from hmd.emulate.model_params import ModelPart
+from hmd.emulate.recordings.access_stream import AccessCosts, CacheLevel
 from tests.unit.timing.conftest import Columns, Machine
 
 PARTS = ModelPart.MLP | ModelPart.PREFETCH

@@ -9,7 +9,7 @@ import pytest
 
 from hmd.emulate.model_params import ModelPart
 from hmd.emulate.preset import load
-from hmd.emulate.replay import TimingModel
+from hmd.emulate.recordings.replay import TimingModel
 from hmd.emulate.timing_params import timing_params
 from hmd.errors import HmdError
 from tests.unit.timing.conftest import GIB, Columns, Machine

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hmd.emulate.access_stream import AccessFlag, AccessStream
-from hmd.emulate.replay import TimingModel
+from hmd.emulate.recordings.access_stream import AccessFlag, AccessStream
+from hmd.emulate.recordings.replay import TimingModel
 from tests.unit.timing.conftest import Columns, Machine
 
 CHUNK = 1000

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmd.emulate.miss_stream import MissFlag, MissOutcomes, MissStream, ThreadOrder
 from hmd.emulate.model_params import ModelPart
+from hmd.emulate.recordings.miss_stream import MissFlag, MissOutcomes, MissStream, ThreadOrder
 from hmd.errors import HmdError
 from tests.unit.timing.conftest import GIB, Machine
 

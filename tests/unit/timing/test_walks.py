@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.emulate.access_stream import AccessCosts, AccessFlag
-from hmd.emulate.miss_stream import MissFlag, MissOutcomes
 from hmd.emulate.model_params import ModelPart, TimingParams
 from hmd.emulate.preset import load, preset_names
-from hmd.emulate.replay import TimingModel
+from hmd.emulate.recordings.access_stream import AccessCosts, AccessFlag
+from hmd.emulate.recordings.miss_stream import MissFlag, MissOutcomes
+from hmd.emulate.recordings.replay import TimingModel
 from hmd.emulate.timing_params import timing_params
 from hmd.errors import HmdError
 from tests.unit.timing.conftest import GIB, Columns, Machine

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.emulate.miss_stream import MissStream
+from hmd.emulate.recordings.miss_stream import MissStream
 from hmd.trace.export import export
 from hmd.trace.private_file import create_private
 from hmd.trace.trace_reader import read_trace

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hmd.emulate.boot import Machine
 from hmd.emulate.memory_layout import node_ranges
+from hmd.emulate.virtual_machine.boot import Machine
 
 MIB = 1 << 20
 
@@ -179,7 +179,7 @@ def until(condition: object, seconds: float = 60) -> None:
 
 LAUNCHER = """
 import sys
-from hmd.emulate.boot import Machine
+from hmd.emulate.virtual_machine.boot import Machine
 from hmd.emulate.preset import load
 with Machine(load("dram-pm")) as machine:
     print("up", flush=True)

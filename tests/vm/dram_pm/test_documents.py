@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hmd.emulate.boot import Machine
+from hmd.emulate.virtual_machine.boot import Machine
 
 CHECKOUT = Path(__file__).parents[3]
 SHOWN = {

@@ -24,9 +24,8 @@ from bench.suite.layouts import mixed_layouts
 from bench.suite.program import load_program
 from bench.suite.replay_check import placed
 from bench.suite.sampled_trace import TraceSampling
-from hmd.emulate.layout_replay import replayed
 from hmd.emulate.preset import load
-from hmd.emulate.recording import (
+from hmd.emulate.recordings.isolated_run import (
     RECORDED_ON,
     MemoryPolicy,
     Placement,
@@ -34,6 +33,7 @@ from hmd.emulate.recording import (
     run_in,
     widest_core,
 )
+from hmd.emulate.recordings.layout_replay import replayed
 
 PROGRAMS = ("gups", pytest.param("xslookup", marks=pytest.mark.slow))
 PARTS = (20, 50, 80)

@@ -10,10 +10,10 @@ import pytest
 
 from hmd.emulate.assets import WORKLOADS
 from hmd.emulate.c_compiler import compile_static
-from hmd.emulate.guest_command import BASE_ENVIRONMENT, Command
-from hmd.emulate.miss_stream import MissStream
 from hmd.emulate.preset import load
-from hmd.emulate.recording import ALL_SLOW, RECORDED_ON, guest, run_in, widest_core
+from hmd.emulate.recordings.isolated_run import ALL_SLOW, RECORDED_ON, guest, run_in, widest_core
+from hmd.emulate.recordings.miss_stream import MissStream
+from hmd.emulate.virtual_machine.guest_command import BASE_ENVIRONMENT, Command
 from hmd.units import PAGE_BYTES
 
 SOURCE = Path(__file__).parents[1] / "programs" / "give_back.c"

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from hmd.emulate import calibration_targets
-from hmd.emulate.boot import Machine
 from hmd.emulate.calibration import MODELLED_BOUND, sample_figure, shootdown_figure
 from hmd.emulate.demo.meter import Meter, Reading
 from hmd.emulate.demo.variants import PROGRAM_CPU
 from hmd.emulate.microbenchmarks import Bench
+from hmd.emulate.virtual_machine.boot import Machine
 
 CHECKOUT = Path(__file__).parents[3]
 LINES = (16 << 20) // 64

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hmd.emulate.boot import Machine
+from hmd.emulate.virtual_machine.boot import Machine
 from hmd.errors import Exit
 
 PROGRAMS = Path(__file__).parents[1] / "programs"

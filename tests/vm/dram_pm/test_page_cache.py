@@ -12,7 +12,7 @@ import pytest
 
 from bench.compare import testbed
 from hmd.emulate.demo.variants import service
-from hmd.emulate.guest_command import BASE_ENVIRONMENT, Command
+from hmd.emulate.virtual_machine.guest_command import BASE_ENVIRONMENT, Command
 from hmd.units import PAGE_BYTES
 
 PROGRAMS = Path(__file__).parents[1] / "programs"

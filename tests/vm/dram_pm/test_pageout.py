@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hmd.emulate.assets import find_kernel
-from hmd.emulate.boot import Machine
-from hmd.emulate.initramfs import load_order
+from hmd.emulate.virtual_machine.boot import Machine
+from hmd.emulate.virtual_machine.initramfs import load_order
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "pageout.py"
 CHECKOUT = Path(__file__).parents[3]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hmd.emulate import boot
-from hmd.emulate.boot import Machine
 from hmd.emulate.c_compiler import compile_static
+from hmd.emulate.virtual_machine import boot
+from hmd.emulate.virtual_machine.boot import Machine
 from hmd.machine.plugin_memory import PluginVcpuCounters
 
 ACCESSES = 200_000

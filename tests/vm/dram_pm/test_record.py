@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.emulate.boot import Machine
 from hmd.emulate.c_compiler import compile_static
 from hmd.emulate.demo.hotset import INCLUDES, SOURCE
+from hmd.emulate.virtual_machine.boot import Machine
 from hmd.machine.plugin_memory import PluginVcpuCounters
 from hmd.sample.access_batch import Kind
 from hmd.trace.placement_log import pages_of

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bench.suite.sampler_recall import HOT_SHARE, Case, Found, compare
-from hmd.emulate.boot import Machine
+from hmd.emulate.virtual_machine.boot import Machine
 
 CHECKOUT = Path(__file__).parents[3]
 PROGRAMS = Path(__file__).parents[1] / "programs"

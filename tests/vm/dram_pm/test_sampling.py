@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hmd.emulate.boot import Machine
+from hmd.emulate.virtual_machine.boot import Machine
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 CHECKOUT = Path(__file__).parents[3]

@@ -11,9 +11,8 @@ from bench.suite.inputs import prepare
 from bench.suite.program import load_program
 from bench.suite.replay_check import placed
 from hmd.emulate.demo.meter import Meter
-from hmd.emulate.layout_replay import replayed
 from hmd.emulate.preset import load
-from hmd.emulate.recording import (
+from hmd.emulate.recordings.isolated_run import (
     ALL_FAST,
     RECORDED_ON,
     MemoryPolicy,
@@ -23,6 +22,7 @@ from hmd.emulate.recording import (
     run_in,
     widest_core,
 )
+from hmd.emulate.recordings.layout_replay import replayed
 
 INTERLEAVED = Placement(MemoryPolicy.INTERLEAVE, (0, 1))
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from hmd.machine.cache_kdamond import CacheWatch
-from hmd.machine.damon_sysfs import Kdamonds
-from hmd.machine.move_pages import move_pages, query_nodes
-from hmd.machine.numa_nodes import read_node_use, read_topology
+from hmd.machine.damon.cache_kdamond import CacheWatch
+from hmd.machine.damon.damon_sysfs import Kdamonds
+from hmd.machine.nodes.numa_nodes import read_node_use, read_topology
+from hmd.machine.pages.move_pages import move_pages, query_nodes
 from hmd.migrate.cache_demotion import CacheDemotion, CacheSettings
 from hmd.units import PAGE_BYTES
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from hmd.errors import UnavailableError
-from hmd.machine.damon_ownership import damon_finding
-from hmd.machine.damon_sysfs import Kdamonds
+from hmd.machine.damon.damon_ownership import damon_finding
+from hmd.machine.damon.damon_sysfs import Kdamonds
 from hmd.machine.process_id import identify
 from hmd.sample.auto_select import SampleSettings, available, open_sampler
 from hmd.sample.damon_sampler import LADDER

@@ -15,7 +15,7 @@ import numpy as np
 
 from hmd.decide.idle_selection import OUT
 from hmd.decide.plan import Plan
-from hmd.machine.move_pages import query_nodes
+from hmd.machine.pages.move_pages import query_nodes
 from hmd.machine.process_id import identify
 from hmd.migrate.pageout import Pageout
 

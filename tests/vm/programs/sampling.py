@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from hmd.machine.move_pages import query_nodes
+from hmd.machine.pages.move_pages import query_nodes
 from hmd.machine.plugin_memory import SharedMemory, find_device
 from hmd.machine.process_id import ProcessId, identify
 from hmd.sample.access_batch import AccessBatch, Kind

@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from hmd.emulate.boot import Machine
-from hmd.emulate.guest_agent import Job
-from hmd.emulate.kernel_cache import warm_kernels
 from hmd.emulate.preset import load
 from hmd.emulate.preset_overrides import with_nodes
+from hmd.emulate.virtual_machine.boot import Machine
+from hmd.emulate.virtual_machine.guest_agent import Job
+from hmd.emulate.virtual_machine.kernel_cache import warm_kernels
 from hmd.errors import Exit
 from tests.vm.conftest import CHECKOUT, PROGRAMS, environment
 

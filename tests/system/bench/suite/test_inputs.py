@@ -7,7 +7,7 @@ import pytest
 from bench.suite.input_generators import generator
 from bench.suite.inputs import missing_packages, prepare
 from bench.suite.program import SuiteProgram, load_program, parse
-from hmd.emulate.guest_command import BASE_ENVIRONMENT
+from hmd.emulate.virtual_machine.guest_command import BASE_ENVIRONMENT
 from hmd.errors import ConfigError, MissingError
 
 SMALL: dict[str, dict[str, Any]] = {

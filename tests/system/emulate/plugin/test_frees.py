@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmd.emulate.miss_recording_file import RECORD
-from hmd.emulate.miss_stream import MissFlag
+from hmd.emulate.recordings.miss_stream import MissFlag
+from hmd.emulate.recordings.plugin_miss_log import RECORD
 
 PAGE = 4096
 USER_PAGES = (1 << 47) // PAGE

@@ -10,7 +10,7 @@ import pytest
 from bench.compare import campaign
 from bench.compare.comparison_case import ComparisonCase
 from bench.suite.program import SuiteProgram
-from hmd.emulate.guest_command import Command
+from hmd.emulate.virtual_machine.guest_command import Command
 from hmd.errors import ConfigError, HmdError
 
 CASES = [ComparisonCase.parse(f"{name}:1:2:first-touch") for name in ("cg", "pagerank", "index")]

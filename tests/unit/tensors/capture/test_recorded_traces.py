@@ -1,4 +1,4 @@
-"""The traces that were recorded from bench/training_steps; PyTorch is not needed here."""
+"""The traces that were recorded from bench/tensors/training_steps; PyTorch is not needed here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hmd.tensors.tensor_trace import READ, WRITE, TensorKind, TensorTrace
 from hmd.tensors.tensor_trace_file import read_trace
 from hmd.tensors.vitality import vitality
 
-FOLDER = Path(__file__).parents[4] / "bench/training_steps"
+FOLDER = Path(__file__).parents[4] / "bench/tensors/training_steps"
 NAMES = ("mlp_mixer", "recurrent_network", "residual_network", "transformer_decoder")
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hmd.machine import move_pages
-from hmd.machine.mappings import read_mappings
+from hmd.machine.pages import move_pages
+from hmd.machine.pages.mappings import read_mappings
 from hmd.migrate import MoveStatus
 from tests.vm.programs.move_scenarios.moves import mover, names, names_of_nodes, plan_of, raw
 from tests.vm.programs.move_scenarios.target import MIB, PAGE, Target, checked, libc

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from typing import Any
 
-from hmd.machine import move_pages
-from hmd.machine.mappings import read_mappings
+from hmd.machine.pages import move_pages
+from hmd.machine.pages.mappings import read_mappings
 from hmd.machine.process_id import identify
 from hmd.migrate import Mover, MoverSettings
 from hmd.migrate.process_plans import ProcessPlans

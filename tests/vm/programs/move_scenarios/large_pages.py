@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hmd.machine import move_pages
-from hmd.machine.huge_pages import read_huge_pages
-from hmd.machine.mappings import read_mappings
+from hmd.machine.pages import move_pages
+from hmd.machine.pages.huge_pages import read_huge_pages
+from hmd.machine.pages.mappings import read_mappings
 from tests.vm.programs.move_scenarios.moves import mover, names, names_of_nodes, plan_of, raw
 from tests.vm.programs.move_scenarios.target import BLOCK, MIB, PAGE, Target
 

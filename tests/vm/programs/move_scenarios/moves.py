@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hmd.decide.plan import Plan
-from hmd.machine import move_pages
+from hmd.machine.pages import move_pages
 from hmd.migrate import Mover, MoverSettings, MoveStatus
 from tests.vm.programs.move_scenarios.target import Target
 

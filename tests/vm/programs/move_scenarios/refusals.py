@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hmd.decide.plan import Plan
-from hmd.machine import move_pages
+from hmd.machine.pages import move_pages
 from hmd.machine.process_id import identify
 from tests.vm.programs.move_scenarios.command_line import command
 from tests.vm.programs.move_scenarios.moves import mover, names, plan_of, raw

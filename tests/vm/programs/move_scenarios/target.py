@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hmd.machine import move_pages
+from hmd.machine.pages import move_pages
 from hmd.machine.process_id import identify
 
 PAGE, BLOCK = 4096, 2 << 20

@@ -1,0 +1,1 @@
+"""The learned policy on programs that its training never saw."""

@@ -1,0 +1,1 @@
+"""Cost and quality of ticks at up to terabytes of memory."""

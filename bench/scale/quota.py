@@ -1,0 +1,220 @@
+"""CPU time of the daemon over its quota, by what costs most: writes docs/results/quota.json.
+
+The daemon's tick with its CPU budget, over simulated address spaces: a quarter of an hour of their
+clock, in which only the CPU time is real. Programs make 100 million accesses per second, which the
+sampling period divides. ``used`` is CPU time over the length of ticks, as a share of one CPU,
+``ticks_s`` their mean length, ``plans`` their share with a plan. In the case of 512 CPUs the rings
+are real, of one process, and another thread writes them. ``python -m bench.scale.quota [WORD...]``
+runs the cases whose names contain a word; the file keeps the rows of others.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from bench.scale.scaled_samples import ScaledSamples
+from bench.scale.tick_cost import ScaleCase, ScaledRun
+from bench.stages.written_rings import WrittenRing, sampler_over
+from hmd.observe.heat_history import HeatHistory
+from hmd.observe.observer import ObservedConfig, Observer, Places
+from hmd.observe.residency_counts import heat_pages, resident_pages
+from hmd.observe.tick_record import Stage, TickRecord
+from hmd.pipeline.cpu_budget import BudgetSettings, CpuBudget
+from hmd.pipeline.quota_control import QuotaControl
+from hmd.pipeline.stage_guard import StageTimer
+from hmd.pipeline.tick import run_tick
+from hmd.sample.access_batch import AccessBatch
+from hmd.sample.capabilities import CAPABILITIES
+from hmd.sample.period_control import PRIMES, PeriodControl, PeriodSettings
+from hmd.sample.record_cost import RecordTime
+from hmd.sample.ring_sampler import READ_ROWS
+from hmd.sample.sampler import Sampler, SamplerStats
+from hmd.units import GIB, HUGE_PAGE_BYTES, HUGE_PAGE_PAGES
+
+RESULTS = Path(__file__).resolve().parents[2] / "docs/results/quota.json"
+ACCESSES_PER_S = 100_000_000
+SECONDS = 900.0
+TICK_MOST_S = 60.0
+RING_PAGES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaCase:
+    """Memory in so many processes, the quota, and CPUs with rings (0: samples without rings)."""
+
+    name: str
+    tracked_gib: int
+    processes: int
+    quota: float
+    cpus: int = 0
+
+
+CASES = (
+    QuotaCase("1 TiB, 1 %", 1024, 1, 0.01),
+    QuotaCase("1 TiB, 5 %", 1024, 1, 0.05),
+    QuotaCase("1 TiB in 1,000 processes, 1 %", 1024, 1000, 0.01),
+    QuotaCase("40 GiB in 10,000 processes, 1 %", 40, 10_000, 0.01),
+    QuotaCase("512 CPUs' rings, 1 %", 16, 1, 0.01, 512),
+    QuotaCase("4 GiB, 1 %", 4, 1, 0.01),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaRow:
+    """A measured case; ``asked`` and ``used`` are shares of one CPU."""
+
+    case: str
+    asked: float
+    used: float
+    ticks_s: float
+    plans: float
+    period: int
+
+
+class PacedSamples(ScaledSamples):
+    """A ``Sampler`` whose samples are drawn before the tick that reads them."""
+
+    name = detail = "scaled"
+    capabilities = CAPABILITIES["pmu"]
+    ladder: tuple[int, ...] = PRIMES
+    pair_period: int | None = None
+    outside_cpu_s = 0.0
+    record_time = RecordTime()
+
+    def __init__(self, processes: int, pages: int) -> None:
+        super().__init__("zipf", processes, pages, 0)
+        self.stats = SamplerStats()
+        self.period = PRIMES[len(PRIMES) // 2]
+        self._drawn_batch = AccessBatch.empty()
+
+    def draw(self, count: int) -> AccessBatch:
+        """Draw the samples of the next read."""
+        self.count = min(count, READ_ROWS)
+        self.stats.lost += count - self.count
+        self._drawn_batch = super().read()
+        return self._drawn_batch
+
+    def read(self) -> AccessBatch:
+        """Return the samples that were drawn."""
+        self.stats.samples += len(self._drawn_batch)
+        return self._drawn_batch
+
+    def set_period(self, period: int) -> int:
+        """Set the period."""
+        self.period = period
+        return period
+
+    def track(self, processes: object) -> None:
+        """Do nothing: samples are of all processes."""
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to free."""
+
+
+class QuotaRun(ScaledRun):
+    """The daemon's loop over a simulated machine, with its observer, at the pace of the budget."""
+
+    def __init__(self, case: QuotaCase) -> None:
+        super().__init__(ScaleCase(case.tracked_gib, case.processes, 4, "zipf", "histogram"))
+        stages = self._stages
+        chunks = case.tracked_gib * GIB // HUGE_PAGE_BYTES // case.processes
+        pages = case.processes * chunks * HUGE_PAGE_PAGES
+        self._samples = PacedSamples(case.processes, pages)
+        self._rings = [WrittenRing(cpu, RING_PAGES) for cpu in range(case.cpus)]
+        self.sampler: Sampler = sampler_over(self._rings) if self._rings else self._samples
+        stages.sampler = self.sampler
+        self.budget = CpuBudget(BudgetSettings(case.quota, 1.0, TICK_MOST_S))
+        stages.budget = self.budget
+        period = PeriodControl(PeriodSettings(case.quota), PRIMES, self.sampler.period)
+        self._control = QuotaControl(self.budget, period)
+        setting = ObservedConfig("", False, 1.0, case.quota, 0.01, "histogram", ("scaled",))
+        self._observer = Observer(setting, stages.topology, self.sampler)
+        self._heat_map = HeatHistory(stages.topology)
+        self._timer = StageTimer()
+        self._places: Places | None = None
+        self._counted_s = float("-inf")
+
+    def run(self, seconds: float) -> tuple[float, float, int, int]:
+        """Return the CPU time, the length of all ticks, their number, and those with a plan."""
+        elapsed_s, ticks, plans = 0.0, 0, 0
+        with ThreadPoolExecutor(1) as writer:
+            begun_s = time.thread_time()
+            while elapsed_s < seconds:
+                # In another thread, whose CPU time is not that of the tick.
+                writer.submit(self._write).result()
+                elapsed_s += self._stages.tick_s
+                self._now_s += self._stages.tick_s
+                self._paced_tick()
+                ticks, plans = ticks + 1, plans + self.budget.planned
+            return time.thread_time() - begun_s, elapsed_s, ticks, plans
+
+    def _write(self) -> None:
+        count = round(ACCESSES_PER_S * self._stages.tick_s / self.sampler.period)
+        batch = self._samples.draw(count)
+        for each, part in zip(
+            self._rings, np.array_split(batch.address, max(len(self._rings), 1)), strict=False
+        ):
+            each.write(part)
+
+    def _paced_tick(self) -> None:
+        stages, timer, now_s = self._stages, self._timer, self._now_s
+        timer.begin()
+        self._control.begin(stages, self.sampler, now_s - stages.tick_s)
+        tick = run_tick(stages, timer, now_s)
+        timer.run(Stage.OBSERVE, lambda: self._observe(tick), None)
+        self._control.update(stages, self.sampler, now_s, timer.cpu_s, changing=False)
+        self._observer.budgeted(self.budget.numbers(0.0, 0.0))
+
+    def _observe(self, tick: TickRecord) -> None:
+        heat, topology = self.heat, self._stages.topology
+        by_heat = self._places.heat_pages if self._places else None
+        if by_heat is None or tick.now_s - self._counted_s >= 10.0:
+            self._counted_s, by_heat = tick.now_s, heat_pages(heat, topology)
+        self._places = Places(resident_pages(heat, topology), by_heat, replace(heat.stats))
+        self._observer.observe(tick, self._places)
+        self._heat_map.record(tick, heat)
+
+
+def measure(case: QuotaCase, seconds: float = SECONDS) -> QuotaRow:
+    """Run a case in this process."""
+    run = QuotaRun(case)
+    cpu_s, elapsed_s, ticks, plans = run.run(seconds)
+    return QuotaRow(
+        case.name,
+        case.quota,
+        round(cpu_s / elapsed_s, 5),
+        round(elapsed_s / ticks, 2),
+        round(plans / ticks, 2),
+        run.sampler.period,
+    )
+
+
+def main(words: list[str]) -> int:
+    """Measure, print and write the rows."""
+    chosen = [case for case in CASES if not words or any(word in case.name for word in words)]
+    found = json.loads(RESULTS.read_text())["quota"] if RESULTS.exists() else []
+    rows = {row["case"]: row for row in found}
+    print(f"{'case':34} {'asked':>7} {'used':>7} {'tick s':>7} {'plans':>6} {'period':>7}")
+    for case in chosen:
+        row = measure(case)
+        rows[row.case] = asdict(row)
+        print(
+            f"{row.case:34} {row.asked:7.2%} {row.used:7.2%} {row.ticks_s:7.2f} {row.plans:6.2f}"
+            f" {row.period:7}",
+            flush=True,
+        )
+        known = [rows[each.name] for each in CASES if each.name in rows]
+        result = {"command": "python -m bench.scale.quota", "quota": known}
+        RESULTS.write_text(json.dumps(result, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Cost of each stage of a tick, and of the service."""

@@ -1,0 +1,1 @@
+"""Simulated processes and memory for benchmarks and tests of the tick."""

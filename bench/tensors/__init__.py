@@ -1,0 +1,1 @@
+"""Planners of training steps, compared."""

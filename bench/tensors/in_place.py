@@ -1,0 +1,69 @@
+"""Planners where kernels compute from DRAM and persistent memory; writes build/tensors.json.
+
+    python -m bench.tensors.in_place [TRACE...] [SHARE...] [PLANNER...]
+
+All traces, shares 0.1, 0.2, 0.4 and 0.8 and all planners unless given; other rows stay as they are.
+
+DRAM has these shares of the step's peak. Traces are the recorded steps, as in
+:mod:`bench.tensors.recorded_steps`, and those of G10. The programs of AutoTM do not know the rules:
+they are solved once for both.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any, Final
+
+from bench.tensors.planners import TRACES, keep_rows, load, revision, show
+from bench.tensors.recorded_steps import RECORDED, recorded_step
+from hmd.tensors.memory_system import load_system
+from hmd.tensors.planner import PLANNERS, MadePlans, StepProblem
+from hmd.tensors.pricing_rules import RULES
+from hmd.tensors.step_prices import price_planner
+from hmd.tensors.vitality import vitality
+
+SHARES: Final = (0.2, 0.4, 0.1, 0.8)
+WITHOUT_RULES: Final = ("autotm", "autotm-static", "autotm-sync")
+
+
+def rows_of(name: str, share: float, planners: list[str]) -> Iterator[dict[str, Any]]:
+    """Yield a row per planner and set of rules, ``ours`` last: it tries the others' plans."""
+    system = load_system("dram-pm")
+    trace = recorded_step(name, system) if name in RECORDED else load(name)
+    page = system.granularity_bytes
+    room = int(vitality(trace).peak_bytes * share) // page * page
+    system = system.changed({system.names[0]: room})
+    solved: dict[str, Any] = {}
+    for rules in RULES.values():
+        problem = StepProblem(trace, system, rules, MadePlans(dict(solved)))
+        for planner in (each for each in planners if PLANNERS[each].suits(system)):
+            price, _, _ = price_planner(problem, planner)
+            row = asdict(price) | {"tiers": tiers_label(share), "revision": revision()}
+            del row["system"]
+            show(row)
+            yield row
+        made = problem.made.plans
+        solved = {each: made[each] for each in WITHOUT_RULES if each in made}
+
+
+def tiers_label(share: float) -> str:
+    """Return how rows name a memory system with DRAM of a share of the peak."""
+    return f"dram-pm, dram {share:.0%}"
+
+
+def main(words: list[str]) -> None:
+    """Measure traces and shares, and keep the other rows that the file has."""
+    known = (*RECORDED, *TRACES)
+    names = [word for word in words if word in known] or known
+    planners = [word for word in PLANNERS if word in words] or list(PLANNERS)
+    rest = [word for word in words if word not in known and word not in PLANNERS]
+    shares = [float(word) for word in rest] or SHARES
+    for share in shares:
+        for name in names:
+            keep_rows(rows_of(name, share, planners))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,318 @@
+"""Planners of training steps on G10's published traces; writes build/tensors.json.
+
+    python -m bench.tensors.planners [--resume] [PART|TRACE|PLANNER...]
+
+Parts are traces, host, flash and noise; all unless given.
+With names of traces or planners, only these are measured; other rows stay as build/tensors.json,
+or else docs/results/tensors.json, has them. Each row names the git tree of hmd/tensors that it was
+measured with, and is written when it is measured: ``--resume`` measures only what the file does
+not have of the present revision. ``bounds`` computes the rows' lower bounds again, and no more.
+``publish`` puts the rows of build/tensors.json into docs/results/tensors.json, in place of those of
+the same cases there.
+
+Needs the data that ``HMD_G10_DATA`` names. Every row is planned and simulated here; the step's
+share of the ideal and the lower bound stand next to it. Prints each row when it is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from hmd.tensors.g10_traces import g10_folder
+from hmd.tensors.lower_bound import lower_bound_seconds
+from hmd.tensors.memory_system import MemorySystem, load_system
+from hmd.tensors.planner import PLANNERS, StepProblem, planner_named
+from hmd.tensors.pricing_rules import RULES, PricingRules
+from hmd.tensors.step_prices import price_planner
+from hmd.tensors.step_simulator import simulate_step
+from hmd.tensors.tensor_trace import TensorTrace
+from hmd.tensors.tensor_trace_file import read_trace
+from hmd.units import GIB
+
+_HERE: Final = Path(__file__).resolve().parents[2]
+OUT: Final = _HERE / "build/tensors.json"
+PUBLISHED: Final = _HERE / "docs/results/tensors.json"
+TRACES: Final = (
+    *(f"bert-{batch}" for batch in (128, 256, 512, 1024)),
+    *(f"resnet152-{batch}" for batch in (256, 1024, 1280)),
+)
+LOOSENED: Final = {"bert-512": "g10@1.394"}
+"""Traces that the original plans with another target where flash is below 6.3 GB/s."""
+
+SWEPT: Final = ("bert-512", "resnet152-1280")
+HOST_GIB: Final = (0, 16, 32, 64)
+FLASH_GBPS: Final = (6.4, 12.8, 32.0)
+NOISY: Final = ("bert-256", "resnet152-1280")
+PARTS: Final = {"traces": TRACES, "host": SWEPT, "flash": SWEPT, "noise": NOISY}
+"""Traces of each part."""
+
+NOISES: Final = (0.05, 0.25)
+SEEDS: Final = 10
+KEPT: Final[set[tuple[Any, ...]]] = set()
+"""Cases that are not measured again."""
+
+CHOSEN: Final[set[str]] = set()
+"""The planners that are measured, all if empty."""
+
+HEAD: Final = "| trace | rules | tiers | planner | share of ideal | bound | planned in |"
+
+
+def load(name: str) -> TensorTrace:
+    """Return one of G10's traces; raises TensorTraceError without the data."""
+    return read_trace(g10_folder() / f"{name}.npz")
+
+
+def measured(trace: TensorTrace, tiers: str, planners: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    """Yield a row per planner and set of rules, without those that the file has."""
+    for rules in RULES.values():
+        problem = StepProblem(trace, system_of(tiers), rules)
+        for planner in (each for each in planners if not CHOSEN or each in CHOSEN):
+            label = {"trace": trace.name, "rules": rules.name, "tiers": tiers, "planner": planner}
+            if case(label) in KEPT:
+                continue
+            price, _, _ = price_planner(problem, planner)
+            row = asdict(price) | {"tiers": tiers, "revision": revision()}
+            del row["system"]
+            show(row)
+            yield row
+
+
+def show(row: dict[str, Any]) -> None:
+    """Print a row of the table."""
+    ideal = row["ideal_seconds"]
+    shares = (ideal / row["seconds"], ideal / row["bound_seconds"])
+    cells = (row["trace"], row["rules"], row["tiers"], row["planner"])
+    numbers = (f"{shares[0]:.4f}", f"{shares[1]:.4f}", f"{row['plan_seconds']:.1f} s")
+    print(f"| {' | '.join((*cells, *numbers))} |", flush=True)
+
+
+def noise_rows(name: str, rules: PricingRules) -> Iterator[dict[str, Any]]:
+    """Yield the loss of a plan that does not know the noise of the kernels' times."""
+    if all(case({"trace": name, "rules": rules.name, "noise": noise}) in KEPT for noise in NOISES):
+        return
+    trace, system = load(name), load_system("g10")
+    plan = planner_named("ours").plan(StepProblem(trace, system, rules))
+    quiet = trace.ideal_seconds / simulate_step(trace, system, rules, plan).seconds
+    for noise in NOISES:
+        losses = []
+        for seed in range(SEEDS):
+            factor = np.random.default_rng(seed).uniform(1 - noise, 1 + noise, trace.kernels)
+            ticks = np.rint(trace.kernel_ticks * factor).astype(np.int64)
+            noisy = replace(trace, kernel_ticks=ticks)
+            found = simulate_step(noisy, system, rules, plan, checked=False)
+            losses.append((quiet - noisy.ideal_seconds / found.seconds) * 100)
+        row = {
+            "trace": name,
+            "rules": rules.name,
+            "noise": noise,
+            "seeds": SEEDS,
+            "mean_loss_points": float(np.mean(losses)),
+            "worst_loss_points": float(np.max(losses)),
+            "revision": revision(),
+        }
+        print(json.dumps(row), flush=True)
+        yield row
+
+
+def geomean(values: list[float]) -> float:
+    """Return the geometric mean."""
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Return the geometric means of shares on the base system, and the least ratios of speeds."""
+    shares: dict[str, list[float]] = {"g10": [], "ours": []}
+    for row in rows:
+        if row["tiers"] == "g10" and row["planner"] in shares:
+            shares[row["planner"]].append(row["ideal_seconds"] / row["seconds"])
+    ratios = ratios_to_ours(rows)
+    return {
+        "g10_geomean_share_of_ideal": geomean(shares["g10"]),
+        "ours_geomean_share_of_ideal": geomean(shares["ours"]),
+        "worst_vs_g10": min(ratios["g10"] + ratios.get("g10@1.394", [])),
+        "worst_vs_any": min(min(values) for values in ratios.values()),
+        **claimed_margins(rows),
+    }
+
+
+def claimed_margins(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Return the largest margins in per cent of what DeepTM's authors claim, in DRAM and PM.
+
+    By how much ``deeptm``, ``ours`` and the lower bound are faster than ``autotm`` and
+    ``sentinel``, on the case where the margin is largest.
+    """
+    cases: dict[tuple[str, ...], dict[str, float]] = {}
+    for row in rows:
+        if row["tiers"].startswith("dram-pm"):
+            found = cases.setdefault((row["trace"], row["rules"], row["tiers"]), {})
+            found |= {row["planner"]: row["seconds"], "bound": row["bound_seconds"]}
+    return {
+        f"{faster}_over_{slower}_percent": max(
+            (
+                100 * (each[slower] / each[faster] - 1)
+                for each in cases.values()
+                if slower in each and faster in each
+            ),
+            default=0.0,
+        )
+        for faster in ("deeptm", "ours", "bound")
+        for slower in ("autotm", "sentinel")
+    }
+
+
+def ratios_to_ours(rows: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """Return the times of each planner over those of ``ours``, on the same cases."""
+    keys = ("trace", "rules", "tiers")
+    ours = {tuple(r[key] for key in keys): r["seconds"] for r in rows if r["planner"] == "ours"}
+    ratios: dict[str, list[float]] = {}
+    for row in rows:
+        same = tuple(row[key] for key in keys)
+        if row["planner"] != "ours" and same in ours:
+            ratios.setdefault(row["planner"], []).append(row["seconds"] / ours[same])
+    return ratios
+
+
+def main(words: list[str]) -> None:
+    """Measure the parts, trace by trace, and keep the other rows that the file has."""
+    if words == ["bounds"]:
+        refresh_bounds()
+        return
+    if words == ["publish"]:
+        publish()
+        return
+    if "--resume" in words:
+        mark_kept()
+    names = [word for word in words if word in TRACES]
+    planners = (*PLANNERS, *LOOSENED.values())
+    CHOSEN.update(word for word in words if word in planners)
+    unknown = [word for word in words if word not in (*TRACES, *PARTS, *planners, "--resume")]
+    if unknown:
+        raise SystemExit(f"no part, trace or planner {unknown[0]!r}")
+    print(HEAD)
+    for part in [word for word in words if word in PARTS] or list(PARTS):
+        for name in names or PARTS[part]:
+            if part == "noise":
+                keep_rows(
+                    (row for rules in RULES.values() for row in noise_rows(name, rules)), part
+                )
+            else:
+                keep_rows(rows_of(part, name))
+
+
+def rows_of(part: str, name: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a part for one trace."""
+    compared = ("g10", *loosened(name), "ours")
+    if part == "traces":
+        yield from measured(load(name), "g10", ("lru-free", *compared))
+    elif part == "host":
+        for size in HOST_GIB:
+            yield from measured(load(name), f"host {size} GiB", compared)
+    else:
+        for rate in FLASH_GBPS:
+            yield from measured(load(name), f"flash {rate:g} GB/s", ("g10", "ours"))
+
+
+def system_of(tiers: str) -> MemorySystem:
+    """Return the memory system that rows name so."""
+    base, (kind, *words) = load_system("g10"), tiers.split()
+    if kind == "host":
+        return base.changed({"host": int(words[0]) * GIB})
+    if kind == "flash":
+        return base.changed(rates={"pcie": 32.0, "dram": 32.0, "flash": float(words[0])})
+    return base
+
+
+def refresh_bounds() -> None:
+    """Write the present lower bounds into the rows that the file has of these systems."""
+    document = kept_document()
+    found: dict[tuple[str, ...], float] = {}
+    for row in document["rows"]:
+        key = row["trace"], row["tiers"], row["rules"]
+        if row["trace"] in TRACES and key[1].split()[0] in ("g10", "host", "flash"):
+            if key not in found:
+                found[key] = lower_bound_seconds(load(key[0]), system_of(key[1]), RULES[key[2]])
+            row["bound_seconds"] = found[key]
+    OUT.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def loosened(name: str) -> tuple[str, ...]:
+    """Return the planner of the original's other target, where it has one for a trace."""
+    return (LOOSENED[name],) if name in LOOSENED else ()
+
+
+def keep_rows(rows: Iterable[dict[str, Any]], key: str = "rows") -> None:
+    """Write each row into the file, in place of that of the same case, and the summary."""
+    for row in rows:
+        document = kept_document()
+        found = {case(each): each for each in document.get(key, [])} | {case(row): row}
+        rows_now = [{"command": command_of(each)} | each for each in found.values()]
+        document |= {key: rows_now, "command": "make bench-tensors"}
+        document |= summary(document["rows"])
+        OUT.parent.mkdir(exist_ok=True)
+        OUT.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def publish() -> None:
+    """Put the measured rows into the published file, with the summary of all that it then has."""
+    document, measured_here = (json.loads(path.read_text()) for path in (PUBLISHED, OUT))
+    for key in ("rows", "noise"):
+        found = {case(row): row for each in (document, measured_here) for row in each.get(key, [])}
+        document[key] = list(found.values())
+    PUBLISHED.write_text(json.dumps(document | summary(document["rows"]), indent=1) + "\n")
+
+
+def command_of(row: dict[str, Any]) -> str:
+    """Return the command that measures a row of this bench or of bench.tensors.in_place again."""
+    trace, tiers = row["trace"], row.get("tiers", "")
+    if tiers.startswith("dram-pm"):
+        share = float(tiers.split()[-1].rstrip("%")) / 100
+        return f"python -m bench.tensors.in_place {trace} {share:g}"
+    if "noise" in row:
+        return f"python -m bench.tensors.planners noise {trace}"
+    part = tiers.split()[0]
+    return f"python -m bench.tensors.planners {'traces' if part == 'g10' else part} {trace}"
+
+
+def kept_document() -> dict[str, Any]:
+    """Return what earlier runs measured."""
+    document: dict[str, Any] = json.loads((OUT if OUT.exists() else PUBLISHED).read_text())
+    return document
+
+
+def mark_kept() -> None:
+    """Note the cases that the file has of the present revision of the planners."""
+    document = kept_document()
+    for row in (*document["rows"], *document.get("noise", [])):
+        if row.get("revision") == revision():
+            KEPT.add(case(row))
+
+
+@cache
+def revision() -> str:
+    """Return the tree of hmd/tensors in the last commit, with ``+`` where files differ from it."""
+    tree = _git("rev-parse", "--short=12", "HEAD:hmd/tensors")
+    return tree + ("+" if _git("status", "--porcelain", "--", "hmd/tensors") else "")
+
+
+def _git(*words: str) -> str:
+    command = ("git", "-C", str(_HERE), *words)
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def case(row: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what distinguishes rows."""
+    return tuple(row.get(key) for key in ("trace", "rules", "tiers", "planner", "noise"))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,161 @@
+"""The daemon's status document as lines and a table, for ``hmd status`` and ``hmd top``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hmd.cli.output import format_bytes, format_count, format_share, table
+from hmd.sample.capabilities import CAPABILITIES
+
+if TYPE_CHECKING:
+    from hmd.cli.tables.fitted_table import FittedTable
+
+Status = Mapping[str, Any]
+Rates = Mapping[str, tuple[float, float]]
+"""Promoted and demoted bytes per second, by target name and by ``pid:start``."""
+
+
+def summary(status: Status) -> list[str]:
+    """Return the lines above the table: daemon, sampler, moves, and problems."""
+    sampler, moves = status["sampler"], status["moves"]
+    up_s = int(status["uptime_s"])
+    lines = [
+        f"hmd {status['version']}, pid {status['pid']}, up {_age(up_s)}, "
+        f"{format_count(status['ticks'])} ticks of {status['tick_s']:.3g} s, "
+        f"policy {status['policy']}, {status['config_file']}"
+        + (", dry run: nothing is moved" if status["dry_run"] else ""),
+        f"sampler {sampler['name']}, period {sampler['period']}, "
+        f"{format_count(sampler['samples'])} samples, {format_count(sampler['lost'])} lost"
+        f"{_overhead(status)}; daemon: {status['cpu_s'] / max(up_s, 1) * 100:.1f} % of a CPU, "
+        f"{format_bytes(status['resident_bytes'])}",
+        f"moved {format_bytes(moves['promoted_bytes'])} up, "
+        f"{format_bytes(moves['demoted_bytes'])} down" + _failures(moves),
+    ]
+    lines += guard_state(status.get("guard"))
+    lines += budget_state(status)
+    lines += admin_state(status.get("control") or {})
+    if len(status["tiers"]) < 2:
+        lines.append("only one memory tier: hmd has nowhere to move pages (hmd topology)")
+    able = CAPABILITIES.get(sampler["name"])
+    if able is not None and not able.ranks_heat:
+        lines.append("no PMU: page faults stand in for accesses, which is coarse (hmd doctor)")
+    if not status["reload"]["successful"]:
+        lines.append(
+            f"last reload failed, the old configuration stays: {status['reload']['error']}"
+        )
+    return lines
+
+
+def _overhead(status: Status) -> str:
+    """Return the share of a CPU that samples take of programs, nothing where that is not known."""
+    taken = (status.get("budget") or {}).get("overhead", 0.0)
+    return f", {taken:.1%} of programs' time" if taken else ""
+
+
+def guard_state(guard: Mapping[str, Any] | None) -> list[str]:
+    """Return a line on what the guard of moves found, none where moves are not guarded."""
+    if not guard:
+        return []
+    plans = {"policy": "", "rule": "; the rule benefit plans", "none": "; nothing moves"}
+    retry = f", next try in {guard['retry_ticks']} ticks" if guard["retry_ticks"] else ""
+    return [
+        f"guard: moves saved {guard['saved_s']:.3g} s of program time and cost "
+        f"{guard['cost_s']:.3g} s{plans[guard['level']]}{retry}"
+    ]
+
+
+def budget_state(status: Status) -> list[str]:
+    """Return a line on what gives way so that the CPU quota is kept, none where nothing does."""
+    budget = status.get("budget") or {}
+    given = []
+    if budget.get("stretch", 1.0) > 1:
+        given.append(f"ticks {budget['stretch']:.3g} times as long")
+    if budget.get("plan_ticks", 1) > 1:
+        given.append(f"a plan every {budget['plan_ticks']} ticks")
+    if not given:
+        return []
+    return [f"for the CPU quota of {format_share(status['cpu_quota'])}: {', '.join(given)}"]
+
+
+def admin_state(control: Mapping[str, Any]) -> list[str]:
+    """Return a line for each admin request in force."""
+    lines = []
+    if control.get("paused"):
+        lines.append("paused: no page moves (hmd resume)")
+    if control.get("policy_ordered"):
+        lines.append("the policy is set by an admin request (hmd policy use --default)")
+    for drain in control.get("drains", ()):
+        state = "nothing more can be moved" if drain["settled"] else "under way"
+        size = format_bytes(drain["use"]["program_bytes"])
+        lines.append(
+            f"node {drain['node']} is drained, {size} of programs left, {state} (hmd undrain)"
+            if drain["there"]
+            else f"node {drain['node']} was drained and has been removed (hmd undrain)"
+        )
+    if control.get("pinned"):
+        first = ", ".join(_pin(pin) for pin in control["pins"][:4])
+        more = ", …" if control["pinned"] > 4 else ""
+        lines.append(f"pinned: {first}{more} (hmd unpin)")
+    return lines
+
+
+def _pin(pin: Mapping[str, Any]) -> str:
+    who = f"pid {pin['pid']}" if pin["pid"] else f"target {pin['target']}"
+    return who if pin["node"] is None else f"{who} to node {pin['node']}"
+
+
+def process_table(status: Status, rates: Rates | None = None) -> FittedTable:
+    """Return a row for each target, and below it one for each of its processes.
+
+    With ``rates`` the moves are bytes per second, else sums since the start.
+    """
+    tiers = [f"tier {i} (node {_ids(nodes)})" for i, nodes in enumerate(status["tiers"])]
+    moved = ["up/s", "down/s"] if rates is not None else ["moved up", "moved down"]
+    numbers = [*tiers, "fast share", *moved, "failed"]
+    rows: list[list[str]] = []
+    for target in status["targets"]:
+        processes = [p for p in status["processes"] if p["target"] == target["name"]]
+        rows.append([target["name"], "", *_cells(target, target["name"], rates)])
+        for process in sorted(processes, key=lambda p: -sum(p["resident_bytes"])):
+            key = process_key(process)
+            name = f"  {process['name']}"
+            rows.append([name, str(process["pid"]), *_cells(process, key, rates)])
+    return table(["target", "pid", *numbers], rows, right=["pid", *numbers])
+
+
+def process_key(process: Mapping[str, Any]) -> str:
+    """Return the identity of a process: pid and start time."""
+    return f"{process['pid']}:{process['start_ticks']}"
+
+
+def _cells(row: Mapping[str, Any], key: str, rates: Rates | None) -> list[str]:
+    up, down = row["promoted_bytes"], row["demoted_bytes"]
+    if rates is not None:
+        up, down = rates.get(key, (0.0, 0.0))
+    return [
+        *map(format_bytes, row["resident_bytes"]),
+        format_share(row["fast_share"]),
+        format_bytes(up),
+        format_bytes(down),
+        format_count(row["failed_pages"]),
+    ]
+
+
+def _failures(moves: Mapping[str, Any]) -> str:
+    reasons = ", ".join(
+        f"{reason.replace('_', ' ')} {format_count(pages)}"
+        for reason, pages in sorted(moves["failures"].items(), key=lambda item: -item[1])
+    )
+    return f", {format_count(moves['failed_pages'])} pages failed ({reasons})" if reasons else ""
+
+
+def _ids(nodes: Sequence[int]) -> str:
+    return ",".join(map(str, nodes))
+
+
+def _age(seconds: int) -> str:
+    days, rest = divmod(seconds, 86400)
+    hours, rest = divmod(rest, 3600)
+    minutes, rest = divmod(rest, 60)
+    return f"{days}d {hours:02}:{minutes:02}" if days else f"{hours}:{minutes:02}:{rest:02}"

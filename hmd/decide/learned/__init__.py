@@ -1,0 +1,1 @@
+"""The parts of the learned policy: features, network, and memories of what returns."""

@@ -1,0 +1,1 @@
+"""From pages that are wanted on a node to a plan within limits: room, order, phases."""

@@ -1,0 +1,1 @@
+"""Recorded misses of programs, and their replay through the timing model."""

@@ -1,0 +1,263 @@
+"""Replay of recorded memory accesses through the timing model.
+
+Takes a machine (``TimingParams``) and accesses, one by one or as columns (``AccessStream``);
+returns modelled time, the cost of each access, and counters per CPU and node. It runs the same C
+library as the plugin in QEMU (hmd/emulate/timing/timing.h). Columns cost 10 to 30 ns per access
+(docs/explanation/timing-model.md), single accesses about 1 us.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from hmd.emulate._timing import ffi, lib
+from hmd.emulate.model_params import TimingParams, native_params
+from hmd.emulate.recordings.access_stream import AccessCosts, AccessFlag, AccessStream, CacheLevel
+from hmd.emulate.recordings.miss_replay import MissReplay, replay_threads
+from hmd.emulate.recordings.miss_stream import MissOutcomes, MissStream
+from hmd.errors import HmdError
+
+
+@dataclass(frozen=True, slots=True)
+class AccessCost:
+    """The cost of one access: a row of ``AccessCosts``."""
+
+    level: CacheLevel
+    node: int
+    latency_ps: int
+    stall_ps: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayNodeCounters:
+    """Traffic between one CPU and one node. Each line counts in one of the first five fields.
+
+    Bytes are those that the media moved, including write-backs.
+    """
+
+    load_misses: int
+    store_misses: int
+    prefetched_lines: int
+    kernel_lines: int
+    table_lines: int
+    read_bytes: int
+    write_bytes: int
+    stall_ps: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayVcpuCounters:
+    """One CPU. ``clock_ps`` includes time halted, ``busy_ps`` does not.
+
+    ``sampling_ps`` and ``shootdown_ps`` are the parts of the busy time that sampling records and
+    interprocessor interrupts took.
+    """
+
+    instructions: int
+    loads: int
+    stores: int
+    llc_hits: int
+    clock_ps: int
+    busy_ps: int
+    sampling_ps: int
+    shootdown_ps: int
+    page_walks: int
+    nodes: tuple[ReplayNodeCounters, ...]
+
+
+class TimingModel:
+    """A machine that starts at modelled time 0; a context manager.
+
+    Threads may share it only for replay, each on CPUs of its own. Raises HmdError, which names the
+    parameter and its range, where a parameter is out of range.
+    """
+
+    def __init__(self, params: TimingParams) -> None:
+        why = ffi.new("const char **")
+        self._params = params
+        try:
+            native = native_params(params)
+        except OverflowError as error:
+            raise HmdError(f"timing model: a parameter is out of range: {error}") from error
+        self._timing = lib.timing_new(native, why)
+        if not self._timing:
+            raise HmdError(f"timing model: {ffi.string(why[0]).decode()}")
+        self._outcome = ffi.new("struct timing_outcome *")
+
+    def __enter__(self) -> Self:
+        """Return the model."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the model."""
+        self.close()
+
+    def close(self) -> None:
+        """Free the model's memory; any further use raises ``ValueError``."""
+        lib.timing_free(self._timing)
+        self._timing = ffi.NULL
+
+    def access(
+        self,
+        vcpu: int,
+        instructions: int,
+        vaddr: int,
+        paddr: int,
+        size: int = 8,
+        flags: AccessFlag = AccessFlag.LOAD,
+        value: int = 0,
+    ) -> AccessCost:
+        """Make one access."""
+        timing, out = self._open(vcpu), self._outcome
+        lib.timing_access(timing, vcpu, instructions, vaddr, paddr, size, flags, value, out)
+        return AccessCost(CacheLevel(out.level), out.node, out.latency_ps, out.stall_ps)
+
+    def replay(self, stream: AccessStream, into: AccessCosts | None = None) -> int:
+        """Make all accesses of a stream in order; return the machine's clock in ps.
+
+        ``into``, made by ``AccessCosts.empty(len(stream))``, receives the cost of each.
+        """
+        timing, count = self._open(), len(stream)
+        if count and int(stream.vcpu.max()) >= self._params.vcpus:
+            raise ValueError(f"the stream has CPU {stream.vcpu.max()}: set vcpus to more than that")
+        accesses = [ffi.from_buffer(f"{each.dtype}_t[]", each) for each in stream.columns()]
+        outcomes = [ffi.NULL] * len(fields(AccessCosts))
+        if into is not None:
+            columns = into.columns(count)
+            outcomes = [ffi.from_buffer(f"{each.dtype}_t[]", each) for each in columns]
+        return int(lib.timing_replay(timing, count, *accesses, *outcomes))
+
+    def replay_misses(
+        self,
+        stream: MissStream,
+        page_paddr: npt.NDArray[np.uint64],
+        into: MissOutcomes | None = None,
+    ) -> int:
+        """Replay recorded misses on CPU 0 of a fresh model, with pages at ``page_paddr``.
+
+        Returns the CPU's busy time in modelled ps; costs 20 to 60 ns of host time per miss.
+        A stream of several CPUs is replayed on as many, from CPU 0 on; the time is then that of
+        the CPU that ends last. ``into``, made by ``MissOutcomes.empty(len(stream))``, receives the
+        latency and the issue time of each.
+        """
+        if stream.threads is None:
+            return self.misses(stream, page_paddr, into).run()
+        timing = self._open(stream.cpus - 1)
+        return replay_threads(timing, stream, stream.threads, page_paddr, into)
+
+    def misses(
+        self,
+        stream: MissStream,
+        page_paddr: npt.NDArray[np.uint64],
+        into: MissOutcomes | None = None,
+    ) -> MissReplay:
+        """Return a replay as ``replay_misses`` does it, to be run in parts.
+
+        Raises HmdError for a stream of several CPUs.
+        """
+        self._open()
+        return MissReplay(self._open, stream, page_paddr, into)
+
+    def sleep(self, vcpu: int, until_ps: int) -> None:
+        """Advance a CPU's clock to ``until_ps`` without busy time."""
+        lib.timing_sleep(self._open(vcpu), vcpu, until_ps)
+
+    def sample(self, vcpu: int, records: int, *, each_interrupts: bool = False) -> int:
+        """Charge a CPU for sampling records that the PMU wrote on it; returns the time in ps.
+
+        A record takes ``sample_record_ps``, and each ``sample_buffer_records`` of a CPU one
+        interrupt; with ``each_interrupts``, as where samples have timestamps, each record does.
+        Nothing is charged without ``ModelPart.SAMPLING``.
+        """
+        return int(lib.timing_sample(self._open(vcpu), vcpu, records, each_interrupts))
+
+    def shootdown(self, sender: int, receivers: Iterable[int]) -> None:
+        """Charge a round of interprocessor interrupts, as of a TLB shootdown.
+
+        The sender waits until the receivers have answered; their clocks are their own. Nothing is
+        charged without ``ModelPart.SHOOTDOWN``.
+        """
+        lib.timing_shootdown_sent(self._open(sender), sender)
+        for vcpu in receivers:
+            lib.timing_shootdown_received(self._open(vcpu), vcpu)
+
+    def flush(self, vcpu: int, address: int | None = None) -> None:
+        """Remove a CPU's translations of user addresses, or that of one address."""
+        if address is None:
+            lib.timing_flush(self._open(vcpu), vcpu)
+        else:
+            lib.timing_flush_page(self._open(vcpu), vcpu, address)
+
+    def copy_pages(
+        self,
+        vcpu: int,
+        from_paddr: npt.NDArray[np.uint64],
+        to_paddr: npt.NDArray[np.uint64],
+        instructions: int,
+    ) -> int:
+        """Copy 4 KiB pages on a CPU, as the kernel's page migration does; returns the CPU's clock.
+
+        Each page takes ``instructions`` in addition to the copy.
+        """
+        given = [np.ascontiguousarray(each, np.uint64) for each in (from_paddr, to_paddr)]
+        columns = [ffi.from_buffer("uint64_t[]", each) for each in given]
+        return int(
+            lib.timing_copy_pages(self._open(vcpu), vcpu, len(from_paddr), *columns, instructions)
+        )
+
+    def idle(self, vcpu: int, instructions: int) -> None:
+        """Halt a CPU: it waits for its misses in flight, then its clock stops."""
+        lib.timing_idle(self._open(vcpu), vcpu, instructions)
+
+    def resume(self, vcpu: int, instructions: int) -> None:
+        """Wake a CPU: its clock jumps to that of the machine."""
+        lib.timing_resume(self._open(vcpu), vcpu, instructions)
+
+    def vcpu_clock_ps(self, vcpu: int, instructions: int) -> int:
+        """Return a CPU's modelled time at an instruction count."""
+        return int(lib.timing_vcpu_clock_ps(self._open(vcpu), vcpu, instructions))
+
+    @property
+    def clock_ps(self) -> int:
+        """Modelled time of the machine: the largest of its CPUs' clocks."""
+        return int(lib.timing_clock_ps(self._open()))
+
+    def counters(self, vcpu: int) -> ReplayVcpuCounters:
+        """Return a copy of a CPU's counters."""
+        native = lib.timing_counters_of(self._open(vcpu), vcpu)
+        nodes = tuple(
+            ReplayNodeCounters(
+                *(getattr(native.node[i], field.name) for field in fields(ReplayNodeCounters))
+            )
+            for i in range(len(self._params.nodes))
+        )
+        return ReplayVcpuCounters(
+            native.instructions,
+            native.loads,
+            native.stores,
+            native.llc_hits,
+            native.clock_ps,
+            native.busy_ps,
+            native.sampling_ps,
+            native.shootdown_ps,
+            native.page_walks,
+            nodes,
+        )
+
+    def _open(self, vcpu: int = 0) -> Any:
+        if not self._timing:
+            raise ValueError("the timing model is closed")
+        if not 0 <= vcpu < self._params.vcpus:
+            raise ValueError(f"no CPU {vcpu}: the machine has {self._params.vcpus}")
+        return self._timing

@@ -1,0 +1,1 @@
+"""The guest: kernel, first process, QEMU, and the commands that run in it."""

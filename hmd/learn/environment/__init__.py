@@ -1,0 +1,1 @@
+"""Training environment: episodes of simulated runs, and the knobs that actions set."""

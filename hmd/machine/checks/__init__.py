@@ -1,0 +1,1 @@
+"""What the machine can and cannot do, and what is in the way."""

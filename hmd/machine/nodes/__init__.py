@@ -1,0 +1,1 @@
+"""NUMA nodes: topology, tiers, free memory, zones and memory blocks."""

@@ -1,0 +1,1 @@
+"""Where the pages of processes are: the sweep over their page tables, within a budget."""
