@@ -44,7 +44,7 @@ DELAY_S = 0.003
 """Modelled seconds from the end of a tick to its first move: reading samples, heat and decisions
 took the daemon about 0.15 s by the guest's clock on drift."""
 
-_ROOMS = ("simulate", "heat", "decide", "migrate")
+_ROOMS = ("simulate", "residency", "heat", "decide", "migrate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +125,6 @@ def _sources() -> str:
     root = Path(hmd.__file__).parent
     digest = hashlib.sha256(load(PRESET).model_dump_json().encode())
     for room in _ROOMS:
-        for path in sorted((root / room).glob("*.py")):
+        for path in sorted((root / room).rglob("*.py")):
             digest.update(path.read_bytes())
     return digest.hexdigest()

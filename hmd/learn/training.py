@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 
 from hmd.decide import registry
-from hmd.decide.learned.features import VERSION
+from hmd.decide.learned.page_features import VERSION
 from hmd.decide.learned.weights import FORMAT, LearnedWeights, WeightsHeader
 from hmd.decide.plan import Policy
 from hmd.emulate.preset import load

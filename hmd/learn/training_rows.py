@@ -2,7 +2,7 @@
 
 Takes a recorded program, a machine and a policy that moves pages meanwhile; gives rows of features
 with the misses that follow, which the recording knows. The features are the daemon's own
-(:class:`hmd.decide.learned.features.LearnedFeatures`), so that training and the daemon see alike.
+(:class:`hmd.decide.learned.page_features.LearnedFeatures`), so that training and the daemon see alike.
 The policy matters: where the network under training moved the hot pages, the slow node's pages that
 look hot are those that chance made look so, and a network that has not seen such rows overrates
 them (Ross et al., "A reduction of imitation learning and structured prediction to no-regret online
@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from hmd.decide.learned.features import LearnedFeatures
+from hmd.decide.learned.page_features import LearnedFeatures
 from hmd.decide.plan import MachineView, Plan, Policy
 from hmd.emulate.preset import Preset
 from hmd.emulate.recordings.miss_stream import MissStream

@@ -1,7 +1,7 @@
 """The learned policy: a trained network corrects each page's rate, and the rule decides.
 
 Takes the page view, gives a plan. A small network, shared by all pages, predicts from scale-free
-features (:mod:`hmd.decide.learned.features`) how many accesses each page will have in the next
+features (:mod:`hmd.decide.learned.page_features`) how many accesses each page will have in the next
 ticks: its answer is the base-2 logarithm of a factor on the rate that the policy ``benefit`` starts
 from. It is taken as far as answers have proved right on this very program
 (:mod:`hmd.decide.learned.network_trust`), and rates keep their sum per process. They are mixed with
@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from hmd.decide.cost_benefit.paying_moves import PayingMoves, Prediction
 from hmd.decide.cost_benefit.savings_ledger import MoveTerms
-from hmd.decide.learned.features import VERSION, LearnedFeatures
+from hmd.decide.learned.page_features import VERSION, LearnedFeatures
 from hmd.decide.learned.long_memory import LongMemory
 from hmd.decide.learned.network_trust import NetworkTrust
 from hmd.decide.learned.weights import SHIPPED, LearnedWeights

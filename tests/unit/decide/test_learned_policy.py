@@ -13,7 +13,7 @@ from bench.synthetic.synthetic_memory import Tier
 from bench.synthetic.synthetic_run import SyntheticRun, hot_blocks
 from hmd.decide.learned import long_memory
 from hmd.decide.learned.feature_kernel import FEATURES
-from hmd.decide.learned.features import LearnedFeatures
+from hmd.decide.learned.page_features import LearnedFeatures
 from hmd.decide.learned.trust_kernel import OCTAVES_MOST
 from hmd.decide.learned.weights import LearnedWeights
 from hmd.decide.policies.benefit import Benefit, BenefitSettings

@@ -11,7 +11,7 @@ import pytest
 
 from hmd.decide import registry
 from hmd.decide.learned.feature_kernel import FEATURES
-from hmd.decide.learned.features import VERSION
+from hmd.decide.learned.page_features import VERSION
 from hmd.decide.learned.weights import FORMAT, SHIPPED, LearnedWeights, WeightsHeader
 from hmd.errors import ConfigError
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hmd.decide.learned.feature_kernel import FEATURES
-from hmd.decide.learned.features import VERSION
+from hmd.decide.learned.page_features import VERSION
 from hmd.decide.learned.weights import LearnedWeights
 from hmd.emulate.recordings.miss_stream import MissStream, ThreadOrder
 from hmd.errors import ConfigError, HmdError
