@@ -26,7 +26,8 @@ from bench.compare.testbed import (
 from hmd.emulate.preset import load
 
 _DAEMON_ROOMS = (
-    *("machine", "sample", "residency", "heat", "decide", "migrate", "pipeline", "daemon", "native"),
+    *("machine", "sample", "residency", "heat", "decide", "migrate"),
+    *("pipeline", "daemon", "native"),
 )
 _SETTING = (MEASURE, FAST_NODE_BYTES, FLUSH_US, CACHES, SERVICE_CACHE_BYTES)
 

@@ -23,8 +23,8 @@ import numpy as np
 from bench.synthetic.synthetic_memory import Tier
 from bench.synthetic.synthetic_run import SyntheticRun, hot_blocks
 from hmd.decide import registry
-from hmd.decide.learned.page_features import LearnedFeatures
 from hmd.decide.learned.network import run_network
+from hmd.decide.learned.page_features import LearnedFeatures
 from hmd.decide.plan import MachineView, Plan, Policy
 from hmd.decide.policies.learned import Learned
 from hmd.heat.view.page_view import PageView

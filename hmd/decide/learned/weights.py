@@ -98,7 +98,7 @@ class LearnedWeights:
             parts += [whole.ravel(), begin]
         return np.array(shape, np.int64), np.concatenate(parts).astype(np.float32)
 
-    def write(self, path: Path) -> None:
+    def write(self, file: Path | BinaryIO) -> None:
         """Write the file; equal weights give equal bytes."""
         columns: dict[str, npt.NDArray[Any]] = {
             "header": np.frombuffer(json.dumps(asdict(self.header)).encode(), np.uint8),
@@ -108,7 +108,7 @@ class LearnedWeights:
         for number, (matrix, bias) in enumerate(self.layers):
             columns[f"weight_{number}"] = matrix.astype("<f4")
             columns[f"bias_{number}"] = bias.astype("<f4")
-        with ZipFile(path, "w", ZIP_STORED) as archive:
+        with ZipFile(file, "w", ZIP_STORED) as archive:
             for name, column in columns.items():
                 member = io.BytesIO()
                 np.lib.format.write_array(member, np.ascontiguousarray(column), allow_pickle=False)

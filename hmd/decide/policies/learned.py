@@ -26,9 +26,9 @@ import numpy.typing as npt
 
 from hmd.decide.cost_benefit.paying_moves import PayingMoves, Prediction
 from hmd.decide.cost_benefit.savings_ledger import MoveTerms
-from hmd.decide.learned.page_features import VERSION, LearnedFeatures
 from hmd.decide.learned.long_memory import LongMemory
 from hmd.decide.learned.network_trust import NetworkTrust
+from hmd.decide.learned.page_features import VERSION, LearnedFeatures
 from hmd.decide.learned.weights import SHIPPED, LearnedWeights
 from hmd.decide.node_arrays import nodes_of
 from hmd.decide.plan import MachineView, Plan
