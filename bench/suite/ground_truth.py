@@ -32,7 +32,7 @@ from hmd.errors import HmdError
 _NOT_RECORDED = {"description", "memory_class", "source", "long_command"}
 _INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
 _BATCH = 8  # layouts between two writes of the results
-_TIMING = Path(replay.__file__).with_name("timing")
+_TIMING = Path(replay.__file__).parents[1] / "timing"
 
 
 @dataclass(frozen=True, slots=True)

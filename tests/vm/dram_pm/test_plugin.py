@@ -14,7 +14,7 @@ from hmd.emulate.virtual_machine.boot import Machine
 from hmd.machine.plugin_memory import PluginVcpuCounters
 
 ACCESSES = 200_000
-EMULATE = Path(boot.__file__).parent
+EMULATE = Path(boot.__file__).parents[1]
 PROGRAMS = Path(__file__).parents[1] / "programs"
 
 pytestmark = pytest.mark.timeout(900)
