@@ -19,9 +19,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from hmd.config.yaml_document import parse_document, values
 from hmd.emulate.preset import first_problem
 from hmd.errors import ConfigError
+from hmd.yaml_document import parse_document, values
 
 PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}")
 """``{name}`` in an argument is replaced by the path of an input, or by one of the three below."""

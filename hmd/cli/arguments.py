@@ -1,9 +1,15 @@
-"""Arguments that several commands take: sizes, rates, shares, ranges of addresses."""
+"""Arguments that several commands take: sizes, rates, shares, address ranges, policies."""
 
 from __future__ import annotations
 
 import argparse
 import re
+from typing import TYPE_CHECKING
+
+from hmd.errors import ConfigError, UsageError
+
+if TYPE_CHECKING:
+    from hmd.decide.tunables import About
 
 _RANGE = re.compile(r"(?:0x)?([0-9a-f]{1,16})-(?:0x)?([0-9a-f]{1,16})\Z", re.IGNORECASE)
 
@@ -21,7 +27,7 @@ def address_range(text: str) -> tuple[int, int]:
 
 def size(text: str) -> int:
     """Parse a size with its unit."""
-    from hmd.config.quantities import parse_size
+    from hmd.quantities import parse_size
 
     try:
         return parse_size(text)
@@ -31,7 +37,7 @@ def size(text: str) -> int:
 
 def rate(text: str) -> int:
     """Parse a rate with its unit; 0 is an error, since a migration would never end."""
-    from hmd.config.quantities import parse_rate
+    from hmd.quantities import parse_rate
 
     try:
         if value := parse_rate(text):
@@ -43,7 +49,7 @@ def rate(text: str) -> int:
 
 def duration(text: str) -> float:
     """Parse a time with its unit, in seconds."""
-    from hmd.config.quantities import parse_duration
+    from hmd.quantities import parse_duration
 
     try:
         return parse_duration(text)
@@ -52,15 +58,26 @@ def duration(text: str) -> float:
 
 
 def share(text: str) -> float:
-    """Parse a share, as in 25% or 0.25."""
-    number = text.removesuffix("%")
+    """Parse a share, as in 25%."""
+    from hmd.quantities import parse_share
+
     try:
-        value = float(number) / (100 if number != text else 1)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: take a share, as in 25%")
-    return value
+        return parse_share(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+
+
+def policy_about(name: str) -> About:
+    """Return the description of the policy that an option or argument names.
+
+    Raises UsageError for a name that there is not.
+    """
+    from hmd.decide import registry
+
+    try:
+        return registry.about(name)
+    except ConfigError as error:
+        raise UsageError(str(error)) from None
 
 
 def whole_number(text: str) -> int:

@@ -13,7 +13,7 @@ from hmd.errors import Exit
 if TYPE_CHECKING:
     from hmd.cli.main import Subparsers
     from hmd.config import Config
-    from hmd.config.yaml_document import Mapping
+    from hmd.yaml_document import Mapping
 
 DESCRIPTION = """\
 Check a configuration file, print the effective settings, or print the JSON Schema.

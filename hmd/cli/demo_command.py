@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hmd.errors import Exit
+from hmd.errors import Exit, os_error
 
 if TYPE_CHECKING:
     from hmd.cli.main import Subparsers
@@ -55,9 +55,16 @@ def run(args: argparse.Namespace) -> int:
     """Run the demonstration, write its figures and picture, print its table."""
     from hmd.cli.output import print_json
     from hmd.emulate.demo.demo_run import DemoSettings, demonstrate
+    from hmd.finished_file import check_writable_folder
 
     folder = args.output.resolve()
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        check_writable_folder(folder)
+    except OSError as error:
+        raise os_error(
+            error, f"cannot write to the folder {args.output}: {error.strerror}"
+        ) from None
     began = time.monotonic()
 
     def say(line: str) -> None:

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from hmd.cli.work_options import positive_seconds
 from hmd.errors import Exit, MissingError, UsageError
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def _add_command(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--timeout",
-        type=float,
+        type=positive_seconds,
         metavar="S",
         help="end the command after this time, not counting the boot",
     )
@@ -171,6 +172,10 @@ def _add_command(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do what was asked."""
+    if args.json not in (None, "-"):
+        from hmd.finished_file import check_writable
+
+        check_writable(Path(args.json))
     if args.list:
         return _list(args)
     if args.counters:
@@ -185,6 +190,7 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     from hmd.emulate.virtual_machine.boot import DEFAULT_DILATION, Machine
 
+    _check_folders(args)
     signal.signal(signal.SIGTERM, _terminate)
     dilation = _dilation(args)
     machine = Machine(
@@ -270,15 +276,25 @@ def _document(machine: Machine, code: int | None, seconds: float, bare: bool) ->
     return document
 
 
+def _check_folders(args: argparse.Namespace) -> None:
+    """Raise UsageError for a folder that is none."""
+    folders = [("--rw", path) for path in args.rw]
+    folders += [("--cwd", args.cwd)] if args.cwd else []
+    for option, path in folders:
+        if not path.is_dir():
+            raise UsageError(f"{option} {path}: no such folder")
+
+
 def _write_json(target: str, document: dict[str, Any]) -> None:
     import json
 
     from hmd.cli.output import print_json
+    from hmd.finished_file import write_finished
 
     if target == "-":
         print_json(document)
     else:
-        Path(target).write_text(json.dumps(document, indent=2) + "\n")
+        write_finished(Path(target), json.dumps(document, indent=2) + "\n")
 
 
 def _preset(args: argparse.Namespace) -> Preset:

@@ -46,6 +46,8 @@ in a layout or schedule (with file and line), 4 no matplotlib for the picture
 
 STEPS = 20
 
+_REGIONS = "'hmd estimate SLOW FAST --by region' lists regions with their addresses"
+
 
 def add_parser(subparsers: Subparsers) -> None:
     """Register ``hmd estimate``."""
@@ -159,7 +161,9 @@ def answer_document(args: argparse.Namespace) -> dict[str, Any]:
 def _answer(args: argparse.Namespace) -> tuple[Subject, Answer]:
     _refuse(args)
     from hmd.cli.estimate_model import read_subject
+    from hmd.cli.plots.plotting import check_picture
 
+    check_picture(args.picture, "or use --json")
     subject = read_subject(args)
     return subject, _swept(args, subject) if args.sweep else _priced(args, subject)
 
@@ -200,6 +204,8 @@ def _priced(args: argparse.Namespace, subject: Subject) -> Answer:
 
     slow, fast = _ends(subject)
     asked = asked_layout(args, subject.pages)
+    if asked and (args.ranges or args.layout) and not asked[1].any():
+        subject.note(f"no sampled page lies in these ranges; {_REGIONS}")
     name, chosen = asked or (slow.layout, layout.all_slow(subject.pages))
     rows = [slow, *([_row(subject, name, chosen)] if asked else []), fast]
     schedule = None
@@ -208,6 +214,8 @@ def _priced(args: argparse.Namespace, subject: Subject) -> Answer:
         from hmd.estimate import MOVE_NS, price_schedule, read_schedule
 
         moves, start = read_schedule(args.schedule, subject.pages, chosen)
+        if len(moves.page) and (moves.page >= len(subject.pages)).all():
+            subject.note(f"no sampled page lies at the addresses of the schedule; {_REGIONS}")
         schedule = price_schedule(subject.model, start, moves, args.move_ns or MOVE_NS)
         found, name = schedule.estimate, args.schedule.name
     phases = by_phase(found, subject.slow_ns, subject.fast_ns) if args.by != "region" else None

@@ -41,6 +41,11 @@ class Subject:
     model: RuntimeModel | None
     notes: list[str] = field(default_factory=list)
 
+    def note(self, text: str) -> None:
+        """Add a caveat, and print it on standard error."""
+        self.notes.append(text)
+        print(f"hmd: note: {text}", file=sys.stderr)
+
     def access_share(self, layout: Layout) -> float:
         """Return the share of accesses that go to fast memory."""
         return float(self.accesses[layout].sum()) / max(float(self.accesses.sum()), 1e-12)

@@ -34,7 +34,9 @@ def add_parser(subparsers: Subparsers) -> None:
         epilog=EXAMPLES,
     )
     add_socket(parser)
-    parser.add_argument("--pid", type=int, help="the process (default: the only one)")
+    parser.add_argument(
+        "--pid", type=int, help="the process (default: the only one, with --json all)"
+    )
     output = parser.add_mutually_exclusive_group(required=True)
     output.add_argument("-o", "--output", type=Path, metavar="FILE", help="a .png, .svg or .pdf")
     output.add_argument(
@@ -50,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
     document = ask(args.socket, "heatmap")
     if args.json:
-        print_json_line(document)
+        print_json_line(document if args.pid is None else _of_process(document, args.pid))
         return Exit.OK
     from hmd.cli.plots.heatmap_plot import draw
 
@@ -58,6 +60,18 @@ def run(args: argparse.Namespace) -> int:
     draw(document, pid, args.output)
     print(f"wrote {args.output}")
     return Exit.OK
+
+
+def _of_process(document: dict[str, Any], pid: int) -> dict[str, Any]:
+    """Return the heat map with one process alone. Raises TargetError where it has none of it."""
+    from hmd.observe.heat_grid import grid
+
+    grid(document, pid)
+    moments = [
+        {**moment, "processes": [each for each in moment["processes"] if each["pid"] == pid]}
+        for moment in document["moments"]
+    ]
+    return {**document, "moments": moments}
 
 
 def _only_pid(document: dict[str, Any]) -> int:

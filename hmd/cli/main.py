@@ -15,17 +15,18 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Any, NoReturn, TypeAlias
 
 from hmd import __version__
 from hmd.cli.command_table import COMMANDS, GROUPS, suggestion
-from hmd.errors import Exit, HmdError
+from hmd.errors import Exit, HmdError, unavailable_code
 
 INTERRUPTED = 130
 """128 + SIGINT, what a shell reports for a command that Ctrl-C ended."""
 
 WRITE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG})
-"""What write(2) to stdout fails with: no space, over quota, a device error, over a size limit."""
+"""What write(2) fails with: no space, over quota, a device error, over a size limit."""
 
 BROKEN_PIPE = 141
 """128 + SIGPIPE, what a shell reports for a command whose reader has exited."""
@@ -71,6 +72,8 @@ class CommandParser(argparse.ArgumentParser):
         if unknown:
             word = unknown[0].partition("=")[0]
             options = self._option_string_actions if word.startswith("-") else ()
+            if word in options:
+                self.error(f"{word} stands behind '--', where no options are: put it before")
             self.error(f"unknown argument {unknown[0]!r}{suggestion(word, options)}")
         return found, unknown
 
@@ -138,7 +141,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser = build_parser([first] if first in COMMANDS else [])
     if first.startswith("-") and first not in parser._option_string_actions:
         parser.error(f"unknown option {first!r}: options of a command stand after its name")
-    if first and not first.startswith("-") and first not in COMMANDS:
+    if words and not first.startswith("-") and first not in COMMANDS:
         parser.error(f"no command {first!r}{suggestion(first, COMMANDS)}")
     return parser.parse_args(words)
 
@@ -166,19 +169,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         _discard_output()
         return BROKEN_PIPE
     except OSError as error:
-        if error.errno not in WRITE_ERRORS or error.filename is not None:
-            raise
-        _discard_output()
-        sys.stderr.write(f"hmd: cannot write the output: {error.strerror}\n")
-        return Exit.FAILURE
+        return _report_os_error(error)
     return code
 
 
+def _report_os_error(error: OSError) -> Exit:
+    """Print one line for an error of a file or of stdout; raises any other one."""
+    if error.filename is not None:
+        sys.stderr.write(f"hmd: {os.fsdecode(error.filename)}: {error.strerror}\n")
+        return unavailable_code(error.errno)
+    if error.errno not in WRITE_ERRORS:
+        raise error
+    _discard_output()
+    sys.stderr.write(f"hmd: cannot write the output: {error.strerror}\n")
+    return Exit.FAILURE
+
+
 def _open_standard_streams() -> None:
-    """Give descriptors that the caller closed (``>&-``) somewhere to go: Python has None there."""
+    """Give descriptors that the caller closed (``>&-``) somewhere to go: Python has None there.
+
+    Characters that stdout's encoding lacks, and file names that are no text, are printed escaped.
+    """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _discard_output() -> None:

@@ -53,12 +53,19 @@ def console() -> Console:
     """Return a console on stdout, as wide as ``COLUMNS`` or the terminal, else PIPE_COLUMNS."""
     from rich.console import Console
 
+    class PipedConsole(Console):
+        """A console whose closed pipe is an error, not rich's exit with code 1."""
+
+        def on_broken_pipe(self) -> None:
+            """Let ``main`` end the command as it ends others whose reader has exited."""
+            raise BrokenPipeError
+
     asked = os.environ.get("COLUMNS", "")
     if asked.isdecimal() and int(asked) > 0:
         width: int | None = int(asked)
     else:
         width = None if sys.stdout.isatty() else PIPE_COLUMNS
-    return Console(width=width, highlight=False)
+    return PipedConsole(width=width, highlight=False)
 
 
 def table(

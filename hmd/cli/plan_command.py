@@ -36,6 +36,10 @@ the extra ilp)
 """
 
 
+PLANNER = "ours"
+STEPS = 5
+
+
 def add_parser(subparsers: Subparsers) -> None:
     """Register ``hmd plan``."""
     parser = subparsers.add_parser(
@@ -54,7 +58,6 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument(
         "--planner",
-        default="ours",
         metavar="NAME",
         help="the planner: lru, lru-free, g10, g10@FACTOR, autotm, autotm-static, autotm-sync,"
         " capuchin, deeptm, myelin, sentinel or ours (default ours)",
@@ -73,7 +76,10 @@ def add_parser(subparsers: Subparsers) -> None:
         "--sweep", metavar="TIER", help="price the plan for several capacities of this tier"
     )
     parser.add_argument(
-        "--steps", type=_steps, default=5, metavar="N", help="capacities of the sweep (default 5)"
+        "--steps",
+        type=_steps,
+        metavar="N",
+        help=f"capacities of the sweep (default {STEPS})",
     )
     parser.add_argument("--moves", type=Path, metavar="FILE", help="write the plan's moves as JSON")
     parser.add_argument(
@@ -103,11 +109,20 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("plan: --picture goes with one plan or --sweep")
     if args.plan and (args.compare or args.sweep):
         raise UsageError("plan: --plan goes without --compare and --sweep")
+    if args.planner and (args.plan or args.compare):
+        raise UsageError("plan: --planner goes without --plan and --compare")
+    if args.steps and not args.sweep:
+        raise UsageError("plan: --steps goes with --sweep")
+    from hmd.cli.plots.plotting import check_picture
+    from hmd.finished_file import check_writable
     from hmd.tensors.memory_system import load_system
     from hmd.tensors.planner import StepProblem
     from hmd.tensors.pricing_rules import rules_named
     from hmd.tensors.tensor_trace_file import read_trace
 
+    check_picture(args.picture)
+    if args.moves is not None:
+        check_writable(args.moves)
     problem = StepProblem(read_trace(args.trace), load_system(args.tiers), rules_named(args.rules))
     if args.compare:
         _show(args, _compared(problem))
@@ -122,7 +137,7 @@ def _planned(args: argparse.Namespace, problem: StepProblem) -> StepPrice:
     """Return the price of one plan; writes its moves and its picture."""
     import json
 
-    from hmd.errors import os_error
+    from hmd.finished_file import write_finished
     from hmd.tensors.move_plan import plan_document, read_plan
     from hmd.tensors.step_prices import price_plan, price_planner
 
@@ -130,13 +145,10 @@ def _planned(args: argparse.Namespace, problem: StepProblem) -> StepPrice:
         plan = read_plan(args.plan, problem.system.names)
         price, result = price_plan(problem, plan, args.plan.name)
     else:
-        price, plan, result = price_planner(problem, args.planner)
+        price, plan, result = price_planner(problem, args.planner or PLANNER)
     if args.moves is not None:
         document = plan_document(plan, problem.system.names)
-        try:
-            args.moves.write_text(json.dumps(document) + "\n")
-        except OSError as error:
-            raise os_error(error, f"cannot write {args.moves}: {error.strerror}") from None
+        write_finished(args.moves, json.dumps(document) + "\n")
     if args.picture is not None:
         _draw(args.picture, problem, result)
     return price
@@ -162,9 +174,9 @@ def _swept(args: argparse.Namespace, problem: StepProblem) -> list[StepPrice]:
     system = problem.system
     if args.sweep not in system.names:
         raise UsageError(f"plan: no tier {args.sweep!r}: take {', '.join(system.names)}")
-    problems = sweep_capacities(problem, args.sweep, args.steps)
+    problems = sweep_capacities(problem, args.sweep, args.steps or STEPS)
     found = _progress(problems, "capacities")
-    prices = [price_planner(each, args.planner)[0] for each in found]
+    prices = [price_planner(each, args.planner or PLANNER)[0] for each in found]
     if args.picture is not None:
         from hmd.cli.plots.plan_plot import draw_sweep
 

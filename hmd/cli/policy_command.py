@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from hmd.cli.admin_request import add_request_options, send
+from hmd.cli.arguments import policy_about
 from hmd.errors import Exit, UsageError
 
 if TYPE_CHECKING:
@@ -78,9 +79,8 @@ def run_show(args: argparse.Namespace) -> int:
     """Print one policy."""
     from hmd.cli.output import print_json
     from hmd.config.policy_sections import example
-    from hmd.decide import registry
 
-    about = registry.about(args.name)
+    about = policy_about(args.name)
     if args.json:
         print_json({**_summary(about), "settings": [_knob(knob) for knob in about.knobs]})
     elif args.yaml:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from hmd.cli.work_options import positive_seconds
 from hmd.errors import Exit, UsageError
+from hmd.finished_file import check_writable, write_finished
 from hmd.sample.capabilities import CAPABILITIES
 
 if TYPE_CHECKING:
@@ -29,6 +33,7 @@ examples:
   hmd record -o slow.hmdt --tier slow -- ./program    all memory on the slowest tier
   hmd record -o fast.hmdt --tier fast -- ./program    all memory on the fastest tier
   hmd record -o db.hmdt --pid 4711 --seconds 30       a running process, for 30 seconds
+  hmd record -o run.hmdt --json run.json -- ./program  the summary as JSON, in a file
   hmd trace info run.hmdt                             what was recorded
 
 The exit code is the program's own, or 0 if the program runs on. Ctrl-C and SIGTERM end the
@@ -83,19 +88,24 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument(
         "--interval",
-        type=_seconds,
+        type=positive_seconds,
         default=0.2,
         metavar="S",
         help="seconds between two reads of rings and mappings (default 0.2)",
     )
     parser.add_argument(
         "--seconds",
-        type=_seconds,
+        type=positive_seconds,
         metavar="S",
         help="stop recording after this time; the program runs on",
     )
     parser.add_argument(
-        "--json", action="store_true", help="print a summary as JSON, on standard error"
+        "--json",
+        nargs="?",
+        const="-",
+        metavar="FILE",
+        help="write a summary as JSON at the end (without FILE: to standard error, since standard "
+        "output is the program's)",
     )
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...")
     parser.set_defaults(func=run)
@@ -105,16 +115,6 @@ def _count(text: str) -> int:
     value = int(text) if text.isdigit() else 0
     if not 1 <= value <= 1 << 31:
         raise argparse.ArgumentTypeError(f"{text!r}: take a whole number from 1")
-    return value
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0.01 <= value <= 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r}: take seconds, from 0.01")
     return value
 
 
@@ -132,6 +132,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("record: --tier is for a command; 'hmd migrate' moves a running process")
     if args.randomize and args.tier is None:
         raise UsageError("record: --randomize goes with --tier; else addresses are the kernel's")
+    if args.json not in (None, "-"):
+        check_writable(Path(args.json))
     request = RecordRequest(
         path=args.output,
         tier=args.tier,
@@ -148,15 +150,26 @@ def run(args: argparse.Namespace) -> int:
     return Exit.OK if recorded.exit_code is None else recorded.exit_code
 
 
+def _document(recorded: RecordResult) -> dict[str, Any]:
+    """Return what ``--json`` writes: times in seconds, as 'hmd trace info --json' has them."""
+    return {
+        f"{name.removesuffix('_ns')}_s" if name.endswith("_ns") else name: (
+            value / 1e9 if name.endswith("_ns") else value
+        )
+        for name, value in asdict(recorded).items()
+    }
+
+
 def _report(args: argparse.Namespace, recorded: RecordResult) -> None:
     """Report what was recorded on stderr: stdout is the program's."""
-    import sys
-
     from hmd.cli.output import plain
 
     if args.json:
-        json.dump(recorded, sys.stderr, default=plain, indent=2)
-        sys.stderr.write("\n")
+        text = json.dumps(_document(recorded), default=plain, indent=2) + "\n"
+        if args.json == "-":
+            sys.stderr.write(text)
+        else:
+            write_finished(Path(args.json), text)
         return
     lost = f", {recorded.lost:,} lost" if recorded.lost else ""
     paired = "" if recorded.pair_period is None else f", loads one in {recorded.pair_period} too"

@@ -143,7 +143,7 @@ def started(start: Callable[[], Service], notifier: Notifier) -> Service:
 
 
 def _count(text: str) -> int:
-    count = int(text)
+    count = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
     if count < 1:
-        raise argparse.ArgumentTypeError("at least 1")
+        raise argparse.ArgumentTypeError(f"{text!r}: take a whole number from 1")
     return count

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hmd.cli.arguments import policy_about
 from hmd.cli.simulation_options import (
     ProgressLine,
     add_daemon,
@@ -123,12 +124,16 @@ def run(args: argparse.Namespace) -> int:
         return _record(args)
     if args.trace is None:
         raise UsageError("name a TRACE, or record one with --record; see hmd simulate --help")
+    if args.command:
+        raise UsageError(f"one TRACE at a time: {args.command[0]!r} is too many")
+    from hmd.cli.plots.plotting import check_picture
     from hmd.emulate.preset import load
     from hmd.emulate.recordings.miss_stream import MissStream
     from hmd.simulate.baselines import baselines
     from hmd.simulate.simulation import simulate
     from hmd.units import PAGE_BYTES
 
+    check_picture(args.picture, "or use --json")
     stream, preset = MissStream.read(args.trace), load(args.preset)
     fast = fast_pages(args.fast, stream.user_pages)
     policies = _policies(args)
@@ -161,9 +166,11 @@ def _record(args: argparse.Namespace) -> int:
     if not command:
         raise UsageError("--record TRACE takes a command: hmd simulate --record TRACE -- COMMAND")
     from hmd.cli.output import format_bytes, format_count
+    from hmd.finished_file import check_writable
     from hmd.simulate.record_misses import record_misses
     from hmd.units import PAGE_BYTES
 
+    check_writable(args.record)
     with ProgressLine() as progress:
         progress.say(f"recording {command[0]} in the emulated machine")
         stream = record_misses(command)
@@ -181,7 +188,7 @@ def _policies(args: argparse.Namespace) -> list[Policy]:
     given = given_settings(args.set, names)
     guard = None if args.guard == "auto" else args.guard == "on"
     return [
-        registry.guarded(name, policy_values(registry.about(name).knobs, given), guard)
+        registry.guarded(name, policy_values(policy_about(name).knobs, given), guard)
         for name in names
     ]
 

@@ -6,16 +6,18 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Self
 
-from hmd.cli.arguments import share, size
-from hmd.errors import UsageError
+from hmd.cli.arguments import policy_about, share, size
+from hmd.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
-    from hmd.config.quantities import Amount
     from hmd.decide.tunables import Knob, Value
+    from hmd.quantities import Amount
     from hmd.simulate.simulation import SimulationSettings
 
 HEADROOM_BYTES = 64 << 10
 """Default headroom of the fast node: the simulated machine has no other programs."""
+
+_HOUR_MS = 3_600_000
 
 
 def add_preset(group: argparse._ArgumentGroup) -> None:
@@ -112,22 +114,34 @@ def add_daemon(group: argparse._ArgumentGroup) -> None:
 
 def simulation_settings(args: argparse.Namespace) -> SimulationSettings:
     """Return the settings that the options of ``add_daemon`` and ``--seed`` give."""
+    from hmd.config.contradictions import exceeds
     from hmd.sample.emulated_pebs import START_PERIOD
     from hmd.simulate.simulated_machine import MigrationCost
-    from hmd.simulate.simulated_pmu import PmuSettings
+    from hmd.simulate.simulated_pmu import MAX_PERIOD, MAX_SEED, PmuSettings
     from hmd.simulate.simulation import SimulationSettings
 
-    least_values = {"tick": 0.1, "delay": 0.0, "found": 0.0, "period": 1, "swap-in": 0.0}
-    for name, least in least_values.items():
+    ranges: dict[str, tuple[float, float]] = {
+        "tick": (0.1, _HOUR_MS),
+        "delay": (0, _HOUR_MS),
+        "found": (0, _HOUR_MS),
+        "pageout": (args.tick, _HOUR_MS),
+        "swap-in": (0, 1_000_000),
+        "period": (1, MAX_PERIOD),
+        "seed": (0, MAX_SEED),
+    }
+    for name, (least, most) in ranges.items():
         value = getattr(args, name.replace("-", "_"))
-        if value is not None and value < least:
-            raise UsageError(f"--{name} must be at least {least:g}")
+        if value is not None and not least <= value <= most:
+            why = f", at least a tick ({least:g} ms)" if name == "pageout" else ""
+            raise UsageError(f"--{name} must be from {least:g} to {most:.12g}{why}")
     if not 0 < args.overhead <= 1:
         raise UsageError("--overhead must be more than 0% and at most 100%")
-    if args.pageout is not None and args.pageout < args.tick:
-        raise UsageError(f"--pageout must be at least a tick ({args.tick:g} ms)")
     if args.loss >= 1 or args.loss < 0:
         raise UsageError("--loss must be less than 100%")
+    fast_min = _amount("--fast-min", args.fast_min)
+    fast_max = _amount("--fast-max", args.fast_max)
+    if exceeds(fast_min, fast_max):
+        raise UsageError(f"--fast-min {args.fast_min} is above the --fast-max of {args.fast_max}")
     return SimulationSettings(
         tick_s=args.tick / 1e3,
         delay_s=args.delay / 1e3,
@@ -139,14 +153,14 @@ def simulation_settings(args: argparse.Namespace) -> SimulationSettings:
             overhead=None if args.period else args.overhead,
         ),
         cost=MigrationCost(swap_in_ns=args.swap_in * 1e3),
-        fast_min=_amount("--fast-min", args.fast_min),
-        fast_max=_amount("--fast-max", args.fast_max),
+        fast_min=fast_min,
+        fast_max=fast_max,
         pageout_s=None if args.pageout is None else args.pageout / 1e3,
     )
 
 
 def _amount(option: str, text: str) -> Amount:
-    from hmd.config.quantities import parse_amount
+    from hmd.quantities import parse_amount
 
     try:
         return parse_amount(0 if text == "0" else text)
@@ -169,15 +183,13 @@ def fast_pages(text: str, pages: int) -> int:
 
 def given_settings(texts: Sequence[str], policies: Sequence[str]) -> dict[str, str]:
     """Return the values of ``--set`` by key; UsageError where no policy has the key."""
-    from hmd.decide import registry
-
     given = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals:
             raise UsageError(f"--set {text}: write KEY=VALUE, as in --set confidence=2")
         given[key] = value
-    known = {knob.key for name in policies for knob in registry.about(name).knobs}
+    known = {knob.key for name in policies for knob in policy_about(name).knobs}
     for key in given:
         if key not in known:
             known_ones = ", ".join(sorted(known)) or "no settings"
@@ -186,12 +198,18 @@ def given_settings(texts: Sequence[str], policies: Sequence[str]) -> dict[str, s
 
 
 def policy_values(knobs: Sequence[Knob], given: Mapping[str, str]) -> dict[str, Value]:
-    """Return the settings of a policy on the simulated machine, by field of its dataclass."""
+    """Return the settings of a policy on the simulated machine, by field of its dataclass.
+
+    Raises UsageError for an invalid value of ``--set``.
+    """
     from hmd.config.policy_sections import parsed
 
     kept = {"headroom": 0.0, "headroom_min": HEADROOM_BYTES}
     values: dict[str, Value] = {k.name: kept[k.key] for k in knobs if k.key in kept}
-    return values | {k.name: parsed(k, given[k.key]) for k in knobs if k.key in given}
+    try:
+        return values | {k.name: parsed(k, given[k.key]) for k in knobs if k.key in given}
+    except ConfigError as error:
+        raise UsageError(f"--set {error}") from None
 
 
 class ProgressLine:

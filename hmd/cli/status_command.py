@@ -56,14 +56,18 @@ def add_socket(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the daemon's answer."""
+    from hmd.cli.output import print_json
     from hmd.control.client import ask
 
     if args.check:
         health = ask(args.socket, "health")
-        print(health["text"])
+        if args.json:
+            print_json(health)
+        else:
+            print(health["text"])
         return Exit.OK if health["healthy"] is True else Exit.FAILURE
     status: dict[str, Any] = ask(args.socket, "status")
-    from hmd.cli.output import console, print_json
+    from hmd.cli.output import console
     from hmd.cli.tables.status_tables import process_table, summary
 
     if args.json:

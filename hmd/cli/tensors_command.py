@@ -161,8 +161,10 @@ def run_record(args: argparse.Namespace) -> int:
 def run_info(args: argparse.Namespace) -> int:
     """Print a trace's summary."""
     from hmd.cli.output import print_json
+    from hmd.cli.plots.plotting import check_picture
     from hmd.tensors.tensor_trace_file import read_trace
 
+    check_picture(args.picture, "or use --json")
     trace = read_trace(args.trace)
     if args.picture is not None:
         from hmd.cli.plots.lifetime_plot import draw

@@ -127,9 +127,12 @@ def single_keys() -> Iterator[Keys]:
 
 
 def _interval(text: str) -> float:
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
     if not 0.1 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError("an interval is 0.1 to 3600 seconds")
+        raise argparse.ArgumentTypeError(f"{text!r}: take 0.1 to 3600 seconds, as in 5")
     return seconds
 
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hmd.errors import Exit
+from hmd.errors import ConfigError, Exit, UsageError
 
 if TYPE_CHECKING:
     from hmd.cli.main import Subparsers
@@ -44,7 +44,11 @@ def run(args: argparse.Namespace) -> int:
     from hmd.machine.nodes.numa_nodes import read_node_memory, read_topology
     from hmd.machine.nodes.tiers import tier_warning
 
-    topology = read_topology(args.sysfs, _tiers(args.tiers))
+    tiers = _tiers(args.tiers)
+    try:
+        topology = read_topology(args.sysfs, tiers)
+    except ConfigError as error:
+        raise UsageError(f"--{error}") from None
     memory = read_node_memory(topology, args.sysfs)
     warning = tier_warning(topology)
     if args.json:
@@ -55,15 +59,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _tiers(text: str | None) -> list[list[int]] | None:
-    import json
-
-    from hmd.errors import ConfigError
+    from hmd.json_text import parse_json
+    from hmd.yaml_document import shown
 
     if text is None:
         return None
-    wrong = ConfigError(f"--tiers {text!r} is not a list of lists of node ids, such as [[0,1],[2]]")
+    wrong = UsageError(
+        f"--tiers {shown(text)} is not a list of lists of node ids, such as [[0,1],[2]]"
+    )
     try:
-        tiers = json.loads(text)
+        tiers = parse_json(text)
     except ValueError:
         raise wrong from None
     lists = isinstance(tiers, list) and all(isinstance(tier, list) for tier in tiers)

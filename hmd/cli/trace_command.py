@@ -152,8 +152,10 @@ def _speed(tier: dict[str, Any]) -> str:
 
 
 def _heatmap(args: argparse.Namespace) -> int:
+    from hmd.cli.plots.plotting import check_picture
     from hmd.cli.plots.trace_plot import draw
 
+    check_picture(args.output)
     draw(_read(args), args.output)
     print(f"wrote {args.output}")
     return Exit.OK

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hmd.cli.simulation_options import ProgressLine
 from hmd.cli.work_options import add_ray, open_executor
 from hmd.errors import Exit, UsageError, os_error
+from hmd.finished_file import check_writable, finished_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -110,12 +111,15 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"-o {args.output} is a folder: name a file")
     if args.evaluate and args.picture is not None:
         raise UsageError("--picture shows a training: leave it out, or --evaluate")
+    from hmd.cli.plots.plotting import check_picture
     from hmd.learn.train_settings import read_plan
 
+    check_picture(args.picture, "or leave --picture out")
     plan = read_plan(args.config)
     if args.evaluate:
         _print_speeds(_speeds(plan, args))
         return Exit.OK
+    check_writable(args.output)
     if args.design != PAGES:
         _train_knobs(plan, args)
         return Exit.OK
@@ -132,7 +136,6 @@ def _train(plan: TrainingPlan, args: argparse.Namespace) -> Trained:
     from hmd.learn.training import Training
 
     folder = args.output.with_name(args.output.name + ".training")
-    partial = args.output.with_name(args.output.name + ".partial")
     try:
         folder.mkdir(exist_ok=True)
         with (
@@ -143,8 +146,8 @@ def _train(plan: TrainingPlan, args: argparse.Namespace) -> Trained:
                 plan, folder, executor=executor, resume=args.resume, say=progress.note
             )
             trained = training.run()
-        trained.weights.write(partial)
-        partial.replace(args.output)
+        with finished_file(args.output) as file:
+            trained.weights.write(file)
     except OSError as error:
         raise os_error(error, f"cannot write {args.output}: {error.strerror}") from None
     return trained

@@ -6,9 +6,9 @@ import argparse
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
+from hmd.cli.arguments import policy_about
 from hmd.cli.simulation_options import (
     ProgressLine,
     add_daemon,
@@ -20,7 +20,8 @@ from hmd.cli.simulation_options import (
     simulation_settings,
 )
 from hmd.cli.work_options import add_ray, open_executor
-from hmd.errors import Exit, UsageError, os_error
+from hmd.errors import Exit, UsageError
+from hmd.finished_file import check_writable, is_written_directly, write_finished
 
 if TYPE_CHECKING:
     from hmd.cli.main import Subparsers
@@ -150,11 +151,11 @@ def run(args: argparse.Namespace) -> int:
 
     if args.trials < 1 or args.jobs < 1:
         raise UsageError("--trials and --jobs must be at least 1")
-    about = registry.about(args.policy or registry.DEFAULT)
+    about = policy_about(args.policy or registry.DEFAULT)
     given = given_settings(args.set, [about.name])
     ranges = _ranges(about, args, given)
     if args.output is not None:
-        _writable(args.output)
+        check_writable(args.output)
     tuned = _tune(args, about, ranges, given)
     text = _config(args, about, tuned.best, given)
     if args.json:
@@ -164,7 +165,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         print_result(tuned)
     if args.output is not None:
-        _write(args.output, text)
+        write_finished(args.output, text)
         if not args.json:
             print(f"{args.output}: written; hmd config check {args.output}")
     elif not args.json:
@@ -201,8 +202,8 @@ def _tune(
                 f"trial {best.number}: {best.gain:.3f} x first touch, at worst {best.worst:.3f}"
                 f" ({', '.join(_as_setting(each, best) for each in ranges)})"
             )
-            if args.output is not None:
-                _write(args.output, _config(args, about, best, given))
+            if args.output is not None and not is_written_directly(args.output):
+                write_finished(args.output, _config(args, about, best, given))
 
         with CaseRuntimes(
             about.name,
@@ -290,27 +291,3 @@ def _config(
         )
     values = {knob.name: best.values[knob.name] for knob in knobs}
     return "\n".join([*lines, fragment(about.name, values)])
-
-
-def _writable(path: Path) -> None:
-    """Raise an error before the search, not after it, where a file cannot be written.
-
-    Leaves nothing behind: an empty file would be a valid configuration if the search is stopped.
-    """
-    try:
-        if path.exists():
-            path.open("a").close()
-        else:
-            TemporaryFile(dir=path.parent).close()
-    except OSError as error:
-        raise os_error(error, f"cannot write {path}: {error.strerror}") from None
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file, whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        partial.write_text(text)
-        partial.replace(path)
-    except OSError as error:
-        raise os_error(error, f"cannot write {path}: {error.strerror}") from None

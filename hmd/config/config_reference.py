@@ -14,12 +14,12 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
 from hmd.config.policy_sections import limits, written
-from hmd.config.quantities import format_like
 from hmd.config.schema import Config, TargetSection
 from hmd.config.section import ConfigSection
 from hmd.config.setting_effects import effects
 from hmd.decide import registry
 from hmd.decide.tunables import About, Knob, Unit
+from hmd.quantities import format_like
 
 _KNOB_KINDS = {
     Unit.SHARE: "as in 10%",

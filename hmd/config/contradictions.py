@@ -7,16 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hmd.config.quantities import format_amount, format_share
-from hmd.config.schema import Config, TargetSection
-from hmd.config.yaml_document import KeyPath
+from hmd.config.schema import Config
+from hmd.quantities import Amount, format_amount, format_duration, format_share
+from hmd.yaml_document import KeyPath
 
 Contradiction = tuple[KeyPath, str]
 
 
 def contradictions(config: Config) -> list[Contradiction]:
     """Return every contradiction, in the order of the file's sections."""
-    return [*_tiers(config), *_names(config), *_limits(config), *_shares(config)]
+    return [*_ticks(config), *_tiers(config), *_names(config), *_limits(config), *_shares(config)]
+
+
+def _ticks(config: Config) -> Iterator[Contradiction]:
+    default = Config.model_fields["tick_most"].default
+    if config.tick_most < config.tick and config.tick_most != default:
+        least, most = format_duration(config.tick), format_duration(config.tick_most)
+        yield ("tick_most",), f"{most} is below the tick of {least}"
 
 
 def _tiers(config: Config) -> Iterator[Contradiction]:
@@ -41,14 +48,13 @@ def _names(config: Config) -> Iterator[Contradiction]:
 
 def _limits(config: Config) -> Iterator[Contradiction]:
     for index, target in enumerate(config.targets):
-        if _above(target):
+        if exceeds(target.fast_min, target.fast_max):
             least, most = format_amount(target.fast_min), format_amount(target.fast_max)
             yield ("targets", index, "fast_min"), f"{least} is above the fast_max of {most}"
 
 
-def _above(target: TargetSection) -> bool:
-    """Return True where fast_min exceeds fast_max; a size and a share cannot be compared here."""
-    least, most = target.fast_min, target.fast_max
+def exceeds(least: Amount, most: Amount) -> bool:
+    """Return True where ``least`` exceeds ``most``; a size and a share cannot be compared here."""
     if least.share is not None and most.share is not None:
         return least.share > most.share
     return least.size is not None and most.size is not None and least.size > most.size

@@ -10,9 +10,10 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from hmd.config.contradictions import contradictions
-from hmd.config.quantities import format_like
 from hmd.config.schema import Config
-from hmd.config.yaml_document import (
+from hmd.errors import ConfigError
+from hmd.quantities import format_like
+from hmd.yaml_document import (
     KeyPath,
     Mapping,
     locate,
@@ -23,7 +24,6 @@ from hmd.config.yaml_document import (
     values,
     written,
 )
-from hmd.errors import ConfigError
 
 SYSTEM_FILE = Path("/etc/hmd/hmd.yaml")
 RUNTIME_DROP_INS = Path("/run/hmd.d")

@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, create_model
 
-from hmd.config.quantities import (
+from hmd.config.section import ConfigSection
+from hmd.config.setting_effects import effects
+from hmd.decide import registry
+from hmd.decide.tunables import About, Knob, Unit, Value
+from hmd.errors import ConfigError
+from hmd.quantities import (
     Duration,
     Share,
     Size,
@@ -25,11 +30,6 @@ from hmd.config.quantities import (
     parse_share,
     parse_size,
 )
-from hmd.config.section import ConfigSection
-from hmd.config.setting_effects import effects
-from hmd.decide import registry
-from hmd.decide.tunables import About, Knob, Unit, Value
-from hmd.errors import ConfigError
 
 AUTO: Final = "auto"
 """Value of a tunable that hmd derives from the machine and the heat."""

@@ -13,9 +13,9 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from hmd.config.policy_sections import DecideSection
-from hmd.config.quantities import Amount, Duration, Rate, Share, Size, SizeOrShare
 from hmd.config.section import ConfigSection
 from hmd.machine.linear_pattern import LinearPattern
+from hmd.quantities import Amount, Duration, Rate, Share, Size, SizeOrShare
 from hmd.sample.capabilities import SamplerChoice
 
 DEFAULT_SOCKET = "/run/hmd/hmd.sock"
@@ -213,7 +213,7 @@ class Config(ConfigSection):
     """Time between two decisions."""
     tick_most: Annotated[Duration, Field(ge=0.01, le=3600)] = 10.0
     """Longest tick: ticks lengthen where hmd would otherwise use more than sample.cpu_quota, and
-    shorten again. No effect if shorter than tick."""
+    shorten again. The default has no effect where tick is longer; a shorter one is refused."""
     tick_least: Annotated[Duration, Field(ge=0.01, le=3600)] | None = None
     """Length of the tick after one in which a hot set moved: the faster tiers served fewer of the
     accesses than before, or moves replaced more than a sixteenth of what targets have there. No

@@ -19,7 +19,7 @@ from hmd.control.permission import (
     is_administrator,
 )
 from hmd.control.request import ControlRequest
-from hmd.errors import NotPermittedError, TargetError, UsageError
+from hmd.errors import HmdError, NotPermittedError, TargetError, UsageError
 from hmd.machine.nodes.topology import Topology
 from hmd.machine.process_id import PROC, ProcessId, read_stat
 from hmd.machine.procfs import format_ids
@@ -105,11 +105,11 @@ class AdminCommands:
         nodes, state = self._nodes(request), self._state
         drained = state.drained | nodes
         if not {node.id for node in self._daemon.topology.nodes} - drained:
-            raise UsageError("no node would be left to hold the pages: drain fewer")
+            raise HmdError("no node would be left to hold the pages: drain fewer")
         pins = {**{str(p.pid): pin for p, pin in state.pins.items()}, **state.target_pins}
         for name, pin in pins.items():
             if pin.node in nodes:
-                raise UsageError(f"{name} is pinned to node {pin.node}: hmd unpin {name} first")
+                raise HmdError(f"{name} is pinned to node {pin.node}: hmd unpin {name} first")
         state.drain(drained)
         return Done(f"draining node {format_ids(sorted(nodes))}", tuple(sorted(nodes)))
 
@@ -141,7 +141,7 @@ class AdminCommands:
         name, processes = self._target(request, "pin it")
         if is_administrator(request.peer):
             if len(self._state.target_pins) >= MAX_PINS:
-                raise UsageError("too many targets are pinned: unpin some")
+                raise HmdError("too many targets are pinned: unpin some")
             self._state.target_pins[name] = pin
             return Done(f"target {name} is pinned {where}, with the processes that it will have")
         self._store_all(request, self._state.pins, processes, pin)
@@ -190,7 +190,7 @@ class AdminCommands:
                 f"--to {node}"
             )
         if process in self._state.pins or target in self._state.target_pins:
-            raise UsageError(f"process {process.pid} is pinned: unpin it first")
+            raise HmdError(f"process {process.pid} is pinned: unpin it first")
         self._store(
             request, self._state.moves, process, Pin(node, request.peer.uid, request.peer.gid)
         )
@@ -249,7 +249,7 @@ class AdminCommands:
                 self._check_setter(request, pins[process], f"process {process.pid}")
         try:
             self._check_room(request, pins, processes)
-        except UsageError:
+        except HmdError:
             # Reads /proc for each pin of all users: only where it may make room.
             self._state.forget_exited(self._proc)
             self._check_room(request, pins, processes)
@@ -261,13 +261,13 @@ class AdminCommands:
         pins: Mapping[ProcessId, Pin],
         processes: Sequence[ProcessId],
     ) -> None:
-        """Raise ``UsageError`` where these would be too many for all users, or for this one."""
+        """Raise ``HmdError`` where these would be too many for all users, or for this one."""
         new = sum(process not in pins for process in processes)
         if len(pins) + new > MAX_PINS:
-            raise UsageError(f"at most {MAX_PINS} processes are pinned or moved: unpin some")
+            raise HmdError(f"at most {MAX_PINS} processes are pinned or moved: unpin some")
         own = sum(known.uid == request.peer.uid for known in pins.values())
         if not is_administrator(request.peer) and own + new > MAX_OWN_PINS:
-            raise UsageError(
+            raise HmdError(
                 f"{own} processes are pinned or moved for you, {new} more would be over"
                 f" {MAX_OWN_PINS}: unpin some"
             )
@@ -303,7 +303,7 @@ class AdminCommands:
         node = _number(request, key)
         self._check_nodes({node})
         if node in self._state.drained:
-            raise UsageError(f"node {node} is drained: hmd undrain {node}, or name another")
+            raise HmdError(f"node {node} is drained: hmd undrain {node}, or name another")
         return node
 
     def _nodes(self, request: ControlRequest, *, existing: bool = True) -> frozenset[int]:

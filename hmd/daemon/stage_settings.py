@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.config import Config
-from hmd.config.quantities import Amount
 from hmd.decide import registry
 from hmd.decide.plan import FastLimits, Policy
 from hmd.errors import UsageError
@@ -24,6 +23,7 @@ from hmd.migrate.cache_demotion import CacheSettings
 from hmd.observe.observer import ObservedConfig
 from hmd.pipeline.cpu_budget import SHARE_MOST, BudgetSettings
 from hmd.pipeline.quota_control import swept_within
+from hmd.quantities import Amount
 from hmd.residency.residency_sweep import SweepSettings
 from hmd.residency.space_outline import Patterns
 from hmd.sample.auto_select import SampleSettings

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hmd.config import Config
+from hmd.decide import registry
+from hmd.decide.tunables import Unit
+from hmd.errors import ConfigError
 from hmd.machine.nodes.tiers import override_problem
 from hmd.machine.nodes.topology import Topology
 from hmd.machine.process_id import PROC
@@ -40,8 +43,8 @@ def machine_warnings(config: Config, topology: Topology) -> list[ConfigWarning]:
 def start_failures(
     config: Config, proc: Path = PROC, sysfs: Path = Path("/sys")
 ) -> list[ConfigWarning]:
-    """Return why ``hmd run`` by this user would exit: sampler, metrics address, socket folder."""
-    found = (_sampler(config, proc, sysfs), _metrics(config), _socket(config))
+    """Return why ``hmd run`` by this user would exit: sampler, weights, metrics, socket folder."""
+    found = (_sampler(config, proc, sysfs), _weights(config), _metrics(config), _socket(config))
     return [failure for failure in found if failure is not None]
 
 
@@ -78,6 +81,22 @@ def _sampler(config: Config, proc: Path, sysfs: Path) -> ConfigWarning | None:
 
     found = availability(name, sample_settings(config), proc, sysfs)
     return None if found.works else ConfigWarning(("sample", "sampler"), found.detail)
+
+
+def _weights(config: Config) -> ConfigWarning | None:
+    """Return why the configured policy cannot be made: settings that name an unusable file."""
+    section = config.decide.policy
+    files = [knob for knob in registry.about(section).knobs if knob.unit is Unit.FILE]
+    settings = config.decide.policy_settings()
+    if not any(settings.get(knob.name) for knob in files):
+        return None
+    from hmd.daemon.stage_settings import policy
+
+    try:
+        policy(config)
+    except ConfigError as error:
+        return ConfigWarning(("decide", section, files[0].key), str(error))
+    return None
 
 
 def _metrics(config: Config) -> ConfigWarning | None:

@@ -17,11 +17,11 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from hmd.config.quantities import Size
-from hmd.config.yaml_document import Mapping, locate, parse_document, values
 from hmd.errors import ConfigError
+from hmd.quantities import Size
 from hmd.sample.record_cost import PEBS_RECORD
 from hmd.units import MIB
+from hmd.yaml_document import Mapping, locate, parse_document, values
 
 MAX_NODES = 8
 MAX_CPUS = 16

@@ -8,7 +8,6 @@ a comment. Errors name the line.
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -18,10 +17,12 @@ from hmd.errors import ConfigError
 from hmd.estimate.layout import Layout, in_ranges
 from hmd.estimate.page_index import PageIndex
 from hmd.estimate.schedule import Schedule
+from hmd.json_text import parse_json
 from hmd.units import PAGE_BYTES
 
 _RANGE = re.compile(r"(?:0x)?([0-9a-f]{1,16})\s*[-,]\s*(?:0x)?([0-9a-f]{1,16})", re.IGNORECASE)
 _ADDRESS = re.compile(r"(?:0x)?([0-9a-f]{1,16})", re.IGNORECASE)
+_HEADER = "time_ms,address,tier"
 _EXAMPLE = "7f0000000000-7f0040000000"
 
 
@@ -47,6 +48,8 @@ def read_schedule(path: Path, pages: PageIndex, start: Layout) -> tuple[Schedule
     moves: list[tuple[float, int, bool]] = []
     for line, text in _lines(_read(path)):
         if line == 1 and text.startswith("time"):
+            if text.replace(" ", "") != _HEADER:
+                raise ConfigError(f"{path}:1: {text!r}: the columns are {_HEADER}")
             continue
         time_ns, address, fast = _move(text, f"{path}:{line}")
         if address not in known:
@@ -78,9 +81,10 @@ def _lines(text: str) -> list[tuple[int, str]]:
 
 def _json_ranges(path: Path, text: str) -> list[tuple[int, int]]:
     try:
-        content = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{path}:{error.lineno}: {error.msg}") from None
+        content = parse_json(text)
+    except ValueError as error:
+        line, problem = getattr(error, "lineno", 1), getattr(error, "msg", error)
+        raise ConfigError(f"{path}:{line}: {problem}") from None
     ranges = content.get("fast") if isinstance(content, dict) else content
     if not isinstance(ranges, list) or not all(isinstance(word, str) for word in ranges):
         raise ConfigError(f'{path}:1: write {{"fast": ["{_EXAMPLE}", ...]}}')

@@ -1,4 +1,4 @@
-"""How hmd compiles its kernels: the only module that imports numba.
+"""How hmd compiles its kernels.
 
 A kernel is a plain function on arrays. It is compiled for the one signature that its annotations
 state, with all others of its module: by :func:`warm`, so that no later call waits for a compiler,
@@ -6,10 +6,10 @@ or else at the first call. numba is imported then, so that a process that has no
 as a daemon without targets' processes, saves its 0.3 s and 60 MiB. Arguments that belong together
 are bundled in a ``NamedTuple`` of arrays.
 
-Machine code is cached next to the source or in ``NUMBA_CACHE_DIR``. Numba's cache checks only the
-file of the kernel itself. Most :func:`inline` functions that a kernel calls therefore live in the
-file of the kernel. A change of this file, of ``hmd.heat.geometry``, or of a bundle or an inline
-function that is defined elsewhere needs ``__pycache__`` removed.
+:mod:`hmd.machine_code` keeps the machine code in a cache. Numba's cache checks only the file of the
+kernel itself. Most :func:`inline` functions that a kernel calls therefore live in the file of the
+kernel. A change of this file, of ``hmd.heat.geometry``, or of a bundle or an inline function that
+is defined elsewhere needs ``__pycache__`` removed.
 
 Costs: about a second per kernel to compile, once; about 10 ms per kernel to load from the cache,
 and 0.3 s to import numba. A call goes through a ``LazyKernel``, which adds 0.1 µs.
@@ -38,6 +38,8 @@ from typing import (
 
 import numpy as np
 import numpy.typing as npt
+
+from hmd.machine_code import compile_cached
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -176,14 +178,13 @@ def load(module: str) -> None:
             if kernel_ is None:
                 compiled = numba.njit(error_model="numpy", fastmath=_FAST)(function)
             else:
-                compiler = numba.njit(
+                compiled = kernel_.compiled = compile_cached(
+                    function,
                     _signature(function),
-                    cache=True,
                     nogil=True,
                     error_model="numpy",
                     fastmath=_FAST,
                 )
-                compiled = kernel_.compiled = compiler(function)
             function.__globals__[function.__name__] = compiled
         _unloaded.pop(module, None)
 

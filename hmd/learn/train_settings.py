@@ -12,14 +12,15 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hmd.config.load import located
-from hmd.config.yaml_document import read_document, values
 from hmd.errors import ConfigError
 from hmd.learn.environment.episode_settings import EpisodeSettings
-from hmd.simulate.simulated_pmu import PmuSettings
+from hmd.simulate.simulated_pmu import MAX_PERIOD, MAX_SEED, PmuSettings
 from hmd.simulate.simulation import SimulationSettings
+from hmd.yaml_document import read_document, values
 
 Share = Annotated[float, Field(gt=0, lt=1)]
-Period = Annotated[int, Field(ge=1)]
+Period = Annotated[int, Field(ge=1, le=MAX_PERIOD)]
+Milliseconds = Annotated[float, Field(ge=0, le=3_600_000)]
 Width = Annotated[int, Field(ge=1, le=64)]
 
 
@@ -37,16 +38,16 @@ class TrainSettings(BaseModel):
     """Shares of a program's pages that fit on the fast node."""
     periods: tuple[Period, ...] = Field(default=(332, 83), min_length=1)
     """Misses per sample; the first one also serves the evaluation."""
-    tick_ms: Annotated[float, Field(ge=0.1)] = 5.0
-    delay_ms: Annotated[float, Field(ge=0)] = 3.0
-    found_ms: Annotated[float, Field(ge=0)] = 5.0
+    tick_ms: Annotated[float, Field(ge=0.1, le=3_600_000)] = 5.0
+    delay_ms: Milliseconds = 3.0
+    found_ms: Milliseconds = 5.0
     horizon_ticks: Annotated[int, Field(ge=1, le=4096)] = 8
     """How far ahead the network predicts."""
     rounds: Annotated[int, Field(ge=1, le=20)] = 3
     """Rounds of simulations: rules move pages in the first, the network so far in the others."""
     hidden: tuple[Width, ...] = Field(default=(16, 8), min_length=1, max_length=3)
     epochs: Annotated[int, Field(ge=1, le=1000)] = 6
-    seed: Annotated[int, Field(ge=0)] = 1
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = 1
     knob_ticks: Annotated[int, Field(ge=10, le=100_000_000)] = 40_000
     """Ticks that a design of knobs is trained for."""
     episodes: EpisodeSettings = EpisodeSettings()
@@ -96,7 +97,9 @@ def read_plan(path: Path) -> TrainingPlan:
         paths = _matching(path.parent, pattern)
         if not paths:
             where = ("recordings", number)
-            raise ConfigError(located(document, where, f"no recording matches {pattern}"))
+            raise ConfigError(
+                located(document, where, f"no recording matches {pattern or repr(pattern)}")
+            )
         for each in paths:
             if found.setdefault(each.stem, each) != each:
                 raise ConfigError(f"{found[each.stem]} and {each} have one name: rename one")
@@ -110,7 +113,12 @@ def read_plan(path: Path) -> TrainingPlan:
 
 
 def _matching(folder: Path, pattern: str) -> list[Path]:
-    path = Path(pattern).expanduser()
-    base = Path(path.anchor) if path.is_absolute() else folder
-    relative = str(path.relative_to(path.anchor))
-    return sorted(each for each in base.glob(relative) if each.is_file())
+    """Return the files that match a pattern, sorted; none for what is no pattern of files."""
+    try:
+        path = Path(pattern).expanduser()
+        base = Path(path.anchor) if path.is_absolute() else folder
+        relative = str(path.relative_to(path.anchor))
+        return sorted(each for each in base.glob(relative) if each.is_file())
+    except (ValueError, IndexError, RuntimeError):
+        # Of pathlib: an empty pattern, "/", the home of a user that there is not.
+        return []

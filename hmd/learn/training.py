@@ -26,6 +26,7 @@ from hmd.decide.learned.weights import FORMAT, LearnedWeights, WeightsHeader
 from hmd.decide.plan import Policy
 from hmd.emulate.preset import load
 from hmd.emulate.recordings.miss_stream import MissStream
+from hmd.errors import HmdError
 from hmd.learn.perceptron import Epoch, FittedNetwork, fit_network
 from hmd.learn.train_settings import TrainingPlan, TrainSettings
 from hmd.learn.training_rows import (
@@ -186,6 +187,11 @@ class Training:
         """Fit a network to the rows of all rounds; write and return its weights."""
         settings = self._plan.settings
         train, test = split_rows(rounds, settings.held_out, settings.seed)
+        if not len(train) or not len(test):
+            raise HmdError(
+                "the recordings give no rows to train on: record a larger program, or give less"
+                " fast memory"
+            )
         fitted = fit_network(
             train,
             test,

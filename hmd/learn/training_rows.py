@@ -1,8 +1,8 @@
 """Training rows: what the learned policy sees of a page at a tick, and what the page does next.
 
 Takes a recorded program, a machine and a policy that moves pages meanwhile; gives rows of features
-with the misses that follow, which the recording knows. The features are the daemon's own
-(:class:`hmd.decide.learned.page_features.LearnedFeatures`), so that training and the daemon see alike.
+with the misses that follow, which the recording knows. The features are the daemon's own, so that
+training and the daemon see alike (:class:`hmd.decide.learned.page_features.LearnedFeatures`).
 The policy matters: where the network under training moved the hot pages, the slow node's pages that
 look hot are those that chance made look so, and a network that has not seen such rows overrates
 them (Ross et al., "A reduction of imitation learning and structured prediction to no-regret online

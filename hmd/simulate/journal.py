@@ -14,6 +14,7 @@ from typing import Any, Final
 import hmd
 from hmd.emulate.recordings.miss_stream import MissStream
 from hmd.errors import os_error
+from hmd.json_text import parse_json
 
 _ROOMS: Final = (
     "control",
@@ -45,10 +46,10 @@ class Journal:
                 opened.seek(0)
                 lines = opened.read().splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise os_error(error, f"cannot store results in {file}: {error}") from None
+            raise os_error(error, f"cannot store results in {file}: {_reason(error)}") from None
         for line in lines:
             try:
-                entry = json.loads(line)
+                entry = parse_json(line)
                 self._known[entry["key"]] = entry["result"]
             except (ValueError, KeyError, TypeError):
                 continue
@@ -67,7 +68,13 @@ class Journal:
                 # Start a line, also after an incomplete one.
                 opened.write("\n" + json.dumps({"key": key, "result": result}))
         except OSError as error:
-            raise os_error(error, f"cannot store results in {self._file}: {error}") from None
+            line = f"cannot store results in {self._file}: {_reason(error)}"
+            raise os_error(error, line) from None
+
+
+def _reason(error: Exception) -> str:
+    """Return what the error says, without the name of the file."""
+    return str(getattr(error, "strerror", None) or error)
 
 
 def digest(*parts: object) -> str:

@@ -87,7 +87,7 @@ def documented(about: About, tick_s: float) -> tuple[Range, ...]:
 def chosen(about: About, texts: Sequence[str], tick_s: float) -> tuple[Range, ...]:
     """Return the ranges of the command line: ``KEY``, or ``KEY=LOW:HIGH`` in the knob's unit.
 
-    Raises UsageError for an unknown knob or a malformed range, ConfigError for invalid values.
+    Raises UsageError for an unknown knob, a malformed range and invalid values.
     """
     knobs = {knob.key: knob for knob in about.knobs}
     found: dict[str, Range] = {}
@@ -112,9 +112,12 @@ def _given(knob: Knob, span: str) -> Range:
     low_text, colon, high_text = span.partition(":")
     if not colon:
         raise UsageError(f"--knob {knob.key}={span}: write LOW:HIGH (one value: --set)")
-    low, high = parsed(knob, low_text), parsed(knob, high_text)
+    try:
+        low, high = parsed(knob, low_text), parsed(knob, high_text)
+    except ConfigError as error:
+        raise UsageError(f"--knob {error}") from None
     if low is None or high is None:
-        raise ConfigError(f"{knob.key}: auto is no end of a range")
+        raise UsageError(f"--knob {knob.key}={span}: auto is no end of a range")
     if isinstance(low, str) or isinstance(high, str):
         raise UsageError(f"--knob {knob.key}: files are no range: --set {knob.key}=FILE")
     if low >= high:

@@ -27,6 +27,12 @@ from hmd.units import LINE_BYTES
 
 _BURST = 200  # records that a full ring loses at once
 
+MAX_PERIOD = 2**31 // max(STORE_SCALE, PREFETCHED_SCALE)
+"""Longest period whose multiples, the other counters' periods, are 32-bit numbers."""
+
+MAX_SEED = 2**32 - 2
+"""Largest seed; optuna and stable-baselines3 take 32 bits, and tuning uses the next one too."""
+
 
 @dataclass(frozen=True, slots=True)
 class PmuSettings:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from hmd.config.quantities import Amount
 from hmd.control.admin_state import AdminState
 from hmd.daemon.stage_settings import NO_LIMITS, limits_of
 from hmd.decide.plan import MachineView, Plan, Policy
@@ -27,6 +26,7 @@ from hmd.observe.tick_record import TickRecord
 from hmd.pipeline.stage_guard import StageTimer
 from hmd.pipeline.tick import run_tick
 from hmd.pipeline.tick_stages import TickStages
+from hmd.quantities import Amount
 from hmd.residency.residency_sweep import ResidencySweep
 from hmd.residency.swept_memory import ModelledMemory
 from hmd.simulate.simulated_machine import PROGRAM, MigrationCost, SimulatedMachine

@@ -15,31 +15,37 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 
 from hmd.errors import ConfigError
-from hmd.units import GIB, KIB, MIB, PAGE_BYTES
+from hmd.quantities import parse_size
+from hmd.units import MIB, PAGE_BYTES
+from hmd.yaml_document import locate, parse_document, read_document, values
 
 UNLIMITED = 1 << 60
 """Capacity of a tier without one, in bytes."""
 
-_UNITS = {"KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": 1024 * GIB}
-Gigabytes = Annotated[float, Field(gt=0, le=100_000)]
+Gigabytes = Annotated[float, Field(ge=1e-3, le=100_000)]
 Microseconds = Annotated[float, Field(ge=0, le=1e6)]
 
 
-def parse_bytes(value: Any) -> int:
-    """Return bytes of a number or a text such as ``40GiB``; raises ValueError."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+def _capacity(value: Any, info: ValidationInfo) -> int:
+    """Return bytes: of a size with its unit or, for a caller in Python, of a number."""
+    of_file = info.context is not None
+    if not of_file and isinstance(value, int) and not isinstance(value, bool):
         return value
-    for unit, scale in _UNITS.items():
-        if isinstance(value, str) and value.endswith(unit):
-            return round(float(value.removesuffix(unit)) * scale)
-    raise ValueError(f"{value!r}: write a size with its unit, as in 40GiB")
+    return parse_size(value)
 
 
-Capacity = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=UNLIMITED)]
+Capacity = Annotated[int, BeforeValidator(_capacity), Field(ge=0, le=UNLIMITED)]
 
 
 class _Checked(BaseModel):
@@ -52,7 +58,7 @@ class TensorTier(_Checked):
     ``access_us`` is what each operand with bytes in a lower tier adds to a kernel.
     """
 
-    name: Annotated[str, Field(pattern=r"[a-z][a-z0-9_-]*$")]
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$")]
     capacity: Capacity = UNLIMITED
     read: Gigabytes | None = None
     write: Gigabytes | None = None
@@ -168,25 +174,19 @@ def preset_names() -> tuple[str, ...]:
 
 def load_system(name: str) -> MemorySystem:
     """Return a shipped memory system by name, or one from a YAML file; raises ConfigError."""
-    try:
-        if name in preset_names():
-            text = (resources.files("hmd.tensors") / "presets" / f"{name}.yaml").read_text()
-        else:
-            text = Path(name).read_text()
-        return MemorySystem.model_validate(yaml.safe_load(text))
-    except FileNotFoundError:
+    if name in preset_names():
+        shipped = resources.files("hmd.tensors") / "presets" / f"{name}.yaml"
+        document = parse_document(shipped.read_bytes(), name)
+    elif Path(name).exists():
+        document = read_document(Path(name))
+    else:
         names = ", ".join(preset_names())
-        raise ConfigError(f"no memory system {name!r}: take {names}, or a .yaml file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{name}: cannot be read: {error}") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        raise ConfigError(f"{name}{line}: not YAML") from None
+        raise ConfigError(f"no memory system {name!r}: take {names}, or a .yaml file")
+    try:
+        return MemorySystem.model_validate(values(document), context={"file": name})
     except ValidationError as error:
         problem = error.errors()[0]
         field = ".".join(str(part) for part in problem["loc"])
         message = problem["msg"].removeprefix("Value error, ")
-        if not problem["loc"] and problem["type"] == "model_type":
-            message = "write a mapping with name, tiers and links"
-        raise ConfigError(": ".join(part for part in (name, field, message) if part)) from None
+        place = str(locate(document, problem["loc"]))
+        raise ConfigError(": ".join(part for part in (place, field, message) if part)) from None

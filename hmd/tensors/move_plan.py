@@ -8,7 +8,6 @@ rest. JSON: ``{"moves": [[kernel, tensor, from, to], ...]}`` with the names of t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from hmd.errors import HmdError
+from hmd.json_text import parse_json
 from hmd.numpy_archive import reason_of
 from hmd.tensors.tensor_trace import Ints
 
@@ -90,7 +90,7 @@ def plan_document(plan: MovePlan, names: tuple[str, ...]) -> dict[str, Any]:
 def read_plan(path: Path, names: tuple[str, ...]) -> MovePlan:
     """Return the plan in a JSON file; raises MovePlanError for one that is not of the format."""
     try:
-        document = json.loads(path.read_text())
+        document = parse_json(path.read_text())
         rows = document["moves"]
         recompute = document.get("recompute", [])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -107,11 +107,12 @@ def read_plan(path: Path, names: tuple[str, ...]) -> MovePlan:
             if not isinstance(name, str) or name not in numbers:
                 raise MovePlanError(f"{path}: move {at}: no tier {name!r}")
         whole = [row[0], row[1], *row[4:]]
-        if not all(type(value) is int for value in whole):
+        if not all(type(value) is int and abs(value) <= WHOLE for value in whole):
             raise MovePlanError(f"{path}: move {at}: kernel, tensor and bytes are whole numbers")
         size = row[4] if len(row) == 5 else WHOLE
         moves.append((row[0], row[1], numbers[row[2]], numbers[row[3]], size))
     for at, row in enumerate(recompute):
-        if not (isinstance(row, list) and [type(value) for value in row] == [int, int]):
+        numbered = isinstance(row, list) and [type(value) for value in row] == [int, int]
+        if not numbered or not all(abs(value) <= WHOLE for value in row):
             raise MovePlanError(f"{path}: recompute {at}: write [kernel, tensor]")
     return replace(plan_of(moves), recompute=tuple((row[0], row[1]) for row in recompute))

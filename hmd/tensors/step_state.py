@@ -2,8 +2,8 @@
 
 Pages of one tensor are interchangeable: a tensor is a row of counts, by where its pages are. The
 fastest tier additionally keeps them in order of arrival, as runs of pages of one tensor. The
-functions on these arrays are compiled by numba when first called and cached next to the source;
-numba's cache checks only the file of the caller, so a change of :mod:`hmd.tensors.page_runs` or
+functions on these arrays are compiled by numba when first called and cached; numba's cache checks
+only the file of the caller, so a change of :mod:`hmd.tensors.page_runs` or
 :mod:`hmd.tensors.page_flow` needs ``__pycache__`` removed.
 """
 
@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
-import numba
 import numpy.typing as npt
+
+from hmd.machine_code import compile_cached
 
 F = TypeVar("F", bound=Callable[..., Any])
 Array = npt.NDArray[Any]
@@ -110,5 +111,5 @@ class StepState(NamedTuple):
 
 
 def compiled(function: F) -> F:
-    """Compile a function on its first call; the machine code is cached next to the source."""
-    return cast(F, numba.njit(cache=True, error_model="numpy")(function))
+    """Compile a function on its first call; the machine code is cached."""
+    return cast(F, compile_cached(function, error_model="numpy"))

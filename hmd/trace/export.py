@@ -10,7 +10,7 @@ import numpy as np
 
 from hmd.errors import HmdError
 from hmd.extras import missing_extra
-from hmd.trace.private_file import create_private
+from hmd.finished_file import finished_file
 from hmd.trace.trace import SAMPLE_COLUMNS, Trace
 
 
@@ -18,7 +18,7 @@ def export(trace: Trace, file: Path) -> None:
     """Write the samples, and the trace's metadata as JSON text.
 
     The suffix selects the format. Raises MissingError for .parquet without pyarrow, HmdError for
-    another suffix or if the file cannot be written.
+    another suffix, and as ``finished_file``.
     """
     columns = {name: getattr(trace.samples, name) for name in SAMPLE_COLUMNS}
     about = json.dumps(
@@ -32,16 +32,13 @@ def export(trace: Trace, file: Path) -> None:
             "processes": [[process.pid, process.name] for process in trace.processes],
         }
     )
-    try:
-        if file.suffix == ".npz":
-            with create_private(file) as opened:
-                np.savez_compressed(opened, about=np.array(about), **columns)
-        elif file.suffix == ".parquet":
-            _parquet(file, columns, about)
-        else:
-            raise HmdError(f"export to {file}: the name ends in neither .npz nor .parquet")
-    except OSError as error:
-        raise HmdError(f"cannot write {file}: {error.strerror or error}") from None
+    if file.suffix == ".npz":
+        with finished_file(file, private=True) as opened:
+            np.savez_compressed(opened, about=np.array(about), **columns)
+    elif file.suffix == ".parquet":
+        _parquet(file, columns, about)
+    else:
+        raise HmdError(f"export to {file}: the name ends in neither .npz nor .parquet")
 
 
 def _parquet(file: Path, columns: dict[str, Any], about: str) -> None:
@@ -51,5 +48,5 @@ def _parquet(file: Path, columns: dict[str, Any], about: str) -> None:
     except ImportError:
         raise missing_extra("Parquet", "pyarrow", "parquet") from None
     table = pyarrow.table(columns).replace_schema_metadata({"hmd": about})
-    with create_private(file) as opened:
+    with finished_file(file, private=True) as opened:
         parquet.write_table(table, opened)

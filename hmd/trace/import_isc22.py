@@ -29,9 +29,10 @@ def read_knl(path: Path) -> Trace:
         ticks, address = arrays["time_tsc"], arrays["vaddr"]
     except OSError as error:
         raise TraceError(f"cannot read {path}: {error.strerror or error}") from None
+    except KeyError as error:
+        raise TraceError(f"{path} has no arrays time_tsc and vaddr: {reason_of(error)}") from None
     except DAMAGED as error:
-        reason = reason_of(error)
-        raise TraceError(f"{path} has no arrays time_tsc and vaddr: {reason}") from None
+        raise TraceError(f"{path} is damaged or no .npz: {reason_of(error)}") from None
     if ticks.ndim != 1 or ticks.shape != address.shape or not len(ticks):
         raise TraceError(f"{path}: time_tsc and vaddr are not columns of the same length")
     count = len(ticks)

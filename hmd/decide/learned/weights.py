@@ -15,7 +15,7 @@ import re
 import stat
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, BinaryIO, Final, Self
 from zipfile import ZIP_STORED, ZipFile, ZipInfo
 
 import numpy as np

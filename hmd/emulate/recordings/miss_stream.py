@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.emulate.recordings.miss_file import read_miss_file
-from hmd.trace.private_file import create_private
+from hmd.finished_file import finished_file
 
 
 class MissFlag(IntFlag):
@@ -133,9 +133,8 @@ class MissStream:
         return np.asarray((self.flags & np.uint8(others)) == 0)
 
     def write(self, path: Path) -> None:
-        """Write the columns to an ``.npz`` file (mode 0600), whole or not at all."""
-        partial = path.with_suffix(".partial")
-        with create_private(partial) as file:
+        """Write the columns to an ``.npz`` file (mode 0600); raises as ``finished_file``."""
+        with finished_file(path, private=True) as file:
             columns = {
                 field.name: getattr(self, field.name)
                 for field in fields(self)
@@ -149,7 +148,6 @@ class MissStream:
                     "meets_at": self.threads.meets_at.ravel(),
                 }
             np.savez(file, allow_pickle=False, **columns)
-        partial.replace(path)
 
     @classmethod
     def read(cls, path: Path) -> Self:

@@ -9,6 +9,8 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from hmd.simulate.simulated_pmu import MAX_PERIOD
+
 Share = Annotated[float, Field(gt=0, lt=1)]
 Factor = Annotated[float, Field(ge=1, le=8)]
 
@@ -29,8 +31,8 @@ class EpisodeSettings(BaseModel):
     fast_least: Share = 0.05
     fast_most: Share = 0.5
     """Shares of the pages that fit on the fast node."""
-    period_least: Annotated[int, Field(ge=1)] = 83
-    period_most: Annotated[int, Field(ge=1)] = 996
+    period_least: Annotated[int, Field(ge=1, le=MAX_PERIOD)] = 83
+    period_most: Annotated[int, Field(ge=1, le=MAX_PERIOD)] = 996
     """Misses per sample."""
     loss_most: Annotated[float, Field(ge=0, lt=1)] = 0.2
     """Share of samples that are lost."""

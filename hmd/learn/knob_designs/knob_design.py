@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmd.errors import ConfigError
+from hmd.finished_file import finished_file
 from hmd.learn.environment.knob_signals import SIGNALS, Figures
 from hmd.learn.environment.knobs import NAMES
 from hmd.learn.knob_designs.knob_network import KnobNetwork
@@ -44,12 +45,10 @@ class KnobDesign(Protocol):
 
 
 def write_design(design: KnobDesign, path: Path) -> None:
-    """Write a design to an ``.npz`` file, whole or not at all."""
+    """Write a design to an ``.npz`` file; raises as ``finished_file``."""
     header = np.frombuffer(json.dumps(_header(design.kind)).encode(), np.uint8)
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
+    with finished_file(path) as file:
         np.savez(file, allow_pickle=False, **{_HEADER: header}, **design.columns())
-    partial.replace(path)
 
 
 def read_design(path: Path) -> KnobDesign:

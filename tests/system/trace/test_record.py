@@ -252,7 +252,14 @@ def test_record_and_trace_commands_run_end_to_end(tmp_path: Path) -> None:
     program = ["sh", "-c", "exit 5"]
     done = hmd("record", "--sampler=faults", "--period=1", "--json", "-o", path, "--", *program)
     assert done.returncode == 5, done.stderr
-    assert json.loads(done.stderr)["samples"] > 0
+    summary = json.loads(done.stderr)
+    assert summary["samples"] > 0
+    assert 0 < summary["runtime_s"] < 60
+    assert 0 < summary["elapsed_s"] < 60
+    file = tmp_path / "summary.json"
+    words = ["--sampler=faults", f"--json={file}", "-o", str(tmp_path / "u"), "--", "true"]
+    assert hmd("record", *words).stderr == ""
+    assert json.loads(file.read_text()).keys() == summary.keys()
     info = json.loads(hmd("trace", "info", "--json", path).stdout)
     assert info["command"] == program
     assert info["pair_period"] is None

@@ -5,7 +5,7 @@ import pytest
 
 from hmd.cli.main import main
 from hmd.emulate.assets import find_program, kernel_folders
-from hmd.errors import MissingError
+from hmd.errors import Exit, MissingError
 
 
 @pytest.mark.parametrize(
@@ -15,6 +15,8 @@ from hmd.errors import MissingError
         (["--dilation", "-1", "--", "true"], "--dilation"),
         (["--env", "NAME", "--", "true"], "not NAME=VALUE"),
         (["--calibrate", "--without", "mlp"], "whole timing model"),
+        (["--rw", "/nowhere", "--", "true"], "--rw /nowhere: no such folder"),
+        (["--cwd", "/nowhere", "--", "true"], "--cwd /nowhere: no such folder"),
     ],
 )
 def test_emulate_wrong_usage_one_line_error(
@@ -40,6 +42,32 @@ def test_emulate_invalid_machine_configuration_error(
 ) -> None:
     assert main(["emulate", *arguments]) == 3
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("timeout", ["0", "-1", "nan", "inf"])
+def test_emulate_timeout_without_duration_refused(
+    timeout: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["emulate", f"--timeout={timeout}", "--", "true"])
+    assert left.value.code == Exit.USAGE
+    assert "take seconds, from 0.01" in capsys.readouterr().err
+
+
+def test_emulate_unwritable_json_refused_before_boot(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["emulate", "--json", "/nowhere/x.json", "--", "true"]) == Exit.MISSING
+    assert (
+        capsys.readouterr().err == "hmd: cannot write /nowhere/x.json: No such file or directory\n"
+    )
+
+
+def test_demo_output_that_is_a_file_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    assert main(["demo", "--output", str(file)]) == Exit.MISSING
+    assert f"cannot write to the folder {file}: File exists" in capsys.readouterr().err
 
 
 def test_emulate_checkout_without_kernel_names_make_setup(

@@ -1,6 +1,7 @@
 """The command line: help, exit codes, errors in one line."""
 
 import json
+import os
 import subprocess
 import sys
 from importlib import import_module
@@ -164,6 +165,52 @@ def test_main_interrupted_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(import_module("hmd.config.load"), "read", interrupted)
     assert main(["config", "check", "/dev/null"]) == 130
+
+
+@pytest.mark.parametrize("words", ["policy show histogram", "policy list", "policy list --json"])
+def test_main_reader_gone_exit_code_141(words: str) -> None:
+    done = subprocess.run(
+        f"(sleep 0.1; exec {sys.executable} -m hmd {words}) | true; echo ${{PIPESTATUS[0]}}",
+        shell=True,
+        executable="/bin/bash",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("141\n", "")
+
+
+def test_main_file_error_names_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", "/some/file")
+
+    monkeypatch.setattr(import_module("hmd.config.load"), "read", refused)
+    assert main(["config", "check", "/dev/null"]) == Exit.NOT_PERMITTED
+    assert capsys.readouterr().err == "hmd: /some/file: Permission denied\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "encoding", "escaped"),
+    [
+        (["config", "check", b"\xff.yaml"], "utf-8:strict", r"\udcff.yaml"),
+        (["config", "check", "\u00b5.yaml"], "ascii", r"\xb5.yaml"),
+    ],
+)
+def test_main_characters_without_encoding_are_escaped(
+    words: list[str | bytes], encoding: str, escaped: str, tmp_path: Path
+) -> None:
+    for name in (b"\xff.yaml", "\u00b5.yaml".encode()):
+        (tmp_path / os.fsdecode(name)).write_text("observe: {socket: /tmp/\u00b5}\n")
+    done = hmd(
+        *words,  # type: ignore[arg-type]
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert escaped in done.stdout
 
 
 def test_main_closed_pipe_no_error_message() -> None:

@@ -87,6 +87,9 @@ def test_plan_sweep_picture_is_written(step: list[str], tmp_path: Path) -> None:
         (["--rules", "loose"], Exit.USAGE),
         (["--sweep", "tape"], Exit.USAGE),
         (["--compare", "--sweep", "gpu"], Exit.USAGE),
+        (["--moves", "/nowhere/plan.json"], Exit.MISSING),
+        (["--picture", "/nowhere/plan.png"], Exit.MISSING),
+        (["--picture", "plan.gif"], Exit.USAGE),
         (["--tiers", "nowhere.yaml"], Exit.CONFIG),
     ],
 )

@@ -57,5 +57,5 @@ def test_policy_show_yaml_is_configuration_of_defaults(
 
 
 def test_policy_show_unknown_name_one_line_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["policy", "show", "lru"]) == Exit.CONFIG
+    assert main(["policy", "show", "lru"]) == Exit.USAGE
     assert capsys.readouterr().err.startswith("hmd: there is no policy 'lru': choose one of ")

@@ -293,7 +293,7 @@ def test_heatmap_unwritable_path_reported(
 ) -> None:
     file = tmp_path / "no/map.png"
     assert main(["heatmap", "--socket", str(daemon), "-o", str(file)]) == Exit.MISSING
-    assert "cannot write the picture" in capsys.readouterr().err
+    assert f"cannot write {file}: No such file" in capsys.readouterr().err
 
 
 def test_heatmap_grid_rows_and_columns() -> None:

@@ -52,7 +52,7 @@ def test_topology_tiers_option_overrides_tiers(capsys: pytest.CaptureFixture[str
 def test_topology_invalid_tiers_option_refused(
     text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert topology("optane-2s", "--tiers", text) == 3
+    assert topology("optane-2s", "--tiers", text) == 2
     err = capsys.readouterr().err
     assert err.startswith("hmd: --tiers")
     assert err.count("\n") == 1

@@ -145,7 +145,7 @@ def test_tune_without_optuna_names_extra(
     [
         ([], Exit.USAGE, "TRACE"),
         (["TRACE", "--trials", "0"], Exit.USAGE, "must be at least 1"),
-        (["TRACE", "--policy", "best"], Exit.CONFIG, "no policy 'best'"),
+        (["TRACE", "--policy", "best"], Exit.USAGE, "no policy 'best'"),
         (["TRACE", "--policy", "none"], Exit.USAGE, "nothing to search"),
         (["TRACE", "--knob", "speed=1:2"], Exit.USAGE, "no knob 'speed'"),
         (["TRACE", "--knob", "confidence=2:1"], Exit.USAGE, "must be less than"),

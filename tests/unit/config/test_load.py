@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from hmd import quantities
 from hmd.cli.run_command import DEFAULT_CONFIG
-from hmd.config import Config, load, loads, quantities
+from hmd.config import Config, load, loads
 from hmd.config.load import SYSTEM_FILE, validate
 from hmd.config.policy_sections import decide_example
-from hmd.config.yaml_document import parse_document, resolve
 from hmd.errors import ConfigError
+from hmd.yaml_document import parse_document, resolve
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "config/hmd.yaml"

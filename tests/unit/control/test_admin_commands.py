@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,10 +18,18 @@ from hmd.control.admin_state import AdminState, Pin
 from hmd.control.command_queue import MAX_WAITING, PROMPT, CommandQueue
 from hmd.control.permission import check_known
 from hmd.control.request import ControlRequest, Peer
-from hmd.errors import HmdError, NotPermittedError, TargetError, UsageError
+from hmd.errors import Exit, HmdError, NotPermittedError, TargetError, UsageError
 from hmd.machine.process_id import ProcessId, identify
 from tests.fakes.admin import OTHER_PEER, ROOT_PEER, USER_PEER, TwoNodes
 from tests.fakes.toucher import Toucher
+
+
+@contextmanager
+def refused(match: str) -> Iterator[None]:
+    """Expect a refusal that ends a command with code 1: its arguments are right."""
+    with pytest.raises(HmdError, match=match) as found:
+        yield
+    assert found.value.exit_code == Exit.FAILURE
 
 
 @pytest.fixture
@@ -39,9 +49,9 @@ def test_undrain_of_drained_node_returns_it_to_use(
     assert execute(commands, "drain", node=1) == "draining node 1"
     assert state.drained == {1}
     serial = state.drains
-    with pytest.raises(UsageError, match="no node would be left"):
+    with refused(match="no node would be left"):
         execute(commands, "drain", node=0)
-    with pytest.raises(UsageError, match="node 1 is drained: hmd undrain 1, or name another"):
+    with refused(match="node 1 is drained: hmd undrain 1, or name another"):
         execute(commands, "pin", pid=os.getpid(), to=1)
     assert execute(commands, "undrain", tier=1) == "node 1 is in use again"
     assert state.drained == set()
@@ -63,11 +73,11 @@ def test_drain_of_node_with_pins_refused(
     commands: AdminCommands, state: AdminState, toucher: Toucher
 ) -> None:
     execute(commands, "pin", pid=toucher.process.pid, to=1)
-    with pytest.raises(UsageError, match=f"{toucher.process.pid} is pinned to node 1: hmd unpin"):
+    with refused(match=f"{toucher.process.pid} is pinned to node 1: hmd unpin"):
         execute(commands, "drain", node=1)
     execute(commands, "unpin", pid=toucher.process.pid)
     execute(commands, "pin", target="web", to=1)
-    with pytest.raises(UsageError, match="web is pinned to node 1: hmd unpin web first"):
+    with refused(match="web is pinned to node 1: hmd unpin web first"):
         execute(commands, "drain", node=1)
     assert not state.drained
 
@@ -93,7 +103,7 @@ def test_migrate_of_pinned_or_unknown_process_refused(
     assert state.moves[toucher.process].node == 1
     execute(commands, "pin", pid=pid)
     assert not state.moves
-    with pytest.raises(UsageError, match="is pinned: unpin it first"):
+    with refused(match="is pinned: unpin it first"):
         execute(commands, "migrate", pid=pid, to=1)
     with pytest.raises(TargetError, match=r"belongs to no target: use hmd migrate --pid"):
         execute(commands, "migrate", pid=os.getpid(), to=1)
@@ -106,7 +116,7 @@ def test_pin_beyond_maximum_refused(
     assert own is not None
     state.pins[own] = Pin(None, 0)
     monkeypatch.setattr("hmd.control.admin_commands.MAX_PINS", 1)
-    with pytest.raises(UsageError, match="processes are pinned or moved: unpin some"):
+    with refused(match="processes are pinned or moved: unpin some"):
         execute(commands, "pin", pid=toucher.process.pid)
     # The same process may be pinned elsewhere, and an exited one no longer counts.
     execute(commands, "pin", pid=own.pid, to=1)
@@ -128,7 +138,7 @@ def test_pin_of_target_beyond_own_maximum_pins_none(
     owner = Peer(os.getpid(), os.getuid(), os.getgid())
     monkeypatch.setattr("hmd.control.admin_commands.is_administrator", lambda _: False)
     monkeypatch.setattr("hmd.control.admin_commands.MAX_OWN_PINS", 1)
-    with pytest.raises(UsageError, match="0 processes are pinned or moved for you, 2 more"):
+    with refused(match="0 processes are pinned or moved for you, 2 more"):
         execute(commands, "pin", owner, target="db")
     assert not state.pins
     monkeypatch.setattr("hmd.control.admin_commands.MAX_OWN_PINS", 2)

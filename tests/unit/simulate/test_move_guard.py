@@ -14,12 +14,12 @@ import numpy.typing as npt
 import pytest
 
 from hmd.cli.tables.status_tables import guard_state
-from hmd.config.quantities import Amount
 from hmd.daemon.guard_report import GuardReport
 from hmd.decide import registry
 from hmd.decide.move_guard import GuardLevel, MoveGuard
 from hmd.decide.plan import Policy
 from hmd.emulate.preset import Preset
+from hmd.quantities import Amount
 from hmd.simulate.simulated_pmu import PmuSettings
 from hmd.simulate.simulation import Simulated, SimulationSettings, simulate
 from tests.unit.simulate.conftest import stream_of

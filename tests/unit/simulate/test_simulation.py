@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from hmd.config.quantities import Amount
 from hmd.control.admin_state import AdminState, Pin
 from hmd.decide import registry
 from hmd.decide.plan import Policy
 from hmd.emulate.preset import Preset
 from hmd.emulate.recordings.miss_stream import MissStream
+from hmd.quantities import Amount
 from hmd.simulate.baselines import baselines
 from hmd.simulate.simulated_machine import PROGRAM, MigrationCost, SimulatedMachine
 from hmd.simulate.simulated_memory import FAST, SLOW

@@ -14,7 +14,7 @@ from hmd.numpy_archive import MOST_BYTES
 from hmd.tensors.tensor_trace import TensorTraceError
 from hmd.tensors.tensor_trace_file import read_trace
 
-TRACE = Path(__file__).parents[3] / "bench/training_steps/mlp_mixer.npz"
+TRACE = Path(__file__).parents[3] / "bench/tensors/training_steps/mlp_mixer.npz"
 WRONG: dict[str, npt.NDArray[Any]] = {
     "text": np.array("x"),
     "number": np.array(3.5),
