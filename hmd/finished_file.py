@@ -102,7 +102,7 @@ def is_written_directly(path: Path) -> bool:
 
 
 def _create(partial: Path, target: Path, *, private: bool) -> int:
-    """Return a descriptor of a new file with the mode that the target shall have."""
+    """Return a descriptor of a new file with the mode that the target must have."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(partial, flags, 0o600 if private else 0o666)
     try:

@@ -34,6 +34,6 @@ def compile_cached(function: Callable[..., Any], *signature: Any, **options: Any
 def _note_missing_cache() -> None:
     """Log, once per process, that compiled code is not kept."""
     logging.getLogger("hmd").warning(
-        "hmd compiles its kernels anew at each start: this user can write to no cache of numba;"
+        "hmd compiles its kernels again at each start: this user can write to no cache of numba;"
         " set NUMBA_CACHE_DIR to a folder of your own"
     )
