@@ -35,9 +35,9 @@ examples:
   hmd drain 2 --timeout 10min        wait at most 10 minutes
   hmd undrain 1                      use it again
 
-exit codes: 0 no page of a program is left there; 1 some are (with reasons), hmd is paused, or the
-timeout has passed; 2 no node would be left; 5 no such node; 6 no daemon answers; 7 not
-permitted
+exit codes: 0 no page of a program is left there; 1 some are (with reasons), hmd is paused, the
+timeout has passed, or refused: no node would be left, or a pin is there; 2 wrong usage; 5 no such
+node; 6 no daemon answers; 7 not permitted
 """
 
 REASONS = {

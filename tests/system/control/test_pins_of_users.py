@@ -10,7 +10,7 @@ import pytest
 from hmd.control.admin_commands import AdminCommands
 from hmd.control.admin_state import AdminState
 from hmd.control.request import ControlRequest, Peer
-from hmd.errors import UsageError
+from hmd.errors import HmdError
 from hmd.machine.process_id import identify
 from tests.fakes.admin import ROOT_PEER, USER_PEER
 
@@ -32,7 +32,7 @@ def test_pin_beyond_user_limit_is_refused(
     monkeypatch.setattr("hmd.control.admin_commands.MAX_OWN_PINS", 1)
     execute(commands, "pin", pid=own.pid)
     execute(commands, "pin", USER_PEER, pid=sleepers[0].pid)
-    with pytest.raises(UsageError, match="1 processes are pinned or moved for you"):
+    with pytest.raises(HmdError, match="1 processes are pinned or moved for you"):
         execute(commands, "pin", USER_PEER, pid=sleepers[1].pid)
     execute(commands, "pin", pid=sleepers[1].pid)
     for sleeper in sleepers:

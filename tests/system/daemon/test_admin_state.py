@@ -134,8 +134,8 @@ def test_pin_of_ended_process_is_removed(daemon: Daemon, faulter: subprocess.Pop
 @pytest.mark.parametrize(
     ("command", "arguments", "kind", "message"),
     [
-        ("drain", {"node": 0}, UsageError, "no node would be left to hold the pages"),
-        ("drain", {"tier": 0}, UsageError, "no node would be left"),
+        ("drain", {"node": 0}, HmdError, "no node would be left to hold the pages"),
+        ("drain", {"tier": 0}, HmdError, "no node would be left"),
         ("drain", {"tier": 7}, TargetError, "no tier 7: there are 0 to 0"),
         ("drain", {"node": [0, 99]}, TargetError, "no memory on node 99"),
         ("drain", {"node": "0"}, UsageError, "node: give the number"),
@@ -278,7 +278,7 @@ def test_command_line_sends_requests(daemon: Daemon, faulter: subprocess.Popen[b
     assert f"pinned: pid {faulter.pid} (hmd unpin)" in hmd("top", "--once").stdout
     assert json.loads(hmd("unpin", "--all", "--json").stdout)["done"] == "1 pins lifted"
     done = hmd("drain", "0")
-    assert (done.returncode, done.stdout) == (Exit.USAGE, "")
+    assert (done.returncode, done.stdout) == (Exit.FAILURE, "")
     assert done.stderr == "hmd: no node would be left to hold the pages: drain fewer\n"
     assert hmd("undrain", "0").returncode == Exit.TARGET
     assert hmd("drain").returncode == hmd("unpin").returncode == Exit.USAGE

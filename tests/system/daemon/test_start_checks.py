@@ -56,6 +56,17 @@ def test_start_failures_lists_every_cause(tmp_path: Path) -> None:
     assert str(socket.parent.parent) in found["observe", "socket"]
 
 
+def test_unusable_weights_are_a_start_failure(tmp_path: Path) -> None:
+    weights = tmp_path / "weights.npz"
+    weights.write_text("garbage")
+    socket = f"observe: {{metrics: off, socket: {tmp_path}/run/hmd.sock}}\n"
+    learned = f"decide: {{policy: learned, learned: {{weights: {weights}}}}}\n"
+    (found,) = start_failures(loads(socket + learned))
+    assert found.path == ("decide", "learned", "weights")
+    assert found.text.startswith(f"weights {weights}: not usable")
+    assert not start_failures(loads(socket + learned.replace("policy: learned", "policy: age")))
+
+
 def test_name_that_cannot_be_encoded_is_a_start_failure(tmp_path: Path) -> None:
     config = loads(f"sample: {{sampler: faults}}\nobserve: {{socket: {tmp_path}/run/hmd.sock}}")
     observe = config.observe.model_copy(update={"metrics": "a..b:9742"})

@@ -310,6 +310,51 @@ def test_estimate_invalid_file_reported_with_line(
     assert capsys.readouterr().err.startswith(f"hmd: {wrong}:2: 'nonsense' is no ")
 
 
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[" + "9" * 5000 + "]", "a number of the JSON has too many digits"),
+        ("[" * 100_000, "the JSON is nested too deeply"),
+    ],
+)
+def test_estimate_layout_of_hostile_json_reported_with_line(
+    files: list[str], tmp_path: Path, capsys: Capture, text: str, problem: str
+) -> None:
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text(text)
+    assert main(["estimate", *files, "--layout", str(wrong)]) == Exit.CONFIG
+    assert capsys.readouterr().err == f"hmd: {wrong}:1: {problem}\n"
+
+
+@pytest.mark.parametrize("header", ["time_s,address,tier", "time,address,tier"])
+def test_estimate_schedule_in_another_unit_refused(
+    files: list[str], tmp_path: Path, capsys: Capture, header: str
+) -> None:
+    moves = tmp_path / "moves.csv"
+    moves.write_text(f"{header}\n1,0,fast\n")
+    assert main(["estimate", *files, "--schedule", str(moves)]) == Exit.CONFIG
+    assert "the columns are time_ms,address,tier" in capsys.readouterr().err
+    moves.write_text("time_ms, address, tier\n1,0,fast\n")
+    assert answer(capsys, *files, "--schedule", str(moves))["schedule"]["moved_pages"] == 1
+
+
+def test_estimate_addresses_without_sampled_page_noted(
+    files: list[str], tmp_path: Path, capsys: Capture
+) -> None:
+    (tmp_path / "hot.txt").write_text("7f0000000000-7f0040000000\n")
+    (tmp_path / "moves.csv").write_text("1,7f0000000000,fast\n")
+    for words, where in (
+        (["--range", "7f0000000000-7f0040000000"], "in these ranges"),
+        (["--layout", str(tmp_path / "hot.txt")], "in these ranges"),
+        (["--schedule", str(tmp_path / "moves.csv")], "at the addresses of the schedule"),
+    ):
+        assert main(["estimate", *files, *words, "--json"]) == Exit.OK
+        out, err = capsys.readouterr()
+        assert err.startswith(f"hmd: note: no sampled page lies {where}; 'hmd estimate")
+        assert len(json.loads(out)["notes"]) == 1
+    assert not answer(capsys, *files, "--range", "0-5000")["notes"]
+
+
 def test_estimate_picture_without_matplotlib_names_extra(
     files: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,6 +81,20 @@ def test_command_summaries_one_short_line() -> None:
         (["statsu"], "no command 'statsu'; did you mean 'status'? (see 'hmd --help')"),
         (["trace", "inof"], "no command 'inof'; did you mean 'info'? (see 'hmd trace --help')"),
         (["zzz"], "no command 'zzz' (see 'hmd --help')"),
+        ([""], "no command '' (see 'hmd --help')"),
+        (
+            ["run", "--ticks", "x"],
+            "argument --ticks: 'x': take a whole number from 1 (see 'hmd run --help')",
+        ),
+        (
+            ["top", "--interval", "x"],
+            "argument --interval: 'x': take 0.1 to 3600 seconds, as in 5 (see 'hmd top --help')",
+        ),
+        (
+            ["pin", "--", "-5", "--socket", "S"],
+            "--socket stands behind '--', where no options are: put it before"
+            " (see 'hmd pin --help')",
+        ),
         (
             ["status", "--jsno"],
             "unknown argument '--jsno'; did you mean '--json'? (see 'hmd status --help')",

@@ -11,6 +11,7 @@ import pytest
 from hmd.cli.main import main
 from hmd.emulate.recordings.miss_stream import MissStream
 from hmd.errors import Exit
+from hmd.simulate.simulated_pmu import MAX_PERIOD, MAX_SEED
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +96,20 @@ def test_simulate_pageout_given_shown_in_table_and_json(
     assert 0 < policy["swapped_in_bytes"] <= policy["paged_out_bytes"]
 
 
+def test_simulate_longest_period_runs(trace: Path) -> None:
+    words = ["simulate", str(trace), "--policy", "none", "--json"]
+    assert main([*words, "--period", str(MAX_PERIOD), "--seed", str(MAX_SEED)]) == Exit.OK
+
+
+@pytest.mark.parametrize("option", ["--overhead", "--loss"])
+def test_simulate_share_without_per_cent_sign_refused(
+    option: str, trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["simulate", str(trace), option, "0.01"])
+    assert "'0.01': write a share of 0% to 100%" in capsys.readouterr().err
+
+
 def test_simulate_picture_option_writes_png(trace: Path, tmp_path: Path) -> None:
     picture = tmp_path / "run.png"
     assert main(["simulate", str(trace), "--json", "--picture", str(picture)]) == Exit.OK
@@ -113,7 +128,17 @@ def test_simulate_picture_option_writes_png(trace: Path, tmp_path: Path) -> None
         (["TRACE", "--set", "speed=1"], Exit.USAGE, "can have confidence"),
         (["TRACE", "--set", "confidence=much"], Exit.USAGE, "'much' is not a valid value"),
         (["TRACE", "--set", "confidence=99"], Exit.USAGE, "at most 10"),
+        (["TRACE", "TRACE"], Exit.USAGE, "one TRACE at a time"),
+        (["TRACE", "--fast", "0.25"], Exit.USAGE, "with its unit"),
+        (["TRACE", "--fast-min", "9%", "--fast-max", "8%"], Exit.USAGE, "--fast-min 9% is above"),
         (["TRACE", "--tick", "0"], Exit.USAGE, "--tick must be"),
+        *(
+            (["TRACE", option, value], Exit.USAGE, f"{option} must be from ")
+            for option in ("--tick", "--delay", "--found", "--pageout", "--swap-in")
+            for value in ("nan", "inf", "1e300")
+        ),
+        (["TRACE", "--period", "4294967296"], Exit.USAGE, "--period must be from 1 to "),
+        (["TRACE", "--seed", "-1"], Exit.USAGE, "--seed must be from 0 to "),
         (["TRACE", "--fast-max", "half"], Exit.USAGE, "--fast-max half: write a size or a share"),
         (["TRACE", "--fast-min", "8"], Exit.USAGE, "--fast-min 8: write a size or a share"),
         (["TRACE", "--pageout", "1"], Exit.USAGE, "at least a tick (10 ms)"),

@@ -20,7 +20,7 @@ from hmd.cli.top_command import rates_between
 from hmd.control.status_socket import StatusSocket
 from hmd.errors import Exit
 from hmd.observe.health import TickWatch
-from hmd.observe.heat_grid import grid
+from hmd.observe.heat_grid import grid, pids
 
 ROW = {
     "resident_bytes": [3 << 30, 1 << 30],
@@ -116,6 +116,10 @@ def test_status_check_of_hung_tick_exits_1(
     server = StatusSocket(tmp_path / "h", answers)
     assert main(["status", "--check", "--socket", str(server.path)]) == code
     assert capsys.readouterr().out.startswith(said)
+    assert main(["status", "--check", "--json", "--socket", str(server.path)]) == code
+    health = json.loads(capsys.readouterr().out)
+    assert health["text"].startswith(said)
+    assert health["healthy"] is (code == 0)
     server.close()
 
 
@@ -285,6 +289,16 @@ def test_heatmap_unknown_pid_error_lists_pids(
 ) -> None:
     code = main(["heatmap", "--pid", "5", "--socket", str(daemon), "-o", "/tmp/never.png"])
     assert code == Exit.TARGET
+    assert "it has those of: 101" in capsys.readouterr().err
+
+
+def test_heatmap_json_of_pid_has_that_process_alone(
+    daemon: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["heatmap", "--json", "--socket", str(daemon), "--pid"]
+    assert main([*words, "101"]) == Exit.OK
+    assert pids(json.loads(capsys.readouterr().out)) == [101]
+    assert main([*words, "5"]) == Exit.TARGET
     assert "it has those of: 101" in capsys.readouterr().err
 
 

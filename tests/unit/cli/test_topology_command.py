@@ -48,7 +48,9 @@ def test_topology_tiers_option_overrides_tiers(capsys: pytest.CaptureFixture[str
     assert "Warning" not in out
 
 
-@pytest.mark.parametrize("text", ["0", "[0,1]", "[[0],[true]]", "[[0", '[["0"]]', "{}"])
+@pytest.mark.parametrize(
+    "text", ["0", "[0,1]", "[[0],[true]]", "[[0", '[["0"]]', "{}", "[[9]]", "[" * 9**6]
+)
 def test_topology_invalid_tiers_option_refused(
     text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -56,6 +58,7 @@ def test_topology_invalid_tiers_option_refused(
     err = capsys.readouterr().err
     assert err.startswith("hmd: --tiers")
     assert err.count("\n") == 1
+    assert len(err) < 200
 
 
 def test_topology_without_numa_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -131,6 +131,10 @@ MISTAKES = {
         "machine:\n  tiers:\n  - [0]\n  - []\n",
         ["f:4: machine.tiers[1]: an empty tier; name its nodes, or remove it"],
     ),
+    "tick_most below tick": (
+        "tick: 10s\ntick_most: 1s\n",
+        ["f:2: tick_most: 1s is below the tick of 10s"],
+    ),
     "fast_min above fast_max": (
         TARGET + "  fast_min: 60%\n  fast_max: 50%\n",
         ["f:4: targets[0].fast_min: 60% is above the fast_max of 50%"],

@@ -16,6 +16,7 @@ from hmd.errors import ConfigError, HmdError
 from hmd.learn.policy_speeds import FIRST_TOUCH, mean_speed, policy_speeds
 from hmd.learn.train_settings import read_plan
 from hmd.learn.training import Training, make_policy
+from hmd.learn.training_rows import TrainingRows, collect_rows
 from tests.unit.learn.conftest import CONFIG
 
 
@@ -106,6 +107,17 @@ def test_trained_policy_on_program_held_out_beats_first_touch(config: Path, tmp_
     assert mean_speed(rows[:1], "learned") > 1.02
 
 
+def test_training_without_rows_says_what_to_record(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_of(*given: object) -> TrainingRows:
+        return collect_rows(*given).take(np.zeros(0, np.int64))  # type: ignore[arg-type]
+
+    monkeypatch.setattr("hmd.learn.training.collect_rows", none_of)
+    with pytest.raises(HmdError, match="the recordings give no rows to train on: record a larger"):
+        Training(read_plan(config), tmp_path / "rows").run()
+
+
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
@@ -115,6 +127,10 @@ def test_trained_policy_on_program_held_out_beats_first_touch(config: Path, tmp_
         ("held_out: [late]", "held_out: [never]", "there is no recording 'never'"),
         ("held_out: [late]", "held_out: [late, middle]", "no recording is left to train on"),
         ('["*.misses"]', '["*.npz"]', "no recording matches *.npz"),
+        ('["*.misses"]', '[""]', "no recording matches ''"),
+        ('["*.misses"]', '["/"]', "no recording matches /"),
+        ('["*.misses"]', '["~nosuchuser/x"]', "no recording matches ~nosuchuser/x"),
+        ("periods: [29]", "periods: [99999999999]", "train.yaml:4: periods[0]: "),
     ],
 )
 def test_plan_with_mistake_names_file_and_line(

@@ -41,6 +41,18 @@ def test_changed_system_has_other_capacity_and_rate() -> None:
     assert system.bandwidth(2, inwards=True) == pytest.approx(6.4e9)
 
 
+TIERS = "{{name: x, tiers: [{{name: a, capacity: {}}}, {{name: b}}]"
+LINKS = "links: [{{name: l, between: [a, b], in: {}, out: 1}}]"
+
+
+def test_system_file_reads_decimal_units_and_words_that_look_like_dates(tmp_path: Path) -> None:
+    file = tmp_path / "system.yaml"
+    text = f"{TIERS.format('40GB')}, {LINKS.format('1')}}}"
+    file.write_text(text.replace("name: x", "name: 2020-13-45"))
+    system = load_system(str(file))
+    assert (system.name, system.tiers[0].capacity) == ("2020-13-45", 40 * 10**9)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -56,6 +68,11 @@ def test_changed_system_has_other_capacity_and_rate() -> None:
             " links: [{name: l, between: [a, b], in: 1, out: 1}]}",
             "write a size with its unit",
         ),
+        (f"{TIERS.format('infGiB')}, {LINKS.format('1')}}}", "write a size with its unit"),
+        (f"{TIERS.format('40')}, {LINKS.format('1')}}}", "write a size with its unit"),
+        (f"{TIERS.format('40GiB')}, {LINKS.format('1e-300')}}}", "greater than or equal to 0.001"),
+        ("{name: x, name: y}", "'name' is already set in line 1"),
+        ("[" * 5000, "nested"),
         (
             "{name: x, tiers: [{name: a}, {name: b, access_us: 1}],"
             " links: [{name: l, between: [a, b], in: 1, out: 1}]}",

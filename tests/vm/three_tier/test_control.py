@@ -241,7 +241,7 @@ def test_pin_ordinary_user_moves_own_process_only(guest: Guest) -> None:
     assert refused.returncode == Exit.NOT_PERMITTED
     assert "belongs to uid 0, you are uid 65534, gid 65534: only its owner" in refused.stderr
     busy = guest.hmd("drain", "1")
-    assert (busy.returncode, "is pinned to node 1" in busy.stderr) == (Exit.USAGE, True)
+    assert (busy.returncode, "is pinned to node 1" in busy.stderr) == (Exit.FAILURE, True)
     guest.do("unpin", str(guest.program), uid=NOBODY)
 
 
