@@ -28,6 +28,7 @@ from hmd.decide.learned.page_features import LearnedFeatures
 from hmd.decide.plan import MachineView, Plan, Policy
 from hmd.decide.policies.learned import Learned
 from hmd.heat.view.page_view import PageView
+from hmd.machine.own_memory import keep_freed_memory
 
 ROOT = Path(__file__).resolve().parents[2]
 OUTPUT = ROOT / "build" / "learned_cost.json"
@@ -102,6 +103,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--publish", action="store_true", help=f"also write {PUBLISHED.name}")
     args = parser.parse_args()
+    keep_freed_memory()  # as the daemon does
     results = measure()
     for name, value in results.items():
         print(f"{name:24}{value:10.2f}")

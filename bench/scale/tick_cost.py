@@ -30,6 +30,7 @@ from bench.scale.scaled_samples import PATTERNS, ScaledSamples
 from bench.synthetic.modelled_stages import modelled_stages
 from hmd.decide import registry
 from hmd.heat.heat_table import HeatTable
+from hmd.machine.own_memory import keep_freed_memory
 from hmd.migrate import MoverSettings
 from hmd.observe.tick_record import Stage
 from hmd.pipeline.stage_guard import StageTimer
@@ -127,7 +128,8 @@ class ScaledRun:
 
 
 def measure(case: ScaleCase) -> ScaleRow:
-    """Run a case in this process, with its kernels loaded as the daemon loads them."""
+    """Run a case in this process, with its kernels loaded and its heap as the daemon has them."""
+    keep_freed_memory()
     registry.warm(policies=(case.policy,))
     run = ScaledRun(case)
     for _ in range(WARM_TICKS):

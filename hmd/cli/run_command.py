@@ -97,9 +97,11 @@ def _start(args: argparse.Namespace) -> Service:
     from hmd.daemon.log import start_log
     from hmd.daemon.notify import Notifier
     from hmd.machine.descriptor_limit import raise_descriptor_limit
+    from hmd.machine.own_memory import keep_freed_memory
 
     start_log(args.log_level)
     raise_descriptor_limit()
+    keep_freed_memory()
     # A SIGHUP during the start waits until the service can reload.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     notifier = Notifier(os.environ)

@@ -14,7 +14,7 @@ followed were the most likely: a choice among experts by their likelihood (Vovk,
 strategies", COLT 1990). Moves have to pay within about so many ticks. Where a hot set moves for
 good the weight becomes 0.
 
-Costs 12 bytes per page, and about 60 ns.
+Costs 12 bytes per page, and about 20 ns.
 """
 
 from __future__ import annotations
@@ -161,6 +161,7 @@ class LongMemory:
             PAGE_SCALE,
             SUMS,
             TOTAL,
+            add_sizes,
             count_samples,
             fill_long,
             sum_deviations,
@@ -172,7 +173,8 @@ class LongMemory:
         if not news:
             heard = np.zeros(len(heard))
             rows = rows._replace(samples=np.zeros(len(pages), np.float32))
-        resident = np.bincount(pages.process, pages.size, len(heard))
+        resident = np.zeros(len(heard))
+        add_sizes(pages.process, pages.size, resident)
         stay = np.exp2(-heard / np.maximum(_COOLING * resident, 1.0))
         stay = np.maximum(stay, _STAY) if news else np.ones(len(heard))
         count_samples(counts, rows, heard, stay, by_block, sums)
@@ -192,11 +194,7 @@ class LongMemory:
         from hmd.decide.learned.long_kernel import weigh_ratios
 
         self._evidence *= _MEMORY
-        sampled = np.flatnonzero(pages.tick_samples)
-        weigh_ratios(
-            pages.tick_samples[sampled], number[sampled], pages.process[sampled], ratios,
-            self._evidence,
-        )  # fmt: skip
+        weigh_ratios(pages.tick_samples, number, pages.process, ratios, self._evidence)
 
 
 def weights_of(evidence: Values) -> Values:

@@ -1,9 +1,11 @@
-"""Pages of this process that are unmapped with the real madvise(2)."""
+"""Memory of this process, with the real madvise(2) and mallopt(3)."""
 
 from __future__ import annotations
 
 import ctypes
 import mmap
+import subprocess
+import sys
 from errno import EINVAL, ENOMEM
 
 import pytest
@@ -39,3 +41,30 @@ def test_unmap_resident_of_what_is_not_mapped_refused() -> None:
     with pytest.raises(OSError, match="Cannot allocate") as refused:
         unmap_resident(start, start + mmap.PAGESIZE)
     assert refused.value.errno == ENOMEM
+
+
+def test_keep_freed_memory_of_equal_arrays_faults_no_page() -> None:
+    """In a process of its own, as the heap stays so."""
+    program = """
+import resource
+import numpy as np
+from hmd.machine.own_memory import keep_freed_memory
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        arrays = [np.ones(100_000) for _ in range(10)]
+        del arrays
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+faults()
+given_back = faults()
+assert keep_freed_memory()
+faults()
+print(given_back, faults())
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    given_back, kept = map(int, done.stdout.split())
+    assert given_back > 1000
+    assert kept < 20
