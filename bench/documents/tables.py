@@ -207,7 +207,7 @@ def steps(results: Results) -> str:
             cells = found.setdefault((row["trace"], row["rules"]), {})
             cells[row["planner"]] = f"{row['ideal_seconds'] / row['seconds']:.4f}"
             cells["bound"] = f"{row['ideal_seconds'] / row['bound_seconds']:.4f}"
-    names = ("lru-free", "g10", "g10@1.394", "ours", "bound")
+    names = ("lru-free", "g10", "g10@1.394", "portfolio", "bound")
     rows = [[*key, *(cells.get(name, "-") for name in names)] for key, cells in found.items()]
     return table(["trace", "rules", *names], rows, text=2)
 

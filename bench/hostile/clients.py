@@ -173,7 +173,7 @@ def _scraped() -> bool:
 def _refused() -> int:
     """Return how many requests the daemon has refused, by its own count."""
     for line in _get().decode().splitlines():
-        if line.startswith("hmd_orders_total{") and 'order="pause",outcome="refused"' in line:
+        if line.startswith('hmd_admin_requests_total{command="pause",outcome="refused"'):
             return int(float(line.rpartition(" ")[2]))
     return 0
 

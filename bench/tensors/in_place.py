@@ -29,7 +29,7 @@ WITHOUT_RULES: Final = ("autotm", "autotm-static", "autotm-sync")
 
 
 def rows_of(name: str, share: float, planners: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield a row per planner and set of rules, ``ours`` last: it tries the others' plans."""
+    """Yield a row per planner and set of rules, ``portfolio`` last: it tries the others' plans."""
     system = load_system("dram-pm")
     trace = recorded_step(name, system) if name in RECORDED else load(name)
     page = system.granularity_bytes

@@ -6,7 +6,7 @@
 A step of each shape of :mod:`bench.tensors.training_shapes` meets several memory systems in
 proportion to it: little and much fast memory, no host, slow and fast links. ``--seed`` makes steps
 of other sizes, times and connections: planners have seen none. Prints each row, and at last the
-least ratio of speeds of ``ours`` to any planner without recomputation.
+least ratio of speeds of ``portfolio`` to any planner without recomputation.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ SLOW_LAYERS: Final = 40
 
 
 def rows_of(shape: str, layers: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Yield a row per memory system, set of rules and planner, ``ours`` last."""
+    """Yield a row per memory system, set of rules and planner, ``portfolio`` last."""
     trace = training_trace(shape, layers, seed)
-    planners = (*QUICK, *(SLOW if layers <= SLOW_LAYERS else ()), "ours")
+    planners = (*QUICK, *(SLOW if layers <= SLOW_LAYERS else ()), "portfolio")
     for shares in SYSTEMS:
         system = scaled_system(trace, **shares)
         label = ", ".join(f"{key} {value:g}" for key, value in shares.items())
@@ -56,7 +56,7 @@ def rows_of(shape: str, layers: int, seed: int) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measure the shapes and print how ``ours`` does against the others."""
+    """Measure the shapes and print how ``portfolio`` does against the others."""
     parser = argparse.ArgumentParser(prog="python -m bench.tensors.made_steps")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--layers", type=int, default=24)
@@ -67,8 +67,8 @@ def main() -> None:
     for shape in words.shapes or SHAPES:
         rows = list(rows_of(shape, words.layers, words.seed))
         keep_rows(rows)
-        ours = {(r["rules"], r["tiers"]): r["seconds"] for r in rows if r["planner"] == "ours"}
-        worst = min(worst, *(row["seconds"] / ours[row["rules"], row["tiers"]] for row in rows))
+        took = {(r["rules"], r["tiers"]): r["seconds"] for r in rows if r["planner"] == "portfolio"}
+        worst = min(worst, *(row["seconds"] / took[row["rules"], row["tiers"]] for row in rows))
     print(f"least ratio of speeds: {worst:.4f}")
 
 

@@ -10,12 +10,20 @@ from bench.tensors.planners import geomean
 
 Results = Mapping[str, Any]
 
-_IN_PLACE = ("lru-free", "autotm-static", "autotm-sync", "autotm", "sentinel", "deeptm", "ours")
+_IN_PLACE = (
+    "lru-free",
+    "autotm-static",
+    "autotm-sync",
+    "autotm",
+    "sentinel",
+    "deeptm",
+    "portfolio",
+)
 
 
 def tier_sweeps(results: Results) -> str:
     """Return the shares of the ideal for other host memories and other flash."""
-    names = ("g10", "g10@1.394", "ours")
+    names = ("g10", "g10@1.394", "portfolio")
     head = ["trace", "rules", "tiers", *names, "bound"]
     return table(head, _shares(results, names, _swept, bound=True), text=3)
 
@@ -29,7 +37,7 @@ def in_place_steps(results: Results) -> str:
 def programs(results: Results) -> str:
     """Return how far the price of each integer program is from the simulator's, and its gap."""
     found: dict[tuple[str, str], dict[str, str]] = {}
-    names = ("autotm-static", "autotm-sync", "autotm", "ours")
+    names = ("autotm-static", "autotm-sync", "autotm", "portfolio")
     for row in results["tensors"]["rows"]:
         if _dram(row["tiers"]) and row["rules"] == "strict" and row["objective_seconds"]:
             cells = found.setdefault((row["trace"], row["tiers"]), {})
@@ -40,9 +48,9 @@ def programs(results: Results) -> str:
 
 
 def made_steps(results: Results) -> str:
-    """Return the least and the mean ratio of speeds of ``ours`` on made steps, per shape.
+    """Return the least and the mean ratio of speeds of ``portfolio`` on made steps, per shape.
 
-    The last column is the speed of ``ours`` over that of the lower bound, under strict rules.
+    The last column is the speed of ``portfolio`` over that of the lower bound, under strict rules.
     """
     times: dict[tuple[str, str, str], dict[str, float]] = {}
     shares: dict[str, list[float]] = {}
@@ -50,14 +58,14 @@ def made_steps(results: Results) -> str:
         if row["tiers"].startswith("made"):
             cells = times.setdefault((row["trace"], row["rules"], row["tiers"]), {})
             cells[row["planner"]] = row["seconds"]
-            if row["planner"] == "ours" and row["rules"] == "strict":
+            if row["planner"] == "portfolio" and row["rules"] == "strict":
                 share = row["bound_seconds"] / row["seconds"]
                 shares.setdefault(row["trace"], []).append(share)
     ratios: dict[tuple[str, str], list[float]] = {}
     for (trace, _, _), cells in times.items():
         for planner, seconds in cells.items():
-            if planner != "ours":
-                ratios.setdefault((trace, planner), []).append(seconds / cells["ours"])
+            if planner != "portfolio":
+                ratios.setdefault((trace, planner), []).append(seconds / cells["portfolio"])
     planners = list(dict.fromkeys(planner for _, planner in ratios))
     rows = [
         [

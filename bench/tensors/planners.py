@@ -101,7 +101,7 @@ def noise_rows(name: str, rules: PricingRules) -> Iterator[dict[str, Any]]:
     if all(case({"trace": name, "rules": rules.name, "noise": noise}) in KEPT for noise in NOISES):
         return
     trace, system = load(name), load_system("g10")
-    plan = planner_named("ours").plan(StepProblem(trace, system, rules))
+    plan = planner_named("portfolio").plan(StepProblem(trace, system, rules))
     quiet = trace.ideal_seconds / simulate_step(trace, system, rules, plan).seconds
     for noise in NOISES:
         losses = []
@@ -131,14 +131,14 @@ def geomean(values: list[float]) -> float:
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, float]:
     """Return the geometric means of shares on the base system, and the least ratios of speeds."""
-    shares: dict[str, list[float]] = {"g10": [], "ours": []}
+    shares: dict[str, list[float]] = {"g10": [], "portfolio": []}
     for row in rows:
         if row["tiers"] == "g10" and row["planner"] in shares:
             shares[row["planner"]].append(row["ideal_seconds"] / row["seconds"])
-    ratios = ratios_to_ours(rows)
+    ratios = ratios_to_portfolio(rows)
     return {
         "g10_geomean_share_of_ideal": geomean(shares["g10"]),
-        "ours_geomean_share_of_ideal": geomean(shares["ours"]),
+        "portfolio_geomean_share_of_ideal": geomean(shares["portfolio"]),
         "worst_vs_g10": min(ratios["g10"] + ratios.get("g10@1.394", [])),
         "worst_vs_any": min(min(values) for values in ratios.values()),
         **claimed_margins(rows),
@@ -148,7 +148,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, float]:
 def claimed_margins(rows: list[dict[str, Any]]) -> dict[str, float]:
     """Return the largest margins in per cent of what DeepTM's authors claim, in DRAM and PM.
 
-    By how much ``deeptm``, ``ours`` and the lower bound are faster than ``autotm`` and
+    By how much ``deeptm``, ``portfolio`` and the lower bound are faster than ``autotm`` and
     ``sentinel``, on the case where the margin is largest.
     """
     cases: dict[tuple[str, ...], dict[str, float]] = {}
@@ -165,20 +165,22 @@ def claimed_margins(rows: list[dict[str, Any]]) -> dict[str, float]:
             ),
             default=0.0,
         )
-        for faster in ("deeptm", "ours", "bound")
+        for faster in ("deeptm", "portfolio", "bound")
         for slower in ("autotm", "sentinel")
     }
 
 
-def ratios_to_ours(rows: list[dict[str, Any]]) -> dict[str, list[float]]:
-    """Return the times of each planner over those of ``ours``, on the same cases."""
+def ratios_to_portfolio(rows: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """Return the times of each planner over those of ``portfolio``, on the same cases."""
     keys = ("trace", "rules", "tiers")
-    ours = {tuple(r[key] for key in keys): r["seconds"] for r in rows if r["planner"] == "ours"}
+    took = {
+        tuple(r[key] for key in keys): r["seconds"] for r in rows if r["planner"] == "portfolio"
+    }
     ratios: dict[str, list[float]] = {}
     for row in rows:
         same = tuple(row[key] for key in keys)
-        if row["planner"] != "ours" and same in ours:
-            ratios.setdefault(row["planner"], []).append(row["seconds"] / ours[same])
+        if row["planner"] != "portfolio" and same in took:
+            ratios.setdefault(row["planner"], []).append(row["seconds"] / took[same])
     return ratios
 
 
@@ -211,7 +213,7 @@ def main(words: list[str]) -> None:
 
 def rows_of(part: str, name: str) -> Iterator[dict[str, Any]]:
     """Yield the rows of a part for one trace."""
-    compared = ("g10", *loosened(name), "ours")
+    compared = ("g10", *loosened(name), "portfolio")
     if part == "traces":
         yield from measured(load(name), "g10", ("lru-free", *compared))
     elif part == "host":
@@ -219,7 +221,7 @@ def rows_of(part: str, name: str) -> Iterator[dict[str, Any]]:
             yield from measured(load(name), f"host {size} GiB", compared)
     else:
         for rate in FLASH_GBPS:
-            yield from measured(load(name), f"flash {rate:g} GB/s", ("g10", "ours"))
+            yield from measured(load(name), f"flash {rate:g} GB/s", ("g10", "portfolio"))
 
 
 def system_of(tiers: str) -> MemorySystem:

@@ -19,7 +19,7 @@ PLANNERS: Final = {
     "autotm": "tab:green",
     "sentinel": "tab:purple",
     "deeptm": "tab:brown",
-    "ours": "tab:blue",
+    "portfolio": "tab:blue",
 }
 
 Point = tuple[float, float]

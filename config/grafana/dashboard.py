@@ -14,7 +14,7 @@ from typing import Any
 
 from memory_rows import MOVES, TARGETS, TIERS
 from panel import OF_INSTANCE, Panel, Query
-from service_rows import COST, ORDERS, OVERVIEW, SAMPLING, STAGES
+from service_rows import ADMIN_REQUESTS, COST, OVERVIEW, SAMPLING, STAGES
 
 FILE = Path(__file__).with_name("hmd.json")
 COLUMNS = 24
@@ -28,7 +28,7 @@ ROWS = {
     "Stages": STAGES,
     "Sampling": SAMPLING,
     "Cost of hmd": COST,
-    "Admin requests": ORDERS,
+    "Admin requests": ADMIN_REQUESTS,
 }
 
 

@@ -274,14 +274,14 @@ COST = [
     ),
 ]
 
-ORDERS = [
+ADMIN_REQUESTS = [
     Panel(
         "Admin requests in force",
         "Pause, a policy other than the configured one, drained nodes, pins.",
         "none",
         (
             Query("hmd_paused{}", "paused"),
-            Query("hmd_policy_ordered{}", "another policy"),
+            Query("hmd_policy_overridden{}", "another policy"),
             Query("hmd_node_drained{}", "node {{numa_node}} drained"),
             Query("hmd_pins{}", "pins"),
         ),
@@ -291,7 +291,7 @@ ORDERS = [
         "Admin requests",
         "Admin requests received, by outcome: done or refused.",
         "none",
-        (Query("increase(hmd_orders_total{}[R])", "{{order}} {{outcome}}"),),
+        (Query("increase(hmd_admin_requests_total{}[R])", "{{command}} {{outcome}}"),),
         width=12,
     ),
 ]

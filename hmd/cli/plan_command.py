@@ -23,7 +23,7 @@ lower bound that no plan undercuts, the bytes that cross links, and the CPU time
 
 EXAMPLES = """\
 examples:
-  hmd plan step.npz --tiers g10 --planner ours
+  hmd plan step.npz --tiers g10 --planner portfolio
   hmd plan step.npz --tiers g10 --compare
   hmd plan step.npz --tiers g10 --sweep gpu --steps 6     how much GPU memory the step needs
   hmd plan step.npz --tiers g10 --sweep gpu --picture sweep.png
@@ -36,7 +36,7 @@ the extra ilp)
 """
 
 
-PLANNER = "ours"
+PLANNER = "portfolio"
 STEPS = 5
 
 
@@ -60,7 +60,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "--planner",
         metavar="NAME",
         help="the planner: lru, lru-free, g10, g10@FACTOR, autotm, autotm-static, autotm-sync,"
-        " capuchin, deeptm, myelin, sentinel or ours (default ours)",
+        " capuchin, deeptm, myelin, sentinel or portfolio (default portfolio)",
     )
     parser.add_argument(
         "--plan", type=Path, metavar="FILE", help="price the moves of a JSON file instead"

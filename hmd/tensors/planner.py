@@ -124,7 +124,7 @@ PLANNERS: Final = {
         PlannerEntry("deeptm", "deeptm", "a reconstruction: groups, weighted heat, learning"),
         PlannerEntry("myelin", "myelin", "optimizer state streamed in buckets", False),
         PlannerEntry("sentinel", "sentinel", "moves by intervals of kernels, of searched length"),
-        PlannerEntry("ours", "ours", "farthest next use in parts, on booked links"),
+        PlannerEntry("portfolio", "portfolio", "the fastest of many plans, by simulation"),
     )
 }
 """All planners, by name."""

@@ -21,7 +21,7 @@ FAMILIES: Final = (
         of(lambda now: float(now.control.paused)),
     ),
     gauge(
-        "hmd_policy_ordered",
+        "hmd_policy_overridden",
         "",
         "1 while an admin request replaces the policy of the configuration.",
         of(lambda now: float(now.control.policy_override is not None)),
@@ -40,11 +40,11 @@ FAMILIES: Final = (
         of(lambda now: now.control.pinned),
     ),
     counter(
-        "hmd_orders",
-        "orders",
-        "Admin requests on the status socket, by command (order) and outcome: done or refused.",
+        "hmd_admin_requests",
+        "requests",
+        "Admin requests on the status socket, by command and outcome: done or refused.",
         lambda now: {labels: float(count) for labels, count in now.control.requests.items()},
-        "order",
+        "command",
         "outcome",
     ),
 )

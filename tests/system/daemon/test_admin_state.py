@@ -90,7 +90,7 @@ def test_policy_request_changes_and_resets_policy(daemon: Daemon) -> None:
     send_admin_request(daemon.socket, "policy", {"name": "age"})
     assert daemon.status()["policy"] == "age"
     assert control(daemon)["policy_ordered"] == "age"
-    assert daemon.metric("hmd_policy_ordered") == 1
+    assert daemon.metric("hmd_policy_overridden") == 1
     with pytest.raises(UsageError, match=r"no policy 'oracle': there are .*histogram"):
         send_admin_request(daemon.socket, "policy", {"name": "oracle"})
     assert daemon.status()["policy"] == "age"
@@ -191,15 +191,17 @@ def test_request_of_unprivileged_user_is_refused(
     daemon: Daemon, command: str, arguments: dict[str, Any]
 ) -> None:
     before = control(daemon)
-    labels = {"order": command, "outcome": "refused"}
-    refused = daemon.metric("hmd_orders_total", **labels)
+    labels = {"command": command, "outcome": "refused"}
+    refused = daemon.metric("hmd_admin_requests_total", **labels)
     answer = as_nobody(daemon, command, **arguments)
     assert answer["code"] == Exit.NOT_PERMITTED
     assert "root and the daemon's user may" in answer["error"]
     assert "uid 65534" in answer["error"]
     assert control(daemon) == before
     # Each is counted, and the first few of a minute are logged.
-    wait_for(lambda: daemon.metric("hmd_orders_total", **labels) == refused + 1, "the count")
+    wait_for(
+        lambda: daemon.metric("hmd_admin_requests_total", **labels) == refused + 1, "the count"
+    )
     assert 1 <= daemon.log.read_text().count(" by uid 65534, pid ") <= 8
 
 

@@ -41,9 +41,9 @@ def test_publish_replaces_rows_of_the_same_case_and_the_summary(
 ) -> None:
     published, measured = tmp_path / "published.json", tmp_path / "measured.json"
     published.write_text(
-        json.dumps({"note": "kept", "rows": [step_row("g10", 2.0), step_row("ours", 1.6)]})
+        json.dumps({"note": "kept", "rows": [step_row("g10", 2.0), step_row("portfolio", 1.6)]})
     )
-    measured.write_text(json.dumps({"rows": [step_row("ours", 1.25)]}))
+    measured.write_text(json.dumps({"rows": [step_row("portfolio", 1.25)]}))
     monkeypatch.setattr(tensors, "PUBLISHED", published)
     monkeypatch.setattr(tensors, "OUT", measured)
     tensors.main(["publish"])
@@ -51,7 +51,7 @@ def test_publish_replaces_rows_of_the_same_case_and_the_summary(
     assert document["note"] == "kept"
     assert [row["seconds"] for row in document["rows"]] == [2.0, 1.25]
     assert document["worst_vs_g10"] == 1.6
-    assert document["ours_geomean_share_of_ideal"] == pytest.approx(0.8)
+    assert document["portfolio_geomean_share_of_ideal"] == pytest.approx(0.8)
 
 
 def test_margins_are_those_of_the_case_where_they_are_largest() -> None:
@@ -67,7 +67,7 @@ def test_margins_are_those_of_the_case_where_they_are_largest() -> None:
     assert found["deeptm_over_autotm_percent"] == pytest.approx(20.0)
     assert found["deeptm_over_sentinel_percent"] == pytest.approx(60.0)
     assert found["bound_over_autotm_percent"] == pytest.approx(800.0)
-    assert found["ours_over_autotm_percent"] == 0.0
+    assert found["portfolio_over_autotm_percent"] == 0.0
 
 
 def test_tiers_of_rows_give_sweep_and_size() -> None:

@@ -36,7 +36,7 @@ def test_plan_json_has_price_above_bound(
 ) -> None:
     assert main(["plan", *step, "--json"]) == Exit.OK
     (row,) = json.loads(capsys.readouterr().out)["rows"]
-    assert row["planner"] == "ours"
+    assert row["planner"] == "portfolio"
     assert row["seconds"] >= row["bound_seconds"] >= row["ideal_seconds"]
 
 
@@ -52,7 +52,7 @@ def test_plan_compare_lists_every_planner(
 ) -> None:
     assert main(["plan", *step, "--compare"]) == Exit.OK
     printed = capsys.readouterr().out
-    assert all(name in printed for name in ("lru", "lru-free", "g10", "ours"))
+    assert all(name in printed for name in ("lru", "lru-free", "g10", "portfolio"))
 
 
 def test_plan_sweep_times_do_not_rise_with_capacity(

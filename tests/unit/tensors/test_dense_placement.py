@@ -28,12 +28,12 @@ def test_tensor_that_is_used_more_is_fast() -> None:
 
 
 @pytest.mark.parametrize("rules", RULES)
-def test_ours_of_long_step_in_place_is_faster_than_first_touch(rules: str) -> None:
+def test_portfolio_of_long_step_in_place_is_faster_than_first_touch(rules: str) -> None:
     trace = training_trace("residual", 900, seed=2)
     system = load_system("dram-pm")
     page = system.granularity_bytes
     room = int(vitality(trace).peak_bytes * 0.2) // page * page
     problem = StepProblem(trace, system.changed({system.names[0]: room}), RULES[rules])
-    ours = problem.price(PLANNERS["ours"].plan(problem))
-    assert ours.seconds < problem.price(PLANNERS["lru-free"].plan(problem)).seconds
-    assert np.all(ours.occupied[:, 0] <= room)
+    portfolio = problem.price(PLANNERS["portfolio"].plan(problem))
+    assert portfolio.seconds < problem.price(PLANNERS["lru-free"].plan(problem)).seconds
+    assert np.all(portfolio.occupied[:, 0] <= room)

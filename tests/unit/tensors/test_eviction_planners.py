@@ -42,7 +42,7 @@ def steps(draw: st.DrawFn) -> TensorTrace:
 
 
 @pytest.mark.parametrize("rules", RULES)
-@pytest.mark.parametrize("name", ["lru", "lru-free", "g10", "ours"])
+@pytest.mark.parametrize("name", ["lru", "lru-free", "g10", "portfolio"])
 @settings(max_examples=10, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(trace=steps())
 def test_plan_of_random_step_is_carried_out_above_bound(
@@ -54,18 +54,18 @@ def test_plan_of_random_step_is_carried_out_above_bound(
     assert found.seconds >= bound * (1 - 1e-9) - 1e-6
 
 
-def test_ours_step_with_enough_bandwidth_takes_ideal_time() -> None:
+def test_portfolio_step_with_enough_bandwidth_takes_ideal_time() -> None:
     trace = training_step(8, 8, 4.0)
     problem = StepProblem(trace, small_system(32), STRICT)
-    found = problem.price(PLANNERS["ours"].plan(problem))
+    found = problem.price(PLANNERS["portfolio"].plan(problem))
     assert found.seconds == pytest.approx(trace.ideal_seconds, rel=0.01)
     assert found.moved_bytes > 0
 
 
-def test_ours_step_bound_by_link_reaches_the_bound() -> None:
+def test_portfolio_step_bound_by_link_reaches_the_bound() -> None:
     trace = training_step(12, 8, 0.2)
     problem = StepProblem(trace, small_system(32), STRICT)
-    found = problem.price(PLANNERS["ours"].plan(problem))
+    found = problem.price(PLANNERS["portfolio"].plan(problem))
     bound = lower_bound_seconds(trace, problem.system, STRICT)
     assert bound > 1.5 * trace.ideal_seconds
     assert found.seconds < 1.15 * bound
@@ -103,15 +103,15 @@ def test_g10_of_g10_trace_takes_published_cycles_exactly(name: str, cycles: int)
 
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize(("name", "share"), [("bert-256", 0.999), ("bert-512", 0.785)])
-def test_ours_of_g10_trace_share_of_ideal(name: str, share: float, rules: str) -> None:
+def test_portfolio_of_g10_trace_share_of_ideal(name: str, share: float, rules: str) -> None:
     trace = g10_trace(name)
     problem = StepProblem(trace, load_system("g10"), RULES[rules])
-    found = problem.price(PLANNERS["ours"].plan(problem))
+    found = problem.price(PLANNERS["portfolio"].plan(problem))
     assert trace.ideal_seconds / found.seconds >= share
 
 
-def test_ours_in_place_is_never_slower_than_its_candidates() -> None:
+def test_portfolio_in_place_is_never_slower_than_its_candidates() -> None:
     problem = StepProblem(training_step(8, 8, 1.0), in_place_system(32), STRICT)
-    ours = problem.price(PLANNERS["ours"].plan(problem)).seconds
+    portfolio = problem.price(PLANNERS["portfolio"].plan(problem)).seconds
     for name in ("lru-free", "autotm", "autotm-static", "autotm-sync", "sentinel", "deeptm"):
-        assert ours <= problem.price(PLANNERS[name].plan(problem)).seconds
+        assert portfolio <= problem.price(PLANNERS[name].plan(problem)).seconds

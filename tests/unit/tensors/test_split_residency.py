@@ -45,7 +45,7 @@ def test_split_plan_fetches_weights_that_stay() -> None:
 
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize("share", [0.15, 0.3, 0.5])
-def test_ours_in_place_is_as_fast_as_every_planner(share: float, rules: str) -> None:
+def test_portfolio_in_place_is_as_fast_as_every_planner(share: float, rules: str) -> None:
     problem = problem_of(share, rules)
     seconds = {
         name: problem.price(entry.plan(problem)).seconds
@@ -53,7 +53,7 @@ def test_ours_in_place_is_as_fast_as_every_planner(share: float, rules: str) -> 
         if entry.suits(problem.system)
     }
     # A plan within 0.01 % of the bound is not improved further.
-    assert seconds["ours"] <= min(seconds.values()) * 1.0001
+    assert seconds["portfolio"] <= min(seconds.values()) * 1.0001
 
 
 def test_made_plans_make_a_plan_once_and_count_its_time_again() -> None:
@@ -66,5 +66,5 @@ def test_made_plans_make_a_plan_once_and_count_its_time_again() -> None:
 
 def test_made_plan_that_reuses_another_has_its_time_too() -> None:
     made = MadePlans({"lru": (plan_of([]), 2.5)})
-    made.plan("ours", lambda: made.plan("lru", lambda: plan_of([])))
-    assert 2.5 <= made.seconds("ours") < 2.5 + made.reused_s
+    made.plan("portfolio", lambda: made.plan("lru", lambda: plan_of([])))
+    assert 2.5 <= made.seconds("portfolio") < 2.5 + made.reused_s

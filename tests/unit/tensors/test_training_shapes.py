@@ -25,13 +25,13 @@ def test_trace_of_shape_writes_before_it_reads(shape: str) -> None:
 @pytest.mark.parametrize("links", [0.7, 2.0])
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_ours_on_unseen_shape_is_not_slower_than_g10_or_sentinel(
+def test_portfolio_on_unseen_shape_is_not_slower_than_g10_or_sentinel(
     shape: str, rules: str, links: float
 ) -> None:
     trace = training_trace(shape, 20, seed=1)
     system = scaled_system(trace, fast=0.3, host=0.6, links=links)
     problem = StepProblem(trace, system, RULES[rules])
-    ours = problem.price(PLANNERS["ours"].plan(problem)).seconds
+    portfolio = problem.price(PLANNERS["portfolio"].plan(problem)).seconds
     for name in ("lru-free", "g10", "sentinel"):
-        assert ours <= problem.price(PLANNERS[name].plan(problem)).seconds
-    assert ours >= lower_bound_seconds(trace, system, RULES[rules]) * (1 - 1e-9)
+        assert portfolio <= problem.price(PLANNERS[name].plan(problem)).seconds
+    assert portfolio >= lower_bound_seconds(trace, system, RULES[rules]) * (1 - 1e-9)

@@ -60,7 +60,7 @@ def test_recorded_trace_first_use_of_intermediate_writes(trace: TensorTrace) -> 
     assert (first[made] & WRITE).all()
 
 
-@pytest.mark.parametrize("planner", ["lru-free", "g10", "sentinel", "ours"])
+@pytest.mark.parametrize("planner", ["lru-free", "g10", "sentinel", "portfolio"])
 def test_recorded_trace_is_planned_and_priced(planner: str) -> None:
     trace = read_trace(FOLDER / "mlp_mixer.npz")
     life = vitality(trace)

@@ -1,4 +1,7 @@
-"""The planner ``ours``: the cheapest of several kinds of plans, each tried with several margins.
+"""The planner ``portfolio``: the cheapest of several kinds of plans, with several margins each.
+
+An algorithm portfolio: which plan is the best differs from step to step, and a simulation shows it
+(Gomes and Selman, "Algorithm portfolios", Artificial Intelligence 126, 2001).
 
 1. The schedule of a linear program of all bytes over all kernels (``transfer_program``), for steps
    of some hundred kernels; also with its parts booked as below.
