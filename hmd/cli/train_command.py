@@ -139,7 +139,7 @@ def _train(plan: TrainingPlan, args: argparse.Namespace) -> Trained:
     try:
         folder.mkdir(exist_ok=True)
         with (
-            open_executor(args.ray, args.workers, "--workers") as executor,
+            open_executor(args.ray, args.workers) as executor,
             ProgressLine() as progress,
         ):
             training = Training(

@@ -128,7 +128,7 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
         help="random seed of the search and the sampling (1)",
     )
     group.add_argument(
-        "--jobs",
+        "--workers",
         type=int,
         default=1,
         metavar="N",
@@ -149,8 +149,8 @@ def run(args: argparse.Namespace) -> int:
     from hmd.cli.tables.tune_tables import print_result, result_json
     from hmd.decide import registry
 
-    if args.trials < 1 or args.jobs < 1:
-        raise UsageError("--trials and --jobs must be at least 1")
+    if args.trials < 1 or args.workers < 1:
+        raise UsageError("--trials and --workers must be at least 1")
     about = policy_about(args.policy or registry.DEFAULT)
     given = given_settings(args.set, [about.name])
     ranges = _ranges(about, args, given)
@@ -184,7 +184,7 @@ def _tune(
 
     preset, settings = load(args.preset), simulation_settings(args)
     kept = policy_values(about.knobs, given)
-    with open_executor(args.ray, args.jobs, "--jobs") as executor, ProgressLine() as progress:
+    with open_executor(args.ray, args.workers) as executor, ProgressLine() as progress:
         cases, held_out = _cases(args)
         stage = "before the search"
 

@@ -35,10 +35,10 @@ def add_ray(group: argparse._ActionsContainer) -> None:
 
 
 @contextmanager
-def open_executor(address: str | None, workers: int, option: str) -> Generator[Executor]:
+def open_executor(address: str | None, workers: int) -> Generator[Executor]:
     """Give the cluster of this address or, without one, ``workers`` of this process.
 
-    ``option`` is what sets the latter; UsageError where both are given.
+    UsageError where both are given.
     """
     from hmd.simulate.executors import LocalExecutor
 
@@ -46,7 +46,7 @@ def open_executor(address: str | None, workers: int, option: str) -> Generator[E
         yield LocalExecutor(workers)
         return
     if workers != 1:
-        raise UsageError(f"{option} is for this machine alone: leave it out, or --ray")
+        raise UsageError("--workers is for this machine alone: leave it out, or --ray")
     from hmd.simulate.ray_cluster import RayCluster
 
     with RayCluster(address) as cluster:

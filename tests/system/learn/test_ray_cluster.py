@@ -91,7 +91,7 @@ def test_training_on_cluster_equals_that_of_local_workers(cluster: Any, programs
 def test_tuning_on_cluster_equals_that_of_local_jobs(cluster: Any, programs: Path) -> None:
     found = []
     traces = [programs / "late.misses", programs / "middle.misses"]
-    for place in (["--jobs", "2"], ["--ray", cluster.address]):
+    for place in (["--workers", "2"], ["--ray", cluster.address]):
         run = hmd("tune", *traces, "--trials", "3", "--json", *place)
         assert run.returncode == 0, run.stderr
         found.append(json.loads(run.stdout))
