@@ -20,6 +20,7 @@ from bench.compare.comparison_tables import (
 )
 from bench.documents.markdown_table import table
 from bench.learned_policy.in_guest import table as guest_table
+from bench.stages.policy import table as convergence_table
 from bench.tensors.planner_tables import in_place_steps, made_steps, noise, programs, tier_sweeps
 
 Results = Mapping[str, Any]
@@ -44,6 +45,11 @@ def demo(results: Results) -> str:
             )
     head = ["program", "run", "ops/s (guest time)", "ops/s (modelled time)", "of all fast"]
     return table(head, rows, text=2)
+
+
+def convergence(results: Results) -> str:
+    """Return how soon the fast tier has a hot set that changed, by policy and case."""
+    return convergence_table(results["convergence"]["rows"])
 
 
 def many_mappings(results: Results) -> str:
@@ -230,6 +236,7 @@ TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
         swept,
         huge_paged,
         estimator,
+        convergence,
         many_mappings,
         ablations,
         samplings,

@@ -8,11 +8,11 @@ a bit per page. Moves are made at once and cost nothing; one into a node without
 from __future__ import annotations
 
 import errno
-import os
 
 import numpy as np
 import numpy.typing as npt
 
+from bench.synthetic.synthetic_memory import CPU_TICKS_PER_S
 from hmd.heat.heat_table import HeatTable
 from hmd.machine.nodes.topology import Node, NodeMemory, Topology
 from hmd.machine.pages.mappings import MappingAccess, MappingKind, Mappings
@@ -27,7 +27,6 @@ FAST, SLOW = 0, 1
 CPUS = 4.0
 """As many as wait for 10 million misses of the slow node per second, one after another."""
 _FIRST_PID = 1000
-_CPU_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # Chunks whose pages are recorded at a time.
 _PLACED_CHUNKS = 2048
 
@@ -79,7 +78,7 @@ class ScaledMemory:
 
     def stat(self, pid: int) -> ProcessStat:
         """Return /proc/PID/stat."""
-        ticks = int(self._ran_s * CPUS / len(self.processes) * _CPU_TICKS_PER_S)
+        ticks = int(self._ran_s * CPUS / len(self.processes) * CPU_TICKS_PER_S)
         return ProcessStat(pid, 1, 1, b"program", b"R", 0, ticks, 0)
 
     def place_all(self, heat: HeatTable) -> None:

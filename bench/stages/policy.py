@@ -1,26 +1,40 @@
-"""The default policy on changing hot sets: prints a table, writes build/policy.json.
+"""Policies on changing hot sets: how soon the fast tier has the new one.
 
-A program of 32768 pages has 90 % of its accesses on 12288 of them, in blocks of a given size; its
+    python -m bench.stages.policy [--publish]
+
+A program of 32,768 pages has 90 % of its accesses on 12,288 of them, in blocks of a given size; its
 hot set changes once to other blocks. The fast tier holds 1.1 hot sets or half of one, or the
-program has no hot set. Moves cost nothing: the figures show sampling and the policy alone.
+program has no hot set. Moves take no time: the figures show sampling and the policy alone. Prints a
+table and writes build/convergence.json; ``--publish`` also writes docs/results/convergence.json.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 
+from bench.documents.markdown_table import table as markdown
+from bench.documents.measured_commit import commit
 from bench.synthetic.synthetic_memory import Tier
 from bench.synthetic.synthetic_run import SyntheticRun, hot_blocks
-from hmd.decide.policies.histogram import Histogram
+from hmd.decide import registry
 
-OUTPUT = Path(__file__).resolve().parents[2] / "build" / "policy.json"
+ROOT = Path(__file__).resolve().parents[2]
+OUTPUT = ROOT / "build" / "convergence.json"
+PUBLISHED = ROOT / "docs" / "results" / "convergence.json"
 PAGES, HOT = 32768, 12288
-SETTLE_TICKS, STILL_TICKS, FOLLOW_TICKS = 20, 10, 5
+SETTLE_TICKS, STILL_TICKS, FOLLOW_TICKS = 20, 10, 10
+POLICIES: Final = (registry.DEFAULT, "histogram")
+LATENCY_NS: Final = (90, 300)
+SHOWN: Final = (1, 2, 5, 10)
+"""Ticks after the change that the table has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +49,13 @@ class HotBlockCase:
 
 @dataclass(frozen=True, slots=True)
 class HotBlockResult:
-    """The result of a case.
+    """The result of a policy in a case.
 
     ``still`` are moves per tick when settled. ``before`` and ``after`` are the fast tier's share of
     accesses over the best possible share, after the change of the hot set and after each tick.
     """
 
+    policy: str
     case: HotBlockCase
     still: float
     before: float
@@ -49,21 +64,27 @@ class HotBlockResult:
 
 
 CASES = [
-    *(HotBlockCase(samples, block) for samples in (65_000, 20_000, 5_000) for block in (16, 64, 1)),
-    *(HotBlockCase(samples, block, fast=0.5) for samples in (65_000, 5_000) for block in (16, 1)),
+    *(HotBlockCase(samples, block) for block in (16, 64, 1) for samples in (65_000, 20_000, 5_000)),
+    *(HotBlockCase(samples, block, fast=0.5) for block in (16, 1) for samples in (65_000, 5_000)),
     *(HotBlockCase(samples, 16, hot_share=0.0) for samples in (65_000, 5_000)),
 ]
 
 
-def run(case: HotBlockCase) -> HotBlockResult:
+def run(policy: str, case: HotBlockCase) -> HotBlockResult:
     """Settle, change the hot set, and measure the following ticks."""
     fast = int(HOT * case.fast)
     # Headroom by default: 4 MiB, which is more than 2 % of this machine.
-    tiers = (Tier(fast + 1024), Tier(2 * PAGES))
+    tiers = tuple(map(Tier, (fast + 1024, 2 * PAGES), (0, 0), LATENCY_NS))
     node = np.ones(PAGES, np.int8)
     node[:fast] = 0
-    weights = hot_blocks(PAGES, HOT, case.block_pages, 1, case.hot_share)
-    program = SyntheticRun(Histogram(), tiers, weights, node, samples_per_tick=case.samples)
+    program = SyntheticRun(
+        registry.make(policy),
+        tiers,
+        hot_blocks(PAGES, HOT, case.block_pages, 1, case.hot_share),
+        node,
+        samples_per_tick=case.samples,
+        latency_ns=lambda share: LATENCY_NS,
+    )
     for _ in range(SETTLE_TICKS):
         program.tick()
     still = float(np.mean([program.tick().moved_pages for _ in range(STILL_TICKS)]))
@@ -72,6 +93,7 @@ def run(case: HotBlockCase) -> HotBlockResult:
     before = program.fast_share / best
     ticks = [program.tick() for _ in range(FOLLOW_TICKS)]
     return HotBlockResult(
+        policy,
         case,
         still,
         round(before, 3),
@@ -80,22 +102,47 @@ def run(case: HotBlockCase) -> HotBlockResult:
     )
 
 
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the results as a Markdown table: shares of the best placement by tick, and moves."""
+    ticks = [f"+{tick}" for tick in SHOWN]
+    return markdown(
+        ["policy", "fast tier", "block", "samples per tick", "at the change", *ticks, "moves"],
+        [
+            [
+                row["policy"],
+                _fast_tier(row["case"]),
+                f"{4 * row['case']['block_pages']} KiB",
+                f"{row['case']['samples']:,}",
+                f"{row['before']:.2f}",
+                *(f"{row['after'][tick - 1]:.2f}" for tick in SHOWN),
+                f"{sum(row['moves']):,}",
+            ]
+            for row in rows
+        ],
+        text=3,
+    )
+
+
+def _fast_tier(case: Mapping[str, Any]) -> str:
+    """Return how large the fast tier is, relative to the hot set."""
+    return f"{case['fast']:g} hot sets" if case["hot_share"] else "no hot set"
+
+
 def main() -> int:
     """Run all cases; print and write the results."""
-    ticks = "".join(f"  +{n + 1} tick" for n in range(FOLLOW_TICKS))
-    print("share of the best placement, after the hot set changes")
-    print(f"samples/tick  block   fast  hot   still/tick  change{ticks}  moves")
-    results = []
-    for case in CASES:
-        result = run(case)
-        results.append(result)
-        after = "".join(f"{share:8.3f}" for share in result.after)
-        print(
-            f"{case.samples:12}{case.block_pages:7}{case.fast:7.2f}{case.hot_share:5.1f}"
-            f"{result.still:13.1f}{result.before:8.3f}{after}  {sum(result.moves)}"
-        )
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--publish", action="store_true", help=f"also write {PUBLISHED.name}")
+    args = parser.parse_args()
+    rows = [asdict(run(policy, case)) for policy in POLICIES for case in CASES]
+    document = {
+        "command": "python -m bench.stages.policy --publish",
+        "commit": commit(),
+        "rows": rows,
+    }
+    print(table(rows))
     OUTPUT.parent.mkdir(exist_ok=True)
-    OUTPUT.write_text(json.dumps([asdict(result) for result in results], indent=1) + "\n")
+    for path in (OUTPUT, *([PUBLISHED] if args.publish else ())):
+        path.write_text(json.dumps(document, indent=1) + "\n")
     return 0
 
 

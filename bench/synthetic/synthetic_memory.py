@@ -6,6 +6,7 @@ Moves are made at once and cost nothing. A move into a node without room raises 
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,9 @@ from hmd.units import HUGE_PAGE_BYTES, HUGE_PAGE_PAGES, PAGE_BYTES
 
 BASE = 0x7F00_0000_0000
 """Where the program's memory begins: an address as mmap returns them."""
+
+CPU_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+"""Clock ticks in which the kernel counts CPU time."""
 
 PROCESS = ProcessId(1000, 1)
 
@@ -53,6 +57,11 @@ class SyntheticMemory:
         huge = np.zeros(0, np.bool_) if huge is None else huge
         starts = np.flatnonzero(huge).astype(np.uint64) * np.uint64(HUGE_PAGE_BYTES)
         self._huge = np.uint64(BASE) + starts
+        self._ran_s = 0.0
+
+    def run(self, seconds: float) -> None:
+        """Let the program run, which takes a CPU's time."""
+        self._ran_s += seconds
 
     def topology(self) -> Topology:
         """Return the nodes, each as far from the next."""
@@ -85,7 +94,8 @@ class SyntheticMemory:
 
     def stat(self, pid: int) -> ProcessStat:
         """Return /proc/PID/stat."""
-        return ProcessStat(pid, PROCESS.start_ticks, 1, b"program", b"R", 0, 0, 0)
+        ticks = int(self._ran_s * CPU_TICKS_PER_S)
+        return ProcessStat(pid, PROCESS.start_ticks, 1, b"program", b"R", 0, ticks, 0)
 
     def mappings(self, pid: int) -> Mappings:
         """Return the program's only mapping."""

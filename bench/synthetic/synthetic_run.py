@@ -146,6 +146,7 @@ class SyntheticRun:
         """Run one tick; raises ``ValueError`` where a planned move could not be made."""
         before = self.node.copy()
         self._now_s += _TICK_S
+        self._memory.run(_TICK_S)
         self._timer.begin()
         self.record = record = run_tick(self._stages, self._timer, self._now_s)
         if record.outcome is None:
