@@ -14,8 +14,9 @@ class HeatSettings:
     ``window_pages_per_sample``: a window closes, and the history that it contradicts is discarded,
     when there is one sample per this many resident pages; smaller is more certain.
     ``window_samples_min``: no window closes with fewer samples.
-    ``surprise``: deviation, in standard deviations, from which history loses weight. Of thousands
-    of pages that are tested, one in twenty deviates by two by chance, one in 370 by three.
+    ``change_threshold``: deviation, in standard deviations, from which history loses weight. Of
+    thousands of pages that are tested, one in twenty deviates by two by chance, one in 370 by
+    three.
     ``store_weight``: what a store counts for compared with a load.
     ``detail_chunks``: chunks of 2 MiB whose pages are counted one by one; the others, of more
     memory than that, are counted as a whole.
@@ -25,7 +26,7 @@ class HeatSettings:
     cooling_samples_per_page: float = 16.0
     window_pages_per_sample: float = 8.0
     window_samples_min: int = 256
-    surprise: float = 3.0
+    change_threshold: float = 3.0
     store_weight: float = 1.0
     detail_chunks: int = 2048
 

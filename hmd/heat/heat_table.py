@@ -166,7 +166,7 @@ class HeatTable:
         self.clocks.count(sums.weights, elapsed_s)
         self._waits.close()
         clocks = self.clocks
-        self.stats.windows += close_windows(chunks, clocks, self.settings.surprise)
+        self.stats.windows += close_windows(chunks, clocks, self.settings.change_threshold)
         self.stats.details_lost += grant_details(chunks, clocks.bundle, clocks.tick)
         self._fade_wear()
         self._measure()
@@ -219,11 +219,11 @@ class HeatTable:
                 np.empty(used, np.float32),
             )
             intensity = clocks.rate * self._priority
-            surprise = self.settings.surprise
-            kept = credible(chunks, clocks, surprise)
+            change_threshold = self.settings.change_threshold
+            kept = credible(chunks, clocks, change_threshold)
             columns, bundle = chunks.columns, clocks.bundle
             resident = np.zeros(len(intensity))
-            estimate_wholes(used, columns, bundle, intensity, surprise, rates, resident)
+            estimate_wholes(used, columns, bundle, intensity, change_threshold, rates, resident)
             sums, spreads = PriorSums.zeros(len(intensity)), PageSpreads.empty(len(columns.owner))
             sum_up(columns, bundle, kept, sums, spreads)
             priors = priors_of(sums, self._changes.spreads)

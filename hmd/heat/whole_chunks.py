@@ -96,11 +96,11 @@ def fold_wholes(
     clocks: WindowClocks,
     window: Float64s,
     keep: Float64s,
-    surprise: float,
+    change_threshold: float,
 ) -> None:
     """End windows as :func:`hmd.heat.rates.cooling.fold` does for pages.
 
-    ``surprise`` is as in :class:`hmd.heat.heat_settings.HeatSettings`.
+    ``change_threshold`` is as in :class:`hmd.heat.heat_settings.HeatSettings`.
     """
     kept, begin = np.zeros(_BLOCK, np.float32), 0
     while begin < chunks:
@@ -109,7 +109,7 @@ def fold_wholes(
         if window[p] <= 0.0:
             begin = end
             continue
-        _fill_credible(begin, end, columns, clocks, surprise * surprise, kept)
+        _fill_credible(begin, end, columns, clocks, change_threshold * change_threshold, kept)
         _cool((begin, end), columns, clocks, (window[p], keep[p]), kept)
         begin = end
 
@@ -120,7 +120,7 @@ def estimate_wholes(
     columns: ChunkColumns,
     clocks: WindowClocks,
     intensity: Float64s,
-    surprise: float,
+    change_threshold: float,
     rates: TableRates,
     pages: Float64s,
 ) -> None:
@@ -128,7 +128,7 @@ def estimate_wholes(
 
     As :func:`hmd.heat.rates.posterior_rates.estimate` does for pages.
 
-    Adds all resident pages to ``pages``, by process. ``surprise`` is as in
+    Adds all resident pages to ``pages``, by process. ``change_threshold`` is as in
     :class:`hmd.heat.heat_settings.HeatSettings`.
     """
     none, kept, begin = np.float32(0.0), np.zeros(_BLOCK, np.float32), 0
@@ -142,7 +142,7 @@ def estimate_wholes(
         heat, recent = columns.heat_sum[begin:end], columns.recent_sum[begin:end]
         exposed, resident = columns.exposed[begin:end], columns.resident[begin:end]
         rate, support = rates.chunk_rate[begin:end], rates.chunk_support[begin:end]
-        _fill_credible(begin, end, columns, clocks, surprise * surprise, kept)
+        _fill_credible(begin, end, columns, clocks, change_threshold * change_threshold, kept)
         count = 0
         for i in range(len(heat)):
             n = (kept[i] * heat[i] + recent[i]) * per_unit + unseen

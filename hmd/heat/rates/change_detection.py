@@ -30,7 +30,7 @@ _CHUNK_TOLERANCE: Final = 0.1
 
 @inline
 def _credible_share(
-    counted: float, expected: float, ratio: float, surprise2: float, tolerance: float
+    counted: float, expected: float, ratio: float, threshold2: float, tolerance: float
 ) -> float:
     """Return the share of a history to keep, given the samples that a window counted.
 
@@ -42,9 +42,9 @@ def _credible_share(
     both = counted + expected
     gap = max(abs(counted - expected) - tolerance * both, 0.0)
     deviation2 = 2.0 * gap * gap / ((both + 0.75) * (1.0 + ratio))
-    if deviation2 <= surprise2:
+    if deviation2 <= threshold2:
         return 1.0
-    return math.exp(surprise2 - deviation2)
+    return math.exp(threshold2 - deviation2)
 
 
 class _Scales(NamedTuple):
@@ -86,13 +86,13 @@ def _compare(row: int, columns: ChunkColumns, scales: _Scales, into: _Pages) -> 
 def fill_credible(
     columns: ChunkColumns,
     clocks: WindowClocks,
-    surprise: float,
+    change_threshold: float,
     kept: Float32Plane,
 ) -> None:
     """Fill ``kept`` of the pages of chunks in detail: 1 where no window contradicts a history.
 
-    ``surprise`` is the deviation, in standard deviations, from which a history loses weight.
-    Chunks that are counted as a whole have :mod:`hmd.heat.whole_chunks`.
+    ``change_threshold`` is the deviation, in standard deviations, from which a history loses
+    weight. Chunks that are counted as a whole have :mod:`hmd.heat.whole_chunks`.
     """
     heat_sum, recent_sum = columns.heat_sum, columns.recent_sum
     clock, window, unit = clocks.clock, clocks.window, clocks.unit
@@ -102,7 +102,7 @@ def fill_credible(
     samples, predicted = np.zeros(CHUNK_PAGES, np.float64), np.zeros(CHUNK_PAGES, np.float64)
     history, deviation2 = np.zeros(CHUNK_PAGES, np.float64), np.zeros(CHUNK_PAGES, np.float64)
     pages = _Pages(samples, predicted, history, deviation2)
-    most = surprise * surprise
+    most = change_threshold * change_threshold
     for row in range(len(columns.owner)):
         chunk = np.int64(columns.owner[row])
         if chunk < 0:

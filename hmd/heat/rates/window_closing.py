@@ -16,17 +16,17 @@ from hmd.heat.rates.sample_windows import Clocks
 from hmd.heat.whole_chunks import count_estimated, fold_wholes
 
 
-def credible(chunks: Chunks, clocks: Clocks, surprise: float) -> npt.NDArray[np.float32]:
+def credible(chunks: Chunks, clocks: Clocks, change_threshold: float) -> npt.NDArray[np.float32]:
     """Return the share of its history to keep of each page in detail, shape ``(details, 512)``.
 
-    ``surprise`` is as in :class:`hmd.heat.heat_settings.HeatSettings`.
+    ``change_threshold`` is as in :class:`hmd.heat.heat_settings.HeatSettings`.
     """
     kept = np.empty(chunks.columns.node.shape, np.float32)
-    fill_credible(chunks.columns, clocks.bundle, surprise, kept)
+    fill_credible(chunks.columns, clocks.bundle, change_threshold, kept)
     return kept
 
 
-def close_windows(chunks: Chunks, clocks: Clocks, surprise: float) -> int:
+def close_windows(chunks: Chunks, clocks: Clocks, change_threshold: float) -> int:
     """Add the windows that have enough samples to the history; return how many."""
     columns = chunks.columns
     resident = np.zeros(len(clocks.processes), np.float64)
@@ -34,7 +34,7 @@ def close_windows(chunks: Chunks, clocks: Clocks, surprise: float) -> int:
     window, keep = clocks.due(resident)
     if not window.any():
         return 0
-    fold_wholes(chunks.used, columns, clocks.bundle, window, keep, surprise)
-    fold(columns, clocks.bundle, window, keep, credible(chunks, clocks, surprise))
+    fold_wholes(chunks.used, columns, clocks.bundle, window, keep, change_threshold)
+    fold(columns, clocks.bundle, window, keep, credible(chunks, clocks, change_threshold))
     clocks.close(window, keep)
     return int(np.count_nonzero(window))

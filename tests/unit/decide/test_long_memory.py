@@ -83,7 +83,7 @@ def test_weight_hot_set_that_moved_for_good_the_long_run_does_not_count() -> Non
 def test_rates_of_a_steady_program_are_nearer_to_the_truth_than_those_of_the_view() -> None:
     """Of a view whose pages lose their past where chance makes them surprising."""
     rng = np.random.default_rng(5)
-    run = program(rng.gamma(0.5, size=PAGES), HeatSettings(surprise=2.0))
+    run = program(rng.gamma(0.5, size=PAGES), HeatSettings(change_threshold=2.0))
     memory = LongMemory()
     for _ in range(60):
         found = tick(memory, run)

@@ -30,21 +30,21 @@ TOLERANCE = 0.1
 
 
 def credible_share(
-    counted: float, foretold: float, ratio: float, surprise: float, tolerance: float = 0.0
+    counted: float, foretold: float, ratio: float, change_threshold: float, tolerance: float = 0.0
 ) -> float:
     both = counted + foretold
     gap = max(abs(counted - foretold) - tolerance * both, 0.0)
-    return math.exp(min(0.0, surprise**2 - 2 * gap**2 / ((both + 0.75) * (1 + ratio))))
+    return math.exp(min(0.0, change_threshold**2 - 2 * gap**2 / ((both + 0.75) * (1 + ratio))))
 
 
 class Oracle:
     """A few chunks, one window per tick, in Python floats."""
 
-    def __init__(self, halving: float, surprise: float, period: float) -> None:
+    def __init__(self, halving: float, change_threshold: float, period: float) -> None:
         self.heat = [0.0] * PAGES
         self.exposure = [0.0] * PAGES
         self.clock = 0.0
-        self.halving, self.surprise, self.period = halving, surprise, period
+        self.halving, self.change_threshold, self.period = halving, change_threshold, period
 
     def window(self, pages: list[int]) -> None:
         keep = 0.5 ** (len(pages) / self.halving)
@@ -61,7 +61,9 @@ class Oracle:
             if not exposed:
                 return 1.0
             counts = sum(count[i] for i in group), sum(foretold[i] for i in group)
-            return credible_share(*counts, w * len(group) / exposed, self.surprise, tolerance)
+            return credible_share(
+                *counts, w * len(group) / exposed, self.change_threshold, tolerance
+            )
 
         for start in range(0, PAGES, CHUNK_PAGES):
             chunk = range(start, start + CHUNK_PAGES)
@@ -97,16 +99,19 @@ class Oracle:
     st.sampled_from([0.5, 2.0, 100.0]),
 )
 def test_heat_table_windows_agree_with_oracle(
-    windows: list[list[int]], period: int, surprise: float
+    windows: list[list[int]], period: int, change_threshold: float
 ) -> None:
     how = HeatSettings(
-        cooling_samples=60, window_samples_min=1, window_pages_per_sample=PAGES, surprise=surprise
+        cooling_samples=60,
+        window_samples_min=1,
+        window_pages_per_sample=PAGES,
+        change_threshold=change_threshold,
     )
     table = HeatTable(how)
     table.track([PROCESS])
     starts = np.arange(CHUNKS, dtype=np.uint64) * np.uint64(CHUNK_BYTES)
     table.place(0, starts, np.zeros((CHUNKS, CHUNK_PAGES), np.int8))
-    oracle = Oracle(60, surprise, period)
+    oracle = Oracle(60, change_threshold, period)
     for pages in windows:
         table.update(batch(pages, period))
         oracle.window(pages)
@@ -124,7 +129,7 @@ def test_heat_table_windows_agree_with_oracle(
 
 
 def test_heat_table_heat_halves_by_samples_of_own_process() -> None:
-    slow = HeatSettings(cooling_samples=1000, window_samples_min=100, surprise=100.0)
+    slow = HeatSettings(cooling_samples=1000, window_samples_min=100, change_threshold=100.0)
     table = HeatTable(slow)
     table.track([PROCESS, ProcessId(11, 1)])
     table.update(batch([3] * 500))

@@ -29,7 +29,9 @@ def batch(pages: npt.NDArray[np.int64]) -> AccessBatch:
 
 def table(chunks: int, details: int, node: npt.NDArray[np.int8] | None = None) -> HeatTable:
     """One process whose first ``details`` chunks have detail; no window contradicts a history."""
-    made = HeatTable(HeatSettings(window_samples_min=64, surprise=100.0, detail_chunks=details))
+    made = HeatTable(
+        HeatSettings(window_samples_min=64, change_threshold=100.0, detail_chunks=details)
+    )
     made.track([PROCESS])
     starts = np.arange(chunks, dtype=np.uint64) * np.uint64(CHUNK_BYTES)
     made.place(0, starts, np.repeat(SLOW, chunks, axis=0) if node is None else node)

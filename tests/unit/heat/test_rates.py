@@ -140,7 +140,7 @@ def test_rates_of_chunks_that_differ_keep_their_difference() -> None:
 
 
 def test_rates_of_a_steady_program_come_near_its_accesses() -> None:
-    """Of thousands of pages some surprise in each window by chance; their past stays credible."""
+    """Of thousands of pages some deviate in each window by chance; their past stays credible."""
     weights = np.random.default_rng(5).gamma(0.5, size=8 * CHUNK_PAGES)
     nodes = np.ones(len(weights), np.int8)
     tiers = (Tier(len(weights)), Tier(2 * len(weights)))
