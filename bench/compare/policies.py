@@ -9,8 +9,8 @@
     python -m bench.compare.policies --resume drift:1:8:...        those of them without a result
 
 Real programs on the real kernel of the emulated machine, each alone on a CPU, with a third, a ninth
-and a seventeenth of its footprint as fast memory, under each system in turn. A system that moves
-pages runs each case three times; the median run by modelled time counts. Results are stored in
+and a seventeenth of its footprint as fast memory, under each system in turn. Each case runs three
+times; the median run by modelled time counts. Results are stored in
 build/compare, so that an interrupted run continues; a run takes 30 to 90 s on two idle CPUs. A run
 of all runs only cases that changed: a committed result is reused where the digest of all that it
 depends on is the same, and names the commit that was measured. With --latest, a case that changed

@@ -19,15 +19,14 @@ from hmd.emulate.demo.variants import FAST_NODE, SLOW_NODE
 from hmd.errors import ConfigError
 
 RUNS = 3
-"""Runs of each case of a system that moves pages."""
+"""Runs of each case, each in another boot."""
 
 _BALANCING = "/sys/kernel/debug/sched/numa_balancing"
 # Memory tiering mode instead of locality mode, and demotion to the slow node instead of reclaim
 # (Documentation/admin-guide/sysctl/kernel.rst and ABI/testing/sysfs-kernel-mm-numa). All other
 # settings are the kernel's defaults.
-_DEMOTION = "/sys/kernel/mm/numa/demotion_enabled"
 _TIERING: Mapping[str, str | int] = {
-    _DEMOTION: 1,
+    "/sys/kernel/mm/numa/demotion_enabled": 1,
     "/proc/sys/kernel/numa_balancing": 2,
 }
 # A run takes 20 to 100 s by the guest's clock, where a real program runs for minutes. These are the
@@ -85,16 +84,11 @@ class System:
 
     @property
     def runs(self) -> int:
-        """Runs of each case: several where pages move, because their runs scatter.
+        """Runs of each case: several, because they scatter, by the frames of a boot alone.
 
         References with a free fast node run once.
         """
-        return RUNS if self.moves and not self.swept else 1
-
-    @property
-    def moves(self) -> bool:
-        """Whether the system moves pages while a program runs."""
-        return self.service is not BootService.NOTHING or _DEMOTION in self.knobs
+        return 1 if self.swept else RUNS
 
 
 ALL_FAST = System("all-fast", ON_FAST, scarce=False)

@@ -69,11 +69,11 @@ def test_launched_closed_before_release_process_ends() -> None:
 
 def test_launched_preparation_runs_in_child() -> None:
     child = Launched(
-        [sys.executable, "-c", "import os; raise SystemExit(os.nice(0))"],
-        lambda: (os.nice(3), None)[1],
+        [sys.executable, "-c", "import os; raise SystemExit(os.umask(0))"],
+        lambda: (os.umask(0o037), None)[1],
     )
     child.release()
-    assert child.wait(10) == (os.nice(0) + 3) % 256
+    assert child.wait(10) == 0o037
     child.close()
 
 
