@@ -1,4 +1,4 @@
-"""Figures of documents that docs/results/*.json have only in parts: of hmd versus DAMON, and sleep.
+"""Figures of documents that docs/results/*.json have only in parts: means over some cases, sleep.
 
 Takes the results by the name of their file, gives further ones by a name of their own;
 :mod:`bench.documents.figures` places them: ``{comparison[over_damon][1:2]:.2f}``.
@@ -7,15 +7,58 @@ Takes the results by the name of their file, gives further ones by a name of the
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
+
+from bench.compare.comparison_case import RATIOS
+from bench.compare.figures import geomean
+from bench.compare.systems import HMD_DEFAULT
+from bench.learned_policy.in_guest import LEARNED, vs_best_peer
+from bench.learned_policy.summary import BOUNDS
+from hmd.decide import registry
 
 _DAMON: Final = "damon"
 
 
 def derived(results: Mapping[str, Any]) -> dict[str, Any]:
     """Return the derived results, as far as the files that they are made of are there."""
-    return {"comparison": comparison(results["policies"])} if "policies" in results else {}
+    made: dict[str, Any] = {}
+    if "policies" in results:
+        made["comparison"] = comparison(results["policies"])
+    if rows := results.get("learned", {}).get("guest"):
+        made["learned_guest"] = learned_guest(rows)
+    if cases := results.get("learned", {}).get("heldout"):
+        made["bounds_left"] = bounds_left(cases)
+    return made
+
+
+def bounds_left(cases: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | None]]:
+    """Return by bound and ratio the speed of what knows accesses exactly over the default policy's.
+
+    Simulated; geometric means over the programs.
+    """
+    return {
+        bound: {
+            ratio: geomean(
+                case["seconds"][registry.DEFAULT] / case["seconds"][bound]
+                for case in cases
+                if case["ratio"] == ratio and bound in case["seconds"]
+            )
+            for ratio in RATIOS
+        }
+        for bound in BOUNDS
+    }
+
+
+def learned_guest(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """Return the runtime of the best peer over that of ``learned``, and of hmd's default policy.
+
+    Geometric means over the programs that were held out, in the emulated machine.
+    """
+    return {
+        "over_best_peer": geomean(vs_best_peer(row, LEARNED) for row in rows),
+        "default_over_best_peer": geomean(vs_best_peer(row, HMD_DEFAULT) for row in rows),
+    }
 
 
 def comparison(document: Mapping[str, Any]) -> dict[str, Any]:

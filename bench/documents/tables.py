@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from bench.calibration import table as calibration_table
 from bench.compare.comparison_tables import (
     classes,
     contention,
@@ -45,6 +46,11 @@ def demo(results: Results) -> str:
             )
     head = ["program", "run", "ops/s (guest time)", "ops/s (modelled time)", "of all fast"]
     return table(head, rows, text=2)
+
+
+def calibration(results: Results) -> str:
+    """Return the worst errors of the emulated machine by preset and kind of figure."""
+    return calibration_table(results["calibration"]["presets"])
 
 
 def convergence(results: Results) -> str:
@@ -236,6 +242,7 @@ TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
         swept,
         huge_paged,
         estimator,
+        calibration,
         convergence,
         many_mappings,
         ablations,
