@@ -10,11 +10,11 @@
 
 Real programs on the real kernel of the emulated machine, each alone on a CPU, with a third, a ninth
 and a seventeenth of its footprint as fast memory, under each system in turn. Each case runs three
-times; the median run by modelled time counts. Results are stored in
-build/compare, so that an interrupted run continues; a run takes 30 to 90 s on two idle CPUs. A run
-of all runs only cases that changed: a committed result is reused where the digest of all that it
-depends on is the same, and names the commit that was measured. With --latest, a case that changed
-and did not run keeps its last result, whose row names an earlier commit.
+times; the median run by modelled time counts. Results are stored in build/compare, so that an
+interrupted run continues; a run takes 30 to 90 s on two idle CPUs. A run of all runs only cases
+that changed: a committed result is reused where the digest of all that it depends on is the same,
+and names the commit that was measured. With --latest, a case that changed and did not run keeps its
+last result, whose row names an earlier commit.
 """
 
 from __future__ import annotations

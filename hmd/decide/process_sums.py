@@ -1,4 +1,4 @@
-"""Sums over the rows of a view, by process: accesses per second, and time spent waiting for them.
+"""Sums over the rows of a view, by process: pages, accesses per second, and the wait for them.
 
 Takes columns of a view, in which rows of one process follow each other: the sums of those stay in
 registers. About 1 ns per row.
@@ -10,6 +10,19 @@ import numpy as np
 
 from hmd.heat.kernels import Float32s, Float64s, Int8s, Int32s, Uint16s, kernel
 from hmd.heat.process_runs import run_end
+
+
+@kernel
+def add_sizes(process: Int32s, size: Uint16s, sums: Float64s) -> None:
+    """Add the 4 KiB pages of all rows, shape ``(n,)``, to ``sums`` by process."""
+    begin = 0
+    while begin < len(process):
+        end, total = run_end(process, begin, len(process)), 0.0
+        pages = size[begin:end]
+        for at in range(len(pages)):
+            total += np.float64(pages[at])
+        sums[process[begin]] += total
+        begin = end
 
 
 @kernel

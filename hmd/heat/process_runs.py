@@ -1,4 +1,4 @@
-"""Runs: neighbouring rows of one process, which kernels sum up or estimate together."""
+"""Runs: neighbouring rows of one process or block, which kernels sum up together."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from hmd.heat.kernels import Int32s, inline
 
 
 @inline
-def run_end(process: Int32s, begin: int, limit: int) -> int:
-    """Return the end of the rows of one process from ``begin`` on, at most ``limit``.
+def run_end(number: Int32s, begin: int, limit: int) -> int:
+    """Return the end of the rows of one number from ``begin`` on, at most ``limit``.
 
-    ``process`` has the process of each row, ``limit`` at most its length.
+    ``number`` has that of each row's process or block, ``limit`` at most its length.
     """
     end = begin + 1
-    while end < limit and process[end] == process[begin]:
+    while end < limit and number[end] == number[begin]:
         end += 1
     return end

@@ -21,7 +21,6 @@ from hmd.heat.kernels import (
     Layout,
     Uint16s,
     Uint64s,
-    inline,
     kernel,
 )
 from hmd.heat.process_runs import run_end
@@ -82,28 +81,6 @@ def number_blocks(
         block[row] = np.int32((((address[row] >> _BLOCK_SHIFT) ^ base) * _SPREAD) >> shift)
 
 
-@inline
-def _block_end(block: Int32s, begin: int, limit: int) -> int:
-    """Return where the rows end that follow a row and are of its block."""
-    end = begin + 1
-    while end < limit and block[end] == block[begin]:
-        end += 1
-    return end
-
-
-@kernel
-def add_sizes(process: Int32s, size: Uint16s, sums: Float64s) -> None:
-    """Add the 4 KiB pages of all rows, shape ``(n,)``, to ``sums`` by process."""
-    begin = 0
-    while begin < len(process):
-        end, total = run_end(process, begin, len(process)), 0.0
-        pages = size[begin:end]
-        for at in range(len(pages)):
-            total += np.float64(pages[at])
-        sums[process[begin]] += total
-        begin = end
-
-
 @kernel
 def count_samples(
     kept: Float32Plane,
@@ -127,7 +104,7 @@ def count_samples(
         total, exposure, served = 0.0, 0.0, 0.0
         while begin < last:
             # Neighbours are of one block: their sums stay in registers.
-            end, block = _block_end(rows.block, begin, last), rows.block[begin]
+            end, block = run_end(rows.block, begin, last), rows.block[begin]
             counted, exposed = 0.0, 0.0
             for row in range(begin, end):
                 at, pages = rows.number[row], np.float64(rows.size[row])
@@ -165,7 +142,7 @@ def sum_deviations(
         last = run_end(rows.process, begin, len(rows.process))
         block_excess, block_scale, page_excess, page_scale = 0.0, 0.0, 0.0, 0.0
         while begin < last:
-            end, block = _block_end(rows.block, begin, last), rows.block[begin]
+            end, block = run_end(rows.block, begin, last), rows.block[begin]
             counted, all_exposed = by_block[block, SAMPLES], by_block[block, EXPOSED]
             each, parts = 1.0 / max(all_exposed, _LEAST), 0.0
             for row in range(begin, end):
@@ -208,7 +185,7 @@ def fill_long(
         total, alike = 0.0, prior[p, 2]
         of_block = prior[p, 1], prior[p, 1] / max(prior[p, 0], _LEAST)
         while begin < last:
-            end, block = _block_end(rows.block, begin, last), rows.block[begin]
+            end, block = run_end(rows.block, begin, last), rows.block[begin]
             counted = by_block[block, SAMPLES]
             mean = (counted + of_block[0]) / max(by_block[block, EXPOSED] + of_block[1], _LEAST)
             unlike, shared = alike / max(mean, _LEAST), min(alike, counted) + _UNSEEN

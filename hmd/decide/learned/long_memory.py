@@ -161,11 +161,11 @@ class LongMemory:
             PAGE_SCALE,
             SUMS,
             TOTAL,
-            add_sizes,
             count_samples,
             fill_long,
             sum_deviations,
         )  # fmt: skip
+        from hmd.decide.process_sums import add_sizes
 
         by_block = np.zeros((1 << _bits(len(pages)), BLOCK_SUMS))
         sums = np.zeros((len(pages.processes), SUMS))
