@@ -6,6 +6,8 @@ not paced. The whole suite is evaluated by `make bench-estimator`.
 
 from __future__ import annotations
 
+from statistics import fmean
+
 import numpy as np
 import pytest
 
@@ -37,6 +39,7 @@ from hmd.emulate.recordings.layout_replay import replayed
 
 PROGRAMS = ("gups", pytest.param("xslookup", marks=pytest.mark.slow))
 PARTS = (20, 50, 80)
+SEEDS = range(1, 6)
 INTERLEAVED = Placement(MemoryPolicy.INTERLEAVE, (0, 1))
 
 
@@ -66,7 +69,8 @@ def test_estimator_mixed_layouts_error_below_published_formula(
     """Not half of the published error, as before page walks were charged.
 
     The truth contains walks, which no sample shows, and both models lack them: on xslookup they
-    raise our mean error from 0.75 to 1.2 %, where the published formula has 1.9 %.
+    raise our mean error from 0.75 to 1.0 %, where the published formula has 1.9 %. One sampling of
+    xslookup has 0.7 to 1.5 %, by its seed, so that the mean of several is compared.
     """
     preset, stream = load("dram-pm"), program.stream
     ends = ends_of(stream, preset)
@@ -78,11 +82,12 @@ def test_estimator_mixed_layouts_error_below_published_formula(
     def case(sampling: TraceSampling) -> EstimatorCase:
         return case_of(stream, preset, traces_of(stream, ends, preset, sampling), layouts, truth)
 
-    usual = case(TraceSampling())
-    ours = judge_model(usual)
-    assert ours.mean < 0.05
-    assert ours.mean < min(judge_published(usual, windows).mean for windows in (1, 20)) / 1.4
-    assert ours.regret < 0.01
+    usual = [case(TraceSampling(seed=seed)) for seed in SEEDS]
+    ours = [judge_model(each) for each in usual]
+    published = [min(judge_published(each, windows).mean for windows in (1, 20)) for each in usual]
+    assert max(each.mean for each in ours) < 0.05
+    assert fmean(each.mean for each in ours) < fmean(published) / 1.4
+    assert max(each.regret for each in ours) < 0.01
     # Records that are lost, in bursts, are known to be lost.
     assert judge_model(case(TraceSampling(loss=0.2))).mean < 0.06
 
