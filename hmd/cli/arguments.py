@@ -1,4 +1,4 @@
-"""Arguments that several commands take: sizes, rates, shares, address ranges, policies."""
+"""Arguments that several commands take: sizes, rates, times, shares, address ranges, policies."""
 
 from __future__ import annotations
 
@@ -55,6 +55,21 @@ def duration(text: str) -> float:
         return parse_duration(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+
+
+def duration_or_seconds(text: str) -> float:
+    """Parse a time with its unit or, without one, in seconds; from 10 ms to 1e6 s."""
+    from hmd.quantities import parse_duration
+
+    try:
+        value = parse_duration(text) if text[-1:].isalpha() else float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.01 <= value <= 1e6:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: write a time from 10ms, as in 500ms or 2min, or a number of seconds"
+        )
+    return value
 
 
 def share(text: str) -> float:

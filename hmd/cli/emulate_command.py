@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from hmd.cli.work_options import positive_seconds
+from hmd.cli.arguments import duration_or_seconds
 from hmd.errors import Exit, MissingError, UsageError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ examples:
   hmd emulate -- numactl --hardware                      DRAM and Optane, 1 GiB each, 2 CPUs
   hmd emulate --preset dram-cxl -- numactl -m 1 ./a.out  all memory of ./a.out on CXL
   hmd emulate --node size=512MiB,cpus=0-3 --node size=2GiB,read-latency=400 -- ./a.out
-  hmd emulate --json counters.json --rw "$PWD" --timeout 600 -- make check
+  hmd emulate --json counters.json --rw "$PWD" --timeout 10min -- make check
   hmd emulate --without prefetch -- ./a.out              leave out a part of the timing model
   hmd emulate --calibrate                                measure the machine against its preset
   hmd emulate --counters --json                          in the guest: current counters
@@ -153,9 +153,9 @@ def _add_command(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--timeout",
-        type=positive_seconds,
-        metavar="S",
-        help="end the command after this time, not counting the boot",
+        type=duration_or_seconds,
+        metavar="TIME",
+        help="end the command after this time, as in 10min or 600 (seconds), without the boot",
     )
     group.add_argument(
         "--json",

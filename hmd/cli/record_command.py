@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hmd.cli.work_options import positive_seconds
+from hmd.cli.arguments import duration_or_seconds
 from hmd.errors import Exit, UsageError
 from hmd.finished_file import check_writable, write_finished
 from hmd.sample.capabilities import CAPABILITIES
@@ -88,16 +88,17 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument(
         "--interval",
-        type=positive_seconds,
+        type=duration_or_seconds,
         default=0.2,
-        metavar="S",
-        help="seconds between two reads of rings and mappings (default 0.2)",
+        metavar="TIME",
+        help="time between two reads of rings and mappings, as in 500ms or 0.5 (seconds; default"
+        " 200ms)",
     )
     parser.add_argument(
         "--seconds",
-        type=positive_seconds,
-        metavar="S",
-        help="stop recording after this time; the program runs on",
+        type=duration_or_seconds,
+        metavar="TIME",
+        help="stop recording after this time, as in 5min or 30 (seconds); the program runs on",
     )
     parser.add_argument(
         "--json",

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from hmd.cli.arguments import duration_or_seconds
 from hmd.cli.status_command import add_socket
 from hmd.errors import Exit
 
@@ -49,10 +50,10 @@ def add_parser(subparsers: Subparsers) -> None:
     add_socket(parser)
     parser.add_argument(
         "--interval",
-        type=_interval,
+        type=duration_or_seconds,
         default=1.0,
-        metavar="SECONDS",
-        help="time between two requests (default 1)",
+        metavar="TIME",
+        help="time between two requests, as in 500ms or 10 (seconds; default 1s)",
     )
     parser.add_argument("--once", action="store_true", help="print one table and exit")
     parser.add_argument("--json", action="store_true", help="print one line of JSON per request")
@@ -124,16 +125,6 @@ def single_keys() -> Iterator[Keys]:
         yield Keys(terminal=True)
     finally:
         termios.tcsetattr(fd, termios.TCSADRAIN, saved)
-
-
-def _interval(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0.1 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(f"{text!r}: take 0.1 to 3600 seconds, as in 5")
-    return seconds
 
 
 def _stream(

@@ -1,4 +1,4 @@
-"""Options of commands that run programs or simulations: durations, and where simulations run."""
+"""Options of commands that run simulations: where these run."""
 
 from __future__ import annotations
 
@@ -11,17 +11,6 @@ from hmd.errors import UsageError
 
 if TYPE_CHECKING:
     from hmd.simulate.executors import Executor
-
-
-def positive_seconds(text: str) -> float:
-    """Parse a duration in seconds, from 0.01 to 1e6."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0.01 <= value <= 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r}: take seconds, from 0.01")
-    return value
 
 
 def add_ray(group: argparse._ActionsContainer) -> None:

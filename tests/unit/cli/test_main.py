@@ -88,7 +88,8 @@ def test_command_summaries_one_short_line() -> None:
         ),
         (
             ["top", "--interval", "x"],
-            "argument --interval: 'x': take 0.1 to 3600 seconds, as in 5 (see 'hmd top --help')",
+            "argument --interval: 'x': write a time from 10ms, as in 500ms or 2min, or a number of"
+            " seconds (see 'hmd top --help')",
         ),
         (
             ["pin", "--", "-5", "--socket", "S"],
