@@ -55,7 +55,7 @@ lint-deb: deb ## lintian on the Debian package; takes minutes
 	lintian --allow-root --fail-on error --tag-display-limit 0 build/deb/*.deb
 
 bench: setup ## Measure the cost of hmd on this machine; build/*.json
-	@for name in heat policy ring metrics scan service timing; do $(PYTHON) -m bench.stages.$$name || exit 1; done
+	@for name in heat policy ring metrics scan service timing stage_costs; do $(PYTHON) -m bench.stages.$$name || exit 1; done
 
 bench-estimator: setup ## Measure the estimator's error on real programs; CASES=gups,redis for some
 	@setup/suite.sh

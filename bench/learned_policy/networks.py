@@ -34,8 +34,8 @@ FOLDER = ROOT / "build" / "learned"
 
 HORIZON_TICKS: Final = 8
 _ROWS_MOST: Final = 12_000  # of a program and round
-_EPOCHS: Final = 4
-_HIDDEN: Final = (16, 8)
+EPOCHS: Final = 4
+HIDDEN: Final = (16, 8)
 _TESTED: Final = 0.1
 
 
@@ -73,13 +73,12 @@ class HeldOutNetworks:
             self._say(f"fitting round {rounds}, without {held_out}")
             seen = [name for name in PROGRAMS if name != held_out]
             rows = TrainingRows.joined(
-                [self._rows(name, number) for name in seen for number in range(rounds)]
+                [self.rows(name, number) for name in seen for number in range(rounds)]
             )
             unused = [FEATURES.index(name) for name in self._without]
             rows.features[:, unused] = 0
-            tested = np.random.default_rng(1).random(len(rows)) < _TESTED
-            train, test = (rows.take(np.flatnonzero(part)) for part in (~tested, tested))
-            fitted = fit_network(train, test, _HIDDEN, _EPOCHS, seed=1)
+            train, test = split_rows(rows)
+            fitted = fit_network(train, test, HIDDEN, EPOCHS, seed=1)
             about = f"{len(rows):,} rows of {len(seen)} programs of the suite, {rounds} rounds"
             weights_of(fitted, HORIZON_TICKS, rows, about).write(path)
         return path
@@ -88,7 +87,7 @@ class HeldOutNetworks:
         """Return the file of a network, which need not exist yet."""
         return self._folder / f"round-{rounds - 1}-{held_out or 'all'}.npz"
 
-    def _rows(self, name: str, number: int) -> TrainingRows:
+    def rows(self, name: str, number: int) -> TrainingRows:
         """Return a program's rows of a round."""
         path = self._folder / f"rows-{name}-{number}.npz"
         if number == 0:
@@ -119,6 +118,12 @@ class HeldOutNetworks:
             TrainingRows.joined(parts).write(path)
         rows = TrainingRows.read(path)
         return rows.take(np.random.default_rng(0).permutation(len(rows))[:_ROWS_MOST])
+
+
+def split_rows(rows: TrainingRows) -> tuple[TrainingRows, TrainingRows]:
+    """Return the rows that are trained on, and a tenth that says when to stop."""
+    tested = np.random.default_rng(1).random(len(rows)) < _TESTED
+    return rows.take(np.flatnonzero(~tested)), rows.take(np.flatnonzero(tested))
 
 
 def charged(seed: int, *, free: bool = False) -> SimulationSettings:
