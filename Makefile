@@ -16,7 +16,7 @@ setup: ## Install what the other targets need (Debian 12, root); skips what is t
 demo: setup ## Show hmd at work on an emulated DRAM+PM machine; table, picture, build/demo.json
 	@$(PYTHON) -m hmd demo
 
-test: setup lint ## Lint, then run the tests, including those in the emulated machine; 37 minutes on two CPUs
+test: setup lint ## Lint, then run the tests, including those in the emulated machine; 18 to 37 minutes on two CPUs
 	@setup/browser.sh
 	@setup/debian.sh
 	@$(PYTHON) -c 'from hmd.decide.registry import warm; warm()' # else daemons compile while tests wait
