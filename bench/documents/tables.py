@@ -20,8 +20,10 @@ from bench.compare.comparison_tables import (
     swept,
 )
 from bench.documents.markdown_table import table
+from bench.learned_policy.feature_ablation import table as ablation_table
 from bench.learned_policy.in_guest import table as guest_table
 from bench.stages.policy import table as convergence_table
+from bench.stages.stage_costs import table as stage_table
 from bench.tensors.planner_tables import in_place_steps, made_steps, noise, programs, tier_sweeps
 
 Results = Mapping[str, Any]
@@ -56,6 +58,16 @@ def calibration(results: Results) -> str:
 def convergence(results: Results) -> str:
     """Return how soon the fast tier has a hot set that changed, by policy and case."""
     return convergence_table(results["convergence"]["rows"])
+
+
+def stage_costs(results: Results) -> str:
+    """Return what stages of the daemon and the timing model cost, with their bounds."""
+    return stage_table(results["stages"]["rows"])
+
+
+def feature_ablation(results: Results) -> str:
+    """Return what the learned policy predicts without each feature and group."""
+    return ablation_table(results["feature_ablation"]["rows"])
 
 
 def many_mappings(results: Results) -> str:
@@ -244,6 +256,8 @@ TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
         estimator,
         calibration,
         convergence,
+        stage_costs,
+        feature_ablation,
         many_mappings,
         ablations,
         samplings,
