@@ -35,7 +35,7 @@ class DamonSettings:
     cold_age: str
 
 
-WATCH = DamonSettings(("20ms", "200ms", "2s"), ("10", "1000"), "1s")
+WATCH = DamonSettings(("20ms", "200ms", "2s"), ("10", "1000"), "500ms")
 """The best of the tried settings (bench/compare/emulated_settings.py)."""
 
 SETTLE_S = 3.0
