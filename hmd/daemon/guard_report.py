@@ -35,7 +35,7 @@ class GuardReport:
 
 def guard_line(policy: str, state: GuardState) -> str:
     """Return one line on what moves brought and who plans now."""
-    retry = f"; next try in {state.retry_ticks} ticks" if state.level else ""
+    retry = f"; next try in at most {state.retry_ticks} ticks" if state.level else ""
     return (
         f"guard: moves by {policy} saved {state.saved_s:.3g} s and cost {state.cost_s:.3g} s:"
         f" {_NOW[state.level]}{retry}"

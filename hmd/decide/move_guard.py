@@ -11,7 +11,9 @@ Plans that promise a loss are not made: they keep room for pages that are still 
 pages in use. What comes then may be colder, and without moves it would have had no room.
 
 Where the credit is spent, moves did not pay: the guard goes on with the rule policy, and if that
-does not pay either, with no moves. Later it tries again, each time after a longer wait.
+does not pay either, with no moves. Later it tries again, each time after a longer wait. Sooner, it
+does where plans that were not made would have paid, several times in a row
+(:mod:`hmd.decide.plan_trial`): what a program does while it starts says little of what follows.
 
 Where targets have limits of the fastest tier, nothing is guarded: limits hold at any cost.
 """
@@ -28,6 +30,7 @@ from hmd.decide.cost_benefit.loaded_latency import loaded_latency_ns
 from hmd.decide.cost_benefit.parallelism import parallelism
 from hmd.decide.node_arrays import nodes_of
 from hmd.decide.plan import MachineView, Plan, Policy
+from hmd.decide.plan_trial import PlanTrial
 from hmd.units import PAGE_BYTES
 
 if TYPE_CHECKING:
@@ -46,6 +49,9 @@ _SHARE: Final = 0.004
 _PAGES_LEAST: Final = 16
 _WAIT_TICKS: Final = 64
 _WAIT_MOST: Final = 4096
+# Trials in a row that pay before the policy plans again; doubles each time.
+_TRIALS: Final = 2
+_TRIALS_MOST: Final = 64
 
 
 class GuardLevel(IntEnum):
@@ -62,7 +68,8 @@ class GuardState:
 
     ``saved_s`` and ``cost_s`` are sums since the start, in seconds of the programs' time;
     ``predicted_s`` is what plans promised for the ticks for which moves are followed. ``credit_s``
-    is what moves may cost now. ``retry_ticks`` is the time until the policy is tried again.
+    is what moves may cost now. ``retry_ticks`` is the
+    time after which the policy is tried again at the latest, if there is credit.
     """
 
     level: GuardLevel
@@ -88,6 +95,8 @@ class MoveGuard:
         self._kept: PageState | None = None
         self._tick, self._planned, self._until = -1, -1, 0
         self._level, self._wait, self._fallbacks = GuardLevel.POLICY, _WAIT_TICKS, 0
+        self._trial: PlanTrial | None = None
+        self._paid, self._trials = 0, _TRIALS
         self._credit_s: float | None = None
         self._saved_s = self._cost_s = self._predicted_s = 0.0
 
@@ -115,24 +124,39 @@ class MoveGuard:
             self._clear()
         if pages.tick != self._tick:
             self._account(pages, machine)
+            self._follow_trial(pages, machine)
             self._tick = pages.tick
             self._choose_level(machine.tick_s)
         assert self._credit_s is not None
         affordable = int(self._credit_s / self._move_s) * PAGE_BYTES
         budget = max(min(machine.budget_bytes, affordable), 0)
         limited = replace(machine, budget_bytes=budget)
-        # The policy keeps what it learns from each tick, also where another plans.
-        plan = self.guarded.plan(pages, limited)
-        if self._level == GuardLevel.RULE and self._rule is not None:
-            plan = self._rule.plan(pages, limited)
-        elif self._level == GuardLevel.NONE:
-            plan = Plan.empty(pages.processes)
+        if self._level == GuardLevel.POLICY:
+            plan = self.guarded.plan(pages, limited)
+        else:
+            plan = self._plan_otherwise(pages, machine, limited)
         promised_s = self._promised_s(plan, pages, machine)
         if promised_s < 0:  # room that is made in advance, at the cost of pages in use
             return Plan.empty(pages.processes)
         if len(plan) and self._planned != self._tick:
             self._planned = self._tick
             self._predicted_s += promised_s
+        return plan
+
+    def _plan_otherwise(self, pages: PageView, machine: MachineView, limited: MachineView) -> Plan:
+        """Return the rule's moves, or none; where nothing moves, try what the policy plans."""
+        starts = self._trial is None
+        most = int(_MOST * machine.tick_s / self._move_s) * PAGE_BYTES
+        tried = replace(machine, budget_bytes=min(machine.budget_bytes, most))
+        # The policy keeps what it learns from each tick, also where another plans.
+        policy_plan = self.guarded.plan(pages, tried if starts else limited)
+        plan = Plan.empty(pages.processes)
+        if self._level == GuardLevel.RULE and self._rule is not None:
+            plan = self._rule.plan(pages, limited)
+        if len(plan):
+            self._trial = None
+        elif starts and self._promised_s(policy_plan, pages, machine) > 0:
+            self._trial = PlanTrial(policy_plan, self._move_s)
         return plan
 
     def _promised_s(self, plan: Plan, pages: PageView, machine: MachineView) -> float:
@@ -179,6 +203,16 @@ class MoveGuard:
         most = _FIRST if self._level == GuardLevel.NONE else _MOST
         self._credit_s = min(credit_s, most * machine.tick_s)
 
+    def _follow_trial(self, pages: PageView, machine: MachineView) -> None:
+        """Count the trials in a row that would have paid."""
+        if self._trial is None:
+            return
+        ticks = max(pages.tick - self._tick, 1)
+        self._trial.follow(pages, machine, ticks * machine.tick_s)
+        if self._trial.ended:
+            self._paid = self._paid + 1 if self._trial.net_s > 0 else 0
+            self._trial = None
+
     def _choose_level(self, tick_s: float) -> None:
         """Fall back where the credit is spent; try the policy again when its time has come."""
         assert self._credit_s is not None
@@ -191,9 +225,18 @@ class MoveGuard:
                 self._credit_s = max(self._credit_s, _RULE * tick_s)
             else:
                 self._level = GuardLevel.NONE
+            self._trial, self._paid = None, 0
+        elif self._level != GuardLevel.POLICY and self._paid >= self._trials:
+            self._resume()
+            self._credit_s = max(self._credit_s, _FIRST * tick_s)
         elif self._level != GuardLevel.POLICY and self._tick >= self._until:
             if self._credit_s >= _FIRST / 2 * tick_s:
-                self._level = GuardLevel.POLICY
-                self._wait = min(2 * self._wait, _WAIT_MOST)
+                self._resume()
         elif self._level == GuardLevel.POLICY and self._credit_s > 2 * _FIRST * tick_s:
-            self._wait = _WAIT_TICKS
+            self._wait, self._trials = _WAIT_TICKS, _TRIALS
+
+    def _resume(self) -> None:
+        """Let the policy plan again; the next time takes longer."""
+        self._level, self._trial = GuardLevel.POLICY, None
+        self._wait = min(2 * self._wait, _WAIT_MOST)
+        self._trials = min(2 * self._trials, _TRIALS_MOST)

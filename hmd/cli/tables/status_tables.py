@@ -58,7 +58,7 @@ def guard_state(guard: Mapping[str, Any] | None) -> list[str]:
     if not guard:
         return []
     plans = {"policy": "", "rule": "; the rule benefit plans", "none": "; nothing moves"}
-    retry = f", next try in {guard['retry_ticks']} ticks" if guard["retry_ticks"] else ""
+    retry = f", next try in at most {guard['retry_ticks']} ticks" if guard["retry_ticks"] else ""
     return [
         f"guard: moves saved {guard['saved_s']:.3g} s of program time and cost "
         f"{guard['cost_s']:.3g} s{plans[guard['level']]}{retry}"
