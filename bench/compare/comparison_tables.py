@@ -77,6 +77,8 @@ def ratios(results: Results) -> str:
             ran = {
                 c["program"] for c in found["cases"] if (c["ratio"], c["system"]) == (ratio, policy)
             }
+            if not ran:
+                continue
             cells = [_pair(both, f"geomean_vs_{mean}") for mean in _MEANS[:3]]
             rows.append([policy, ratio, str(len(ran)), *cells, _pair(both, "worst_vs_first_touch")])
     head = ["policy", "ratio", "programs", "over best peer", "over kernel tiering"]
