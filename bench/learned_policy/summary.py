@@ -42,6 +42,10 @@ def summary(cases: Sequence[Case]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "command": "python -m bench.learned_policy.held_out",
         "seeds": max((len(s) for case in cases for s in case["by_seed"].values()), default=0),
+        "seeds_of": {
+            name: min(len(case["by_seed"][name]) for case in cases if name in case["by_seed"])
+            for name in names
+        },
         "programs": len({case["program"] for case in cases}),
         "cases": {name: len(having(cases, FIRST_TOUCH, name)) for name in names},
         "geomean": mean_speeds(cases),
