@@ -3,9 +3,9 @@
     python -m bench.guard [--policy NAME] [--programs NAME,...] [--ratios 1:2,...] [--publish]
 
 Samples are at their cost, as many as the daemon takes by default, as in
-:mod:`bench.learned_policy.held_out`. Prints a table and writes build/guard.json. Takes 10 s of
-CPU per case, and a minute per program for its recording the first time. ``--publish`` also writes
-docs/results/guard.json.
+:mod:`bench.learned_policy.held_out`. Prints a table and writes build/guard.json. Takes some 5 s
+of CPU per case, and a minute per program for its recording the first time. ``--publish`` also
+writes docs/results/guard.json.
 """
 
 from __future__ import annotations

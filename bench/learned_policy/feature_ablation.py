@@ -6,7 +6,7 @@ For each program, networks are fitted to the rows of all other programs: with al
 each single one, and without each group. A figure is how much better than the rates of ``benefit`` a
 network predicts the misses of the program held out, in bits per miss (Poisson likelihood); negative
 where it predicts worse. Rows are those of :mod:`bench.learned_policy.networks`, the same for all,
-so that rows of the second round are under moves of networks with all features. Takes some 20
+so that rows of the second round are under moves of networks with all features. Takes some six
 minutes of CPU time after the rows are made.
 
 Writes build/feature_ablation.json; ``--publish`` also docs/results/feature_ablation.json.

@@ -68,8 +68,8 @@ class GuardState:
 
     ``saved_s`` and ``cost_s`` are sums since the start, in seconds of the programs' time;
     ``predicted_s`` is what plans promised for the ticks for which moves are followed. ``credit_s``
-    is what moves may cost now. ``retry_ticks`` is the
-    time after which the policy is tried again at the latest, if there is credit.
+    is what moves may cost now. ``retry_ticks`` is the time after which the policy is tried again at
+    the latest, if there is credit.
     """
 
     level: GuardLevel

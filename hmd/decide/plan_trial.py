@@ -1,10 +1,10 @@
 """Trials: what a plan that is not made would have saved, by the samples of the ticks after it.
 
-Takes a plan and the page views of later ticks; gives seconds. The plan's pages stay where they are,
-so that their accesses are what the plan's moves would have changed: each saves the difference of
-latencies between the node where the page is and the one where it would be, a loss for pages that
-would be demoted. A trial ends after ``TRIAL_TICKS``. Of a long plan every n-th move is followed,
-``ROWS_MOST`` at most. Costs about 100 ns per move that is followed and tick.
+Takes a plan and the page views of the ticks that follow; gives seconds. The plan's pages stay where
+they are. Each access to one would have saved the difference of latencies between the node where the
+page is and the one where the plan wants it, a loss for pages that would be demoted. A trial ends
+after ``TRIAL_TICKS``. Of a long plan every n-th move is followed, ``ROWS_MOST`` at most. A tick
+costs what :meth:`hmd.heat.view.page_view.PageView.tick_share_at` does for these moves.
 """
 
 from __future__ import annotations
