@@ -133,7 +133,9 @@ class HeatTable:
 
     def update(self, batch: AccessBatch, elapsed_s: float = 1.0) -> None:
         """Count the samples of a tick that took ``elapsed_s``; call it also without samples."""
-        self._forget_refuted(batch)
+        most = self.clocks.weight_most.astype(np.float32)
+        weights = SampleWeights(self._kind_weight, most, self._waits.idle_of(batch))
+        self._forget_refuted(batch, weights)
         self.changed()
         self.last_batch, self._counted = batch, _none_counted(len(batch))
         if not self.processes:  # nothing to count, and no kernels to load
@@ -144,8 +146,6 @@ class HeatTable:
         following = successors(self.clocks.tick + 1)
         age(self.chunks.used, following, columns.owner, columns.idle, columns.rested)
         samples = (batch.process, batch.address, batch.kind, batch.period, batch.weight_ns)
-        most = self.clocks.weight_most.astype(np.float32)
-        weights = SampleWeights(self._kind_weight, most, self._waits.idle_of(batch))
         none = np.zeros((len(self.processes), 3), np.float64)
         sums = SampleSums(np.zeros(1, np.int64), none, self._waits.sums)
         before, counted = self.chunks.used, self._counted
@@ -368,9 +368,9 @@ class HeatTable:
             find_nodes(process, address, self.chunks.index, self.chunks.columns, node)
         return node
 
-    def _forget_refuted(self, batch: AccessBatch) -> None:
+    def _forget_refuted(self, batch: AccessBatch, weights: SampleWeights) -> None:
         """Discount the past of processes that the samples of a tick refute."""
-        part = self._changes.kept(batch, self.chunks, self.clocks)
+        part = self._changes.kept(batch, weights, self.chunks, self.clocks)
         if part is not None:
             discount(self.chunks.used, self.chunks.columns, part)
             self.clocks.discount(part)

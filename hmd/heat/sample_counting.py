@@ -41,7 +41,7 @@ from hmd.heat.kernels import (
 _PAGE_BITS: Final = CHUNK_SHIFT - PAGE_SHIFT
 #: Kinds of access are below this (hmd.sample.access_batch.Kind).
 KINDS: Final = 3
-_LOAD: Final = 0
+LOAD: Final = 0
 # A load that took this share of its node's latency counts as one that waited for all of it.
 _FULL_WAIT: Final = np.float32(0.9)
 # A page that is only streamed is still hotter than one that is not accessed.
@@ -98,20 +98,21 @@ class CountedSamples(NamedTuple):
 
 
 @inline
-def _stall_share(
-    weight_ns: np.uint32, node: np.int64, latency_ns: Float32s, waits: Float64Plane
-) -> np.float32:
-    """Return the share of its node's latency that a load waited: near 0 if it was prefetched.
+def waited_share(weight_ns: np.uint32, node: np.int64, latency_ns: Float32s) -> np.float32:
+    """Return the latency of a load as a share of that of its node, or of node 0 if none is known.
 
-    A load that waited for all of it is added to the node's ``waits``.
+    ``node`` is as the table has it: -1 where it is not known, at or below ``FIXED`` for pages that
+    do not move.
     """
     node = FIXED - node if node <= FIXED else node
     known = 0 <= node < len(latency_ns)
-    share = np.float32(weight_ns) / latency_ns[node if known else 0]
-    if known and share >= _FULL_WAIT:
-        waits[node, 0] += 1.0
-        waits[node, 1] += weight_ns
-    return max(min(share, np.float32(1.0)), _LEAST_SHARE)
+    return np.float32(np.float32(weight_ns) / latency_ns[node if known else 0])
+
+
+@inline
+def stall_share(waited: np.float32) -> np.float32:
+    """Return what a load counts for by its share of the latency: little if it was prefetched."""
+    return max(min(waited, np.float32(1.0)), _LEAST_SHARE)
 
 
 @inline
@@ -214,8 +215,13 @@ def count_samples(
         weight = counted.weight[i]
         code = np.int64(node[detail, page] if detail >= 0 else columns.code[chunk])
         counted.node[i] = FIXED - code if code <= FIXED else code
-        if len(latency_ns) and kind[i] == _LOAD:
-            weight *= _stall_share(weight_ns[i], code, latency_ns, waits)
+        if len(latency_ns) and kind[i] == LOAD:
+            waited = waited_share(weight_ns[i], code, latency_ns)
+            on = counted.node[i]
+            if waited >= _FULL_WAIT and 0 <= on < len(latency_ns):
+                waits[on, 0] += 1.0
+                waits[on, 1] += weight_ns[i]
+            weight *= stall_share(waited)
         weight = min(weight, most[slot])
         counted.weight[i] = weight
         recent_sum[chunk] += weight

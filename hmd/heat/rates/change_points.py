@@ -4,16 +4,18 @@ Takes the samples of a tick and the rates from before it, gives the processes wh
 A sampled page's rate over the mean rate of its process is how much likelier the sample is by these
 rates than if all pages were alike. The logarithm of it, averaged over the samples of a tick, says
 what the histories are worth as a prediction (the prequential likelihood ratio; Dawid, "Statistical
-theory: the prequential approach", 1984). While heat lasts it is above 0. Once a hot set has moved
-it is below, since pages that were hot have the share that others have now; that shows in a single
-tick, whether hot pages are neighbours or scattered, and whatever part of them is on a fast tier.
-:mod:`hmd.heat.rates.change_detection` tests chunks, blocks and pages by themselves, at the end of
-windows of many ticks.
+theory: the prequential approach", 1984). Samples count there for what they add to heat, as rates
+are of accesses: else the loads of a program that streams would refute what its stores show, of
+which a sample stands for 64 times as many. While heat lasts the mean is above 0. Once a hot set has
+moved it is below, since pages that were hot have the share that others have now; that shows in a
+single tick, whether hot pages are neighbours or scattered, and whatever part of them is on a fast
+tier. :mod:`hmd.heat.rates.change_detection` tests chunks, blocks and pages by themselves, at the
+end of windows of many ticks.
 
-The past of a refuted process then weighs a tenth of the samples that refute it, so that its pages
-are ranked by what is sampled from now on. How far its rates stray is a property of the program that
-stays: its priors begin with what they were. At 1 TiB it costs 0.25 µs per sample that is tested, of
-at most ``SAMPLES_MOST``, and 5 ns per page that is counted for itself on a tick that refutes.
+The past of a refuted process then weighs a tenth of what refutes it, so that its pages are ranked
+by what is sampled from now on. How far its rates stray is a property of the program that stays: its
+priors begin with what they were. At 1 TiB it costs 0.25 µs per sample that is tested, of at most
+``SAMPLES_MOST``, and 5 ns per page that is counted for itself on a tick that refutes.
 """
 
 from __future__ import annotations
@@ -26,9 +28,19 @@ import numpy.typing as npt
 
 from hmd.heat.chunk_columns import ChunkColumns, TableRates
 from hmd.heat.chunk_index import number_addresses
-from hmd.heat.geometry import CHUNK_PAGES
-from hmd.heat.kernels import Float64Plane, Float64s, Int32s, Int32View, Int64s, kernel
+from hmd.heat.geometry import ABSENT, CHUNK_PAGES
+from hmd.heat.kernels import (
+    Float64Plane,
+    Float64s,
+    Int32s,
+    Int32View,
+    Int64s,
+    Uint8View,
+    Uint32View,
+    kernel,
+)
 from hmd.heat.rates.rate_priors import BeginningSpreads, Priors
+from hmd.heat.sample_counting import KINDS, LOAD, SampleWeights, stall_share, waited_share
 
 if TYPE_CHECKING:
     from hmd.heat.chunks import Chunks
@@ -39,13 +51,15 @@ SAMPLES_MOST: Final = 8192
 """Samples of a tick that are tested; of more, every second, or third, or as it takes."""
 
 PAST_WEIGHT: Final = 0.1
-"""What the past of a refuted process weighs, over the samples of the tick that refute it."""
+"""What the past of a refuted process weighs, over the samples of the tick that refutes it."""
 
-# With fewer samples of a process nothing is said of it. The mean logarithm must be below 0 by more
+# With fewer samples of a process, counted as equal ones of the same variance, nothing is said of
+# it. The mean logarithm must be below 0 by more
 # than so many of its standard errors, and by this much: chance makes rates of alike pages differ.
 _SAMPLES_LEAST: Final = 16
 _ERRORS: Final = 2.0
 _OCTAVES_LEAST: Final = 0.1
+_LEAST_WEIGHT: Final = 1e-30
 # No page is known to be hotter or colder than this times the mean.
 _RATIO_LEAST: Final = 1 / 16
 _RATIO_MOST: Final = 64.0
@@ -72,34 +86,46 @@ class KnownRates(NamedTuple):
 
 @kernel
 def score_samples(
-    process: Int32View,
+    samples: tuple[Int32View, Uint8View, Uint32View, Uint32View],
     number: Int64s,
+    weights: SampleWeights,
     columns: ChunkColumns,
     known: KnownRates,
     sums: Float64Plane,
 ) -> None:
     """Add up the base-2 logarithms of sampled pages' rates over the means of their processes.
 
-    ``number`` is the row of each sample, -1 where no page is known: that says nothing, as a rate at
-    the mean does. ``sums``, shape ``(processes, 3)``, gets the number of samples, the sum of the
-    logarithms and that of their squares.
+    ``samples`` are process, kind, period and latency in ns. ``number`` is the row of each, -1 where
+    no page is known: that says nothing, as a rate at the mean does. ``sums``, shape
+    ``(processes, 5)``, gets the sums of the samples' weights, of these times the logarithms, and of
+    their squares times 1, the logarithms and the squares of those.
     """
+    process, kind, period, weight_ns = samples
+    kind_weight, most, latency_ns = weights
     rates, mean, owner = known
     wholes = len(owner) * CHUNK_PAGES
     for i in range(len(process)):
         slot = process[i]
-        if slot < 0 or slot >= len(sums) or mean[slot] <= 0.0:
+        if slot < 0 or slot >= len(sums) or mean[slot] <= 0.0 or kind[i] >= KINDS:
             continue
-        at, ratio = number[i], 1.0
+        at, ratio, code = number[i], 1.0, np.int64(ABSENT)
         if at >= wholes:
+            code = np.int64(columns.code[at - wholes])
             if at - wholes < len(rates.chunk_rate):
                 ratio = rates.chunk_rate[at - wholes] / mean[slot]
         elif at >= 0 and owner[at // CHUNK_PAGES] == columns.owner[at // CHUNK_PAGES]:
+            code = np.int64(columns.node[at // CHUNK_PAGES, at % CHUNK_PAGES])
             ratio = rates.page_rate[at // CHUNK_PAGES, at % CHUNK_PAGES] / mean[slot]
+        weight = np.float32(period[i]) * kind_weight[slot, kind[i]]
+        if len(latency_ns) and kind[i] == LOAD:
+            weight *= stall_share(waited_share(weight_ns[i], code, latency_ns))
+        weighs = np.float64(min(weight, most[slot]))
         octaves = np.log2(min(max(ratio, _RATIO_LEAST), _RATIO_MOST))
-        sums[slot, 0] += 1.0
-        sums[slot, 1] += octaves
-        sums[slot, 2] += octaves * octaves
+        sums[slot, 0] += weighs
+        sums[slot, 1] += weighs * octaves
+        sums[slot, 2] += weighs * weighs
+        sums[slot, 3] += weighs * weighs * octaves
+        sums[slot, 4] += weighs * weighs * octaves * octaves
 
 
 @kernel
@@ -155,24 +181,28 @@ class ChangePoints:
         known = KnownRates(rates, mean, chunks.columns.owner.copy())
         self._known = _RatesBefore(known, priors, chunks.order)
 
-    def kept(self, batch: AccessBatch, chunks: Chunks, clocks: Clocks) -> Values | None:
+    def kept(
+        self, batch: AccessBatch, weights: SampleWeights, chunks: Chunks, clocks: Clocks
+    ) -> Values | None:
         """Return the part of its past that each process keeps; None where none is refuted.
 
-        Nor is one where rates were not asked for since the last tick, or chunks were removed since.
+        ``weights`` are those with which the samples will be counted. None is refuted where rates
+        were not asked for since the last tick, or chunks were removed since.
         """
         known, self._known = self._known, None
         if known is None or known.order != chunks.order:
             return None
         step = -(-len(batch) // SAMPLES_MOST) or 1
         process, address = batch.process[::step], batch.address[::step]
-        number, sums = np.empty(len(process), np.int64), np.zeros((len(known.rates.mean), 3))
+        number, sums = np.empty(len(process), np.int64), np.zeros((len(known.rates.mean), 5))
         number_addresses(process, address, chunks.index, chunks.columns, number)
-        score_samples(process, number, chunks.columns, known.rates, sums)
+        samples = (process, batch.kind[::step], batch.period[::step], batch.weight_ns[::step])
+        score_samples(samples, number, weights, chunks.columns, known.rates, sums)
         slots = np.flatnonzero(is_refuted(sums))
         if not len(slots):
             return None
         self._note(slots, known.priors, clocks.tick)
-        past = (clocks.clock + clocks.window)[slots] / clocks.unit[slots]
+        past = (clocks.clock + clocks.window)[slots]
         part = np.ones(len(sums))
         part[slots] = np.minimum(PAST_WEIGHT * step * sums[slots, 0] / past, 1.0)
         return part
@@ -204,9 +234,9 @@ def is_refuted(sums: Values) -> npt.NDArray[np.bool_]:
 
     ``sums`` are those of :func:`score_samples`.
     """
-    samples = np.maximum(sums[:, 0], 1.0)
-    mean = sums[:, 1] / samples
-    variance = np.maximum(sums[:, 2] / samples - mean * mean, 0.0)
-    highest = mean + _ERRORS * np.sqrt(variance / samples)
+    weight = np.maximum(sums[:, 0], _LEAST_WEIGHT)
+    mean = sums[:, 1] / weight
+    squares = sums[:, 4] - 2.0 * mean * sums[:, 3] + mean * mean * sums[:, 2]
+    highest = mean + _ERRORS * np.sqrt(np.maximum(squares, 0.0)) / weight
     refuted: npt.NDArray[np.bool_] = highest < -_OCTAVES_LEAST
-    return refuted & (sums[:, 0] >= _SAMPLES_LEAST)
+    return refuted & (weight * weight >= _SAMPLES_LEAST * sums[:, 2])

@@ -13,7 +13,7 @@ from hmd.heat.heat_settings import HeatSettings
 from hmd.heat.heat_table import HeatTable
 from hmd.heat.rates.change_points import is_refuted
 from hmd.machine.process_id import ProcessId
-from hmd.sample.access_batch import AccessBatch
+from hmd.sample.access_batch import AccessBatch, Kind
 from hmd.units import PAGE_BYTES
 from tests.unit.heat.dense import dense_rates
 
@@ -70,8 +70,8 @@ def rate_of(table: HeatTable, pages: npt.NDArray[np.int64]) -> float:
 
 
 def test_is_refuted_by_sign_errors_and_number_of_samples() -> None:
-    # Samples, and of their logarithms the sum and the sum of squares.
-    sums = [
+    # Samples that weigh 1, and of their logarithms the sum and the sum of squares.
+    alike = [
         (100, -50.0, 50.0),  # mean -0.5, standard error 0.05
         (100, 50.0, 50.0),
         (100, -15.0, 100.0),  # mean -0.15, standard error 0.1
@@ -79,7 +79,20 @@ def test_is_refuted_by_sign_errors_and_number_of_samples() -> None:
         (10, -5.0, 5.0),
         (0, 0.0, 0.0),
     ]
-    assert is_refuted(np.array(sums)).tolist() == [True] + 5 * [False]
+    sums = [(n, octaves, n, octaves, squares) for n, octaves, squares in alike]
+    assert is_refuted(np.array(sums, np.float64)).tolist() == [True] + 5 * [False]
+
+
+def test_is_refuted_by_weight_not_by_number_of_samples() -> None:
+    """100 samples of one octave below weigh 1; others of one octave above 64, and reversed."""
+    sums = []
+    for low, high in ((1.0, 64.0), (64.0, 1.0)):
+        weights = np.repeat([low, high], [100, 50])
+        octaves = np.repeat([-1.0, 1.0], [100, 50])
+        squares = weights * weights
+        of_weights = weights.sum(), (weights * octaves).sum()
+        sums.append((*of_weights, *((squares * octaves**k).sum() for k in range(3))))
+    assert is_refuted(np.array(sums)).tolist() == [False, True]
 
 
 def test_scattered_hot_set_moves_refuted_in_one_tick() -> None:
@@ -101,6 +114,27 @@ def test_heat_that_stays_never_refuted(hot: npt.NDArray[np.int64]) -> None:
     for seed in range(300):
         tick(table, samples(hot, seed, 100))
     assert table.stats.changes == 0
+
+
+def copied(seed: int) -> AccessBatch:
+    """A copy from the first half of the pages to the others: samples of loads and of stores.
+
+    A store's sample stands for 64 times as many accesses as a load's.
+    """
+    rng, half = np.random.default_rng(seed), PAGES // 2
+    pages = np.concatenate([rng.integers(0, half, 130), rng.integers(half, PAGES, 50)])
+    kind = np.repeat(np.array([Kind.LOAD, Kind.STORE], np.uint8), [130, 50])
+    period = np.repeat(np.array([199, 64 * 199], np.uint32), [130, 50])
+    return replace(batch(pages), kind=kind, period=period)
+
+
+def test_loads_of_a_copy_do_not_refute_its_stores() -> None:
+    table = empty_table()
+    for seed in range(60):
+        table.update(copied(seed))
+        table.rates()
+    assert table.stats.changes == 0
+    assert rate_of(table, np.arange(PAGES // 2, PAGES)) > 0.9
 
 
 def test_history_of_a_hot_set_that_returns_is_found_again() -> None:
