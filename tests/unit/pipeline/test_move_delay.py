@@ -37,26 +37,37 @@ class DelayedBenefit:
         return self._policy.plan(pages, machine)
 
 
-def test_delay_is_from_the_samples_to_the_middle_of_the_moves() -> None:
+def after(*delays_s: float) -> MoveDelay:
+    """The delay after ticks whose moves came so late."""
     delay = MoveDelay()
-    assert delay.mean_s == 0.0
-    delay.begin(10.0)
-    delay.observe(10.4, 10.6)
-    assert delay.mean_s == pytest.approx(0.5)
-    for tick in range(50):
-        delay.begin(20.0 + tick)
-        delay.observe(20.1 + tick, 20.1 + tick)
-    assert delay.mean_s == pytest.approx(0.1, abs=1e-3)
+    for tick, delay_s in enumerate(delays_s):
+        delay.begin(100.0 * tick)
+        delay.observe(100.0 * tick + delay_s / 2, 100.0 * tick + 1.5 * delay_s)
+    return delay
+
+
+def test_delay_is_from_the_samples_to_the_middle_of_the_moves() -> None:
+    assert after().mean_s == 0.0
+    assert after(0.5, 0.5).mean_s == pytest.approx(0.5)
+    assert after(0.5, 0.5, *50 * [0.1]).mean_s == pytest.approx(0.1, abs=1e-3)
+
+
+def test_first_moves_that_take_long_are_not_expected_again() -> None:
+    assert after(1.5).mean_s == 0.0
+    assert after(1.5, 0.1).mean_s == pytest.approx(0.1)
+    assert after(*10 * [0.1], 60.0, 0.1).mean_s == pytest.approx(0.1)
+
+
+def test_delay_that_grows_is_followed() -> None:
+    assert after(*10 * [0.1], *10 * [1.0]).mean_s > 0.8
 
 
 def test_delay_that_stops_all_moves_fades() -> None:
-    """The daemon was stopped for a minute while its first plan was applied."""
-    delay = MoveDelay()
-    delay.begin(0.0)
-    delay.observe(0.1, 60.1)
-    assert delay.mean_s == pytest.approx(30.1)
+    """The daemon was stopped for a minute while its first plans were applied."""
+    delay = after(30.0, 30.0)
+    assert delay.mean_s == pytest.approx(30.0)
     for tick in range(100):
-        delay.begin(61.0 + tick)
+        delay.begin(200.0 + tick)
     assert delay.mean_s < 0.3
 
 
