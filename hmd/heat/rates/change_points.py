@@ -63,7 +63,7 @@ _LEAST_WEIGHT: Final = 1e-30
 # No page is known to be hotter or colder than this times the mean.
 _RATIO_LEAST: Final = 1 / 16
 _RATIO_MOST: Final = 64.0
-# Spreads of before weigh as much as this many squared samples.
+# Spreads of before weigh as much as the squared samples that showed them, and as this many at most.
 _SPREAD_WEIGHT: Final = 256.0
 # Heat is expected to last for so long where it has not lasted yet.
 _BEFORE: Final = 2
@@ -211,12 +211,14 @@ class ChangePoints:
         """Note changes of processes, and how far their rates strayed before."""
         self._changes[slots] += 1
         self._last[slots] = tick
-        for spread, prior in (
-            (self.spreads.blocks, priors.blocks),
-            (self.spreads.pages, priors.pages),
+        spreads = self.spreads
+        for known, prior, most in (
+            (spreads.blocks, priors.blocks, np.inf),
+            (spreads.pages, priors.pages, np.inf),
+            (spreads.block_weight, priors.block_weight, _SPREAD_WEIGHT),
+            (spreads.page_weight, priors.page_weight, _SPREAD_WEIGHT),
         ):
-            spread[slots] = prior[slots]
-        self.spreads.weight[slots] = _SPREAD_WEIGHT
+            known[slots] = np.minimum(prior[slots], most)
 
     def lasting_ticks(self, tick: int) -> Values:
         """Return for how many ticks heat is expected to last, by the changes so far.

@@ -52,24 +52,28 @@ class Priors(NamedTuple):
     """The mean rate of each process, in samples per exposure, and how far rates stray, squared.
 
     Rates of ``chunks`` from that mean, of ``blocks`` from that of their chunk, of ``pages`` from
-    that of their block; each relative to that mean. Shape ``(processes,)``.
+    that of their block; each relative to that mean. The weights are the squared samples that show
+    it of blocks and of pages, with those of before. Shape ``(processes,)``.
     """
 
     mean: Float64s
     chunks: Float64s
     blocks: Float64s
     pages: Float64s
+    block_weight: Float64s
+    page_weight: Float64s
 
 
 class BeginningSpreads(NamedTuple):
     """How far rates of blocks and of pages are taken to stray before samples show it, squared.
 
-    ``weight`` is in squared samples. Shape ``(processes,)``.
+    The weights are in squared samples. Shape ``(processes,)``.
     """
 
     blocks: Float64s
     pages: Float64s
-    weight: Float64s
+    block_weight: Float64s
+    page_weight: Float64s
 
     @classmethod
     def of(cls, processes: int) -> BeginningSpreads:
@@ -77,6 +81,7 @@ class BeginningSpreads(NamedTuple):
         return cls(
             np.full(processes, _PRIOR_SPREAD),
             np.full(processes, _PRIOR_SPREAD),
+            np.full(processes, _PRIOR_WEIGHT),
             np.full(processes, _PRIOR_WEIGHT),
         )
 
@@ -92,8 +97,10 @@ def priors_of(sums: PriorSums, begin: BeginningSpreads) -> Priors:
     return Priors(
         mean,
         _spread(chunks, scale, _PRIOR_SPREAD, _PRIOR_WEIGHT),
-        _spread(blocks, sums.block_scale, begin.blocks, begin.weight),
-        _spread(pages, sums.page_scale, begin.pages, begin.weight),
+        _spread(blocks, sums.block_scale, begin.blocks, begin.block_weight),
+        _spread(pages, sums.page_scale, begin.pages, begin.page_weight),
+        sums.block_scale + begin.block_weight,
+        sums.page_scale + begin.page_weight,
     )
 
 
