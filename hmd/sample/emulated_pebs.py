@@ -32,7 +32,7 @@ from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.memory_events import STORE_SCALE
 from hmd.sample.page_table_attribution import PageTableAttribution
 from hmd.sample.perf_ring import Ring, SampleType
-from hmd.sample.period_control import PRIMES, SMALL_PRIMES, clamp, partner
+from hmd.sample.period_control import PRIMES, SMALL_PRIMES, clamp, partner, scaled
 from hmd.sample.record_cost import PEBS_RECORD
 from hmd.sample.ring_sampler import RingSampler
 
@@ -157,10 +157,10 @@ class EmulatedControl:
         pair_period = partner(self._period) if self._pairs else 0
         self._memory.sample(
             self._period,
-            STORE_SCALE * self._store_factor * self._period,
+            scaled(self._period, STORE_SCALE * self._store_factor),
             _LDLAT_NS,
             pair_period,
-            PREFETCHED_SCALE * self._period,
+            scaled(self._period, PREFETCHED_SCALE),
             each_interrupts=self._timestamps,
         )
 

@@ -27,6 +27,7 @@ from hmd.errors import MissingError
 from hmd.machine.process_id import PROC
 from hmd.sample.access_batch import Kind
 from hmd.sample.cpu_model import CpuModel, RawEvents, raw_events, read_cpu_model
+from hmd.sample.period_control import scaled
 from hmd.sample.pmu_device import PmuDevice, Words, device_names, parse_terms, read_device
 
 STORE_SCALE = 64
@@ -36,6 +37,15 @@ IBS_SCALE = 16
 """IBS counts ops in units of 16: the kernel refuses other periods (perf_ibs_init)."""
 
 _AMD = ("AuthenticAMD", "HygonGenuine")
+
+
+def event_period(kind: Kind, period: int, scale: int) -> int:
+    """Return the period of an event, some ``scale`` times that of the sampler.
+
+    Of stores it is a prime (:func:`hmd.sample.period_control.scaled`). IBS, whose kind is that of
+    loads, takes multiples of ``IBS_SCALE`` only, and varies them itself.
+    """
+    return scaled(period, scale) if kind is Kind.STORE else period * scale
 
 
 @dataclass(frozen=True, slots=True)

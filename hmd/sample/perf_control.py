@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from hmd.sample.access_batch import Kind
+from hmd.sample.memory_events import event_period
 from hmd.sample.perf_events import EventRing
 from hmd.sample.period_control import partner
 
@@ -61,7 +62,7 @@ class PerfControl:
         """Set every event's period, that of stores times ``store_factor``. Raises ``PerfError``."""
         for ring, scale in zip(self._rings, self._scales, strict=True):
             factor = store_factor if ring.kind is Kind.STORE else 1
-            ring.set_period(period * scale * factor)
+            ring.set_period(event_period(ring.kind, period, scale * factor))
         for ring in self._seconds:
             ring.set_period(partner(period))
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import isqrt
 
 from hmd.sample.record_cost import RecordTime
@@ -59,10 +60,25 @@ def partner(period: int) -> int:
     per product of the periods. Pairs of samples close together are thus an unbiased sample of
     accesses close together.
     """
-    longer = period + max(1, -(-period * _PARTNER_PERCENT // 100))
-    while any(longer % divisor == 0 for divisor in range(2, isqrt(longer) + 1)):
-        longer += 1
-    return longer
+    return _prime_from(period + max(1, -(-period * _PARTNER_PERCENT // 100)))
+
+
+def scaled(period: int, scale: int) -> int:
+    """Return the period of a rarer event, some ``scale`` times as long: a prime, too.
+
+    A multiple of the words in a cache line would always sample the same store of each line that a
+    program fills: the one that misses, which then stands for all, or one that hits.
+    """
+    return period if scale == 1 else _prime_from(period * scale)
+
+
+@lru_cache(maxsize=256)
+def _prime_from(least: int) -> int:
+    """Return the first prime that is not below ``least``."""
+    number = max(least, 2)
+    while any(number % divisor == 0 for divisor in range(2, isqrt(number) + 1)):
+        number += 1
+    return number
 
 
 def stands_for(period: int, second: int) -> int:

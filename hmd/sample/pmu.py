@@ -25,7 +25,7 @@ from hmd.machine.procfs import parse_ids, read_text
 from hmd.sample.access_batch import Kind
 from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.cpu_model import read_cpu_model
-from hmd.sample.memory_events import EventChoice, EventSpec, choose_events
+from hmd.sample.memory_events import EventChoice, EventSpec, choose_events, event_period
 from hmd.sample.perf_control import PerfControl
 from hmd.sample.perf_events import (
     EventRing,
@@ -198,7 +198,7 @@ def _event(spec: EventSpec, period: int, precise_ip: int, sample_type: SampleTyp
         config2=spec.words.config2,
         precise_ip=precise_ip,
         sample_type=sample_type,
-        period=period * spec.period_scale,
+        period=event_period(spec.kind, period, spec.period_scale),
         exclude_kernel=spec.exclude_kernel,
     )
 

@@ -21,7 +21,7 @@ from hmd.sample.access_batch import AccessBatch, Kind
 from hmd.sample.capabilities import CAPABILITIES
 from hmd.sample.emulated_pebs import LADDER, PREFETCHED_SCALE, START_PERIOD
 from hmd.sample.memory_events import STORE_SCALE
-from hmd.sample.period_control import PeriodControl, PeriodSettings, TickCost
+from hmd.sample.period_control import PeriodControl, PeriodSettings, TickCost, scaled
 from hmd.simulate.simulated_machine import SimulatedMachine
 from hmd.units import LINE_BYTES
 
@@ -85,7 +85,7 @@ class SimulatedPmu:
         found = [each.until(self._machine.row, self.period) for each in self._counters]
         rows = np.concatenate(found)
         periods = np.repeat(
-            np.array([each.scale * self.period for each in self._counters], np.uint32),
+            np.array([scaled(self.period, each.scale) for each in self._counters], np.uint32),
             [len(each) for each in found],
         )
         order = np.argsort(rows, kind="stable")
@@ -141,7 +141,7 @@ class _Counter:
 
     def until(self, row: int, period: int) -> npt.NDArray[np.int64]:
         """Return the sampled rows before ``row`` that no call has returned."""
-        end, step = int(np.searchsorted(self._rows, row)), self.scale * period
+        end, step = int(np.searchsorted(self._rows, row)), scaled(period, self.scale)
         taken = self._rows[self._next : end : step]
         self._next += len(taken) * step
         return taken

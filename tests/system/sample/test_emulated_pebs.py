@@ -11,6 +11,7 @@ import pytest
 from hmd.errors import MissingError, NotPermittedError
 from hmd.sample.access_batch import Kind
 from hmd.sample.emulated_pebs import LADDER, open_emulated
+from hmd.sample.period_control import scaled
 from tests.fakes.open_descriptors import open_descriptors
 
 ROOT = 77
@@ -25,10 +26,10 @@ def test_emulated_pmu_controls_follow_tracking_and_period(
     sampler.set_period(47)
     assert emulated_memory.control[3] == 0, "nothing is sampled while nothing is tracked"
     sampler.track([toucher.process])
-    assert emulated_memory.control == (47, 64 * 47, 0, 1)
+    assert emulated_memory.control == (47, scaled(47, 64), 0, 1)
     sampler.set_period(LADDER[0])
-    assert emulated_memory.control == (7, 64 * 7, 0, 1)
-    assert emulated_memory.prefetched_period == 32 * 7
+    assert emulated_memory.control == (7, scaled(7, 64), 0, 1)
+    assert emulated_memory.prefetched_period == scaled(7, 32)
     sampler.track([])
     assert emulated_memory.control[3] == 0
     sampler.track([toucher.process])
@@ -42,17 +43,17 @@ def test_emulated_pmu_with_pairs_has_second_load_counter(
     sampler = open_emulated(199, sysfs=emulated_memory.sysfs, pairs=True)
     sampler.track([toucher.process])
     assert (emulated_memory.control, emulated_memory.pair_period) == (
-        (199, 64 * 199, 0, 1),
+        (199, scaled(199, 64), 0, 1),
         211,
     )
     load, store = toucher.touch(2)
     pid = toucher.process.pid
     emulated_memory.sample(0, ROOT, load, physical(pid, load))
     emulated_memory.sample(0, ROOT, store, physical(pid, store), store=True)
-    assert sampler.read().period.tolist() == [102, 64 * 199]
+    assert sampler.read().period.tolist() == [102, scaled(199, 64)]
     sampler.set_period(47)
     assert (emulated_memory.control, emulated_memory.pair_period) == (
-        (47, 64 * 47, 0, 1),
+        (47, scaled(47, 64), 0, 1),
         53,
     )
     sampler.close()
@@ -85,7 +86,7 @@ def test_emulated_sample_has_kind_latency_period_cpu_time(
     assert batch.kind.tolist() == [Kind.LOAD, Kind.STORE]
     assert batch.cpu.tolist() == [0, 1]
     assert batch.weight_ns.tolist() == [305, 305]
-    assert batch.period.tolist() == [59, 64 * 59]
+    assert batch.period.tolist() == [59, scaled(59, 64)]
     assert batch.time_ns.tolist() == [12345, 12345]
     assert batch.instructions is not None
     assert batch.instructions.tolist() == [678, 678]

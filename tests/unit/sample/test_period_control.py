@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 from math import gcd
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from hmd.sample.period_control import (
     PeriodSettings,
     TickCost,
     partner,
+    scaled,
     stands_for,
 )
 
@@ -59,6 +61,24 @@ def test_pair_periods_overflow_at_every_distance_equally(period: int) -> None:
     both = range(1, period * second + 1)
     at = [(count % period, count % second) for count in both]
     assert len(set(at)) == period * second
+
+
+@pytest.mark.parametrize("scale", [32, 64, 1024])
+@pytest.mark.parametrize("period", [7, 199, 1009, 19997])
+def test_scaled_period_is_a_prime_of_about_that_length(period: int, scale: int) -> None:
+    longer = scaled(period, scale)
+    assert period * scale <= longer <= 1.1 * period * scale
+    assert all(longer % divisor for divisor in range(2, 1 + int(longer**0.5)))
+    assert scaled(period, 1) == period
+
+
+@pytest.mark.parametrize("stores_per_line", [2, 4, 8, 64])
+@pytest.mark.parametrize("begin", [0, 1, 7])
+def test_scaled_period_samples_each_store_of_a_line(stores_per_line: int, begin: int) -> None:
+    """Of a program that fills lines, the first store of each misses."""
+    sampled = begin + scaled(199, 64) * np.arange(20_000)
+    share = float(np.mean(sampled % stores_per_line == 0))
+    assert share == pytest.approx(1 / stores_per_line, rel=0.02)
 
 
 def test_pair_sample_stands_for_half_the_accesses() -> None:

@@ -12,6 +12,7 @@ from hmd.emulate.recordings.miss_stream import MissFlag, MissStream
 from hmd.sample.access_batch import AccessBatch, Kind
 from hmd.sample.emulated_pebs import PREFETCHED_SCALE, START_PERIOD
 from hmd.sample.memory_events import STORE_SCALE
+from hmd.sample.period_control import scaled
 from hmd.simulate.simulated_machine import SimulatedMachine
 from hmd.simulate.simulated_pmu import PmuSettings, SimulatedPmu
 
@@ -39,9 +40,9 @@ def test_simulated_pmu_each_counter_its_period(
     settled: MissStream, preset: Preset, flag: int, kind: Kind, scale: int
 ) -> None:
     batch = samples_of(settled, preset, flag)
-    assert len(batch) == pytest.approx(len(settled) / (scale * PERIOD), abs=1)
+    assert len(batch) == pytest.approx(len(settled) / scaled(PERIOD, scale), abs=1)
     assert set(batch.kind.tolist()) == {kind}
-    assert set(batch.period.tolist()) == {scale * PERIOD}
+    assert set(batch.period.tolist()) == {scaled(PERIOD, scale)}
 
 
 def test_simulated_pmu_without_period_records_take_their_overhead(
@@ -68,7 +69,8 @@ def test_simulated_pmu_period_that_is_set_stays(settled: MissStream, preset: Pre
         machine.run_until(0.004)
         batch = pmu.read()
     assert pmu.period == PERIOD
-    assert set(batch.period.tolist()) <= {PERIOD, STORE_SCALE * PERIOD, PREFETCHED_SCALE * PERIOD}
+    scales = 1, STORE_SCALE, PREFETCHED_SCALE
+    assert set(batch.period.tolist()) <= {scaled(PERIOD, scale) for scale in scales}
 
 
 def test_simulated_pmu_kernel_rows_not_sampled(settled: MissStream, preset: Preset) -> None:
