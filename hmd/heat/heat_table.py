@@ -139,14 +139,14 @@ class HeatTable:
         self.changed()
         self.last_batch, self._counted = batch, _none_counted(len(batch))
         if not self.processes:  # nothing to count, and no kernels to load
-            self.clocks.count(np.zeros((0, 3), np.float64), elapsed_s)
+            self.clocks.count(np.zeros((0, 4), np.float64), elapsed_s)
             self.stats.ignored += len(batch)
             return
         columns = self.chunks.columns
         following = successors(self.clocks.tick + 1)
         age(self.chunks.used, following, columns.owner, columns.idle, columns.rested)
         samples = (batch.process, batch.address, batch.kind, batch.period, batch.weight_ns)
-        none = np.zeros((len(self.processes), 3), np.float64)
+        none = np.zeros((len(self.processes), 4), np.float64)
         sums = SampleSums(np.zeros(1, np.int64), none, self._waits.sums)
         before, counted = self.chunks.used, self._counted
         row = 0

@@ -77,7 +77,8 @@ class SampleSums(NamedTuple):
     """What a batch adds up to.
 
     ``ignored`` is the number of samples ignored so far, shape ``(1,)``.
-    ``weights`` has a row per process: samples, sum of their weights, sum of the squares.
+    ``weights`` has a row per process: samples, sum of their weights, sum of the squares, and sum of
+    the weights without bound.
     ``waits`` has a row per node: loads that waited for it, and the sum of their latencies in ns.
     """
 
@@ -222,6 +223,7 @@ def count_samples(
                 waits[on, 0] += 1.0
                 waits[on, 1] += weight_ns[i]
             weight *= stall_share(waited)
+        totals[slot, 3] += weight
         weight = min(weight, most[slot])
         counted.weight[i] = weight
         recent_sum[chunk] += weight

@@ -35,8 +35,9 @@ class _Columns:
     """Sums per process, shape ``(processes,)``; see :class:`Clocks` for the first three.
 
     ``samples`` is the number in the open window, ``window_squares`` the sum of the squares of their
-    weights; ``counted``, ``weights`` and ``squares`` are the cooled number of samples, and the
-    cooled sums of their weights and of the squares, with the open window.
+    weights, ``window_unbounded`` that of the weights without bound; ``counted``, ``weights``,
+    ``squares`` and ``unbounded`` are the cooled number of samples and such sums, with the open
+    window.
     """
 
     clock: Weights
@@ -47,6 +48,8 @@ class _Columns:
     counted: Weights
     weights: Weights
     squares: Weights
+    unbounded: Weights
+    window_unbounded: Weights
 
     @classmethod
     def zeros(cls, processes: int) -> _Columns:
@@ -96,9 +99,10 @@ class Clocks:
 
         A sample of a rare kind stands for many accesses: a store for 64 times as many as a load. A
         few of them would make ``unit``, and with it the noise of all pages, several times larger.
-        Where they are not few, the mean weight is high, and the bound with it.
+        Where they are not few, the mean weight is high, and the bound with it: the mean is of
+        weights without bound, or each bounded sample would lower the bound of the next.
         """
-        counted, weights = self._columns.counted, self._columns.weights
+        counted, weights = self._columns.counted, self._columns.unbounded
         most = np.full(len(counted), np.inf)
         np.divide(WEIGHT_OVER_MEAN * weights, counted, out=most, where=counted >= WEIGHED_SAMPLES)
         return most
@@ -124,7 +128,7 @@ class Clocks:
 
     def count(self, sums: Weights, elapsed_s: float) -> None:
         """Count a tick: samples per process, sums of their weights and of the squares."""
-        samples, weights, squares = sums.T
+        samples, weights, squares, unbounded = sums.T
         known, rate = self.clock + self.window > 0, weights / elapsed_s
         self.rate[:] = np.where(known, (self.rate + rate) / 2, rate)
         self.window[:] += weights
@@ -133,11 +137,13 @@ class Clocks:
         self._columns.counted[:] += samples
         self._columns.weights[:] += weights
         self._columns.squares[:] += squares
+        self._columns.unbounded[:] += unbounded
+        self._columns.window_unbounded[:] += unbounded
         self.tick += 1
 
     def discount(self, part: Weights) -> None:
         """Multiply the weight of all samples so far by ``part``, shape ``(processes,)``."""
-        for name in ("clock", "window", "samples", "window_squares"):
+        for name in ("clock", "window", "samples", "window_squares", "window_unbounded"):
             getattr(self._columns, name)[:] *= part
 
     def due(self, resident: Weights) -> tuple[Weights, Weights]:
@@ -185,9 +191,11 @@ class Clocks:
         for column, new, kept in (
             (columns.counted, columns.samples, keep / share),
             (columns.weights, window, keep),
+            (columns.unbounded, columns.window_unbounded, keep),
             (columns.squares, columns.window_squares, keep * share),
         ):
             column[closed] = fold(column - new, new, kept)
         columns.samples[closed] = 0.0
         columns.window_squares[closed] = 0.0
+        columns.window_unbounded[closed] = 0.0
         self.window[closed] = 0.0

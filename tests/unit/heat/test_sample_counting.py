@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmd.heat.geometry import CHUNK_BYTES
 from hmd.heat.heat_settings import HeatSettings
 from hmd.heat.heat_table import HeatTable
+from hmd.heat.rates.sample_windows import WEIGHT_OVER_MEAN
 from hmd.machine.process_id import ProcessId
 from hmd.sample.access_batch import AccessBatch, Kind
 from hmd.units import PAGE_BYTES
@@ -157,3 +159,15 @@ def test_heat_table_few_heavy_samples_leave_the_noise_of_the_others() -> None:
     for _ in range(12):
         table.update(replace(loads, period=period))
     assert table.clocks.weight_most[0] > 6_400
+
+
+def test_heat_table_bound_of_heavy_samples_does_not_lower_itself() -> None:
+    """One sample in twenty stands for 64 times as many accesses as the others."""
+    process = ProcessId(7, 1)
+    table = HeatTable(HeatSettings())
+    table.track([process])
+    both = batch([(0, CHUNK_BYTES + i % 512 * PAGE_BYTES, Kind.LOAD, 100) for i in range(400)])
+    period = np.where(np.arange(400) % 20, 100, 6_400).astype(np.uint32)
+    for _ in range(40):
+        table.update(replace(both, period=period))
+    assert table.clocks.weight_most[0] == pytest.approx(WEIGHT_OVER_MEAN * period.mean(), rel=0.01)
