@@ -1,10 +1,10 @@
 """Trials: what a plan that is not made would have saved, by the samples of the ticks after it.
 
 Takes a plan and the page views of the ticks that follow; gives seconds. The plan's pages stay where
-they are. Each access to one would have saved the difference of latencies between the node where the
-page is and the one where the plan wants it, a loss for pages that would be demoted. A trial ends
-after ``TRIAL_TICKS``. Of a long plan every n-th move is followed, ``ROWS_MOST`` at most. A tick
-costs what :meth:`hmd.heat.view.page_view.PageView.tick_share_at` does for these moves.
+they are. An access to one counts as the latency of its node less that of the node in the plan,
+which is a loss for pages that are to be demoted. A trial ends after ``TRIAL_TICKS``. Of a long plan
+every n-th move is followed, ``ROWS_MOST`` at most. A tick costs what
+:meth:`hmd.heat.view.page_view.PageView.tick_share_at` does for these moves.
 """
 
 from __future__ import annotations

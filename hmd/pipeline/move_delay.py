@@ -6,6 +6,7 @@ not count it.
 
 from __future__ import annotations
 
+from statistics import median
 from typing import Final
 
 # The weight of the last tick with moves in the mean.
@@ -44,4 +45,4 @@ class MoveDelay:
         self._ticks += 1
         self._moved = True
         weight = _NEWS if self._ticks > 2 else 1.0
-        self.mean_s += weight * (sorted(self._last_s)[1] - self.mean_s)
+        self.mean_s += weight * (median(self._last_s) - self.mean_s)
